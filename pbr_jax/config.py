@@ -1,0 +1,294 @@
+"""The schema of every run: frozen dataclasses, one comment a field, nothing hidden in the code.
+
+A config file is Python with `get_config() -> Config` and optionally `sweep()`, which yields dotted
+overrides. The resolved config is saved as JSON in the run's folder; its hash names the run.
+"""
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import runpy
+import traceback
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, NamedTuple
+
+from pbr_jax.types import UserError
+
+
+def _at_least(name: str, value: int | float | None, low: int | float, advice: str = "") -> None:
+    if value is not None and value < low:
+        raise UserError(f"{name} is {value}, want at least {low}{'; ' if advice else ''}{advice}")
+
+
+def _between(name: str, value: int | float, low: int | float, high: int | float) -> None:
+    if not low <= value <= high:
+        raise UserError(f"{name} is {value}, want a number from {low} to {high}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark:
+    """Which data to run on."""
+
+    name: str = "synthetic"  # lamp_1 … lamp_5, lamp_7, longlamp_*, personabench, longmemeval, synthetic
+    root: str = ""  # folder (or file) with the official files under their official names
+    split: str = "dev"  # LaMP: train|dev|test; PersonaBench: noise_0.0 …; LongMemEval: file stem
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoder:
+    """The BERT-family text encoder of dense retrieval."""
+
+    model: str = "all-MiniLM-L6-v2"  # the embedded default, or a local folder in Hugging Face format
+    pooling: Literal["auto", "cls", "mean"] = "auto"  # auto: as the folder says, else mean
+    normalize: Literal["auto", "yes", "no"] = "auto"  # unit length; auto: as the folder says, else no
+    max_length: int | None = None  # tokens; None: as the folder says
+    batch_tokens: int = 4096  # tokens in one forward pass
+    query_prefix: str = ""  # instruction put before every query (BGE, E5)
+    document_prefix: str = ""  # instruction put before every document
+
+    def __post_init__(self) -> None:
+        _at_least("encoder.max_length", self.max_length, 3, "two of them are special tokens")
+        _at_least("encoder.batch_tokens", self.batch_tokens, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LLM:
+    """The frozen language model that answers."""
+
+    model: str = "SmolLM2-135M-Instruct"  # the embedded default, a local folder, or a GGUF file
+    backend: Literal["jax"] = "jax"  # in-process
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of weights and activations
+    batch_size: int = 16  # prompts decoded together
+    context: int | None = None  # longest prompt plus answer, in tokens; None: as the model says
+
+    def __post_init__(self) -> None:
+        _at_least("llm.batch_size", self.batch_size, 1)
+        _at_least("llm.context", self.context, 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expand:
+    """Slot 1: query text to query vector(s)."""
+
+    method: Literal["none"] = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbours:
+    """Slot 2: whose histories are searched."""
+
+    method: Literal["self"] = "self"
+    m: int = 1  # users, the asking user included
+
+    def __post_init__(self) -> None:
+        _at_least("neighbours.m", self.m, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retrieve:
+    """Slot 3: candidates from those histories."""
+
+    method: Literal["none", "random", "recency", "bm25", "dense"] = "dense"
+    k: int = 4  # documents from each user
+    k1: float = 1.5  # BM25 term saturation (rank_bm25's default, as in LaMP)
+    b: float = 0.75  # BM25 length normalisation
+    epsilon: float = 0.25  # BM25 floor of negative idf, as a share of the mean idf
+
+    def __post_init__(self) -> None:
+        _at_least("retrieve.k", self.k, 1, "configs/zero_shot.py runs without documents")
+        _at_least("retrieve.k1", self.k1, 0)
+        _between("retrieve.b", self.b, 0, 1)
+        _at_least("retrieve.epsilon", self.epsilon, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Select:
+    """Slot 4: the ordered documents that enter the prompt."""
+
+    method: Literal["top_k"] = "top_k"
+    k: int | None = None  # None: as many as were retrieved
+
+    def __post_init__(self) -> None:
+        _at_least("select.k", self.k, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """Slot 5: the token budget of the prompt."""
+
+    max_tokens: int = 512  # of input and profile together (ClusterRAG Eq. 3: L_max)
+    gamma: float = 0.6  # share of max_tokens kept free of profile for a long input (Eq. 3)
+
+    def __post_init__(self) -> None:
+        _at_least("prompt.max_tokens", self.max_tokens, 16)
+        _between("prompt.gamma", self.gamma, 0, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generate:
+    """Slot 6: how the answer is decoded."""
+
+    method: Literal["auto", "none", "ipa"] = "auto"  # auto: ipa, but none on retrieval benchmarks
+    max_new_tokens: int | None = None  # None: as the task says
+    temperature: float = 0.0  # 0: greedy
+    top_p: float = 1.0  # nucleus of the sampled distribution
+
+    def __post_init__(self) -> None:
+        _at_least("generate.max_new_tokens", self.max_new_tokens, 1)
+        _at_least("generate.temperature", self.temperature, 0)
+        _between("generate.top_p", self.top_p, 0, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Eval:
+    """Intervals of the reported numbers."""
+
+    resamples: int = 2000  # of the paired bootstrap over users
+    confidence: float = 0.95
+
+    def __post_init__(self) -> None:
+        _at_least("eval.resamples", self.resamples, 1)
+        _between("eval.confidence", self.confidence, 0.5, 0.9999)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """One run."""
+
+    system: str = "dense"  # the name this run carries in tables
+    seed: int = 0  # of everything random
+    limit: int | None = None  # first N examples only
+    collaboration: Literal["none", "signals", "text"] = "none"  # text: others' documents may enter prompts
+    benchmark: Benchmark = field(default_factory=Benchmark)
+    encoder: Encoder = field(default_factory=Encoder)
+    llm: LLM = field(default_factory=LLM)
+    expand: Expand = field(default_factory=Expand)
+    neighbours: Neighbours = field(default_factory=Neighbours)
+    retrieve: Retrieve = field(default_factory=Retrieve)
+    select: Select = field(default_factory=Select)
+    prompt: Prompt = field(default_factory=Prompt)
+    generate: Generate = field(default_factory=Generate)
+    eval: Eval = field(default_factory=Eval)
+
+    def __post_init__(self) -> None:
+        _at_least("seed", self.seed, 0)
+        _at_least("limit", self.limit, 1)
+
+
+# -- Reading, overriding and writing -------------------------------------------------------------
+
+Overrides = Mapping[str, Any]
+"""Dotted field names and their values, such as `{"retrieve.k": 4}`."""
+
+
+class ConfigFile(NamedTuple):
+    """What a config file defines; `sweep` is None where it defines none."""
+
+    path: Path
+    config: Config
+    sweep: Callable[[], Iterable[Overrides]] | None
+
+
+def load(path: Path) -> ConfigFile:
+    """Runs a config file and checks what it defines."""
+    if not path.is_file():
+        raise UserError(f"config file not found: {path}; want a Python file such as configs/dense.py")
+    try:
+        names = runpy.run_path(str(path))
+        config = names["get_config"]() if "get_config" in names else None
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    except Exception as error:  # whatever the user's Python raises is the user's to mend
+        frames = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+        line = frames[-1] if frames else getattr(error, "lineno", "?")
+        raise UserError(f"{path}, line {line}: {type(error).__name__}: {error}") from error
+    if not isinstance(config, Config):
+        raise UserError(f"{path} must define get_config() that returns pbr_jax.config.Config")
+    return ConfigFile(path, config, names.get("sweep"))
+
+
+def names(config: Any, prefix: str = "") -> list[str]:
+    """All dotted field names of a config."""
+    found = []
+    for item in dataclasses.fields(config):
+        value = getattr(config, item.name)
+        inner = dataclasses.is_dataclass(value)
+        found += names(value, f"{prefix}{item.name}.") if inner else [prefix + item.name]
+    return found
+
+
+def unknown(name: str, config: Config) -> UserError:
+    """The error for a field that does not exist, with the nearest names."""
+    known = names(config)
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    near += [k for k in known if k.rsplit(".", 1)[-1] == name.rsplit(".", 1)[-1] and k not in near]
+    hint = f"did you mean {' or '.join(near[:3])}?" if near else "pbr-jax run CONFIG.py --help lists all"
+    return UserError(f"unknown config field {name!r}; {hint}")
+
+
+def override(config: Config, overrides: Overrides) -> Config:
+    """The config with dotted fields replaced; names and types are checked."""
+    nested = to_dict(config)
+    for name, value in overrides.items():
+        *parents, last = name.split(".")
+        place = nested
+        for parent in parents:
+            place = place.get(parent) if isinstance(place, dict) else None
+        if not isinstance(place, dict) or last not in place or isinstance(place[last], dict):
+            raise unknown(name, config)
+        place[last] = value
+    return from_dict(nested)
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """Nested plain dicts, as saved in a run's config.json."""
+    return dataclasses.asdict(config)
+
+
+def from_dict(values: Mapping[str, Any]) -> Config:
+    """The inverse of `to_dict`; every name and type is checked."""
+    return _build(Config, values, "")
+
+
+def _build(cls: type, values: Any, prefix: str) -> Any:
+    if not isinstance(values, Mapping):
+        raise UserError(f"config field {prefix.rstrip('.')!r} is {values!r}, want a table of fields")
+    hints = typing.get_type_hints(cls)
+    for name in values:
+        if name not in hints:
+            raise unknown(prefix + name, Config())
+    arguments = {}
+    for name, value in values.items():
+        hint = hints[name]
+        if dataclasses.is_dataclass(hint):
+            arguments[name] = _build(hint, value, f"{prefix}{name}.")  # type: ignore[arg-type]
+        else:
+            arguments[name] = _checked(prefix + name, value, hint)
+    return cls(**arguments)
+
+
+def _checked(name: str, value: Any, hint: Any) -> Any:
+    """The value if it fits the field's type (an int is a float too), else a UserError."""
+    origin = typing.get_origin(hint)
+    if origin is Literal:
+        if value in typing.get_args(hint):
+            return value
+        raise UserError(f"{name} is {value!r}, want one of {', '.join(map(str, typing.get_args(hint)))}")
+    allowed = typing.get_args(hint) if origin in (typing.Union, UnionType) else (hint,)
+    if float in allowed and type(value) is int:
+        return float(value)
+    if type(value) in allowed:
+        return value
+    wanted = " or ".join("none" if t is type(None) else t.__name__ for t in allowed)
+    raise UserError(f"{name} is {value!r} ({type(value).__name__}), want {wanted}")
+
+
+def digest(value: Any) -> str:
+    """Sixteen hex digits that name a JSON-able value, whatever the order of its keys."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,204 @@
+"""Documents and examples of one benchmark split on disk, and who may see what.
+
+A split of LaMP can hold millions of documents, so nothing here keeps texts in memory: readers stream
+in, SQLite holds, and the pipeline asks for the rows that it needs. A document is stored once per user,
+however many of the user's questions list it; its row number is its place in the embedding matrix.
+
+The rule against leakage in time lives here, in `Store.visible`: a question sees its own profile list as
+released; of another user it sees only documents dated before the question.
+"""
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pbr_jax.types import Document, Example, UserError
+
+_SCHEMA = """
+CREATE TABLE users(code INTEGER PRIMARY KEY, name TEXT UNIQUE);
+CREATE TABLE documents(row INTEGER PRIMARY KEY, user INTEGER, id TEXT, text TEXT, fields TEXT, time REAL,
+                       digest BLOB, UNIQUE(user, digest));
+CREATE TABLE examples(position INTEGER PRIMARY KEY, id TEXT UNIQUE, user INTEGER, query TEXT, input TEXT,
+                      target TEXT, time REAL, relevant TEXT, category TEXT, scored INTEGER, rows BLOB);
+CREATE TABLE summary(name TEXT PRIMARY KEY, value TEXT);
+"""
+
+
+class Summary(NamedTuple):
+    """Counts of a stored split. `texts` is the hash of all document texts in row order."""
+
+    examples: int
+    users: int
+    documents: int
+    empty_profiles: int
+    targets_in_history: int
+    texts: str
+
+
+def build(path: Path, examples: Iterable[Example], document_target: str | None = None) -> Summary:
+    """Writes the examples and their documents to a new SQLite file, streaming.
+
+    `document_target` names the field of a document that plays the role of an answer; examples whose own
+    history holds their target there are counted, and kept as released.
+    """
+    path.unlink(missing_ok=True)
+    connection = sqlite3.connect(path)
+    try:
+        connection.executescript("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;" + _SCHEMA)
+        writer = _Writer(connection)
+        empty = leaks = 0
+        for example in examples:
+            empty += not example.profile
+            leaks += _holds_target(example, document_target)
+            writer.add(example)
+        digest = hashlib.sha256()
+        for (text,) in connection.execute("SELECT text FROM documents ORDER BY row"):
+            digest.update(hashlib.sha256(text.encode()).digest())
+        counts = (writer.examples, len(writer.users), writer.documents, empty, leaks)
+        summary = Summary(*counts, digest.hexdigest()[:16])
+        connection.executemany("INSERT INTO summary VALUES (?,?)", summary._asdict().items())
+        connection.commit()
+    finally:
+        connection.close()
+    return summary
+
+
+class _Writer:
+    """Inserts examples, each document once."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        self.users: dict[str, int] = {}
+        self.documents = 0
+        self.examples = 0
+
+    def add(self, example: Example) -> None:
+        rows = np.array([self.document(d) for d in example.profile], np.int64)
+        values = (
+            self.examples, example.id, self.user(example.user_id), example.query, example.input,
+            example.target, example.time, json.dumps(example.relevant), example.category, example.scored,
+            rows.tobytes(),
+        )  # fmt: skip
+        self.connection.execute("INSERT INTO examples VALUES (?,?,?,?,?,?,?,?,?,?,?)", values)
+        self.examples += 1
+
+    def user(self, name: str) -> int:
+        if name not in self.users:
+            self.users[name] = len(self.users)
+            self.connection.execute("INSERT INTO users VALUES (?,?)", (self.users[name], name))
+        return self.users[name]
+
+    def document(self, document: Document) -> int:
+        fields = json.dumps(dict(document.fields), ensure_ascii=False)
+        identity = json.dumps([document.id, document.text, fields, document.time])
+        user, digest = self.user(document.user_id), hashlib.sha256(identity.encode()).digest()
+        values = (self.documents, user, document.id, document.text, fields, document.time, digest)
+        if self.connection.execute("INSERT OR IGNORE INTO documents VALUES (?,?,?,?,?,?,?)", values).rowcount:
+            self.documents += 1
+            return self.documents - 1
+        found = self.connection.execute("SELECT row FROM documents WHERE user=? AND digest=?", (user, digest))
+        return found.fetchone()[0]
+
+
+def _holds_target(example: Example, document_target: str | None) -> bool:
+    if document_target is None or example.target is None:
+        return False
+    target = example.target.strip()
+    return any(d.fields.get(document_target, "").strip() == target for d in example.profile)
+
+
+class Store:
+    """Reads what `build` wrote. Examples come without their profile: ask `visible` for its rows."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_file():
+            raise UserError(f"document store not found: {path}; run the configuration again to rebuild it")
+        self._connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        values: dict[str, Any] = dict(self._connection.execute("SELECT name, value FROM summary"))
+        counts = {name: int(values[name]) for name in Summary._fields if name != "texts"}
+        self.summary = Summary(**counts, texts=values["texts"])
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @cached_property
+    def users(self) -> list[str]:
+        """User names by code."""
+        return [name for (name,) in self._connection.execute("SELECT name FROM users ORDER BY code")]
+
+    @cached_property
+    def owners(self) -> np.ndarray:
+        """The user code of every document, int32 [n]."""
+        return self._column("user", np.int32)
+
+    @cached_property
+    def times(self) -> np.ndarray:
+        """The time of every document in seconds, float64 [n]; nan where undated."""
+        return self._column("time", np.float64)
+
+    def _column(self, name: str, dtype: type) -> np.ndarray:
+        cursor = self._connection.execute(f"SELECT {name} FROM documents ORDER BY row")
+        values = (np.nan if value is None else value for (value,) in cursor)
+        return np.fromiter(values, dtype, count=self.summary.documents)
+
+    def texts(self) -> Iterator[str]:
+        """All document texts in row order, streamed."""
+        return (text for (text,) in self._connection.execute("SELECT text FROM documents ORDER BY row"))
+
+    def documents(self, rows: Sequence[int] | np.ndarray) -> list[Document]:
+        """The documents of these rows, in this order."""
+        return [self._document(int(row)) for row in rows]
+
+    def _document(self, row: int) -> Document:
+        query = "SELECT id, user, text, fields, time FROM documents WHERE row=?"
+        id, user, text, fields, time = self._connection.execute(query, (row,)).fetchone()
+        return Document(id, self.users[user], text, json.loads(fields), time)
+
+    def examples(self) -> Iterator[Example]:
+        """All examples in file order, streamed, without profiles."""
+        columns = "id, user, query, input, target, time, relevant, category, scored"
+        for row in self._connection.execute(f"SELECT {columns} FROM examples ORDER BY position"):
+            id, user, query, input, target, time, relevant, category, scored = row
+            groups = tuple(tuple(group) for group in json.loads(relevant))
+            yield Example(
+                id, self.users[user], query, input, target, (), time, groups, category, bool(scored)
+            )
+
+    def visible(self, example: Example, user_id: str) -> np.ndarray:
+        """Rows of the user's documents that may answer this example, int64 [r], in profile order.
+
+        The asking user's own documents are the example's profile list; an example that is not stored (a new
+        question) sees the user's whole history. Other users give documents dated before the example; those
+        of undated data are all visible. An unknown user is an error, never everybody.
+        """
+        if user_id == example.user_id:
+            found = self._connection.execute("SELECT rows FROM examples WHERE id=?", (example.id,)).fetchone()
+            if found is not None:
+                return np.frombuffer(found[0], np.int64)
+        rows = self.history(user_id)
+        if example.time is None:
+            return rows
+        times = self.times[rows]
+        return rows[np.isnan(times) | (times < example.time)]
+
+    def history(self, user_id: str) -> np.ndarray:
+        """All rows of one user's documents, int64 [r]."""
+        code = self._connection.execute("SELECT code FROM users WHERE name=?", (user_id,)).fetchone()
+        if code is None:
+            some = ", ".join(self.users[:5])
+            raise UserError(
+                f"user {user_id!r} is not among the {len(self.users)} users of this data; some: {some}"
+            )
+        return self._by_user[1][slice(*self._by_user[0][code[0] : code[0] + 2])]
+
+    @cached_property
+    def _by_user(self) -> tuple[np.ndarray, np.ndarray]:
+        """Segments: rows sorted by owner, and where each owner's rows start."""
+        order = np.argsort(self.owners, kind="stable").astype(np.int64)
+        return np.searchsorted(self.owners[order], np.arange(len(self.users) + 1)), order

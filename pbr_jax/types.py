@@ -1,0 +1,84 @@
+"""What flows through the pipeline: documents, examples, candidates, and the model pair.
+
+Every other module speaks in these words. They are plain frozen dataclasses: an example read from a
+benchmark, a document of a user's history, a candidate that a retriever scored.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class UserError(ValueError):
+    """Something the user can mend: a wrong path, a malformed record, an unknown field.
+
+    The command line prints it as one line and exits with code 2. The message says what was found,
+    what was wanted and what to do, and names file, record and field where there are any.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One record of a user's history.
+
+    `text` is what a retriever indexes; `fields` holds the record as released (title, abstract, tag,
+    ...), which prompts are written from. `time` is in seconds since 1970-01-01 UTC, or None where
+    the record carries no date.
+    """
+
+    id: str
+    user_id: str
+    text: str
+    fields: Mapping[str, str] = field(default_factory=dict)
+    time: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One question of one user, with the history that this user had when asking.
+
+    `query` is the text that retrievers see, `input` the whole task input that a prompt contains.
+    `target` is None where labels are withheld. `relevant` is the ground truth of retrieval
+    benchmarks: one group per needed fact, each group the ids of documents that alternatively hold
+    it. `scored` is False for questions that the benchmark's official scorer leaves out of its
+    averages. `time` is the moment of the question, in seconds since 1970-01-01 UTC, None where the
+    data is not dated.
+    """
+
+    id: str
+    user_id: str
+    query: str
+    input: str
+    target: str | None
+    profile: tuple[Document, ...] = ()
+    time: float | None = None
+    relevant: tuple[tuple[str, ...], ...] = ()
+    category: str = ""
+    scored: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A document with the score that a retriever or selector gave it (higher is better).
+
+    `row` is the document's place in the store and in the embedding matrix.
+    """
+
+    document: Document
+    score: float
+    row: int
+
+
+Params = dict[str, Any]
+"""Weights as nested dicts of arrays; every leaf has a path such as `layers/attention/query/kernel`."""
+
+
+class Model(NamedTuple):
+    """A model is two pure functions.
+
+    `init(key) -> params` makes random weights; `apply(params, ...) -> output` computes. The factory
+    that returns the pair documents the arguments of `apply`.
+    """
+
+    init: Callable[..., Params]
+    apply: Callable[..., Any]

@@ -1,0 +1,120 @@
+"""The document store: what goes in comes out, and who may see what."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pbr_jax.index.store import Store, build
+from pbr_jax.types import Document, Example, UserError
+
+
+def example(id: str, user: str, profile: tuple[Document, ...] = (), **fields: object) -> Example:
+    values = {"query": "q", "input": "in", "target": "t", **fields}
+    return Example(id=id, user_id=user, profile=profile, **values)  # type: ignore[arg-type]
+
+
+def document(user: str, id: str, time: float | None = None, text: str = "") -> Document:
+    return Document(id, user, text or f"{user} {id}", {"title": f"title {id}"}, time)
+
+
+def stored(folder: Path, *examples: Example, target: str | None = None) -> Store:
+    build(folder / "store.sqlite", examples, target)
+    return Store(folder / "store.sqlite")
+
+
+def test_examples_and_documents_come_back_as_they_went_in(tmp_path: Path):
+    a = example("1", "u", (document("u", "x", 5.0), document("u", "ü\n\"y\"")), relevant=(("x", "y"), ("z",)),
+                category="c", scored=False, time=7.5, target=None)  # fmt: skip
+    b = example("2", "v")
+    store = stored(tmp_path, a, b)
+    assert [e.id for e in store.examples()] == ["1", "2"]
+    back = next(store.examples())
+    assert store.documents(store.visible(back, "u")) == list(a.profile)
+    assert (back.relevant, back.category, back.scored, back.time) == (a.relevant, "c", False, 7.5)
+    assert (back.target, back.query, back.input, back.user_id) == (None, "q", "in", "u")
+    assert list(store.texts()) == [d.text for d in a.profile]
+    assert store.summary[:5] == (2, 2, 2, 1, 0)
+
+
+def test_a_users_document_is_stored_once_and_changed_ones_twice(tmp_path: Path):
+    early, late = document("u", "1"), document("u", "2")
+    other = document("v", "1", text="u 1")
+    edited = document("u", "1", text="edited")
+    store = stored(
+        tmp_path, example("a", "u", (early,)), example("b", "v", (other,)),
+        example("c", "u", (early, late)), example("d", "u", (edited, late)),
+    )  # fmt: skip
+    assert list(store.texts()) == ["u 1", "u 1", "u 2", "edited"]
+    assert [store.visible(e, e.user_id).tolist() for e in store.examples()] == [[0], [1], [0, 2], [3, 2]]
+    assert store.history("u").tolist() == [0, 2, 3]
+    assert store.owners.tolist() == [0, 1, 0, 0]
+
+
+def test_another_user_gives_only_documents_dated_before_the_question(tmp_path: Path):
+    v = (
+        document("v", "old", 1.0),
+        document("v", "same", 5.0),
+        document("v", "new", 9.0),
+        document("v", "undated"),
+    )
+    asked = example("a", "u", (document("u", "mine", 99.0),), time=5.0)
+    store = stored(tmp_path, asked, example("b", "v", v))
+    ids = [d.id for d in store.documents(store.visible(asked, "v"))]
+    assert ids == ["old", "undated"]
+    assert [d.id for d in store.documents(store.visible(asked, "u"))] == ["mine"]  # as released
+    undated = example("a", "u", time=None)
+    assert len(store.visible(undated, "v")) == 4
+
+
+def test_a_new_question_sees_the_users_whole_history(tmp_path: Path):
+    docs = tuple(document("u", str(i)) for i in range(3))
+    store = stored(tmp_path, example("a", "u", docs[:1]), example("b", "u", docs))
+    assert store.visible(example("", "u"), "u").tolist() == [0, 1, 2]
+
+
+def test_an_unknown_user_is_an_error_and_never_everybody(tmp_path: Path):
+    store = stored(tmp_path, example("a", "user1", (document("user1", "x"),)))
+    for name in ("user", "user10", "", "USER1"):
+        with pytest.raises(UserError, match="is not among the 1 users"):
+            store.visible(example("z", name), name)
+
+
+def test_targets_that_stand_in_the_own_history_are_counted(tmp_path: Path):
+    docs = (document("u", "1"), document("u", "2"))
+    store = stored(
+        tmp_path, example("a", "u", docs, target=" title 1 "), example("b", "u", docs, target="other"),
+        example("c", "u", docs, target=None), target="title",
+    )  # fmt: skip
+    assert store.summary.targets_in_history == 1
+
+
+def test_a_missing_store_says_what_to_do(tmp_path: Path):
+    with pytest.raises(UserError, match="run the configuration again"):
+        Store(tmp_path / "none.sqlite")
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=6), min_size=1, max_size=8)
+)
+def test_rows_agree_with_a_dictionary(
+    tmp_path_factory: pytest.TempPathFactory, profiles: list[list[tuple[int, int]]]
+):
+    """Examples of users 0, 1, 2, 0, … with documents (id, version)."""
+    examples = [
+        example(str(i), str(i % 3), tuple(Document(str(d), str(i % 3), f"{d} {v}") for d, v in profile))
+        for i, profile in enumerate(profiles)
+    ]
+    store = stored(tmp_path_factory.mktemp("store"), *examples)
+    keys: dict[tuple[str, str, str], int] = {}
+    for e in examples:
+        for d in e.profile:
+            keys.setdefault((d.user_id, d.id, d.text), len(keys))
+    assert store.summary.documents == len(keys)
+    for e, back in zip(examples, store.examples(), strict=True):
+        rows = [keys[d.user_id, d.id, d.text] for d in e.profile]
+        assert store.visible(back, back.user_id).tolist() == rows
+        assert store.documents(np.array(rows, np.int64)) == list(e.profile)
