@@ -126,6 +126,7 @@ def _evaluate(stages: Stages, identity: Mapping[str, str]) -> tuple[dict[str, An
         "seconds": {**seconds, "evaluate": round(time.perf_counter() - start, 3)},
         "by_category": evaluation.by_category,
         "variants": evaluation.variants,
+        "notes": evaluation.notes,
         "counts": {
             "examples": summary.examples,
             "unscored": sum(not example.scored for example in examples),

@@ -38,10 +38,10 @@ class Stages:
     """The stages of one config, each made or found when first asked for."""
 
     def __init__(self, config: Config, log: Log | None = None) -> None:
-        from pbr_jax import data
+        from pbr_jax.data import task
 
         self.config = config
-        self.task: Task = data.task(config.benchmark.name)
+        self.task = task(config.benchmark.name)
         self.artefacts: dict[str, Artefact] = {}
         self._log = log
 
@@ -67,20 +67,20 @@ class Stages:
     @cached_property
     def data_hash(self) -> str:
         """Hash of the files that the split is read from."""
-        from pbr_jax import data
+        from pbr_jax.data import files
 
-        return digest([_file_hash(file) for file in data.files(self.benchmark)])
+        return digest([_file_hash(file) for file in files(self.benchmark)])
 
     @cached_property
     def data(self) -> Artefact:
         """The split's examples and documents in a store."""
-        from pbr_jax import data
+        from pbr_jax.data import read
         from pbr_jax.index import store
 
         benchmark, limit = self.benchmark, self.config.limit
 
         def make(folder: Path) -> None:
-            examples = _progress(data.read(benchmark, limit), "examples")
+            examples = _progress(read(benchmark, limit), "examples")
             store.build(folder / "store.sqlite", examples, self.task.document_target)
 
         key = {"name": benchmark.name, "split": benchmark.split, "limit": limit, "files": self.data_hash}
@@ -291,9 +291,9 @@ def _encoder(config: Encoder) -> "TextEncoder":
 
 @lru_cache(maxsize=1)
 def _llm(config: LLMConfig) -> "LLM":
-    from pbr_jax import llm
+    from pbr_jax.llm import load
 
-    return llm.load(config)
+    return load(config)
 
 
 @lru_cache(maxsize=1)

@@ -1,6 +1,8 @@
 """Eight virtual CPU devices, strict numerics, and the places of real weights and real data."""
 
+import json
 import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -26,3 +28,43 @@ def real_data() -> Path:
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads or writes the user's cache."""
     monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture(scope="session")
+def weights() -> None:
+    """Skips where the embedded default models are not installed."""
+    from pbr_jax.models import pretrained
+    from pbr_jax.types import UserError
+
+    try:
+        for name in pretrained.EMBEDDED:
+            pretrained.locate(name)
+    except UserError as error:
+        pytest.skip(str(error))
+
+
+Tweets = Mapping[str, Sequence[str]]
+
+
+@pytest.fixture
+def write_tweets(tmp_path: Path) -> Callable[[Tweets], Path]:
+    """Writes histories as a LaMP-7 dev split; each user's question rephrases the last tweet, or "hello"."""
+
+    def write(histories: Tweets) -> Path:
+        folder = tmp_path / "tweets"
+        folder.mkdir(exist_ok=True)
+        start = "Paraphrase the following tweet without any explanation before or after it: "
+        questions = [
+            {
+                "id": user,
+                "input": start + (f"About that: {tweets[-1]}" if tweets else "hello"),
+                "profile": [{"id": f"{user}-{i}", "text": tweet} for i, tweet in enumerate(tweets)],
+            }
+            for user, tweets in histories.items()
+        ]
+        golds = [{"id": user, "output": f"{user} says hi"} for user in histories]
+        (folder / "dev_questions.json").write_text(json.dumps(questions))
+        (folder / "dev_outputs.json").write_text(json.dumps({"task": "LaMP_7", "golds": golds}))
+        return folder
+
+    return write

@@ -189,13 +189,19 @@ class Store:
 
     def history(self, user_id: str) -> np.ndarray:
         """All rows of one user's documents, int64 [r]."""
-        code = self._connection.execute("SELECT code FROM users WHERE name=?", (user_id,)).fetchone()
-        if code is None:
-            some = ", ".join(self.users[:5])
+        starts, order = self._by_user
+        code = self.code(user_id)
+        return order[starts[code] : starts[code + 1]]
+
+    def code(self, user_id: str) -> int:
+        """The number that stands for a user in `owners`; UserError for an unknown user."""
+        found = self._connection.execute("SELECT code FROM users WHERE name=?", (user_id,)).fetchone()
+        if found is None:
             raise UserError(
-                f"user {user_id!r} is not among the {len(self.users)} users of this data; some: {some}"
+                f"user {user_id!r} is not among the {len(self.users)} users of this data; "
+                f"there are, for example, {', '.join(self.users[:5])}"
             )
-        return self._by_user[1][slice(*self._by_user[0][code[0] : code[0] + 2])]
+        return found[0]
 
     @cached_property
     def _by_user(self) -> tuple[np.ndarray, np.ndarray]:

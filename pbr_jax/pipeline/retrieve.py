@@ -14,6 +14,7 @@ from pbr_jax.config import Config
 from pbr_jax.index.per_user import PerUserIndex, Scope
 from pbr_jax.pipeline.pipeline import Examples, Neighbour, Query, Ranking, Resources, Retrieve
 from pbr_jax.text.bm25 import BM25
+from pbr_jax.text.encode import TextEncoder
 from pbr_jax.types import Candidate, Example
 
 Score = Callable[[Example, Query, np.ndarray], np.ndarray]
@@ -100,7 +101,7 @@ def dense(config: Config, resources: Resources, depth: int) -> Retrieve:
         examples: Examples, queries: Sequence[Query], neighbours: Sequence[Sequence[Neighbour]]
     ) -> list[Ranking]:
         scopes = [
-            [Scope(user.user_id, store.visible(example, user.user_id)) for user in users]
+            [Scope(str(store.code(u.user_id)), store.visible(example, u.user_id)) for u in users]
             for example, users in zip(examples, neighbours, strict=True)
         ]
         hits = index.search(_vectors(encoder, queries), scopes, depth)
@@ -116,7 +117,7 @@ def dense(config: Config, resources: Resources, depth: int) -> Retrieve:
     return retrieve
 
 
-def _vectors(encoder, queries: Sequence[Query]) -> np.ndarray:
+def _vectors(encoder: TextEncoder, queries: Sequence[Query]) -> np.ndarray:
     """Vectors [q, d]: an expansion's own where it made one, else the encoded text."""
     encoded = iter(encoder.encode([" ".join(q.texts) for q in queries if q.vector is None], role="query"))
     return np.stack([next(encoded) if query.vector is None else query.vector for query in queries])

@@ -1,0 +1,181 @@
+"""From answers and rankings to metrics with intervals: plain data in, plain data out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pbr_jax.data.tasks import Task
+from pbr_jax.eval.metrics import VARIANTS, Metric, is_plain_mean, plain_mean, text_metric
+from pbr_jax.eval.ranking import Groups, is_ranking_metric, ranking_metric
+from pbr_jax.eval.significance import interval, resampled_means
+from pbr_jax.types import UserError
+
+ANSWER_METRICS = ("exact_match", "token_f1")
+"""Computed on retrieval benchmarks where answers were generated too."""
+
+_FEW_USERS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Scores of one run.
+
+    `per_example[i]` holds the metrics that one example has by itself, of which the reported value
+    is the mean (so neither f1_macro nor rmse), and is empty where the example is not scored. `n`
+    counts scored examples. `by_category` gives `n` and every metric of each category, where
+    examples have any. `variants` names the definition of metrics that have several; `notes` are
+    sentences for the reader of the numbers.
+    """
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
+    per_example: list[dict[str, float]] = field(default_factory=list)
+    n: int = 0
+    by_category: dict[str, dict[str, float]] = field(default_factory=dict)
+    variants: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A metric and its statistics `[n, s]` over the scored examples."""
+
+    metric: Metric
+    statistics: np.ndarray
+
+
+def evaluate(
+    task: Task,
+    *,
+    ids: Sequence[str],
+    users: Sequence[str],
+    predictions: Sequence[str] | None = None,
+    targets: Sequence[str | None] | None = None,
+    rankings: Sequence[Sequence[str]] | None = None,
+    relevant: Sequence[Groups] | None = None,
+    scored: Sequence[bool] | None = None,
+    categories: Sequence[str] | None = None,
+    resamples: int = 2000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> Evaluation:
+    """The task's metrics over all scored examples, with intervals from a bootstrap over users.
+
+    Every sequence has one item an example. Ranking metrics need `rankings` (document ids, best
+    first) and `relevant` (see `Example.relevant`); metrics of answers need `predictions` and
+    `targets`. Where all targets are withheld there is nothing to score: n is 0, and a note says so.
+    Raises UserError, naming the example, where some targets are missing or a scored question of a
+    retrieval benchmark has no relevant document.
+    """
+    fields = dict(users=users, predictions=predictions, targets=targets, rankings=rankings,
+                  relevant=relevant, scored=scored, categories=categories)  # fmt: skip
+    _check_lengths(len(ids), fields)
+    kept = [i for i in range(len(ids)) if scored is None or scored[i]]
+    per_example: list[dict[str, float]] = [{} for _ in ids]
+    if not kept:
+        return Evaluation(per_example=per_example, notes=["no example is scored"])
+    scored_ids = [ids[i] for i in kept]
+    columns, notes = _answer_columns(task, scored_ids, _take(predictions, kept), _take(targets, kept))
+    if task.kind == "retrieval":
+        rankings, relevant = _take(rankings, kept), _take(relevant, kept)
+        columns = _ranking_columns(task, scored_ids, rankings, relevant) + columns
+    if not columns:
+        return Evaluation(per_example=per_example, notes=notes)
+    for column in filter(lambda column: is_plain_mean(column.metric), columns):
+        for i, value in zip(kept, column.statistics[:, 0], strict=True):
+            per_example[i][column.metric.name] = float(value)
+    owners = [users[i] for i in kept]
+    return Evaluation(
+        metrics=_values(columns, np.arange(len(kept))),
+        intervals=_intervals(columns, owners, resamples=resamples, confidence=confidence, seed=seed),
+        per_example=per_example,
+        n=len(kept),
+        by_category=_by_category(columns, _take(categories, kept)),
+        variants={name: VARIANTS[name] for name in (c.metric.name for c in columns) if name in VARIANTS},
+        notes=notes + _user_notes(owners),
+    )
+
+
+def _check_lengths(n: int, fields: Mapping[str, Sequence | None]) -> None:
+    for name, values in fields.items():
+        if values is not None and len(values) != n:
+            raise ValueError(f"{name} has {len(values)} items for {n} examples; give one an example")
+
+
+def _take(values: Sequence | None, kept: list[int]) -> list | None:
+    return None if values is None else [values[i] for i in kept]
+
+
+def _ranking_columns(
+    task: Task, ids: list[str], rankings: list | None, relevant: list | None
+) -> list[_Column]:
+    if rankings is None or relevant is None:
+        raise ValueError(f"{task.name} is scored by its rankings: give rankings and relevant")
+    names = [name for name in task.metrics if is_ranking_metric(name)]
+    rows = np.empty((len(ids), len(names)))
+    for row, id, ranking, groups in zip(rows, ids, rankings, relevant, strict=True):
+        try:
+            row[:] = [ranking_metric(name, ranking, groups) for name in names]
+        except UserError as error:
+            raise UserError(f"{task.name}, question {id!r}: {error}") from None
+    return [_Column(Metric(name, _no_text, plain_mean, True), rows[:, [i]]) for i, name in enumerate(names)]
+
+
+def _no_text(predictions: Sequence[str], targets: Sequence[str]) -> np.ndarray:
+    raise TypeError("a ranking metric has no statistics of answers")
+
+
+def _answer_columns(
+    task: Task, ids: list[str], predictions: list | None, targets: list | None
+) -> tuple[list[_Column], list[str]]:
+    """Metrics of answers, or none and the note that says why."""
+    retrieval = task.kind == "retrieval"
+    if predictions is None:
+        return [], [] if retrieval else ["no answers were generated, so none are scored"]
+    missing = [id for id, target in zip(ids, targets or [None] * len(ids), strict=True) if target is None]
+    if targets is None or len(missing) == len(ids):
+        return [], ["all targets are withheld, so answers are not scored"]
+    if missing:
+        raise UserError(
+            f"{task.name}: {len(missing)} of {len(ids)} targets are missing, the first of example "
+            f"{missing[0]!r}; complete the outputs file, or take it away to predict without scoring"
+        )
+    metrics = [text_metric(name, task.labels) for name in (ANSWER_METRICS if retrieval else task.metrics)]
+    return [_Column(metric, metric.statistics(predictions, targets)) for metric in metrics], []
+
+
+def _values(columns: list[_Column], rows: np.ndarray) -> dict[str, float]:
+    return {
+        c.metric.name: float(c.metric.finish(c.statistics[rows].mean(0, keepdims=True))[0]) for c in columns
+    }
+
+
+def _intervals(
+    columns: list[_Column], users: list[str], *, resamples: int, confidence: float, seed: int
+) -> dict[str, tuple[float, float]]:
+    """All metrics on the same draws: one matrix product over their statistics side by side."""
+    side_by_side = np.concatenate([column.statistics for column in columns], axis=1)
+    means = resampled_means(side_by_side, users, resamples=resamples, seed=seed)
+    ends = np.cumsum([column.statistics.shape[1] for column in columns])[:-1]
+    return {
+        column.metric.name: interval(column.metric.finish(part), confidence)
+        for column, part in zip(columns, np.split(means, ends, axis=1), strict=True)
+    }
+
+
+def _by_category(columns: list[_Column], categories: list[str] | None) -> dict[str, dict[str, float]]:
+    if not categories or not any(categories):
+        return {}
+    of_example = np.asarray(categories, dtype=str)
+    rows = {category: np.flatnonzero(of_example == category) for category in sorted(set(categories))}
+    return {name: {"n": float(len(kept)), **_values(columns, kept)} for name, kept in rows.items()}
+
+
+def _user_notes(users: list[str]) -> list[str]:
+    count = len(set(users))
+    if count == 1:
+        return ["one user: a bootstrap over users gives intervals of no width"]
+    return (
+        [f"only {count} users: intervals from a bootstrap over users are rough"] if count < _FEW_USERS else []
+    )

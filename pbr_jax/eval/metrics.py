@@ -1,0 +1,197 @@
+"""Metrics of answers, each a mean of statistics followed by a closing formula.
+
+A metric turns every (prediction, target) pair into a row of numbers, and the mean of those rows
+into its value. Metrics that are no mean of per-example scores (macro F1, RMSE) fit too, and the
+bootstrap of any of them is one matrix product over the rows, exact rather than approximate.
+
+>>> import numpy as np
+>>> metric = text_metric("f1_macro", labels=("cat", "dog"))
+>>> rows = metric.statistics(["cat", "cat", "dog"], ["cat", "dog", "dog"])
+>>> print(np.round(metric.finish(rows.mean(0)), 4))
+0.6667
+"""
+
+import re
+import string
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from pbr_jax.eval import meteor
+from pbr_jax.types import UserError
+
+Strings = Sequence[str]
+
+LOWER_IS_BETTER = frozenset({"mae", "rmse"})
+VARIANTS = {"meteor": meteor.VARIANT}
+"""Metrics that exist in several definitions, and the one computed here."""
+
+_WORD = re.compile(r"[^\W_]+")
+_ARTICLE = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_LARGEST_RATING = 1e100  # a longer run of digits is no rating, and its square would overflow
+
+
+class Metric(NamedTuple):
+    """A metric as per-example statistics and what to do with their mean.
+
+    `statistics(predictions, targets)` gives `[n, s]`; `finish(mean)` takes (weighted) means
+    `[..., s]` to values `[...]`.
+    """
+
+    name: str
+    statistics: Callable[[Strings, Strings], np.ndarray]
+    finish: Callable[[np.ndarray], np.ndarray]
+    higher_is_better: bool
+
+
+def plain_mean(mean: np.ndarray) -> np.ndarray:
+    """`[..., 1] -> [...]`: the metric is the mean of one score an example."""
+    return np.asarray(mean)[..., 0]
+
+
+def is_plain_mean(metric: Metric) -> bool:
+    """Whether the metric has a value for a single example, whose mean it is."""
+    return metric.finish is plain_mean
+
+
+def text_metric(name: str, labels: Strings = ()) -> Metric:
+    """The metric of that name; `labels` are the task's, which accuracy and f1_macro need."""
+    if name in ("accuracy", "f1_macro") and not labels:
+        raise UserError(f"metric {name!r} needs the labels of the task, and this task has none")
+    makers: dict[str, tuple[Callable[[Strings, Strings], np.ndarray], Callable]] = {
+        "accuracy": (partial(_correct, labels=labels), plain_mean),
+        "f1_macro": (partial(_confusion, labels=labels), _macro_f1),
+        "mae": (_absolute_error, plain_mean),
+        "rmse": (_squared_error, _root),
+        "rouge1": (partial(_rouge, name="rouge1"), plain_mean),
+        "rougeL": (partial(_rouge, name="rougeL"), plain_mean),
+        "meteor": (_meteor, plain_mean),
+        "exact_match": (_exact_match, plain_mean),
+        "token_f1": (_token_f1, plain_mean),
+    }
+    if name not in makers:
+        raise UserError(f"no metric of answers is named {name!r}; there are {', '.join(makers)}")
+    statistics, finish = makers[name]
+    return Metric(name, statistics, finish, name not in LOWER_IS_BETTER)
+
+
+def cfrag_f1(predictions: Strings, targets: Strings, labels: Strings) -> np.ndarray:
+    """`[n]`: the "F1" of CFRAG's released scorer, which is accuracy divided by the number of labels.
+
+    It takes macro F1 over all labels of each example alone, then averages: 1 / len(labels) for a
+    correct answer. Only to set against published numbers; `f1_macro` is the real one.
+    """
+    return _correct(predictions, targets, labels=labels)[:, 0] / len(labels)
+
+
+def rating_error(prediction: str, target: str) -> float:
+    """Prediction minus target; what is no number is charged the farther end of the scale 1 to 5.
+
+    Numbers out of range are kept as they are, as LaMP's official scorer does (LaMP-3).
+    """
+    wanted = _number(target)
+    if wanted is None:
+        raise UserError(f"the target {target!r} of a rating task is not a number; mend the outputs file")
+    found = _number(prediction)
+    if found is None:
+        found = 1.0 if abs(1 - wanted) > abs(5 - wanted) else 5.0
+    return found - wanted
+
+
+def words(text: str) -> frozenset[str]:
+    """The lower-cased alphanumeric words of a text, each once."""
+    return frozenset(_WORD.findall(text.lower()))
+
+
+def squad_normalised(text: str) -> str:
+    """Lower case, no ASCII punctuation, no English articles, single spaces (SQuAD's definition)."""
+    return " ".join(_ARTICLE.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def _column(values: Sequence[float | bool] | np.ndarray) -> np.ndarray:
+    return np.asarray(values, np.float64).reshape(-1, 1)
+
+
+def _label_indices(texts: Strings, labels: Strings) -> np.ndarray:
+    """`[n]`: which label each text is after strip(), case kept; -1 where it is none."""
+    index = {label: i for i, label in enumerate(labels)}
+    return np.array([index.get(text.strip(), -1) for text in texts], np.int64)
+
+
+def _indices(predictions: Strings, targets: Strings, labels: Strings) -> tuple[np.ndarray, np.ndarray]:
+    found, wanted = _label_indices(predictions, labels), _label_indices(targets, labels)
+    if (wanted < 0).any():
+        strange = targets[int(np.argmax(wanted < 0))]
+        raise UserError(f"the target {strange!r} is none of the task's labels: {', '.join(labels)}")
+    return found, wanted
+
+
+def _correct(predictions: Strings, targets: Strings, labels: Strings) -> np.ndarray:
+    found, wanted = _indices(predictions, targets, labels)
+    return _column(found == wanted)
+
+
+def _confusion(predictions: Strings, targets: Strings, labels: Strings) -> np.ndarray:
+    """`[n, 3 L]`: per label true positives, then times predicted, then times wanted."""
+    found, wanted = (
+        indices[:, None] == np.arange(len(labels)) for indices in _indices(predictions, targets, labels)
+    )
+    return np.concatenate([found & wanted, found, wanted], 1).astype(np.float64)
+
+
+def _macro_f1(mean: np.ndarray) -> np.ndarray:
+    """F1 of each label, 0 where it is neither predicted nor wanted, averaged over all labels."""
+    both, found, wanted = np.split(np.asarray(mean), 3, axis=-1)
+    total = found + wanted
+    scores = np.divide(2 * both, total, out=np.zeros_like(total), where=total > 0)
+    return np.asarray(scores.mean(-1))
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text.strip())
+    except ValueError:
+        return None
+    return value if abs(value) < _LARGEST_RATING else None  # False for nan and inf too
+
+
+def _absolute_error(predictions: Strings, targets: Strings) -> np.ndarray:
+    return _column([abs(rating_error(*pair)) for pair in zip(predictions, targets, strict=True)])
+
+
+def _squared_error(predictions: Strings, targets: Strings) -> np.ndarray:
+    return _absolute_error(predictions, targets) ** 2
+
+
+def _root(mean: np.ndarray) -> np.ndarray:
+    return np.asarray(np.sqrt(plain_mean(mean)))
+
+
+def _rouge(predictions: Strings, targets: Strings, name: str) -> np.ndarray:
+    """ROUGE F-measure as rouge_score defines it, without stemming; words are runs of a-z and 0-9."""
+    from rouge_score.rouge_scorer import RougeScorer
+
+    scorer = RougeScorer([name], use_stemmer=False)
+    pairs = zip(predictions, targets, strict=True)
+    return _column([scorer.score(target.strip(), found.strip())[name].fmeasure for found, target in pairs])
+
+
+def _meteor(predictions: Strings, targets: Strings) -> np.ndarray:
+    return _column(meteor.meteor(list(predictions), list(targets)))
+
+
+def _exact_match(predictions: Strings, targets: Strings) -> np.ndarray:
+    pairs = zip(predictions, targets, strict=True)
+    return _column([squad_normalised(found) == squad_normalised(target) for found, target in pairs])
+
+
+def _token_f1(predictions: Strings, targets: Strings) -> np.ndarray:
+    """PersonaBench's answer score: F1 of the sets of words; 1 where both sets are empty."""
+    scores = []
+    for found, wanted in zip(map(words, predictions), map(words, targets), strict=True):
+        total = len(found) + len(wanted)
+        scores.append(2 * len(found & wanted) / total if total else 1.0)
+    return _column(scores)

@@ -1,0 +1,108 @@
+"""Two pictures of a table: bars of one metric, or its course over a number that was varied."""
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
+_SETTINGS: dict[Any, Any] = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "svg.hashsalt": "report",
+}
+
+
+@dataclass(frozen=True, order=True)
+class Point:
+    """A value with its interval (of no width where unknown); `x` is None off the varied axis."""
+
+    label: str
+    value: float
+    low: float
+    high: float
+    x: float | None = None
+
+
+def available() -> bool:
+    """Whether matplotlib can be imported."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def bars(points: Sequence[Point], metric: str) -> Any:
+    """Horizontal bars, first on top, with intervals: a matplotlib figure."""
+    figure, axes = _figure(height=1.1 + 0.42 * len(points))
+    for place, point in enumerate(points):
+        axes.barh(place, point.value, height=0.62, color=_COLOURS[0], alpha=0.75)
+        axes.errorbar(
+            point.value, place, xerr=[[reach] for reach in _reach(point)], color="#222222", capsize=3, lw=1.2
+        )
+        axes.annotate(f"{point.value:.3f}", (max(point.high, point.value), place), (5, 0),
+                      textcoords="offset points", va="center", fontsize=9)  # fmt: skip
+    axes.set_yticks(range(len(points)), [_plain(point.label) for point in points])
+    axes.invert_yaxis()
+    axes.margins(x=0.12)
+    axes.set_xlabel(metric)
+    return figure
+
+
+def lines(series: Mapping[str, Sequence[Point]], metric: str, field: str) -> Any:
+    """A line for each system over the varied field; systems that do not vary are dashed levels."""
+    figure, axes = _figure(height=4.0)
+    ticks: set[float] = set()
+    for i, (label, points) in enumerate(series.items()):
+        colour = _COLOURS[i % len(_COLOURS)]
+        known = sorted((point.x, point) for point in points if point.x is not None)
+        if len(known) < 2:
+            axes.axhline(points[0].value, color=colour, ls="--", lw=1.4, label=_plain(label))
+            continue
+        xs, ordered = zip(*known, strict=True)
+        ticks.update(xs)
+        reach = list(zip(*map(_reach, ordered), strict=True))
+        axes.errorbar(xs, [point.value for point in ordered], yerr=reach, color=colour,
+                      marker="o", capsize=3, lw=1.6, label=_plain(label))  # fmt: skip
+    axes.set_xticks(sorted(ticks), [f"{tick:g}" for tick in sorted(ticks)])
+    axes.set_xlabel(field)
+    axes.set_ylabel(metric)
+    axes.grid(axis="y", color="#dddddd", lw=0.8)
+    axes.legend(frameon=False, loc="best")
+    return figure
+
+
+def svg(figure: Any) -> str:
+    """The figure as an `<svg>` element, the same bytes for the same figure."""
+    import matplotlib
+
+    buffer = io.StringIO()
+    with matplotlib.rc_context(_SETTINGS):
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    return re.sub(r"^.*?(?=<svg)", "", buffer.getvalue(), count=1, flags=re.DOTALL).strip()
+
+
+def _figure(height: float) -> tuple[Any, Any]:
+    """A figure of its own: no pyplot, so no global state and no window system."""
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(_SETTINGS):
+        figure = Figure(figsize=(8.0, height), layout="constrained")
+        FigureCanvasAgg(figure)
+        return figure, figure.add_subplot()
+
+
+def _reach(point: Point) -> tuple[float, float]:
+    """How far the interval reaches below and above the value."""
+    return max(0.0, point.value - point.low), max(0.0, point.high - point.value)
+
+
+def _plain(label: str) -> str:
+    """The label with dollar signs that start no formula, shortened where it would crowd the axes."""
+    short = label if len(label) <= 60 else label[:59] + "…"
+    return short.replace("$", r"\$")

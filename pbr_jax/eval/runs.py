@@ -1,0 +1,205 @@
+"""Finished runs read back from their folders, and the rows that they make in a table."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pbr_jax.types import UserError
+
+UNTOLD = frozenset({"seed", "cache", "benchmark.root"})
+"""Config fields that make no different system: seeds are averaged over, places carry no meaning."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """A scored line of predictions.jsonl."""
+
+    user_id: str
+    prediction: str | None
+    target: str | None
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's folder. `config` is flat, its keys dotted; `records` are the scored examples by id."""
+
+    path: Path
+    system: str
+    benchmark: str
+    split: str
+    n: int
+    dropped: int
+    metrics: dict[str, float]
+    intervals: dict[str, tuple[float, float]]
+    fingerprint: dict[str, Any]
+    variants: dict[str, str]
+    notes: tuple[str, ...]
+    config: dict[str, Any]
+    records: dict[str, Record] | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table: a run, or runs that differ by seed alone."""
+
+    label: str
+    runs: tuple[Run, ...]
+
+    @property
+    def first(self) -> Run:
+        return self.runs[0]
+
+    @property
+    def system(self) -> str:
+        return self.first.system
+
+
+def read_run(path: Path) -> Run:
+    """The run in a folder; UserError where a file is missing, broken, or lacks a field."""
+    if not path.is_dir():
+        raise UserError(f"no run folder at {path}; give folders that `pbr-jax run --out` wrote")
+    results, name = _read_json(path / "results.json"), path / "results.json"
+    intervals = _mapping(results, "intervals", name, optional=True)
+    fingerprint = _mapping(results, "fingerprint", name, optional=True)
+    return Run(
+        path=path,
+        system=_text(results, "system", name),
+        benchmark=_text(results, "benchmark", name),
+        split=_text(results, "split", name),
+        n=_count(results, "n", name),
+        dropped=_count(results, "dropped", name),
+        metrics={key: _number(value, f"{name}: metrics.{key}")
+                 for key, value in _mapping(results, "metrics", name).items()},
+        intervals={key: _pair(value, f"{name}: intervals.{key}") for key, value in intervals.items()},
+        fingerprint=fingerprint,
+        variants={key: str(v) for key, v in _mapping(results, "variants", name, optional=True).items()},
+        notes=tuple(map(str, results.get("notes") or ())),
+        config=dict(_flat(_read_json(path / "config.json"))),
+        records=_read_records(path / "predictions.jsonl"),
+    )  # fmt: skip
+
+
+def table_rows(runs: Sequence[Run]) -> list[Row]:
+    """Rows of runs on one benchmark and split: seeds collapsed, labelled by system and what differs."""
+    alike: dict[str, list[Run]] = {}
+    for run in runs:
+        told = {key: value for key, value in run.config.items() if key not in UNTOLD}
+        alike.setdefault(json.dumps([run.system, told], sort_keys=True), []).append(run)
+    groups: list[tuple[Run, ...]] = []
+    for group in alike.values():
+        seeds = {run.config.get("seed") for run in group}
+        groups += [tuple(group)] if len(seeds) == len(group) else [(run,) for run in group]
+    labels = [_label(group[0], [other[0] for other in groups]) for group in groups]
+    return [
+        Row(label if labels.count(label) == 1 else f"{label} ({group[0].path})", group)
+        for label, group in zip(labels, groups, strict=True)
+    ]
+
+
+def differing_fields(run: Run, others: Sequence[Run]) -> list[str]:
+    """Config fields, dotted, in which runs of the same system differ."""
+    configs = [run.config, *(other.config for other in others if other.system == run.system)]
+    fields = dict.fromkeys(key for config in configs for key in config if key not in UNTOLD)
+    return [key for key in fields if any(config.get(key) != run.config.get(key) for config in configs)]
+
+
+def _label(run: Run, others: Sequence[Run]) -> str:
+    told = (f"{key}={run.config.get(key)}" for key in differing_fields(run, others))
+    return " ".join([run.system, *told])
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    return _object(_read_text(path), str(path))
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(
+            f"{path.parent} has no {path.name}, so it is no finished run; finish it first"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); run again to write it anew") from None
+
+
+def _object(text: str, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise UserError(f"{where}: not valid JSON ({error}); run again to write it anew") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{where}: expected a JSON object, found {type(value).__name__}")
+    return value
+
+
+def _read_records(path: Path) -> dict[str, Record] | None:
+    """Scored examples by id, or None where the file is absent (a folder shared without texts)."""
+    if not path.exists():
+        return None
+    records: dict[str, Record] = {}
+    # Not splitlines(): texts may hold other characters that it takes for line ends.
+    for number, line in enumerate(_read_text(path).split("\n"), 1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        value = _object(line, where)
+        id = str(_required(value, "id", where))
+        if id in records:
+            raise UserError(f"{where}: id {id!r} stands there twice; ids must be unique")
+        metrics = _mapping(value, "metrics", where, optional=True)
+        if metrics:
+            records[id] = Record(
+                user_id=str(_required(value, "user_id", where)),
+                prediction=value.get("prediction"),
+                target=value.get("target"),
+                metrics={key: _number(v, f"{where}: metrics.{key}") for key, v in metrics.items()},
+            )
+    return records
+
+
+def _required(value: Mapping[str, Any], key: str, where: object) -> Any:
+    if key not in value:
+        raise UserError(f"{where}: field {key!r} is missing; run again to write it anew")
+    return value[key]
+
+
+def _text(value: Mapping[str, Any], key: str, where: object) -> str:
+    return " ".join(str(_required(value, key, where)).split())
+
+
+def _count(value: Mapping[str, Any], key: str, where: object) -> int:
+    found = _required(value, key, where)
+    if not isinstance(found, int) or isinstance(found, bool) or found < 0:
+        raise UserError(f"{where}: {key} is {found!r}, expected a count")
+    return found
+
+
+def _mapping(value: Mapping[str, Any], key: str, where: object, optional: bool = False) -> dict[str, Any]:
+    found = (value.get(key) or {}) if optional else _required(value, key, where)
+    if not isinstance(found, dict):
+        raise UserError(f"{where}: {key} is {type(found).__name__}, expected an object")
+    return found
+
+
+def _number(value: Any, where: str) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise UserError(f"{where} is {value!r}, expected a number")
+    return float(value)
+
+
+def _pair(value: Any, where: str) -> tuple[float, float]:
+    if not isinstance(value, list) or len(value) != 2:
+        raise UserError(f"{where} is {value!r}, expected [low, high]")
+    return _number(value[0], where), _number(value[1], where)

@@ -1,0 +1,103 @@
+"""Evaluation of whole runs: what is scored, what is not, and what is said about it."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import accuracy_score, f1_score
+
+from pbr_jax.data.tasks import TASKS, Task
+from pbr_jax.eval.evaluate import evaluate
+from pbr_jax.eval.metrics import text_metric
+from pbr_jax.eval.significance import bootstrap
+from pbr_jax.types import UserError
+
+RANKED = Task(name="ranked", kind="retrieval", metrics=("recall@1", "recall@3", "ndcg@3"))
+
+
+def test_classification_values_intervals_and_examples():
+    task = TASKS["lamp_1"]
+    key = np.random.default_rng(0)
+    targets, predictions = (key.choice(["[1]", "[2]"], 40).tolist() for _ in range(2))
+    users = [f"u{i // 2}" for i in range(40)]
+    found = evaluate(
+        task, ids=[str(i) for i in range(40)], users=users, predictions=predictions, targets=targets, seed=3
+    )
+    assert found.metrics == pytest.approx(
+        {"accuracy": accuracy_score(targets, predictions),
+         "f1_macro": f1_score(targets, predictions, average="macro")}
+    )  # fmt: skip
+    for name in task.metrics:
+        metric = text_metric(name, task.labels)
+        alone = bootstrap(metric.statistics(predictions, targets), users, metric.finish, seed=3)
+        assert found.intervals[name] == pytest.approx(alone)
+    # One example has an accuracy, but no macro F1.
+    assert found.per_example == [{"accuracy": float(p == t)} for p, t in zip(predictions, targets)]
+    assert (found.n, found.variants, found.notes) == (40, {}, [])
+
+
+def test_generation_names_the_variant_of_meteor():
+    found = evaluate(
+        TASKS["lamp_4"], ids=["a", "b"], users=["u", "v"], predictions=["a b", "c"], targets=["a b", "d"]
+    )
+    assert list(found.metrics) == ["rouge1", "rougeL", "meteor"]
+    assert found.metrics["rouge1"] == 0.5
+    assert found.variants == {"meteor": "exact+stem, no WordNet"}
+    assert found.notes == ["only 2 users: intervals from a bootstrap over users are rough"]
+
+
+def test_retrieval_leaves_out_unscored_questions_and_splits_by_category():
+    found = evaluate(
+        RANKED,
+        ids=["q1", "q2", "q3"],
+        users=["u", "u", "u"],
+        rankings=[["x", "a"], ["b"], []],
+        relevant=[[["a"]], [["b"], ["c"]], []],
+        scored=[True, True, False],
+        categories=["one", "two", "two"],
+    )
+    assert found.n == 2
+    assert found.metrics["recall@1"] == pytest.approx((0 + 0.5) / 2)
+    assert found.metrics["recall@3"] == pytest.approx((1 + 0.5) / 2)
+    assert found.per_example[2] == {}
+    assert found.per_example[1]["recall@3"] == 0.5
+    assert found.by_category["one"]["recall@3"] == 1.0
+    assert found.by_category["two"] == {"n": 1.0, **found.per_example[1]}
+    assert found.intervals["recall@3"] == (0.75, 0.75)  # one user: no width, and it is said
+    assert found.notes == ["one user: a bootstrap over users gives intervals of no width"]
+
+
+def test_answers_on_a_retrieval_benchmark_are_scored_when_given():
+    options = dict(ids=["q"], users=["u"], rankings=[["a"]], relevant=[[["a"]]])
+    found = evaluate(RANKED, **options, predictions=["Red cat"], targets=["the red dog"])  # pyright: ignore
+    assert list(found.metrics) == ["recall@1", "recall@3", "ndcg@3", "exact_match", "token_f1"]
+    assert found.metrics["token_f1"] == pytest.approx(2 * 1 / (2 + 3))
+    assert "exact_match" not in evaluate(RANKED, **options, targets=["t"]).metrics  # pyright: ignore
+
+
+@pytest.mark.parametrize("targets", [None, [None, None]])
+def test_withheld_targets_are_no_error(targets):
+    found = evaluate(
+        TASKS["lamp_3"], ids=["a", "b"], users=["u", "v"], predictions=["1", "2"], targets=targets
+    )
+    assert (found.metrics, found.intervals, found.n, found.per_example) == ({}, {}, 0, [{}, {}])
+    assert found.notes == ["all targets are withheld, so answers are not scored"]
+
+
+def test_nothing_generated_or_nothing_scored_is_said():
+    found = evaluate(TASKS["lamp_3"], ids=["a"], users=["u"], targets=["3"])
+    assert (found.n, found.notes) == (0, ["no answers were generated, so none are scored"])
+    empty = evaluate(RANKED, ids=["q"], users=["u"], rankings=[["a"]], relevant=[[]], scored=[False])
+    assert (empty.n, empty.metrics, empty.notes) == (0, {}, ["no example is scored"])
+
+
+def test_user_errors_name_the_example():
+    with pytest.raises(UserError, match=r"lamp_3: 1 of 2 targets are missing, the first of example 'b'"):
+        evaluate(
+            TASKS["lamp_3"], ids=["a", "b"], users=["u", "v"], predictions=["1", "2"], targets=["1", None]
+        )
+    with pytest.raises(UserError, match=r"ranked, question 'q': the ground truth has no relevant document"):
+        evaluate(RANKED, ids=["q"], users=["u"], rankings=[["a"]], relevant=[[]])
+
+
+def test_lengths_must_agree():
+    with pytest.raises(ValueError, match="predictions has 1 items for 2 examples"):
+        evaluate(TASKS["lamp_3"], ids=["a", "b"], users=["u", "v"], predictions=["1"], targets=["1", "2"])

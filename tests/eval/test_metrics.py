@@ -1,0 +1,138 @@
+"""Metrics of answers against scikit-learn, rouge_score and values worked out by hand."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from rouge_score import rouge_scorer
+from sklearn.metrics import accuracy_score, f1_score
+
+from pbr_jax.data.tasks import TASKS
+from pbr_jax.eval.metrics import (
+    cfrag_f1,
+    is_plain_mean,
+    rating_error,
+    squad_normalised,
+    text_metric,
+    words,
+)
+from pbr_jax.types import UserError
+
+LABELS = tuple("abcd")
+
+
+def value(name: str, predictions: Sequence[str], targets: Sequence[str], labels: Sequence[str] = ()) -> float:
+    metric = text_metric(name, labels)
+    return float(metric.finish(metric.statistics(predictions, targets).mean(0)))
+
+
+@pytest.fixture
+def answers() -> tuple[list[str], list[str]]:
+    """Predictions with unknown and padded labels; label d is never wanted, e is no label."""
+    key = np.random.default_rng(0)
+    targets = key.choice(["a", "b", "c"], 80, p=[0.6, 0.3, 0.1]).tolist()
+    predictions = [t if key.random() < 0.5 else key.choice(["a", "b", "d", "e", "A"]) for t in targets]
+    return [f" {p}\n" for p in predictions], targets
+
+
+def test_accuracy_and_macro_f1_equal_sklearn_on_label_indices(answers):
+    predictions, targets = answers
+    index = {label: i for i, label in enumerate(LABELS)}
+    found = [index.get(p.strip(), -1) for p in predictions]
+    wanted = [index[t] for t in targets]
+    assert -1 in found
+    assert value("accuracy", predictions, targets, LABELS) == pytest.approx(accuracy_score(wanted, found))
+    expected = f1_score(wanted, found, labels=range(4), average="macro", zero_division=0)  # pyright: ignore
+    assert value("f1_macro", predictions, targets, LABELS) == pytest.approx(expected, abs=1e-12)
+
+
+def test_macro_f1_finishes_a_batch_of_means_row_by_row(answers):
+    predictions, targets = answers
+    metric = text_metric("f1_macro", LABELS)
+    rows = metric.statistics(predictions, targets)
+    batch = metric.finish(np.stack([rows[:30].mean(0), rows[30:].mean(0)]))
+    expected = [value("f1_macro", predictions[s], targets[s], LABELS) for s in (slice(30), slice(30, None))]
+    np.testing.assert_allclose(batch, expected)
+
+
+def test_labels_keep_their_case_and_unknown_targets_are_refused():
+    assert value("accuracy", ["A", "b"], ["a", "b"], LABELS) == 0.5
+    with pytest.raises(UserError, match=r"'z' is none of the task's labels: a, b"):
+        value("accuracy", ["a", "a"], ["a", "z"], LABELS)
+
+
+def test_cfrag_f1_is_accuracy_over_the_number_of_labels(answers):
+    predictions, targets = answers
+    wanted = value("accuracy", predictions, targets, LABELS) / 4
+    assert cfrag_f1(predictions, targets, LABELS).mean() == pytest.approx(wanted)
+    per_sample = [  # as released: macro F1 of each example alone
+        f1_score([LABELS.index(t)], [LABELS.index(p.strip()) if p.strip() in LABELS else -1],
+                 labels=range(4), average="macro", zero_division=0)  # pyright: ignore
+        for p, t in zip(predictions, targets)
+    ]  # fmt: skip
+    np.testing.assert_allclose(cfrag_f1(predictions, targets, LABELS), per_sample)
+
+
+@pytest.mark.parametrize(
+    ("prediction", "target", "error"),
+    [("4", "5", -1), (" 2.5\n", "1", 1.5), ("five", "2", 3), ("", "4", -3), ("nice", "3", 2), ("x", "1", 4),
+     ("x", "5", -4), ("9", "5", 4), ("nan", "5", -4), ("inf", "1", 4), ("5" * 200, "1", 4)],
+)  # fmt: skip
+def test_ratings_charge_the_farther_end_for_what_is_no_number(prediction, target, error):
+    assert rating_error(prediction, target) == error
+
+
+def test_mae_and_rmse():
+    predictions, targets = ["1", "4", "what"], ["2", "4", "3"]  # errors 1, 0, 2
+    assert value("mae", predictions, targets) == pytest.approx(1.0)
+    assert value("rmse", predictions, targets) == pytest.approx((5 / 3) ** 0.5)
+    with pytest.raises(UserError, match="'bad' of a rating task is not a number"):
+        rating_error("1", "bad")
+
+
+@pytest.mark.parametrize("name", ["rouge1", "rougeL"])
+def test_rouge_is_the_exact_mean_of_rouge_score(name):
+    key = np.random.default_rng(1)
+    vocabulary = ["Model", "models", "user's", "a", "the", "for", "RAG-based", "naïve", "2024"]
+    texts = [[" ".join(key.choice(vocabulary, key.integers(0, 9))) for _ in range(40)] for _ in range(2)]
+    scorer = rouge_scorer.RougeScorer([name], use_stemmer=False)
+    expected = np.mean([scorer.score(t, p)[name].fmeasure for p, t in zip(*texts)])
+    assert 0.1 < expected < 0.9
+    assert value(name, *texts) == pytest.approx(expected, abs=1e-12)
+
+
+def test_rouge_by_hand():
+    # "the cat sat" in "the sat cat on": 3 common words, longest common subsequence 2.
+    assert value("rouge1", ["The cat, sat!"], ["the sat cat on"]) == pytest.approx(2 * 3 / (3 + 4))
+    assert value("rougeL", ["The cat, sat!"], ["the sat cat on"]) == pytest.approx(2 * 2 / (3 + 4))
+
+
+def test_token_f1_compares_sets_of_lower_cased_words():
+    assert words("The cat_sat, THE 2 cats") == {"the", "cat", "sat", "2", "cats"}
+    assert value("token_f1", ["red Red blue"], ["Blue, green; white"]) == pytest.approx(2 * 1 / (2 + 3))
+    assert value("token_f1", ["", "!", "x"], ["x", "?", ""]) == pytest.approx(1 / 3)
+
+
+def test_exact_match_ignores_case_articles_and_punctuation():
+    assert squad_normalised("The  Beatles' an-thology, a.") == "beatles anthology"
+    assert value("exact_match", ["the Beatles.", "Beatle"], ["Beatles", "Beatles"]) == 0.5
+
+
+def test_plain_means_are_told_from_the_others_and_directions_are_known():
+    metrics = {name: text_metric(name, LABELS) for name in ("accuracy", "f1_macro", "mae", "rmse", "meteor")}
+    assert {name for name, m in metrics.items() if is_plain_mean(m)} == {"accuracy", "mae", "meteor"}
+    assert {name for name, m in metrics.items() if not m.higher_is_better} == {"mae", "rmse"}
+
+
+def test_every_answer_metric_of_the_tasks_exists():
+    for task in TASKS.values():
+        for name in task.metrics:
+            if "@" not in name:
+                assert text_metric(name, task.labels).name == name
+
+
+def test_unknown_names_and_missing_labels_are_refused():
+    with pytest.raises(UserError, match=r"named 'bleu'; there are accuracy, "):
+        text_metric("bleu")
+    with pytest.raises(UserError, match="'f1_macro' needs the labels"):
+        text_metric("f1_macro")

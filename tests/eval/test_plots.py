@@ -1,0 +1,41 @@
+"""Pictures hold the numbers that they were given."""
+
+import pytest
+
+from pbr_jax.eval.plots import Point, available, bars, lines, svg
+
+pytest.importorskip("matplotlib")
+
+POINTS = [Point("zero_$hot", 0.2, 0.1, 0.25), Point("den<se$ " + "x" * 99, 0.5, 0.5, 0.5)]
+
+
+def test_bars_show_values_and_intervals_first_on_top():
+    (axes,) = bars(POINTS, "accuracy").axes
+    assert [patch.get_width() for patch in axes.patches] == [0.2, 0.5]
+    assert axes.yaxis_inverted()
+    segment = axes.collections[0].get_segments()[0]
+    assert segment[:, 0] == pytest.approx([0.1, 0.25])
+    assert axes.get_xlabel() == "accuracy"
+    assert len(axes.get_yticklabels()[1].get_text()) <= 62  # shortened
+
+
+def test_lines_are_sorted_and_single_points_are_levels():
+    series = {
+        "dense": [Point("dense", 0.3, 0.2, 0.5, x=4.0), Point("dense", 0.1, 0.1, 0.1, x=1.0)],
+        "zero_shot": [Point("zero_shot", 0.05, 0.0, 0.1, x=9.0)],
+    }
+    (axes,) = lines(series, "rouge1", "retrieve.k").axes
+    course = next(line for line in axes.lines if list(line.get_xdata()) == [1.0, 4.0])
+    assert list(course.get_ydata()) == [0.1, 0.3]
+    assert any(list(line.get_ydata()) == [0.05, 0.05] for line in axes.lines)
+    assert list(axes.get_xticks()) == [1.0, 4.0]
+    assert {text.get_text() for text in axes.get_legend().get_texts()} == {"dense", "zero_shot"}
+
+
+def test_svg_is_one_element_and_reproducible():
+    first, second = (svg(bars(POINTS, "accuracy")) for _ in range(2))
+    assert first == second
+    assert first.startswith("<svg")
+    assert first.endswith("</svg>")
+    assert "den<se" not in first
+    assert available()

@@ -1,0 +1,81 @@
+"""Hostile text stays text in all three formats."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from pbr_jax.eval.render import Cell, Figure, Heading, Page, Paragraph, Table, html_page, latex, markdown
+
+HOSTILE = r"<b>&a|b*c_d_e $5% #1 ~^{x}\y `z` [t](u) [0, 1]"
+
+
+@pytest.fixture
+def page() -> Page:
+    table = Table(
+        HOSTILE, ["run", "v|w"], [[Cell(HOSTILE), Cell("1.0", bold=True)], [Cell("two\nlines"), Cell("[3]")]]
+    )
+    blocks = [Heading(HOSTILE), Paragraph(HOSTILE), Paragraph("careful", warning=True), table]
+    return Page("A </title> page", [*blocks, Figure("<svg></svg>", 'say "hi"')])
+
+
+class Reader(HTMLParser):
+    """Collects tags and texts, and checks that tags are closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.texts: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list) -> None:
+        self.tags.append(tag)
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data.strip())
+
+
+def test_html_keeps_text_and_has_no_foreign_tags(page):
+    reader = Reader(html_page(page))
+    assert reader.open == []
+    assert "b" not in reader.tags
+    assert reader.texts.count(HOSTILE) == 4
+    assert reader.texts.count("A </title> page") == 2
+    assert {"title", "style", "table", "svg", "strong", "figcaption"} <= set(reader.tags)
+
+
+def test_html_needs_nothing_from_elsewhere(page):
+    assert not re.search(r"(?:src|href)=|url\(|@import", html_page(page))
+
+
+def test_markdown_tables_keep_their_columns(page):
+    text = markdown(page)
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert [len(re.findall(r"(?<!\\)\|", row)) for row in rows] == [3, 3, 3, 3]
+    assert "**1.0**" in rows[2]
+    assert "two lines" in rows[3]
+    assert "&lt;b&gt;&amp;a\\|b\\*c_d_e" in text
+    assert "[t](u)" not in text
+    assert "[0, 1]" in text
+    assert "> **Warning:** careful" in text
+    assert "<svg" not in text
+
+
+def test_latex_escapes_every_special_character(page):
+    text = latex(page)
+    assert (
+        r"\textless{}b\textgreater{}\&a\textbar{}b*c\_d\_e \$5\% \#1 \textasciitilde{}\textasciicircum{}"
+        r"\{x\}\textbackslash{}y `z` {[}t{]}(u) {[}0, 1{]}" in text
+    )
+    (body,) = re.findall(r"\\midrule\n(.*)\n\\bottomrule", text, flags=re.DOTALL)
+    assert [len(re.findall(r"(?<!\\)&", line)) for line in body.splitlines()] == [1, 1]
+    assert all(line.endswith(r" \\") for line in body.splitlines())
+    assert r"\textbf{1.0}" in body
+    assert text.count("{") - text.count(r"\{") == text.count("}") - text.count(r"\}")

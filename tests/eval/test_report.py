@@ -1,0 +1,203 @@
+"""Reports on run folders written by hand: labels, best values, differences, warnings, pictures."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pbr_jax.data.tasks import TASKS
+from pbr_jax.eval import plots
+from pbr_jax.eval.evaluate import evaluate
+from pbr_jax.eval.metrics import plain_mean, text_metric
+from pbr_jax.eval.report import headline_metrics, report
+from pbr_jax.eval.significance import paired_difference
+from pbr_jax.types import UserError
+
+N = 24
+IDS = [f"q{i}" for i in range(N)]
+USERS = [f"u{i // 2}" for i in range(N)]
+TARGETS = [str(1 + i % 5) for i in range(N)]
+
+
+def answers(seed: int, right: float) -> list[str]:
+    key = np.random.default_rng(seed)
+    return [target if key.random() < right else str(key.integers(1, 6)) for target in TARGETS]
+
+
+def write(
+    path: Path, system: str, predictions: list[str], *, ids=IDS, seed=0, k=4, data="d" * 20, dropped=0
+) -> Path:
+    """A finished lamp_3 run."""
+    found = evaluate(TASKS["lamp_3"], ids=ids, users=USERS, predictions=predictions, targets=TARGETS)
+    results = {"system": system, "benchmark": "lamp_3", "split": "dev", "n": found.n, "dropped": dropped,
+               "metrics": found.metrics, "intervals": found.intervals, "seconds": {}, "notes": found.notes,
+               "fingerprint": {"data": data, "config": "c" * 20, "commit": "f" * 40}}  # fmt: skip
+    config = {
+        "system": system,
+        "seed": seed,
+        "retrieve": {"k": k},
+        "eval": {"resamples": 300, "confidence": 0.9},
+    }
+    path.mkdir()
+    (path / "results.json").write_text(json.dumps(results))
+    (path / "config.json").write_text(json.dumps(config))
+    rows = zip(ids, USERS, predictions, TARGETS, found.per_example, strict=True)
+    lines = (dict(zip(("id", "user_id", "prediction", "target", "metrics"), row)) for row in rows)
+    (path / "predictions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def tables(text: str) -> list[list[list[str]]]:
+    """Tables of a Markdown text as lists of rows of cells, rulers left out."""
+    blocks = re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE)
+    return [
+        [
+            [cell.strip() for cell in line.strip("|").split("|")]
+            for line in block.splitlines()
+            if "---" not in line
+        ]
+        for block in blocks
+    ]
+
+
+@pytest.fixture
+def runs(tmp_path) -> list[Path]:
+    return [
+        write(tmp_path / "a", "dense", answers(1, 0.6)),
+        write(tmp_path / "b", "zero_shot", answers(2, 0.1)),
+        write(tmp_path / "c", "dense", answers(3, 0.8), k=8),
+    ]
+
+
+def test_values_differences_and_origins(runs):
+    text = report(runs, "md")
+    values, differences, origins = tables(text)
+    assert values[0] == ["run", "mae", "rmse"]
+    assert [row[0] for row in values[1:]] == ["dense retrieve.k=4", "zero_shot", "dense retrieve.k=8"]
+    maes = [json.loads((run / "results.json").read_text())["metrics"]["mae"] for run in runs]
+    assert maes[2] == min(maes)
+    assert [row[1].startswith("**") for row in values[1:]] == [False, False, True]  # lower is better
+    assert [f"{mae:.4f} [" in row[1] for mae, row in zip(maes, values[1:])] == [True] * 3
+    assert "90% intervals" in text
+    assert [row[0] for row in differences[1:]] == ["dense retrieve.k=4", "dense retrieve.k=8"]
+    assert "Difference from zero_shot" in text
+    assert origins[1] == ["dense retrieve.k=4", str(N), "0", "d" * 12, "c" * 12, "f" * 12, str(runs[0])]
+    assert "Warning" not in text
+
+
+def test_differences_are_those_of_a_paired_bootstrap(runs):
+    (_, _, second), expected = tables(report(runs, "md"))[1], []
+    for name in ("mae", "rmse"):  # rmse is recomputed from the answers
+        metric = text_metric(name)
+        first, base = (metric.statistics(answers(*made), TARGETS) for made in ((3, 0.8), (2, 0.1)))
+        order = sorted(range(N), key=lambda i: IDS[i])
+        users = [USERS[i] for i in order]
+        found = paired_difference(
+            first[order], base[order], users, metric.finish, resamples=300, confidence=0.9
+        )
+        expected.append(f"{found.value:+.4f} [{found.low:+.4f}, {found.high:+.4f}]")
+    assert [cell.rsplit(" p", 1)[0] for cell in second[1:]] == expected
+
+
+def test_seeds_are_one_row_with_their_deviation(tmp_path):
+    made = [answers(seed, 0.5) for seed in range(3)]
+    runs = [write(tmp_path / f"s{seed}", "random", made[seed], seed=seed) for seed in range(3)]
+    runs.insert(0, write(tmp_path / "z", "zero_shot", answers(9, 0.2)))
+    values, differences, origins = tables(report(runs, "md"))
+    maes = [text_metric("mae").statistics(p, TARGETS).mean() for p in made]
+    assert values[2] == [
+        "random",
+        f"**{np.mean(maes):.4f} ± {np.std(maes, ddof=1):.4f} (3 seeds)**",
+        values[2][2],
+    ]
+    assert [row[0] for row in origins[2:]] == ["random seed=0", "random seed=1", "random seed=2"]
+    # For a plain mean, seeds may be averaged example by example.
+    errors = np.mean([text_metric("mae").statistics(p, TARGETS) for p in made], axis=0)
+    base = text_metric("mae").statistics(answers(9, 0.2), TARGETS)
+    found = paired_difference(errors, base, USERS, plain_mean, resamples=300, confidence=0.9)
+    assert differences[1][1].startswith(f"{found.value:+.4f} [{found.low:+.4f}, {found.high:+.4f}]")
+
+
+def test_runs_that_cannot_be_compared_say_so(tmp_path, runs):
+    other = write(
+        tmp_path / "other", "bm25", answers(4, 0.5), ids=[f"x{i}" for i in range(N)], data="e", dropped=2
+    )
+    text = report([*runs, other], "md")
+    assert "their data hashes differ" in text
+    assert "did not score the same examples" in text
+    assert f"{other} dropped 2 examples" in text.replace("\\", "")
+    assert tables(text)[1][-1] == ["bm25", "–", "–"]
+
+
+def test_a_run_without_predictions_has_values_but_no_difference(runs):
+    (runs[2] / "predictions.jsonl").unlink()
+    text = report(runs, "md")
+    assert tables(text)[1][-1] == ["dense retrieve.k=8", "–", "–"]
+    assert "without predictions.jsonl" in text
+    assert "Warning" not in text
+
+
+def test_one_run_is_neither_best_nor_different(runs):
+    text = report(runs[:1], "md")
+    assert len(tables(text)) == 2
+    assert "**" not in text
+
+
+def test_withheld_labels_are_said(tmp_path):
+    path = write(tmp_path / "r", "dense", answers(1, 1.0))
+    found = json.loads((path / "results.json").read_text()) | {"metrics": {}, "intervals": {}, "n": 0}
+    (path / "results.json").write_text(json.dumps(found))
+    assert "targets are withheld" in report([path], "html")
+
+
+def test_ranking_metrics_are_shown_at_five():
+    names = (*TASKS["longmemeval"].metrics, "token_f1")
+    shown = headline_metrics(names)
+    assert shown[:2] == ["recall@5", "ndcg@5"]
+    assert shown[2:] == ["recall_any@5", "recall_all@5", "ndcg_longmemeval@5", "token_f1"]
+    assert headline_metrics(names, all_metrics=True) == list(names)
+    assert headline_metrics(["rouge1", "rougeL"]) == ["rouge1", "rougeL"]
+
+
+def drawn(monkeypatch) -> list[str]:
+    """Names of the pictures that are drawn from now on."""
+    calls: list[str] = []
+    for name in ("bars", "lines"):
+        real = getattr(plots, name)
+        monkeypatch.setattr(plots, name, lambda *a, real=real, name=name: calls.append(name) or real(*a))
+    return calls
+
+
+def test_html_has_a_title_and_the_fitting_picture(runs, tmp_path, monkeypatch):
+    calls = drawn(monkeypatch)
+    text = report(runs, "html")
+    assert "<title>Results: lamp_3</title>" in text
+    assert text.count("<svg") == 1
+    assert calls == ["lines"]  # runs of a system differ by the number retrieve.k alone
+    report(runs[:2], "html")
+    assert calls == ["lines", "bars"]
+
+
+def test_without_matplotlib_the_report_stands_and_says_so(runs, monkeypatch):
+    monkeypatch.setattr(plots, "available", lambda: False)
+    text = report(runs, "html")
+    assert "<svg" not in text
+    assert "matplotlib is not installed" in text
+    assert text.count("<table>") == 3
+
+
+def test_latex_tables(runs):
+    text = report(runs, "latex")
+    assert text.count(r"\begin{tabular}") == 3
+    assert r"zero\_shot" in text
+
+
+def test_bad_requests_are_user_errors(runs, tmp_path):
+    with pytest.raises(UserError, match="no report format 'pdf'; there are md, html, latex"):
+        report(runs, "pdf")
+    with pytest.raises(UserError, match="no runs"):
+        report([], "md")
+    with pytest.raises(UserError, match="no run folder at"):
+        report([tmp_path / "gone"], "md")

@@ -1,0 +1,104 @@
+"""Run folders read back: what they hold, and one clear line for each way they can be broken."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pbr_jax.eval.runs import read_run, table_rows
+from pbr_jax.types import UserError
+
+
+def folder(path: Path, *, config: dict, lines: list[dict] | None = None, **results) -> Path:
+    path.mkdir(parents=True)
+    found = {"system": "dense", "benchmark": "lamp_3", "split": "dev", "n": 1, "dropped": 0,
+             "metrics": {"mae": 0.5}, "intervals": {"mae": [0.25, 0.75]}}  # fmt: skip
+    (path / "results.json").write_text(json.dumps(found | results))
+    (path / "config.json").write_text(json.dumps(config))
+    if lines is not None:
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        (path / "predictions.jsonl").write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_folder_is_read_whole(tmp_path):
+    lines = [
+        {"id": "1", "user_id": "u", "prediction": "a\u2028b", "target": "2", "metrics": {"mae": 1}},
+        {"id": "2", "user_id": "u", "prediction": "b", "target": None, "metrics": {}},
+    ]
+    run = read_run(folder(tmp_path / "r", config={"seed": 1, "retrieve": {"k": 4, "x": {}}}, lines=lines))
+    assert run.config == {"seed": 1, "retrieve.k": 4}
+    assert run.intervals == {"mae": (0.25, 0.75)}
+    assert run.records is not None
+    assert list(run.records) == ["1"]  # the second is not scored
+    assert run.records["1"].prediction == "a\u2028b"
+
+
+def test_predictions_may_be_absent(tmp_path):
+    assert read_run(folder(tmp_path / "r", config={})).records is None
+
+
+def test_labels_tell_runs_of_a_system_apart_and_seeds_collapse(tmp_path):
+    def run(name: str, system: str, seed: int = 0, k: int = 4, root: str = "/a"):
+        config = {"system": system, "seed": seed, "retrieve": {"k": k}, "benchmark": {"root": root}}
+        return read_run(folder(tmp_path / name, config=config, system=system))
+
+    runs = [run("z", "zero_shot", k=9), *(run(f"a{s}", "dense", seed=s) for s in range(3)),
+            run("b", "dense", k=8, root="/b"), run("c", "bm25"), run("d", "bm25")]  # fmt: skip
+    rows = table_rows(runs)
+    assert [(row.label, len(row.runs)) for row in rows] == [
+        ("zero_shot", 1),
+        ("dense retrieve.k=4", 3),
+        ("dense retrieve.k=8", 1),
+        (f"bm25 ({tmp_path / 'c'})", 1),  # the same run twice is no second seed
+        (f"bm25 ({tmp_path / 'd'})", 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("results.json", None, "has no results.json, so it is no finished run"),
+        ("config.json", None, "has no config.json"),
+        ("results.json", '{"system": ', "results.json: not valid JSON"),
+        ("results.json", "[]", "results.json: expected a JSON object, found list"),
+        ("results.json", "{}", "results.json: field 'system' is missing"),
+        ("config.json", "\udcff", "config.json: cannot be read"),
+        ("predictions.jsonl", '{"id": 1}\n{', "predictions.jsonl, line 2: not valid JSON"),
+        ("predictions.jsonl", '{"metrics": {}}', "line 1: field 'id' is missing"),
+        ("predictions.jsonl", '{"id": "a", "metrics": {"mae": 1}}', "line 1: field 'user_id' is missing"),
+        ("predictions.jsonl", '{"id": "a"}\n\n{"id": "a", "user_id": "u", "metrics": {"mae": "x"}}',
+         "line 3: metrics.mae is 'x', expected a number"),
+        ("predictions.jsonl", 2 * '{"id": "a", "user_id": "u", "metrics": {"mae": 1}}\n',
+         "line 2: id 'a' stands there twice"),
+    ],
+)  # fmt: skip
+def test_broken_folders_are_named(tmp_path, file, text, message):
+    path = folder(tmp_path / "r", config={}, lines=[])
+    (path / file).unlink()
+    if text is not None:
+        (path / file).write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(UserError, match=message) as error:
+        read_run(path)
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("results", "message"),
+    [
+        ({"n": -1}, "n is -1, expected a count"),
+        ({"n": True}, "n is True, expected a count"),
+        ({"metrics": [1]}, "metrics is list, expected an object"),
+        ({"metrics": {"mae": "low"}}, "metrics.mae is 'low', expected a number"),
+        ({"intervals": {"mae": [1]}}, r"intervals.mae is \[1\], expected \[low, high\]"),
+    ],
+)
+def test_wrong_fields_are_named(tmp_path, results, message):
+    with pytest.raises(UserError, match=message):
+        read_run(folder(tmp_path / "r", config={}, **results))
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(UserError, match=f"no run folder at {tmp_path / 'gone'}"):
+        read_run(tmp_path / "gone")

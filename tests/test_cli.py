@@ -1,0 +1,315 @@
+"""The command line: what it prints, and one clear line for every kind of bad input."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pbr_jax.cli import main
+
+ROOT = Path(__file__).parents[1]
+DENSE, BM25, ZERO = (str(ROOT / "configs" / f"{name}.py") for name in ("dense", "bm25", "zero_shot"))
+
+
+@pytest.fixture(autouse=True)
+def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+
+
+class Case:
+    """A small valid benchmark that a test breaks, and the command that then must fail well."""
+
+    def __init__(self, tmp_path: Path, root: Path) -> None:
+        self.tmp, self.root, self.out = tmp_path, root, tmp_path / "out"
+        self.config, self.name, self.split = BM25, "lamp_7", "dev"
+        self.flags: list[str] = []
+
+    @property
+    def questions(self) -> Path:
+        return self.root / "dev_questions.json"
+
+    def edit(self, change: Callable[[list], object]) -> None:
+        records = json.loads(self.questions.read_text())
+        changed = change(records)
+        self.questions.write_text(json.dumps(records if changed is None else changed))
+
+    def run(self) -> int:
+        place = ["--benchmark.name", self.name, "--benchmark.root", str(self.root)]
+        return main(
+            ["run", self.config, *place, "--benchmark.split", self.split, "--out", str(self.out), *self.flags]
+        )
+
+
+@pytest.fixture
+def case(tmp_path: Path, write_tweets) -> Case:
+    return Case(tmp_path, write_tweets({"ann": ["one", "two"], "bob": ["three"]}))
+
+
+def encoder_folder(case: Case, **config: object) -> Path:
+    """A folder that looks like an encoder; its weights are for the test to write."""
+    folder = case.tmp / "encoder"
+    folder.mkdir()
+    values = {"model_type": "bert", "vocab_size": 8, "hidden_size": 4, "num_hidden_layers": 1,
+              "num_attention_heads": 2, "intermediate_size": 8, "max_position_embeddings": 16,
+              "type_vocab_size": 2, "hidden_act": "gelu", "layer_norm_eps": 1e-12, **config}  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(values))
+    vocabulary = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "one": 4, "two": 5, "three": 6, "[MASK]": 7}
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()  # type: ignore[assignment]
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))  # type: ignore[assignment]
+    tokenizer.save(str(folder / "tokenizer.json"))
+    case.config, case.flags = DENSE, ["--encoder.model", str(folder), "--generate.method", "none"]
+    return folder
+
+
+def missing_folder(case: Case) -> None:
+    case.root = case.tmp / "nowhere"
+
+
+def missing_file(case: Case) -> None:
+    case.questions.unlink()
+
+
+def truncated_json(case: Case) -> None:
+    case.questions.write_text(case.questions.read_text()[:-40])
+
+
+def not_a_list(case: Case) -> None:
+    case.edit(lambda records: {"data": records})
+
+
+def missing_key(case: Case) -> None:
+    case.edit(lambda records: records[1].pop("input") and None)
+
+
+def profile_of_the_wrong_type(case: Case) -> None:
+    case.edit(lambda records: records[1].update(profile="three"))
+
+
+def document_without_text(case: Case) -> None:
+    case.edit(lambda records: records[0]["profile"][1].pop("text") and None)
+
+
+def duplicate_question_ids(case: Case) -> None:
+    case.edit(lambda records: records[1].update(id="ann"))
+
+
+def duplicate_document_ids(case: Case) -> None:
+    case.edit(lambda records: records[0]["profile"][1].update(id="ann-0"))
+
+
+def other_output_ids(case: Case) -> None:
+    case.edit(lambda records: records[1].update(id="zoe"))
+
+
+def wrong_task(case: Case) -> None:
+    case.name = "lamp_3"
+
+
+def unknown_benchmark(case: Case) -> None:
+    case.name = "lamp_77"
+
+
+def unknown_split(case: Case) -> None:
+    case.split = "validation"
+
+
+def unknown_field(case: Case) -> None:
+    case.flags = ["--retrieve.kay", "3"]
+
+
+def negative_k(case: Case) -> None:
+    case.flags = ["--retrieve.k", "-3"]
+
+
+def not_a_number(case: Case) -> None:
+    case.flags = ["--retrieve.k", "many"]
+
+
+def unknown_method(case: Case) -> None:
+    case.flags = ["--retrieve.method", "sparse"]
+
+
+def not_utf8(case: Case) -> None:
+    case.questions.write_bytes(case.questions.read_bytes().replace(b"three", b"thr\xe9e"))
+
+
+def out_is_a_file(case: Case) -> None:
+    case.out.write_text("")
+
+
+def out_inside_a_file(case: Case) -> None:
+    (case.tmp / "file").write_text("")
+    case.out = case.tmp / "file" / "out"
+
+
+def unknown_model(case: Case) -> None:
+    case.config, case.flags = DENSE, ["--encoder.model", str(case.tmp / "no-model")]
+
+
+def truncated_weights(case: Case) -> None:
+    (encoder_folder(case) / "model.safetensors").write_bytes(b'\x40\0\0\0\0\0\0\0{"a"')
+
+
+def pickled_weights(case: Case) -> None:
+    (encoder_folder(case) / "pytorch_model.bin").write_bytes(b"\x80\x04cos\nsystem\n(S'touch hacked'\ntR.")
+
+
+def misshapen_weights(case: Case) -> None:
+    from safetensors.numpy import save_file
+
+    folder = encoder_folder(case)
+    save_file(
+        {"embeddings.word_embeddings.weight": np.zeros((8, 5), np.float32)}, folder / "model.safetensors"
+    )
+
+
+def truncated_gguf(case: Case) -> None:
+    (case.tmp / "model.gguf").write_bytes(b"GGUF\x03\0\0\0")
+    case.flags = ["--llm.model", str(case.tmp / "model.gguf")]
+
+
+def broken_config(case: Case) -> None:
+    path = case.tmp / "broken.py"
+    path.write_text("def get_config():\n    return 1 / 0\n")
+    case.config = str(path)
+
+
+BAD = {
+    missing_folder: ["nowhere"],
+    missing_file: ["dev"],
+    truncated_json: ["dev_questions.json"],
+    not_a_list: ["dev_questions.json", "list"],
+    missing_key: ["dev_questions.json", "bob", "input"],
+    profile_of_the_wrong_type: ["dev_questions.json", "bob", "profile"],
+    document_without_text: ["dev_questions.json", "ann", "text"],
+    duplicate_question_ids: ["dev_questions.json", "ann"],
+    duplicate_document_ids: ["dev_questions.json", "ann-0"],
+    other_output_ids: ["zoe"],
+    wrong_task: ["LaMP_7", "lamp_3"],
+    unknown_benchmark: ["lamp_77", "lamp_7"],
+    unknown_split: ["validation", "dev"],
+    unknown_field: ["retrieve.kay", "retrieve.k"],
+    negative_k: ["retrieve.k", "-3", "at least 1"],
+    not_a_number: ["retrieve.k", "many"],
+    unknown_method: ["retrieve.method", "sparse", "bm25"],
+    not_utf8: ["dev_questions.json", "UTF-8"],
+    out_is_a_file: ["out", "choose another --out"],
+    out_inside_a_file: ["out", "choose another --out"],
+    unknown_model: ["no-model"],
+    truncated_weights: ["model.safetensors"],
+    pickled_weights: ["safetensors"],
+    misshapen_weights: ["embeddings.word_embeddings.weight", "(8, 5)", "(8, 4)"],
+    truncated_gguf: ["model.gguf"],
+    broken_config: ["broken.py", "line 2", "ZeroDivisionError"],
+}
+
+
+@pytest.mark.parametrize("fault", BAD, ids=lambda fault: fault.__name__)
+def test_bad_input_is_one_clear_line_and_exit_code_2(fault, case: Case, capfd: pytest.CaptureFixture[str]):
+    fault(case)
+    assert case.run() == 2
+    error = capfd.readouterr().err.splitlines()[-1]
+    assert error.startswith("pbr-jax: error: ")
+    assert "Traceback" not in error
+    for word in BAD[fault]:
+        assert word in error
+    assert len(error) < 600
+    written = [p.name for p in case.out.rglob("*")] if case.out.is_dir() else []
+    assert set(written) <= {"log.jsonl"}
+    assert not Path("hacked").exists()
+    assert not list((case.tmp / "cache").glob("*/*/stage.json")) or fault not in (truncated_json, not_utf8)
+
+
+def test_a_full_disk_is_one_clear_line(case: Case, tmp_path: Path):
+    """A limit on file size makes the kernel refuse the bytes, as a full disk does."""
+    command = [
+        sys.executable,
+        "-m",
+        "pbr_jax.cli",
+        "run",
+        BM25,
+        "--generate.method",
+        "none",
+        "--out",
+        str(case.out),
+    ]
+    place = ["--benchmark.name", "lamp_7", "--benchmark.root", str(case.root)]
+    done = subprocess.run(
+        [*command, *place], capture_output=True, text=True, env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)),
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.splitlines()[-1].startswith("pbr-jax: error: ")
+    assert not (case.out / "results.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], ["COMMAND"]),
+        (["fly"], ["invalid choice: 'fly'"]),
+        (["run"], ["no config file given"]),
+        (["run", DENSE], ["add --out"]),
+        (["run", "nowhere.py", "--out", "x"], ["config file not found: nowhere.py"]),
+        (["sweep", DENSE, "--out", "x", "--index", "5"], ["--index is 5, want 0 to 0"]),
+        (["sweep", DENSE, "--out", "x", "--max-parallel", "0"], ["--max-parallel is 0"]),
+        (["report", "nowhere"], ["nowhere"]),
+        (["report", "nowhere", "--format", "pdf"], ["invalid choice: 'pdf'"]),
+        (["ask", "--run", "nowhere", "--user", "u", "q"], ["nowhere", "not the folder of a finished run"]),
+        (["data", "validate", "--benchmark.name", "lamp_7", "--benchmark.root", "nowhere"], ["nowhere"]),
+        (["data", "validate", "--benchmark.name", "lamp_7"], ["--benchmark.root"]),
+    ],
+)
+def test_a_wrong_command_is_one_clear_line(
+    arguments: list[str], words: list[str], capfd: pytest.CaptureFixture[str]
+):
+    assert main(arguments) == 2
+    error = capfd.readouterr().err
+    assert error.count("\n") == 1
+    assert all(word in error for word in words)
+
+
+def test_help_of_a_run_lists_every_field(capfd: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as caught:
+        main(["run", DENSE, "--help"])
+    assert caught.value.code == 0
+    text = capfd.readouterr().out
+    assert all(name in text for name in ("--benchmark.name", "--retrieve.k", "--generate.top-p"))
+
+
+def test_validate_counts(case: Case, capfd: pytest.CaptureFixture[str]):
+    assert main(["data", "validate", "--benchmark.name", "lamp_7", "--benchmark.root", str(case.root)]) == 0
+    assert "dev: 2 examples, 2 users, 3 documents" in capfd.readouterr().out
+
+
+def test_run_prints_a_table_and_report_joins_runs(case: Case, capfd: pytest.CaptureFixture[str]):
+    case.flags = ["--generate.method", "none"]
+    assert case.run() == 0
+    case.config, case.out = str(ROOT / "configs" / "recency.py"), case.tmp / "second"
+    assert case.run() == 0
+    capfd.readouterr()
+    assert main(["report", str(case.tmp / "out"), str(case.tmp / "second")]) == 0
+    printed = capfd.readouterr().out
+    assert "bm25" in printed
+    assert "recency" in printed
+    html = case.tmp / "deep" / "report.html"
+    assert main(["report", str(case.tmp / "out"), "--format", "html", "--out", str(html)]) == 0
+    assert "<html" in html.read_text()
+
+
+def test_synthetic_data_is_written_and_valid(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    assert main(["data", "synthetic", "--out", str(tmp_path / "s"), "--users", "12", "--seed", "3"]) == 0
+    for name in ("synthetic", "lamp_4"):
+        assert (
+            main(["data", "validate", "--benchmark.name", name, "--benchmark.root", str(tmp_path / "s")]) == 0
+        )
+    assert "dev: " in capfd.readouterr().out

@@ -1,0 +1,24 @@
+"""Every notebook runs from top to bottom, on the embedded data and models, and is committed without outputs."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+NOTEBOOKS = sorted(Path(__file__).parents[1].joinpath("notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: None):
+    import nbformat
+    from nbclient import NotebookClient
+
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
+    notebook = nbformat.read(path, as_version=4)
+    assert all(not cell.get("outputs") for cell in notebook.cells), f"{path.name} has outputs; run make format"
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    assert os.path.exists(tmp_path / "runs" / "notebook" / "dense" / "results.json")

@@ -1,0 +1,34 @@
+"""The package as a whole: what importing it costs, and what it never needs."""
+
+import subprocess
+import sys
+
+HEAVY = ("transformers", "tensorflow", "torch", "scann", "matplotlib", "pyarrow", "bm25s", "rouge_score", "nltk",
+         "gguf", "scipy", "sklearn", "tyro", "optax", "orbax")  # fmt: skip
+
+
+def loaded(statement: str) -> set[str]:
+    code = f"{statement}; import sys; print(*{{name.split('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    assert not loaded("import pbr_jax") & set(HEAVY)
+
+
+def test_every_module_imports_without_optional_and_test_packages():
+    absent = ("torch", "tensorflow", "scann", "matplotlib", "pyarrow", "sklearn", "sentence_transformers", "beartype")
+    code = f"""
+import sys
+for name in {absent!r}:
+    sys.modules[name] = None
+import importlib, pkgutil, pbr_jax
+found = list(pkgutil.walk_packages(pbr_jax.__path__, "pbr_jax."))
+for module in found:
+    importlib.import_module(module.name)
+print(len(found))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 20

@@ -1,0 +1,218 @@
+"""Whole runs on small made-up data with the real default models: files, resuming, privacy, odd users."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pbr_jax import Config, ask, run
+from pbr_jax.artefacts import cache_folder
+from pbr_jax.config import override
+from pbr_jax.stages import Stages
+from pbr_jax.types import UserError
+
+pytestmark = pytest.mark.usefixtures("weights")
+
+SYSTEMS = ("none", "random", "recency", "bm25", "dense")
+SMALL = {"llm.batch_size": 4, "generate.max_new_tokens": 4, "prompt.max_tokens": 96, "eval.resamples": 50}
+HISTORIES = {
+    "ann": ["the cat sat on my new red sofa", "cats are better than dogs", "i love my cat"],
+    "bob": ["football tonight with the boys", "what a goal that was"],
+    "cyd": ["just one tweet about tea"],
+    "dan": [],
+    "eve": [f"day {i} of learning the violin, still awful" for i in range(9)],
+}
+
+
+@pytest.fixture
+def tweets(write_tweets) -> Path:
+    return write_tweets(HISTORIES)
+
+
+@pytest.fixture(autouse=True)
+def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+
+
+def config(root: Path, **fields: object) -> Config:
+    place = {"benchmark.name": "lamp_7", "benchmark.root": str(root), "retrieve.k": 2}
+    return override(Config(), {**place, **SMALL, **fields})
+
+
+def dotted(fields: dict[str, object]) -> list[str]:
+    return [word for name, value in fields.items() for word in (f"--{name}", str(value))]
+
+
+def test_a_run_writes_what_the_design_promises(tweets: Path, tmp_path: Path):
+    results = run(config(tweets), tmp_path / "out")
+    values = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert values == results.values
+    assert (values["system"], values["benchmark"], values["split"]) == ("dense", "lamp_7", "dev")
+    assert (values["n"], values["dropped"], values["counts"]["empty_profiles"]) == (5, 0, 1)
+    assert set(values["metrics"]) == set(values["intervals"]) == {"rouge1", "rougeL", "meteor"}
+    assert all(low <= values["metrics"][m] <= high for m, (low, high) in values["intervals"].items())
+    assert set(values["seconds"]) == {"data", "embed", "rank", "generate", "evaluate"}
+    assert set(values["fingerprint"]) == {"data", "config", "commit", "versions"}
+    lines = results.predictions()
+    assert [record["id"] for record in lines] == list(HISTORIES)
+    for record in lines:
+        assert set(record) == {
+            "id", "user_id", "prediction", "target", "prompt_tokens", "documents", "metrics",
+        }  # fmt: skip
+        assert len(record["documents"]) == min(2, len(HISTORIES[record["user_id"]]))
+        assert record["prompt_tokens"] > 10
+    assert any(record["prediction"] for record in lines)
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["retrieve"]["k"] == 2
+    events = [json.loads(event) for event in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    assert [event["stage"] for event in events if event["event"] == "made"] == [
+        "data", "embed", "rank", "generate",
+    ]  # fmt: skip
+
+
+def test_the_same_run_again_does_no_work_and_a_new_folder_only_evaluates(tweets: Path, tmp_path: Path):
+    first = run(config(tweets), tmp_path / "out")
+    times = {p: p.stat().st_mtime_ns for p in (tmp_path / "out").iterdir()}
+    again = run(config(tweets), tmp_path / "out")
+    assert again.values == first.values
+    assert times == {p: p.stat().st_mtime_ns for p in (tmp_path / "out").iterdir()}
+    other = run(config(tweets), tmp_path / "other")
+    assert other.predictions() == first.predictions()
+    log = (tmp_path / "other" / "log.jsonl").read_text()
+    assert '"made"' not in log
+    assert log.count('"found"') == 4
+
+
+def test_changed_data_or_config_is_computed_anew(tweets: Path, tmp_path: Path, write_tweets):
+    first = run(config(tweets, **{"generate.method": "none"}), tmp_path / "out")
+    more = run(config(tweets, **{"generate.method": "none", "retrieve.k": 3}), tmp_path / "out")
+    assert len(more.predictions()[0]["documents"]) == 3
+    write_tweets({**HISTORIES, "dan": ["not so quiet any more"]})
+    changed = run(config(tweets, **{"generate.method": "none", "retrieve.k": 3}), tmp_path / "out")
+    assert [len(r["documents"]) for r in changed.predictions()] == [3, 2, 1, 1, 3]
+    assert changed.values["fingerprint"]["data"] != first.values["fingerprint"]["data"]
+
+
+@pytest.mark.slow
+def test_kill_9_during_generation_and_rerun_gives_the_same_predictions(write_tweets, tmp_path: Path):
+    histories = {
+        f"user{i}": [f"tweet {j} of number {i} about topic {i * j % 7}" for j in range(4)] for i in range(24)
+    }
+    fields = {
+        "benchmark.name": "lamp_7",
+        "benchmark.root": write_tweets(histories),
+        **SMALL,
+        "llm.batch_size": 2,
+    }
+    fields |= {"generate.max_new_tokens": 8, "retrieve.method": "recency"}
+    config_file = Path(__file__).parents[1] / "configs" / "recency.py"
+    command = [sys.executable, "-m", "pbr_jax.cli", "run", str(config_file), *dotted(fields), "--out"]
+
+    def start(cache: str) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, "PBR_JAX_CACHE": str(tmp_path / cache), "JAX_PLATFORMS": "cpu"}
+        return subprocess.Popen([*command, str(tmp_path / f"{cache}-out")], env=environment)
+
+    killed = start("killed")
+    deadline = time.monotonic() + 300
+    while killed.poll() is None and time.monotonic() < deadline:
+        journals = list((tmp_path / "killed" / "generate").glob("*.partial/answers.jsonl"))
+        if journals and journals[0].read_bytes().count(b"\n") >= 3:
+            killed.send_signal(signal.SIGKILL)
+            break
+        time.sleep(0.01)
+    assert killed.wait() == -signal.SIGKILL
+    assert not (tmp_path / "killed-out" / "results.json").exists()
+    with journals[0].open("ab") as file:
+        file.write(b'{"positions": [1, 2], "te')  # as if killed in the middle of a line
+    assert start("killed").wait() == 0
+    assert start("whole").wait() == 0
+    predictions = [
+        (tmp_path / f"{name}-out" / "predictions.jsonl").read_bytes() for name in ("killed", "whole")
+    ]
+    assert predictions[0] == predictions[1]
+    assert len(predictions[0].splitlines()) == 24
+
+
+def test_canaries_never_reach_another_users_prompt(write_tweets, tmp_path: Path):
+    """In all systems, with one shared cache, histories that share most of their words."""
+    histories = {
+        f"u{i}": [f"CANARY{i}x{j} we all like the same tea and cats" for j in range(i % 4)] for i in range(12)
+    }
+    root = write_tweets(histories)
+    for method in SYSTEMS:
+        for k in (1, 5):
+            stages = Stages(
+                config(root, **{"retrieve.method": method, "retrieve.k": k, "prompt.max_tokens": 256})
+            )
+            prompts = stages._prompts()
+            assert len(prompts) == 12
+            for user, prompt in zip(histories, prompts, strict=True):
+                text = json.dumps(prompt)
+                own = sum(tweet.split()[0] in text for tweet in histories[user])
+                assert own >= (0 if method == "none" else min(k, len(histories[user])))
+                for other in set(histories) - {user}:
+                    assert f"CANARY{other[1:]}x" not in text
+    out = run(config(root, **{"retrieve.method": "dense"}), tmp_path / "out")
+    for record in out.predictions():
+        foreign = json.dumps([record["prediction"], record["documents"]])
+        assert not any(f"CANARY{u[1:]}x" in foreign for u in set(histories) - {record["user_id"]})
+
+
+def test_a_users_documents_reach_nobody_through_a_cache_of_equal_questions(write_tweets, tmp_path: Path):
+    """Two users ask word for word the same; the one without a history gets nothing of the other."""
+    root = write_tweets({"has": ["SECRET tea"], "has-not": []})
+    questions = json.loads((root / "dev_questions.json").read_text())
+    questions[1]["input"] = questions[0]["input"] = "Paraphrase the following tweet: tea"
+    (root / "dev_questions.json").write_text(json.dumps(questions))
+    prompts = Stages(config(root))._prompts()
+    assert "SECRET" in json.dumps(prompts[0])
+    assert "SECRET" not in json.dumps(prompts[1])
+    lines = run(config(root), tmp_path / "out").predictions()
+    assert [len(record["documents"]) for record in lines] == [1, 0]
+
+
+def test_ask_answers_one_user_from_the_own_history(tweets: Path, tmp_path: Path):
+    run(config(tweets), tmp_path / "out")
+    answer = ask(tmp_path / "out", "ann", "a tweet about my cat")
+    assert len(answer.documents) == 2
+    assert {c.document.user_id for c in answer.documents} == {"ann"}
+    assert ask(tmp_path / "out", "dan", "a tweet about my cat").documents == []
+    with pytest.raises(UserError, match="user 'zoe' is not among the 5 users"):
+        ask(tmp_path / "out", "zoe", "anything")
+    with pytest.raises(UserError, match="is not the folder of a finished run"):
+        ask(tmp_path, "ann", "anything")
+
+
+def test_only_generation_depends_on_the_llm_and_only_dense_on_the_encoder(tweets: Path, tmp_path: Path):
+    base = Stages(config(tweets))
+    tokens = Stages(config(tweets, **{"prompt.max_tokens": 64}))
+    prefix = Stages(config(tweets, **{"encoder.query_prefix": "query: "}))
+    sparse = [
+        Stages(config(tweets, **{"retrieve.method": "bm25", "encoder.query_prefix": p})) for p in ("", "q: ")
+    ]
+    assert base.rank.key == tokens.rank.key != prefix.rank.key
+    assert base.generate.key != tokens.generate.key
+    assert sparse[0].rank.key == sparse[1].rank.key
+    assert len(list((cache_folder() / "data").glob("*/stage.json"))) == 1
+
+
+def test_retrieval_benchmarks_rank_ten_whatever_k_is(tmp_path: Path):
+    sessions = [[{"role": "user", "content": f"talk number {i}", "has_answer": i == 3}] for i in range(14)]
+    ids = [f"answer_{i}" if i == 3 else f"s{i}" for i in range(14)]
+    item = {
+        "question_id": "q1", "question_type": "single-session-user", "question": "which talk is number 3?",
+        "answer": "3", "question_date": "2023/05/30 (Tue) 23:40", "haystack_session_ids": ids,
+        "haystack_dates": ["2023/05/20 (Sat) 02:21"] * 14, "haystack_sessions": sessions,
+        "answer_session_ids": ["answer_3"],
+    }  # fmt: skip
+    (tmp_path / "mine.json").write_text(json.dumps([item]))
+    fields = {"benchmark.name": "longmemeval", "benchmark.root": str(tmp_path), "benchmark.split": "mine"}
+    results = run(override(Config(), {**fields, "retrieve.k": 2}), tmp_path / "out")
+    assert len(results.predictions()[0]["documents"]) == 10
+    assert results.predictions()[0]["prediction"] == ""
+    assert "generate" not in results.values["seconds"]
+    assert results.metrics["recall@10"] == 1.0
