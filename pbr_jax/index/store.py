@@ -174,18 +174,15 @@ class Store:
         """Rows of the user's documents that may answer this example, int64 [r], in profile order.
 
         The asking user's own documents are the example's profile list; an example that is not stored (a new
-        question) sees the user's whole history. Other users give documents dated before the example; those
-        of undated data are all visible. An unknown user is an error, never everybody.
+        question) sees the user's whole history. Of other users it sees undated documents and those dated
+        before it; an example without a time sees no dated ones. An unknown user is an error, never everybody.
         """
         if user_id == example.user_id:
             found = self._connection.execute("SELECT rows FROM examples WHERE id=?", (example.id,)).fetchone()
-            if found is not None:
-                return np.frombuffer(found[0], np.int64)
+            return self.history(user_id) if found is None else np.frombuffer(found[0], np.int64)
         rows = self.history(user_id)
-        if example.time is None:
-            return rows
         times = self.times[rows]
-        return rows[np.isnan(times) | (times < example.time)]
+        return rows[np.isnan(times) | (times < (-np.inf if example.time is None else example.time))]
 
     def history(self, user_id: str) -> np.ndarray:
         """All rows of one user's documents, int64 [r]."""

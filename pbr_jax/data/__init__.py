@@ -1,0 +1,153 @@
+"""Benchmarks as streams of examples: read, list and check the official files.
+
+>>> task("lamp_4").document_target
+'title'
+"""
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from pbr_jax.config import Benchmark
+from pbr_jax.data import lamp, longlamp, longmemeval, personabench
+from pbr_jax.data.records import Note
+from pbr_jax.data.tasks import TASKS, Task
+from pbr_jax.types import Example, UserError
+
+__all__ = ["SplitSummary", "Task", "files", "read", "splits", "task", "validate"]
+
+
+@runtime_checkable
+class _Reader(Protocol):
+    """What a module of this folder offers for its benchmarks."""
+
+    def expected(self, benchmark: Benchmark) -> str:
+        """What the root should hold, for error messages."""
+        ...
+
+    def splits(self, benchmark: Benchmark) -> tuple[str, ...]:
+        """The splits that are there."""
+        ...
+
+    def files(self, benchmark: Benchmark) -> tuple[Path, ...]:
+        """The files of a split that is there."""
+        ...
+
+    def examples(self, benchmark: Benchmark, note: Note) -> Iterator[Example]:
+        """The examples of a split that is there; `note` is told of repairs."""
+        ...
+
+
+_READERS: dict[str, _Reader] = {
+    "longlamp": longlamp,
+    "personabench": personabench,
+    "longmemeval": longmemeval,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitSummary:
+    """What a split holds.
+
+    `documents` and `undated` count history records (without a date) example by example, so a record
+    in the histories of two questions counts twice. `empty_profiles` counts examples, `repairs` says
+    in one line each what a reader mended.
+    """
+
+    split: str
+    examples: int = 0
+    users: int = 0
+    documents: int = 0
+    empty_profiles: int = 0
+    undated: int = 0
+    repairs: tuple[str, ...] = ()
+
+
+def task(name: str) -> Task:
+    """The task of a benchmark; UserError with the nearest names for an unknown one."""
+    if name in TASKS:
+        return TASKS[name]
+    near = difflib.get_close_matches(name.lower().replace("-", "_"), TASKS, n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"wanted one of {', '.join(TASKS)}"
+    raise UserError(f"benchmark.name: found the unknown benchmark {name!r}; {hint}")
+
+
+def read(benchmark: Benchmark, limit: int | None = None) -> Iterator[Example]:
+    """The examples of a split in file order, at most `limit` of them.
+
+    Files are read as the examples are asked for, one record at a time, so memory does not grow with
+    them. UserError for whatever is wrong: names, folders and files at once, records when they are
+    reached.
+    """
+    if limit is not None and limit < 1:
+        raise UserError(f"limit: found {limit}, wanted at least 1, or none to read all examples")
+    files(benchmark)
+    return islice(_reader(benchmark).examples(benchmark, _ignore), limit)
+
+
+def files(benchmark: Benchmark) -> tuple[Path, ...]:
+    """The files that a split is read from, sorted; UserError where one is missing."""
+    if benchmark.split not in (found := splits(benchmark)):
+        raise UserError(
+            f"{benchmark.root}: found the splits {', '.join(found)}, wanted {benchmark.split!r} in "
+            f"{_reader(benchmark).expected(benchmark)}; set --benchmark.split or add the files"
+        )
+    paths = _reader(benchmark).files(benchmark)
+    if missing := next((path for path in paths if not path.is_file()), None):
+        raise UserError(f"{missing}: found no such file, wanted it for the split {benchmark.split}; "
+                        f"take {benchmark.name} as released")  # fmt: skip
+    return tuple(sorted(paths))
+
+
+def splits(benchmark: Benchmark) -> tuple[str, ...]:
+    """The splits under the root; UserError where there is none."""
+    reader = _reader(benchmark)
+    wanted = f"wanted for {benchmark.name} {reader.expected(benchmark)}; set --benchmark.root"
+    if not benchmark.root:
+        raise UserError(f"benchmark.root: found nothing, {wanted}")
+    if not Path(benchmark.root).exists():
+        raise UserError(f"benchmark.root: found no such folder {benchmark.root}, {wanted}")
+    if not (found := reader.splits(benchmark)):
+        raise UserError(f"{benchmark.root}: found no file of {benchmark.name} here, {wanted}")
+    return found
+
+
+def validate(benchmark: Benchmark) -> list[SplitSummary]:
+    """Read every split under the root to its end and count; UserError for the first fault."""
+    return [_summary(replace(benchmark, split=split)) for split in splits(benchmark)]
+
+
+def _summary(benchmark: Benchmark) -> SplitSummary:
+    files(benchmark)
+    repairs: list[str] = []
+    users: set[str] = set()
+    examples = documents = empty = undated = 0
+    for example in _reader(benchmark).examples(benchmark, repairs.append):
+        examples += 1
+        users.add(example.user_id)
+        documents += len(example.profile)
+        empty += not example.profile
+        undated += sum(document.time is None for document in example.profile)
+    if not examples:
+        raise UserError(f"{benchmark.root}: found no example in the split {benchmark.split}; take "
+                        f"{benchmark.name} as released")  # fmt: skip
+    return SplitSummary(
+        split=benchmark.split,
+        examples=examples,
+        users=len(users),
+        documents=documents,
+        empty_profiles=empty,
+        undated=undated,
+        repairs=tuple(repairs),
+    )
+
+
+def _reader(benchmark: Benchmark) -> _Reader:
+    return _READERS.get(task(benchmark.name).name.partition("_")[0], lamp)
+
+
+def _ignore(repair: str) -> None:
+    """Repairs are reported by `validate`."""

@@ -1,0 +1,183 @@
+"""LaMP 1-5 and 7, user split and time split: `{split}_questions.json` and `{split}_outputs.json`.
+
+Salemi et al., "LaMP: When Large Language Models Meet Personalization", 2024. In the user split a
+question is a user; the time split has a `user_id`, several questions of which share a growing
+history, and dates. What the retriever sees of a question and of a history record follows the
+official code. The test split is released without outputs: its targets are None.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pbr_jax.config import Benchmark
+from pbr_jax.data import json_stream
+from pbr_jax.data.records import Note, Record, moment_after, profile
+from pbr_jax.data.tasks import LAMP_SPLITS
+from pbr_jax.types import Document, Example, UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Format:
+    """How a task writes its files: `keys` of a history record besides id and date, those of them whose
+    values make the document's `text`, and the `marker` in the input that the query follows."""
+
+    number: int
+    keys: tuple[str, ...]
+    text: tuple[str, ...]
+    marker: str = ":"
+
+
+_FORMATS = {
+    "lamp_1": _Format(number=1, keys=("title", "abstract"), text=("title", "abstract")),
+    "lamp_2": _Format(number=2, keys=("tag", "description"), text=("description",), marker="description:"),
+    "lamp_3": _Format(number=3, keys=("text", "score"), text=("text",), marker="review:"),
+    "lamp_4": _Format(number=4, keys=("text", "title"), text=("title", "text"), marker="article:"),
+    "lamp_5": _Format(number=5, keys=("title", "abstract"), text=("title", "abstract"), marker="paper:"),
+    "lamp_7": _Format(number=7, keys=("text",), text=("text",)),
+}
+_FORMATS["synthetic"] = _FORMATS["lamp_4"]
+
+# Titles may hold quotes and even "[2]:", so the two candidates are found by the words around them, the
+# official ones first.
+_CANDIDATES = tuple(
+    re.compile(before + r'\[1\]:\s*"(.*?)"\s*\[2\]:\s*"(.*)"\s*$', re.DOTALL)
+    for before in (r"without explanation\.\s*", "")
+)
+
+
+def expected(benchmark: Benchmark) -> str:
+    """What the root should hold, for error messages."""
+    return "{split}_questions.json and {split}_outputs.json, split one of " + ", ".join(LAMP_SPLITS)
+
+
+def splits(benchmark: Benchmark) -> tuple[str, ...]:
+    """The splits whose questions are there."""
+    root = Path(benchmark.root)
+    return tuple(split for split in LAMP_SPLITS if _file(root, split, "questions").is_file())
+
+
+def files(benchmark: Benchmark) -> tuple[Path, ...]:
+    """Questions and, unless withheld, outputs of the split."""
+    root, split = Path(benchmark.root), benchmark.split
+    questions, outputs = _file(root, split, "questions"), _file(root, split, "outputs")
+    if outputs.is_file():
+        return outputs, questions
+    if split == "test":
+        return (questions,)
+    raise UserError(
+        f"{outputs}: found no such file, wanted the {split} labels; only those of test are withheld"
+    )
+
+
+def examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
+    """The examples of a split in file order, one at a time; `note` is told of repairs."""
+    form = _FORMATS[benchmark.name]
+    *outputs, questions = files(benchmark)
+    targets = _targets(outputs[0], form) if outputs else None
+    seen: set[str] = set()
+    for record in json_stream.records(questions):
+        name = record.name("id")
+        if name in seen:
+            raise record.fault("id", f"the id {name!r} a second time", "ids that are unique within the file")
+        if targets is not None and name not in targets:
+            raise record.fault("id", f"no output for {name!r} in {outputs[0].name}", "one for every question")
+        seen.add(name)
+        yield _example(record, form, targets[name] if targets is not None else None, note)
+    _check_complete(targets or {}, seen, questions, outputs)
+
+
+def _file(root: Path, split: str, part: str) -> Path:
+    """The file in the root or, as in the official download, in a folder named after the split."""
+    name = f"{split}_{part}.json"
+    nested = root / split / name
+    return nested if nested.is_file() else root / name
+
+
+def _check_complete(targets: Mapping[str, str], seen: set[str], questions: Path, outputs: list[Path]) -> None:
+    missing = next((name for name in targets if name not in seen), None)
+    if missing is not None:
+        raise UserError(
+            f"{questions}: found no question with the id {missing!r}, wanted one for every output in "
+            f"{outputs[0].name}; take both files from the same release"
+        )
+
+
+def _targets(path: Path, form: _Format) -> dict[str, str]:
+    """The outputs by question id."""
+    record = json_stream.load(path)
+    found = record.text("task")
+    if not (match := re.match(r"lamp_(\d+)", found, re.IGNORECASE)) or int(match[1]) != form.number:
+        remedy = f"set --benchmark.name lamp_{match[1]}" if match else "take the file as released"
+        raise record.fault("task", repr(found), f"'LaMP_{form.number}'", f"{remedy} or another root")
+    targets: dict[str, str] = {}
+    for gold in record.records("golds"):
+        name = gold.name("id")
+        if name in targets:
+            raise gold.fault("id", f"the id {name!r} a second time", "ids that are unique within the file")
+        targets[name] = gold.text("output")
+    return targets
+
+
+def _example(record: Record, form: _Format, target: str | None, note: Note) -> Example:
+    name = record.name("id")
+    user = record.name("user_id") if record.has("user_id") else name
+    text = record.text("input")
+    entries = ((entry, _document(entry, form, user)) for entry in record.records("profile"))
+    history = profile(entries, note)
+    query, repair = _query(text, form)
+    if repair:
+        note(f"{record.file}: {record.label}, field 'input': {repair}")
+    return Example(
+        id=name,
+        user_id=user,
+        query=query,
+        input=text,
+        target=target,
+        profile=history,
+        time=record.time("date") or moment_after(history),
+    )
+
+
+def _document(record: Record, form: _Format, user: str) -> Document:
+    _check_task(record, form)
+    text = " ".join(record.text(key) for key in form.text)
+    if not text.strip():
+        raise record.fault(
+            form.text[-1], "a blank string", "the document's text", "remove the document or fill it"
+        )
+    fields = record.strings("id", "date")
+    return Document(id=record.name("id"), user_id=user, text=text, fields=fields, time=record.time("date"))
+
+
+def _check_task(record: Record, form: _Format) -> None:
+    """A history of another task's shape is a UserError that names that task."""
+    keys = record.values.keys() - {"id", "date"}
+    if set(form.keys) <= keys and not any(
+        keys == set(other.keys) != set(form.keys) for other in _FORMATS.values()
+    ):
+        return
+    others = [name for name, other in _FORMATS.items() if set(other.keys) == keys and name != "synthetic"]
+    missing = next((key for key in form.keys if key not in keys), "")
+    found = f"the keys {', '.join(sorted(keys)) or 'none'}"
+    if others:
+        found += f", which look like {' or '.join(others)}"
+    remedy = f"set --benchmark.name {others[0]} or another root" if others else ""
+    raise record.fault(missing, found, f"the keys {', '.join(form.keys)} of lamp_{form.number}", remedy)
+
+
+def _query(text: str, form: _Format) -> tuple[str, str]:
+    """What the retriever searches for, and what had to be mended to find it (empty: nothing)."""
+    if form.number == 1:
+        for pattern in _CANDIDATES:
+            if match := pattern.search(text):
+                return f"{match[1]} {match[2]}", ""
+        return text.strip(), "found no two candidate titles, the whole input serves as query"
+    _, _, query = text.partition(form.marker)
+    if query.strip():
+        return query.strip(), ""
+    # LaMP-2's dev question 110 has lost its "description:"; what follows the list of tags is the movie.
+    tail = text.rpartition("]")[2].strip() if form.number == 2 else ""
+    rest = "what follows the tags" if tail else "the whole input"
+    return tail or text.strip(), f"found no text after {form.marker!r}, {rest} serves as query"

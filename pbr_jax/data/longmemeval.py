@@ -1,0 +1,123 @@
+"""LongMemEval, original and cleaned releases: one JSON file is a split.
+
+Wu et al., "LongMemEval: Benchmarking Chat Assistants on Long-Term Interactive Memory", 2025. A
+question is a user with a history of chat sessions; a document is a session, its text the user's
+turns joined by a space, as in the official retrieval code. Relevance and what is scored follow the
+official scorer: a session counts if its id contains "answer" and one of the user's turns carries
+`has_answer`; questions to abstain from and questions without such a session are not scored.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from pbr_jax.config import Benchmark
+from pbr_jax.data import json_stream
+from pbr_jax.data.dates import parse_time
+from pbr_jax.data.records import Note, Record, kind
+from pbr_jax.types import Document, Example
+
+
+def expected(benchmark: Benchmark) -> str:
+    """What the root should hold, for error messages."""
+    return "a LongMemEval JSON file, or a folder of such files, whose stems name the splits"
+
+
+def splits(benchmark: Benchmark) -> tuple[str, ...]:
+    """The stems of the JSON files."""
+    return tuple(path.stem for path in _files(benchmark))
+
+
+def files(benchmark: Benchmark) -> tuple[Path, ...]:
+    """The one file of the split."""
+    return tuple(path for path in _files(benchmark) if path.stem == benchmark.split)
+
+
+def examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
+    """The questions in file order, one at a time."""
+    seen: set[str] = set()
+    for path in files(benchmark):
+        for record in json_stream.records(path):
+            name = record.name("question_id")
+            if name in seen:
+                raise record.fault("question_id", f"the id {name!r} a second time", "unique ids")
+            seen.add(name)
+            yield _example(record, note)
+
+
+def _files(benchmark: Benchmark) -> list[Path]:
+    root = Path(benchmark.root)
+    return [root] if root.is_file() else sorted(root.glob("*.json"))
+
+
+def _example(record: Record, note: Note) -> Example:
+    name = record.name("question_id")
+    question = record.text("question")
+    documents, relevant = _sessions(record, name, note)
+    return Example(
+        id=name,
+        user_id=name,
+        query=question,
+        input=question,
+        target=record.text("answer") if record.has("answer") else None,
+        profile=documents,
+        time=record.time("question_date"),
+        relevant=relevant,
+        category=record.text("question_type"),
+        scored="_abs" not in name and bool(relevant),
+    )
+
+
+def _sessions(
+    record: Record, user: str, note: Note
+) -> tuple[tuple[Document, ...], tuple[tuple[str, ...], ...]]:
+    """The documents in file order and, for each relevant session id, the documents that hold it.
+
+    A session id that occurs again in a history gets a suffix ("id#2"). The official scorer counts
+    ids, so the occurrences are alternatives of one another.
+    """
+    names, dates, sessions = (
+        record.items(f"haystack_{part}") for part in ("session_ids", "dates", "sessions")
+    )
+    if not len(names) == len(dates) == len(sessions):
+        found = f"{len(names)} ids, {len(dates)} dates and {len(sessions)} sessions"
+        raise record.fault("haystack_sessions", found, "equally many of each")
+    counts: Counter[str] = Counter()
+    documents: list[Document] = []
+    relevant: dict[str, list[str]] = {}
+    for position, name in enumerate(names):
+        name = _name(record, name, position)
+        counts[name] += 1
+        unique = name if counts[name] == 1 else f"{name}#{counts[name]}"
+        if unique != name:
+            note(f"{record.file}: {record.label}: the session {name!r} occurs again, kept as {unique!r}")
+        turns = _turns(record, sessions[position], position)
+        documents.append(_document(record, unique, user, turns, position))
+        if "answer" in name and any(turn.values.get("has_answer") for turn in turns):
+            relevant.setdefault(name, []).append(unique)
+    return tuple(documents), tuple(map(tuple, relevant.values()))
+
+
+def _name(record: Record, name: object, position: int) -> str:
+    if not isinstance(name, str) or not name:
+        raise record.fault(f"haystack_session_ids[{position}]", kind(name), "an id")
+    return name
+
+
+def _turns(record: Record, session: object, position: int) -> list[Record]:
+    """The user's turns of a session."""
+    field = f"haystack_sessions[{position}]"
+    if not isinstance(session, list):
+        raise record.fault(field, kind(session), "a list of turns")
+    turns = [record.inner(turn, f"{field}[{number}]") for number, turn in enumerate(session)]
+    return [turn for turn in turns if turn.text("role") == "user"]
+
+
+def _document(record: Record, name: str, user: str, turns: list[Record], position: int) -> Document:
+    text = " ".join(turn.text("content") for turn in turns)
+    date = record.items("haystack_dates")[position]
+    time = parse_time(date) if isinstance(date, str) else None
+    if date and time is None:
+        raise record.fault(f"haystack_dates[{position}]", repr(date), "a date such as 2023/05/20 (Sat) 02:21")
+    fields = {"text": text, "date": date or ""}
+    return Document(id=name, user_id=user, text=text, fields=fields, time=time)

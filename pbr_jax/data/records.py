@@ -1,0 +1,142 @@
+"""Checked access to the records of a data file.
+
+A `Record` is a JSON object that knows where it stands, so that every fault names file, record and
+field in one line. Readers ask it for what they need and never check types themselves.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pbr_jax.data.dates import parse_time
+from pbr_jax.types import Document, UserError
+
+Note = Callable[[str], None]
+"""Is told, in one line each, what a reader mended in a known defective file."""
+
+_NAMES = ("id", "question_id", "q_id", "Name")  # keys that name a record in the benchmarks' files
+_KINDS = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A JSON object and its place.
+
+    `label` names the record of the file ("record 3 (id '110')", counted from 0), `path` the way
+    from there to this object ("profile[2]", empty for the record itself).
+    """
+
+    values: Mapping[str, Any]
+    file: Path
+    label: str = ""
+    path: str = ""
+
+    def fault(self, key: str, found: str, wanted: str, remedy: str = "") -> UserError:
+        """The error for field `key` of this record; `remedy` says what to do."""
+        field = ".".join(part for part in (self.path, key) if part)
+        place = ", ".join(part for part in (self.label, f"field '{field}'" if field else "") if part)
+        remedy = remedy or "correct the record or take the file as released"
+        return UserError(f"{self.file}: {place}: found {found}, wanted {wanted}; {remedy}")
+
+    def has(self, key: str) -> bool:
+        """Whether the field is there and not null."""
+        return self.values.get(key) is not None
+
+    def value(self, key: str) -> Any:
+        """Any value, null too; UserError where the key is missing."""
+        if key not in self.values:
+            keys = ", ".join(self.values) or "none"
+            raise self.fault(key, f"no such key (keys: {keys})", f"the key '{key}'")
+        return self.values[key]
+
+    def text(self, key: str) -> str:
+        """A string; a number is written out, half of a surrogate pair becomes a question mark."""
+        value = self.value(key)
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            raise self.fault(key, kind(value), "a string")
+        text = str(value)
+        return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+    def name(self, key: str) -> str:
+        """A string that is not blank: an id."""
+        if not (text := self.text(key)).strip():
+            raise self.fault(key, "an empty string", "an id")
+        return text
+
+    def items(self, key: str) -> list[Any]:
+        """A list of anything."""
+        value = self.value(key)
+        if not isinstance(value, list):
+            raise self.fault(key, kind(value), "a list")
+        return value
+
+    def record(self, key: str) -> "Record":
+        """An object."""
+        return self.inner(self.value(key), key)
+
+    def records(self, key: str) -> list["Record"]:
+        """A list of objects."""
+        return [self.inner(value, f"{key}[{i}]") for i, value in enumerate(self.items(key))]
+
+    def inner(self, value: Any, key: str) -> "Record":
+        """The object `value` that stands at `key` of this one."""
+        if not isinstance(value, dict):
+            raise self.fault(key, kind(value), "an object")
+        path = ".".join(part for part in (self.path, key) if part)
+        return Record(value, self.file, self.label, path)
+
+    def time(self, key: str) -> float | None:
+        """Seconds since 1970-01-01 UTC; None where the record carries no date."""
+        if not self.has(key) or not (text := self.text(key)).strip():
+            return None
+        if (seconds := parse_time(text)) is None:
+            raise self.fault(key, repr(text), "a date such as 2018-03-07, 2009 or seconds since 1970")
+        return seconds
+
+    def strings(self, *without: str) -> dict[str, str]:
+        """All strings of the record and its numbers as strings, but for the keys `without`."""
+        kept = {key: value for key, value in self.values.items() if key not in without}
+        return {key: self.text(key) for key, value in kept.items() if kind(value) in ("a string", "a number")}
+
+
+def top_record(value: Any, file: Path, index: int) -> Record:
+    """The record at position `index` of a file."""
+    label = f"record {index}"
+    if not isinstance(value, dict):
+        raise Record({}, file, label).fault("", kind(value), "an object")
+    names = (f"{label} ({key} {value[key]!r})" for key in _NAMES if isinstance(value.get(key), (str, int)))
+    return Record(value, file, next(names, label))
+
+
+def kind(value: Any) -> str:
+    """What a JSON value is, in words."""
+    return _KINDS.get(type(value), "a number")
+
+
+def profile(entries: Iterable[tuple[Record, Document]], note: Note) -> tuple[Document, ...]:
+    """The documents of one history, each id once.
+
+    A record that stands there twice is kept once and noted; one id for two different texts is a
+    UserError, since every later result would be ambiguous.
+    """
+    documents: dict[str, Document] = {}
+    for record, document in entries:
+        first = documents.setdefault(document.id, document)
+        if first is document:
+            continue
+        if first.text != document.text:
+            found = f"the id {document.id!r} for a second, different document"
+            raise record.fault("id", found, "ids that are unique within a profile")
+        note(f"{record.file}: {record.label}: document {document.id!r} stands there twice, kept once")
+    return tuple(documents.values())
+
+
+def moment_after(documents: Iterable[Document]) -> float | None:
+    """A second after the newest document, None where nothing is dated.
+
+    Benchmarks date the history but not the question. All we know is that the question came after
+    its own history; the earliest such moment keeps every other user's later documents out.
+    """
+    times = [document.time for document in documents if document.time is not None]
+    return max(times) + 1.0 if times else None

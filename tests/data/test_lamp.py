@@ -1,0 +1,346 @@
+"""LaMP's files: both splits, every task, and what can be wrong with them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pbr_jax import data
+from pbr_jax.config import Benchmark
+from pbr_jax.types import Example, UserError
+
+PAPERS = {"title": "On trees", "abstract": "Trees grow."}
+HISTORIES: dict[str, dict[str, Any]] = {
+    "lamp_1": PAPERS,
+    "lamp_2": {"tag": "comedy", "description": "Two friends."},
+    "lamp_3": {"text": "Broke at once.", "score": 1},
+    "lamp_4": {"text": "It rained.", "title": "Rain"},
+    "lamp_5": PAPERS,
+    "lamp_7": {"text": "good morning"},
+}
+INPUTS = {
+    "lamp_1": 'Title "T" cites? Answer without explanation. [1]: "A tree" [2]: "A bush"',
+    "lamp_2": "Which of the tags: [comedy, action] description: A cop: alone. description: twice ",
+    "lamp_3": "Rate the review: Works: mostly, says this review: fine",
+    "lamp_4": "Headline of this article: A storm: came",
+    "lamp_5": "Title of this paper: We study paper: the material",
+    "lamp_7": "Say it anew: hello: you",
+}
+QUERIES = {
+    "lamp_1": "A tree A bush",
+    "lamp_2": "A cop: alone. description: twice",
+    "lamp_3": "Works: mostly, says this review: fine",
+    "lamp_4": "A storm: came",
+    "lamp_5": "We study paper: the material",
+    "lamp_7": "hello: you",
+}
+TEXTS = {
+    "lamp_1": "On trees Trees grow.",
+    "lamp_2": "Two friends.",
+    "lamp_3": "Broke at once.",
+    "lamp_4": "Rain It rained.",
+    "lamp_5": "On trees Trees grow.",
+    "lamp_7": "good morning",
+}
+
+
+def question(task: str, name: str = "q0", **changes: Any) -> dict[str, Any]:
+    profile = [{"id": f"{name}-{i}", **HISTORIES[task]} for i in range(2)]
+    return {"id": name, "input": INPUTS[task], "profile": profile, **changes}
+
+
+def write(
+    root: Path, task: str, questions: list[Any], outputs: dict[str, Any] | None = None, split: str = "dev"
+) -> Benchmark:
+    """Official files; outputs default to one for every question."""
+    root.mkdir(parents=True, exist_ok=True)
+    (root / f"{split}_questions.json").write_text(json.dumps(questions))
+    if outputs is None:
+        golds = [{"id": record["id"], "output": f"answer {record['id']}"} for record in questions]
+        outputs = {"task": task.replace("lamp", "LaMP"), "golds": golds}
+    if outputs:
+        (root / f"{split}_outputs.json").write_text(json.dumps(outputs))
+    return Benchmark(name=task, root=str(root), split=split)
+
+
+def examples(benchmark: Benchmark) -> list[Example]:
+    return list(data.read(benchmark))
+
+
+def error_of(benchmark: Benchmark) -> str:
+    """The one line that reading and validating both raise."""
+    with pytest.raises(UserError) as read:
+        examples(benchmark)
+    with pytest.raises(UserError) as validated:
+        data.validate(benchmark)
+    assert str(read.value) == str(validated.value)
+    assert "\n" not in str(read.value)
+    return str(read.value)
+
+
+@pytest.mark.parametrize("task", HISTORIES)
+def test_every_task_gives_query_text_and_fields(tmp_path: Path, task: str) -> None:
+    benchmark = write(tmp_path, task, [question(task)])
+    (example,) = examples(benchmark)
+    assert (example.id, example.user_id, example.target) == ("q0", "q0", "answer q0")
+    assert example.query == QUERIES[task]
+    assert example.input == INPUTS[task]
+    assert example.time is None
+    assert [document.text for document in example.profile] == [TEXTS[task]] * 2
+    assert [document.id for document in example.profile] == ["q0-0", "q0-1"]
+    assert {document.user_id for document in example.profile} == {"q0"}
+    assert example.profile[0].fields == {key: str(value) for key, value in HISTORIES[task].items()}
+    assert data.validate(benchmark)[0].repairs == ()
+
+
+@pytest.mark.parametrize(
+    ("candidates", "query"),
+    [
+        ('[1]: "Say "yes" [or no]" [2]: "Why "no""', 'Say "yes" [or no] Why "no"'),
+        ('[1]: "A: [2] again" [2]: "B\nC"', "A: [2] again B\nC"),
+        ('[1]: "" [2]: "B"', " B"),
+    ],
+)
+def test_titles_with_quotes_are_found_whole(tmp_path: Path, candidates: str, query: str) -> None:
+    text = f'The paper "On [1]: "x" [2]: "y"" cites which? Say it without explanation. {candidates}'
+    benchmark = write(tmp_path, "lamp_1", [question("lamp_1", input=text)])
+    assert examples(benchmark)[0].query == query
+
+
+@pytest.mark.parametrize(
+    ("task", "text", "query"),
+    [
+        ("lamp_2", "Which of the tags: [comedy, action] A cop alone.", "A cop alone."),
+        ("lamp_2", "Which of the tags: [comedy, action]", "Which of the tags: [comedy, action]"),
+        ("lamp_2", "A cop alone.", "A cop alone."),
+        ("lamp_1", "Which of two? [1] A [2] B", "Which of two? [1] A [2] B"),
+        ("lamp_3", "Rate the review: ", "Rate the review:"),
+        ("lamp_7", "no colon", "no colon"),
+    ],
+)
+def test_a_malformed_input_is_kept_and_reported(tmp_path: Path, task: str, text: str, query: str) -> None:
+    questions = [question(task), question(task, "110", input=text)]
+    benchmark = write(tmp_path, task, questions)
+    assert [example.query for example in examples(benchmark)] == [QUERIES[task], query]
+    (summary,) = data.validate(benchmark)
+    assert summary.examples == 2
+    (repair,) = summary.repairs
+    assert "record 1 (id '110'), field 'input'" in repair
+
+
+def dated(*dates: Any) -> list[dict[str, Any]]:
+    return [{"id": str(i), **HISTORIES["lamp_4"], "date": date} for i, date in enumerate(dates)]
+
+
+def test_the_time_split_has_users_and_times(tmp_path: Path) -> None:
+    questions = [
+        question("lamp_4", "0-1", user_id=0, profile=dated("2018-03-02")),
+        question("lamp_4", "0-2", user_id=0, profile=dated("2018-03-02", "2018-03-07", None)),
+        question("lamp_4", "1-0", user_id=1, profile=[]),
+    ]
+    benchmark = write(tmp_path, "lamp_4", questions)
+    first, second, cold = examples(benchmark)
+    assert [first.user_id, second.user_id, cold.user_id] == ["0", "0", "1"]
+    assert [document.time for document in second.profile] == [1519948800.0, 1520380800.0, None]
+    assert second.time == 1520380801.0
+    assert first.time == 1519948801.0
+    assert cold.time is None
+    assert "date" not in second.profile[0].fields
+    (summary,) = data.validate(benchmark)
+    assert (summary.examples, summary.users, summary.documents) == (3, 2, 4)
+    assert (summary.empty_profiles, summary.undated) == (1, 1)
+
+
+def test_dates_without_user_ids_are_read(tmp_path: Path) -> None:
+    profile = [{"id": "a", "text": "x", "score": "5", "date": "1369526400"}]
+    (example,) = examples(write(tmp_path, "lamp_3", [question("lamp_3", profile=profile)]))
+    assert example.user_id == "q0"
+    assert example.profile[0].time == 1369526400.0
+
+
+def test_test_labels_may_be_withheld_but_no_others(tmp_path: Path) -> None:
+    withheld = write(tmp_path / "a", "lamp_7", [question("lamp_7")], {}, split="test")
+    assert [example.target for example in examples(withheld)] == [None]
+    assert [path.name for path in data.files(withheld)] == ["test_questions.json"]
+    missing = write(tmp_path / "b", "lamp_7", [question("lamp_7")], {})
+    assert "dev_outputs.json: found no such file" in error_of(missing)
+
+
+def test_the_folders_of_the_official_download_are_found(tmp_path: Path) -> None:
+    benchmark = write(tmp_path / "train", "lamp_7", [question("lamp_7")], split="train")
+    nested = Benchmark(name="lamp_7", root=str(tmp_path), split="train")
+    assert examples(nested) == examples(benchmark)
+    assert data.splits(nested) == ("train",)
+
+
+def test_synthetic_is_read_as_lamp_4(tmp_path: Path) -> None:
+    write(tmp_path, "lamp_4", [question("lamp_4")])
+    assert examples(Benchmark(name="synthetic", root=str(tmp_path))) == examples(
+        Benchmark(name="lamp_4", root=str(tmp_path))
+    )
+
+
+def test_a_limit_stops_early(tmp_path: Path) -> None:
+    questions = [question("lamp_7", "a"), question("lamp_7", "b"), "no record"]
+    benchmark = write(tmp_path, "lamp_7", questions[:2])
+    (tmp_path / "dev_questions.json").write_text(json.dumps(questions))
+    assert [example.id for example in data.read(benchmark, limit=2)] == ["a", "b"]
+    assert "record 2: found a string, wanted an object" in error_of(benchmark)
+
+
+def test_ids_of_questions_and_outputs_must_agree(tmp_path: Path) -> None:
+    questions = [question("lamp_7", "a"), question("lamp_7", "b")]
+    golds = [{"id": name, "output": "x"} for name in ("a", "c", "d")]
+    outputs = {"task": "LaMP_7", "golds": golds}
+    error = error_of(write(tmp_path, "lamp_7", questions, outputs))
+    assert (
+        "dev_questions.json: record 1 (id 'b'), field 'id': found no output for 'b' in dev_outputs" in error
+    )
+    error = error_of(write(tmp_path, "lamp_7", questions[:1], outputs))
+    assert "dev_questions.json: found no question with the id 'c'" in error
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"id": ""}, "record 0 (id ''), field 'id': found an empty string"),
+        ({"id": "b"}, "record 1 (id 'b'), field 'id': found the id 'b' a second time"),
+        ({"input": None}, "record 0 (id 'q0'), field 'input': found null, wanted a string"),
+        ({"profile": None}, "field 'profile': found null, wanted a list"),
+        ({"profile": {"text": "x"}}, "field 'profile': found an object, wanted a list"),
+        ({"profile": ["x"]}, "field 'profile[0]': found a string, wanted an object"),
+        ({"profile": [{"id": "a", "text": " "}]}, "field 'profile[0].text': found a blank string"),
+        ({"profile": [{"id": "a", "text": None}]}, "field 'profile[0].text': found null, wanted a string"),
+        ({"profile": [{"id": "a"}]}, "field 'profile[0].text': found the keys none, wanted the keys text"),
+        ({"profile": [{"text": "x"}]}, "field 'profile[0].id': found no such key"),
+        ({"profile": [{"id": "a", "text": "x"}, {"id": "a", "text": "y"}]}, "field 'profile[1].id'"),
+        ({"profile": [{"id": "a", "text": "x", "date": "soon"}]}, "field 'profile[0].date': found 'soon'"),
+    ],
+)
+def test_a_malformed_record_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    questions = [question("lamp_7", **changes), question("lamp_7", "b")]
+    golds = [{"id": name, "output": "x"} for name in ("q0", "b")]
+    error = error_of(write(tmp_path, "lamp_7", questions, {"task": "LaMP_7", "golds": golds}))
+    assert error.startswith(str(tmp_path / "dev_questions.json"))
+    assert message in error
+
+
+@pytest.mark.parametrize("key", ["id", "input", "profile"])
+def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
+    benchmark = write(tmp_path, "lamp_7", [question("lamp_7")])
+    record = question("lamp_7")
+    del record[key]
+    (tmp_path / "dev_questions.json").write_text(json.dumps([record]))
+    assert f"field '{key}': found no such key" in error_of(benchmark)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        ({"golds": []}, "field 'task': found no such key"),
+        ({"task": "LaMP_7"}, "field 'golds': found no such key"),
+        ({"task": "LaMP_7", "golds": {}}, "field 'golds': found an object, wanted a list"),
+        ({"task": "LaMP_7", "golds": [{"id": "q0"}]}, "field 'golds[0].output': found no such key"),
+        ({"task": "LaMP_7", "golds": [{"id": "q0", "output": "x"}] * 2}, "field 'golds[1].id'"),
+        ({"task": "LaMP_3"}, "field 'task': found 'LaMP_3', wanted 'LaMP_7'; set --benchmark.name lamp_3"),
+        ({"task": "news", "golds": []}, "field 'task': found 'news', wanted 'LaMP_7'"),
+    ],
+)  # fmt: skip
+def test_malformed_outputs_are_named(tmp_path: Path, outputs: dict[str, Any], message: str) -> None:
+    error = error_of(write(tmp_path, "lamp_7", [question("lamp_7")], outputs))
+    assert error.startswith(str(tmp_path / "dev_outputs.json"))
+    assert message in error
+
+
+@pytest.mark.parametrize(
+    ("asked", "there", "named"),
+    [
+        ("lamp_7", "lamp_3", "which look like lamp_3"),
+        ("lamp_7", "lamp_4", "which look like lamp_4"),
+        ("lamp_3", "lamp_7", "which look like lamp_7"),
+        ("lamp_2", "lamp_5", "which look like lamp_1 or lamp_5"),
+        ("lamp_1", "lamp_2", "which look like lamp_2"),
+    ],
+)
+def test_another_tasks_questions_are_recognised(tmp_path: Path, asked: str, there: str, named: str) -> None:
+    write(tmp_path, there, [question(there)], {}, split="test")
+    assert named in error_of(Benchmark(name=asked, root=str(tmp_path), split="test"))
+
+
+def test_a_truncated_file_is_named(tmp_path: Path) -> None:
+    benchmark = write(tmp_path, "lamp_7", [question("lamp_7")])
+    path = tmp_path / "dev_questions.json"
+    path.write_text(path.read_text()[:-20])
+    assert f"{path}: record 0: the JSON is truncated at byte" in error_of(benchmark)
+
+
+def test_a_repeated_document_is_kept_once(tmp_path: Path) -> None:
+    benchmark = write(tmp_path, "lamp_7", [question("lamp_7", profile=[{"id": "a", "text": "x"}] * 2)])
+    assert len(examples(benchmark)[0].profile) == 1
+    assert "document 'a' stands there twice" in data.validate(benchmark)[0].repairs[0]
+
+
+MEASURE = """
+import sys, tracemalloc
+from pbr_jax import data
+from pbr_jax.config import Benchmark
+examples = data.read(Benchmark(name="lamp_5", root=sys.argv[1]))
+next(examples)
+tracemalloc.start()
+print(sum(1 for _ in examples), tracemalloc.get_traced_memory()[1])
+"""
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    profile = [{"id": str(i), "title": "A", "abstract": "words " * 100, "date": "2009"} for i in range(100)]
+    questions = [question("lamp_5", str(i), user_id=i, profile=profile) for i in range(500)]
+    benchmark = write(tmp_path, "lamp_5", questions)
+    assert sum(path.stat().st_size for path in data.files(benchmark)) > 30e6
+    # A process of its own, without this suite's type checks, whose bookkeeping would be measured too.
+    command = [sys.executable, "-c", MEASURE, str(tmp_path)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    count, peak = map(int, shown.split())
+    assert count == 499
+    assert peak < 2e6  # a question is 65 kB of text
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("name", "folder", "counts", "users", "documents"),
+    [
+        ("lamp_7", "LaMP_7", {"train": 900, "dev": 200}, [900, 200], [15845, 3726]),
+        ("lamp_3", "LaMP_3_amazon_mi", {"train": 800, "dev": 200}, [800, 200], [4955, 1203]),
+        ("lamp_4", "LaMP_4_huffpost", {"train": 345, "dev": 199}, [48, 23], [14856, 9375]),
+    ],
+)
+def test_the_real_files_are_read_whole(
+    real_data: Path, name: str, folder: str, counts: dict[str, int], users: list[int], documents: list[int]
+) -> None:
+    summaries = data.validate(Benchmark(name=name, root=str(real_data / folder)))
+    assert {summary.split: summary.examples for summary in summaries} == counts
+    assert [summary.users for summary in summaries] == users
+    assert [summary.documents for summary in summaries] == documents
+    assert all(summary.repairs == () for summary in summaries)
+    assert all(summary.undated == (summary.documents if name == "lamp_7" else 0) for summary in summaries)
+
+
+@pytest.mark.data
+def test_the_real_files_read_as_the_standard_library_reads_them(real_data: Path) -> None:
+    root = real_data / "LaMP_4_huffpost"
+    raw = json.loads((root / "dev_questions.json").read_bytes())
+    golds = {
+        gold["id"]: gold["output"] for gold in json.loads((root / "dev_outputs.json").read_bytes())["golds"]
+    }
+    found = list(data.read(Benchmark(name="lamp_4", root=str(root))))
+    for record, example in zip(raw, found, strict=True):
+        assert (example.id, example.user_id) == (record["id"], str(record["user_id"]))
+        assert example.query == record["input"].split("article: ", 1)[1].strip()
+        assert example.target == golds[example.id]
+        texts = [f"{entry['title']} {entry['text']}" for entry in record["profile"]]
+        assert [document.text for document in example.profile] == texts
+        newest = max(document.time or 0 for document in example.profile)
+        assert example.time is not None
+        assert example.time > newest

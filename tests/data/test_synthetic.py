@@ -1,0 +1,267 @@
+"""The synthetic world is in LaMP's format, and its habits are where it says they are.
+
+The statistics below read the files and the latent truth with plain counting; no method of the package
+takes part.
+"""
+
+import itertools
+import json
+import math
+import tracemalloc
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from pbr_jax.config import Benchmark
+from pbr_jax.data import read, validate
+from pbr_jax.data.synthetic import generate
+from pbr_jax.data.tasks import MOVIE_TAGS
+from pbr_jax.types import UserError
+
+FILES = ["dev_outputs", "dev_questions", "train_outputs", "train_questions", "truth"]
+
+
+def load(folder: Path, name: str):
+    return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("synthetic")
+    generate(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory) -> Path:
+    """Enough users for statistics."""
+    folder = tmp_path_factory.mktemp("large")
+    generate(folder, seed=7, users=400, cohorts=8)
+    return folder
+
+
+# --- format ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("split", ["train", "dev"])
+@pytest.mark.parametrize(
+    ("task", "keys", "answer", "marker"),
+    [
+        ("lamp_4", {"id", "text", "title", "date"}, "title", "article:"),
+        ("lamp_2", {"id", "description", "tag", "date"}, "tag", "description:"),
+    ],
+)
+def test_format(tmp_path, task, keys, answer, marker, split):
+    generate(tmp_path, task=task)
+    questions, outputs = load(tmp_path, f"{split}_questions"), load(tmp_path, f"{split}_outputs")
+    assert outputs["task"] == task.replace("lamp", "LaMP")
+    ids = [question["id"] for question in questions]
+    assert len(set(ids)) == len(ids)
+    assert [gold["id"] for gold in outputs["golds"]] == ids
+    assert all(gold["output"] for gold in outputs["golds"])
+    for question in questions:
+        assert set(question) == {"id", "user_id", "input", "date", "profile"}
+        assert question["input"].count(marker) == 1
+        names = [document["id"] for document in question["profile"]]
+        assert len(set(names)) == len(names)
+        assert question["id"] not in names
+        for document in question["profile"]:
+            assert set(document) == keys
+            assert all(isinstance(value, str) and value for value in document.values())
+            if task == "lamp_2":
+                assert document[answer] in MOVIE_TAGS
+    if task == "lamp_2":
+        assert {gold["output"] for gold in outputs["golds"]} <= set(MOVIE_TAGS)
+
+
+def test_only_the_named_files_appear(world):
+    assert sorted(path.name for path in world.iterdir()) == [f"{name}.json" for name in FILES]
+
+
+def test_dates_increase_and_lie_before_the_question(world):
+    for split in ("train", "dev"):
+        for question in load(world, f"{split}_questions"):
+            dates = [document["date"] for document in question["profile"]] + [question["date"]]
+            assert dates == sorted(set(dates))
+    last_train = max(question["date"] for question in load(world, "train_questions"))
+    assert last_train < min(question["date"] for question in load(world, "dev_questions"))
+
+
+def test_a_users_histories_grow(world):
+    histories: dict[int, list[list[str]]] = {}
+    for question in load(world, "train_questions") + load(world, "dev_questions"):
+        histories.setdefault(question["user_id"], []).append([d["id"] for d in question["profile"]])
+    for grown in histories.values():
+        grown.sort(key=len)
+        assert all(later[: len(earlier)] == earlier for earlier, later in itertools.pairwise(grown))
+
+
+def test_every_user_is_asked_in_dev_and_histories_have_all_lengths(world):
+    questions = load(world, "dev_questions")
+    assert set(Counter(question["user_id"] for question in questions)) == set(range(60))
+    assert set(Counter(question["user_id"] for question in questions).values()) == {1, 2}
+    lengths = Counter(len(question["profile"]) for question in questions)
+    assert {0, 1, 4} <= set(lengths)
+    assert not set(lengths) & set(range(5, 12))
+    assert max(lengths) >= 30
+
+
+def test_articles_are_short_texts_and_no_history_holds_its_answer(world):
+    for split in ("train", "dev"):
+        golds = {gold["id"]: gold["output"] for gold in load(world, f"{split}_outputs")["golds"]}
+        for question in load(world, f"{split}_questions"):
+            texts = [document["text"] for document in question["profile"]]
+            asked = question["input"].partition("article: ")[2]
+            assert all(20 <= len(text.split()) <= 45 for text in [*texts, asked])
+            assert asked not in texts
+            assert golds[question["id"]] not in {document["title"] for document in question["profile"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "task"), [("synthetic", "lamp_4"), ("lamp_4", "lamp_4"), ("lamp_2", "lamp_2")]
+)
+def test_the_readers_take_it(tmp_path, name, task):
+    generate(tmp_path, task=task, users=30)
+    summaries = validate(Benchmark(name=name, root=str(tmp_path)))
+    assert [summary.split for summary in summaries] == ["train", "dev"]
+    assert all(summary.undated == 0 and not summary.repairs for summary in summaries)
+    questions = load(tmp_path, "dev_questions")
+    for example, question in zip(read(Benchmark(name=name, root=str(tmp_path))), questions, strict=True):
+        assert question["input"].endswith(example.query)
+        assert example.time is not None
+        assert all((document.time or math.inf) < example.time for document in example.profile)
+
+
+# --- reproducible, bounded, checked ----------------------------------------------------------------
+
+
+def test_same_seed_same_bytes_and_other_seed_other_world(tmp_path):
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        generate(tmp_path / name, seed=seed, users=12)
+    for name in FILES:
+        first, again, other = ((tmp_path / x / f"{name}.json").read_bytes() for x in "abc")
+        assert first == again
+        assert first != other
+
+
+def test_memory_is_flat_in_users(tmp_path):
+    peaks = []
+    for users in (10, 100):
+        tracemalloc.start()
+        generate(tmp_path, users=users)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] + 100_000  # the larger files have 2 MB
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"users": 0}, {"cohorts": 0}, {"follow": 1.2}, {"task": "lamp_9"}, {"newcomers": 0.8, "cold": 0.4}],
+)
+def test_impossible_worlds_are_named(tmp_path, arguments):
+    with pytest.raises(UserError, match=next(iter(arguments))):
+        generate(tmp_path / "new", **arguments)
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_unwritable_folder_is_named_and_nothing_is_left(tmp_path):
+    (tmp_path / "truth.json").mkdir()
+    with pytest.raises(UserError, match=str(tmp_path)):
+        generate(tmp_path, users=2)
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+@pytest.mark.parametrize("users", [1, 2, 10])
+def test_small_worlds(tmp_path, users):
+    generate(tmp_path, users=users, cohorts=1)
+    assert {question["user_id"] for question in load(tmp_path, "dev_questions")} == set(range(users))
+
+
+# --- where the habits are --------------------------------------------------------------------------
+
+
+def majority(tags: list[str]) -> str:
+    return Counter(tags).most_common(1)[0][0] if tags else ""
+
+
+def rates(folder: Path) -> dict[tuple[str, str], float]:
+    """How often a rule names the tag of the answer, by kind of user."""
+    users = {user["user_id"]: user for user in load(folder, "truth")["users"]}
+    truth = {name: entry for user in users.values() for name, entry in user["documents"].items()}
+    asked = {gold["id"] for gold in load(folder, "dev_outputs")["golds"]}
+    hits: dict[tuple[str, str], list[bool]] = {}
+    for question in load(folder, "dev_questions"):
+        user, wanted = users[question["user_id"]], truth[question["id"]]
+        own = [truth[document["id"]] for document in question["profile"]]
+        told: dict[bool, list[str]] = {True: [], False: []}
+        for other in users.values():
+            if other is not user:
+                told[other["cohort"] == user["cohort"]] += [
+                    entry["tag"]
+                    for name, entry in other["documents"].items()
+                    if entry["topic"] == wanted["topic"] and name not in asked
+                ]
+        rules = {
+            "own": majority([entry["tag"] for entry in own if entry["topic"] == wanted["topic"]]),
+            "latest": own[-1]["tag"] if own else "",
+            "cohort": majority(told[True]),
+            "elsewhere": majority(told[False]),
+        }
+        for rule, tag in rules.items():
+            hits.setdefault((user["kind"], rule), []).append(tag == wanted["tag"])
+    return {key: sum(values) / len(values) for key, values in hits.items()}
+
+
+def test_long_histories_answer_for_themselves_and_short_ones_through_their_cohort(large):
+    rate = rates(large)
+    assert rate["regular", "own"] > 0.75
+    assert rate["regular", "own"] > rate["regular", "cohort"] + 0.15  # own habits differ from the cohort's
+    assert rate["regular", "own"] > rate["regular", "latest"] + 0.3  # the topic matters, not the date
+    assert rate["newcomer", "own"] == rate["cold", "own"] == 0
+    for kind in ("newcomer", "cold"):
+        assert rate[kind, "cohort"] > 0.6
+        assert rate[kind, "elsewhere"] < 0.3
+        assert rate[kind, "latest"] < 0.15
+    assert rate["regular", "own"] < 0.98  # habits are noisy
+    assert rate["newcomer", "cohort"] < 0.95
+
+
+def test_tags_alone_are_near_chance(large):
+    """No tag is common enough to be guessed: the most frequent answer is rarely right."""
+    tags = load(large, "truth")["world"]["tags"]
+    answers = [gold["output"] for gold in load(large, "dev_outputs")["golds"]]
+    named = [next(tag for tag in tags if tag in answer) for answer in answers]
+    assert Counter(named).most_common(1)[0][1] / len(named) < 0.15
+
+
+def test_the_truth_agrees_with_the_headlines(large):
+    """The tag that the truth names stands in the headline, and the topic is the text's."""
+    truth = {n: e for user in load(large, "truth")["users"] for n, e in user["documents"].items()}
+    words: dict[str, Counter] = {}
+    documents = {d["id"]: d for question in load(large, "dev_questions") for d in question["profile"]}
+    for name, document in documents.items():
+        assert truth[name]["tag"] in document["title"]
+        words.setdefault(truth[name]["topic"], Counter()).update(set(document["text"].lower().split()))
+    assert len(words) == 12
+    for topic, counter in words.items():  # each topic has words that no other topic comes near to
+        others = [other for name, other in words.items() if name != topic]
+        own = [w for w, n in counter.items() if n >= 20 and all(other[w] <= n / 10 for other in others)]
+        assert len(own) >= 15, topic
+
+
+def test_a_cohort_shares_its_topics_and_users_mostly_its_habits(large):
+    truth = load(large, "truth")
+    cohorts = truth["world"]["cohorts"]
+    on_topic = [
+        entry["topic"] in cohorts[user["cohort"]]["topics"]
+        for user in truth["users"]
+        for entry in user["documents"].values()
+    ]
+    assert 0.85 < sum(on_topic) / len(on_topic) < 0.99
+    kept: dict[str, list[bool]] = {}
+    for user in truth["users"]:
+        for topic, tag in user["tags"].items():
+            kept.setdefault(user["kind"], []).append(cohorts[user["cohort"]]["tags"][topic] == tag)
+    assert 0.55 < sum(kept["regular"]) / len(kept["regular"]) < 0.75
+    assert 0.85 < sum(kept["newcomer"]) / len(kept["newcomer"]) < 0.97
