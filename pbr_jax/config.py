@@ -98,6 +98,7 @@ class Retrieve:
     k1: float = 1.5  # BM25 term saturation (rank_bm25's default, as in LaMP)
     b: float = 0.75  # BM25 length normalisation
     epsilon: float = 0.25  # BM25 floor of negative idf, as a share of the mean idf
+    tokenizer: Literal["whitespace", "words"] = "whitespace"  # BM25 terms; words: lower-case, no punctuation
 
     def __post_init__(self) -> None:
         _at_least("retrieve.k", self.k, 1, "configs/zero_shot.py runs without documents")

@@ -63,8 +63,8 @@ def bm25(config: Config, resources: Resources, depth: int) -> Retrieve:
 
     def score(example: Example, query: Query, rows: np.ndarray) -> np.ndarray:
         texts = [document.text for document in resources.store.documents(rows)]
-        options = config.retrieve
-        index = BM25(texts, k1=options.k1, b=options.b, epsilon=options.epsilon)
+        o = config.retrieve
+        index = BM25(texts, k1=o.k1, b=o.b, epsilon=o.epsilon, tokenizer=o.tokenizer)
         return index.scores(" ".join(query.texts))
 
     return _scored(resources, depth, score)

@@ -1,0 +1,75 @@
+"""Ranking on the device and on the host, against a sort of (score, position) pairs."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pbr_jax.index.top_k import top_k, top_positions
+from pbr_jax.types import UserError
+
+levels = st.sampled_from([-np.inf, -2.0, -0.0, 0.0, 0.5, 3.0])  # few, so that ties are many
+few_scores = st.lists(levels, min_size=1, max_size=12)
+
+
+def ranked(scores, k):
+    """Positions by sorting pairs in plain Python."""
+    return sorted(range(len(scores)), key=lambda i: (-scores[i], i))[:k]
+
+
+@settings(deadline=None)
+@given(st.lists(levels, min_size=7, max_size=7), st.sampled_from([1, 3, 9]))  # each shape compiles once
+def test_device_ranks_as_sorted_pairs_and_pads_with_nothing(scores, k):
+    values, rows = top_k(jnp.array(scores, jnp.float32), k)
+    expected = [i for i in ranked(scores, k) if scores[i] > -np.inf]
+    absent = k - len(expected)
+    assert rows.tolist() == expected + [-1] * absent
+    assert values.tolist() == [scores[i] for i in expected] + [-np.inf] * absent
+
+
+@settings(deadline=None)
+@given(st.lists(levels, min_size=7, max_size=7), st.sampled_from([1, 3, 9]))  # each shape compiles once
+def test_host_ranks_as_sorted_pairs(scores, k):
+    assert top_positions(np.array(scores, np.float32), k).tolist() == ranked(scores, k)
+
+
+@pytest.mark.parametrize("levels", [3, 100_000])  # with many ties at the k-th place, and with few
+def test_host_ranks_long_rows_as_sorted_pairs(levels):
+    scores = np.random.default_rng(0).integers(0, levels, 5_000).astype(np.float32)
+    assert top_positions(scores, 20).tolist() == ranked(scores.tolist(), 20)
+
+
+def test_equal_scores_go_to_the_lower_row_even_for_negative_zero():
+    assert top_k(jnp.array([-0.0, 0.0, -0.0]), 3)[1].tolist() == [0, 1, 2]
+
+
+def test_leading_axes_are_ranked_one_by_one():
+    scores = np.random.default_rng(1).normal(size=(2, 3, 7)).astype(np.float32)
+    values, rows = top_k(jnp.array(scores), 4)
+    np.testing.assert_array_equal(rows, np.argsort(-scores, axis=-1)[..., :4])
+    np.testing.assert_array_equal(values, np.take_along_axis(scores, np.asarray(rows), -1))
+
+
+def test_half_precision_is_ranked_as_float32():
+    values, rows = top_k(jnp.array([1.0, 3.0, 2.0], jnp.bfloat16), 2)
+    assert values.dtype == jnp.float32
+    assert rows.tolist() == [1, 2]
+
+
+def test_slicing_the_result_keeps_the_fast_path():
+    compiled: Any = (
+        jax.jit(lambda scores: top_k(scores, 5)[0][:, -1]).lower(jnp.zeros((8, 1000))).compile().as_text()
+    )
+    assert "TopK" in compiled
+    assert " sort(" not in compiled
+
+
+def test_asking_for_nothing_is_refused():
+    with pytest.raises(UserError, match="k is 0"):
+        top_k(jnp.zeros(3), 0)
+    with pytest.raises(UserError, match="k is 0"):
+        top_positions(np.zeros(3, np.float32), 0)
