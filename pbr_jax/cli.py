@@ -14,8 +14,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+import tyro
+
 from pbr_jax import config as config_module
-from pbr_jax.config import Config, ConfigFile
+from pbr_jax import data
+from pbr_jax.artefacts import write_text
+from pbr_jax.config import Benchmark, Config, ConfigFile
+from pbr_jax.data import synthetic
+from pbr_jax.eval.report import report
+from pbr_jax.run import ask, run
+from pbr_jax.sweep import command, sweep, trials
 from pbr_jax.types import UserError
 
 _NO_PLACE = (errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EPERM, errno.EFBIG)
@@ -73,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("runs", type=Path, nargs="+", metavar="DIR", help="a run, or a folder of runs")
     report.add_argument("--format", choices=("md", "html", "latex"), default="md")
     report.add_argument("--out", type=Path, help="write here instead of printing")
+    report.add_argument("--all", action="store_true", help="every metric, not the headline ones")
     report.set_defaults(function=_report)
 
     ask = commands.add_parser("ask", help="answer one question of one user with a finished run")
@@ -100,18 +109,13 @@ def _add_data_commands(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace, rest: list[str]) -> int:
-    from pbr_jax.run import run
-
     _, config = _config(options, rest)
     results = run(config, _required_out(options))
-    print(_table([results.path]))
+    print(report([results.path]))
     return 0
 
 
 def _sweep(options: argparse.Namespace, rest: list[str]) -> int:
-    from pbr_jax.run import run
-    from pbr_jax.sweep import command, sweep, trials
-
     file, config = _config(options, rest)
     out = _required_out(options)
     planned = trials(file, config)
@@ -124,20 +128,18 @@ def _sweep(options: argparse.Namespace, rest: list[str]) -> int:
                 f"--index is {options.index}, want 0 to {len(planned) - 1}; --list shows the runs"
             )
         trial = planned[options.index]
-        print(_table([run(trial.config, out / trial.name).path]))
+        print(report([run(trial.config, out / trial.name).path]))
         return 0
     if options.max_parallel < 1:
         raise UserError(f"--max-parallel is {options.max_parallel}, want at least 1")
     results = sweep(file, out, config, options.max_parallel)
-    print(_table([result.path for result in results]))
+    print(report([result.path for result in results]))
     return 0
 
 
 def _report(options: argparse.Namespace, rest: list[str]) -> int:
-    from pbr_jax.artefacts import write_text
-
     _nothing_left(rest)
-    text = _table(options.runs, options.format)
+    text = report(options.runs, options.format, all_metrics=options.all)
     if options.out is None:
         print(text)
     else:
@@ -148,8 +150,6 @@ def _report(options: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _ask(options: argparse.Namespace, rest: list[str]) -> int:
-    from pbr_jax.run import ask
-
     _nothing_left(rest)
     answer = ask(options.run, options.user, options.query)
     print(answer.text)
@@ -162,8 +162,6 @@ def _ask(options: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _validate(options: argparse.Namespace, rest: list[str]) -> int:
-    from pbr_jax import data
-
     _nothing_left(rest)
     for split in data.validate(Benchmark(name=options.name, root=options.root)):
         counts = (
@@ -176,18 +174,10 @@ def _validate(options: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _synthetic(options: argparse.Namespace, rest: list[str]) -> int:
-    from pbr_jax.data import synthetic
-
     _nothing_left(rest)
     synthetic.generate(options.out, seed=options.seed, users=options.users)
     print(options.out)
     return 0
-
-
-def _table(runs: Sequence[Path], format: str = "md") -> str:
-    from pbr_jax.eval.report import report
-
-    return report(list(runs), format=format)
 
 
 def _config(options: argparse.Namespace, rest: list[str]) -> tuple[ConfigFile, Config]:
@@ -211,8 +201,6 @@ def _required_out(options: argparse.Namespace) -> Path:
 
 def _parsed(arguments: list[str], default: Config, program: str) -> Config:
     """The default with `--field.name VALUE` overrides; tyro's errors become one line."""
-    import tyro
-
     known = set(config_module.names(default))
     for flag in (a.split("=")[0] for a in arguments if a.startswith("--")):
         if flag not in ("--help", "-h") and flag[2:].replace("-", "_") not in known:

@@ -4,6 +4,7 @@
 everything made and does nothing; a run killed anywhere continues where it was.
 """
 
+import dataclasses
 import json
 import platform
 import subprocess
@@ -17,7 +18,10 @@ from typing import Any
 
 from pbr_jax.artefacts import Log, write_text
 from pbr_jax.config import Config, digest, from_dict, to_dict
+from pbr_jax.eval.evaluate import evaluate
+from pbr_jax.pipeline.pipeline import answer, rank
 from pbr_jax.stages import Stages, line
+from pbr_jax.text import prompts
 from pbr_jax.types import Candidate, Example, UserError
 
 _VERSIONED = ("pbr-jax", "jax", "jaxlib", "flax", "numpy", "tokenizers", "bm25s", "rouge-score")
@@ -95,8 +99,6 @@ def _finished(out: Path, identity: Mapping[str, str]) -> Results | None:
 
 def _evaluate(stages: Stages, identity: Mapping[str, str]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The content of results.json and predictions.jsonl."""
-    from pbr_jax.eval.evaluate import evaluate
-
     config, task, summary = stages.config, stages.task, stages.store.summary
     records, examples = list(_records(stages)), list(stages.store.examples())
     start = time.perf_counter()
@@ -144,8 +146,6 @@ def _evaluate(stages: Stages, identity: Mapping[str, str]) -> tuple[dict[str, An
 
 def _records(stages: Stages) -> Iterator[dict[str, Any]]:
     """A line of predictions.jsonl for every example, without its metrics."""
-    from pbr_jax.text import prompts
-
     nothing = {"text": "", "prompt_tokens": 0}
     generations = stages.generations() if stages.generates else iter(lambda: nothing, None)
     for example, ranking, made in zip(stages.store.examples(), stages.rankings(), generations, strict=False):
@@ -174,10 +174,6 @@ def ask(folder: str | Path, user: str, query: str) -> Answer:
 
     The user's whole history is visible. Raises UserError for a folder without a run and an unknown user.
     """
-    import dataclasses
-
-    from pbr_jax.pipeline.pipeline import answer, rank
-
     config = read_config(Path(folder))
     config = dataclasses.replace(config, generate=dataclasses.replace(config.generate, method="ipa"))
     stages = Stages(config)

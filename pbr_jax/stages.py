@@ -14,19 +14,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+from tqdm import tqdm
+
+import pbr_jax.llm
 from pbr_jax.artefacts import Artefact, Log, cache_folder, obtain, write_text
 from pbr_jax.config import LLM as LLMConfig
 from pbr_jax.config import Benchmark, Config, Encoder, digest, to_dict
+from pbr_jax.data import files, read, synthetic, task
+from pbr_jax.index import store
+from pbr_jax.llm import LLM
+from pbr_jax.pipeline import pipeline
+from pbr_jax.pipeline.pipeline import Messages, Pipeline, Ranking, Resources
+from pbr_jax.text import encode
+from pbr_jax.text.encode import TextEncoder
 from pbr_jax.types import Candidate
-
-if TYPE_CHECKING:
-    from pbr_jax.data.tasks import Task
-    from pbr_jax.index.store import Store
-    from pbr_jax.llm.protocol import LLM
-    from pbr_jax.pipeline.pipeline import Messages, Pipeline, Ranking
-    from pbr_jax.text.encode import TextEncoder
 
 # Raise a stage's number whenever its code changes what it writes.
 VERSIONS = {"data": 1, "embed": 1, "rank": 1, "generate": 1}
@@ -38,8 +42,6 @@ class Stages:
     """The stages of one config, each made or found when first asked for."""
 
     def __init__(self, config: Config, log: Log | None = None) -> None:
-        from pbr_jax.data import task
-
         self.config = config
         self.task = task(config.benchmark.name)
         self.artefacts: dict[str, Artefact] = {}
@@ -57,8 +59,6 @@ class Stages:
         benchmark = self.config.benchmark
         if benchmark.name != "synthetic" or benchmark.root:
             return benchmark
-        from pbr_jax.data import synthetic
-
         seed = self.config.seed
         key = {"version": synthetic.VERSION, "seed": seed}
         made = obtain("synthetic", key, lambda folder: synthetic.generate(folder, seed=seed), self._log)
@@ -67,16 +67,11 @@ class Stages:
     @cached_property
     def data_hash(self) -> str:
         """Hash of the files that the split is read from."""
-        from pbr_jax.data import files
-
         return digest([_file_hash(file) for file in files(self.benchmark)])
 
     @cached_property
     def data(self) -> Artefact:
         """The split's examples and documents in a store."""
-        from pbr_jax.data import read
-        from pbr_jax.index import store
-
         benchmark, limit = self.benchmark, self.config.limit
 
         def make(folder: Path) -> None:
@@ -87,10 +82,8 @@ class Stages:
         return self._obtain("data", key, make)
 
     @cached_property
-    def store(self) -> "Store":
-        from pbr_jax.index.store import Store
-
-        return Store(self.data.path / "store.sqlite")
+    def store(self) -> store.Store:
+        return store.Store(self.data.path / "store.sqlite")
 
     # -- documents -------------------------------------------------------------------------------
 
@@ -99,19 +92,19 @@ class Stages:
         return self.config.retrieve.method == "dense"
 
     @cached_property
-    def encoder(self) -> "TextEncoder":
+    def encoder(self) -> TextEncoder:
         return _encoder(self.config.encoder)
 
     @cached_property
     def embeddings(self) -> Artefact:
         """One vector for each document, memory-mapped."""
-        from pbr_jax.text.encode import embed_to_file
-
         summary = self.store.summary
 
         def make(folder: Path) -> None:
             _enable_compilation_cache()
-            embed_to_file(self.encoder, self.store.texts(), summary.documents, folder / "documents.npy")
+            encode.embed_to_file(
+                self.encoder, self.store.texts(), summary.documents, folder / "documents.npy"
+            )
 
         return self._obtain("embed", {"encoder": self.encoder.fingerprint, "texts": summary.texts}, make)
 
@@ -122,24 +115,18 @@ class Stages:
         return max(k, RANKING_DEPTH) if self.task.kind == "retrieval" else k
 
     @cached_property
-    def pipeline(self) -> "Pipeline":
-        import numpy as np
-
-        from pbr_jax.pipeline.pipeline import Resources, build
-
+    def pipeline(self) -> Pipeline:
         _enable_compilation_cache()
         encoder = embeddings = None
         if self.dense:
             encoder = self.encoder
             embeddings = np.load(self.embeddings.path / "documents.npy", mmap_mode="r")
         resources = Resources(self.task, self.store, encoder, embeddings, self.llm)
-        return build(self.config, resources, self.depth)
+        return pipeline.build(self.config, resources, self.depth)
 
     @cached_property
     def rank(self) -> Artefact:
         """The first four slots of the pipeline: rows and scores of every example's documents."""
-        from pbr_jax.pipeline.pipeline import rank
-
         config = self.config
 
         def make(folder: Path) -> None:
@@ -147,7 +134,7 @@ class Stages:
             examples = _progress(self.store.examples(), "rankings", self.store.summary.examples)
             for chunk in _chunks(examples, _CHUNK):
                 for example, ranking in zip(
-                    chunk, rank(self.pipeline, chunk, config.collaboration), strict=True
+                    chunk, pipeline.rank(self.pipeline, chunk, config.collaboration), strict=True
                 ):
                     rows, scores = [c.row for c in ranking], [c.score for c in ranking]
                     lines.append(line({"id": example.id, "rows": rows, "scores": scores}))
@@ -164,7 +151,7 @@ class Stages:
         }
         return self._obtain("rank", key, make)
 
-    def rankings(self) -> Iterator["Ranking"]:
+    def rankings(self) -> Iterator[Ranking]:
         """Every example's ranked documents, in the order of the examples."""
         with (self.rank.path / "rankings.jsonl").open(encoding="utf-8") as file:
             for record in map(json.loads, file):
@@ -180,34 +167,26 @@ class Stages:
         return method == "ipa" or (method == "auto" and self.task.kind != "retrieval")
 
     @cached_property
-    def llm(self) -> "LLM | None":
+    def llm(self) -> LLM | None:
         return _llm(self.config.llm) if self.generates else None
 
     @cached_property
     def generate(self) -> Artefact:
         """The last two slots: the model's raw answer to every example, kept batch by batch."""
-        if self.llm is None:
+        llm = self.llm
+        if llm is None:
             raise ValueError("this run generates nothing")
 
         def make(folder: Path) -> None:
-            _enable_compilation_cache()
             prompts = self._prompts()
-            with _Journal(folder / "answers.jsonl") as journal:
-                bar = _progress(None, "answers", len(prompts), done=len(journal.values))
-
-                def on_batch(positions: Sequence[int], texts: Sequence[str]) -> None:
-                    journal.add(positions, texts)
-                    bar.update(len(positions))
-
-                texts = self.pipeline.generate(prompts, done=dict(journal.values), on_batch=on_batch)
-                bar.close()
-            records = zip(texts, map(self.llm.num_tokens, prompts), strict=True)
+            texts = self._answers(prompts, folder / "answers.jsonl")
+            records = zip(texts, map(llm.num_tokens, prompts), strict=True)
             lines = [line({"text": text, "prompt_tokens": tokens}) for text, tokens in records]
             write_text(folder / "generations.jsonl", "".join(lines))
 
         key = {
             "rank": self.rank.key,
-            "llm": self.llm.fingerprint,
+            "llm": llm.fingerprint,
             "batch_size": self.config.llm.batch_size,  # the batch plan can move the last bit of a logit
             "prompt": to_dict(self.config.prompt),
             "select": self.config.select.k,
@@ -216,7 +195,24 @@ class Stages:
         }
         return self._obtain("generate", key, make)
 
-    def _prompts(self) -> list["Messages"]:
+    def _answers(self, prompts: Sequence[Messages], journal_path: Path) -> list[str]:
+        """Raw answers; finished batches are journalled, and found there by the next attempt."""
+        generate = self.pipeline.generate
+        if generate is None:
+            raise ValueError("this run generates nothing")
+        with _Journal(journal_path) as journal:
+            done = dict(journal.values)
+            bar = _progress(None, "answers", len(prompts), done=len(done))
+
+            def on_batch(positions: Sequence[int], texts: Sequence[str]) -> None:
+                journal.add(positions, texts)
+                bar.update(len(positions))
+
+            texts = generate(prompts, done=done, on_batch=on_batch)
+            bar.close()
+        return texts
+
+    def _prompts(self) -> list[Messages]:
         """The prompt of every example, in order."""
         prompts = []
         for chunk in _chunks(zip(self.store.examples(), self.rankings(), strict=True), _CHUNK):
@@ -271,8 +267,6 @@ def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
 
 def _progress(items: Iterable[Any] | None, what: str, total: int | None = None, done: int = 0) -> Any:
     """A progress bar on a terminal, silence elsewhere."""
-    from tqdm import tqdm
-
     return tqdm(items, desc=what, total=total, initial=done, disable=None, leave=False)
 
 
@@ -282,22 +276,16 @@ def _file_hash(path: Path) -> str:
 
 
 @lru_cache(maxsize=2)
-def _encoder(config: Encoder) -> "TextEncoder":
+def _encoder(config: Encoder) -> TextEncoder:
     """Sweeps share the loaded weights."""
-    from pbr_jax.text.encode import TextEncoder
-
     return TextEncoder(config)
 
 
 @lru_cache(maxsize=1)
-def _llm(config: LLMConfig) -> "LLM":
-    from pbr_jax.llm import load
-
-    return load(config)
+def _llm(config: LLMConfig) -> LLM:
+    return pbr_jax.llm.load(config)
 
 
 @lru_cache(maxsize=1)
 def _enable_compilation_cache() -> None:
-    from pbr_jax.text.encode import enable_compilation_cache
-
-    enable_compilation_cache(cache_folder() / "xla")
+    encode.enable_compilation_cache(cache_folder() / "xla")
