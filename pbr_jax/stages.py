@@ -202,7 +202,7 @@ class Stages:
             raise ValueError("this run generates nothing")
         with _Journal(journal_path) as journal:
             done = dict(journal.values)
-            bar = _progress(None, "answers", len(prompts), done=len(done))
+            bar = tqdm(desc="answers", total=len(prompts), initial=len(done), disable=None, leave=False)
 
             def on_batch(positions: Sequence[int], texts: Sequence[str]) -> None:
                 journal.add(positions, texts)
@@ -265,9 +265,9 @@ def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
         yield chunk
 
 
-def _progress(items: Iterable[Any] | None, what: str, total: int | None = None, done: int = 0) -> Any:
-    """A progress bar on a terminal, silence elsewhere."""
-    return tqdm(items, desc=what, total=total, initial=done, disable=None, leave=False)
+def _progress(items: Iterable[Any], what: str, total: int | None = None) -> Iterator[Any]:
+    """The items, with a progress bar on a terminal and silence elsewhere."""
+    yield from tqdm(items, desc=what, total=total, disable=None, leave=False)
 
 
 def _file_hash(path: Path) -> str:

@@ -8,6 +8,7 @@ The rule against leakage in time lives here, in `Store.visible`: a question sees
 released; of another user it sees only documents dated before the question.
 """
 
+import errno
 import hashlib
 import json
 import sqlite3
@@ -64,6 +65,8 @@ def build(path: Path, examples: Iterable[Example], document_target: str | None =
         summary = Summary(*counts, digest.hexdigest()[:16])
         connection.executemany("INSERT INTO summary VALUES (?,?)", summary._asdict().items())
         connection.commit()
+    except sqlite3.OperationalError as error:  # SQLite's word for a disk that takes no more
+        raise OSError(errno.ENOSPC, str(error), str(path)) from error
     finally:
         connection.close()
     return summary
