@@ -47,7 +47,7 @@ class Encoder:
     pooling: Literal["auto", "cls", "mean"] = "auto"  # auto: as the folder says, else mean
     normalize: Literal["auto", "yes", "no"] = "auto"  # unit length; auto: as the folder says, else no
     max_length: int | None = None  # tokens; None: as the folder says
-    batch_tokens: int = 4096  # tokens in one forward pass
+    batch_tokens: int | None = None  # tokens in one forward pass; None: 1,024 on CPU, else 16,384
     query_prefix: str = ""  # instruction put before every query (BGE, E5)
     document_prefix: str = ""  # instruction put before every document
 
@@ -63,7 +63,7 @@ class LLM:
     model: str = "SmolLM2-135M-Instruct"  # the embedded default, a local folder, or a GGUF file
     backend: Literal["jax"] = "jax"  # in-process
     dtype: Literal["float32", "bfloat16"] = "float32"  # of weights and activations
-    batch_size: int = 16  # prompts decoded together
+    batch_size: int = 32  # prompts decoded together
     context: int | None = None  # longest prompt plus answer, in tokens; None: as the model says
 
     def __post_init__(self) -> None:

@@ -124,7 +124,7 @@ def _evaluate(stages: Stages, identity: Mapping[str, str]) -> tuple[dict[str, An
         "n": evaluation.n,
         "dropped": summary.examples - len(records),
         "metrics": evaluation.metrics,
-        "intervals": evaluation.intervals,
+        "intervals": {name: list(pair) for name, pair in evaluation.intervals.items()},
         "seconds": {**seconds, "evaluate": round(time.perf_counter() - start, 3)},
         "by_category": evaluation.by_category,
         "variants": evaluation.variants,

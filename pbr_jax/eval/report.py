@@ -16,7 +16,7 @@ from pbr_jax.data.tasks import TASKS
 from pbr_jax.eval import plots, render
 from pbr_jax.eval.metrics import LOWER_IS_BETTER, plain_mean, text_metric
 from pbr_jax.eval.render import Block, Cell, Figure, Heading, Page, Paragraph, Table
-from pbr_jax.eval.runs import Row, Run, differing_fields, read_run, table_rows
+from pbr_jax.eval.runs import Row, Run, differing_fields, read_run, run_folders, table_rows
 from pbr_jax.eval.significance import Difference, Finish, difference, resampled_means
 from pbr_jax.types import UserError
 
@@ -27,7 +27,7 @@ _ABSENT = "–"
 
 
 def report(runs: Sequence[Path], format: str = "md", *, all_metrics: bool = False) -> str:
-    """The report on finished runs (folders with results.json, config.json, predictions.jsonl).
+    """The report on finished runs (folders with results.json, config.json, predictions.jsonl) and sweeps.
 
     `format` is md, html or latex. Ranking metrics are shown at k = 5 unless `all_metrics`. HTML is
     one file with a plot of the first metric in it. Raises UserError where a folder is no finished run.
@@ -37,7 +37,8 @@ def report(runs: Sequence[Path], format: str = "md", *, all_metrics: bool = Fals
     if not runs:
         raise UserError("no runs to report on; give at least one run folder")
     groups: dict[tuple[str, str], list[Run]] = {}
-    for run in map(read_run, dict.fromkeys(map(Path, runs))):
+    folders = [folder for path in runs for folder in run_folders(Path(path))]
+    for run in map(read_run, dict.fromkeys(folders)):
         groups.setdefault((run.benchmark, run.split), []).append(run)
     page = Page("Results: " + ", ".join(dict.fromkeys(name for name, _ in groups)))
     for (benchmark, split), group in groups.items():

@@ -57,6 +57,17 @@ class Row:
         return self.first.system
 
 
+def run_folders(path: Path) -> list[Path]:
+    """The folder itself, or the finished runs in a sweep's folder, in the sweep's order."""
+    if (path / "results.json").is_file() or not path.is_dir():
+        return [path]
+    inside = sorted(found.parent for found in path.glob("*/results.json"))
+    listed = path / "sweep.jsonl"
+    lines = _read_text(listed).splitlines() if listed.is_file() else []
+    places = {_object(text, str(listed)).get("run"): place for place, text in enumerate(lines)}
+    return sorted(inside, key=lambda folder: places.get(folder.name, len(places))) or [path]
+
+
 def read_run(path: Path) -> Run:
     """The run in a folder; UserError where a file is missing, broken, or lacks a field."""
     if not path.is_dir():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pbr_jax.eval.runs import read_run, table_rows
+from pbr_jax.eval.runs import read_run, run_folders, table_rows
 from pbr_jax.types import UserError
 
 
@@ -102,3 +102,15 @@ def test_wrong_fields_are_named(tmp_path, results, message):
 def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(UserError, match=f"no run folder at {tmp_path / 'gone'}"):
         read_run(tmp_path / "gone")
+
+
+def test_a_sweeps_folder_stands_for_its_finished_runs_in_order(tmp_path: Path):
+    for name in ("b", "a", "c"):
+        (tmp_path / name).mkdir()
+    for name in ("a", "b"):
+        (tmp_path / name / "results.json").write_text("{}")
+    assert run_folders(tmp_path) == [tmp_path / "a", tmp_path / "b"]
+    (tmp_path / "sweep.jsonl").write_text('{"run": "b"}\n{"run": "c"}\n{"run": "a"}\n')
+    assert run_folders(tmp_path) == [tmp_path / "b", tmp_path / "a"]
+    assert run_folders(tmp_path / "a") == [tmp_path / "a"]
+    assert run_folders(tmp_path / "c") == [tmp_path / "c"]

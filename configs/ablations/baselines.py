@@ -1,0 +1,19 @@
+"""The five baselines side by side: no documents, random, newest, BM25, dense; four documents each.
+
+    pbr-jax sweep configs/ablations/baselines.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
+"""
+
+from collections.abc import Iterator
+
+from pbr_jax.config import Config, Overrides, Retrieve
+from pbr_jax.sweep import zipped
+
+SYSTEMS = ("zero_shot", "random", "recency", "bm25", "dense")
+
+
+def get_config() -> Config:
+    return Config(retrieve=Retrieve(k=4))
+
+
+def sweep() -> Iterator[Overrides]:
+    return zipped({"system": SYSTEMS, "retrieve.method": ("none", *SYSTEMS[1:])})

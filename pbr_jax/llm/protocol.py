@@ -1,0 +1,85 @@
+"""What the toolkit asks of a frozen language model. Backends implement `LLM`; callers know nothing else."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+Prompt = str | Sequence[dict[str, str]]
+"""Plain text, continued as it stands; or chat messages (`role`, `content`), put through the template."""
+
+OnBatch = Callable[[Sequence[int], Sequence[str]], None]
+"""Told the positions and texts of a finished batch, so that the caller can keep them."""
+
+
+class Score(NamedTuple):
+    """log p(target | prompt): the sum over the target's tokens, in nats, and how many there are."""
+
+    total: float
+    tokens: int
+
+    @property
+    def mean(self) -> float:
+        """Log-probability per token; 0 for an empty target."""
+        return self.total / self.tokens if self.tokens else 0.0
+
+
+@runtime_checkable
+class LLM(Protocol):
+    """A frozen language model."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies weights, tokenizer, template and number format: part of every cache key."""
+        ...
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        max_new_tokens: int,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        done: Mapping[int, str] | None = None,
+        on_batch: OnBatch | None = None,
+    ) -> list[str]:
+        """One continuation for each prompt, without stop tokens and special tokens.
+
+        Which prompts are computed together depends on the whole list only. So a call that was
+        interrupted and is repeated with the texts it had finished in `done` (position -> text) computes
+        the remaining batches as before and returns the same texts, bit for bit. Sampling is seeded by
+        `seed` and the prompt's position in the list.
+
+        Args:
+          prompts: what to continue.
+          max_new_tokens: the most tokens a continuation has.
+          temperature: divides the logits; 0 takes the most probable token.
+          top_p: samples from the most probable tokens that together reach this mass.
+          seed: of the sampling.
+          done: texts of an earlier, interrupted call with the same arguments.
+          on_batch: called after every finished batch.
+        """
+        ...
+
+    def score(self, prompts: Sequence[Prompt], targets: Sequence[str]) -> list[Score]:
+        """log p(target | prompt) for each pair. Prompt and target are tokenised apart, then joined.
+
+        So the target's tokens do not depend on the prompt, and the sum is exact for that boundary; a
+        target that should begin with a space must be given with it. No end token is added.
+        """
+        ...
+
+    def count(self, text: str) -> int:
+        """Number of tokens of a text, no special tokens added."""
+        ...
+
+    def truncate(self, text: str, tokens: int) -> str:
+        """The longest prefix of the text, cut where a token ends, that has at most this many tokens."""
+        ...
+
+    def render(self, prompt: Prompt) -> str:
+        """The text that the model reads: the chat template applied, the answer's turn opened."""
+        ...
+
+    def num_tokens(self, prompt: Prompt) -> int:
+        """Number of tokens the model reads for this prompt, template and special tokens included."""
+        ...

@@ -1,0 +1,325 @@
+"""The in-process language model against Hugging Face's generate and torch's cross-entropy."""
+
+import itertools
+import json
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from pbr_jax import config as schema
+from pbr_jax import llm as llms
+from pbr_jax.llm import jax_backend
+from pbr_jax.llm.jax_backend import JaxLLM
+from pbr_jax.models import pretrained
+from pbr_jax.types import UserError
+
+torch: Any = pytest.importorskip("torch")
+transformers: Any = pytest.importorskip("transformers")
+
+PROMPTS = (
+    "the cat", "a", "on the mat the hat sat", "café 😀", "the cat", "mat",
+    "x y z 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15", "and then the cat sat and the mat sat",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A folder with a random one-layer model and a byte-level tokenizer without merges, and torch's model."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    path = tmp_path_factory.mktemp("tiny")
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    names = ["<s>", "</s>", *alphabet]
+    tokenizer = Tokenizer(models.BPE(vocab={name: place for place, name in enumerate(names)}, merges=[]))
+    tokenizer.add_special_tokens(names[:2])
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(path / "tokenizer.json"))
+    sizes = transformers.LlamaConfig(
+        vocab_size=len(names), hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=96,
+        initializer_range=0.3, tie_word_embeddings=False, bos_token_id=0, eos_token_id=1, pad_token_id=0,
+    )  # fmt: skip
+    torch.manual_seed(3)
+    model = transformers.LlamaForCausalLM(sizes).eval()
+    with torch.no_grad():
+        model.lm_head.weight[1] += 0.35  # rows stop at different steps
+    model.save_pretrained(path)
+    return path, model
+
+
+def ids_of(llm, text):
+    return llm._codec.encode(text)
+
+
+def continuation(reference, ids, new):
+    """Greedy tokens of one prompt by Hugging Face, up to the end token."""
+    whole = torch.tensor([ids])
+    tokens = reference.generate(
+        whole, attention_mask=torch.ones_like(whole), max_new_tokens=new, do_sample=False
+    )[0, len(ids) :].tolist()
+    return tokens[: tokens.index(1)] if 1 in tokens else tokens
+
+
+def test_greedy_equals_hugging_face(tiny):
+    path, reference = tiny
+    llm = JaxLLM(path, batch_size=4)
+    wanted = [continuation(reference, ids_of(llm, prompt), 20) for prompt in PROMPTS]
+    lengths = {len(tokens) for tokens in wanted}
+    assert len(lengths) > 2  # some stop early, some do not
+    assert 20 in lengths
+    assert llm.generate(PROMPTS, max_new_tokens=20) == [llm._codec.decode(tokens) for tokens in wanted]
+
+
+def test_score_equals_cross_entropy(tiny):
+    path, reference = tiny
+    llm = JaxLLM(path, batch_size=4)
+    targets = ["dog", " hat", "a long answer of many tokens", "é", "dog", "1", "", "</s>"]
+    for prompt, target, score in zip(PROMPTS, targets, llm.score(PROMPTS, targets)):
+        first, second = ids_of(llm, prompt), llm._codec.encode_target(target)
+        assert score.tokens == len(second)
+        if not second:
+            assert score == (0.0, 0)
+            assert score.mean == 0.0
+            continue
+        with torch.no_grad():
+            rows = reference(torch.tensor([first + second])).logits[0, len(first) - 1 : -1]
+        loss = torch.nn.functional.cross_entropy(rows, torch.tensor(second), reduction="sum")
+        assert score.total == pytest.approx(-float(loss), abs=1e-4)
+        assert score.mean == pytest.approx(-float(loss) / len(second), abs=1e-4)
+
+
+def test_scores_of_one_and_two_byte_answers_sum_to_one(tiny):
+    """Probabilities of all single-token continuations: a closed form of the whole scoring path."""
+    llm = JaxLLM(tiny[0], batch_size=64)
+    vocabulary = [llm._codec.tokenizer.decode([i]) for i in range(2, 258)]
+    answers = [text for text in vocabulary if llm._codec.encode_target(text) and "�" not in text]
+    singles = [text for text in answers if len(llm._codec.encode_target(text)) == 1]
+    scores = llm.score(["the cat"] * len(singles), singles)
+    mass = sum(np.exp(score.total) for score in scores)
+    assert 0.05 < mass < 1
+
+
+def test_batching_and_padding_do_not_change_results(tiny):
+    """Alone or among others, in any order: the same greedy texts, samples and scores."""
+    path, _ = tiny
+    one, many = JaxLLM(path, batch_size=1), JaxLLM(path, batch_size=8)
+    assert one.generate(PROMPTS, max_new_tokens=8) == many.generate(PROMPTS, max_new_tokens=8)
+    options: dict[str, Any] = dict(max_new_tokens=8, temperature=0.8, top_p=0.9, seed=5)
+    assert one.generate(PROMPTS, **options) == many.generate(PROMPTS, **options)
+    targets = ["cat hat mat"] * len(PROMPTS)
+    alone, together = one.score(PROMPTS, targets), many.score(PROMPTS, targets)
+    np.testing.assert_allclose([s.total for s in alone], [s.total for s in together], atol=1e-4)
+
+
+def test_sampling_is_seeded_by_position(tiny):
+    llm = JaxLLM(tiny[0], batch_size=8)
+    options: dict[str, Any] = dict(max_new_tokens=12, temperature=1.0)
+    first = llm.generate(["the cat"] * 4, **options, seed=1)
+    assert first == llm.generate(["the cat"] * 4, **options, seed=1)
+    assert first != llm.generate(["the cat"] * 4, **options, seed=2)
+    assert len(set(first)) > 1  # equal prompts at different places are different draws
+    assert llm.generate(["the cat"], **options, seed=1) == first[:1]
+
+
+def draws(logits, count, temperature=1.0, top_p=1.0):
+    options = jax_backend._Options(1, False, top_p < 1)
+    keys = jax.random.split(jax.random.key(7), count)
+    rows = np.broadcast_to(np.float32(logits), (count, len(logits)))
+    chosen = jax.jit(jax_backend._choose, static_argnames="options")(
+        rows, step=np.int32(3), keys=keys, temperature=np.float32(temperature), top_p=np.float32(top_p),
+        options=options,
+    )  # fmt: skip
+    return np.bincount(np.asarray(chosen), minlength=len(logits))
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_sampled_frequencies_follow_the_distribution(temperature):
+    logits, count = np.array([0.3, -1.0, 2.0, 0.0, 1.1]), 20_000
+    probabilities = np.exp(logits / temperature) / np.exp(logits / temperature).sum()
+    observed = draws(logits, count, temperature)
+    statistic = ((observed - count * probabilities) ** 2 / (count * probabilities)).sum()
+    assert statistic < 23.5  # chi-square with 4 degrees of freedom: exceeded once in 10,000
+
+
+@pytest.mark.parametrize(("top_p", "kept"), [(0.39, [2]), (0.41, [2, 4]), (0.69, [2, 4]), (0.71, [0, 2, 4])])
+def test_top_p_keeps_the_smallest_set_with_that_mass(top_p, kept):
+    probabilities, count = np.array([0.2, 0.06, 0.4, 0.04, 0.3]), 20_000
+    observed = draws(np.log(probabilities), count, top_p=top_p)
+    assert np.flatnonzero(observed).tolist() == kept
+    share = probabilities[kept] / probabilities[kept].sum()
+    statistic = ((observed[kept] - count * share) ** 2 / (count * share)).sum()
+    assert statistic < 19  # chi-square with at most 2 degrees of freedom: exceeded once in 10,000
+
+
+def test_a_resumed_call_recomputes_only_unfinished_batches(tiny):
+    """Interrupted after any number of batches, the repeated call gives the same texts and the same rest."""
+    llm = JaxLLM(tiny[0], batch_size=2)
+    options: dict[str, Any] = dict(max_new_tokens=6, temperature=0.7, seed=3)
+    batches: list[tuple[list[int], list[str]]] = []
+    whole = llm.generate(PROMPTS, **options, on_batch=lambda i, t: batches.append((list(i), list(t))))
+    assert sorted(itertools.chain(*(indices for indices, _ in batches))) == list(range(len(PROMPTS)))
+    for finished in range(len(batches) + 1):
+        done = {i: text for indices, texts in batches[:finished] for i, text in zip(indices, texts)}
+        seen: list[list[int]] = []
+        again = llm.generate(PROMPTS, **options, done=done, on_batch=lambda i, t: seen.append(list(i)))  # noqa: B023
+        assert again == whole
+        assert seen == [indices for indices, _ in batches[finished:]]
+    half = {batches[0][0][0]: "kept from before"}
+    assert llm.generate(PROMPTS, **options, done=half) == whole  # a batch is done when all of it is
+
+
+def test_an_interruption_leaves_what_was_finished(tiny):
+    llm, kept = JaxLLM(tiny[0], batch_size=2), {}
+
+    def stop_after_two(indices, texts):
+        kept.update(zip(indices, texts))
+        if len(kept) >= 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate(PROMPTS, max_new_tokens=6, on_batch=stop_after_two)
+    whole = llm.generate(PROMPTS, max_new_tokens=6)
+    assert all(whole[index] == text for index, text in kept.items())
+    assert llm.generate(PROMPTS, max_new_tokens=6, done=kept) == whole
+
+
+def test_equal_prompts_are_decoded_once(tiny, monkeypatch):
+    llm, rows = JaxLLM(tiny[0], batch_size=4), []
+    decode = JaxLLM._decode
+    monkeypatch.setattr(
+        JaxLLM, "_decode", lambda self, some, *rest: (rows.extend(some), decode(self, some, *rest))[1]
+    )
+    texts = llm.generate(["the cat", "mat", "the cat", "the cat"], max_new_tokens=5)
+    assert len(rows) == 2
+    assert texts[0] == texts[2] == texts[3] != texts[1]
+
+
+def test_no_prompts_give_no_texts(tiny):
+    llm = JaxLLM(tiny[0])
+    assert llm.generate([], max_new_tokens=3) == []
+    assert llm.score([], []) == []
+
+
+def test_the_plan_covers_all_longest_first():
+    lengths = np.random.default_rng(0).integers(1, 99, 23)
+    ids = [[0] * int(length) for length in lengths]
+    batches = jax_backend.plan([[i] for i in range(23)], ids, 4)
+    flat = [group[0] for batch in batches for group in batch]
+    assert sorted(flat) == list(range(23))
+    assert [lengths[i] for i in flat] == sorted(lengths, reverse=True)
+    assert [len(batch) for batch in batches] == [4, 4, 4, 4, 4, 3]
+
+
+def test_buckets_are_few_and_tight():
+    sizes = [jax_backend.bucket(length) for length in range(1, 4097)]
+    assert all(size >= length for length, size in enumerate(sizes, start=1))
+    assert all(size - length < max(32, length / 8) for length, size in enumerate(sizes, start=1))
+    assert len(set(sizes)) <= 8 * 5
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m: m.generate(["a" * 90], max_new_tokens=7), r"90 .* 7 more .* 96; lower prompt\.max_tokens"),
+        (lambda m: m.score(["b" * 90], ["c" * 7]), r"90 tokens and 7 more .* 96"),
+        (lambda m: m.generate(["a", ""], max_new_tokens=7), "prompt 1 is empty"),
+        (lambda m: m.generate(["a"], max_new_tokens=0), "max_new_tokens is 0"),
+        (lambda m: m.generate(["a"], max_new_tokens=1, temperature=-1.0), "temperature is -1"),
+        (lambda m: m.generate(["a"], max_new_tokens=1, top_p=0.0), "top_p is 0"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_user_errors(tiny, call, message):
+    with pytest.raises(UserError, match=message):
+        call(JaxLLM(tiny[0]))
+
+
+def test_the_longest_allowed_prompt_works(tiny):
+    llm = JaxLLM(tiny[0])
+    [score] = llm.score(["b" * 90], ["c" * 6])
+    assert np.isfinite(score.total)
+    assert len(llm.generate(["b" * 90], max_new_tokens=6)) == 1
+
+
+def test_load_is_cached_and_lazy(tiny):
+    path, _ = tiny
+    config = schema.LLM(model=str(path), context=64, batch_size=4)
+    llm = llms.load(config)
+    assert llm is llms.load(schema.LLM(model=str(path), context=64, batch_size=4))
+    assert llm.count("cat") == 3
+    assert "_weights" not in vars(llm)
+    with pytest.raises(UserError, match="context of 64"):
+        llm.generate(["a" * 64], max_new_tokens=1)
+    with pytest.raises(UserError, match=r"llm\.context is 97"):
+        llms.load(schema.LLM(model=str(path), context=97)).generate(["a"], max_new_tokens=1)
+
+
+def test_fingerprint_tells_weights_formats_and_templates_apart(tiny, tmp_path):
+    path, _ = tiny
+    first = JaxLLM(path)
+    assert first.fingerprint == JaxLLM(path, batch_size=2).fingerprint
+    assert first.fingerprint != JaxLLM(path, dtype="bfloat16").fingerprint
+    for file in path.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    assert JaxLLM(tmp_path).fingerprint == first.fingerprint
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "x"}))
+    assert JaxLLM(tmp_path).fingerprint != first.fingerprint
+
+
+def test_bfloat16_generates(tiny):
+    assert len(JaxLLM(tiny[0], dtype="bfloat16").generate(PROMPTS, max_new_tokens=4)) == len(PROMPTS)
+
+
+QUESTIONS = (
+    "What is the capital of France?",
+    "Name three colours.",
+    "Why is the sky blue?",
+    "Write a haiku about rain.",
+    "Translate 'good morning' into Spanish.",
+    "What is 12 + 30?",
+    "Who wrote Hamlet?",
+    "List two fruits.",
+    "Explain photosynthesis in one sentence.",
+    "Give a synonym of happy.",
+    "What does a compiler do?",
+    "Paraphrase: the meeting was put off until Monday.",
+    "What is the largest planet?",
+    "Name a prime above 10.",
+    "How do bees make honey?",
+    "Suggest a title for a book about the sea.",
+    "Is water wet?",
+    "Count to five.",
+    "Summarise: cats sleep most of the day and hunt at night.",
+    "What is the opposite of cold?",
+)
+
+
+@pytest.mark.slow
+def test_embedded_model_answers_as_hugging_face_does():
+    """SmolLM2's GGUF read by transformers into torch float32: the same greedy tokens on 20 questions."""
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+    try:
+        llm = JaxLLM(pretrained.locate("SmolLM2-135M-Instruct"), batch_size=20)
+    except UserError as error:
+        pytest.skip(str(error))
+    path = llm._path
+    reference = transformers.LlamaForCausalLM(
+        transformers.AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+    ).eval()
+    state = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=reference)["tensors"]
+    missing, unexpected = reference.load_state_dict(state, strict=False)
+    assert set(missing) <= {"lm_head.weight"}
+    assert not unexpected
+    reference.tie_weights()
+    prompts = [[{"role": "user", "content": question}] for question in QUESTIONS]
+    found = llm.generate(prompts, max_new_tokens=16)
+    for prompt, text in zip(prompts, found):
+        whole = torch.tensor([llm._codec.encode(prompt)])
+        tokens = reference.generate(
+            whole, attention_mask=torch.ones_like(whole), max_new_tokens=16, do_sample=False, eos_token_id=2,
+            pad_token_id=2,
+        )[0, whole.shape[1] :].tolist()  # fmt: skip
+        assert text == llm._codec.decode(tokens), prompt
