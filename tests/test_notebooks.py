@@ -1,4 +1,4 @@
-"""Every notebook runs from top to bottom, on the embedded data and models, and is committed without outputs."""
+"""Every notebook runs from top to bottom on the embedded data and models; none is committed with outputs."""
 
 import os
 from pathlib import Path
@@ -19,6 +19,6 @@ def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
     notebook = nbformat.read(path, as_version=4)
-    assert all(not cell.get("outputs") for cell in notebook.cells), f"{path.name} has outputs; run make format"
+    assert not any(cell.get("outputs") for cell in notebook.cells), "it has outputs; run make format"
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
     assert os.path.exists(tmp_path / "runs" / "notebook" / "dense" / "results.json")

@@ -117,6 +117,7 @@ def test_kill_9_during_generation_and_rerun_gives_the_same_predictions(write_twe
         return subprocess.Popen([*command, str(tmp_path / f"{cache}-out")], env=environment)
 
     killed = start("killed")
+    journals: list[Path] = []
     deadline = time.monotonic() + 300
     while killed.poll() is None and time.monotonic() < deadline:
         journals = list((tmp_path / "killed" / "generate").glob("*.partial/answers.jsonl"))

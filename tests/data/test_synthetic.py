@@ -7,6 +7,7 @@ takes part.
 import itertools
 import json
 import math
+import re
 import tracemalloc
 from collections import Counter
 from pathlib import Path
@@ -265,3 +266,15 @@ def test_a_cohort_shares_its_topics_and_users_mostly_its_habits(large):
             kept.setdefault(user["kind"], []).append(cohorts[user["cohort"]]["tags"][topic] == tag)
     assert 0.55 < sum(kept["regular"]) / len(kept["regular"]) < 0.75
     assert 0.85 < sum(kept["newcomer"]) / len(kept["newcomer"]) < 0.97
+
+
+# --- the page that describes the format ------------------------------------------------------------
+
+
+def test_the_example_of_the_format_page_is_valid(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "data_format.md").read_text(encoding="utf-8")
+    questions, outputs = re.findall(r"```json\n(.*?)```", page, flags=re.DOTALL)
+    (tmp_path / "dev_questions.json").write_text(questions, encoding="utf-8")
+    (tmp_path / "dev_outputs.json").write_text(outputs, encoding="utf-8")
+    (summary,) = validate(Benchmark(name="lamp_4", root=str(tmp_path)))
+    assert (summary.examples, summary.users, summary.documents, summary.undated) == (1, 1, 2, 0)
