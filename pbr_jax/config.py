@@ -47,7 +47,7 @@ class Encoder:
     pooling: Literal["auto", "cls", "mean"] = "auto"  # auto: as the folder says, else mean
     normalize: Literal["auto", "yes", "no"] = "auto"  # unit length; auto: as the folder says, else no
     max_length: int | None = None  # tokens; None: as the folder says
-    batch_tokens: int | None = None  # tokens in one forward pass; None: 1,024 on CPU, else 16,384
+    batch_tokens: int | None = None  # tokens in one forward pass; None: 512 on CPU, else 16,384
     query_prefix: str = ""  # instruction put before every query (BGE, E5)
     document_prefix: str = ""  # instruction put before every document
 

@@ -111,7 +111,7 @@ def squad_normalised(text: str) -> str:
     return " ".join(_ARTICLE.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
-def _column(values: Sequence[float | bool] | np.ndarray) -> np.ndarray:
+def _column(values: Sequence[int | float | bool] | np.ndarray) -> np.ndarray:
     return np.asarray(values, np.float64).reshape(-1, 1)
 
 

@@ -229,7 +229,7 @@ def _origins(rows: list[Row]) -> Table:
     for row in rows:
         for run in row.runs:
             label = f"{row.label} seed={run.config.get('seed')}" if len(row.runs) > 1 else row.label
-            prints = [str(run.fingerprint.get(key) or _ABSENT)[:12] for key in header[3:6]]
+            prints = [str(run.fingerprint.get(key) or _ABSENT)[:13] for key in header[3:6]]
             lines.append(
                 [Cell(text) for text in (label, str(run.n), str(run.dropped), *prints, str(run.path))]
             )

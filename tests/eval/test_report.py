@@ -83,7 +83,7 @@ def test_values_differences_and_origins(runs):
     assert "90% intervals" in text
     assert [row[0] for row in differences[1:]] == ["dense retrieve.k=4", "dense retrieve.k=8"]
     assert "Difference from zero_shot" in text
-    assert origins[1] == ["dense retrieve.k=4", str(N), "0", "d" * 12, "c" * 12, "f" * 12, str(runs[0])]
+    assert origins[1] == ["dense retrieve.k=4", str(N), "0", "d" * 13, "c" * 13, "f" * 13, str(runs[0])]
     assert "Warning" not in text
 
 

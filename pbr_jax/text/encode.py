@@ -1,0 +1,322 @@
+"""Texts to embeddings: packed, batched, spread over devices, and to files that survive a crash.
+
+Texts of any length share rows (`packing`), and attention stays inside a text. The rows come in few
+fixed shapes, so few programs are compiled.
+"""
+
+import hashlib
+import io
+import itertools
+import json
+import os
+import shutil
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, Protocol, runtime_checkable
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jaxtyping import Float32
+
+from pbr_jax import config as schema
+from pbr_jax.models import bert, pretrained
+from pbr_jax.text.packing import PLACES, Batch, fill, multiple, pack, power_of_two, row_sizes
+from pbr_jax.text.tokenizing import Settings, load_tokenizer, read_settings
+from pbr_jax.types import Params, UserError
+
+Role = Literal["query", "document"]
+
+BATCH_TOKENS = {"cpu": 512}  # elsewhere 16,384; on CPU few, so that activations stay in the cores' caches
+WINDOW = 8192  # texts tokenized, sorted and packed together
+
+
+def enable_compilation_cache(folder: Path) -> None:
+    """Keep compiled programs in `folder`, for this process and the next ones."""
+    folder.mkdir(parents=True, exist_ok=True)
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+class TextEncoder:
+    """A BERT-family encoder of texts, from the configuration of a run.
+
+    Weights are read at the first `encode`; `fingerprint` and `dim` need only the small files.
+
+    Args:
+      config: which model, and how texts are cut, pooled and batched. "auto" means what the model's
+        folder says (sentence-transformers files), else mean pooling without normalisation.
+      devices: the `jax.Device`s that the rows of a batch are spread over; None: all local ones.
+
+    Raises:
+      UserError: no such model, a file of it is malformed, or a setting does not fit it.
+    """
+
+    def __init__(self, config: schema.Encoder, *, devices: Sequence[Any] | None = None):
+        self.config = config
+        self.folder = pretrained.locate(config.model)
+        if self.folder.is_file():
+            raise UserError(
+                f"encoder.model {config.model!r} is a GGUF file; give a BERT folder with safetensors"
+            )
+        self.bert_config = bert.BertConfig.from_json(self.folder)
+        self.settings = _resolve(config, self.folder, self.bert_config.max_position_embeddings)
+        self.tokenizer = load_tokenizer(self.folder, max_length=self.settings.max_length)
+        devices = list(devices or jax.local_devices())
+        self.batch_tokens = config.batch_tokens or BATCH_TOKENS.get(devices[0].platform, 16384)
+        mesh = jax.make_mesh((len(devices),), ("data",), axis_types=(AxisType.Auto,), devices=devices)
+        self._rows = NamedSharding(mesh, PartitionSpec("data"))
+        self._replicated = NamedSharding(mesh, PartitionSpec())
+
+    @property
+    def dim(self) -> int:
+        """Width of the embeddings."""
+        return self.bert_config.hidden_size
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 (hex) of all that the embeddings depend on: model files, settings and prefixes."""
+        parts = [
+            pretrained.fingerprint(self.folder),
+            *self.settings,
+            self.config.query_prefix,
+            self.config.document_prefix,
+        ]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    def encode(
+        self, texts: Sequence[str], *, role: Role = "document", progress: bool = False
+    ) -> Float32[np.ndarray, "n d"]:
+        """Embeddings of texts, float32 in the order given; equal texts are encoded once.
+
+        Args:
+          texts: any lengths; what exceeds the settings' `max_length` is cut.
+          role: whose prefix is put before each text.
+          progress: show a progress bar.
+        """
+        prefix = self.config.query_prefix if role == "query" else self.config.document_prefix
+        unique = list(dict.fromkeys(texts))
+        embeddings = np.zeros((len(unique), self.dim), np.float32)
+        with _progress_bar(len(unique), progress) as bar:
+            for start in range(0, len(unique), WINDOW):  # bounds the memory of token ids
+                tokens = self.tokenizer.encode_batch([prefix + t for t in unique[start : start + WINDOW]])
+                for batch, vectors in self._run(self._batches(tokens)):
+                    embeddings[start + batch.texts] = vectors[batch.rows, batch.places]
+                    bar.update(len(batch.texts))
+        places = {text: place for place, text in enumerate(unique)}
+        return embeddings[np.array([places[text] for text in texts], int)]
+
+    def _batches(self, tokens: Sequence[Sequence[int]]) -> Iterator[Batch]:
+        devices = self._rows.mesh.size
+        lengths = [len(ids) for ids in tokens]
+        sizes = row_sizes(self.settings.max_length)
+        packed = pack(lengths, sizes)
+        small = sum(size * len(rows) for size, rows in packed) <= self.batch_tokens
+        if small:  # one program, no larger than the texts need
+            size = max((size for size, _ in packed), default=sizes[0])
+            packed = pack(lengths, [size])
+        for size, rows in packed:
+            full = multiple(max(1, self.batch_tokens // size), devices)
+            height = min(full, multiple(power_of_two(len(rows)), devices)) if small else full
+            for start in range(0, len(rows), height):
+                yield fill(rows[start : start + height], tokens, (height, size))
+
+    def _run(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, np.ndarray]]:
+        """Each batch with its embeddings [rows places d]; the next one computes while one is fetched."""
+        forward = _forward(self.bert_config, self.settings.pooling, self.settings.normalize)
+        running: deque[tuple[Batch, jax.Array]] = deque()
+        for batch in batches:
+            inputs = jax.device_put((batch.ids, batch.segments, batch.positions), self._rows)
+            running.append((batch, forward(self._params, *inputs)))
+            if len(running) > 1:
+                done, vectors = running.popleft()
+                yield done, np.asarray(vectors)
+        for done, vectors in running:
+            yield done, np.asarray(vectors)
+
+    @cached_property
+    def _params(self) -> Params:
+        _, params, _ = bert.load(self.folder)
+        return jax.device_put(params, self._replicated)
+
+
+def _resolve(config: schema.Encoder, folder: Path, max_positions: int) -> Settings:
+    """The folder's settings, with those that the configuration states in their place."""
+    settings = read_settings(folder, max_positions)
+    length = settings.max_length if config.max_length is None else config.max_length
+    if length > max_positions:
+        raise UserError(
+            f"encoder.max_length {length} is more than the {max_positions} positions of {folder}; "
+            f"give at most {max_positions}"
+        )
+    return Settings(
+        max_length=length,
+        pooling=settings.pooling if config.pooling == "auto" else config.pooling,
+        normalize=settings.normalize if config.normalize == "auto" else config.normalize == "yes",
+    )
+
+
+def _progress_bar(total: int, show: bool) -> Any:
+    from tqdm import tqdm
+
+    return tqdm(total=total, disable=not show, unit="text")
+
+
+@lru_cache(maxsize=8)
+def _forward(config: bert.BertConfig, pooling: bert.Pooling, normalize: bool) -> Any:
+    model = bert.bert(config)
+
+    def forward(params: Any, ids: jax.Array, segments: jax.Array, positions: jax.Array) -> jax.Array:
+        states = model.apply(params, ids, segments=segments, positions=positions)
+        places = max(1, ids.shape[1] // PLACES)
+        return bert.pool(states, segments, positions, places, pooling=pooling, normalize=normalize)
+
+    return jax.jit(forward)
+
+
+@runtime_checkable
+class AnyEncoder(Protocol):
+    """What `embed_to_file` needs of an encoder."""
+
+    @property
+    def dim(self) -> int: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    def encode(self, texts: Sequence[str], *, role: Role = "document") -> np.ndarray: ...
+
+
+def embed_to_file(
+    encoder: AnyEncoder,
+    texts: Iterable[str],
+    n: int,
+    path: Path,
+    *,
+    role: Role = "document",
+    chunk: int = 4096,
+) -> np.ndarray:
+    """Embeddings of many texts as a memory-mapped float32 .npy file [n d].
+
+    Chunks are written as they are encoded, and a marker beside the file (`NAME.progress.json`) holds a
+    hash of each. So a run that was killed continues where it stopped, a run that was done encodes
+    nothing, and where texts have changed work starts at the first chunk that differs. Memory is bounded
+    by the chunk. A lock keeps two processes from writing one file.
+
+    Args:
+      texts: n texts, read once and lazily.
+      n: how many they are.
+      path: the file; it appears when it is complete.
+      chunk: texts encoded together.
+
+    Raises:
+      UserError: there are more or fewer texts than n.
+    """
+    from filelock import FileLock
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{path}.lock"):
+        _EmbeddingFile(encoder, path, n, role, chunk).complete(iter(texts))
+    return np.load(path, mmap_mode="r" if n else None, allow_pickle=False)
+
+
+class _EmbeddingFile:
+    """The file being written and its marker.
+
+    A hash in the marker promises that its chunk is safe on disk, in the partial file where there is
+    one, else in the complete file; every step below keeps that promise if the process dies after it.
+    """
+
+    def __init__(self, encoder: AnyEncoder, path: Path, n: int, role: Role, chunk: int):
+        self.encoder, self.path, self.n, self.chunk = encoder, path, n, chunk
+        self.role: Role = role
+        self.partial = path.with_name(f"{path.name}.partial")
+        self.marker = path.with_name(f"{path.name}.progress.json")
+        self.job = dict(encoder=encoder.fingerprint, role=role, n=n, dim=encoder.dim, chunk=chunk)
+        header = io.BytesIO()
+        form = {"descr": "<f4", "fortran_order": False, "shape": (n, encoder.dim)}
+        np.lib.format.write_array_header_1_0(header, form)
+        self.header = header.getvalue()
+
+    def complete(self, texts: Iterator[str]) -> None:
+        """Bring the file to its end, whatever is there already."""
+        hashes = self._recorded()
+        start = 0
+        for number in itertools.count():
+            piece = list(itertools.islice(texts, self.chunk))
+            if start + len(piece) > self.n or (not piece and start < self.n):
+                found = f"only {start}" if not piece else f"more than {self.n}"
+                raise UserError(
+                    f"{self.path}: {found} texts came where {self.n} were announced; give their true number"
+                )
+            if not piece:
+                break
+            digest = _digest(piece)
+            if hashes[number : number + 1] != [digest]:
+                if hashes[number:]:
+                    del hashes[number:]
+                    self._detach(hashes)
+                self._write(start, self.encoder.encode(piece, role=self.role))
+                hashes.append(digest)
+                self._record(hashes)
+            start += len(piece)
+        if self.partial.exists():
+            os.replace(self.partial, self.path)
+
+    def _recorded(self) -> list[str]:
+        """Hashes of the chunks that are safe on disk; prepares an empty file where there are none."""
+        try:
+            marker = json.loads(self.marker.read_text())
+            hashes = list(marker["chunks"]) if marker["job"] == self.job else []
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            hashes = []
+        whole = len(hashes) * self.chunk >= self.n
+        if hashes and (self.partial.exists() or (whole and self.path.exists())):
+            return hashes
+        self._record([])
+        with _atomic(self.partial) as stream:
+            stream.write(self.header)
+            stream.truncate(len(self.header) + self.n * self.encoder.dim * 4)
+        return []
+
+    def _detach(self, hashes: list[str]) -> None:
+        """Forget the chunks after `hashes`, and never write into the complete file."""
+        if not self.partial.exists():
+            with self.path.open("rb") as source, _atomic(self.partial) as stream:
+                shutil.copyfileobj(source, stream)
+        self._record(hashes)
+
+    def _write(self, start: int, embeddings: np.ndarray) -> None:
+        with self.partial.open("r+b") as stream:
+            stream.seek(len(self.header) + start * self.encoder.dim * 4)
+            stream.write(np.ascontiguousarray(embeddings, "<f4").tobytes())
+            stream.flush()
+            os.fsync(stream.fileno())
+
+    def _record(self, hashes: list[str]) -> None:
+        with _atomic(self.marker) as stream:
+            stream.write(json.dumps(dict(job=self.job, chunks=hashes)).encode())
+
+
+def _digest(texts: Sequence[str]) -> str:
+    digest = hashlib.sha256()
+    for text in texts:
+        data = text.encode("utf-8", "surrogatepass")
+        digest.update(b"%d:" % len(data))
+        digest.update(data)
+    return digest.hexdigest()
+
+
+@contextmanager
+def _atomic(path: Path) -> Iterator[BinaryIO]:
+    """A file that appears whole: written under another name, flushed to disk, then renamed."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    with temporary.open("wb") as stream:
+        yield stream
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(temporary, path)

@@ -1,0 +1,321 @@
+"""Encoding against torch one text at a time, on 8 devices and 1, and files that survive interruption."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import torch
+import transformers
+from jax.experimental.compilation_cache import compilation_cache
+from tokenizers import Tokenizer as Backend
+from tokenizers import models, pre_tokenizers, processors
+
+from pbr_jax.config import Encoder
+from pbr_jax.models.pretrained import locate
+from pbr_jax.text import encode
+from pbr_jax.text.encode import Role, TextEncoder, embed_to_file
+from pbr_jax.types import UserError
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghij", "query", "passage", ":"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random BERT of 80 positions with its tokenizer."""
+    path = tmp_path_factory.mktemp("bert")
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=16, max_position_embeddings=80, initializer_range=0.5,
+    )  # fmt: skip
+    transformers.BertModel(config).save_pretrained(path)
+    backend = Backend(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    backend.save(str(path / "tokenizer.json"))
+    return path
+
+
+def reference(folder: Path, texts: Sequence[str], *, cls: bool = False, unit: bool = False) -> np.ndarray:
+    """torch, one text at a time: no padding, no packing."""
+    model = transformers.BertModel.from_pretrained(folder).eval()
+    tokenizer = Backend.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(80)
+    rows = []
+    for text in texts:
+        with torch.no_grad():
+            states = model(torch.tensor([tokenizer.encode(text).ids])).last_hidden_state[0]
+        vector = states[0] if cls else states.mean(0)
+        rows.append((vector / vector.norm() if unit else vector).numpy())
+    return np.stack(rows)
+
+
+def some_texts(n: int, longest: int = 90) -> list[str]:
+    """Random texts of every length, cut ones and equal ones among them."""
+    rng = np.random.default_rng(n)
+    texts = [" ".join(rng.choice(list("abcdefghij"), rng.integers(0, longest))) for _ in range(n)]
+    return texts + texts[:2]
+
+
+def encoder(folder: Path, *, devices: int = 1, **options: object) -> TextEncoder:
+    return TextEncoder(Encoder(model=str(folder), **options), devices=jax.devices()[:devices])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("pooling", "normalize"), [("mean", "no"), ("cls", "yes")])
+@pytest.mark.parametrize("n", [1, 40])
+def test_equals_torch_text_by_text(n: int, pooling: str, normalize: str, folder: Path) -> None:
+    texts = some_texts(n)
+    ours = encoder(folder, pooling=pooling, normalize=normalize, batch_tokens=256).encode(texts)
+    assert ours.dtype == np.float32
+    wanted = reference(folder, texts, cls=pooling == "cls", unit=normalize == "yes")
+    np.testing.assert_allclose(ours, wanted, atol=1e-5, rtol=0)
+
+
+def test_batching_and_company_change_nothing(folder: Path) -> None:
+    texts = some_texts(30)
+    wanted = encoder(folder, batch_tokens=1).encode(texts)
+    for batch_tokens in (200, None):
+        ours = encoder(folder, batch_tokens=batch_tokens).encode(texts[::-1])[::-1]
+        np.testing.assert_allclose(ours, wanted, atol=1e-5, rtol=0)
+
+
+def test_eight_devices_equal_one(folder: Path) -> None:
+    texts = some_texts(40)
+    one, eight = (encoder(folder, devices=n, batch_tokens=512).encode(texts) for n in (1, 8))
+    np.testing.assert_allclose(eight, one, atol=1e-6, rtol=0)
+    assert encoder(folder, devices=8).encode(["a b"]).shape == (1, 16)
+
+
+def test_windows_change_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = some_texts(20)
+    wanted = encoder(folder).encode(texts)
+    monkeypatch.setattr(encode, "WINDOW", 7)
+    np.testing.assert_allclose(encoder(folder).encode(texts), wanted, atol=1e-6, rtol=0)
+
+
+def test_equal_texts_are_encoded_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = encoder(folder)
+    sent: list[str] = []
+    genuine = type(ours.tokenizer).encode_batch
+
+    def spy(self: object, texts: Sequence[str]) -> list[list[int]]:
+        sent.extend(texts)
+        return genuine(ours.tokenizer, texts)
+
+    monkeypatch.setattr(type(ours.tokenizer), "encode_batch", spy)
+    vectors = ours.encode(["a", "b", "a", "a"])
+    assert sent == ["a", "b"]
+    np.testing.assert_array_equal(vectors[[0, 0, 0]], vectors[[0, 2, 3]])
+    assert np.abs(vectors[0] - vectors[1]).max() > 1e-3
+
+
+def test_prefixes_by_role(folder: Path) -> None:
+    ours = encoder(folder, query_prefix="query: ", document_prefix="passage: ")
+    wanted = reference(folder, ["query: a b", "passage: a b"])
+    np.testing.assert_allclose(ours.encode(["a b"], role="query"), wanted[:1], atol=1e-5, rtol=0)
+    np.testing.assert_allclose(ours.encode(["a b"]), wanted[1:], atol=1e-5, rtol=0)
+
+
+def test_no_texts_and_empty_text(folder: Path) -> None:
+    ours = encoder(folder)
+    assert ours.encode([]).shape == (0, 16)
+    np.testing.assert_allclose(ours.encode([""]), reference(folder, [""]), atol=1e-5, rtol=0)
+
+
+def test_few_programs_are_compiled(folder: Path) -> None:
+    ours = encoder(folder, batch_tokens=512, pooling="cls")
+    program = encode._forward(ours.bert_config, "cls", False)
+    before = program._cache_size()
+    for n in (100, 150, 200):
+        ours.encode(some_texts(n))
+    assert program._cache_size() - before <= len(encode.row_sizes(80))
+
+
+def test_fingerprint_sees_what_embeddings_depend_on(folder: Path) -> None:
+    same = [encoder(folder), encoder(folder, batch_tokens=64), encoder(folder, pooling="mean", max_length=80)]
+    assert len({e.fingerprint for e in same}) == 1
+    changes = [dict(pooling="cls"), dict(normalize="yes"), dict(max_length=9), dict(query_prefix="q")]
+    others = [encoder(folder, **options) for options in [{}, dict(document_prefix="q"), *changes]]
+    assert len({e.fingerprint for e in others}) == 6
+
+
+def test_settings_that_do_not_fit(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="more than the 80 positions"):
+        encoder(folder, max_length=81)
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    with pytest.raises(UserError, match="GGUF"):
+        encoder(tmp_path / "model.gguf")
+
+
+def test_compilation_cache_is_filled(tmp_path: Path) -> None:
+    names = (
+        "jax_compilation_cache_dir",
+        "jax_persistent_cache_min_compile_time_secs",
+        "jax_persistent_cache_min_entry_size_bytes",
+    )
+    before = {name: getattr(jax.config, name) for name in names}
+    try:
+        encode.enable_compilation_cache(tmp_path / "xla")
+        jax.jit(lambda x: x * 3 + 1)(np.arange(7.0)).block_until_ready()
+        assert any((tmp_path / "xla").iterdir())
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+
+
+@pytest.mark.slow
+def test_real_minilm_equals_sentence_transformers() -> None:
+    try:
+        folder = locate("all-MiniLM-L6-v2")
+    except UserError as error:
+        pytest.skip(str(error))
+    texts = [
+        "The weather is lovely today.", "It's so sunny outside!", "", "naïve café, 東京 🙂", "A",
+        "He drove to the stadium.", "guitar strings " * 200, "What is the score of this review?",
+        "UPPER lower\nnew line", "the " * 64,
+    ]  # fmt: skip
+    ours = TextEncoder(Encoder(), devices=jax.devices()[:1]).encode(texts)
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    peer = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    np.testing.assert_allclose(ours, peer.encode(texts), atol=1e-5, rtol=0)
+
+
+# -- Files -------------------------------------------------------------------------------------------
+
+
+class Letters:
+    """An encoder whose vectors are a hash of the text, and that counts what it encodes."""
+
+    dim = 3
+
+    def __init__(self, fingerprint: str = "letters"):
+        self.fingerprint = fingerprint
+        self.encoded: list[str] = []
+
+    def encode(self, texts: Sequence[str], *, role: str = "document") -> np.ndarray:
+        self.encoded += texts
+        return vectors([f"{self.fingerprint}{role}{text}" for text in texts])
+
+
+def vectors(texts: Sequence[str]) -> np.ndarray:
+    digests = b"".join(hashlib.sha256(text.encode()).digest()[:6] for text in texts)
+    return np.frombuffer(digests, np.uint16).reshape(-1, 3).astype(np.float32)
+
+
+TEXTS = [f"text {i}" for i in range(10)]
+
+
+def stopping(after: int) -> Iterator[str]:
+    yield from TEXTS[:after]
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("after", "left"), [(0, 10), (2, 10), (3, 7), (7, 4), (10, 1)])
+def test_interrupted_file_continues(after: int, left: int, tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "vectors.npy"
+    with pytest.raises(KeyboardInterrupt):
+        embed_to_file(Letters(), stopping(after), 10, path, chunk=3)
+    assert not path.exists()
+    again = Letters()
+    stored = embed_to_file(again, iter(TEXTS), 10, path, chunk=3)
+    assert again.encoded == TEXTS[10 - left :]
+    np.testing.assert_array_equal(stored, vectors([f"lettersdocument{text}" for text in TEXTS]))
+    np.testing.assert_array_equal(np.load(path, allow_pickle=False), stored)
+    assert not list(path.parent.glob("*.partial")) + list(path.parent.glob("*.tmp"))
+
+
+def test_finished_file_is_not_encoded_again_and_changes_are(tmp_path: Path) -> None:
+    path = tmp_path / "vectors.npy"
+    embed_to_file(Letters(), TEXTS, 10, path, chunk=3)
+    again = Letters()
+    embed_to_file(again, TEXTS, 10, path, chunk=3)
+    assert again.encoded == []
+    changed = [*TEXTS[:4], "new", *TEXTS[5:]]
+    stored = embed_to_file(again, changed, 10, path, chunk=3)
+    assert again.encoded == changed[3:]  # from the first chunk that differs
+    np.testing.assert_array_equal(stored, vectors([f"lettersdocument{text}" for text in changed]))
+    jobs: list[tuple[Role, int]] = [("query", 3), ("document", 4)]
+    for role, chunk in jobs:
+        other = Letters("other")
+        embed_to_file(other, changed, 10, path, role=role, chunk=chunk)
+        assert other.encoded == changed
+
+
+def test_interruption_while_replacing_keeps_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "vectors.npy"
+    old = np.array(embed_to_file(Letters(), TEXTS, 10, path, chunk=3))
+
+    def changing() -> Iterator[str]:
+        yield from ["new", *TEXTS[1:5]]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        embed_to_file(Letters(), changing(), 10, path, chunk=3)
+    np.testing.assert_array_equal(np.load(path), old)
+    again = Letters()
+    stored = embed_to_file(again, TEXTS, 10, path, chunk=3)
+    assert again.encoded == TEXTS
+    np.testing.assert_array_equal(stored, old)
+
+
+@pytest.mark.parametrize(("n", "message"), [(9, "more than 9"), (11, "only 10")])
+def test_number_of_texts_must_be_true(n: int, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        embed_to_file(Letters(), TEXTS, n, tmp_path / "vectors.npy", chunk=3)
+    assert not (tmp_path / "vectors.npy").exists()
+
+
+def test_no_texts_make_an_empty_file(tmp_path: Path) -> None:
+    assert embed_to_file(Letters(), [], 0, tmp_path / "vectors.npy").shape == (0, 3)
+
+
+def test_broken_marker_starts_anew(tmp_path: Path) -> None:
+    path = tmp_path / "vectors.npy"
+    embed_to_file(Letters(), TEXTS, 10, path, chunk=3)
+    for content in ("", "[]", '{"job": 1}'):
+        (tmp_path / "vectors.npy.progress.json").write_text(content)
+        again = Letters()
+        embed_to_file(again, TEXTS, 10, path, chunk=3)
+        assert again.encoded == TEXTS
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from tests_letters import Letters, TEXTS, embed_to_file
+def slow():
+    for i, text in enumerate(TEXTS):
+        if i == 7:
+            print("seven", flush=True); time.sleep(60)
+        yield text
+embed_to_file(Letters(), slow(), 10, Path(sys.argv[1]), chunk=3)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="kill -9 is a signal of POSIX systems")
+def test_killed_process_continues(tmp_path: Path) -> None:
+    path = tmp_path / "vectors.npy"
+    script = KILLED.replace("tests_letters", Path(__file__).stem)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent), "JAX_PLATFORMS": "cpu"}
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, env=environment
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"seven\n"
+        process.send_signal(signal.SIGKILL)
+    assert not path.exists()
+    again, start = Letters(), time.perf_counter()
+    stored = embed_to_file(again, TEXTS, 10, path, chunk=3)
+    assert time.perf_counter() - start < 10  # the dead process's lock is gone with it
+    assert again.encoded == TEXTS[6:]
+    np.testing.assert_array_equal(stored, vectors([f"lettersdocument{text}" for text in TEXTS]))
