@@ -1,6 +1,6 @@
 """The five baselines side by side: no documents, random, newest, BM25, dense; four documents each.
 
-    pbr-jax sweep configs/ablations/baselines.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
+pbr-jax sweep configs/ablations/baselines.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """
 
 from collections.abc import Iterator

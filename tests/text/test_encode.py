@@ -29,12 +29,12 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghij", "query", "passage", 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random BERT of 80 positions with its tokenizer."""
+    """A random BERT of 300 positions with its tokenizer."""
     path = tmp_path_factory.mktemp("bert")
     torch.manual_seed(0)
     config = transformers.BertConfig(
         vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=16, max_position_embeddings=80, initializer_range=0.5,
+        intermediate_size=16, max_position_embeddings=300, initializer_range=0.5,
     )  # fmt: skip
     transformers.BertModel(config).save_pretrained(path)
     backend = Backend(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
@@ -49,7 +49,7 @@ def reference(folder: Path, texts: Sequence[str], *, cls: bool = False, unit: bo
     model = transformers.BertModel.from_pretrained(folder).eval()
     tokenizer = Backend.from_file(str(folder / "tokenizer.json"))
     tokenizer.no_padding()
-    tokenizer.enable_truncation(80)
+    tokenizer.enable_truncation(300)
     rows = []
     for text in texts:
         with torch.no_grad():
@@ -59,7 +59,7 @@ def reference(folder: Path, texts: Sequence[str], *, cls: bool = False, unit: bo
     return np.stack(rows)
 
 
-def some_texts(n: int, longest: int = 90) -> list[str]:
+def some_texts(n: int, longest: int = 310) -> list[str]:
     """Random texts of every length, cut ones and equal ones among them."""
     rng = np.random.default_rng(n)
     texts = [" ".join(rng.choice(list("abcdefghij"), rng.integers(0, longest))) for _ in range(n)]
@@ -137,11 +137,15 @@ def test_few_programs_are_compiled(folder: Path) -> None:
     before = program._cache_size()
     for n in (100, 150, 200):
         ours.encode(some_texts(n))
-    assert program._cache_size() - before <= len(encode.row_sizes(80))
+    assert program._cache_size() - before <= len(encode.row_sizes(300))
 
 
 def test_fingerprint_sees_what_embeddings_depend_on(folder: Path) -> None:
-    same = [encoder(folder), encoder(folder, batch_tokens=64), encoder(folder, pooling="mean", max_length=80)]
+    same = [
+        encoder(folder),
+        encoder(folder, batch_tokens=64),
+        encoder(folder, pooling="mean", max_length=300),
+    ]
     assert len({e.fingerprint for e in same}) == 1
     changes = [dict(pooling="cls"), dict(normalize="yes"), dict(max_length=9), dict(query_prefix="q")]
     others = [encoder(folder, **options) for options in [{}, dict(document_prefix="q"), *changes]]
@@ -149,8 +153,8 @@ def test_fingerprint_sees_what_embeddings_depend_on(folder: Path) -> None:
 
 
 def test_settings_that_do_not_fit(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="more than the 80 positions"):
-        encoder(folder, max_length=81)
+    with pytest.raises(UserError, match="more than the 300 positions"):
+        encoder(folder, max_length=301)
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     with pytest.raises(UserError, match="GGUF"):
         encoder(tmp_path / "model.gguf")

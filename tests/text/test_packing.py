@@ -37,11 +37,11 @@ def test_mixed_lengths_leave_little_empty() -> None:
 
 
 def test_row_sizes() -> None:
-    assert row_sizes(16) == [64]
-    assert row_sizes(64) == [64]
-    assert row_sizes(256) == [64, 128, 256]
-    assert row_sizes(300) == [64, 128, 256, 320]
-    assert row_sizes(512) == [64, 128, 256, 512]
+    assert row_sizes(16) == [128]
+    assert row_sizes(128) == [128]
+    assert row_sizes(256) == [128, 256]
+    assert row_sizes(300) == [128, 256, 384]
+    assert row_sizes(512) == [128, 256, 512]
 
 
 def test_rounding() -> None:
