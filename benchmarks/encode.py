@@ -61,7 +61,7 @@ def our_encoder(batch_tokens: int | None) -> Callable[[list[str]], object]:
 
 def peer_encoder() -> Callable[[list[str]], object]:
     import torch
-    from sentence_transformers import SentenceTransformer
+    from sentence_transformers import SentenceTransformer  # pyright: ignore[reportMissingImports]  # an extra
 
     from pbr_jax.models.pretrained import locate
 
