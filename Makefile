@@ -14,7 +14,7 @@ demo: $(VENV)/.demo
 	$(BIN)/pbr-jax report $(OUT) --format html --out $(OUT)/report.html
 
 test: $(VENV)/.test
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist worksteal
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
@@ -28,7 +28,7 @@ format: $(VENV)/.lint
 	$(BIN)/ruff format .
 	$(BIN)/nbstripout notebooks/*.ipynb
 
-bench: $(VENV)/.bench
+bench: $(VENV)/.test
 	$(BIN)/python benchmarks/encode.py
 	$(BIN)/python benchmarks/search.py
 
@@ -53,8 +53,4 @@ $(VENV)/.test: $(VENV)/.base pyproject.toml
 
 $(VENV)/.lint: $(VENV)/.test pyproject.toml
 	$(BIN)/python -m pip install --quiet -e '.[lint]'
-	touch $@
-
-$(VENV)/.bench: $(VENV)/.test pyproject.toml
-	$(BIN)/python -m pip install --quiet -e '.[bench]'
 	touch $@

@@ -20,8 +20,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-THREADS = 2
-
 
 def read_texts(path: Path) -> list[str]:
     """The texts of histories in a LaMP folder, or the lines of a file; empty ones are left out."""
@@ -45,11 +43,15 @@ def sample(path: Path, n: int) -> list[str]:
     return random.Random(0).sample(texts, n)
 
 
-def use_threads() -> None:
-    """Two cores and two threads for both, set before either library starts."""
+def use_threads(threads: int) -> None:
+    """As many cores and threads for both, set before either library starts."""
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:THREADS])
-    os.environ |= {"OMP_NUM_THREADS": str(THREADS), "TOKENIZERS_PARALLELISM": "true"}
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+    os.environ |= {
+        "OMP_NUM_THREADS": str(threads),
+        "RAYON_NUM_THREADS": str(threads),
+        "TOKENIZERS_PARALLELISM": "true",
+    }
 
 
 def our_encoder(batch_tokens: int | None) -> Callable[[list[str]], object]:
@@ -59,22 +61,22 @@ def our_encoder(batch_tokens: int | None) -> Callable[[list[str]], object]:
     return TextEncoder(Encoder(batch_tokens=batch_tokens)).encode
 
 
-def peer_encoder() -> Callable[[list[str]], object]:
+def peer_encoder(threads: int) -> Callable[[list[str]], object]:
     import torch
     from sentence_transformers import SentenceTransformer  # pyright: ignore[reportMissingImports]  # an extra
 
     from pbr_jax.models.pretrained import locate
 
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(threads)
     model = SentenceTransformer(str(locate("all-MiniLM-L6-v2")), device="cpu")
     return lambda texts: model.encode(texts, show_progress_bar=False)
 
 
-def speed(texts: list[str], repeats: int, batch_tokens: int | None) -> None:
+def speed(texts: list[str], repeats: int, batch_tokens: int | None, threads: int) -> None:
     """Median texts a second of both, and of the ratios of neighbouring runs."""
     import numpy as np
 
-    encoders = {"ours": our_encoder(batch_tokens), "sentence-transformers": peer_encoder()}
+    encoders = {"ours": our_encoder(batch_tokens), "sentence-transformers": peer_encoder(threads)}
     start = time.perf_counter()
     first = np.asarray(encoders["ours"](texts))
     print(f"ours, first run (compilation included): {len(texts) / (time.perf_counter() - start):.1f} texts/s")
@@ -133,17 +135,19 @@ def main() -> None:
     )
     parser.add_argument("--n", type=int, default=2000, help="how many texts")
     parser.add_argument("--repeats", type=int, default=3, help="how many pairs of runs")
+    parser.add_argument("--threads", type=int, default=2, help="cores and threads of each library")
     parser.add_argument("--batch-tokens", type=int, help="of config.Encoder; left out: its default")
     parser.add_argument("--memory", action="store_true", help="peak memory at n and 10 n instead of speed")
     parser.add_argument("--peak", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    use_threads()
+    use_threads(arguments.threads)
     if arguments.peak:
         peak(arguments.texts, arguments.n, arguments.peak)
     elif arguments.memory:
         memory(arguments)
     else:
-        speed(sample(arguments.texts, arguments.n), arguments.repeats, arguments.batch_tokens)
+        texts = sample(arguments.texts, arguments.n)
+        speed(texts, arguments.repeats, arguments.batch_tokens, arguments.threads)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-SMALLEST_ROW = (
-    128  # tokens; shorter rows save little attention, and leave more empty in each shape's last batch
-)
+SMALLEST_ROW = 128  # tokens; shorter rows save little attention and leave more of last batches empty
 PLACES = 4  # a row of L tokens holds at most L / PLACES texts
 
 

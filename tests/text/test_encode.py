@@ -167,6 +167,7 @@ def test_compilation_cache_is_filled(tmp_path: Path) -> None:
         "jax_persistent_cache_min_entry_size_bytes",
     )
     before = {name: getattr(jax.config, name) for name in names}
+    compilation_cache.reset_cache()  # another test may have opened one elsewhere
     try:
         encode.enable_compilation_cache(tmp_path / "xla")
         jax.jit(lambda x: x * 3 + 1)(np.arange(7.0)).block_until_ready()
