@@ -10,8 +10,8 @@ import itertools
 import json
 import os
 import shutil
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -66,7 +66,7 @@ class TextEncoder:
         self.bert_config = bert.BertConfig.from_json(self.folder)
         self.settings = _resolve(config, self.folder, self.bert_config.max_position_embeddings)
         self.tokenizer = load_tokenizer(self.folder, max_length=self.settings.max_length)
-        devices = list(devices or jax.local_devices())
+        devices = self._devices = list(devices or jax.local_devices())
         self.batch_tokens = config.batch_tokens or BATCH_TOKENS.get(devices[0].platform, 16384)
         mesh = jax.make_mesh((len(devices),), ("data",), axis_types=(AxisType.Auto,), devices=devices)
         self._rows = NamedSharding(mesh, PartitionSpec("data"))
@@ -126,17 +126,25 @@ class TextEncoder:
                 yield fill(rows[start : start + height], tokens, (height, size))
 
     def _run(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, np.ndarray]]:
-        """Each batch with its embeddings [rows places d]; the next one computes while one is fetched."""
-        forward = _forward(self.bert_config, self.settings.pooling, self.settings.normalize)
-        running: deque[tuple[Batch, jax.Array]] = deque()
-        for batch in batches:
+        """Each batch with its embeddings [rows places d], in order; `_lanes` of them compute at a time."""
+        alone = self._lanes > 1
+        forward = _forward(self.bert_config, self.settings.pooling, self.settings.normalize, alone)
+        params = self._params
+
+        def compute(batch: Batch) -> tuple[Batch, np.ndarray]:
             inputs = jax.device_put((batch.ids, batch.segments, batch.positions), self._rows)
-            running.append((batch, forward(self._params, *inputs)))
-            if len(running) > 1:
-                done, vectors = running.popleft()
-                yield done, np.asarray(vectors)
-        for done, vectors in running:
-            yield done, np.asarray(vectors)
+            return batch, np.asarray(forward(params, *inputs))
+
+        with ThreadPoolExecutor(self._lanes) as pool:
+            yield from pool.map(compute, batches)
+
+    @cached_property
+    def _lanes(self) -> int:
+        """Batches computed at a time: one a core on a CPU, where a core busy with a batch of its own gets
+        more done than cores that share every small operation of one batch (benchmarks/RESULTS.md)."""
+        if len(self._devices) > 1 or self._devices[0].platform != "cpu":
+            return 1
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
     @cached_property
     def _params(self) -> Params:
@@ -167,7 +175,7 @@ def _progress_bar(total: int, show: bool) -> Any:
 
 
 @lru_cache(maxsize=8)
-def _forward(config: bert.BertConfig, pooling: bert.Pooling, normalize: bool) -> Any:
+def _forward(config: bert.BertConfig, pooling: bert.Pooling, normalize: bool, one_core: bool = False) -> Any:
     model = bert.bert(config)
 
     def forward(params: Any, ids: jax.Array, segments: jax.Array, positions: jax.Array) -> jax.Array:
@@ -175,7 +183,7 @@ def _forward(config: bert.BertConfig, pooling: bert.Pooling, normalize: bool) ->
         places = max(1, ids.shape[1] // PLACES)
         return bert.pool(states, segments, positions, places, pooling=pooling, normalize=normalize)
 
-    return jax.jit(forward)
+    return jax.jit(forward, compiler_options={"xla_cpu_multi_thread_eigen": False} if one_core else None)
 
 
 @runtime_checkable
