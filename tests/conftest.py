@@ -7,11 +7,17 @@ from pathlib import Path
 
 import jax
 import pytest
+from hypothesis import settings
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_default_matmul_precision", "highest")
+
+# A slow machine is no fault, and CI tries the same cases every time.
+settings.register_profile("default", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci" if "CI" in os.environ else "default")
 
 DATA = Path(os.environ.get("PBR_JAX_DATA", Path(__file__).parents[2] / "shared" / "data"))
 

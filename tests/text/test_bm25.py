@@ -37,6 +37,8 @@ def okapi(texts, query, k1=1.5, b=0.75, epsilon=0.25):
         score = 0.0
         for word in query.split():
             f = document.count(word)
+            if f == 0:  # nothing, also where the quotient is 0/0: an empty document and b = 1
+                continue
             score += floored.get(word, 0.0) * f * (k1 + 1) / (f + k1 * (1 - b + b * len(document) / average))
         scores.append(score)
     return scores
