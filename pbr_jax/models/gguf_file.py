@@ -146,7 +146,7 @@ def _dequantise(path: Path, entry: "ReaderTensor") -> np.ndarray:
 
     try:
         return np.asarray(dequantize(entry.data, entry.tensor_type), np.float32)
-    except (NotImplementedError, *_DAMAGE) as error:
+    except (NotImplementedError, *_DAMAGE) as error:  # the first: a type that `gguf` itself cannot expand
         raise UserError(
             f"{path}: tensor {entry.name} of type {entry.tensor_type.name} cannot be expanded "
             f"({one_line(error)}); use a file in F32, F16, BF16, Q8_0, Q4_0, Q4_1 or a K type"
