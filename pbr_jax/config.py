@@ -60,15 +60,32 @@ class Encoder:
 class LLM:
     """The frozen language model that answers."""
 
-    model: str = "SmolLM2-135M-Instruct"  # the embedded default, a local folder, or a GGUF file
-    backend: Literal["jax"] = "jax"  # in-process
+    model: str = "SmolLM2-135M-Instruct"  # the embedded default, a local folder or GGUF file; http: its name there
+    backend: Literal["jax", "http"] = "jax"  # in this process, or a server that speaks OpenAI's protocol
     dtype: Literal["float32", "bfloat16"] = "float32"  # of weights and activations
     batch_size: int = 32  # prompts decoded together
     context: int | None = None  # longest prompt plus answer, in tokens; None: as the model says
+    tensor_parallel: int = 1  # devices that share the weights of every layer
+    offline: bool = False  # answers come from the cache only; one that is not there is an error
+    url: str = ""  # http: where the server's API starts, such as http://127.0.0.1:8000/v1
+    tokenizer: str = ""  # http: the served model's tokenizer, a folder or GGUF file; "": counts are estimates
+    log_probs: Literal["none", "vllm", "echo", "sglang"] = "none"  # http: how the server gives a prompt's
+    key_variable: str = "OPENAI_API_KEY"  # http: the environment variable that holds the key, if it is set
+    concurrency: int = 8  # http: requests under way at once
+    timeout: float = 120.0  # http: seconds for one request
+    retries: int = 6  # http: how often a request that failed for a passing reason is sent again
 
     def __post_init__(self) -> None:
         _at_least("llm.batch_size", self.batch_size, 1)
         _at_least("llm.context", self.context, 2)
+        _at_least("llm.tensor_parallel", self.tensor_parallel, 1)
+        _at_least("llm.concurrency", self.concurrency, 1)
+        _at_least("llm.timeout", self.timeout, 0.001)
+        _at_least("llm.retries", self.retries, 0)
+        if self.backend == "http" and not self.url.startswith(("http://", "https://")):
+            raise UserError(
+                f"llm.url is {self.url!r}, want the address of the server's API, such as http://127.0.0.1:8000/v1"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,11 +155,13 @@ class Generate:
     max_new_tokens: int | None = None  # None: as the task says
     temperature: float = 0.0  # 0: greedy
     top_p: float = 1.0  # nucleus of the sampled distribution
+    num_beams: int = 1  # more than 1: beam search, not sampled
 
     def __post_init__(self) -> None:
         _at_least("generate.max_new_tokens", self.max_new_tokens, 1)
         _at_least("generate.temperature", self.temperature, 0)
         _between("generate.top_p", self.top_p, 0, 1)
+        _at_least("generate.num_beams", self.num_beams, 1)
 
 
 @dataclass(frozen=True, kw_only=True)

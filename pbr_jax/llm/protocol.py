@@ -7,7 +7,10 @@ Prompt = str | Sequence[dict[str, str]]
 """Plain text, continued as it stands; or chat messages (`role`, `content`), put through the template."""
 
 OnBatch = Callable[[Sequence[int], Sequence[str]], None]
-"""Told the positions and texts of a finished batch, so that the caller can keep them."""
+"""Told the positions and texts that are finished, as soon as they are, so that the caller can keep them."""
+
+OnScores = Callable[[Sequence[int], Sequence["Score"]], None]
+"""The same for scores."""
 
 
 class Score(NamedTuple):
@@ -38,33 +41,42 @@ class LLM(Protocol):
         max_new_tokens: int,
         temperature: float = 0.0,
         top_p: float = 1.0,
+        num_beams: int = 1,
         seed: int = 0,
         done: Mapping[int, str] | None = None,
         on_batch: OnBatch | None = None,
     ) -> list[str]:
         """One continuation for each prompt, without stop tokens and special tokens.
 
-        Which prompts are computed together depends on the whole list only. So a call that was
-        interrupted and is repeated with the texts it had finished in `done` (position -> text) computes
-        the remaining batches as before and returns the same texts, bit for bit. Sampling is seeded by
-        `seed` and the prompt's position in the list.
+        A call that was interrupted and is repeated with the texts it had finished in `done` (position ->
+        text) returns the same texts as one that was not. Sampling is seeded by `seed`, the prompt and the
+        number of equal prompts before it in the list: not by the rest of the list, nor by batches.
 
         Args:
           prompts: what to continue.
           max_new_tokens: the most tokens a continuation has.
           temperature: divides the logits; 0 takes the most probable token.
           top_p: samples from the most probable tokens that together reach this mass.
+          num_beams: more than 1 searches with so many beams and returns the best; not with a temperature.
           seed: of the sampling.
           done: texts of an earlier, interrupted call with the same arguments.
-          on_batch: called after every finished batch.
+          on_batch: called whenever texts are finished.
         """
         ...
 
-    def score(self, prompts: Sequence[Prompt], targets: Sequence[str]) -> list[Score]:
+    def score(
+        self,
+        prompts: Sequence[Prompt],
+        targets: Sequence[str],
+        *,
+        done: Mapping[int, Score] | None = None,
+        on_batch: OnScores | None = None,
+    ) -> list[Score]:
         """log p(target | prompt) for each pair. Prompt and target are tokenised apart, then joined.
 
         So the target's tokens do not depend on the prompt, and the sum is exact for that boundary; a
-        target that should begin with a space must be given with it. No end token is added.
+        target that should begin with a space must be given with it. No end token is added. `done` and
+        `on_batch` are as in `generate`.
         """
         ...
 
