@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt
 
 from pbr_jax import config as schema
 from pbr_jax.llm import chat
-from pbr_jax.llm.protocol import OnBatch, Prompt, Score
+from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Score
 from pbr_jax.models import causal_lm, pretrained
 from pbr_jax.types import Params, UserError
 
@@ -90,6 +90,7 @@ class JaxLLM:
         max_new_tokens: int,
         temperature: float = 0.0,
         top_p: float = 1.0,
+        num_beams: int = 1,
         seed: int = 0,
         done: Mapping[int, str] | None = None,
         on_batch: OnBatch | None = None,
@@ -130,7 +131,14 @@ class JaxLLM:
         )  # fmt: skip
         return [self._codec.decode(row) for row in np.asarray(tokens)[: len(rows)].tolist()]
 
-    def score(self, prompts: Sequence[Prompt], targets: Sequence[str]) -> list[Score]:
+    def score(
+        self,
+        prompts: Sequence[Prompt],
+        targets: Sequence[str],
+        *,
+        done: Mapping[int, Score] | None = None,
+        on_batch: OnScores | None = None,
+    ) -> list[Score]:
         """log p(target | prompt); see `protocol.LLM.score`. Logits exist at target positions only."""
         if len(prompts) != len(targets):
             raise ValueError(f"{len(prompts)} prompts for {len(targets)} targets; one target each is needed")
@@ -269,18 +277,20 @@ def _generate(
     def body(state: _State) -> _State:
         last = jax.lax.dynamic_slice_in_dim(state.tokens, state.step - 1, 1, axis=1)
         positions = (lengths + state.step - 1)[:, None]
-        output = apply(params, last, positions, jnp.ones_like(last, bool), state.past)
+        output = apply(params, last, positions, state.past)
         chosen = choose(causal_lm.logits(params, output.hidden[:, 0]), step=state.step)
         tokens = jax.lax.dynamic_update_slice_in_dim(state.tokens, chosen[:, None], state.step, axis=1)
-        past = _append(state.past, output, width + state.step - 1)
+        past = _append(state.past, output, width + state.step - 1, positions[:, 0])
         return _State(state.step + 1, tokens, state.finished | jnp.isin(chosen, stops), past)
 
-    output = apply(params, ids, jnp.broadcast_to(jnp.arange(width), ids.shape), mask)
+    places = jnp.where(mask, jnp.arange(width)[None, :], -1)
+    output = apply(params, ids, places)
     hidden = output.hidden[jnp.arange(rows), jnp.maximum(lengths - 1, 0)]
     chosen = choose(causal_lm.logits(params, hidden), step=jnp.int32(0))
     slots = ((0, 0), (0, 0), (0, 0), (0, n - 1), (0, 0))
     past = causal_lm.Past(
-        jnp.pad(output.keys, slots), jnp.pad(output.values, slots), jnp.pad(mask, ((0, 0), (0, n - 1)))
+        jnp.pad(output.keys, slots), jnp.pad(output.values, slots),
+        jnp.pad(places, ((0, 0), (0, n - 1)), constant_values=-1),
     )
     tokens = jnp.zeros((rows, n), jnp.int32).at[:, 0].set(chosen)
     finished = jnp.isin(chosen, stops) | (lengths == 0)
@@ -290,13 +300,15 @@ def _generate(
     return state.tokens
 
 
-def _append(past: causal_lm.Past, output: causal_lm.Output, slot: Int[Array, ""]) -> causal_lm.Past:
+def _append(
+    past: causal_lm.Past, output: causal_lm.Output, slot: Int[Array, ""], place: Int[Array, "b"]
+) -> causal_lm.Past:
     """One token's keys and values written into a slot of every row and layer."""
     start = (0, 0, 0, slot, 0)
     return causal_lm.Past(
         jax.lax.dynamic_update_slice(past.keys, output.keys, start),
         jax.lax.dynamic_update_slice(past.values, output.values, start),
-        past.mask.at[:, slot].set(True),
+        past.positions.at[:, slot].set(place),
     )
 
 
@@ -338,7 +350,7 @@ def _score(
 ) -> Float[Array, "b"]:
     """Sum of log-probabilities of each row's targets; the first is predicted at position `starts`."""
     width, (rows, n) = ids.shape[1], targets.shape
-    hidden = apply(params, ids, jnp.broadcast_to(jnp.arange(width), ids.shape), mask).hidden
+    hidden = apply(params, ids, jnp.where(mask, jnp.arange(width)[None, :], -1)).hidden
     places = jnp.minimum(starts[:, None] + jnp.arange(n)[None, :], width - 1)
     hidden = jnp.take_along_axis(hidden, places[:, :, None], axis=1)
 

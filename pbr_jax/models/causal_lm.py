@@ -27,11 +27,11 @@ QUERY_BLOCK = 512  # tokens that attend at once: scores are [.., QUERY_BLOCK, t]
 
 
 class Past(NamedTuple):
-    """Keys and values of earlier tokens, in `s` slots. A slot that `mask` hides is never attended to."""
+    """Keys and values of earlier tokens, in `s` slots; a slot whose position is negative is never attended to."""
 
     keys: Float[Array, "l b k s h"]
     values: Float[Array, "l b k s h"]
-    mask: Bool[Array, "b s"]
+    positions: Int[Array, "b s"]
 
 
 class Output(NamedTuple):
@@ -45,11 +45,13 @@ class Output(NamedTuple):
 def causal_lm(config: CausalLMConfig, dtype: Any = jnp.float32) -> Model:
     """A Llama-family model, `Model(init, apply)`, with weights and activations in `dtype`.
 
-    `apply(params, ids, positions, mask, past=None) -> Output`:
+    `apply(params, ids, positions, past=None, *, tokens=None) -> Output`:
 
-    - `ids: Int["b t"]`, `positions: Int["b t"]` (place of each token in its own text, from 0),
-      `mask: Bool["b t"]`, True for real tokens. Padding may stand anywhere; outputs there mean nothing.
-    - A token attends to the unmasked slots of `past` and to the unmasked tokens up to itself.
+    - `ids: Int["b t"]`; `positions: Int["b t"]`, the place of each token in its own text, from 0, and
+      negative for padding, which may stand anywhere; outputs there mean nothing.
+    - A token attends to the tokens of its row, in `past` and given, whose position is not after its own.
+    - `tokens` (static): at least as many as there are real tokens in the batch. All but attention is then
+      computed for so many tokens, not for b t: rows of unlike length cost what they hold.
     - Attention scores, norms and softmax are computed in float32 whatever `dtype` is.
 
     Parameters: `embedding [v d]`, `layers/...` stacked on axis 0, `norm [d]`, and `head [v d]` unless tied.
@@ -61,17 +63,17 @@ def causal_lm(config: CausalLMConfig, dtype: Any = jnp.float32) -> Model:
 
     def init(key: Array) -> Params:
         ids = jnp.zeros((1, 1), jnp.int32)
-        variables = module.init(key, ids, ids, jnp.ones((1, 1), bool), None)
-        return dict(variables["params"])
+        return dict(module.init(key, ids, ids, None, None)["params"])
 
     def apply(
         params: Params,
         ids: Int[Array, "b t"],
         positions: Int[Array, "b t"],
-        mask: Bool[Array, "b t"],
         past: Past | None = None,
+        *,
+        tokens: int | None = None,
     ) -> Output:
-        return module.apply({"params": params}, ids, positions, mask, past)  # pyright: ignore[reportReturnType]
+        return module.apply({"params": params}, ids, positions, past, tokens)  # pyright: ignore[reportReturnType]
 
     return Model(init, apply)
 
@@ -88,11 +90,7 @@ class _Decoder(nn.Module):
 
     @nn.compact
     def __call__(
-        self,
-        ids: Int[Array, "b t"],
-        positions: Int[Array, "b t"],
-        mask: Bool[Array, "b t"],
-        past: Past | None,
+        self, ids: Int[Array, "b t"], positions: Int[Array, "b t"], past: Past | None, tokens: int | None
     ) -> Output:
         config = self.config
         shape = (config.vocab_size, config.width)
@@ -101,7 +99,8 @@ class _Decoder(nn.Module):
             self.param("head", nn.initializers.normal(0.02), shape, self.dtype)
         if past is None:
             past = _no_past(config, ids.shape[0], self.dtype)
-        rotation = _rotation(config, positions)
+        layout = _layout(positions, tokens)
+        rotation = _rotation(config, layout.pack(positions))
         layers = nn.scan(
             _Layer,
             variable_axes={"params": 0},
@@ -109,13 +108,42 @@ class _Decoder(nn.Module):
             in_axes=(0, 0, nn.broadcast, nn.broadcast, nn.broadcast),  # pyright: ignore[reportArgumentType]
             length=config.num_layers,
         )(config, self.dtype, name="layers")
-        hidden, (keys, values) = layers(embedding[ids], past.keys, past.values, past.mask, mask, rotation)
-        return Output(_RMSNorm(config.norm_epsilon, self.dtype, name="norm")(hidden), keys, values)
+        x = embedding[layout.pack(ids)]
+        x, (keys, values) = layers(x, past.keys, past.values, past.positions, layout, rotation)
+        x = _RMSNorm(config.norm_epsilon, self.dtype, name="norm")(x)
+        return Output(layout.spread(x), keys, values)
 
 
 def _no_past(config: CausalLMConfig, batch: int, dtype: Any) -> Past:
     empty = jnp.zeros((config.num_layers, batch, config.num_kv_heads, 0, config.head_width), dtype)
-    return Past(empty, empty, jnp.zeros((batch, 0), bool))
+    return Past(empty, empty, jnp.zeros((batch, 0), jnp.int32))
+
+
+class _Layout(NamedTuple):
+    """Where tokens lie: in rows, [b t], for attention, and one after another, [n], for everything else."""
+
+    positions: Int[Array, "b t"]
+    rows: Int[Array, "n"] | None  # of each packed token: its place in the b t; None: all of them in order
+    packed: Int[Array, "b t"] | None  # of each place in the rows: its packed token
+
+    def pack(self, x: Array) -> Array:
+        """[b t ...] -> [n ...]."""
+        flat = x.reshape(-1, *x.shape[2:])
+        return flat if self.rows is None else jnp.take(flat, self.rows, axis=0, mode="clip")
+
+    def spread(self, x: Array) -> Array:
+        """[n ...] -> [b t ...]; places of padding get some token's values."""
+        if self.packed is None:
+            return x.reshape(*self.positions.shape, *x.shape[1:])
+        return jnp.take(x, self.packed, axis=0, mode="clip")
+
+
+def _layout(positions: Int[Array, "b t"], tokens: int | None) -> _Layout:
+    if tokens is None or tokens >= positions.size:
+        return _Layout(positions, None, None)
+    real = positions.reshape(-1) >= 0
+    (rows,) = jnp.nonzero(real, size=tokens, fill_value=0)
+    return _Layout(positions, rows, (jnp.cumsum(real) - 1).reshape(positions.shape))
 
 
 class _Layer(nn.Module):
@@ -127,29 +155,32 @@ class _Layer(nn.Module):
     @nn.compact
     def __call__(
         self,
-        x: Float[Array, "b t d"],
+        x: Float[Array, "n d"],
         past_keys: Float[Array, "b k s h"],
         past_values: Float[Array, "b k s h"],
-        past_mask: Bool[Array, "b s"],
-        mask: Bool[Array, "b t"],
-        rotation: tuple[Float[Array, "b t 1 h"], Float[Array, "b t 1 h"]],
-    ) -> tuple[Float[Array, "b t d"], tuple[Float[Array, "b k t h"], Float[Array, "b k t h"]]]:
+        past_positions: Int[Array, "b s"],
+        layout: _Layout,
+        rotation: tuple[Float[Array, "n 1 h"], Float[Array, "n 1 h"]],
+    ) -> tuple[Float[Array, "n d"], tuple[Float[Array, "b k t h"], Float[Array, "b k t h"]]]:
         c = self.config
         y = _RMSNorm(c.norm_epsilon, self.dtype, name="attention_norm")(x)
-        query = self._project("query", c.num_heads * c.head_width, c.qkv_bias, y)
-        key = self._project("key", c.num_kv_heads * c.head_width, c.qkv_bias, y)
-        value = self._project("value", c.num_kv_heads * c.head_width, c.qkv_bias, y)
-        query = _rotate(query.reshape(*y.shape[:2], c.num_heads, c.head_width), rotation)
-        key = _rotate(key.reshape(*y.shape[:2], c.num_kv_heads, c.head_width), rotation)
+        query = _rotate(self._heads("query", c.num_heads, y), rotation)
+        key = _rotate(self._heads("key", c.num_kv_heads, y), rotation)
+        value = self._heads("value", c.num_kv_heads, y)
         # Heads before tokens: the layout that attention multiplies and that a cache is kept in.
-        key, value = key.swapaxes(1, 2), value.reshape(key.shape).swapaxes(1, 2)
-        attended = _attend(query, key, value, mask, past_keys, past_values, past_mask)
-        x = x + self._project("output", c.width, c.output_bias, attended)
+        key, value = layout.spread(key).swapaxes(1, 2), layout.spread(value).swapaxes(1, 2)
+        past = past_keys, past_values, past_positions
+        attended = _attend(layout.spread(query), key, value, layout.positions, *past)
+        x = x + self._project("output", c.width, c.output_bias, layout.pack(attended))
         y = _RMSNorm(c.norm_epsilon, self.dtype, name="mlp_norm")(x)
         gate = self._project("gate", c.mlp_width, c.mlp_bias, y)
         up = self._project("up", c.mlp_width, c.mlp_bias, y)
         x = x + self._project("down", c.width, c.mlp_bias, nn.silu(gate) * up)
         return x, (key, value)
+
+    def _heads(self, name: str, heads: int, x: Float[Array, "n d"]) -> Float[Array, "n a h"]:
+        c = self.config
+        return self._project(name, heads * c.head_width, c.qkv_bias, x).reshape(-1, heads, c.head_width)
 
     def _project(self, name: str, width: int, bias: bool, x: Array) -> Array:
         return nn.Dense(width, use_bias=bias, dtype=self.dtype, param_dtype=self.dtype, name=name)(x)
@@ -160,29 +191,29 @@ class _RMSNorm(nn.Module):
     dtype: Any
 
     @nn.compact
-    def __call__(self, x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
+    def __call__(self, x: Float[Array, "n d"]) -> Float[Array, "n d"]:
         scale = self.param("scale", nn.initializers.ones, (x.shape[-1],), self.dtype)
         wide = x.astype(jnp.float32)
         wide = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + self.epsilon)
-        return scale[None, None, :] * wide.astype(self.dtype)
+        return scale[None, :] * wide.astype(self.dtype)
 
 
 def _rotation(
-    config: CausalLMConfig, positions: Int[Array, "b t"]
-) -> tuple[Float[Array, "b t 1 h"], Float[Array, "b t 1 h"]]:
+    config: CausalLMConfig, positions: Int[Array, "n"]
+) -> tuple[Float[Array, "n 1 h"], Float[Array, "n 1 h"]]:
     """Cosine and sine of position times frequency, for both halves of a head."""
     half = config.head_width // 2
     frequency = config.rope_theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
     if config.rope_divisors:
         frequency = frequency / jnp.array(config.rope_divisors, jnp.float32)
-    angle = positions[:, :, None].astype(jnp.float32) * frequency[None, None, :]
-    angle = jnp.concatenate([angle, angle], axis=-1)[:, :, None, :]
+    angle = positions[:, None].astype(jnp.float32) * frequency[None, :]
+    angle = jnp.concatenate([angle, angle], axis=-1)[:, None, :]
     return jnp.cos(angle), jnp.sin(angle)
 
 
 def _rotate(
-    x: Float[Array, "b t n h"], rotation: tuple[Float[Array, "b t 1 h"], Float[Array, "b t 1 h"]]
-) -> Float[Array, "b t n h"]:
+    x: Float[Array, "n a h"], rotation: tuple[Float[Array, "n 1 h"], Float[Array, "n 1 h"]]
+) -> Float[Array, "n a h"]:
     """Turns the pairs (i, i + h/2) of each head: the half-split layout of Hugging Face weights."""
     cosine, sine = rotation
     first, second = jnp.split(x, 2, axis=-1)
@@ -190,47 +221,45 @@ def _rotate(
 
 
 def _attend(
-    query: Float[Array, "b t n h"],
+    query: Float[Array, "b t a h"],
     key: Float[Array, "b k t h"],
     value: Float[Array, "b k t h"],
-    mask: Bool[Array, "b t"],
+    positions: Int[Array, "b t"],
     past_keys: Float[Array, "b k s h"],
     past_values: Float[Array, "b k s h"],
-    past_mask: Bool[Array, "b s"],
+    past_positions: Int[Array, "b s"],
 ) -> Float[Array, "b t d"]:
-    """Softmax attention of every token over the past and over the tokens up to itself, by blocks of queries.
+    """Softmax attention of every token over the past and the tokens of its row, by blocks of queries.
 
     The new tokens are not written into the past's slots first: the past is only read, so the layer
     scan moves none of it.
     """
-    b, t, n, h = query.shape
-    k = key.shape[1]
-    order = jnp.arange(t)
+    b, t, a, h = query.shape
+    k, s = key.shape[1], past_keys.shape[2]
+    places = jnp.concatenate([past_positions, positions], axis=1)[:, None, :]  # of keys
     # Scores come out as [b k g r s] without moving them: the largest arrays of the layer.
-    query = query.reshape(b, t, k, n // k, h).transpose(0, 2, 3, 1, 4) / math.sqrt(h)
+    query = query.reshape(b, t, k, a // k, h).transpose(0, 2, 3, 1, 4) / math.sqrt(h)
 
     def block(rows: tuple[Array, Array]) -> Array:
-        some, place = rows  # [b k g r h], [r]
-        earlier = jnp.broadcast_to(past_mask[:, None, :], (b, len(place), past_mask.shape[1]))
-        visible = mask[:, None, :] & (order[None, None, :] <= place[None, :, None])
-        visible = jnp.concatenate([earlier, visible], axis=-1)
+        some, own = rows  # [b k g r h], [b r]
+        visible = (places >= 0) & (places <= own[:, :, None])
         scores = jnp.concatenate([_scores(some, past_keys), _scores(some, key)], axis=-1)
         # A finite fill: a row that sees nothing (padding) averages everything instead of making NaN.
         scores = jnp.where(visible[:, None, None], scores, jnp.finfo(jnp.float32).min)
         weights = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
-        s = past_keys.shape[2]
         mixed = _mix(weights[..., :s], past_values) + _mix(weights[..., s:], value)
         return mixed.astype(value.dtype)
 
     if t <= QUERY_BLOCK:
-        mixed = block((query, order))
+        mixed = block((query, positions))
     else:
         padding = -t % QUERY_BLOCK
         query = jnp.pad(query, ((0, 0), (0, 0), (0, 0), (0, padding), (0, 0)))
+        own = jnp.pad(positions, ((0, 0), (0, padding)), constant_values=-1)
         blocks = jnp.moveaxis(query.reshape(*query.shape[:3], -1, QUERY_BLOCK, h), 3, 0)
-        mixed = jax.lax.map(block, (blocks, jnp.arange(t + padding).reshape(-1, QUERY_BLOCK)))
+        mixed = jax.lax.map(block, (blocks, own.reshape(b, -1, QUERY_BLOCK).swapaxes(0, 1)))
         mixed = jnp.moveaxis(mixed, 0, 3).reshape(*query.shape)[:, :, :, :t]
-    return mixed.transpose(0, 3, 1, 2, 4).reshape(b, t, n * h)
+    return mixed.transpose(0, 3, 1, 2, 4).reshape(b, t, a * h)
 
 
 def _scores(query: Float[Array, "b k g r h"], keys: Float[Array, "b k s h"]) -> Float[Array, "b k g r s"]:

@@ -58,10 +58,9 @@ def tokens(rows: int, width: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, BASE["vocab_size"], (rows, width), dtype=np.int32)
 
 
-def forward(model, params, ids, mask=None, past=None, start=0):
+def forward(model, params, ids, past=None, start=0):
     positions = jnp.broadcast_to(jnp.arange(start, start + ids.shape[1]), ids.shape)
-    mask = jnp.ones(ids.shape, bool) if mask is None else mask
-    return compiled(model.apply)(params, jnp.asarray(ids), positions, jnp.asarray(mask), past)
+    return compiled(model.apply)(params, jnp.asarray(ids), positions, past)
 
 
 @functools.cache
@@ -129,7 +128,7 @@ def test_past_equals_whole_forward(tiny):
             if past is not None:
                 keys = jnp.concatenate([past.keys, keys], axis=3)
                 values = jnp.concatenate([past.values, values], axis=3)
-            past = Past(keys, values, jnp.ones((2, end), bool))
+            past = Past(keys, values, jnp.broadcast_to(jnp.arange(end), (2, end)))
         np.testing.assert_allclose(jnp.concatenate(pieces, axis=1), whole.hidden, atol=1e-5)
 
 
@@ -137,12 +136,12 @@ def test_hidden_slots_of_the_past_change_nothing(tiny):
     _, model, params, _ = tiny
     ids = tokens(1, 8)
     first = forward(model, params, ids[:, :5])
-    past = Past(first.keys, first.values, jnp.ones((1, 5), bool))
+    past = Past(first.keys, first.values, jnp.arange(5)[None])
     noise = 7.0 * jnp.ones_like(first.keys[:, :, :, :3])
     padded = Past(
         jnp.concatenate([first.keys, noise], axis=3),
         jnp.concatenate([first.values, noise], axis=3),
-        jnp.array([[True] * 5 + [False] * 3]),
+        jnp.array([[0, 1, 2, 3, 4, -1, -1, -1]]),
     )
     wanted = forward(model, params, ids[:, 5:], past=past, start=5).hidden
     np.testing.assert_allclose(
@@ -157,12 +156,34 @@ def test_padding_changes_nothing(tiny, side):
     wanted = forward(model, params, ids).hidden
     before, after = (room, 0) if side == "left" else (0, room)
     wide = np.pad(ids, ((0, 0), (before, after)), constant_values=5)
-    mask = np.pad(np.ones(ids.shape, bool), ((0, 0), (before, after)))
-    positions = np.maximum(np.cumsum(mask, axis=1) - 1, 0)
+    places = np.broadcast_to(np.arange(7), ids.shape)
+    positions = np.pad(places, ((0, 0), (before, after)), constant_values=-1)
     apply = compiled(model.apply)
-    found = apply(params, jnp.asarray(wide), jnp.asarray(positions), jnp.asarray(mask)).hidden
+    found = apply(params, jnp.asarray(wide), jnp.asarray(positions)).hidden
     np.testing.assert_allclose(found[:, before : before + 7], wanted, atol=1e-5)
     assert jnp.isfinite(found).all()
+
+
+@pytest.mark.parametrize("tokens_given", [17, 20, 1000])
+def test_packed_tokens_equal_padded_rows(tiny, tokens_given):
+    """Rows of 7, 0, 9 and 1 tokens, padded at both ends and in the middle, after a past of unlike lengths."""
+    _, model, params, _ = tiny
+    generator = np.random.default_rng(1)
+    first = forward(model, params, tokens(4, 5))
+    held = np.array([[0, 1, 2, 3, 4], [0, 1, -1, -1, -1], [-1] * 5, [0, 1, 2, -1, -1]])
+    past = Past(first.keys, first.values, jnp.asarray(held))
+    positions = np.full((4, 12), -1)
+    for row, count in enumerate((7, 0, 9, 1)):
+        places = np.sort(generator.choice(12, count, replace=False))
+        positions[row, places] = np.arange(count) + (held[row] >= 0).sum()
+    inputs = jnp.asarray(tokens(4, 12, seed=2)), jnp.asarray(positions), past
+    apply = jax.jit(model.apply, static_argnames="tokens")
+    wanted, found = apply(params, *inputs), apply(params, *inputs, tokens=tokens_given)
+    real = positions >= 0
+    np.testing.assert_allclose(found.hidden[real], wanted.hidden[real], atol=1e-5)
+    for ours, theirs in ((found.keys, wanted.keys), (found.values, wanted.values)):
+        ours, theirs = (np.moveaxis(np.asarray(x), (1, 3), (0, 1))[real] for x in (ours, theirs))
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
 def test_blocks_of_queries_equal_one_block(tiny, monkeypatch):
