@@ -1,4 +1,4 @@
-"""The command line: run, sweep, report, ask, data.
+"""The command line: run, sweep, report, ask, data, cache.
 
 Whatever the user can mend ends with one line on stderr and exit code 2, never with a traceback.
 """
@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import dataclasses
 import errno
+import functools
 import io
 import re
 import sys
@@ -22,6 +23,7 @@ from pbr_jax.artefacts import write_text
 from pbr_jax.config import Benchmark, Config, ConfigFile
 from pbr_jax.data import synthetic
 from pbr_jax.eval.report import report
+from pbr_jax.llm import cache
 from pbr_jax.run import ask, run
 from pbr_jax.sweep import command, sweep, trials
 from pbr_jax.types import UserError
@@ -91,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     ask.set_defaults(function=_ask)
 
     _add_data_commands(commands.add_parser("data", help="check or make data"))
+    _add_cache_commands(commands.add_parser("cache", help="carry language models' answers elsewhere"))
     return parser
 
 
@@ -106,6 +109,18 @@ def _add_data_commands(parser: argparse.ArgumentParser) -> None:
     synthetic.add_argument("--seed", type=int, default=0)
     synthetic.add_argument("--users", type=int, default=60)
     synthetic.set_defaults(function=_synthetic)
+
+
+def _add_cache_commands(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Answers of language models are kept, prompts are not, and nothing is asked twice."
+    commands = parser.add_subparsers(required=True, metavar="ACTION")
+    export = commands.add_parser("export", help="write all answers to a JSONL file")
+    export.add_argument("file", type=Path, metavar="FILE")
+    export.set_defaults(function=_export)
+
+    merge = commands.add_parser("import", help="add the answers of an export, all or none")
+    merge.add_argument("file", type=Path, metavar="FILE")
+    merge.set_defaults(function=_import)
 
 
 def _run(options: argparse.Namespace, rest: list[str]) -> int:
@@ -180,6 +195,20 @@ def _synthetic(options: argparse.Namespace, rest: list[str]) -> int:
     return 0
 
 
+def _export(options: argparse.Namespace, rest: list[str]) -> int:
+    _nothing_left(rest)
+    count = cache.Answers(cache.location()).export(options.file)
+    print(f"{count} answers in {options.file}")
+    return 0
+
+
+def _import(options: argparse.Namespace, rest: list[str]) -> int:
+    _nothing_left(rest)
+    merged = cache.Answers(cache.location()).merge(options.file)
+    print(f"{merged.added} answers added, {merged.known} were there, {merged.conflicts} differed: ours kept")
+    return 0
+
+
 def _config(options: argparse.Namespace, rest: list[str]) -> tuple[ConfigFile, Config]:
     """The config file, and its config with the command line's overrides."""
     program = f"pbr-jax {'sweep' if 'index' in options else 'run'} CONFIG.py --out DIR"
@@ -205,16 +234,30 @@ def _parsed(arguments: list[str], default: Config, program: str) -> Config:
     for flag in (a.split("=")[0] for a in arguments if a.startswith("--")):
         if flag not in ("--help", "-h") and flag[2:].replace("-", "_") not in known:
             raise config_module.unknown(flag[2:], default)
+    arguments = _spelled_out(arguments, default)
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):
-            return tyro.cli(Config, args=arguments, default=default, prog=program)
+            return tyro.cli(
+                Config, args=arguments, default=default, prog=program, config=[tyro.conf.FlagConversionOff]
+            )
     except SystemExit as error:
         if error.code in (0, None):
             raise
         words = " ".join(re.sub(r"\x1b\[[0-9;]*m|[─│╭╮╰╯]", " ", printed.getvalue()).split())
         words = re.sub(r"^(Value error|Invalid choice)|(Argument helptext|For full helptext).*", "", words)
         raise UserError(words.strip() or "the command line could not be read") from error
+
+
+def _spelled_out(arguments: list[str], default: Config) -> list[str]:
+    """A switch may stand alone: `--llm.offline` is `--llm.offline True`."""
+    names = config_module.names(default)
+    switches = [n for n in names if isinstance(functools.reduce(getattr, n.split("."), default), bool)]
+    words = []
+    for word, following in zip(arguments, [*arguments[1:], ""]):
+        alone = word.removeprefix("--") in switches and following not in ("True", "False")
+        words += [word, "True"] if alone else [word]
+    return words
 
 
 def _nothing_left(rest: list[str]) -> None:

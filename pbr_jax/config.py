@@ -60,7 +60,9 @@ class Encoder:
 class LLM:
     """The frozen language model that answers."""
 
-    model: str = "SmolLM2-135M-Instruct"  # the embedded default, a local folder or GGUF file; http: its name there
+    model: str = (
+        "SmolLM2-135M-Instruct"  # the embedded default, a local folder or GGUF file; http: its name there
+    )
     backend: Literal["jax", "http"] = "jax"  # in this process, or a server that speaks OpenAI's protocol
     dtype: Literal["float32", "bfloat16"] = "float32"  # of weights and activations
     batch_size: int = 32  # prompts decoded together
@@ -162,6 +164,11 @@ class Generate:
         _at_least("generate.temperature", self.temperature, 0)
         _between("generate.top_p", self.top_p, 0, 1)
         _at_least("generate.num_beams", self.num_beams, 1)
+        if self.num_beams > 1 and self.temperature > 0:
+            raise UserError(
+                f"generate.num_beams is {self.num_beams} and generate.temperature {self.temperature}; "
+                "beam search does not sample: set one of them back"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

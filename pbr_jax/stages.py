@@ -9,7 +9,6 @@ inputs, the version of its code. Asking for the last makes the ones before it, o
 import dataclasses
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import islice
@@ -21,7 +20,6 @@ from tqdm import tqdm
 
 import pbr_jax.llm
 from pbr_jax.artefacts import Artefact, Log, cache_folder, obtain, write_text
-from pbr_jax.config import LLM as LLMConfig
 from pbr_jax.config import Benchmark, Config, Encoder, digest, to_dict
 from pbr_jax.data import files, read, synthetic, task
 from pbr_jax.index import store
@@ -33,7 +31,7 @@ from pbr_jax.text.encode import TextEncoder
 from pbr_jax.types import Candidate
 
 # Raise a stage's number whenever its code changes what it writes.
-VERSIONS = {"data": 1, "embed": 1, "rank": 1, "generate": 1}
+VERSIONS = {"data": 1, "embed": 1, "rank": 1, "generate": 2}
 RANKING_DEPTH = 10  # retrieval benchmarks report recall and ndcg down to here, whatever retrieve.k is
 _CHUNK = 1024  # examples ranked at a time
 
@@ -168,19 +166,18 @@ class Stages:
 
     @cached_property
     def llm(self) -> LLM | None:
-        return _llm(self.config.llm) if self.generates else None
+        return pbr_jax.llm.load(self.config.llm) if self.generates else None
 
     @cached_property
     def generate(self) -> Artefact:
-        """The last two slots: the model's raw answer to every example, kept batch by batch."""
+        """The last two slots: the model's raw answer to every example."""
         llm = self.llm
         if llm is None:
             raise ValueError("this run generates nothing")
 
         def make(folder: Path) -> None:
             prompts = self._prompts()
-            texts = self._answers(prompts, folder / "answers.jsonl")
-            records = zip(texts, map(llm.num_tokens, prompts), strict=True)
+            records = zip(self._answers(prompts), map(llm.num_tokens, prompts), strict=True)
             lines = [line({"text": text, "prompt_tokens": tokens}) for text, tokens in records]
             write_text(folder / "generations.jsonl", "".join(lines))
 
@@ -195,22 +192,17 @@ class Stages:
         }
         return self._obtain("generate", key, make)
 
-    def _answers(self, prompts: Sequence[Messages], journal_path: Path) -> list[str]:
-        """Raw answers; finished batches are journalled, and found there by the next attempt."""
+    def _answers(self, prompts: Sequence[Messages]) -> list[str]:
+        """Raw answers. Each is in the cache once it is finished, where the next attempt finds it."""
         generate = self.pipeline.generate
         if generate is None:
             raise ValueError("this run generates nothing")
-        with _Journal(journal_path) as journal:
-            done = dict(journal.values)
-            bar = tqdm(desc="answers", total=len(prompts), initial=len(done), disable=None, leave=False)
+        with tqdm(desc="answers", total=len(prompts), disable=None, leave=False) as bar:
 
             def on_batch(positions: Sequence[int], texts: Sequence[str]) -> None:
-                journal.add(positions, texts)
                 bar.update(len(positions))
 
-            texts = generate(prompts, done=done, on_batch=on_batch)
-            bar.close()
-        return texts
+            return generate(prompts, on_batch=on_batch)
 
     def _prompts(self) -> list[Messages]:
         """The prompt of every example, in order."""
@@ -224,34 +216,6 @@ class Stages:
         """Raw text and prompt length of every example, in order."""
         with (self.generate.path / "generations.jsonl").open(encoding="utf-8") as file:
             yield from map(json.loads, file)
-
-
-class _Journal:
-    """Answers by position, appended batch by batch; survives being killed at any byte."""
-
-    def __init__(self, path: Path) -> None:
-        self.values: dict[int, str] = {}
-        whole = 0
-        for entry in path.read_bytes().splitlines(keepends=True) if path.exists() else []:
-            if not entry.endswith(b"\n"):
-                break  # the batch that was being written when the process died
-            record = json.loads(entry)
-            self.values.update(zip(record["positions"], record["texts"], strict=True))
-            whole += len(entry)
-        self._file = path.open("ab")
-        self._file.truncate(whole)
-
-    def __enter__(self) -> "_Journal":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def add(self, positions: Sequence[int], texts: Sequence[str]) -> None:
-        record = {"positions": [int(p) for p in positions], "texts": list(texts)}
-        self._file.write(line(record).encode())
-        self._file.flush()
-        os.fsync(self._file.fileno())
 
 
 def line(record: Mapping[str, Any]) -> str:
@@ -279,11 +243,6 @@ def _file_hash(path: Path) -> str:
 def _encoder(config: Encoder) -> TextEncoder:
     """Sweeps share the loaded weights."""
     return TextEncoder(config)
-
-
-@lru_cache(maxsize=1)
-def _llm(config: LLMConfig) -> LLM:
-    return pbr_jax.llm.load(config)
 
 
 @lru_cache(maxsize=1)

@@ -5,6 +5,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+# Test workers share the cores, and torch's threads spin while they wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import jax
 import pytest
 from hypothesis import settings

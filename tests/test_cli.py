@@ -9,7 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pbr_jax.cli import main
+from pbr_jax.artefacts import cache_folder
+from pbr_jax.cli import _parsed, main
+from pbr_jax.config import Config, override
+from pbr_jax.llm.cache import Answers
 
 ROOT = Path(__file__).parents[1]
 DENSE, BM25, ZERO = (str(ROOT / "configs" / f"{name}.py") for name in ("dense", "bm25", "zero_shot"))
@@ -175,6 +178,19 @@ def truncated_gguf(case: Case) -> None:
     case.flags = ["--llm.model", str(case.tmp / "model.gguf")]
 
 
+def offline_without_answers(case: Case) -> None:
+    case.flags = ["--llm.offline"]
+
+
+def foreign_cache(case: Case) -> None:
+    (case.tmp / "cache").mkdir()
+    (case.tmp / "cache" / "llm.sqlite").write_text("the answers of another program, kept for later")
+
+
+def sampled_beams(case: Case) -> None:
+    case.flags = ["--generate.num-beams", "2", "--generate.temperature", "0.7"]
+
+
 def broken_config(case: Case) -> None:
     path = case.tmp / "broken.py"
     path.write_text("def get_config():\n    return 1 / 0\n")
@@ -207,6 +223,9 @@ BAD = {
     pickled_weights: ["safetensors"],
     misshapen_weights: ["embeddings.word_embeddings.weight", "(8, 5)", "(8, 4)"],
     truncated_gguf: ["model.gguf"],
+    offline_without_answers: ["2 of 2 answers", "llm.sqlite", "cache import"],
+    foreign_cache: ["llm.sqlite", "move it away"],
+    sampled_beams: ["generate.num_beams is 2", "generate.temperature is 0.7"],
     broken_config: ["broken.py", "line 2", "ZeroDivisionError"],
 }
 
@@ -256,6 +275,10 @@ def test_a_full_disk_is_one_clear_line(case: Case, kilobytes: int):
         (["ask", "--run", "nowhere", "--user", "u", "q"], ["nowhere", "not the folder of a finished run"]),
         (["data", "validate", "--benchmark.name", "lamp_7", "--benchmark.root", "nowhere"], ["nowhere"]),
         (["data", "validate", "--benchmark.name", "lamp_7"], ["--benchmark.root"]),
+        (["cache"], ["ACTION"]),
+        (["cache", "import"], ["FILE"]),
+        (["cache", "import", "nowhere.jsonl"], ["cannot read nowhere.jsonl"]),
+        (["cache", "export", "x.jsonl"], ["there is no cache of answers at", "PBR_JAX_CACHE"]),
     ],
 )
 def test_a_wrong_command_is_one_clear_line(
@@ -265,6 +288,35 @@ def test_a_wrong_command_is_one_clear_line(
     error = capfd.readouterr().err
     assert error.count("\n") == 1
     assert all(word in error for word in words)
+
+
+def test_a_cache_is_exported_and_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    file, keys = tmp_path / "answers.jsonl", [f"{i:064x}" for i in range(3)]
+    Answers(cache_folder() / "llm.sqlite").add("text", dict.fromkeys(keys, "an answer"))
+    assert main(["cache", "export", str(file)]) == 0
+    assert capfd.readouterr().out == f"3 answers in {file}\n"
+    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "elsewhere"))
+    Answers(cache_folder() / "llm.sqlite").add("text", {keys[0]: "another answer"})
+    assert main(["cache", "import", str(file)]) == 0
+    assert capfd.readouterr().out == "2 answers added, 0 were there, 1 differed: ours kept\n"
+    with file.open("a") as stream:
+        stream.write("{}\n")
+    assert main(["cache", "import", str(file)]) == 2
+    assert "line 4" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--llm.offline"], ["--llm.offline", "True"], ["--llm.offline=True"]])
+def test_a_switch_is_set_alone_or_with_a_value(words: list[str]):
+    assert _parsed([*words, "--seed", "3"], Config(), "pbr-jax") == override(
+        Config(), {"llm.offline": True, "seed": 3}
+    )
+
+
+def test_a_switch_is_unset_with_a_value():
+    on = override(Config(), {"llm.offline": True})
+    assert _parsed(["--llm.offline", "False"], on, "pbr-jax") == Config()
 
 
 def test_help_of_a_run_lists_every_field(capfd: pytest.CaptureFixture[str]):

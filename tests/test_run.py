@@ -2,17 +2,22 @@
 
 import json
 import os
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pbr_jax import Config, ask, run
 from pbr_jax.artefacts import cache_folder
 from pbr_jax.config import override
+from pbr_jax.llm.jax_backend import JaxLLM
 from pbr_jax.stages import Stages
 from pbr_jax.types import UserError
 
@@ -76,15 +81,37 @@ def test_a_run_writes_what_the_design_promises(tweets: Path, tmp_path: Path):
 
 def test_the_same_run_again_does_no_work_and_a_new_folder_only_evaluates(tweets: Path, tmp_path: Path):
     first = run(config(tweets), tmp_path / "out")
-    times = {p: p.stat().st_mtime_ns for p in (tmp_path / "out").iterdir()}
+    times = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()}
     again = run(config(tweets), tmp_path / "out")
     assert again.values == first.values
-    assert times == {p: p.stat().st_mtime_ns for p in (tmp_path / "out").iterdir()}
+    assert times == {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()}
     other = run(config(tweets), tmp_path / "other")
     assert other.predictions() == first.predictions()
     log = (tmp_path / "other" / "log.jsonl").read_text()
     assert '"made"' not in log
     assert log.count('"found"') == 4
+
+
+def refuse(self: Any, *_: Any, **__: Any) -> None:
+    raise AssertionError("the language model was called")
+
+
+def test_answers_outlive_their_artefacts_and_are_not_asked_for_again(
+    tweets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A stage that is made anew finds every answer in the cache; a new question is one call."""
+    first = run(config(tweets), tmp_path / "out")
+    with monkeypatch.context() as patch:
+        patch.setattr(JaxLLM, "generate", refuse)
+        shutil.rmtree(cache_folder() / "generate")
+        again = run(config(tweets), tmp_path / "again")
+        assert again.predictions() == first.predictions()
+        assert run(config(tweets, **{"generate.top_p": 0.5}), tmp_path / "p").metrics == first.metrics
+        with pytest.raises(UserError, match=r"5 of 5 answers are not in .*llm\.sqlite"):
+            run(config(tweets, **{"generate.max_new_tokens": 5, "llm.offline": True}), tmp_path / "offline")
+        with pytest.raises(AssertionError, match="was called"):
+            run(config(tweets, **{"generate.max_new_tokens": 5}), tmp_path / "longer")
+    assert run(config(tweets, **{"llm.offline": True}), tmp_path / "offline").metrics == first.metrics
 
 
 def test_changed_data_or_config_is_computed_anew(tweets: Path, tmp_path: Path, write_tweets):
@@ -95,6 +122,16 @@ def test_changed_data_or_config_is_computed_anew(tweets: Path, tmp_path: Path, w
     changed = run(config(tweets, **{"generate.method": "none", "retrieve.k": 3}), tmp_path / "out")
     assert [len(r["documents"]) for r in changed.predictions()] == [3, 2, 1, 1, 3]
     assert changed.values["fingerprint"]["data"] != first.values["fingerprint"]["data"]
+
+
+def answers(cache: Path) -> int:
+    """How many are in the cache; a writer may be at work."""
+    if not (cache / "llm.sqlite").is_file():
+        return 0
+    with closing(sqlite3.connect(cache / "llm.sqlite")) as connection:
+        if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            return 0
+        return connection.execute("SELECT count(*) FROM answers").fetchone()[0]
 
 
 @pytest.mark.slow
@@ -117,19 +154,17 @@ def test_kill_9_during_generation_and_rerun_gives_the_same_predictions(write_twe
         return subprocess.Popen([*command, str(tmp_path / f"{cache}-out")], env=environment)
 
     killed = start("killed")
-    journals: list[Path] = []
     deadline = time.monotonic() + 300
     while killed.poll() is None and time.monotonic() < deadline:
-        journals = list((tmp_path / "killed" / "generate").glob("*.partial/answers.jsonl"))
-        if journals and journals[0].read_bytes().count(b"\n") >= 3:
+        if answers(tmp_path / "killed") >= 6:
             killed.send_signal(signal.SIGKILL)
             break
         time.sleep(0.01)
     assert killed.wait() == -signal.SIGKILL
     assert not (tmp_path / "killed-out" / "results.json").exists()
-    with journals[0].open("ab") as file:
-        file.write(b'{"positions": [1, 2], "te')  # as if killed in the middle of a line
+    assert 6 <= answers(tmp_path / "killed") < 24
     assert start("killed").wait() == 0
+    assert answers(tmp_path / "killed") == 24
     assert start("whole").wait() == 0
     predictions = [
         (tmp_path / f"{name}-out" / "predictions.jsonl").read_bytes() for name in ("killed", "whole")

@@ -1,17 +1,51 @@
-"""The frozen language model: one protocol, `LLM`, and its backends."""
+"""The frozen language model: one protocol, `LLM`, its backends, and the cache around each of them."""
+
+import functools
+from pathlib import Path
 
 from pbr_jax import config as schema
+from pbr_jax.llm import cache
 from pbr_jax.llm.protocol import LLM, Prompt, Score
 
 __all__ = ["LLM", "Prompt", "Score", "load"]
 
 
-def load(config: schema.LLM) -> LLM:
-    """The language model that a config names, cached per config; weights are read at first use.
+def load(config: schema.LLM) -> cache.Cached:
+    """The language model that a config names, behind the cache of answers; the same object for the same
+    config. Weights are read at the first answer that is not in the cache.
 
     Raises:
       UserError: no such model, or one that is not supported.
     """
+    return _load(config, cache.location())
+
+
+@functools.lru_cache(maxsize=4)
+def _load(config: schema.LLM, file: Path) -> cache.Cached:
+    return cache.Cached(_backend(config), file, config.offline)
+
+
+def _backend(config: schema.LLM) -> LLM:
+    from pbr_jax.models import pretrained
+
+    if config.backend == "http":
+        from pbr_jax.llm import http_backend
+
+        return http_backend.load(config)
+    if _is_t5(pretrained.locate(config.model)):
+        from pbr_jax.llm import t5_backend
+
+        return t5_backend.load(config)
     from pbr_jax.llm import jax_backend
 
     return jax_backend.load(config)
+
+
+def _is_t5(path: Path) -> bool:
+    """Whether a model is an encoder-decoder of the T5 family; GGUF files are not."""
+    from pbr_jax.models import pretrained
+
+    if not path.is_dir():
+        return False
+    config = pretrained.read_json(path / "config.json")
+    return isinstance(config, dict) and config.get("model_type") == "t5"

@@ -5,6 +5,7 @@ programs that come with a model, so they run in a sandbox, with the same functio
 gives them.
 """
 
+import contextlib
 import functools
 import json
 import re
@@ -111,22 +112,42 @@ class Codec:
 def render(template: str, messages: Sequence[Mapping[str, str]], *, source: str = "", **specials: str) -> str:
     """A chat template applied to messages, with the answer's turn opened.
 
+    Models that can think before they answer (Qwen3) are asked not to. Where a template refuses a system
+    message (Gemma, older Mistrals), it is put in front of the first user's, with a blank line between.
+
     Raises:
       UserError: the template is malformed or refuses the messages (roles that do not alternate).
     """
     import jinja2
 
     messages = [dict(message) for message in messages]
-    try:
+
+    def write(messages: Sequence[Mapping[str, str]]) -> str:
         return _compile(template).render(
-            messages=messages, tools=None, documents=None, add_generation_prompt=True, **specials
+            messages=messages,
+            tools=None,
+            documents=None,
+            add_generation_prompt=True,
+            enable_thinking=False,
+            **specials,
         )
+
+    try:
+        return write(messages)
     except jinja2.TemplateError as error:
         roles = [message.get("role") for message in messages]
+        if roles[:2] == ["system", "user"]:
+            with contextlib.suppress(jinja2.TemplateError):
+                return write(_without_system(messages))
         raise UserError(
             f"{source}: the chat template cannot write messages with roles {roles}: "
             f"{pretrained.one_line(error)}; change the roles, or give the prompt as plain text"
         ) from error
+
+
+def _without_system(messages: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
+    system, user, *rest = messages
+    return [{"role": "user", "content": f"{system['content']}\n\n{user['content']}"}, *rest]
 
 
 @functools.lru_cache(maxsize=16)

@@ -1,65 +1,57 @@
-"""A decoder-only language model of the Llama family, in JAX.
+"""A decoder-only language model, in JAX: Llama and the families that followed it.
 
-Covers Llama 2 and 3, SmolLM, TinyLlama, Mistral and Qwen2 in Hugging Face format, and GGUF files of the
-`llama` architecture: rotary positions, grouped-query attention, RMS norms, a gated MLP, and tied or
-untied embeddings. Layers are stacked and scanned, so compile time does not grow with depth.
+Covers Llama 2 and 3 (SmolLM, TinyLlama), Mistral, Qwen2 and Qwen3, Phi-3 and Phi-4-mini, Gemma 2 and 3 in
+Hugging Face format and as GGUF: rotary positions, grouped-query attention, RMS norms, a gated MLP, and what
+`CausalLMConfig` names besides; what a model does not have costs nothing. Layers are stacked and scanned, so
+compile time does not grow with depth; where layers differ, a flag of each is scanned with its weights.
 
 The model never keeps a cache of its own: `apply` takes the keys and values of earlier tokens (`Past`) and
 returns those of the tokens it was given. It returns hidden states, not logits; `logits` multiplies out
 the vocabulary where it is wanted, for one position per row when generating.
 """
 
-import math
+import functools
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import linen as nn
-from jaxtyping import Array, Bool, Float, Int
+import numpy as np
+from jaxtyping import Array, Float, Int
 
-from pbr_jax.models import gguf_file, pretrained
+from pbr_jax.models import gguf_file, pretrained, sharding
 from pbr_jax.models.causal_lm_config import CausalLMConfig
+from pbr_jax.models.causal_lm_layers import Decoder, Output, Past, capped
 from pbr_jax.models.pretrained import Rule
 from pbr_jax.types import Model, Params
 
-QUERY_BLOCK = 512  # tokens that attend at once: scores are [.., QUERY_BLOCK, t], never [.., t, t]
-
-
-class Past(NamedTuple):
-    """Keys and values of earlier tokens, in `s` slots; a slot whose position is negative is never attended to."""
-
-    keys: Float[Array, "l b k s h"]
-    values: Float[Array, "l b k s h"]
-    positions: Int[Array, "b s"]
-
-
-class Output(NamedTuple):
-    """Normed hidden states of the given tokens, and their keys (rotated) and values in every layer."""
-
-    hidden: Float[Array, "b t d"]
-    keys: Float[Array, "l b k t h"]
-    values: Float[Array, "l b k t h"]
-
 
 def causal_lm(config: CausalLMConfig, dtype: Any = jnp.float32) -> Model:
-    """A Llama-family model, `Model(init, apply)`, with weights and activations in `dtype`.
+    """A decoder-only model, `Model(init, apply)`, with weights and activations in `dtype`.
 
     `apply(params, ids, positions, past=None, *, tokens=None) -> Output`:
 
     - `ids: Int["b t"]`; `positions: Int["b t"]`, the place of each token in its own text, from 0, and
       negative for padding, which may stand anywhere; outputs there mean nothing.
     - A token attends to the tokens of its row, in `past` and given, whose position is not after its own.
+      The past may come in parts, such as one that a loop changes and one that it does not.
     - `tokens` (static): at least as many as there are real tokens in the batch. All but attention is then
       computed for so many tokens, not for b t: rows of unlike length cost what they hold.
     - Attention scores, norms and softmax are computed in float32 whatever `dtype` is.
+    - LongRoPE (Phi): a row takes the long factors when its largest given position is past the original
+      context, else the short ones, as transformers does for a batch of one row. Keys in `past` keep the
+      factors they were made with, so a row that grows past that length should be read again from its start.
 
     Parameters: `embedding [v d]`, `layers/...` stacked on axis 0, `norm [d]`, and `head [v d]` unless tied.
 
-    References: Touvron et al., LLaMA, https://arxiv.org/abs/2302.13971, 2023; Su et al., RoFormer,
-    https://arxiv.org/abs/2104.09864, 2021; Ainslie et al., GQA, https://arxiv.org/abs/2305.13245, 2023.
+    References: Touvron et al., LLaMA, https://arxiv.org/abs/2302.13971, 2023; Ainslie et al., GQA,
+    https://arxiv.org/abs/2305.13245, 2023; Jiang et al., Mistral 7B (windows),
+    https://arxiv.org/abs/2310.06825, 2023; Gemma 2, https://arxiv.org/abs/2408.00118, 2024; Gemma 3,
+    https://arxiv.org/abs/2503.19786, 2025; Qwen3 (norms of queries and keys),
+    https://arxiv.org/abs/2505.09388, 2025; Phi-4-mini, https://arxiv.org/abs/2503.01743, 2025.
     """
-    module = _Decoder(config, jnp.dtype(dtype))
+    module = Decoder(config, jnp.dtype(dtype))
 
     def init(key: Array) -> Params:
         ids = jnp.zeros((1, 1), jnp.int32)
@@ -69,7 +61,7 @@ def causal_lm(config: CausalLMConfig, dtype: Any = jnp.float32) -> Model:
         params: Params,
         ids: Int[Array, "b t"],
         positions: Int[Array, "b t"],
-        past: Past | None = None,
+        past: Past | tuple[Past, ...] | None = None,
         *,
         tokens: int | None = None,
     ) -> Output:
@@ -78,199 +70,21 @@ def causal_lm(config: CausalLMConfig, dtype: Any = jnp.float32) -> Model:
     return Model(init, apply)
 
 
-def logits(params: Params, hidden: Float[Array, "*batch d"]) -> Float[Array, "*batch v"]:
-    """Next-token logits, float32. Give it only the positions that are needed: v is tens of thousands."""
-    head = params["head"] if "head" in params else params["embedding"]
-    return jnp.einsum("...d,vd->...v", hidden, head, preferred_element_type=jnp.float32)
+def logits(
+    params: Params, hidden: Float[Array, "*batch d"], cap: float | None = None
+) -> Float[Array, "*batch v"]:
+    """Next-token logits, float32. Give it only the positions that are needed: v is tens of thousands.
 
-
-class _Decoder(nn.Module):
-    config: CausalLMConfig
-    dtype: Any
-
-    @nn.compact
-    def __call__(
-        self, ids: Int[Array, "b t"], positions: Int[Array, "b t"], past: Past | None, tokens: int | None
-    ) -> Output:
-        config = self.config
-        shape = (config.vocab_size, config.width)
-        embedding = self.param("embedding", nn.initializers.normal(0.02), shape, self.dtype)
-        if not config.tied:
-            self.param("head", nn.initializers.normal(0.02), shape, self.dtype)
-        if past is None:
-            past = _no_past(config, ids.shape[0], self.dtype)
-        layout = _layout(positions, tokens)
-        rotation = _rotation(config, layout.pack(positions))
-        layers = nn.scan(
-            _Layer,
-            variable_axes={"params": 0},
-            split_rngs={"params": True},
-            in_axes=(0, 0, nn.broadcast, nn.broadcast, nn.broadcast),  # pyright: ignore[reportArgumentType]
-            length=config.num_layers,
-        )(config, self.dtype, name="layers")
-        x = embedding[layout.pack(ids)]
-        x, (keys, values) = layers(x, past.keys, past.values, past.positions, layout, rotation)
-        x = _RMSNorm(config.norm_epsilon, self.dtype, name="norm")(x)
-        return Output(layout.spread(x), keys, values)
-
-
-def _no_past(config: CausalLMConfig, batch: int, dtype: Any) -> Past:
-    empty = jnp.zeros((config.num_layers, batch, config.num_kv_heads, 0, config.head_width), dtype)
-    return Past(empty, empty, jnp.zeros((batch, 0), jnp.int32))
-
-
-class _Layout(NamedTuple):
-    """Where tokens lie: in rows, [b t], for attention, and one after another, [n], for everything else."""
-
-    positions: Int[Array, "b t"]
-    rows: Int[Array, "n"] | None  # of each packed token: its place in the b t; None: all of them in order
-    packed: Int[Array, "b t"] | None  # of each place in the rows: its packed token
-
-    def pack(self, x: Array) -> Array:
-        """[b t ...] -> [n ...]."""
-        flat = x.reshape(-1, *x.shape[2:])
-        return flat if self.rows is None else jnp.take(flat, self.rows, axis=0, mode="clip")
-
-    def spread(self, x: Array) -> Array:
-        """[n ...] -> [b t ...]; places of padding get some token's values."""
-        if self.packed is None:
-            return x.reshape(*self.positions.shape, *x.shape[1:])
-        return jnp.take(x, self.packed, axis=0, mode="clip")
-
-
-def _layout(positions: Int[Array, "b t"], tokens: int | None) -> _Layout:
-    if tokens is None or tokens >= positions.size:
-        return _Layout(positions, None, None)
-    real = positions.reshape(-1) >= 0
-    (rows,) = jnp.nonzero(real, size=tokens, fill_value=0)
-    return _Layout(positions, rows, (jnp.cumsum(real) - 1).reshape(positions.shape))
-
-
-class _Layer(nn.Module):
-    """Attention and MLP, each after a norm and added to the stream. One step of the scan."""
-
-    config: CausalLMConfig
-    dtype: Any
-
-    @nn.compact
-    def __call__(
-        self,
-        x: Float[Array, "n d"],
-        past_keys: Float[Array, "b k s h"],
-        past_values: Float[Array, "b k s h"],
-        past_positions: Int[Array, "b s"],
-        layout: _Layout,
-        rotation: tuple[Float[Array, "n 1 h"], Float[Array, "n 1 h"]],
-    ) -> tuple[Float[Array, "n d"], tuple[Float[Array, "b k t h"], Float[Array, "b k t h"]]]:
-        c = self.config
-        y = _RMSNorm(c.norm_epsilon, self.dtype, name="attention_norm")(x)
-        query = _rotate(self._heads("query", c.num_heads, y), rotation)
-        key = _rotate(self._heads("key", c.num_kv_heads, y), rotation)
-        value = self._heads("value", c.num_kv_heads, y)
-        # Heads before tokens: the layout that attention multiplies and that a cache is kept in.
-        key, value = layout.spread(key).swapaxes(1, 2), layout.spread(value).swapaxes(1, 2)
-        past = past_keys, past_values, past_positions
-        attended = _attend(layout.spread(query), key, value, layout.positions, *past)
-        x = x + self._project("output", c.width, c.output_bias, layout.pack(attended))
-        y = _RMSNorm(c.norm_epsilon, self.dtype, name="mlp_norm")(x)
-        gate = self._project("gate", c.mlp_width, c.mlp_bias, y)
-        up = self._project("up", c.mlp_width, c.mlp_bias, y)
-        x = x + self._project("down", c.width, c.mlp_bias, nn.silu(gate) * up)
-        return x, (key, value)
-
-    def _heads(self, name: str, heads: int, x: Float[Array, "n d"]) -> Float[Array, "n a h"]:
-        c = self.config
-        return self._project(name, heads * c.head_width, c.qkv_bias, x).reshape(-1, heads, c.head_width)
-
-    def _project(self, name: str, width: int, bias: bool, x: Array) -> Array:
-        return nn.Dense(width, use_bias=bias, dtype=self.dtype, param_dtype=self.dtype, name=name)(x)
-
-
-class _RMSNorm(nn.Module):
-    epsilon: float
-    dtype: Any
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "n d"]) -> Float[Array, "n d"]:
-        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],), self.dtype)
-        wide = x.astype(jnp.float32)
-        wide = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + self.epsilon)
-        return scale[None, :] * wide.astype(self.dtype)
-
-
-def _rotation(
-    config: CausalLMConfig, positions: Int[Array, "n"]
-) -> tuple[Float[Array, "n 1 h"], Float[Array, "n 1 h"]]:
-    """Cosine and sine of position times frequency, for both halves of a head."""
-    half = config.head_width // 2
-    frequency = config.rope_theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
-    if config.rope_divisors:
-        frequency = frequency / jnp.array(config.rope_divisors, jnp.float32)
-    angle = positions[:, None].astype(jnp.float32) * frequency[None, :]
-    angle = jnp.concatenate([angle, angle], axis=-1)[:, None, :]
-    return jnp.cos(angle), jnp.sin(angle)
-
-
-def _rotate(
-    x: Float[Array, "n a h"], rotation: tuple[Float[Array, "n 1 h"], Float[Array, "n 1 h"]]
-) -> Float[Array, "n a h"]:
-    """Turns the pairs (i, i + h/2) of each head: the half-split layout of Hugging Face weights."""
-    cosine, sine = rotation
-    first, second = jnp.split(x, 2, axis=-1)
-    return (x * cosine + jnp.concatenate([-second, first], axis=-1) * sine).astype(x.dtype)
-
-
-def _attend(
-    query: Float[Array, "b t a h"],
-    key: Float[Array, "b k t h"],
-    value: Float[Array, "b k t h"],
-    positions: Int[Array, "b t"],
-    past_keys: Float[Array, "b k s h"],
-    past_values: Float[Array, "b k s h"],
-    past_positions: Int[Array, "b s"],
-) -> Float[Array, "b t d"]:
-    """Softmax attention of every token over the past and the tokens of its row, by blocks of queries.
-
-    The new tokens are not written into the past's slots first: the past is only read, so the layer
-    scan moves none of it.
+    `cap` is the config's `logit_cap`: logits are squashed into (-cap, cap).
     """
-    b, t, a, h = query.shape
-    k, s = key.shape[1], past_keys.shape[2]
-    places = jnp.concatenate([past_positions, positions], axis=1)[:, None, :]  # of keys
-    # Scores come out as [b k g r s] without moving them: the largest arrays of the layer.
-    query = query.reshape(b, t, k, a // k, h).transpose(0, 2, 3, 1, 4) / math.sqrt(h)
-
-    def block(rows: tuple[Array, Array]) -> Array:
-        some, own = rows  # [b k g r h], [b r]
-        visible = (places >= 0) & (places <= own[:, :, None])
-        scores = jnp.concatenate([_scores(some, past_keys), _scores(some, key)], axis=-1)
-        # A finite fill: a row that sees nothing (padding) averages everything instead of making NaN.
-        scores = jnp.where(visible[:, None, None], scores, jnp.finfo(jnp.float32).min)
-        weights = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
-        mixed = _mix(weights[..., :s], past_values) + _mix(weights[..., s:], value)
-        return mixed.astype(value.dtype)
-
-    if t <= QUERY_BLOCK:
-        mixed = block((query, positions))
-    else:
-        padding = -t % QUERY_BLOCK
-        query = jnp.pad(query, ((0, 0), (0, 0), (0, 0), (0, padding), (0, 0)))
-        own = jnp.pad(positions, ((0, 0), (0, padding)), constant_values=-1)
-        blocks = jnp.moveaxis(query.reshape(*query.shape[:3], -1, QUERY_BLOCK, h), 3, 0)
-        mixed = jax.lax.map(block, (blocks, own.reshape(b, -1, QUERY_BLOCK).swapaxes(0, 1)))
-        mixed = jnp.moveaxis(mixed, 0, 3).reshape(*query.shape)[:, :, :, :t]
-    return mixed.transpose(0, 3, 1, 2, 4).reshape(b, t, a * h)
+    head = params["head"] if "head" in params else params["embedding"]
+    return capped(jnp.einsum("...d,vd->...v", hidden, head, preferred_element_type=jnp.float32), cap)
 
 
-def _scores(query: Float[Array, "b k g r h"], keys: Float[Array, "b k s h"]) -> Float[Array, "b k g r s"]:
-    return jnp.einsum("bkgrh,bksh->bkgrs", query, keys, preferred_element_type=jnp.float32)
-
-
-def _mix(weights: Float[Array, "b k g r s"], values: Float[Array, "b k s h"]) -> Float[Array, "b k g r h"]:
-    return jnp.einsum("bkgrs,bksh->bkgrh", weights, values, preferred_element_type=jnp.float32)
-
-
-_LAYER = r"model\.layers\.(?P<layer>\d+)\."
+_ROOT = (
+    r"(?:language_model\.)?model\.(?:language_model\.)?"  # the longer ones: inside a model that sees images
+)
+_LAYER = _ROOT + r"layers\.(?P<layer>\d+)\."
 _PROJECTIONS = {
     r"self_attn\.q_proj": "query",
     r"self_attn\.k_proj": "key",
@@ -280,38 +94,94 @@ _PROJECTIONS = {
     r"mlp\.up_proj": "up",
     r"mlp\.down_proj": "down",
 }
+_HEAD = r"(?:language_model\.)?lm_head\.weight"
 RULES: dict[str, Rule] = {
-    r"model\.embed_tokens\.weight": Rule("embedding"),
-    r"model\.norm\.weight": Rule("norm/scale"),
-    r"lm_head\.weight": Rule("head"),
+    _ROOT + r"embed_tokens\.weight": Rule("embedding"),
+    _ROOT + r"norm\.weight": Rule("norm/scale"),
+    _HEAD: Rule("head"),
     _LAYER + r"input_layernorm\.weight": Rule("layers/attention_norm/scale"),
     _LAYER + r"post_attention_layernorm\.weight": Rule("layers/mlp_norm/scale"),
+    _LAYER + r"self_attn\.q_norm\.weight": Rule("layers/query_norm/scale"),
+    _LAYER + r"self_attn\.k_norm\.weight": Rule("layers/key_norm/scale"),
     **{
         _LAYER + name + r"\.weight": Rule(f"layers/{to}/kernel", pretrained.transpose)
         for name, to in _PROJECTIONS.items()
     },
     **{_LAYER + name + r"\.bias": Rule(f"layers/{to}/bias") for name, to in _PROJECTIONS.items()},
 }
-"""Hugging Face names of the Llama family, and where they go."""
+"""Hugging Face names, and where they go."""
+
+_POST_NORM_RULES = {  # with norms after attention and MLP, one name means another norm
+    _LAYER + r"post_attention_layernorm\.weight": Rule("layers/attention_post_norm/scale"),
+    _LAYER + r"pre_feedforward_layernorm\.weight": Rule("layers/mlp_norm/scale"),
+    _LAYER + r"post_feedforward_layernorm\.weight": Rule("layers/mlp_post_norm/scale"),
+}
+_IGNORED = [
+    r".*\.rotary_emb\.inv_freq",  # a buffer
+    r"(?:model\.)?(?:vision_tower|multi_modal_projector)\..*",  # images are not read
+]
+
+SHARDING: dict[str, tuple[str | None, ...]] = {
+    r"embedding|head": ("model", None),
+    r"layers/(query|key|value|gate|up)/kernel": (None, None, "model"),
+    r"layers/(query|key|value|gate|up)/bias": (None, "model"),
+    r"layers/(output|down)/kernel": (None, "model", None),
+}
+"""Path of a parameter -> mesh axis of each of its axes: heads, MLP and vocabulary are divided, norms copied.
+
+Each pair of projections then needs one sum over devices: Shoeybi et al., Megatron-LM,
+https://arxiv.org/abs/1909.08053, 2019.
+"""
 
 
-def load(path: Path, dtype: Any = jnp.float32) -> tuple[Model, Params, CausalLMConfig]:
-    """The model of a Hugging Face folder or GGUF file, its weights in `dtype` on the default device.
+def load(path: Path, dtype: Any = jnp.float32, devices: int = 1) -> tuple[Model, Params, CausalLMConfig]:
+    """The model of a Hugging Face folder or GGUF file, its weights in `dtype`.
+
+    With one device, weights lie on the default one. With more, on the first `devices` of them, divided by
+    `SHARDING`; keys and values are copied where there are too few heads of them to divide. Parameters go to
+    devices one by one, so neither the host nor a device ever holds more than its share and one parameter.
 
     Raises:
-      UserError: an architecture, tensor type or file that is not supported, named.
+      UserError: an architecture, tensor type or file that is not supported, named; too few devices.
     """
     config = read_config(path)
     model = causal_lm(config, dtype)
-    if path.is_file():
-        tensors, ignore = gguf_file.read(path).tensors(), []
-    else:
-        tensors, ignore = pretrained.read_tensors(path), [r".*\.rotary_emb\.inv_freq"]
-        if config.tied:
-            tensors.pop("lm_head.weight", None)  # some writers keep the tied copy
+    tensors = gguf_file.read(path).tensors() if path.is_file() else pretrained.read_tensors(path)
+    _divide_fused(tensors, config)
+    rules, ignore = (RULES | _POST_NORM_RULES if config.post_norms else RULES), _IGNORED
+    if config.tied:  # some writers keep the tied copy
+        rules, ignore = {name: rule for name, rule in rules.items() if name != _HEAD}, [*ignore, _HEAD]
     target = jax.eval_shape(model.init, jax.random.key(0))
-    params = pretrained.assign(tensors, RULES, target, ignore=ignore, source=str(path))
-    return model, jax.device_put(params), config
+    put = _put(config, devices)
+    params = pretrained.assign(tensors, rules, target, ignore=ignore, source=str(path), put=put)
+    return model, params, config
+
+
+def _put(config: CausalLMConfig, devices: int) -> Callable[[str, np.ndarray], Array]:
+    if devices == 1:
+        return lambda path, array: jax.device_put(array)
+    rules = SHARDING
+    if config.num_kv_heads % devices:  # half a head on each of two devices would be sent about
+        rules = {r"layers/(key|value)/.*": (), **rules}
+    return functools.partial(sharding.place_one, rules=rules, mesh=sharding.mesh(devices))
+
+
+def _divide_fused(tensors: pretrained.Tensors, config: CausalLMConfig) -> None:
+    """Phi's query, key and value are one tensor, and so are gate and up."""
+    head = config.head_width
+    queries, keys = config.num_heads * head, config.num_kv_heads * head
+    fused = {
+        "self_attn.qkv_proj": {
+            "self_attn.q_proj": queries,
+            "self_attn.k_proj": keys,
+            "self_attn.v_proj": keys,
+        },
+        "mlp.gate_up_proj": {"mlp.gate_proj": config.mlp_width, "mlp.up_proj": config.mlp_width},
+    }
+    for name in list(tensors):
+        for part, parts in fused.items():
+            if part in name:
+                tensors.divide(name, {name.replace(part, to): rows for to, rows in parts.items()})
 
 
 def read_config(path: Path) -> CausalLMConfig:

@@ -1,19 +1,67 @@
-"""The sizes of a Llama-family language model, read from Hugging Face's `config.json` or from a GGUF file."""
+"""The sizes of a decoder-only language model, read from Hugging Face's `config.json` or from a GGUF file.
+
+A family is a set of values for the fields of `CausalLMConfig`; the model's code knows the fields alone.
+"""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pbr_jax.models import gguf_file
 from pbr_jax.types import UserError
 
-FAMILIES = ("llama", "mistral", "qwen2")
+# Fields that a family's config.json may leave out, with the values they then have.
+_ABSENT: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "mistral": {"sliding_window": 4096},
+    "qwen2": {},
+    "qwen3": {"head_dim": 128},
+    "phi3": {"rms_norm_eps": 1e-5, "original_max_position_embeddings": 4096},
+    "gemma2": {
+        "head_dim": 256, "query_pre_attn_scalar": 256, "sliding_window": 4096, "tie_word_embeddings": True,
+        "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "max_position_embeddings": 8192,
+    },
+    "gemma3_text": {
+        "vocab_size": 262_208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+        "query_pre_attn_scalar": 256, "sliding_window": 4096, "tie_word_embeddings": True,
+        "max_position_embeddings": 131_072, "rope_theta": 1e6, "rope_local_base_freq": 1e4,
+    },
+}  # fmt: skip
+FAMILIES = (*_ABSENT, "gemma3")
+"""The model types of `config.json` that are read. Of `gemma3`, only the language model."""
+
+_ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh"]] = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+_GEMMA: dict[str, Any] = dict(norm_offset=1.0, post_norms=True, scale_embedding=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rope:
+    """Rotary positions: pair i of `width / 2` turns by position * theta ** (-2 i / width) / divisor i.
+
+    Su et al., RoFormer, https://arxiv.org/abs/2104.09864, 2021. Texts longer than `original` tokens take
+    `long_divisors` where there are any: Ding et al., LongRoPE, https://arxiv.org/abs/2402.13753, 2024.
+    """
+
+    width: int  # of the part of a head that turns
+    theta: float = 10_000.0
+    divisors: tuple[float, ...] = ()  # empty: ones
+    long_divisors: tuple[float, ...] = ()
+    original: int = 0  # tokens, where there are long_divisors
+    scale: float = 1.0  # of cosines and sines
+
+    def __post_init__(self) -> None:
+        for divisors in (self.divisors, self.long_divisors):
+            if divisors and len(divisors) != self.width // 2:
+                raise UserError(
+                    f"{len(divisors)} rotary factors for {self.width // 2} frequencies; "
+                    "check the model's config"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
 class CausalLMConfig:
-    """The sizes of a model; every field is a static number."""
+    """The sizes of a model and what its layers do; every field is static."""
 
     vocab_size: int
     width: int  # of hidden states
@@ -23,9 +71,18 @@ class CausalLMConfig:
     num_kv_heads: int  # fewer than num_heads: groups of heads share keys and values
     head_width: int
     context: int  # longest sequence the model was made for, in tokens
+    rope: Rope
+    local_rope: Rope | None = None  # of the layers with a window; None: the same as the others
+    windows: tuple[int, ...] = ()  # tokens that each layer sees, its own included; 0: all; empty: all, all
+    activation: Literal["silu", "gelu_tanh"] = "silu"
     norm_epsilon: float = 1e-6
-    rope_theta: float = 10_000.0  # base of the rotary frequencies
-    rope_divisors: tuple[float, ...] = ()  # of each frequency (head_width / 2); empty: ones
+    norm_offset: float = 0.0  # added to the weights of norms
+    qk_norm: bool = False  # queries and keys are normed, head by head
+    post_norms: bool = False  # attention and MLP are normed again before they are added
+    attention_scale: float | None = None  # of scores; None: head_width ** -0.5
+    attention_cap: float | None = None  # scores become cap * tanh(score / cap)
+    logit_cap: float | None = None  # so do logits
+    scale_embedding: bool = False  # by width ** 0.5
     tied: bool = True  # the output matrix is the embedding matrix
     qkv_bias: bool = False
     output_bias: bool = False  # of the attention's output projection
@@ -37,10 +94,13 @@ class CausalLMConfig:
                 f"{self.num_heads} attention heads cannot share {self.num_kv_heads} key-value heads evenly; "
                 "check the model's config"
             )
-        if self.rope_divisors and len(self.rope_divisors) != self.head_width // 2:
+        if self.windows and len(self.windows) != self.num_layers:
             raise UserError(
-                f"{len(self.rope_divisors)} rotary factors for {self.head_width // 2} frequencies; "
-                "check the model's config"
+                f"{len(self.windows)} layer types for {self.num_layers} layers; check the model's config"
+            )
+        if self.local_rope and not self.windows:
+            raise UserError(
+                "no sliding_window, and layers with one have their own rotation; check the model's config"
             )
 
     @classmethod
@@ -51,30 +111,14 @@ class CausalLMConfig:
             raise UserError(
                 f"{source}: model_type {family!r} is not supported; a language model of {FAMILIES} is needed"
             )
-        _refuse_unsupported(family, fields, source)
-        try:
-            heads, width = int(fields["num_attention_heads"]), int(fields["hidden_size"])
-            head_width = int(fields.get("head_dim") or width // heads)
-            rope = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
-            theta = float(rope.get("rope_theta") or fields.get("rope_theta") or 10_000.0)
-            qkv_bias = family == "qwen2" or bool(fields.get("attention_bias", False))
-            return cls(
-                vocab_size=int(fields["vocab_size"]),
-                width=width,
-                mlp_width=int(fields["intermediate_size"]),
-                num_layers=int(fields["num_hidden_layers"]),
-                num_heads=heads,
-                num_kv_heads=int(fields.get("num_key_value_heads") or heads),
-                head_width=head_width,
-                context=int(fields.get("max_position_embeddings") or 2048),
-                norm_epsilon=float(fields.get("rms_norm_eps", 1e-6)),
-                rope_theta=theta,
-                rope_divisors=_rope_divisors(rope, theta, head_width, source),
-                tied=bool(fields.get("tie_word_embeddings", False)),
-                qkv_bias=qkv_bias,
-                output_bias=qkv_bias and family != "qwen2",
-                mlp_bias=bool(fields.get("mlp_bias", False)),
+        if fields.get("quantization_config"):
+            raise UserError(
+                f"{source}: quantised safetensors are not supported; give float weights or a GGUF file"
             )
+        if family == "gemma3":
+            family, fields = "gemma3_text", fields.get("text_config") or {}
+        try:
+            return cls(**_from_json(family, _ABSENT[family] | dict(fields), source))
         except KeyError as error:
             raise UserError(
                 f"{source} has no field {error}; a language model's config names its sizes"
@@ -82,68 +126,228 @@ class CausalLMConfig:
 
     @classmethod
     def from_gguf(cls, file: gguf_file.GGUFFile) -> "CausalLMConfig":
-        """From the metadata of a GGUF file of the `llama` architecture."""
-        field = file.field
-        heads, width = int(field("llama.attention.head_count")), int(field("llama.embedding_length"))
-        head_width = int(file.metadata.get("llama.attention.key_length", width // heads))
-        scaling = file.metadata.get("llama.rope.scaling.type", "none")
-        rope = {"rope_type": "default" if scaling == "none" else scaling}
-        if scaling == "linear":
-            rope["factor"] = field("llama.rope.scaling.factor")
-        theta = float(file.metadata.get("llama.rope.freq_base", 10_000.0))
-        divisors = file.rope_divisors() or _rope_divisors(rope, theta, head_width, str(file.path))
-        return cls(
-            vocab_size=file.shape("token_embd.weight")[0],
+        """From the metadata of a GGUF file of one of `gguf_file.ARCHITECTURES`."""
+        return cls(**_from_gguf(file))
+
+
+def _from_json(family: str, fields: Mapping[str, Any], source: str) -> dict[str, Any]:
+    heads, width = int(fields["num_attention_heads"]), int(fields["hidden_size"])
+    head_width = int(fields.get("head_dim") or width // heads)
+    context = int(fields.get("max_position_embeddings") or 2048)
+    windows = _windows(family, fields, source)
+    rope, local_rope = _ropes(family, fields, head_width, context, source)
+    bias = bool(fields.get("attention_bias", False))
+    common: dict[str, Any] = dict(
+        vocab_size=int(fields["vocab_size"]),
+        width=width,
+        mlp_width=int(fields["intermediate_size"]),
+        num_layers=int(fields["num_hidden_layers"]),
+        num_heads=heads,
+        num_kv_heads=int(fields.get("num_key_value_heads") or heads),
+        head_width=head_width,
+        context=context,
+        rope=rope,
+        local_rope=local_rope,
+        windows=windows,
+        activation=_activation(family, fields, source),
+        norm_epsilon=float(fields.get("rms_norm_eps", 1e-6)),
+        qk_norm=family in ("qwen3", "gemma3_text"),
+        tied=bool(fields.get("tie_word_embeddings", False)),
+        qkv_bias=bias or family == "qwen2",
+        output_bias=bias and family != "qwen2",
+        mlp_bias=bool(fields.get("mlp_bias", False)),
+    )
+    if not family.startswith("gemma"):
+        return common
+    if fields.get("use_bidirectional_attention"):
+        raise UserError(f"{source}: use_bidirectional_attention is not supported; use a language model")
+    return common | _GEMMA | dict(
+        attention_scale=float(fields["query_pre_attn_scalar"]) ** -0.5,
+        attention_cap=_optional(fields.get("attn_logit_softcapping")),
+        logit_cap=_optional(fields.get("final_logit_softcapping")),
+    )  # fmt: skip
+
+
+def _optional(value: Any) -> float | None:
+    return float(value) if value else None
+
+
+def _activation(family: str, fields: Mapping[str, Any], source: str) -> str:
+    field, default = (
+        ("hidden_activation", "gelu_pytorch_tanh") if family.startswith("gemma") else ("hidden_act", "silu")
+    )
+    name = fields.get(field) or default
+    if name not in _ACTIVATIONS:
+        raise UserError(f"{source}: {field} {name!r} is not supported; only {' and '.join(_ACTIVATIONS)} are")
+    return _ACTIVATIONS[name]
+
+
+def _windows(family: str, fields: Mapping[str, Any], source: str) -> tuple[int, ...]:
+    """The window of every layer: of all in Mistral and Phi-3, of most or some in Gemma and Qwen."""
+    window, layers = fields.get("sliding_window"), int(fields["num_hidden_layers"])
+    if not window or family == "llama":
+        return ()
+    if family in ("mistral", "phi3"):
+        return (int(window),) * layers
+    if family.startswith("qwen") and not fields.get("use_sliding_window"):
+        return ()
+    if types := fields.get("layer_types"):
+        unknown = set(types) - {"sliding_attention", "full_attention"}
+        if unknown:
+            raise UserError(
+                f"{source}: layer_types {sorted(unknown)} are not supported; only sliding_attention and "
+                "full_attention are"
+            )
+        slides = [kind == "sliding_attention" for kind in types]
+    elif family.startswith("qwen"):
+        slides = [layer >= int(fields.get("max_window_layers", 28)) for layer in range(layers)]
+    else:
+        period = 2 if family == "gemma2" else int(fields.get("sliding_window_pattern") or 6)
+        slides = _every(period, layers)
+    return tuple(int(window) if slide else 0 for slide in slides)
+
+
+def _every(period: int, layers: int) -> list[bool]:
+    """Which layers slide where every `period`-th one does not."""
+    return [(layer + 1) % period != 0 for layer in range(layers)]
+
+
+def _ropes(
+    family: str, fields: Mapping[str, Any], head_width: int, context: int, source: str
+) -> tuple[Rope, Rope | None]:
+    """Rotary positions of full and of sliding layers (None: the same); as of transformers 5, or older."""
+    given = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
+    top = {
+        "rope_theta": fields.get("rope_theta"),
+        "partial_rotary_factor": fields.get("partial_rotary_factor"),
+    }
+    if "original_max_position_embeddings" in fields:
+        top["original_max_position_embeddings"] = fields["original_max_position_embeddings"]
+    full = given.get("full_attention", given)
+    rope = _rope({name: value for name, value in top.items() if value} | full, head_width, context, source)
+    if family != "gemma3_text":
+        return rope, None
+    local = {"rope_theta": fields["rope_local_base_freq"]} | (given.get("sliding_attention") or {})
+    return rope, _rope(local, head_width, context, source)
+
+
+def _rope(fields: Mapping[str, Any], head_width: int, context: int, source: str) -> Rope:
+    theta = float(fields.get("rope_theta") or 10_000.0)
+    width = int(head_width * float(fields.get("partial_rotary_factor") or 1.0))
+    kind = fields.get("rope_type", fields.get("type", "default"))
+    if kind == "default":
+        return Rope(width=width, theta=theta)
+    if kind == "linear":
+        return Rope(width=width, theta=theta, divisors=(float(fields["factor"]),) * (width // 2))
+    if kind == "llama3":
+        return Rope(width=width, theta=theta, divisors=_llama3_divisors(fields, theta, width))
+    if kind in ("longrope", "su"):
+        original = int(fields["original_max_position_embeddings"])
+        factor = float(fields.get("factor") or context / original)
+        return Rope(
             width=width,
-            mlp_width=int(field("llama.feed_forward_length")),
-            num_layers=int(field("llama.block_count")),
-            num_heads=heads,
-            num_kv_heads=int(file.metadata.get("llama.attention.head_count_kv", heads)),
-            head_width=head_width,
-            context=int(field("llama.context_length")),
-            norm_epsilon=float(field("llama.attention.layer_norm_rms_epsilon")),
-            rope_theta=theta,
-            rope_divisors=divisors,
-            tied="output.weight" not in file.names,
-            qkv_bias="blk.0.attn_q.bias" in file.names,
-            output_bias="blk.0.attn_output.bias" in file.names,
-            mlp_bias="blk.0.ffn_down.bias" in file.names,
+            theta=theta,
+            divisors=tuple(float(value) for value in fields["short_factor"]),
+            long_divisors=tuple(float(value) for value in fields["long_factor"]),
+            original=original,
+            scale=float(fields.get("attention_factor") or _longrope_scale(factor, original)),
         )
+    raise UserError(f"{source}: rope_type {kind!r} is not supported; use default, linear, llama3 or longrope")
 
 
-def _refuse_unsupported(family: str, fields: Mapping[str, Any], source: str) -> None:
-    activation = fields.get("hidden_act", "silu")
-    if activation != "silu":
-        raise UserError(f"{source}: hidden_act {activation!r} is not supported; only silu is")
-    window = fields.get("sliding_window")
-    if window and (family == "mistral" or fields.get("use_sliding_window")):
-        raise UserError(
-            f"{source}: sliding_window {window} is not supported; use a model with full attention"
-        )
-    if fields.get("quantization_config"):
-        raise UserError(
-            f"{source}: quantised safetensors are not supported; give float weights or a GGUF file"
-        )
+def _longrope_scale(factor: float, original: int) -> float:
+    """What a context grown by `factor` does to the spread of scores (LongRoPE, as released with Phi-3)."""
+    return math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
 
 
-def _rope_divisors(rope: Mapping[str, Any], theta: float, head_width: int, source: str) -> tuple[float, ...]:
-    """What divides each rotary frequency: position interpolation and Llama 3's banded version of it.
+def _llama3_divisors(fields: Mapping[str, Any], theta: float, width: int) -> tuple[float, ...]:
+    """Llama 3's banded position interpolation.
 
-    Llama 3 leaves wavelengths below `original / high_freq_factor` alone, divides those above
+    It leaves wavelengths below `original / high_freq_factor` alone, divides those above
     `original / low_freq_factor` by `factor`, and blends the frequencies linearly in between.
     """
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind == "default":
-        return ()
-    if kind == "linear":
-        return (float(rope["factor"]),) * (head_width // 2)
-    if kind != "llama3":
-        raise UserError(f"{source}: rope_type {kind!r} is not supported; use default, linear or llama3")
-    factor, low, high = (float(rope[name]) for name in ("factor", "low_freq_factor", "high_freq_factor"))
-    original = float(rope["original_max_position_embeddings"])
+    names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+    factor, low, high, original = (float(fields[name]) for name in names)
     divisors = []
-    for i in range(head_width // 2):
-        turns = original / (2 * math.pi * theta ** (2 * i / head_width))  # of this frequency in the context
+    for i in range(width // 2):
+        turns = original / (2 * math.pi * theta ** (2 * i / width))  # of this frequency in the context
         blend = min(max((turns - low) / (high - low), 0.0), 1.0)
         divisors.append(1 / (blend + (1 - blend) / factor))
     return tuple(divisors)
+
+
+def _from_gguf(file: gguf_file.GGUFFile) -> dict[str, Any]:
+    family = file.architecture
+    heads, width = int(file.field("{arch}.attention.head_count")), int(file.field("{arch}.embedding_length"))
+    head_width = int(file.get("{arch}.attention.key_length", width // heads))
+    layers, context = int(file.field("{arch}.block_count")), int(file.field("{arch}.context_length"))
+    rope = _gguf_rope(file, head_width, context)
+    common: dict[str, Any] = dict(
+        vocab_size=file.shape("token_embd.weight")[0],
+        width=width,
+        mlp_width=int(file.field("{arch}.feed_forward_length")),
+        num_layers=layers,
+        num_heads=heads,
+        num_kv_heads=int(file.get("{arch}.attention.head_count_kv", heads)),
+        head_width=head_width,
+        context=context,
+        norm_epsilon=float(file.field("{arch}.attention.layer_norm_rms_epsilon")),
+        rope=rope,
+        windows=_gguf_windows(file, layers),
+        qk_norm="blk.0.attn_q_norm.weight" in file.names,
+        tied="output.weight" not in file.names,
+        qkv_bias="blk.0.attn_q.bias" in file.names,
+        output_bias="blk.0.attn_output.bias" in file.names,
+        mlp_bias="blk.0.ffn_down.bias" in file.names,
+    )
+    if not family.startswith("gemma"):
+        return common
+    # The largest model of each generation scales scores by its width; the format does not say so.
+    largest = layers == {"gemma2": 46, "gemma3": 62}[family]
+    return common | _GEMMA | dict(
+        activation="gelu_tanh",
+        attention_scale=(width / heads if largest else head_width) ** -0.5,
+        attention_cap=_optional(file.get("{arch}.attn_logit_softcapping")),
+        logit_cap=_optional(file.get("{arch}.final_logit_softcapping")),
+        local_rope=None if family == "gemma2" else Rope(
+            width=head_width, theta=float(file.get("{arch}.rope.freq_base_swa", 10_000.0))
+        ),
+    )  # fmt: skip
+
+
+def _gguf_windows(file: gguf_file.GGUFFile, layers: int) -> tuple[int, ...]:
+    """Llama and Qwen files may name a window, but no model of theirs in this format was made with one."""
+    window = int(file.get("{arch}.attention.sliding_window", 0) or 0)
+    if not window or file.architecture not in ("phi3", "gemma2", "gemma3"):
+        return ()
+    slides = (
+        [True] * layers if file.architecture == "phi3" else _every(_GGUF_PERIOD[file.architecture], layers)
+    )
+    return tuple(window if slide else 0 for slide in slides)
+
+
+_GGUF_PERIOD = {"gemma2": 2, "gemma3": 6}
+
+
+def _gguf_rope(file: gguf_file.GGUFFile, head_width: int, context: int) -> Rope:
+    width = int(file.get("{arch}.rope.dimension_count", head_width))
+    theta = float(file.get("{arch}.rope.freq_base", 1e6 if file.architecture == "gemma3" else 10_000.0))
+    if short := file.rope_divisors("rope_factors_short.weight"):
+        original = int(file.get("{arch}.rope.scaling.original_context_length", context))
+        scale = file.get("{arch}.rope.scaling.attn_factor") or _longrope_scale(context / original, original)
+        long = file.rope_divisors("rope_factors_long.weight")
+        return Rope(
+            width=width,
+            theta=theta,
+            divisors=short,
+            long_divisors=long,
+            original=original,
+            scale=float(scale),
+        )
+    if divisors := file.rope_divisors("rope_freqs.weight"):
+        return Rope(width=width, theta=theta, divisors=divisors)
+    scaling = file.get("{arch}.rope.scaling.type", "none")
+    fields = {"rope_theta": theta, "rope_type": "default" if scaling == "none" else scaling}
+    if scaling == "linear":
+        fields["factor"] = file.field("{arch}.rope.scaling.factor")
+    return _rope(fields, width, context, str(file.path))

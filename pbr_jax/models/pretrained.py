@@ -5,12 +5,14 @@ an architecture is one table, `tensor name -> Rule(path, transform)`, which `ass
 both ways.
 """
 
+import contextlib
 import fnmatch
+import functools
 import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,22 +44,10 @@ EMBEDDED = {
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.pickle", "*.ckpt")
 
 _IDENTITY = (
-    "*.safetensors",
-    "*.safetensors.index.json",
-    "*.gguf",
-    "config.json",
-    "generation_config.json",
-    "tokenizer*.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.*",
-    "vocab.*",
-    "merges.txt",
-    "*.model",
-    "modules.json",
-    "sentence_*_config.json",
-    "*/config.json",
-)
+    "*.safetensors", "*.safetensors.index.json", "*.gguf", "config.json", "generation_config.json",
+    "tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "chat_template.*", "vocab.*",
+    "merges.txt", "*.model", "modules.json", "sentence_*_config.json", "*/config.json",
+)  # fmt: skip
 
 
 def locate(model: str) -> Path:
@@ -155,18 +145,52 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def read_tensors(path: Path) -> dict[str, np.ndarray]:
-    """All tensors of a safetensors file, or of a folder that holds one or an index of shards.
+class Tensors(MutableMapping[str, np.ndarray]):
+    """Named tensors of a model's files, each read anew when it is asked for; none is kept in memory."""
 
-    Half-precision floats (float16, bfloat16) come back as float32.
+    def __init__(self, readers: Mapping[str, Callable[[], np.ndarray]]):
+        self._readers = dict(readers)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._readers[name]()
+
+    def __setitem__(self, name: str, tensor: np.ndarray) -> None:
+        self._readers[name] = lambda: tensor
+
+    def __delitem__(self, name: str) -> None:
+        del self._readers[name]
+
+    def __contains__(self, name: object) -> bool:  # the inherited one would read the tensor
+        return name in self._readers
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._readers)
+
+    def __len__(self) -> int:
+        return len(self._readers)
+
+    def divide(self, name: str, parts: Mapping[str, int]) -> None:
+        """Names consecutive rows of a fused tensor: name -> number of rows; the last has the rest."""
+        read, start, last = self._readers.pop(name), 0, list(parts)[-1]
+        for part, rows in parts.items():
+            chosen = slice(start, None if part == last else start + rows)
+            self._readers[part] = lambda chosen=chosen: read()[chosen]
+            start += rows
+
+
+def read_tensors(path: Path) -> Tensors:
+    """The tensors of a safetensors file, or of a folder that holds one or an index of shards.
+
+    Files are opened and checked now, tensors are read when they are asked for. Half-precision floats
+    (float16, bfloat16) come back as float32.
 
     Raises:
       UserError: only pickled weights are there, a file is absent, truncated or unreadable.
     """
-    tensors: dict[str, np.ndarray] = {}
+    readers: dict[str, Callable[[], np.ndarray]] = {}
     for file in _weight_files(Path(path)):
-        tensors.update(_read_file(file))
-    return tensors
+        readers.update(_readers(file))
+    return Tensors(readers)
 
 
 def _weight_files(path: Path) -> list[Path]:
@@ -216,21 +240,33 @@ def _shards(index: Path) -> list[Path]:
     return [index.parent / name for name in names]
 
 
-def _read_file(file: Path) -> dict[str, np.ndarray]:
+def _readers(file: Path) -> dict[str, Callable[[], np.ndarray]]:
     import ml_dtypes  # noqa: F401  (a dependency of jax; teaches numpy bfloat16 before the reader needs it)
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
+
+    with _readable(file):
+        stream = safe_open(file, framework="numpy")  # memory-mapped; closed with the last reader
+        names = stream.keys()
+
+    def read(name: str) -> np.ndarray:
+        with _readable(file):
+            tensor = stream.get_tensor(name)
+        return tensor.astype(np.float32) if tensor.dtype.name in ("float16", "bfloat16") else tensor
+
+    return {name: functools.partial(read, name) for name in names}
+
+
+@contextlib.contextmanager
+def _readable(file: Path) -> Iterator[None]:
+    """What the reader of safetensors raises, as a `UserError`."""
+    from safetensors import SafetensorError
 
     try:
-        with safe_open(file, framework="numpy") as stream:
-            return {name: _full_precision(stream.get_tensor(name)) for name in stream.keys()}  # noqa: SIM118
+        yield
     except (SafetensorError, OSError, TypeError, ValueError, KeyError, AttributeError) as error:
         raise UserError(
             f"{file} cannot be read as safetensors ({one_line(error)}); it may be truncated, fetch it again"
         ) from error
-
-
-def _full_precision(tensor: np.ndarray) -> np.ndarray:
-    return tensor.astype(np.float32) if tensor.dtype.name in ("float16", "bfloat16") else tensor
 
 
 def transpose(tensor: np.ndarray) -> np.ndarray:
@@ -261,95 +297,85 @@ def assign(
     *,
     ignore: Sequence[str] = (),
     source: str = "weights",
+    put: Callable[[str, np.ndarray], Any] = lambda path, array: array,
 ) -> Params:
     """Parameters of the shapes and dtypes of `target`, filled from named tensors.
 
     Strict both ways: every tensor has exactly one rule and every place of the target is filled
-    exactly once. All problems are reported together.
+    exactly once. All problems are reported together. One parameter is filled after another, and one
+    tensor read after another: beside what `put` keeps, memory holds one parameter and one tensor.
 
     Args:
-      tensors: the file's tensors by name.
+      tensors: the file's tensors by name, such as `Tensors`.
       rules: pattern (matched against the whole name) -> `Rule`.
       target: nested dict of `ShapeDtypeStruct`, as `jax.eval_shape(model.init, key)` gives.
       ignore: patterns of tensor names that are deliberately not read (poolers, heads, buffers).
       source: what the message calls the weights, such as their path.
+      put: what becomes of each filled array, given its path; such as `jax.device_put`.
 
     Returns:
-      Nested dict of numpy arrays; put it on devices with `jax.device_put`.
+      Nested dict of what `put` returns: numpy arrays, unless it is given.
 
     Raises:
       UserError: lists wrong shapes, missing places, unused tensors and tensors that have several rules
         or fill a place that another filled.
     """
-    filler = _Filler(_flatten(target))
+    plan = _Plan(_flatten(target))
     patterns = {re.compile(pattern): rule for pattern, rule in rules.items()}
     ignored = [re.compile(pattern) for pattern in ignore]
-    for name, tensor in tensors.items():
+    for name in tensors:
         matches = [(match, rule) for pattern, rule in patterns.items() if (match := pattern.fullmatch(name))]
         if len(matches) == 1:
-            filler.fill(name, tensor, *matches[0])
+            plan.add(name, *matches[0])
         elif matches:
-            filler.ambiguous.append(name)
+            plan.problems["ambiguous"].append(name)
         elif not any(pattern.fullmatch(name) for pattern in ignored):
-            filler.unused.append(name)
-    filler.check(source)
-    return _unflatten(filler.arrays)
+            plan.problems["unused"].append(name)
+    params = {path: put(path, plan.fill(path, tensors)) for path in plan.target}
+    plan.check(source)
+    return _unflatten(params)
 
 
-class _Filler:
-    """The arrays being filled, which places are full, and the four lists of problems."""
+class _Plan:
+    """Which tensors fill which parameter (`None`: all of it, else one layer), and what is wrong with that."""
 
     def __init__(self, target: dict[str, Any]):
         self.target = target
-        self.arrays = {path: np.empty(leaf.shape, leaf.dtype) for path, leaf in target.items()}
-        self.filled: set[tuple[str, int | None]] = set()
-        self.stacked: set[str] = set()
-        self.shapes: list[str] = []
-        self.unused: list[str] = []
-        self.ambiguous: list[str] = []
+        self.sources: dict[str, dict[int | None, tuple[str, Rule]]] = {path: {} for path in target}
+        kinds = ("wrong shape", "missing", "unused", "ambiguous")
+        self.problems: dict[str, list[str]] = {kind: [] for kind in kinds}
 
-    def fill(self, name: str, tensor: np.ndarray, match: re.Match[str], rule: Rule) -> None:
+    def add(self, name: str, match: re.Match[str], rule: Rule) -> None:
         groups = match.groupdict()
         path = rule.path.format(**groups)
         layer = int(groups["layer"]) if groups.get("layer") is not None else None
-        array = self.arrays.get(path)
-        if array is None or (layer is not None and layer >= array.shape[0]):
-            self.unused.append(name)
-            return
-        place = (path, layer)
-        if place in self.filled:
-            self.ambiguous.append(name)
-            return
-        self.filled.add(place)
-        if layer is not None:
-            self.stacked.add(path)
-            array = array[layer]
-        value = rule.transform(tensor)
-        if value.shape != array.shape:
-            self.shapes.append(f"{name} {value.shape} for {path} {array.shape}")
-            return
-        array[...] = value
+        leaf = self.target.get(path)
+        if leaf is None or (layer is not None and layer >= leaf.shape[0]):
+            self.problems["unused"].append(name)
+        elif layer in self.sources[path]:
+            self.problems["ambiguous"].append(name)
+        else:
+            self.sources[path][layer] = (name, rule)
 
-    def missing(self) -> list[str]:
-        places = [
-            (path, layer)
-            for path, array in self.arrays.items()
-            for layer in (range(array.shape[0]) if path in self.stacked else (None,))
-        ]
-        return [
-            path if layer is None else f"{path}[{layer}]"
-            for path, layer in places
-            if (path, layer) not in self.filled
-        ]
+    def fill(self, path: str, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
+        array = np.empty(self.target[path].shape, self.target[path].dtype)
+        for layer, (name, rule) in self.sources[path].items():
+            place, value = (array if layer is None else array[layer]), rule.transform(tensors[name])
+            if value.shape == place.shape:
+                place[...] = value
+            else:
+                self.problems["wrong shape"].append(f"{name} {value.shape} for {path} {place.shape}")
+            del value  # before the next tensor is read
+        return array
 
     def check(self, source: str) -> None:
-        problems = {
-            "wrong shape": self.shapes,
-            "missing": self.missing(),
-            "unused": self.unused,
-            "ambiguous": self.ambiguous,
-        }
-        found = [f"{kind}: {', '.join(sorted(names))}" for kind, names in problems.items() if names]
+        for path, filled in self.sources.items():
+            stacked = any(layer is not None for layer in filled)
+            wanted = range(self.target[path].shape[0]) if stacked else (None,)
+            self.problems["missing"] += [
+                path if layer is None else f"{path}[{layer}]" for layer in wanted if layer not in filled
+            ]
+        found = [f"{kind}: {', '.join(sorted(names))}" for kind, names in self.problems.items() if names]
         if found:
             raise UserError(f"{source} do not fit the model of their config: {'; '.join(found)}")
 

@@ -1,8 +1,9 @@
 """Slots 5 and 6: the prompt within its token budget, and the answer of the language model."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 from pbr_jax.config import Config
+from pbr_jax.llm.protocol import OnBatch
 from pbr_jax.pipeline.pipeline import Examples, Generate, Messages, Prompt, Ranking, Resources
 from pbr_jax.text import prompts
 
@@ -32,28 +33,19 @@ def prompt(config: Config, resources: Resources) -> Prompt:
 
 
 def ipa(config: Config, resources: Resources) -> Generate:
-    """The model's raw continuation of each prompt.
-
-    `done` holds the texts of finished batches by position, `on_batch(positions, texts)` is told of each new
-    one; together they let a killed run continue with the same batches.
-    """
-    llm, task = resources.llm, resources.task
+    """The model's raw continuation of each prompt; `on_batch(positions, texts)` is told of finished ones."""
+    llm, task, options = resources.llm, resources.task, config.generate
     if llm is None:
         raise ValueError("generation needs a language model; none was given")
 
-    def generate(
-        messages: Sequence[Messages],
-        *,
-        done: Mapping[int, str] | None = None,
-        on_batch: Callable[[Sequence[int], Sequence[str]], None] | None = None,
-    ) -> list[str]:
+    def generate(messages: Sequence[Messages], *, on_batch: OnBatch | None = None) -> list[str]:
         return llm.generate(
             messages,
-            max_new_tokens=config.generate.max_new_tokens or task.max_new_tokens,
-            temperature=config.generate.temperature,
-            top_p=config.generate.top_p,
+            max_new_tokens=options.max_new_tokens or task.max_new_tokens,
+            temperature=options.temperature,
+            top_p=options.top_p,
+            num_beams=options.num_beams,
             seed=config.seed,
-            done=done,
             on_batch=on_batch,
         )
 

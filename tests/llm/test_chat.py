@@ -84,6 +84,62 @@ def test_a_template_that_refuses_is_a_user_error():
         chat.render("{% for %}", [{"role": "user", "content": "x"}])
 
 
+GEMMA = (
+    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}"
+    "{{ raise_exception('System role not supported') }}{% endif %}"
+    "{% for m in messages %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Roles must alternate') }}{% endif %}"
+    "<start_of_turn>{{ 'model' if m['role'] == 'assistant' else m['role'] }}\n{{ m['content'] | trim }}"
+    "<end_of_turn>\n{% endfor %}{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+)
+
+
+def test_a_system_message_that_the_template_refuses_opens_the_users_turn():
+    system, user = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}
+    answer = {"role": "assistant", "content": "4"}
+    text = chat.render(GEMMA, [system, user, answer, user], bos_token="<bos>")
+    assert text == (
+        "<bos><start_of_turn>user\nBe brief.\n\n2 + 2?<end_of_turn>\n<start_of_turn>model\n4<end_of_turn>\n"
+        "<start_of_turn>user\n2 + 2?<end_of_turn>\n<start_of_turn>model\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("roles", "reason"),
+    [
+        (["system"], "System role not supported"),
+        (["system", "assistant"], "System role not supported"),
+        (["system", "user", "user"], "System role not supported"),
+        (["user", "user"], "Roles must alternate"),
+    ],
+)
+def test_other_refusals_name_the_roles_as_given(roles, reason):
+    messages = [{"role": role, "content": "x"} for role in roles]
+    with pytest.raises(UserError, match=reason) as error:
+        chat.render(GEMMA, messages, bos_token="")
+    assert str(roles) in str(error.value)
+
+
+def test_a_system_message_that_the_template_takes_stays_a_turn():
+    template = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}"
+    messages = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
+    assert chat.render(template, messages) == "system:a;user:b;"
+
+
+def test_models_that_think_are_asked_not_to():
+    template = "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
+    assert chat.render(template, [{"role": "user", "content": "x"}]) == "<think></think>"
+
+
+@pytest.mark.parametrize("end", ["<|end|>", "<end_of_turn>"])
+def test_the_end_of_a_turn_that_the_template_writes_ends_an_answer(folder, tmp_path, end):
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_text(file.read_text().replace("<|im_end|>", end))
+    codec = chat.load(tmp_path)
+    (tmp_path / "generation_config.json").unlink()
+    assert chat.load(tmp_path).stops == codec.stops == {1, 3}
+
+
 @pytest.mark.parametrize(
     "attack", ["''.__class__.__mro__", "messages.append(1)", "cycler.__init__.__globals__"]
 )

@@ -1,6 +1,5 @@
 """The in-process language model against Hugging Face's generate and torch's cross-entropy."""
 
-import itertools
 import json
 from typing import Any
 
@@ -10,8 +9,9 @@ import pytest
 
 from pbr_jax import config as schema
 from pbr_jax import llm as llms
-from pbr_jax.llm import jax_backend
+from pbr_jax.llm import decoding, jax_backend
 from pbr_jax.llm.jax_backend import JaxLLM
+from pbr_jax.llm.protocol import Score
 from pbr_jax.models import pretrained
 from pbr_jax.types import UserError
 
@@ -73,6 +73,31 @@ def test_greedy_equals_hugging_face(tiny):
     assert llm.generate(PROMPTS, max_new_tokens=20) == [llm._codec.decode(tokens) for tokens in wanted]
 
 
+@pytest.mark.parametrize("num_beams", [2, 3])
+def test_beams_equal_hugging_face(tiny, num_beams):
+    path, reference = tiny
+    llm, wanted = JaxLLM(path, batch_size=4), []
+    for prompt in PROMPTS:
+        whole = torch.tensor([ids_of(llm, prompt)])
+        tokens = reference.generate(whole, max_new_tokens=9, do_sample=False, num_beams=num_beams)
+        wanted.append(llm._codec.decode(tokens[0, whole.shape[1] :].tolist()))
+    assert llm.generate(PROMPTS, max_new_tokens=9, num_beams=num_beams) == wanted
+    greedy = llm.generate(PROMPTS, max_new_tokens=9)
+    assert wanted != greedy
+    done = {index: wanted[index] for index in (0, 2, 3)}
+    assert llm.generate(PROMPTS, max_new_tokens=9, num_beams=num_beams, done=done) == wanted
+
+
+def test_weights_divided_over_devices_give_the_same_texts_and_scores(tiny):
+    path, _ = tiny
+    one, two = JaxLLM(path, batch_size=4), JaxLLM(path, batch_size=4, devices=2)
+    assert len(two._reader.params["layers"]["gate"]["kernel"].sharding.device_set) == 2
+    assert two.generate(PROMPTS, max_new_tokens=9) == one.generate(PROMPTS, max_new_tokens=9)
+    targets = ["dog hat"] * len(PROMPTS)
+    found, wanted = two.score(PROMPTS, targets), one.score(PROMPTS, targets)
+    np.testing.assert_allclose([s.total for s in found], [s.total for s in wanted], atol=1e-4)
+
+
 def test_score_equals_cross_entropy(tiny):
     path, reference = tiny
     llm = JaxLLM(path, batch_size=4)
@@ -114,24 +139,24 @@ def test_batching_and_padding_do_not_change_results(tiny):
     np.testing.assert_allclose([s.total for s in alone], [s.total for s in together], atol=1e-4)
 
 
-def test_sampling_is_seeded_by_position(tiny):
+def test_sampling_is_seeded_by_prompt_and_occurrence(tiny):
     llm = JaxLLM(tiny[0], batch_size=8)
     options: dict[str, Any] = dict(max_new_tokens=12, temperature=1.0)
     first = llm.generate(["the cat"] * 4, **options, seed=1)
     assert first == llm.generate(["the cat"] * 4, **options, seed=1)
     assert first != llm.generate(["the cat"] * 4, **options, seed=2)
-    assert len(set(first)) > 1  # equal prompts at different places are different draws
-    assert llm.generate(["the cat"], **options, seed=1) == first[:1]
+    assert len(set(first)) > 1  # equal prompts are different draws
+    among = llm.generate(["mat", "the cat", "a", "the cat", "mat"], **options, seed=1)
+    assert [among[1], among[3]] == first[:2]
+    assert among[0] != among[4]
 
 
 def draws(logits, count, temperature=1.0, top_p=1.0):
-    options = jax_backend._Options(1, False, top_p < 1)
-    keys = jax.random.split(jax.random.key(7), count)
     rows = np.broadcast_to(np.float32(logits), (count, len(logits)))
-    chosen = jax.jit(jax_backend._choose, static_argnames="options")(
-        rows, step=np.int32(3), keys=keys, temperature=np.float32(temperature), top_p=np.float32(top_p),
-        options=options,
-    )  # fmt: skip
+    sampling = decoding.sampling(frozenset(), 7, temperature, top_p)
+    choose = jax.jit(decoding._choose, static_argnames="options")
+    names, step = np.arange(count, dtype=np.uint32), np.full(count, 3, np.int32)
+    chosen = choose(rows, step, names, sampling, options=decoding.Options(1, False, top_p < 1))
     return np.bincount(np.asarray(chosen), minlength=len(logits))
 
 
@@ -154,21 +179,22 @@ def test_top_p_keeps_the_smallest_set_with_that_mass(top_p, kept):
     assert statistic < 19  # chi-square with at most 2 degrees of freedom: exceeded once in 10,000
 
 
-def test_a_resumed_call_recomputes_only_unfinished_batches(tiny):
-    """Interrupted after any number of batches, the repeated call gives the same texts and the same rest."""
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_a_resumed_call_gives_the_same_texts_and_computes_only_the_rest(tiny, temperature):
+    """Interrupted after any number of answers; and whatever other answers are known."""
     llm = JaxLLM(tiny[0], batch_size=2)
-    options: dict[str, Any] = dict(max_new_tokens=6, temperature=0.7, seed=3)
-    batches: list[tuple[list[int], list[str]]] = []
-    whole = llm.generate(PROMPTS, **options, on_batch=lambda i, t: batches.append((list(i), list(t))))
-    assert sorted(itertools.chain(*(indices for indices, _ in batches))) == list(range(len(PROMPTS)))
-    for finished in range(len(batches) + 1):
-        done = {i: text for indices, texts in batches[:finished] for i, text in zip(indices, texts)}
-        seen: list[list[int]] = []
-        again = llm.generate(PROMPTS, **options, done=done, on_batch=lambda i, t: seen.append(list(i)))  # noqa: B023
+    options: dict[str, Any] = dict(max_new_tokens=6, temperature=temperature, seed=3)
+    found: list[tuple[int, str]] = []
+    whole = llm.generate(PROMPTS, **options, on_batch=lambda i, t: found.extend(zip(i, t)))
+    assert sorted(index for index, _ in found) == list(range(len(PROMPTS)))
+    for finished in range(len(found) + 1):
+        done, seen = dict(found[:finished]), set()
+        again = llm.generate(PROMPTS, **options, done=done, on_batch=lambda i, t: seen.update(i))  # noqa: B023
         assert again == whole
-        assert seen == [indices for indices, _ in batches[finished:]]
-    half = {batches[0][0][0]: "kept from before"}
-    assert llm.generate(PROMPTS, **options, done=half) == whole  # a batch is done when all of it is
+        assert seen >= set(range(len(PROMPTS))) - set(done)
+        # Equal prompts are one where nothing is sampled: finished with their twin.
+        assert {PROMPTS[index] for index in seen & set(done)} <= {PROMPTS[i] for i in seen - set(done)}
+    assert llm.generate(PROMPTS, **options, done={3: "kept from before"})[3] == "kept from before"
 
 
 def test_an_interruption_leaves_what_was_finished(tiny):
@@ -187,14 +213,49 @@ def test_an_interruption_leaves_what_was_finished(tiny):
 
 
 def test_equal_prompts_are_decoded_once(tiny, monkeypatch):
-    llm, rows = JaxLLM(tiny[0], batch_size=4), []
-    decode = JaxLLM._decode
-    monkeypatch.setattr(
-        JaxLLM, "_decode", lambda self, some, *rest: (rows.extend(some), decode(self, some, *rest))[1]
-    )
+    llm, seen = JaxLLM(tiny[0], batch_size=4), []
+    decode = decoding.decode
+
+    def watched(reader, prompts, *rest, **named):
+        seen.extend(prompts)
+        return decode(reader, prompts, *rest, **named)
+
+    monkeypatch.setattr(decoding, "decode", watched)
     texts = llm.generate(["the cat", "mat", "the cat", "the cat"], max_new_tokens=5)
-    assert len(rows) == 2
+    assert len(seen) == 2
     assert texts[0] == texts[2] == texts[3] != texts[1]
+
+
+def test_scores_that_are_done_are_kept_and_the_rest_is_told(tiny):
+    llm, seen = JaxLLM(tiny[0], batch_size=4), {}
+    targets = ["cat hat"] * len(PROMPTS)
+    whole = llm.score(PROMPTS, targets, on_batch=lambda i, s: seen.update(zip(i, s)))
+    assert [seen[index] for index in range(len(PROMPTS))] == whole
+    kept = Score(-1.5, 7)
+    again = llm.score(PROMPTS, targets, done={2: kept})
+    assert again[2] == kept
+    np.testing.assert_allclose([s.total for s in again[3:]], [s.total for s in whole[3:]], atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 5, 40])
+def test_many_prompts_of_every_length_equal_hugging_face(tiny, count):
+    """More prompts than rows, of all lengths, with shared beginnings; scored and continued."""
+    path, reference = tiny
+    generator, llm = np.random.default_rng(count), JaxLLM(path, batch_size=6)
+    prompts = [
+        "shared start of all of them"[: generator.integers(1, 27)] + "x" * int(generator.integers(0, 30))
+        for _ in range(count)
+    ]
+    new = 9
+    wanted = [llm._codec.decode(continuation(reference, ids_of(llm, prompt), new)) for prompt in prompts]
+    assert llm.generate(prompts, max_new_tokens=new) == wanted
+    targets = ["abcdefghij"[: generator.integers(1, 10)] for _ in prompts]
+    for prompt, target, score in zip(prompts, targets, llm.score(prompts, targets)):
+        first, second = ids_of(llm, prompt), llm._codec.encode_target(target)
+        with torch.no_grad():
+            rows = reference(torch.tensor([first + second])).logits[0, len(first) - 1 : -1]
+        loss = torch.nn.functional.cross_entropy(rows, torch.tensor(second), reduction="sum")
+        assert score.total == pytest.approx(-float(loss), abs=1e-4)
 
 
 def test_no_prompts_give_no_texts(tiny):
@@ -203,21 +264,15 @@ def test_no_prompts_give_no_texts(tiny):
     assert llm.score([], []) == []
 
 
-def test_the_plan_covers_all_longest_first():
-    lengths = np.random.default_rng(0).integers(1, 99, 23)
-    ids = [[0] * int(length) for length in lengths]
-    batches = jax_backend.plan([[i] for i in range(23)], ids, 4)
-    flat = [group[0] for batch in batches for group in batch]
-    assert sorted(flat) == list(range(23))
-    assert [lengths[i] for i in flat] == sorted(lengths, reverse=True)
-    assert [len(batch) for batch in batches] == [4, 4, 4, 4, 4, 3]
-
-
-def test_buckets_are_few_and_tight():
-    sizes = [jax_backend.bucket(length) for length in range(1, 4097)]
-    assert all(size >= length for length, size in enumerate(sizes, start=1))
-    assert all(size - length < max(32, length / 8) for length, size in enumerate(sizes, start=1))
-    assert len(set(sizes)) <= 8 * 5
+def test_classes_hold_every_prompt_that_fits_and_few_make_no_class_of_their_own():
+    lengths = [int(n) for n in np.random.default_rng(0).integers(1, 300, 50)]
+    classes = jax_backend._classes(lengths, 8)
+    assert sorted(place for _, members in classes for place in members) == list(range(50))
+    assert all(lengths[place] <= width for width, members in classes for place in members)
+    widths = [width for width, _ in classes]
+    assert widths == sorted(set(widths))
+    assert all(len(members) >= 8 for _, members in classes[:-1])
+    assert jax_backend._classes([], 8) == []
 
 
 @pytest.mark.parametrize(
@@ -229,6 +284,8 @@ def test_buckets_are_few_and_tight():
         (lambda m: m.generate(["a"], max_new_tokens=0), "max_new_tokens is 0"),
         (lambda m: m.generate(["a"], max_new_tokens=1, temperature=-1.0), "temperature is -1"),
         (lambda m: m.generate(["a"], max_new_tokens=1, top_p=0.0), "top_p is 0"),
+        (lambda m: m.generate(["a"], max_new_tokens=1, num_beams=0), "num_beams is 0"),
+        (lambda m: m.generate(["a"], max_new_tokens=1, num_beams=2, temperature=0.5), "beams are at least 1"),
     ],
 )  # fmt: skip
 def test_mistakes_are_user_errors(tiny, call, message):
@@ -249,7 +306,7 @@ def test_load_is_cached_and_lazy(tiny):
     llm = llms.load(config)
     assert llm is llms.load(schema.LLM(model=str(path), context=64, batch_size=4))
     assert llm.count("cat") == 3
-    assert "_weights" not in vars(llm)
+    assert "_reader" not in vars(llm._llm)
     with pytest.raises(UserError, match="context of 64"):
         llm.generate(["a" * 64], max_new_tokens=1)
     with pytest.raises(UserError, match=r"llm\.context is 97"):

@@ -1,8 +1,10 @@
 """Reading a language model's sizes: what is not supported is named."""
 
+import math
+
 import pytest
 
-from pbr_jax.models.causal_lm_config import CausalLMConfig
+from pbr_jax.models.causal_lm_config import FAMILIES, CausalLMConfig
 from pbr_jax.types import UserError
 
 FIELDS = {
@@ -25,7 +27,26 @@ FIELDS = {
         ({"model_type": "bert"}, "model_type 'bert'"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "rope_type 'yarn'"),
-        ({"model_type": "mistral", "sliding_window": 16}, "sliding_window 16"),
+        ({"model_type": "gemma3n"}, "model_type 'gemma3n'"),
+        ({"model_type": "gemma2", "hidden_activation": "relu"}, "hidden_activation 'relu'"),
+        ({"model_type": "gemma2", "use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        (
+            {"model_type": "gemma2", "layer_types": ["chunked_attention", "full_attention"]},
+            "layer_types ..chunked_attention",
+        ),
+        ({"model_type": "gemma2", "layer_types": ["full_attention"]}, "1 layer types for 2 layers"),
+        ({"model_type": "gemma3_text", "sliding_window": None}, "no sliding_window"),
+        (
+            {
+                "rope_parameters": {
+                    "rope_type": "longrope",
+                    "short_factor": [1.0],
+                    "long_factor": [1.0],
+                    "original_max_position_embeddings": 32,
+                }
+            },
+            "1 rotary factors for 4",
+        ),
         ({"quantization_config": {"bits": 4}}, "quantised"),
         ({"num_key_value_heads": 3}, "3 key-value heads"),
     ],
@@ -49,7 +70,62 @@ def test_older_config_files_name_the_rotary_base_at_top_level():
     del fields["rope_parameters"]
     old = CausalLMConfig.from_json(fields | {"rope_theta": 123.0, "rope_scaling": None})
     assert new == old
-    assert new.rope_theta == 123.0
+    assert new.rope.theta == 123.0
+
+
+def test_older_files_of_gemma3_mean_the_same_as_newer_ones():
+    sizes = FIELDS | {"num_hidden_layers": 7, "sliding_window": 16}
+    del sizes["rope_parameters"]
+    old = {
+        "rope_theta": 5e5, "rope_local_base_freq": 2e4, "sliding_window_pattern": 3,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    }  # fmt: skip
+    new = {
+        "layer_types": [f"{kind}_attention" for kind in ("sliding", "sliding", "full") * 3][:7],
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 5e5},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 2e4},
+        },
+    }
+    configs = [CausalLMConfig.from_json(sizes | {"model_type": "gemma3_text"} | more) for more in (old, new)]
+    assert configs[0] == configs[1]
+    assert configs[0].windows == (16, 16, 0, 16, 16, 0, 16)
+    assert configs[0].rope.divisors == (8.0,) * 128  # head_dim is 256 where the file does not say
+    assert configs[0].local_rope is not None
+    assert configs[0].local_rope.theta == 2e4
+
+
+def test_older_files_of_phi3_mean_the_same_as_newer_ones():
+    sizes = FIELDS | {"model_type": "phi3", "sliding_window": None, "hidden_size": 32}
+    del sizes["rope_parameters"]
+    factors = {"short_factor": [1.0, 1.5, 2.0], "long_factor": [3.0, 4.0, 5.0]}
+    old = {
+        "rope_theta": 500.0, "partial_rotary_factor": 0.75, "original_max_position_embeddings": 32,
+        "rope_scaling": {"type": "longrope"} | factors,
+    }  # fmt: skip
+    new = {
+        "original_max_position_embeddings": 32,
+        "rope_parameters": factors
+        | {
+            "rope_type": "longrope", "rope_theta": 500.0, "partial_rotary_factor": 0.75,
+            "original_max_position_embeddings": 32,
+        },
+    }  # fmt: skip
+    configs = [CausalLMConfig.from_json(sizes | more) for more in (old, new)]
+    assert configs[0] == configs[1]
+    assert configs[0].rope.width == 6
+    assert configs[0].rope.scale == pytest.approx(math.sqrt(1 + math.log(4) / math.log(32)))
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "gemma3"])
+def test_what_a_file_leaves_out_is_as_in_transformers(family):
+    transformers = pytest.importorskip("transformers")
+    sizes = {name: value for name, value in FIELDS.items() if name not in ("model_type", "rope_parameters")}
+    if family == "phi3":
+        sizes |= {"pad_token_id": 0}
+    whole = transformers.AutoConfig.for_model(family, **sizes).to_dict()
+    given = CausalLMConfig.from_json(whole)
+    assert CausalLMConfig.from_json({"model_type": family} | sizes) == given
 
 
 def test_llama3_frequencies():
@@ -58,6 +134,6 @@ def test_llama3_frequencies():
         "rope_type": "llama3", "rope_theta": 10_000.0, "factor": 8.0, "low_freq_factor": 1.0,
         "high_freq_factor": 4.0, "original_max_position_embeddings": 128,
     }  # fmt: skip
-    divisors = CausalLMConfig.from_json(FIELDS | {"rope_parameters": rope}).rope_divisors
+    divisors = CausalLMConfig.from_json(FIELDS | {"rope_parameters": rope}).rope.divisors
     # Frequencies 1, 0.1, 0.01, 0.001 turn 20.37, 2.037, 0.2037, 0.02037 times in 128 tokens.
     assert divisors == pytest.approx((1.0, 1 / (0.34573 + 0.65427 / 8), 8.0, 8.0), rel=1e-4)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tokenizers import pre_tokenizers
 
 from pbr_jax.models import causal_lm, gguf_file, pretrained
 from pbr_jax.types import UserError
@@ -33,13 +34,20 @@ TEXTS = (
 
 def weights(config: Any) -> Any:
     torch.manual_seed(1)
-    return transformers.LlamaForCausalLM(config).eval()
+    # Other implementations of attention leave the cap of scores out.
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name or name.endswith("bias"):
+                parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
 
 
-def write(path: Path, model: Any, kind: QUANT, **metadata: Any) -> None:
-    """A llama GGUF as a converter writes it: interleaved query and key rows, matrices of one type."""
+def write(path: Path, model: Any, kind: QUANT, **changes: Any) -> None:
+    """A GGUF as a converter writes it; matrices of one type."""
     config = model.config
-    writer = gguf.GGUFWriter(path, str(metadata.get("architecture", "llama")))
+    family = config.model_type.removesuffix("_text")
+    writer = gguf.GGUFWriter(path, changes.get("architecture", family))
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -47,21 +55,50 @@ def write(path: Path, model: Any, kind: QUANT, **metadata: Any) -> None:
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_rope_dimension_count(config.head_dim)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    if getattr(config, "head_dim", None):
+        writer.add_key_length(config.head_dim)
+    rope = config.rope_parameters.get("full_attention", config.rope_parameters)
+    writer.add_rope_freq_base(rope["rope_theta"])
+    if family == "phi3":
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        width = config.hidden_size // config.num_attention_heads
+        writer.add_rope_dimension_count(int(width * rope["partial_rotary_factor"]))
+        for name in ("short", "long"):
+            writer.add_tensor(f"rope_factors_{name}.weight", np.array(rope[f"{name}_factor"], np.float32))
+    if rope["rope_type"] == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(rope["factor"])
+    if family in ("phi3", "gemma2", "gemma3"):
+        writer.add_sliding_window(config.sliding_window)
+    if family == "gemma2":
+        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    write_tensors(writer, model, family, kind)
+
+
+def write_tensors(writer: Any, model: Any, family: str, kind: QUANT) -> None:
+    """Rows of query and key interleaved for Llama, 1 added to the norms of Gemma."""
+    config = model.config
+    names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, family.upper()), config.num_hidden_layers)
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         array = tensor.numpy()
-        for part, heads in (("q_proj", config.num_attention_heads), ("k_proj", config.num_key_value_heads)):
-            if part in name:
-                array = array.reshape(heads, 2, -1, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
+        part = name.split(".")[-2]
+        if family == "llama" and part in heads:
+            array = array.reshape(heads[part], 2, -1, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
+        if family.startswith("gemma") and name.endswith("norm.weight"):
+            array = array + 1
         array, stored = np.ascontiguousarray(array), kind if array.ndim == 2 else QUANT.F32
         stem, suffix = name.rsplit(".", 1)
         writer.add_tensor(
             f"{names.get_name(stem)}.{suffix}", gguf.quants.quantize(array, stored), raw_dtype=stored
         )
+    close(writer)
+
+
+def close(writer: Any) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -77,14 +114,15 @@ def config(**changes: Any) -> Any:
     return transformers.LlamaConfig(**sizes | changes)
 
 
+def logits_of(path: Path, ids: np.ndarray) -> np.ndarray:
+    model, params, found = causal_lm.load(path)
+    places = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
+    hidden = jax.jit(model.apply)(params, jnp.asarray(ids, jnp.int32), places).hidden
+    return np.asarray(causal_lm.logits(params, hidden, cap=found.logit_cap))
+
+
 @pytest.mark.parametrize(
-    ("kind", "tied", "error"),
-    [
-        (QUANT.F32, True, 0.0),
-        (QUANT.F16, False, 2e-3),
-        (QUANT.Q8_0, True, 1e-2),
-        (QUANT.Q4_1, False, 1e-1),
-    ],
+    ("kind", "tied", "error"), [(QUANT.F32, True, 0.0), (QUANT.F16, False, 2e-3), (QUANT.Q4_1, False, 1e-1)]
 )
 def test_round_trip(tmp_path, kind, tied, error):
     """Expanded weights are near the originals, and the model equals torch's with those weights."""
@@ -101,14 +139,158 @@ def test_round_trip(tmp_path, kind, tied, error):
     )
     assert set(missing) <= {"lm_head.weight"}
     assert not unexpected
-    model, params, found = causal_lm.load(path)
-    assert (found.tied, found.rope_theta, found.context, found.num_kv_heads) == (tied, 777.0, 64, 2)
+    found = causal_lm.read_config(path)
+    assert (found.tied, found.rope.theta, found.context, found.num_kv_heads) == (tied, 777.0, 64, 2)
     ids = np.random.default_rng(0).integers(0, 96, (2, 11))
-    hidden = jax.jit(model.apply)(
-        params, jnp.asarray(ids), jnp.broadcast_to(jnp.arange(11), ids.shape), jnp.ones(ids.shape, bool)
-    ).hidden
+    np.testing.assert_allclose(
+        logits_of(path, ids), reference(torch.tensor(ids)).logits.detach().numpy(), atol=1e-4
+    )
+
+
+SIZES: dict[str, Any] = dict(
+    vocab_size=96, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=2, max_position_embeddings=64, initializer_range=0.2, tie_word_embeddings=True,
+    rms_norm_eps=1e-5, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+)  # fmt: skip
+LONGROPE: dict[str, Any] = dict(
+    rope_type="longrope", rope_theta=500.0, partial_rotary_factor=0.75, short_factor=[1.0, 1.1, 1.3],
+    long_factor=[1.5, 4.0, 9.0], original_max_position_embeddings=16,
+)  # fmt: skip
+FAMILIES = {
+    "qwen2": transformers.Qwen2Config(**SIZES),
+    "qwen3": transformers.Qwen3Config(**SIZES | {"tie_word_embeddings": False}, head_dim=12),
+    "phi3": transformers.Phi3Config(
+        **SIZES, sliding_window=6, rope_parameters=LONGROPE, original_max_position_embeddings=16
+    ),
+    "gemma2": transformers.Gemma2Config(
+        **SIZES, head_dim=12, query_pre_attn_scalar=12, sliding_window=6, attn_logit_softcapping=2.0,
+        final_logit_softcapping=3.0,
+    ),
+    "gemma3": transformers.Gemma3TextConfig(
+        **SIZES | {"num_hidden_layers": 7}, head_dim=12, query_pre_attn_scalar=12, sliding_window=6,
+        rope_parameters={
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 900.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_of_a_family_equal_torch(family, tmp_path):
+    reference = weights(FAMILIES[family])
+    write(tmp_path / "model.gguf", reference, QUANT.F32)
+    ids = np.random.default_rng(0).integers(0, 96, (2, 20))
     wanted = reference(torch.tensor(ids)).logits.detach().numpy()
-    np.testing.assert_allclose(causal_lm.logits(params, hidden), wanted, atol=1e-4)
+    assert wanted.std() > 0.5
+    np.testing.assert_allclose(logits_of(tmp_path / "model.gguf", ids), wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize(("family", "layers", "per_head"), [("gemma2", 46, 16), ("gemma3", 62, 16)])
+def test_the_largest_gemmas_scale_scores_by_their_width(family, layers, per_head, tmp_path):
+    """Its files do not say so; heads here are 12 wide, and 64 / 4 is 16."""
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", family)
+    writer.add_block_count(layers)
+    writer.add_context_length(64)
+    writer.add_embedding_length(64)
+    writer.add_feed_forward_length(96)
+    writer.add_head_count(4)
+    writer.add_key_length(12)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_sliding_window(8)
+    writer.add_tensor("token_embd.weight", np.ones((96, 64), np.float32))
+    close(writer)
+    found = causal_lm.read_config(tmp_path / "model.gguf")
+    assert found.attention_scale == pytest.approx(per_head**-0.5)
+    assert found.windows[:6] == ((8, 0, 8, 0, 8, 0) if family == "gemma2" else (8, 8, 8, 8, 8, 0))
+
+
+# -- Quantised types ---------------------------------------------------------------------------------
+
+
+def expanded(path: Path, blocks: np.ndarray, kind: QUANT) -> np.ndarray:
+    """One tensor of raw blocks, written to a file and read back."""
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tensor("output.weight", blocks, raw_dtype=kind)
+    close(writer)
+    return gguf_file.read(path).tensors()["lm_head.weight"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps"),  # of equal width, between the smallest and the largest value of a block
+    [("F32", 2**23), ("F16", 2**10), ("BF16", 2**7), ("Q8_0", 254), ("Q5_0", 31), ("Q5_1", 31),
+     ("Q4_0", 15), ("Q4_1", 15)],
+)  # fmt: skip
+def test_quantised_values_are_within_a_step(kind, steps, tmp_path):
+    values = np.random.default_rng(0).uniform(-1, 1, (3, 64)).astype(np.float32)
+    blocks = gguf.quants.quantize(values, QUANT[kind])
+    found = expanded(tmp_path / "model.gguf", blocks, QUANT[kind])
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, values, atol=2.2 / steps)
+
+
+def half(block: bytes, start: int) -> float:
+    return float(np.frombuffer(block[start : start + 2], np.float16)[0])
+
+
+def six_bits(scales: bytes, j: int) -> tuple[int, int]:
+    """Scale and minimum of sub-block j of 8, packed in 12 bytes (Q4_K, Q5_K)."""
+    if j < 4:
+        return scales[j] & 63, scales[j + 4] & 63
+    return scales[j + 4] & 15 | scales[j - 4] >> 6 << 4, scales[j + 4] >> 4 | scales[j] >> 6 << 4
+
+
+def q2_k(b: bytes, i: int) -> float:
+    n, j, place = i // 128, i % 128 // 32, i % 32
+    scale = b[i // 16]
+    return half(b, 80) * (scale & 15) * (b[16 + 32 * n + place] >> 2 * j & 3) - half(b, 82) * (scale >> 4)
+
+
+def q3_k(b: bytes, i: int) -> float:
+    n, j, place, group = i // 128, i % 128 // 32, i % 32, i // 16
+    low = b[96 + group] & 15 if group < 8 else b[96 + group - 8] >> 4
+    scale = (low | (b[104 + group % 4] >> 2 * (group // 4) & 3) << 4) - 32
+    quant = (b[32 + 32 * n + place] >> 2 * j & 3) - (0 if b[place] >> 4 * n + j & 1 else 4)
+    return half(b, 108) * scale * quant
+
+
+def q4_k(b: bytes, i: int) -> float:
+    scale, least = six_bits(b[4:16], i // 32)
+    quant = b[16 + i // 64 * 32 + i % 32] >> (4 if i // 32 % 2 else 0) & 15
+    return half(b, 0) * scale * quant - half(b, 2) * least
+
+
+def q5_k(b: bytes, i: int) -> float:
+    scale, least = six_bits(b[4:16], i // 32)
+    quant = b[48 + i // 64 * 32 + i % 32] >> (4 if i // 32 % 2 else 0) & 15
+    return half(b, 0) * scale * (quant + 16 * (b[16 + i % 32] >> i // 32 & 1)) - half(b, 2) * least
+
+
+def q6_k(b: bytes, i: int) -> float:
+    n, j, place = i // 128, i % 128 // 32, i % 32
+    low = b[64 * n + 32 * (j % 2) + place] >> (4 if j >= 2 else 0) & 15
+    high = b[128 + 32 * n + place] >> 2 * j & 3
+    scale = int(np.int8(np.uint8(b[192 + i // 16])))
+    return half(b, 208) * scale * ((low | high << 4) - 32)
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "halves", "value"),
+    [("Q2_K", 84, (80, 82), q2_k), ("Q3_K", 110, (108,), q3_k), ("Q4_K", 144, (0, 2), q4_k),
+     ("Q5_K", 176, (0, 2), q5_k), ("Q6_K", 210, (208,), q6_k)],
+)  # fmt: skip
+def test_k_types_expand_as_the_format_says(kind, size, halves, value, tmp_path):
+    """Random bytes, and every value worked out from them on its own."""
+    blocks = np.random.default_rng(0).integers(0, 256, (2, 2 * size), dtype=np.uint8)
+    for start in (*halves, *(size + place for place in halves)):
+        blocks[:, start : start + 2] = np.array([0.37], np.float16).view(np.uint8)
+    found = expanded(tmp_path / "model.gguf", blocks, QUANT[kind])
+    rows = [row.tobytes() for row in blocks]
+    wanted = [[value(row[at : at + size], i) for at in (0, size) for i in range(256)] for row in rows]
+    np.testing.assert_allclose(found, np.array(wanted), rtol=1e-5)
+
+
+# -- Damaged and foreign files -----------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -138,9 +320,12 @@ def test_a_foreign_file_is_a_user_error(tmp_path):
 
 def test_another_architecture_is_named(tmp_path):
     path = tmp_path / "model.gguf"
-    write(path, weights(config(num_hidden_layers=1)), QUANT.F32, architecture="qwen2")
-    with pytest.raises(UserError, match="'qwen2'"):
+    write(path, weights(config(num_hidden_layers=1)), QUANT.F32, architecture="falcon")
+    with pytest.raises(UserError, match="'falcon'"):
         gguf_file.read(path)
+
+
+# -- Tokenizers --------------------------------------------------------------------------------------
 
 
 def test_a_file_without_tokenizer_is_named(written):
@@ -186,3 +371,116 @@ def test_digits_stand_alone_as_the_file_says(smollm, reference_tokenizer, text, 
     tokenizer = gguf_file.read(smollm).tokenizer
     assert tokenizer.encode(text).tokens == alone
     assert reference_tokenizer.tokenize(text) == together
+
+
+def vocabulary_file(path: Path, kind: str, tokens: list[str], types: list[int], **fields: Any) -> Path:
+    writer = gguf.GGUFWriter(path, fields.pop("architecture", "llama"))
+    writer.add_tokenizer_model(kind)
+    writer.add_token_list(tokens)
+    writer.add_token_types(types)
+    for name, value in fields.items():
+        getattr(writer, f"add_{name}")(value)
+    close(writer)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("split", "pieces"),
+    [
+        ("qwen2", ["It", "'s", " ", "1", "2", "3", "4", " NASAisHere", "/\n\n", " ", " x"]),
+        ("llama-bpe", ["It", "'s", " ", "123", "4", " NASAisHere", "/\n\n", " ", " x"]),
+        ("dbrx", ["It", "'s", " ", "123", "4", " NASAisHere", "/\n\n", " ", " x"]),
+        ("gpt-4o", ["It's", " ", "123", "4", " NASAis", "Here", "/\n\n", " ", " x"]),
+        ("gpt-2", ["It", "'s", " 1234", " NASAisHere", "/", "\n\n ", " x"]),
+    ],
+)
+def test_text_is_cut_as_the_file_says(split, pieces, tmp_path):
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    path = vocabulary_file(
+        tmp_path / "v.gguf", "gpt2", alphabet, [1] * 256, tokenizer_pre=split, token_merges=["a b"],
+        add_bos_token=False,
+    )  # fmt: skip
+    with pytest.raises(UserError, match="inconsistent"):
+        _ = gguf_file.read(path).tokenizer  # "ab" is no token
+    path = vocabulary_file(
+        tmp_path / "w.gguf", "gpt2", [*alphabet, "ab"], [1] * 257, tokenizer_pre=split, token_merges=["a b"],
+        add_bos_token=False,
+    )  # fmt: skip
+    tokenizer = gguf_file.read(path).tokenizer
+    text = "It's 1234 NASAisHere/\n\n  x"
+    found = [text[start:end] for _, (start, end) in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
+    assert found == pieces
+    assert tokenizer.decode(tokenizer.encode(text).ids) == text
+
+
+PIECES = [
+    "\u2581",
+    *"abcde",
+    "ab",
+    "cd",
+    "\u2581a",
+    "abc",
+    "de",
+    "\u2581ab",
+    "bc",
+    "cde",
+    "abcd",
+    "\u2581\u2581",
+]
+SPECIAL = ["<unk>", "<s>", "<|end|>"]
+TOKENS = [*SPECIAL, *(f"<0x{byte:02X}>" for byte in range(256)), "\n\n", *PIECES]
+TYPES = [2, 3, 3, *[6] * 256, 4, *[1] * len(PIECES)]
+SCORES = [0.0] * 260 + [-float(place) for place in range(len(PIECES))]
+
+
+def sentencepiece_file(path: Path, **fields: Any) -> Path:
+    return vocabulary_file(
+        path, "llama", TOKENS, TYPES, token_scores=SCORES, bos_token_id=1, unk_token_id=0, **fields
+    )
+
+
+def joined(text: str) -> list[str]:
+    """SentencePiece's BPE: joins the neighbours that make the best piece, the leftmost of equals."""
+    score = dict(zip(PIECES, SCORES[260:]))
+    pieces = list(text.replace(" ", "\u2581"))
+    while True:
+        pairs = [
+            (-score[pair], i) for i in range(len(pieces) - 1) if (pair := pieces[i] + pieces[i + 1]) in score
+        ]
+        if not pairs:
+            return pieces
+        _, i = min(pairs)
+        pieces[i : i + 2] = [pieces[i] + pieces[i + 1]]
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_sentencepiece_joins_the_best_pieces_first(prefix, tmp_path):
+    tokenizer = gguf_file.read(sentencepiece_file(tmp_path / "v.gguf", add_space_prefix=prefix)).tokenizer
+    generator = np.random.default_rng(0)
+    for _ in range(200):
+        text = "".join(generator.choice(list("abcde "), generator.integers(1, 15)))
+        encoding = tokenizer.encode(text)
+        assert encoding.tokens == ["<s>", *joined(" " * prefix + text)]
+        assert tokenizer.decode(encoding.ids) == text
+
+
+def test_sentencepiece_spells_unknown_characters_in_bytes_and_keeps_marked_tokens_whole(tmp_path):
+    tokenizer = gguf_file.read(sentencepiece_file(tmp_path / "v.gguf", add_space_prefix=False)).tokenizer
+    encoding = tokenizer.encode("aé\n\nb<|end|> c", add_special_tokens=False)
+    assert encoding.tokens == ["a", "<0xC3>", "<0xA9>", "\n\n", "b", "<|end|>", "\u2581", "c"]
+    assert tokenizer.decode(encoding.ids) == "aé\n\nb c"
+
+
+def test_control_tokens_of_phi3_swallow_the_space_after_them(tmp_path):
+    path = sentencepiece_file(tmp_path / "v.gguf", add_space_prefix=False, architecture="phi3")
+    ids = gguf_file.read(path).tokenizer.encode("<s> a<|end|>\n b", add_special_tokens=False).ids
+    assert [TOKENS[token] for token in ids] == ["<s>", "\u2581a", "<|end|>", "b"]
+
+
+def test_a_tokenizer_of_another_kind_is_named(tmp_path):
+    path = vocabulary_file(tmp_path / "v.gguf", "t5", TOKENS, TYPES)
+    with pytest.raises(UserError, match="tokenizer 't5' with pre-tokenizer None is not supported"):
+        _ = gguf_file.read(path).tokenizer
+    path = vocabulary_file(tmp_path / "w.gguf", "llama", TOKENS, TYPES)
+    with pytest.raises(UserError, match=r"no metadata field 'tokenizer\.ggml\.scores'"):
+        _ = gguf_file.read(path).tokenizer

@@ -1,7 +1,9 @@
 """Weights on disk: found, identified, read without pickles, and assigned strictly both ways."""
 
+import functools
 import json
 import re
+import tracemalloc
 from importlib import metadata
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from safetensors.torch import save_file as save_torch
 from pbr_jax.models.pretrained import (
     EMBEDDED,
     Rule,
+    Tensors,
     assign,
     fingerprint,
     locate,
@@ -138,6 +141,36 @@ def test_shards_are_joined(tmp_path: Path) -> None:
         np.testing.assert_array_equal(read[name], tensor)
 
 
+def test_a_tensor_is_read_when_it_is_asked_for() -> None:
+    read: list[str] = []
+    readers = {name: functools.partial(lambda name: read.append(name) or np.ones(2), name) for name in "abc"}
+    tensors = Tensors(readers)
+    assert "a" in tensors
+    assert "z" not in tensors
+    assert sorted(tensors) == ["a", "b", "c"]
+    del tensors["a"]
+    assert len(tensors) == 2
+    assert read == []
+    assert tensors["b"].shape == (2,)
+    assert read == ["b"]
+
+
+def test_a_file_that_vanishes_while_it_is_open_can_still_be_read(tmp_path: Path) -> None:
+    given = shard(tmp_path)
+    tensors = read_tensors(tmp_path)
+    (tmp_path / "x-1.safetensors").unlink()
+    np.testing.assert_array_equal(tensors["a"], given["a"])
+
+
+def test_a_fused_tensor_is_divided_into_rows() -> None:
+    rows = np.arange(14).reshape(7, 2)
+    tensors = Tensors({"all": lambda: rows, "other": lambda: rows})
+    tensors.divide("all", {"x": 4, "y": 1, "z": 1})  # the last has the rest: its shape tells that it is wrong
+    assert set(tensors) == {"x", "y", "z", "other"}
+    for name, wanted in (("x", rows[:4]), ("y", rows[4:5]), ("z", rows[5:])):
+        np.testing.assert_array_equal(tensors[name], wanted)
+
+
 def test_absent_shard_is_named(tmp_path: Path) -> None:
     shard(tmp_path)
     (tmp_path / "x-2.safetensors").unlink()
@@ -219,6 +252,41 @@ def test_order_of_tensors_does_not_matter(names: list[str]) -> None:
     tensors = given_tensors()
     params, again = (assign({n: tensors[n] for n in order}, RULES, wanted()) for order in (tensors, names))
     np.testing.assert_array_equal(params["layers"]["up"]["kernel"], again["layers"]["up"]["kernel"])
+
+
+def test_parameters_are_filled_and_put_one_after_another() -> None:
+    """Each is put, and the tensors of the next are not read before."""
+    events: list[str] = []
+    given = given_tensors()
+    readers = {
+        name: functools.partial(lambda name: events.append(name) or given[name], name) for name in given
+    }
+
+    def put(path: str, array: np.ndarray) -> tuple[int, ...]:
+        events.append(path)
+        return array.shape
+
+    params = assign(Tensors(readers), RULES, wanted(), put=put)
+    assert params["layers"]["up"]["kernel"] == (2, 2, 3)
+    assert list(dict.fromkeys(events)) == [  # type checks, which only tests make, read a tensor more
+        "embed.weight", "embed/table",
+        "layer.0.up.weight", "layer.1.up.weight", "layers/up/kernel",
+        "layer.0.down.weight", "layer.1.down.weight", "layers/down/kernel",
+    ]  # fmt: skip
+
+
+def test_memory_holds_the_target_and_one_tensor() -> None:
+    """Eight layers of 1 MB as float32 into bfloat16: 4 MB of target, and not 8 MB of tensors."""
+    shape, layers = (512, 512), 8
+    readers = {f"layer.{i}.up.weight": lambda: np.ones(shape, np.float32) for i in range(layers)}
+    target = {"layers": {"up": {"kernel": ShapeDtypeStruct((layers, *shape), ml_dtypes.bfloat16)}}}
+    tracemalloc.start()
+    try:
+        assign(Tensors(readers), RULES, target)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < (4 + 1.5) * 2**20
 
 
 def test_all_problems_in_one_line() -> None:

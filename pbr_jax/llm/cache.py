@@ -1,0 +1,368 @@
+"""Answers of language models on disk, so that nothing is asked twice.
+
+`Cached` wraps any backend. The key of an answer is the hash of all that it depends on: the backend's
+fingerprint, the prompt, how it is decoded. Prompts themselves are not kept, only hashes and answers. An
+answer is on disk as soon as the backend has it, so a run that is killed loses none.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from filelock import FileLock
+
+from pbr_jax.artefacts import cache_folder
+from pbr_jax.llm.protocol import LLM, OnBatch, OnScores, Prompt, Score
+from pbr_jax.types import UserError
+
+_SCHEMA = "CREATE TABLE answers(key TEXT PRIMARY KEY, kind TEXT NOT NULL, value TEXT NOT NULL)"
+_IDENTITY = (0x7062726A, 1)  # "pbrj" and the schema's version, kept in the database's header
+_PATIENCE = 60.0  # seconds to wait for another process that is writing
+_TOGETHER = 500  # keys in one query
+_NO_PLACE = (
+    sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_PERM,
+)  # fmt: skip
+_TAKEN = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
+
+
+def location() -> Path:
+    """The file of the cache of answers, in the folder of all artefacts."""
+    return cache_folder() / "llm.sqlite"
+
+
+class Cached:
+    """A language model whose answers are looked up first; see `protocol.LLM` for the methods.
+
+    `on_batch` is told of every answer that was not in `done`: of those found here at once, of the others
+    when they are on disk. `offline` never calls the backend: an answer that is missing is a UserError.
+    """
+
+    def __init__(self, llm: LLM, file: Path, offline: bool = False) -> None:
+        self._llm = llm
+        self._answers = Answers(file)
+        self._offline = offline
+
+    @property
+    def fingerprint(self) -> str:
+        """The backend's."""
+        return self._llm.fingerprint
+
+    def count(self, text: str) -> int:
+        """Number of tokens of a text, no special tokens added."""
+        return self._llm.count(text)
+
+    def truncate(self, text: str, tokens: int) -> str:
+        """The longest prefix of the text that has at most this many tokens."""
+        return self._llm.truncate(text, tokens)
+
+    def render(self, prompt: Prompt) -> str:
+        """The text that the model reads."""
+        return self._llm.render(prompt)
+
+    def num_tokens(self, prompt: Prompt) -> int:
+        """Number of tokens the model reads for this prompt."""
+        return self._llm.num_tokens(prompt)
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        max_new_tokens: int,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        num_beams: int = 1,
+        seed: int = 0,
+        done: Mapping[int, str] | None = None,
+        on_batch: OnBatch | None = None,
+    ) -> list[str]:
+        """One continuation for each prompt, from the cache or the backend.
+
+        Raises:
+          UserError: offline and not all there; or the cache cannot be read or written.
+        """
+        decoding: dict[str, Any] = {"max_new_tokens": max_new_tokens}
+        if num_beams != 1:
+            decoding["num_beams"] = num_beams
+        if temperature == 0:  # nothing is drawn: seed and nucleus do not matter
+            inputs: list[Any] = [[prompt, decoding] for prompt in prompts]
+        else:
+            decoding |= {"temperature": float(temperature), "top_p": float(top_p), "seed": seed}
+            inputs = [[*pair, decoding] for pair in zip(prompts, _occurrences(prompts))]
+
+        def ask(done: Mapping[int, str], on_batch: OnBatch) -> list[str]:
+            return self._llm.generate(
+                prompts,
+                max_new_tokens=max_new_tokens,
+                temperature=temperature,
+                top_p=top_p,
+                num_beams=num_beams,
+                seed=seed,
+                done=done,
+                on_batch=on_batch,
+            )
+
+        return self._complete("text", inputs, done, on_batch, ask)
+
+    def score(
+        self,
+        prompts: Sequence[Prompt],
+        targets: Sequence[str],
+        *,
+        done: Mapping[int, Score] | None = None,
+        on_batch: OnScores | None = None,
+    ) -> list[Score]:
+        """log p(target | prompt) for each pair, from the cache or the backend; errors as in `generate`."""
+
+        def ask(done: Mapping[int, Score], on_batch: OnScores) -> list[Score]:
+            return self._llm.score(prompts, targets, done=done, on_batch=on_batch)
+
+        inputs = [[prompt, target] for prompt, target in zip(prompts, targets, strict=True)]
+        return self._complete("score", inputs, done, on_batch, ask)
+
+    def _complete(
+        self,
+        kind: str,
+        inputs: Sequence[Any],
+        done: Mapping[int, Any] | None,
+        on_batch: Callable[..., None] | None,
+        ask: Callable[..., list[Any]],
+    ) -> list[Any]:
+        """The answer to every input: one that is done, found, or made by `ask(done, on_batch)`."""
+        model = self.fingerprint
+        keys = [_hash([model, kind, part]) for part in inputs]
+        answers: dict[int, Any] = dict(done or {})
+
+        def take(found: Mapping[int, Any]) -> None:
+            answers.update(found)
+            if found and on_batch is not None:
+                on_batch(list(found), list(found.values()))
+
+        def keep(positions: Sequence[int], values: Sequence[Any]) -> None:
+            new = {place: value for place, value in zip(positions, values) if place not in answers}
+            # Where another process was first its answer stands, here and in every later call.
+            standing = self._answers.add(kind, {keys[place]: value for place, value in new.items()})
+            take({place: standing[keys[place]] for place in new})
+
+        wanted = [place for place in range(len(keys)) if place not in answers]
+        stored = self._answers.find([keys[place] for place in wanted])
+        take({place: stored[keys[place]] for place in wanted if keys[place] in stored})
+        missing = len(keys) - len(answers)
+        if missing and self._offline:
+            raise UserError(
+                f"{missing} of {len(keys)} answers are not in {self._answers.file}, and llm.offline is set; "
+                f"run without --llm.offline, or bring them with pbr-jax cache import FILE"
+            )
+        if missing:
+            keep(range(len(keys)), ask(dict(answers), keep))
+        return [answers[place] for place in range(len(keys))]
+
+
+def _occurrences(prompts: Sequence[Prompt]) -> list[int]:
+    """How many equal prompts stand before each."""
+    seen: dict[str, int] = {}
+    places = []
+    for prompt in prompts:
+        name = _hash(prompt)
+        places.append(seen.get(name, 0))
+        seen[name] = places[-1] + 1
+    return places
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+class Merged(NamedTuple):
+    """What an import did: answers that are new, were there, and were there with another value (kept)."""
+
+    added: int
+    known: int
+    conflicts: int
+
+
+class Answers:
+    """The database: SQLite, one row an answer. Any number of processes and threads may share the file.
+
+    Every operation opens its own connection (about 2 ms), so none is ever shared or left open. All methods
+    raise UserError for a file that is damaged, foreign, locked for long, or cannot be written.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def find(self, keys: Sequence[str]) -> dict[str, Any]:
+        """The answers that are there, by key."""
+        with self._connection() as connection:
+            return self._find(connection, keys)
+
+    def add(self, kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Stores new answers, durably, and returns the one that stands for each key: the first."""
+        rows = [(key, kind, json.dumps(_answer(kind, value))) for key, value in values.items()]
+        if not rows:
+            return {}
+        with self._connection() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany("INSERT OR IGNORE INTO answers VALUES (?,?,?)", rows)
+            connection.execute("COMMIT")
+            return self._find(connection, list(values))
+
+    def export(self, path: Path) -> int:
+        """Writes all answers as JSON lines sorted by key, whole or not at all; returns how many."""
+        if not self.file.is_file():
+            raise UserError(f"there is no cache of answers at {self.file}; PBR_JAX_CACHE names its folder")
+        count = 0
+
+        def lines(connection: sqlite3.Connection) -> Iterator[str]:
+            nonlocal count
+            for key, kind, value in connection.execute("SELECT key, kind, value FROM answers ORDER BY key"):
+                self._parsed(key, kind, value)
+                count += 1
+                yield f'{{"key": "{key}", "kind": "{kind}", "value": {value}}}\n'
+
+        with self._connection() as connection:
+            _write(path, lines(connection))
+        return count
+
+    def merge(self, path: Path) -> Merged:
+        """Adds the answers of an export, all or none; what is there already is kept."""
+        counts = [0, 0, 0]
+        with self._connection() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            for row in _read(path):
+                if connection.execute("INSERT OR IGNORE INTO answers VALUES (?,?,?)", row).rowcount:
+                    counts[0] += 1
+                    continue
+                query = "SELECT key, kind, value FROM answers WHERE key=?"
+                counts[1 if connection.execute(query, row[:1]).fetchone() == row else 2] += 1
+            connection.execute("COMMIT")
+        return Merged(*counts)
+
+    def _find(self, connection: sqlite3.Connection, keys: Sequence[str]) -> dict[str, Any]:
+        found, rest = {}, iter(keys)
+        while some := list(islice(rest, _TOGETHER)):
+            query = f"SELECT key, kind, value FROM answers WHERE key IN ({','.join('?' * len(some))})"
+            found |= {row[0]: self._parsed(*row) for row in connection.execute(query, some)}
+        return found
+
+    def _parsed(self, key: str, kind: str, value: str) -> Any:
+        try:
+            return _answer(kind, json.loads(value))
+        except ValueError as error:
+            raise self._damaged(f"answer {key}: {error}") from error
+
+    @contextlib.contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            opened = sqlite3.connect(self.file, timeout=_PATIENCE, isolation_level=None)
+            with contextlib.closing(opened) as connection:  # what is not committed is undone
+                self._prepare(connection)
+                yield connection
+        except sqlite3.Error as error:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without one: text that cannot be decoded
+            if code in _TAKEN:
+                raise UserError(
+                    f"{self.file} was locked by another process for {_PATIENCE:g} s ({error}); "
+                    f"let that process finish, then run again"
+                ) from error
+            raise (self._no_place(str(error)) if code in _NO_PLACE else self._damaged(str(error))) from error
+        except OSError as error:
+            raise self._no_place(error.strerror or str(error)) from error
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        """Makes the schema in an empty file; refuses a file that holds something else."""
+        if _identity(connection) == (0, 0):
+            with FileLock(self.file.with_suffix(".lock")):
+                tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+                if _identity(connection) == (0, 0) and tables == 0:
+                    connection.execute("PRAGMA journal_mode=WAL")
+                    names = zip(("application_id", "user_version"), _IDENTITY)
+                    pragmas = "".join(f"PRAGMA {name}={value};" for name, value in names)
+                    connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA}; {pragmas} COMMIT;")
+        application, version = _identity(connection)
+        if application != _IDENTITY[0]:
+            raise UserError(
+                f"{self.file} is a database, but not a cache of answers; move it away, "
+                f"or set PBR_JAX_CACHE to another folder"
+            )
+        if version != _IDENTITY[1]:
+            raise UserError(
+                f"{self.file} has version {version} of the cache, this program reads version {_IDENTITY[1]}; "
+                f"export it with the program that wrote it, move it away, and import the export"
+            )
+
+    def _damaged(self, found: str) -> UserError:
+        return UserError(
+            f"{self.file} is damaged or not a cache of answers ({found}); move it away and run again, "
+            f"after pbr-jax cache import FILE where there is an export"
+        )
+
+    def _no_place(self, found: str) -> UserError:
+        return UserError(
+            f"cannot write {self.file}: {found}; free some space, make it writable, "
+            f"or set PBR_JAX_CACHE to another folder"
+        )
+
+
+def _identity(connection: sqlite3.Connection) -> tuple[int, int]:
+    names = ("application_id", "user_version")
+    application, version = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names)
+    return application, version
+
+
+def _answer(kind: Any, value: Any) -> str | Score:
+    """An answer in its one form, from what a backend or JSON gives; ValueError for anything else."""
+    match kind, value:
+        case "text", str():
+            return value
+        case "score", [int() | float() as total, int() as tokens] if tokens >= 0:
+            return Score(float(total), tokens)
+    raise ValueError(f"kind {kind!r} with value {value!r:.60}, want a text, or a score [total, tokens]")
+
+
+def _read(path: Path) -> Iterator[tuple[str, str, str]]:
+    """The rows of an export, each checked."""
+    try:
+        with path.open("rb") as file:
+            for number, entry in enumerate(file, 1):
+                try:
+                    yield _row(entry)
+                except (ValueError, RecursionError) as error:
+                    raise UserError(f"{path}, line {number}: {error}; nothing was imported") from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}; give an export of the cache") from error
+
+
+def _row(entry: bytes) -> tuple[str, str, str]:
+    record = json.loads(entry.decode("utf-8"))
+    if not isinstance(record, dict) or set(record) != {"key", "kind", "value"}:
+        raise ValueError("want one object with key, kind and value")
+    key = record["key"]
+    if not isinstance(key, str) or not re.fullmatch("[0-9a-f]{64}", key):
+        raise ValueError(f"key {key!r:.80}, want 64 hexadecimal digits")
+    return key, record["kind"], json.dumps(_answer(record["kind"], record["value"]))
+
+
+def _write(path: Path, lines: Iterable[str]) -> None:
+    """Writes a file line by line so that it appears whole or not at all."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("w", encoding="utf-8") as file:
+            file.writelines(lines)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; choose another place") from error
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)

@@ -1,0 +1,289 @@
+"""Continuous decoding: rows that have finished make room for prompts that wait.
+
+A fixed number of rows decode together. A row has slots for its prompt, which no step writes to, and a few for
+new tokens, each at a place of the row's own. So what a row computes does not depend on which other
+rows are there, nor on when it came.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, UInt
+
+from pbr_jax.llm import prefixes
+from pbr_jax.llm.reading import Batch, Pool, Reader, compiled, past_of
+from pbr_jax.models import causal_lm
+from pbr_jax.models.causal_lm_config import CausalLMConfig
+from pbr_jax.types import Params
+
+STEPS = 32  # at most between two looks at what has finished
+
+
+class Options(NamedTuple):
+    """What is compiled into decoding."""
+
+    max_new_tokens: int
+    greedy: bool
+    nucleus: bool
+
+
+class Sampling(NamedTuple):
+    """What is not."""
+
+    stops: Int[Array, "e"]
+    seed: UInt[Array, ""]
+    temperature: Float[Array, ""]
+    top_p: Float[Array, ""]
+
+
+class Rows(NamedTuple):
+    """The rows being decoded, beside their prompts' keys and values."""
+
+    new: causal_lm.Past  # tokens that were chosen and read, in n slots
+    lengths: Int[Array, "b"]  # tokens read
+    tokens: Int[Array, "b n"]  # chosen
+    made: Int[Array, "b"]  # how many; the last of them is not read yet
+    live: Bool[Array, "b"]
+    names: UInt[Array, "b"]  # what randomness a row has, beside the seed
+
+
+def empty_rows(
+    config: CausalLMConfig, rows: int, width: int, max_new_tokens: int, dtype: Any
+) -> tuple[causal_lm.Past, Rows]:
+    """Room for prompts of up to `width` tokens, and rows; none is live."""
+    none = jnp.zeros(rows, jnp.int32)
+
+    def past(slots: int) -> causal_lm.Past:
+        keys = jnp.zeros((config.num_layers, rows, config.num_kv_heads, slots, config.head_width), dtype)
+        return causal_lm.Past(keys, keys.copy(), jnp.full((rows, slots), -1, jnp.int32))
+
+    return past(width), Rows(
+        new=past(max_new_tokens),
+        lengths=none,
+        tokens=jnp.zeros((rows, max_new_tokens), jnp.int32),
+        made=none.copy(),
+        live=jnp.zeros(rows, bool),
+        names=jnp.zeros(rows, jnp.uint32),
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def admit(apply: Callable[..., causal_lm.Output], cap: float | None, one_core: bool) -> Any:
+    """Reads a batch of prompts, chooses their first tokens and puts them into rows.
+
+    Row i of the batch goes to `places[i]`; one beyond the last row is left out.
+    """
+
+    def run(
+        params: Params,
+        held: causal_lm.Past,
+        rows: Rows,
+        pool: Pool,
+        ids: Int[Array, "b t"],
+        positions: Int[Array, "b t"],
+        slots: Int[Array, "b s"],
+        earlier: Int[Array, "b s"],
+        places: Int[Array, "b"],
+        names: UInt[Array, "b"],
+        sampling: Sampling,
+        *,
+        tokens: int,
+        options: Options,
+    ) -> tuple[causal_lm.Past, Rows]:
+        past = past_of(pool, slots, earlier)
+        output = apply(params, ids, positions, past, tokens=tokens)
+        lengths = positions.max(axis=1) + 1
+        last = jnp.argmax(positions, axis=1)
+        hidden = jnp.take_along_axis(output.hidden, last[:, None, None], axis=1)[:, 0]
+        none = jnp.zeros_like(lengths)
+        chosen = _choose(causal_lm.logits(params, hidden, cap), none, names, sampling, options)
+
+        n = options.max_new_tokens
+        width = held.positions.shape[1]
+        before = (earlier >= 0).sum(axis=1, keepdims=True)
+        order = jnp.arange(width)[None, :]
+        source = jnp.where(order < before, order, slots.shape[1] + order - before)
+
+        def write(old: Array, shared: Array, own: Array) -> Array:
+            both = jnp.concatenate([shared, own], axis=3)
+            rows = jax.vmap(lambda x, i: jnp.take(x, i, axis=2, mode="clip"), (1, 0), 1)(both, source)
+            return old.at[:, places].set(rows, mode="drop")
+
+        real = jnp.where(order < lengths[:, None], order, -1)
+        tokens_ = jnp.zeros((len(chosen), n), jnp.int32).at[:, 0].set(chosen)
+        held = causal_lm.Past(
+            write(held.keys, past.keys, output.keys),
+            write(held.values, past.values, output.values),
+            held.positions.at[places].set(real, mode="drop"),
+        )
+        return held, Rows(
+            new=rows.new._replace(positions=rows.new.positions.at[places].set(-1, mode="drop")),
+            lengths=rows.lengths.at[places].set(lengths, mode="drop"),
+            tokens=rows.tokens.at[places].set(tokens_, mode="drop"),
+            made=rows.made.at[places].set(1, mode="drop"),
+            live=rows.live.at[places].set(~jnp.isin(chosen, sampling.stops) & (n > 1), mode="drop"),
+            names=rows.names.at[places].set(names, mode="drop"),
+        )
+
+    return compiled(run, one_core, static_argnames=("tokens", "options"), donate_argnums=(1, 2))
+
+
+@functools.lru_cache(maxsize=8)
+def advance(apply: Callable[..., causal_lm.Output], cap: float | None, one_core: bool) -> Any:
+    """Decodes until at most `enough` rows are live, or for `STEPS` tokens."""
+
+    def run(
+        params: Params,
+        held: causal_lm.Past,
+        rows: Rows,
+        enough: Int[Array, ""],
+        sampling: Sampling,
+        *,
+        options: Options,
+    ) -> Rows:
+        def body(state: tuple[Array, Rows]) -> tuple[Array, Rows]:
+            count, rows = state
+            last = jnp.take_along_axis(rows.tokens, jnp.maximum(rows.made - 1, 0)[:, None], axis=1)
+            positions = jnp.where(rows.live, rows.lengths, -1)[:, None]
+            output = apply(params, last, positions, (held, rows.new))
+            logits = causal_lm.logits(params, output.hidden[:, 0], cap)
+            chosen = _choose(logits, rows.made, rows.names, sampling, options)
+            return count + 1, _next(rows, output, chosen, positions, sampling.stops)
+
+        def more(state: tuple[Array, Rows]) -> Array:
+            return (state[0] < STEPS) & (state[1].live.sum() > enough)
+
+        return jax.lax.while_loop(more, body, (jnp.int32(0), rows))[1]
+
+    return compiled(run, one_core, static_argnames="options", donate_argnums=2)
+
+
+def _next(rows: Rows, output: causal_lm.Output, chosen: Array, positions: Array, stops: Array) -> Rows:
+    """The rows after one step: the read token's keys and values kept, the chosen one noted."""
+    b, n = rows.tokens.shape
+    here = (jnp.arange(n)[None, :] == rows.made[:, None]) & rows.live[:, None]
+    made = rows.made + rows.live
+    at = jnp.arange(b), jnp.maximum(rows.made - 1, 0)  # the slot of the token that was read
+
+    def write(old: Array, new: Array) -> Array:
+        return old.at[:, at[0], :, at[1]].set(jnp.moveaxis(new[:, :, :, 0], 1, 0), mode="promise_in_bounds")
+
+    return Rows(
+        new=causal_lm.Past(
+            write(rows.new.keys, output.keys),
+            write(rows.new.values, output.values),
+            rows.new.positions.at[at].set(positions[:, 0]),
+        ),
+        lengths=rows.lengths + rows.live,
+        tokens=jnp.where(here, chosen[:, None], rows.tokens),
+        made=made,
+        live=rows.live & ~jnp.isin(chosen, stops) & (made < n),
+        names=rows.names,
+    )
+
+
+def _choose(
+    logits: Float[Array, "b v"],
+    step: Int[Array, "b"],
+    names: UInt[Array, "b"],
+    sampling: Sampling,
+    options: Options,
+) -> Int[Array, "b"]:
+    """The next token of each row. Randomness depends on seed, the row's name and its own step only."""
+    if options.greedy:
+        return jnp.argmax(logits, axis=-1).astype(jnp.int32)
+    logits = logits / sampling.temperature
+    key = jax.random.key(sampling.seed)
+    keys = jax.vmap(lambda name, at: jax.random.fold_in(jax.random.fold_in(key, name), at))(names, step)
+    if not options.nucleus:
+        return jax.vmap(jax.random.categorical)(keys, logits).astype(jnp.int32)
+    order = jnp.argsort(logits, axis=-1, descending=True)
+    logits = jnp.take_along_axis(logits, order, axis=-1)
+    probabilities = jax.nn.softmax(logits, axis=-1)
+    # Kept while the mass before a token is below top_p: the smallest set that reaches it, never empty.
+    before = jnp.cumsum(probabilities, axis=-1) - probabilities
+    rank = jax.vmap(jax.random.categorical)(keys, jnp.where(before < sampling.top_p, logits, -jnp.inf))
+    return jnp.take_along_axis(order, rank[:, None], axis=-1)[:, 0].astype(jnp.int32)
+
+
+def sampling(stops: frozenset[int], seed: int, temperature: float, top_p: float) -> Sampling:
+    """Sampling options as arrays; temperature 0 is greedy and divides nothing."""
+    return Sampling(
+        jnp.asarray(np.array(sorted(stops) or [-1], np.int32)),
+        jnp.uint32(seed % 2**32),
+        jnp.float32(temperature or 1.0),
+        jnp.float32(top_p),
+    )
+
+
+def decode(
+    reader: Reader,
+    prompts: Sequence[tuple[int, ...]],
+    names: Sequence[int],
+    wanted: Sequence[bool],
+    *,
+    rows: int,
+    width: int,
+    options: Options,
+    sampling: Sampling,
+) -> Iterator[list[tuple[int, list[int]]]]:
+    """Continues prompts of up to `width` tokens, `rows` of them at a time.
+
+    Yields (place of the prompt, its new tokens with the stop token) of those that have finished. Prompts that
+    are not `wanted` are read where others are read with them, and never decoded: what a prompt
+    gets does not depend on which others are wanted.
+    """
+    weights, config = reader.params, reader.config
+    start = admit(reader.apply, config.logit_cap, reader.one_core)
+    go_on = advance(reader.apply, config.logit_cap, reader.one_core)
+    held, state = empty_rows(config, rows, width, options.max_new_tokens, weights["embedding"].dtype)
+    batches = _batches(reader, prompts, wanted, max(1, rows // 4))  # few at a time keep the rows full
+    free, owners = list(range(rows)), {}
+    waiting = next(batches, None)
+    while waiting is not None or owners:
+        while waiting is not None and len(waiting.members) <= len(free):
+            places = np.full(len(waiting.batch.ids), rows, np.int32)
+            for row, member in waiting.members.items():
+                places[row] = free.pop()
+                owners[int(places[row])] = member
+            own = np.zeros(len(places), np.uint32)
+            own[: len(waiting.batch.members)] = [names[member] for member in waiting.batch.members]
+            held, state = start(
+                weights, held, state, waiting.pool, *waiting.batch.inputs, places, own, sampling,
+                tokens=waiting.batch.tokens, options=options,
+            )  # fmt: skip
+            waiting = next(batches, None)
+        room = rows if waiting is None else len(waiting.members)
+        state = go_on(weights, held, state, np.int32(rows - room), sampling, options=options)
+        live, tokens, made = (np.asarray(x) for x in (state.live, state.tokens, state.made))
+        finished = [place for place in owners if not live[place]]
+        if finished:
+            yield [(owners.pop(place), tokens[place, : made[place]].tolist()) for place in finished]
+            free += finished
+
+
+class _Waiting(NamedTuple):
+    """A batch to be read, with its pool, and the prompts in it that are wanted, by row."""
+
+    pool: Pool
+    batch: Batch
+    members: dict[int, int]
+
+
+def _batches(
+    reader: Reader, prompts: Sequence[tuple[int, ...]], wanted: Sequence[bool], rows: int
+) -> Iterator[_Waiting]:
+    """The batches of up to `rows` that hold a wanted prompt, window by window."""
+    for window in prefixes.windows(prompts):
+        if not any(wanted[member] for member in window):
+            continue
+        pool, batches = reader.read(prefixes.tree([prompts[member] for member in window]), rows)
+        for batch in batches:
+            batch = batch._replace(members=[window[place] for place in batch.members])
+            members = {row: member for row, member in enumerate(batch.members) if wanted[member]}
+            if members:
+                yield _Waiting(pool, batch, members)

@@ -1,0 +1,394 @@
+"""The frozen language model on a server that speaks OpenAI's protocol: vLLM, SGLang, llama.cpp, TGI, OpenAI.
+
+Texts come from `/chat/completions` (messages) and `/completions` (plain text). Log-probabilities of a
+given answer are not part of that protocol; `llm.log_probs` names the way a server has beside it:
+
+- `vllm`: `/completions` with `prompt_logprobs`
+  (https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html);
+- `echo`: `/completions` with `echo` and `logprobs`, OpenAI's former way, which vLLM and others kept;
+- `sglang`: `/generate` with `return_logprob`, beside `/v1`
+  (https://docs.sglang.io/basic_usage/sampling_params.html).
+
+All three are sent token ids, so the boundary between prompt and answer is exact; that needs the served
+model's own tokenizer. llama.cpp and TGI give no log-probabilities of a prompt.
+"""
+
+import functools
+import hashlib
+import json
+import math
+import threading
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from pbr_jax import config as schema
+from pbr_jax.llm import chat
+from pbr_jax.llm.http_client import Client, Refused, check_url, message_of
+from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Score
+from pbr_jax.models import pretrained
+from pbr_jax.types import UserError
+
+T = TypeVar("T")
+
+_VERSION = 1  # of what is asked; raise it when the same server would be asked for other texts
+_BYTES_PER_TOKEN = 4  # of English text, about: the estimate where no tokenizer is given
+
+
+class HTTPLLM:
+    """A model on a server. Creating one opens no connection and reads no file.
+
+    Without `llm.tokenizer`, a token is estimated as four bytes of UTF-8, rounded up, in `count`,
+    `truncate` and `num_tokens` alike; nothing is asked of the server for that.
+    """
+
+    def __init__(
+        self,
+        config: schema.LLM,
+        *,
+        pause: Callable[[threading.Event, float], object] = threading.Event.wait,
+    ):
+        """`pause` is how a failed request waits for its next try; see `http_client.Client`."""
+        self._config = config
+        self._url = check_url(config.url)
+        self._limit_name = "max_tokens"
+        self._client = Client(
+            key_variable=config.key_variable,
+            concurrency=config.concurrency,
+            timeout=config.timeout,
+            retries=config.retries,
+            pause=pause,
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the model's name, the tokenizer and this backend's version.
+
+        Where the server stands is no part of it: the same name at another address counts as the same
+        model. Serve other weights under another name.
+        """
+        path = self._config.tokenizer
+        tokenizer = pretrained.fingerprint(pretrained.locate(path)) if path else "estimate"
+        identity = json.dumps(["http", self._config.model, tokenizer, _VERSION])
+        return hashlib.sha256(identity.encode()).hexdigest()
+
+    @functools.cached_property
+    def _codec(self) -> chat.Codec | None:
+        path = self._config.tokenizer
+        return chat.load(pretrained.locate(path)) if path else None
+
+    def count(self, text: str) -> int:
+        """Number of tokens of a text, no special tokens added."""
+        return self._codec.count(text) if self._codec else -(-len(_utf8(text)) // _BYTES_PER_TOKEN)
+
+    def truncate(self, text: str, tokens: int) -> str:
+        """The longest prefix of the text that has at most this many tokens."""
+        if self._codec:
+            return self._codec.truncate(text, tokens)
+        whole, end = _utf8(text), max(0, tokens) * _BYTES_PER_TOKEN
+        while 0 < end < len(whole) and whole[end] & 0xC0 == 0x80:  # inside a character
+            end -= 1
+        return whole[:end].decode("utf-8", "surrogatepass")
+
+    def render(self, prompt: Prompt) -> str:
+        """The text that the model reads; without a tokenizer the messages, joined by blank lines."""
+        if self._codec:
+            return self._codec.render(prompt)
+        return prompt if isinstance(prompt, str) else "\n\n".join(message["content"] for message in prompt)
+
+    def num_tokens(self, prompt: Prompt) -> int:
+        """Number of tokens the model reads for this prompt."""
+        return len(self._codec.encode(prompt)) if self._codec else self.count(self.render(prompt))
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        max_new_tokens: int,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        num_beams: int = 1,
+        seed: int = 0,
+        done: Mapping[int, str] | None = None,
+        on_batch: OnBatch | None = None,
+    ) -> list[str]:
+        """One continuation for each prompt; see `protocol.LLM.generate`.
+
+        Equal prompts are sent once where nothing is sampled; where it is, the n-th of them is sent with
+        `seed + n`. An answer without content (a refusal, or all tokens spent on reasoning) is the
+        refusal's text or "".
+
+        Raises:
+          UserError: the server cannot be reached, refuses, or answers something else.
+        """
+        self._check(max_new_tokens, temperature, top_p, num_beams)
+        texts = dict(done or {})
+        for index, prompt in enumerate(prompts if self._config.context else ()):
+            self._check_length(index, self.num_tokens(prompt), max_new_tokens, "generate.max_new_tokens")
+        if temperature > 0:
+            options: dict[str, Any] = {"temperature": temperature, "top_p": top_p}
+        elif num_beams > 1:
+            options = {"temperature": 0.0, "use_beam_search": True, "n": num_beams}
+        else:
+            options = {"temperature": 0.0}
+        jobs: dict[tuple[int, ...], Callable[[threading.Event], str]] = {}
+        for group in _groups([json.dumps(prompt) for prompt in prompts]):
+            ask = functools.partial(self._complete, prompts[group[0]], max_new_tokens)
+            if temperature > 0:
+                jobs |= {
+                    (i,): functools.partial(ask, {**options, "seed": seed + n}) for n, i in enumerate(group)
+                }
+            else:
+                jobs[tuple(group)] = functools.partial(ask, options)
+        self._run(jobs, texts, on_batch)
+        return [texts[index] for index in range(len(prompts))]
+
+    def score(
+        self,
+        prompts: Sequence[Prompt],
+        targets: Sequence[str],
+        *,
+        done: Mapping[int, Score] | None = None,
+        on_batch: OnScores | None = None,
+    ) -> list[Score]:
+        """log p(target | prompt); see `protocol.LLM.score`. Equal pairs are sent once, empty targets never.
+
+        Raises:
+          UserError: `llm.log_probs` or `llm.tokenizer` is not set, or the server fails or answers
+            something else than the log-probabilities of the tokens it was sent.
+        """
+        if len(prompts) != len(targets):
+            raise ValueError(f"{len(prompts)} prompts for {len(targets)} targets; one target each is needed")
+        codec, dialect = self._codec, _DIALECTS.get(self._config.log_probs)
+        if codec is None or dialect is None:
+            raise UserError(
+                "scoring answers with a model on a server needs llm.log_probs (vllm, echo or sglang) and "
+                "llm.tokenizer (the served model's folder or GGUF file); set both"
+            )
+        pairs = []
+        for index, (prompt, target) in enumerate(zip(prompts, targets)):
+            first = codec.encode(prompt)
+            if not first:
+                raise UserError(f"prompt {index} is empty; a model needs at least one token to continue")
+            second = codec.encode_target(target)
+            self._check_length(index, len(first), len(second), "the target's length")
+            pairs.append((len(first), tuple(first + second)))
+        scores = dict(done or {})
+        jobs: dict[tuple[int, ...], Callable[[threading.Event], Score]] = {
+            tuple(group): functools.partial(self._sum, dialect, *pairs[group[0]]) for group in _groups(pairs)
+        }
+        self._run(jobs, scores, on_batch)
+        return [scores[index] for index in range(len(prompts))]
+
+    def _run(
+        self,
+        jobs: Mapping[tuple[int, ...], Callable[[threading.Event], T]],
+        found: dict[int, T],
+        on_batch: Callable[[Sequence[int], Sequence[T]], None] | None,
+    ) -> None:
+        """Fills `found` with the answers at the positions that each job stands for, but for those it has."""
+        missing = [[index for index in group if index not in found] for group in jobs]
+        wanted = [(group, job) for group, job in zip(missing, jobs.values()) if group]
+
+        def finish(place: int, answer: T) -> None:
+            group = wanted[place][0]
+            found.update(dict.fromkeys(group, answer))
+            if on_batch is not None:
+                on_batch(group, [answer] * len(group))
+
+        self._client.run([job for _, job in wanted], finish)
+
+    def _complete(
+        self, prompt: Prompt, max_new_tokens: int, options: Mapping[str, Any], stop: threading.Event
+    ) -> str:
+        """One text. Newer models of OpenAI know the limit by another name, which is found out once."""
+        is_text = isinstance(prompt, str)
+        address = self._url + ("/completions" if is_text else "/chat/completions")
+        given = {"prompt": prompt} if is_text else {"messages": list(prompt)}
+        body = {"model": self._config.model, **given, **options}
+        name = self._limit_name
+        try:
+            answer = self._client.post(address, {**body, name: max_new_tokens}, stop)
+        except Refused as error:
+            if name != "max_tokens" or error.status != 400 or "max_completion_tokens" not in error.message:
+                raise
+            self._limit_name = "max_completion_tokens"
+            answer = self._client.post(address, {**body, self._limit_name: max_new_tokens}, stop)
+        choice = _choice(answer, address, options.get("n", 1))
+        return _text(choice.get("text") if is_text else choice.get("message"), address)
+
+    def _sum(self, dialect: "_Dialect", first: int, ids: tuple[int, ...], stop: threading.Event) -> Score:
+        """The score of the tokens from place `first` on."""
+        if first == len(ids):
+            return Score(0.0, 0)
+        root = self._url.removesuffix("/v1") if dialect.beside_v1 else self._url
+        address = root + dialect.path
+        body = dialect.body(self._config.model, list(ids), first)
+        found = dialect.read(self._client.post(address, body, stop), ids, first, address)
+        if not all(isinstance(value, float | int) and math.isfinite(value) for value in found):
+            raise UserError(f"{address}: a token's log-probability is missing or not a number; {_ADVICE}")
+        return Score(math.fsum(found), len(found))
+
+    def _check(self, max_new_tokens: int, temperature: float, top_p: float, num_beams: int) -> None:
+        if max_new_tokens < 1:
+            raise UserError(f"generate.max_new_tokens is {max_new_tokens}; it must be at least 1")
+        if not 0 <= temperature < float("inf"):
+            raise UserError(
+                f"generate.temperature is {temperature}; it must be 0 (greedy) or a positive number"
+            )
+        if not 0 < top_p <= 1:
+            raise UserError(f"generate.top_p is {top_p}; it must be above 0 and at most 1")
+        if num_beams < 1 or (num_beams > 1 and temperature > 0):
+            raise UserError(
+                f"generate.num_beams is {num_beams} with temperature {temperature}; beams are searched "
+                "greedily, so set generate.temperature to 0 or num_beams to 1"
+            )
+        if num_beams > 1 and self._config.log_probs != "vllm":
+            raise UserError(
+                f"generate.num_beams is {num_beams}, but of servers only vLLM searches beams; "
+                "set it to 1, or llm.log_probs to vllm if the server is one"
+            )
+
+    def _check_length(self, index: int, length: int, following: int, name: str) -> None:
+        limit = self._config.context  # None: the server knows
+        if limit is not None and length + following > limit:
+            raise UserError(
+                f"prompt {index} has {length} tokens and {following} more follow, over the context of "
+                f"{limit}; lower prompt.max_tokens or {name}, or raise llm.context"
+            )
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")  # half a character, as JSON files may hold
+
+
+def _groups(items: Sequence[Hashable]) -> list[list[int]]:
+    """Positions of equal items together, in order of first appearance."""
+    groups: dict[Hashable, list[int]] = {}
+    for index, item in enumerate(items):
+        groups.setdefault(item, []).append(index)
+    return list(groups.values())
+
+
+# -- Reading answers -----------------------------------------------------------------------------
+
+
+def _choice(answer: Mapping[str, Any], address: str, most: int = 1) -> Mapping[str, Any]:
+    """The first of at most so many choices: with beams, the best."""
+    choices = answer.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        said = message_of(answer)
+        raise UserError(
+            f"{address}: the answer has no choices"
+            + (f" but an error ({' '.join(said.split())[:300]})" if said else "")
+            + "; check that llm.url is the address of a server that speaks OpenAI's protocol"
+        )
+    if len(choices) > most:
+        raise UserError(
+            f"{address}: the answer has {len(choices)} choices, want {most}; see the server's log"
+        )
+    return choices[0]
+
+
+def _text(given: Any, address: str) -> str:
+    """The text of a choice: its `text`, or its `message`'s content, refusal, or nothing."""
+    text = given
+    if isinstance(given, dict):
+        text = given.get("content")
+        if text is None:
+            text = given.get("refusal") or ""
+    if not isinstance(text, str):
+        raise UserError(f"{address}: a choice has no text but {type(text).__name__}; see the server's log")
+    return text
+
+
+class _Dialect(NamedTuple):
+    """A way to ask for a prompt's log-probabilities.
+
+    `body(model, ids, first)` is the request; `read(answer, ids, first, address)` gives the log-probabilities
+    of `ids[first:]`. One token is generated, and not used: not every server takes 0.
+    """
+
+    path: str
+    body: Callable[[str, list[int], int], dict[str, Any]]
+    read: Callable[[Mapping[str, Any], tuple[int, ...], int, str], list[Any]]
+    beside_v1: bool = False
+
+
+_ADVICE = "check that llm.log_probs names this server's kind and llm.tokenizer is the served model's"
+
+
+def _vllm_body(model: str, ids: list[int], first: int) -> dict[str, Any]:
+    return {"model": model, "prompt": ids, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
+
+
+def _read_vllm(answer: Mapping[str, Any], ids: tuple[int, ...], first: int, address: str) -> list[Any]:
+    """An entry for each token, the first null: by token id, the token's own and the most probable ones."""
+    entries = _listed(_choice(answer, address).get("prompt_logprobs"), "prompt_logprobs", address)
+    _same_number(entries, (len(ids),), "vllm", address)
+    found = []
+    for token, entry in zip(ids[first:], entries[first:]):
+        own = entry.get(str(token)) if isinstance(entry, dict) else None
+        if not isinstance(own, dict):
+            raise UserError(f"{address}: vllm gave other tokens than {token}, which was sent; {_ADVICE}")
+        found.append(own.get("logprob"))
+    return found
+
+
+def _echo_body(model: str, ids: list[int], first: int) -> dict[str, Any]:
+    request = {"model": model, "prompt": ids, "max_tokens": 1, "temperature": 0.0}
+    return request | {"echo": True, "logprobs": 1}
+
+
+def _read_echo(answer: Mapping[str, Any], ids: tuple[int, ...], first: int, address: str) -> list[Any]:
+    """A number for each token, the first null, and one more where the generated token is told too."""
+    inner = _choice(answer, address).get("logprobs")
+    given = inner.get("token_logprobs") if isinstance(inner, dict) else None
+    entries = _listed(given, "logprobs.token_logprobs", address)
+    _same_number(entries, (len(ids), len(ids) + 1), "echo", address)
+    return entries[first : len(ids)]
+
+
+def _sglang_body(model: str, ids: list[int], first: int) -> dict[str, Any]:
+    sampling = {"max_new_tokens": 1, "temperature": 0.0}
+    start = {"return_logprob": True, "logprob_start_len": first - 1}
+    return {"input_ids": ids, "sampling_params": sampling, **start}
+
+
+def _read_sglang(answer: Mapping[str, Any], ids: tuple[int, ...], first: int, address: str) -> list[Any]:
+    """[log-probability, id, text] for each token from `logprob_start_len` on, the first of them null."""
+    inner = answer.get("meta_info")
+    given = inner.get("input_token_logprobs") if isinstance(inner, dict) else None
+    entries = _listed(given, "meta_info.input_token_logprobs", address)
+    _same_number(entries, (len(ids) - first + 1,), "sglang", address)
+    for token, entry in zip(ids[first:], entries[1:]):
+        # The last id of the vocabulary is reported as 0.
+        if not isinstance(entry, list) or len(entry) < 2 or entry[1] not in (token, 0):
+            raise UserError(f"{address}: sglang gave other tokens than {token}, which was sent; {_ADVICE}")
+    return [entry[0] for entry in entries[1:]]
+
+
+def _listed(value: Any, name: str, address: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise UserError(f"{address}: the answer has no {name}; {_ADVICE}")
+    return value
+
+
+def _same_number(entries: Sequence[Any], wanted: Sequence[int], dialect: str, address: str) -> None:
+    if len(entries) not in wanted:
+        raise UserError(
+            f"{address}: {dialect} gave {len(entries)} log-probabilities, "
+            f"want {' or '.join(map(str, wanted))}; {_ADVICE}"
+        )
+
+
+_DIALECTS = {
+    "vllm": _Dialect("/completions", _vllm_body, _read_vllm),
+    "echo": _Dialect("/completions", _echo_body, _read_echo),
+    "sglang": _Dialect("/generate", _sglang_body, _read_sglang, beside_v1=True),
+}
+
+
+@functools.lru_cache(maxsize=4)
+def load(config: schema.LLM) -> HTTPLLM:
+    """The model a config names; the same object for the same config."""
+    return HTTPLLM(config)

@@ -1,0 +1,290 @@
+"""T5 in this process: batched generation, beam search, scoring, and the loss that fine-tunes it.
+
+Prompts are sorted by length and cut into batches; a batch is padded on the right to a bucket, so that few
+shapes are compiled.
+"""
+
+import functools
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from pbr_jax import config as schema
+from pbr_jax.llm import chat, t5_decoding
+from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Score
+from pbr_jax.llm.reading import bucket
+from pbr_jax.losses.language_model import token_cross_entropy
+from pbr_jax.models import pretrained, t5
+from pbr_jax.types import Params, UserError
+
+_VERSION = 1  # of how texts are computed; raise it when the same weights would give other texts
+
+Ids = tuple[int, ...]
+Answer = TypeVar("Answer", str, Score)
+
+
+class T5LLM:
+    """A T5 or FLAN-T5 model read from a Hugging Face folder; see `protocol.LLM` for the methods.
+
+    The encoder reads the prompt, the decoder writes the answer. Creating one reads no weights: the
+    tokenizer and the weights are read when first needed.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        dtype: str = "float32",
+        batch_size: int = 16,
+        context: int | None = None,
+        tensor_parallel: int = 1,
+    ):
+        """`context`: longest prompt, and longest answer, in tokens; None: as the model says. More than that
+        is allowed: T5 knows distances between tokens, not positions. `tensor_parallel`: devices that share
+        the weights of every layer."""
+        self._path = path
+        self._dtype = jnp.dtype(dtype)
+        self._batch_size = batch_size
+        self._wanted_context = context
+        self._devices = tensor_parallel
+
+    @property
+    def fingerprint(self) -> str:
+        """Of weights, tokenizer, template, number format and this backend's version."""
+        identity = f"{pretrained.fingerprint(self._path)} {self._dtype.name} t5 {_VERSION}"
+        return hashlib.sha256(identity.encode()).hexdigest()
+
+    @functools.cached_property
+    def _codec(self) -> chat.Codec:
+        return chat.load(self._path)
+
+    @functools.cached_property
+    def _weights(self) -> tuple[t5.T5, Params, int]:
+        model, params, config = t5.load(self._path, self._dtype, self._devices)
+        return model, params, config.start_id
+
+    @functools.cached_property
+    def context(self) -> int:
+        """Longest prompt, and longest answer, in tokens."""
+        return self._wanted_context or t5.read_config(self._path).context
+
+    def count(self, text: str) -> int:
+        """Number of tokens of a text, no special tokens added."""
+        return self._codec.count(text)
+
+    def truncate(self, text: str, tokens: int) -> str:
+        """The longest prefix of the text that has at most this many tokens."""
+        return self._codec.truncate(text, tokens)
+
+    def render(self, prompt: Prompt) -> str:
+        """The text that the encoder reads."""
+        return self._codec.render(prompt)
+
+    def num_tokens(self, prompt: Prompt) -> int:
+        """Number of tokens the encoder reads for this prompt, the end token included."""
+        return len(self._codec.encode(prompt))
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        max_new_tokens: int,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        num_beams: int = 1,
+        seed: int = 0,
+        done: Mapping[int, str] | None = None,
+        on_batch: OnBatch | None = None,
+    ) -> list[str]:
+        """One answer for each prompt. Equal prompts are computed once, unless they are sampled.
+
+        Raises:
+          UserError: a prompt that is empty or longer than the context; options that make no sense.
+        """
+        _check_options(max_new_tokens, temperature, top_p, num_beams)
+        ids = [tuple(self._codec.encode(prompt)) for prompt in prompts]
+        self._check_lengths(ids, [max_new_tokens] * len(ids), "generate.max_new_tokens")
+        draws = _occurrences(ids) if temperature else [0] * len(ids)
+        options = t5_decoding.Options(max_new_tokens, temperature == 0, top_p < 1, num_beams)
+
+        def decode(rows: Sequence[tuple[Ids, int]]) -> list[str]:
+            model, params, start = self._weights
+            read, mask = _pad([row for row, _ in rows], 32)
+            stops = np.array(sorted(self._codec.stops) or [-1], np.int32)
+            tokens = t5_decoding.generate(
+                params, read, mask, np.array([_draw(*row) for row in rows], np.uint32), stops,
+                np.uint32(seed % 2**32), np.float32(temperature or 1.0), np.float32(top_p),
+                model=model, start=start, options=options,
+            )  # fmt: skip
+            return [self._codec.decode(row) for row in np.asarray(tokens).tolist()]
+
+        return self._answer(list(zip(ids, draws)), lambda row: (-len(row[0]),), decode, done, on_batch)
+
+    def score(
+        self,
+        prompts: Sequence[Prompt],
+        targets: Sequence[str],
+        *,
+        done: Mapping[int, Score] | None = None,
+        on_batch: OnScores | None = None,
+    ) -> list[Score]:
+        """log p(target | prompt), teacher-forced, without the end token. Equal pairs are computed once.
+
+        Raises:
+          UserError: a prompt that is empty, or a prompt or target longer than the context.
+        """
+        if len(prompts) != len(targets):
+            raise ValueError(f"{len(prompts)} prompts for {len(targets)} targets; one target each is needed")
+        firsts = [tuple(self._codec.encode(prompt)) for prompt in prompts]
+        seconds = [tuple(self._codec.encode_target(target)) for target in targets]
+        self._check_lengths(firsts, list(map(len, seconds)), "the target's length")
+
+        def force(rows: Sequence[tuple[Ids, Ids]]) -> list[Score]:
+            model, params, start = self._weights
+            read, mask = _pad([first for first, _ in rows], 32)
+            wanted, where = _pad([second for _, second in rows], 8)
+            totals = np.asarray(
+                t5_decoding.score(params, read, mask, wanted, where, model=model, start=start)
+            )
+            return [Score(total, len(second)) for total, (_, second) in zip(totals.tolist(), rows)]
+
+        empty = {place: Score(0.0, 0) for place, second in enumerate(seconds) if not second}
+        pairs = list(zip(firsts, seconds))
+        return self._answer(
+            pairs, lambda row: (-len(row[0]), -len(row[1])), force, empty | dict(done or {}), on_batch
+        )
+
+    def _answer(
+        self,
+        rows: Sequence[Any],
+        order: Callable[[Any], tuple[int, ...]],
+        compute: Callable[[Sequence[Any]], list[Answer]],
+        done: Mapping[int, Answer] | None,
+        on_batch: Callable[[Sequence[int], Sequence[Answer]], None] | None,
+    ) -> list[Answer]:
+        """Computes equal rows once, in batches of like length, the longest first (so memory runs out early).
+
+        What is in a batch depends on the whole list alone, and a batch is left out only when all of it is
+        done: what was finished before changes no shape, so no rounding.
+        """
+        answers = dict(done or {})
+        places: dict[Any, list[int]] = {}
+        for place, row in enumerate(rows):
+            places.setdefault(row, []).append(place)
+        distinct = sorted(places, key=order)
+        for start in range(0, len(distinct), self._batch_size):
+            batch = distinct[start : start + self._batch_size]
+            missing = [[place for place in places[row] if place not in answers] for row in batch]
+            if not any(missing):
+                continue
+            # Few numbers of rows are compiled; the copies' answers are not looked at.
+            count = min(1 << (len(batch) - 1).bit_length(), self._batch_size)
+            found = compute(batch + batch[-1:] * (count - len(batch)))
+            new = {place: answer for some, answer in zip(missing, found) for place in some}
+            answers |= new
+            if on_batch is not None:
+                on_batch(list(new), list(new.values()))
+        return [answers[place] for place in range(len(rows))]
+
+    def _check_lengths(self, prompts: Sequence[Ids], following: Sequence[int], name: str) -> None:
+        for index, (ids, new) in enumerate(zip(prompts, following)):
+            if not ids:
+                raise UserError(f"prompt {index} is empty; the encoder needs at least one token to read")
+            if len(ids) > self.context:
+                raise UserError(
+                    f"prompt {index} has {len(ids)} tokens, over the context of {self.context}; lower "
+                    "prompt.max_tokens, or raise llm.context"
+                )
+            if new > self.context:
+                raise UserError(
+                    f"{new} tokens are to follow prompt {index}, over the context of {self.context}; lower "
+                    f"{name}, or raise llm.context"
+                )
+
+
+def _check_options(max_new_tokens: int, temperature: float, top_p: float, num_beams: int) -> None:
+    if max_new_tokens < 1:
+        raise UserError(f"generate.max_new_tokens is {max_new_tokens}; it must be at least 1")
+    if not 0 <= temperature < float("inf"):
+        raise UserError(f"generate.temperature is {temperature}; it must be 0 (greedy) or a positive number")
+    if not 0 < top_p <= 1:
+        raise UserError(f"generate.top_p is {top_p}; it must be above 0 and at most 1")
+    if num_beams < 1:
+        raise UserError(f"generate.num_beams is {num_beams}; it must be at least 1")
+    if num_beams > 1 and temperature:
+        raise UserError(
+            f"generate.num_beams is {num_beams} and generate.temperature {temperature}; beams are searched, "
+            "not sampled: set one of them to its default"
+        )
+
+
+def _occurrences(rows: Sequence[Ids]) -> list[int]:
+    """How many equal rows stand before each."""
+    seen: dict[Ids, int] = {}
+    places = []
+    for row in rows:
+        places.append(seen.get(row, 0))
+        seen[row] = places[-1] + 1
+    return places
+
+
+def _draw(ids: Ids, occurrence: int) -> int:
+    """What a row's randomness starts from, beside the seed: 32 bits of the prompt and its occurrence."""
+    digest = hashlib.sha256(np.array([occurrence, *ids], "<i4").tobytes()).digest()
+    return int.from_bytes(digest[:4], "little")
+
+
+def _pad(rows: Sequence[Ids], floor: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ids [rows width] padded on the right with 0 to a bucket, and the mask of real ones."""
+    width = bucket(max(map(len, rows)), floor)
+    ids, mask = np.zeros((len(rows), width), np.int32), np.zeros((len(rows), width), bool)
+    for place, row in enumerate(rows):
+        ids[place, : len(row)] = row
+        mask[place, : len(row)] = True
+    return ids, mask
+
+
+def teacher_forced_loss(
+    params: Params,
+    ids: Int[Array, "b s"],
+    mask: Bool[Array, "b s"],
+    targets: Int[Array, "b t"],
+    where: Bool[Array, "b t"],
+    *,
+    model: t5.T5,
+    start: int,
+) -> Float[Array, ""]:
+    """Mean cross-entropy of the batch's target tokens, in nats: what fine-tuning minimises.
+
+    Differentiable in `params`. The mean is over the tokens of the whole batch, so a long target weighs
+    more than a short one, as in Hugging Face's `T5ForConditionalGeneration(labels=...)`.
+
+    Args:
+      params: the model's weights.
+      ids: prompts, end token included.
+      mask: True for real tokens of the prompts.
+      targets: answers; they should end in the end token, or the model unlearns to stop.
+      where: True for the tokens of the answers that count. Nothing at all gives 0.
+      model: as `t5.load` gives it.
+      start: `start_id` of its config.
+    """
+    hidden = model.apply(params, ids, mask, t5.shift_right(targets, where, start))
+    losses = token_cross_entropy(t5.logits(params, hidden), targets, where=where)
+    return losses.sum() / jnp.maximum(where.sum(), 1)
+
+
+@functools.lru_cache(maxsize=4)
+def load(config: schema.LLM) -> T5LLM:
+    """The model a config names; the same object for the same config."""
+    return T5LLM(
+        pretrained.locate(config.model),
+        dtype=config.dtype,
+        batch_size=config.batch_size,
+        context=config.context,
+        tensor_parallel=config.tensor_parallel,
+    )

@@ -1,0 +1,34 @@
+"""The loss of language models."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+
+def token_cross_entropy(
+    logits: Float[Array, "*b v"], targets: Int[Array, "*b"], *, where: Bool[Array, "*b"]
+) -> Float[Array, "*b"]:
+    r"""Cross-entropy of each target token, in nats.
+
+    .. math:: -\log \frac{\exp z_y}{\sum_v \exp z_v}
+
+    Args:
+      logits: z, scores of all tokens of the vocabulary, before the softmax.
+      targets: y, the token that is right.
+      where: True for the tokens that count. The others may hold any id and any logits, such as -100
+        and NaN: they give 0 and a gradient of 0, also where nothing counts.
+
+    Returns:
+      One float32 value per token; for a mean, divide their sum by the number of tokens that count.
+
+    >>> import jax.numpy as jnp
+    >>> logits = jnp.log(jnp.array([[0.25, 0.75], [0.5, 0.5]]))
+    >>> [round(float(x), 4) for x in token_cross_entropy(logits, jnp.array([1, -100]),
+    ...                                                  where=jnp.array([True, False]))]
+    [0.2877, 0.0]
+    """
+    # Masked before the softmax as well as after: a gradient of 0 times NaN would be NaN.
+    logits = jnp.where(where[..., None], logits.astype(jnp.float32), 0.0)
+    targets = jnp.where(where, targets, 0)
+    right = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    return jnp.where(where, jax.nn.logsumexp(logits, axis=-1) - right, 0.0)

@@ -1,0 +1,208 @@
+"""T5, an encoder-decoder language model, in JAX.
+
+Covers T5 v1.0 (relu, tied head), v1.1 and FLAN-T5 (gated gelu, own head) in Hugging Face format. What
+is particular to T5: attention scores are not scaled; a bias for the distance between two tokens, shared
+by all layers of a stack, stands for positions; norms have no mean and no bias, nor has any projection.
+
+Encoder and decoder are two stacks of scanned layers. The decoder never keeps a cache of its own: it
+takes the keys and values of earlier tokens (`Past`) and of the encoder's output (`Cross`, computed once),
+and returns those of the tokens it was given. It returns hidden states; `logits` multiplies out the
+vocabulary where it is wanted.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, MutableMapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from pbr_jax.models import pretrained, sharding
+from pbr_jax.models.pretrained import Rule
+from pbr_jax.models.t5_config import T5Config
+from pbr_jax.models.t5_layers import Cross, CrossProjection, Decoder, Encoder, Output, Past
+from pbr_jax.types import Params, UserError
+
+__all__ = ["RULES", "SHARDING", "T5", "Cross", "Output", "Past", "load", "logits", "read_config", "t5"]
+
+
+class T5(NamedTuple):
+    """The pure functions of a model; `t5` documents their arguments."""
+
+    init: Callable[..., Params]
+    apply: Callable[..., Any]
+    encode: Callable[..., Any]
+    cross: Callable[..., Any]
+    decode: Callable[..., Any]
+
+
+def t5(config: T5Config, dtype: Any = jnp.float32) -> T5:
+    """A T5 model with weights and activations in `dtype`: `init(key) -> params`, and
+
+    - `encode(params, ids, mask) -> Float["b s d"]`: hidden states of `ids: Int["b s"]`; `mask: Bool["b s"]`
+      is True for real tokens. Padding may stand on either side; outputs there mean nothing.
+    - `cross(params, encoded, mask) -> Cross`: what the decoder reads of them, computed once.
+    - `decode(params, ids, cross, past=None) -> Output`: `ids: Int["r t"]` follow the tokens of `past`, which
+      begin with the config's `start_id`. r is a multiple of b: r / b rows in turn read one encoded text, so
+      beams need no copies of it. Padding may stand after the real tokens only.
+    - `apply(params, ids, mask, decoder_ids) -> Float["b t d"]`: all of it; decoder hidden states of whole
+      targets, teacher-forced.
+
+    Attention scores, norms and softmax are computed in float32 whatever `dtype` is.
+
+    Parameters: `embedding [v d]`, `encoder/...` and `decoder/...` with `layers/...` stacked on axis 0,
+    `cross/{key,value}/kernel` stacked likewise, and `head [v d]` unless tied.
+
+    References: Raffel et al., Exploring the Limits of Transfer Learning with a Unified Text-to-Text
+    Transformer, https://arxiv.org/abs/1910.10683, 2020; Shazeer, GLU Variants Improve Transformer,
+    https://arxiv.org/abs/2002.05202, 2020; Chung et al., Scaling Instruction-Finetuned Language Models,
+    https://arxiv.org/abs/2210.11416, 2022.
+    """
+    encoder = Encoder(config, jnp.dtype(dtype))
+    projection = CrossProjection(config, jnp.dtype(dtype))
+    decoder = Decoder(config, jnp.dtype(dtype))
+
+    def encode(params: Params, ids: Int[Array, "b s"], mask: Bool[Array, "b s"]) -> Float[Array, "b s d"]:
+        return encoder.apply({"params": params["encoder"]}, params["embedding"][ids], mask)  # pyright: ignore[reportReturnType]
+
+    def cross(params: Params, encoded: Float[Array, "b s d"], mask: Bool[Array, "b s"]) -> Cross:
+        keys, values = projection.apply({"params": params["cross"]}, encoded)
+        return Cross(keys, values, mask)  # pyright: ignore[reportArgumentType]
+
+    def decode(params: Params, ids: Int[Array, "r t"], cross: Cross, past: Past | None = None) -> Output:
+        past = _no_past(config, ids.shape[0], dtype) if past is None else past
+        return decoder.apply({"params": params["decoder"]}, params["embedding"][ids], cross, past)  # pyright: ignore[reportReturnType]
+
+    def apply(
+        params: Params, ids: Int[Array, "b s"], mask: Bool[Array, "b s"], decoder_ids: Int[Array, "b t"]
+    ) -> Float[Array, "b t d"]:
+        return decode(params, decoder_ids, cross(params, encode(params, ids, mask), mask)).hidden
+
+    def init(key: Array) -> Params:
+        keys, shape = jax.random.split(key, 5), (config.vocab_size, config.width)
+        embedding = jax.random.normal(keys[0], shape, dtype)
+        x, mask = embedding[:1][None], jnp.ones((1, 1), bool)
+        params: Params = {"embedding": embedding}
+        params["encoder"] = encoder.init(keys[1], x, mask)["params"]
+        params["cross"] = projection.init(keys[2], x)["params"]
+        past = _no_past(config, 1, dtype)
+        params["decoder"] = decoder.init(keys[3], x, cross(params, x, mask), past)["params"]
+        if not config.tied:
+            params["head"] = jax.random.normal(keys[4], shape, dtype) * config.width**-0.5
+        return params
+
+    return T5(init, apply, encode, cross, decode)
+
+
+def _no_past(config: T5Config, rows: int, dtype: Any) -> Past:
+    empty = jnp.zeros((config.num_decoder_layers, rows, config.num_heads, 0, config.head_width), dtype)
+    return Past(empty, empty, jnp.int32(0))
+
+
+def logits(params: Params, hidden: Float[Array, "*batch d"]) -> Float[Array, "*batch v"]:
+    """Next-token logits, float32. Give it only the positions that are needed: v is tens of thousands."""
+    head = params["head"] if "head" in params else params["embedding"]
+    return jnp.einsum("...d,vd->...v", hidden, head, preferred_element_type=jnp.float32)
+
+
+def shift_right(targets: Int[Array, "b t"], where: Bool[Array, "b t"], start: int) -> Int[Array, "b t"]:
+    """What the decoder reads to predict the targets: the start token, then all targets but the last.
+
+    Targets that do not count are read as the start token, which in T5 is the padding token too.
+    """
+    return jnp.pad(jnp.where(where, targets, start)[:, :-1], ((0, 0), (1, 0)), constant_values=start)
+
+
+_BLOCK = r"(?P<stack>encoder|decoder)\.block\.(?P<layer>\d+)\.layer\."
+_ATTENTION = {"q": "query", "k": "key", "v": "value", "o": "output"}
+_DENSE = {"wi": "up", "wi_0": "gate", "wi_1": "up", "wo": "down"}
+RULES: dict[str, Rule] = {
+    r"shared\.weight": Rule("embedding"),
+    r"lm_head\.weight": Rule("head"),
+    r"(?P<stack>encoder|decoder)\.final_layer_norm\.weight": Rule("{stack}/norm/scale"),
+    r"(?P<stack>encoder|decoder)\.block\.0\.layer\.0\.SelfAttention\.relative_attention_bias\.weight": Rule(
+        "{stack}/distance_bias"
+    ),
+    _BLOCK + r"0\.layer_norm\.weight": Rule("{stack}/layers/attention_norm/scale"),
+    r"decoder\.block\.(?P<layer>\d+)\.layer\.1\.layer_norm\.weight": Rule("decoder/layers/cross_norm/scale"),
+    r"encoder\.block\.(?P<layer>\d+)\.layer\.1\.layer_norm\.weight": Rule("encoder/layers/mlp_norm/scale"),
+    r"decoder\.block\.(?P<layer>\d+)\.layer\.2\.layer_norm\.weight": Rule("decoder/layers/mlp_norm/scale"),
+    **{
+        _BLOCK + rf"0\.SelfAttention\.{name}\.weight": Rule(
+            f"{{stack}}/layers/{to}/kernel", pretrained.transpose
+        )
+        for name, to in _ATTENTION.items()
+    },
+    **{
+        _BLOCK + rf"1\.EncDecAttention\.{name}\.weight": Rule(f"{to}/kernel", pretrained.transpose)
+        for name, to in {
+            "q": "decoder/layers/cross_query",
+            "k": "cross/key",
+            "v": "cross/value",
+            "o": "decoder/layers/cross_output",
+        }.items()
+    },
+    **{
+        _BLOCK + rf"[12]\.DenseReluDense\.{name}\.weight": Rule(
+            f"{{stack}}/layers/{to}/kernel", pretrained.transpose
+        )
+        for name, to in _DENSE.items()
+    },
+}
+"""Hugging Face names of T5, and where they go."""
+
+SHARDING: dict[str, tuple[str | None, ...]] = {
+    r"embedding|head": ("model", None),
+    r".*/distance_bias": (None, "model"),
+    r".*/(query|key|value|cross_query|gate|up)/kernel": (None, None, "model"),
+    r".*/(output|cross_output|down)/kernel": (None, "model", None),
+    r".*/scale": (),
+}
+"""Path of a parameter -> mesh axis of each of its axes: heads, MLP and vocabulary are divided."""
+
+_COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+_IGNORED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)  # never used
+
+
+def load(path: Path, dtype: Any = jnp.float32, devices: int = 1) -> tuple[T5, Params, T5Config]:
+    """The model of a Hugging Face folder, its weights in `dtype`, divided over the first `devices` devices.
+
+    Raises:
+      UserError: an architecture, tensor or file that is not supported, named; fewer devices than that.
+    """
+    config = read_config(path)
+    tensors = pretrained.read_tensors(path)
+    _drop_copies(tensors, config, str(path))
+    config = dataclasses.replace(config, tied=config.tied and "lm_head.weight" not in tensors)
+    model = t5(config, dtype)
+    target = jax.eval_shape(model.init, jax.random.key(0))
+    put = functools.partial(sharding.place_one, rules=SHARDING, mesh=sharding.mesh(devices))
+    params = pretrained.assign(tensors, RULES, target, ignore=_IGNORED, source=str(path), put=put)
+    return model, params, config
+
+
+def _drop_copies(tensors: MutableMapping[str, np.ndarray], config: T5Config, source: str) -> None:
+    """Leaves the embedding once, as `shared`. A tied head that differs from it is a head of its own."""
+    for name in _COPIES:
+        if name in tensors and not np.array_equal(
+            tensors.setdefault("shared.weight", tensors[name]), tensors[name]
+        ):
+            raise UserError(
+                f"{source}: {name} differs from shared.weight; T5 has one embedding, save it again"
+            )
+        tensors.pop(name, None)
+    both = "lm_head.weight" in tensors and "shared.weight" in tensors
+    if config.tied and both and np.array_equal(tensors["lm_head.weight"], tensors["shared.weight"]):
+        del tensors["lm_head.weight"]
+
+
+def read_config(path: Path) -> T5Config:
+    """The sizes of a model, without reading its weights."""
+    source = path / "config.json"
+    if not path.is_dir():
+        raise UserError(f"{path} is not a folder; T5 is read from a Hugging Face folder with {source.name}")
+    return T5Config.from_json(pretrained.read_json(source), str(source))

@@ -1,0 +1,79 @@
+"""The sizes of a T5 model, read from Hugging Face's `config.json`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pbr_jax.types import UserError
+
+_MLPS = {"relu": False, "gated-gelu": True}  # feed_forward_proj -> gated
+
+
+@dataclass(frozen=True, kw_only=True)
+class T5Config:
+    """The sizes of a model; every field is a static number."""
+
+    vocab_size: int
+    width: int  # of hidden states
+    head_width: int  # num_heads * head_width need not be width
+    mlp_width: int
+    num_layers: int  # of the encoder
+    num_decoder_layers: int
+    num_heads: int
+    num_buckets: int = 32  # of distances between tokens, each with a bias per head
+    max_distance: int = 128  # distances beyond it share a bucket
+    norm_epsilon: float = 1e-6
+    gated: bool = False  # v1.1 and FLAN-T5: gelu(gate) * up; v1.0: relu(up)
+    tied: bool = True  # the output matrix is the embedding matrix
+    scaled: bool = True  # the decoder's output is multiplied by width ** -0.5
+    start_id: int = 0  # the token that every target begins after
+    context: int = 512  # tokens of the longest text it was made for; positions are relative, so no bound
+
+    def __post_init__(self) -> None:
+        if self.num_buckets < 4 or self.num_buckets % 2 or self.max_distance <= self.num_buckets // 2:
+            raise UserError(
+                f"relative_attention_num_buckets is {self.num_buckets} and relative_attention_max_distance "
+                f"{self.max_distance}; an even number of buckets from 4 and a distance above half of it are "
+                "needed, check the model's config"
+            )
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any], source: str = "config.json") -> "T5Config":
+        """From a Hugging Face `config.json`; `UserError` names what is missing or not supported."""
+        _refuse_unsupported(fields, source)
+        # Version 1.1 untied the head and dropped the scale; one field said both before another was added.
+        tied = fields.get("tie_word_embeddings") is not False
+        start = fields.get("decoder_start_token_id")
+        try:
+            layers = int(fields["num_layers"])
+            return cls(
+                vocab_size=int(fields["vocab_size"]),
+                width=int(fields["d_model"]),
+                head_width=int(fields["d_kv"]),
+                mlp_width=int(fields["d_ff"]),
+                num_layers=layers,
+                num_decoder_layers=int(fields.get("num_decoder_layers") or layers),
+                num_heads=int(fields["num_heads"]),
+                num_buckets=int(fields.get("relative_attention_num_buckets", 32)),
+                max_distance=int(fields.get("relative_attention_max_distance", 128)),
+                norm_epsilon=float(fields.get("layer_norm_epsilon", 1e-6)),
+                gated=_MLPS[fields.get("feed_forward_proj", "relu")],
+                tied=tied,
+                scaled=bool(fields.get("scale_decoder_outputs", tied)),
+                start_id=int(start if start is not None else fields.get("pad_token_id") or 0),
+                context=int(fields.get("n_positions") or 512),
+            )
+        except KeyError as error:
+            raise UserError(f"{source} has no field {error}; a T5 model's config names its sizes") from None
+
+
+def _refuse_unsupported(fields: Mapping[str, Any], source: str) -> None:
+    family, mlp = fields.get("model_type"), fields.get("feed_forward_proj", "relu")
+    if family != "t5":
+        raise UserError(f"{source}: model_type {family!r} is not supported; a model of type 't5' is needed")
+    if mlp not in _MLPS:
+        raise UserError(
+            f"{source}: feed_forward_proj {mlp!r} is not supported; use a model with one of {tuple(_MLPS)}"
+        )
+    if fields.get("quantization_config"):
+        raise UserError(f"{source}: quantised safetensors are not supported; give a folder of float weights")

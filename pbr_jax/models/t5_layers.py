@@ -1,0 +1,268 @@
+"""The layers of T5: attention with a bias for distances, gated or plain MLPs, encoder and decoder stacks."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from jaxtyping import Array, Bool, Float, Int
+
+from pbr_jax.models.t5_config import T5Config
+
+QUERY_BLOCK = 512  # tokens that attend at once: scores are [.., QUERY_BLOCK, t], never [.., t, t]
+
+
+class Cross(NamedTuple):
+    """Keys and values of the encoder's output in every decoder layer, and which of its tokens are real."""
+
+    keys: Float[Array, "l b n s h"]
+    values: Float[Array, "l b n s h"]
+    mask: Bool[Array, "b s"]
+
+
+class Past(NamedTuple):
+    """The decoder's keys and values: slot i holds token i of every row; the first `length` are filled."""
+
+    keys: Float[Array, "l r n s h"]
+    values: Float[Array, "l r n s h"]
+    length: Int[Array, ""]
+
+
+class Output(NamedTuple):
+    """Hidden states of the given tokens, as `logits` takes them, and their keys and values in every layer."""
+
+    hidden: Float[Array, "r t d"]
+    keys: Float[Array, "l r n t h"]
+    values: Float[Array, "l r n t h"]
+
+
+class Encoder(nn.Module):
+    config: T5Config
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "b s d"], mask: Bool[Array, "b s"]) -> Float[Array, "b s d"]:
+        c, order = self.config, jnp.arange(x.shape[1])
+        bias = _bias(c, _distance_bias(self), order, order, causal=False)
+        layers = _stack(_EncoderLayer, c.num_layers, (nn.broadcast, nn.broadcast))
+        x, _ = layers(c, self.dtype, name="layers")(x, bias, mask)
+        return _RMSNorm(c.norm_epsilon, self.dtype, name="norm")(x)
+
+
+class _EncoderLayer(nn.Module):
+    """Attention and MLP, each after a norm and added to the stream. One step of the scan."""
+
+    config: T5Config
+    dtype: Any
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "b s d"], bias: Float[Array, "n s s"], mask: Bool[Array, "b s"]
+    ) -> tuple[Float[Array, "b s d"], None]:
+        c = self.config
+        y = _RMSNorm(c.norm_epsilon, self.dtype, name="attention_norm")(x)
+        query, key, value = (
+            _heads(c, _project(self, name, _inner(c), y)) for name in ("query", "key", "value")
+        )
+        x = x + _project(self, "output", c.width, _attend(query, [(key, value)], bias, mask))
+        return x + _mlp(self, x), None
+
+
+class CrossProjection(nn.Module):
+    """Keys and values of the encoder's output, for all decoder layers at once."""
+
+    config: T5Config
+    dtype: Any
+
+    @nn.compact
+    def __call__(
+        self, encoded: Float[Array, "b s d"]
+    ) -> tuple[Float[Array, "l b n s h"], Float[Array, "l b n s h"]]:
+        c = self.config
+        layers = nn.vmap(
+            nn.Dense,
+            variable_axes={"params": 0},
+            split_rngs={"params": True},
+            in_axes=None,  # pyright: ignore[reportArgumentType]
+            axis_size=c.num_decoder_layers,
+        )
+        options: dict[str, Any] = dict(use_bias=False, dtype=self.dtype, param_dtype=self.dtype)
+        keys, values = (layers(_inner(c), **options, name=name)(encoded) for name in ("key", "value"))
+        return _heads(c, keys), _heads(c, values)
+
+
+class Decoder(nn.Module):
+    config: T5Config
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "r t d"], cross: Cross, past: Past) -> Output:
+        c = self.config
+        slots = jnp.arange(past.keys.shape[3])
+        places = past.length + jnp.arange(x.shape[1])
+        # A slot that is not filled yet is as far ahead as no token is, so nothing sees it.
+        slots = jnp.where(slots < past.length, slots, jnp.iinfo(jnp.int32).max)
+        bias = _bias(c, _distance_bias(self), places, jnp.concatenate([slots, places]), causal=True)
+        layers = _stack(_DecoderLayer, c.num_decoder_layers, (0, 0, 0, 0, nn.broadcast, nn.broadcast))
+        x, (keys, values) = layers(c, self.dtype, name="layers")(
+            x, past.keys, past.values, cross.keys, cross.values, bias, cross.mask
+        )
+        x = _RMSNorm(c.norm_epsilon, self.dtype, name="norm")(x)
+        # The scale belongs to the tied head; here, `logits` needs no config.
+        return Output(x * c.width**-0.5 if c.scaled else x, keys, values)
+
+
+class _DecoderLayer(nn.Module):
+    """Attention to the rows' own tokens, attention to the encoded text, MLP. One step of the scan."""
+
+    config: T5Config
+    dtype: Any
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "r t d"],
+        past_keys: Float[Array, "r n s h"],
+        past_values: Float[Array, "r n s h"],
+        cross_keys: Float[Array, "b n e h"],
+        cross_values: Float[Array, "b n e h"],
+        bias: Float[Array, "n t w"],
+        mask: Bool[Array, "b e"],
+    ) -> tuple[Float[Array, "r t d"], tuple[Float[Array, "r n t h"], Float[Array, "r n t h"]]]:
+        c, (r, t, _), b = self.config, x.shape, mask.shape[0]
+        y = _RMSNorm(c.norm_epsilon, self.dtype, name="attention_norm")(x)
+        query, key, value = (
+            _heads(c, _project(self, name, _inner(c), y)) for name in ("query", "key", "value")
+        )
+        pairs = [(past_keys, past_values), (key, value)]
+        x = x + _project(self, "output", c.width, _attend(query, pairs, bias, jnp.ones((r, 1), bool)))
+        y = _RMSNorm(c.norm_epsilon, self.dtype, name="cross_norm")(x)
+        # Rows that read one text are more queries of it: no position and no order matters here.
+        query = _heads(c, _project(self, "cross_query", _inner(c), y).reshape(b, r // b * t, _inner(c)))
+        nowhere = jnp.zeros((1, query.shape[2], 1), jnp.float32)
+        mixed = _attend(query, [(cross_keys, cross_values)], nowhere, mask).reshape(r, t, _inner(c))
+        x = x + _project(self, "cross_output", c.width, mixed)
+        return x + _mlp(self, x), (key, value)
+
+
+def _stack(layer: type[nn.Module], length: int, in_axes: tuple[Any, ...]) -> Callable[..., Any]:
+    return nn.scan(
+        layer,
+        variable_axes={"params": 0},
+        split_rngs={"params": True},
+        in_axes=in_axes,  # pyright: ignore[reportArgumentType]
+        length=length,
+    )
+
+
+def _inner(config: T5Config) -> int:
+    return config.num_heads * config.head_width
+
+
+def _heads(config: T5Config, x: Float[Array, "*l b t k"]) -> Float[Array, "*l b n t h"]:
+    return x.reshape(*x.shape[:-1], config.num_heads, config.head_width).swapaxes(-2, -3)
+
+
+def _project(layer: Any, name: str, width: int, x: Float[Array, "b t k"]) -> Float[Array, "b t o"]:
+    return nn.Dense(width, use_bias=False, dtype=layer.dtype, param_dtype=layer.dtype, name=name)(x)
+
+
+def _mlp(layer: Any, x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
+    c = layer.config
+    y = _RMSNorm(c.norm_epsilon, layer.dtype, name="mlp_norm")(x)
+    up = _project(layer, "up", c.mlp_width, y)
+    inner = nn.gelu(_project(layer, "gate", c.mlp_width, y)) * up if c.gated else nn.relu(up)
+    return _project(layer, "down", c.width, inner)
+
+
+class _RMSNorm(nn.Module):
+    epsilon: float
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
+        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],), self.dtype)
+        wide = x.astype(jnp.float32)
+        wide = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + self.epsilon)
+        return scale[None, None, :] * wide.astype(self.dtype)
+
+
+def _distance_bias(stack: Any) -> Float[Array, "m n"]:
+    c = stack.config
+    return stack.param(
+        "distance_bias", nn.initializers.normal(1.0), (c.num_buckets, c.num_heads), stack.dtype
+    )
+
+
+def _bias(
+    config: T5Config,
+    table: Float[Array, "m n"],
+    query_places: Int[Array, "t"],
+    key_places: Int[Array, "s"],
+    *,
+    causal: bool,
+) -> Float[Array, "n t s"]:
+    """What is added to the scores: each head's bias for the distance; the lowest number for what is ahead.
+
+    Raffel et al. (2020), section 2.1: the near distances have a bucket each, farther ones share buckets
+    that widen logarithmically. An encoder keeps half of the buckets for the tokens ahead.
+    """
+    back = query_places[:, None] - key_places[None, :]
+    count = config.num_buckets if causal else config.num_buckets // 2
+    buckets = jnp.asarray(_buckets(count, config.max_distance))
+    bucket = buckets[jnp.clip(jnp.abs(back), max=config.max_distance)]
+    bias = jnp.moveaxis(table.astype(jnp.float32)[jnp.where(back < 0, bucket + count, bucket)], -1, 0)
+    return jnp.where(back[None] < 0, jnp.finfo(jnp.float32).min, bias) if causal else bias
+
+
+def _buckets(count: int, max_distance: int) -> np.ndarray:
+    """The bucket of each distance from 0 to `max_distance`. In float32, as the weights were trained with:
+    where a logarithm is a whole number, rounding decides."""
+    exact = count // 2
+    distance = np.arange(max_distance + 1)
+    octaves = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(exact))
+    share = octaves / np.float32(math.log(max_distance / exact)) * np.float32(count - exact)
+    return np.where(distance < exact, distance, np.minimum(exact + share.astype(np.int32), count - 1))
+
+
+def _attend(
+    query: Float[Array, "b n t h"],
+    pairs: list[tuple[Float[Array, "b n _s h"], Float[Array, "b n _s h"]]],
+    bias: Float[Array, "#n t #s"],
+    mask: Bool[Array, "b #s"],
+) -> Float[Array, "b t k"]:
+    """Softmax attention over all pairs of keys and values one after another, by blocks of queries.
+
+    The pairs are not joined first: a past is only read, so the layer scan moves none of it.
+    """
+    b, n, t, h = query.shape
+
+    def block(rows: tuple[Array, Array]) -> Array:
+        some, added = rows  # [b n q h], [n q s]
+        parts = [
+            jnp.einsum("bnqh,bnsh->bnqs", some, keys, preferred_element_type=jnp.float32) for keys, _ in pairs
+        ]
+        # A finite fill: a row that sees nothing (padding) averages everything instead of making NaN.
+        scores = jnp.where(
+            mask[:, None, None, :], jnp.concatenate(parts, axis=-1) + added[None], jnp.finfo(jnp.float32).min
+        )
+        weights, mixed, start = jax.nn.softmax(scores, axis=-1).astype(query.dtype), 0.0, 0
+        for _, values in pairs:
+            part = weights[..., start : start + values.shape[2]]
+            mixed += jnp.einsum("bnqs,bnsh->bnqh", part, values, preferred_element_type=jnp.float32)
+            start += values.shape[2]
+        return jnp.asarray(mixed, query.dtype)
+
+    if t <= QUERY_BLOCK:
+        mixed = block((query, bias))
+    else:
+        padding = -t % QUERY_BLOCK
+        queries = jnp.pad(query, ((0, 0), (0, 0), (0, padding), (0, 0))).reshape(b, n, -1, QUERY_BLOCK, h)
+        biases = jnp.pad(bias, ((0, 0), (0, padding), (0, 0)))
+        biases = biases.reshape(bias.shape[0], -1, QUERY_BLOCK, bias.shape[2])
+        mixed = jax.lax.map(block, (jnp.moveaxis(queries, 2, 0), jnp.moveaxis(biases, 1, 0)))
+        mixed = jnp.moveaxis(mixed, 0, 2).reshape(b, n, t + padding, h)[:, :, :t]
+    return mixed.swapaxes(1, 2).reshape(b, t, n * h)

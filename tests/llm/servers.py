@@ -1,0 +1,381 @@
+"""Servers on this machine that speak OpenAI's protocol: a made-up one with faults, and a real model.
+
+`Server(fake_answer, script)` answers by a formula and makes mistakes by a script. `serve_llm(llm, path)`
+puts a language model of this process behind the same protocol, in all three dialects of log-probabilities;
+`python tests/llm/servers.py --model SmolLM2-135M-Instruct` serves one until it is interrupted.
+"""
+
+import argparse
+import contextlib
+import itertools
+import json
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Json = Any
+Answer = Callable[[str, Json], tuple[int, Json]]
+"""(path, request) -> (status, answer)"""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong with one request."""
+
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | None = None  # in place of the answer
+    edit: Callable[[Json], Json] | None = None  # changes the answer
+    cut: int | None = None  # the connection is closed after so many bytes of the body
+    hang_up: bool = False  # the connection is closed without an answer
+    delay: float = 0.0  # seconds before the answer
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A request that came in."""
+
+    path: str
+    headers: Mapping[str, str]
+    body: Json
+
+
+class Server:
+    """An HTTP server on a free port, used as a context manager."""
+
+    def __init__(
+        self, answer: Answer, script: Sequence[Fault | None] = (), *, delay: float = 0.0, port: int = 0
+    ):
+        """The n-th request suffers the n-th fault of the script; later ones none."""
+        self.requests: list[Seen] = []
+        self.most_at_once = 0
+        self._at_once = 0
+        self._answer = answer
+        self._script = iter(script)
+        self._delay = delay
+        self._lock = threading.Lock()
+        handler = type("Handler", (_Handler,), {"owner": self})
+        self._http = ThreadingHTTPServer(("127.0.0.1", port), handler)
+        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02})
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._http.server_address[1]}/v1"
+
+    def __enter__(self) -> "Server":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.shutdown()
+        self._thread.join()
+        self._http.server_close()
+
+    def take(self, seen: Seen) -> tuple[Fault, int, Json]:
+        """The fault, status and answer of a request."""
+        with self._lock:
+            self.requests.append(seen)
+            self._at_once += 1
+            self.most_at_once = max(self.most_at_once, self._at_once)
+            fault = next(self._script, None) or Fault()
+        try:
+            time.sleep(self._delay + fault.delay)
+            if fault.body is not None or fault.status != 200:
+                return fault, fault.status, None
+            status, answer = self._answer(seen.path, seen.body)
+            return fault, status, fault.edit(answer) if fault.edit else answer
+        finally:
+            with self._lock:
+                self._at_once -= 1
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = 10  # an idle connection's thread ends
+    owner: Server
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        fault, status, answer = self.owner.take(Seen(self.path, dict(self.headers), body))
+        if fault.hang_up:
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return
+        content = json.dumps(answer).encode() if fault.body is None else fault.body
+        with contextlib.suppress(OSError):  # the client has gone
+            self.send_response(status)
+            for name, value in {"Content-Type": "application/json", **fault.headers}.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content[: fault.cut])
+            if fault.cut is not None:
+                self.close_connection = True
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing on stderr."""
+
+
+# -- Answers by a formula ------------------------------------------------------------------------
+
+
+def fake_log_prob(place: int, token: int) -> float:
+    """What the made-up model says about a token at a place."""
+    return -((7 * token + 3 * place) % 13) / 8 - 0.125
+
+
+def fake_answer(path: str, request: Json) -> tuple[int, Json]:
+    """A model that repeats its prompt, with the seed where there is one, and knows all log-probabilities."""
+    if path == "/v1/chat/completions":
+        text = f"{request['messages'][-1]['content']}!{request.get('seed', '')}"
+        return 200, {"choices": [{"message": {"role": "assistant", "content": text}}] * request.get("n", 1)}
+    ids = request.get("input_ids") or request.get("prompt")
+    if isinstance(ids, str):
+        return 200, {"choices": [{"text": f"{ids}?{request.get('seed', '')}"}] * request.get("n", 1)}
+    values = [fake_log_prob(place, token) for place, token in enumerate(ids)]
+    return 200, in_dialect(path, request, values, {0: -0.5}, -1.5)
+
+
+def in_dialect(
+    path: str, request: Json, values: Sequence[float], others: Mapping[int, float], generated: float
+) -> Json:
+    """The log-probabilities of a prompt's tokens (the first of them means nothing), as a server tells them.
+
+    `others` are further tokens that stand at every place, `generated` is that of the new token.
+    """
+    if path == "/generate":
+        start, ids = request["logprob_start_len"], request["input_ids"]
+        listed = [[value, token, None] for value, token in zip(values, ids)][start:]
+        listed[0][0] = None
+        return {"text": "x", "meta_info": {"prompt_tokens": len(ids), "input_token_logprobs": listed}}
+    if request.get("echo"):
+        told = [None, *values[1:], generated][: len(values) + min(1, request["max_tokens"])]
+        return {
+            "choices": [{"text": "...x", "logprobs": {"token_logprobs": told, "tokens": ["?"] * len(told)}}]
+        }
+    entries: list[Any] = [None]
+    for value, token in itertools.islice(zip(values, request["prompt"]), 1, None):
+        told = {**others, token: value}
+        entries.append({str(i): {"logprob": v, "rank": 1, "decoded_token": "?"} for i, v in told.items()})
+    return {"choices": [{"text": "x", "prompt_logprobs": entries}]}
+
+
+# -- A real model --------------------------------------------------------------------------------
+
+
+class Batcher:
+    """Collects requests for a moment and answers them together."""
+
+    def __init__(self, compute: Callable[[Any, Sequence[Any]], Sequence[Any]], moment: float):
+        """`compute(kind, items)` answers items of one kind; `moment` is in seconds."""
+        self._compute = compute
+        self._moment = moment
+        self._queue: queue.Queue[tuple[Any, Any, Future[Any]] | None] = queue.Queue()
+        self._thread = threading.Thread(target=self._work)
+        self._thread.start()
+        self.batches: list[int] = []  # how many were answered together
+
+    def ask(self, kind: Any, item: Any) -> Any:
+        future: Future[Any] = Future()
+        self._queue.put((kind, item, future))
+        return future.result()
+
+    def close(self) -> None:
+        self._queue.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while (first := self._queue.get()) is not None:
+            gathered, end = [first], time.monotonic() + self._moment
+            with contextlib.suppress(queue.Empty):
+                while (entry := self._queue.get(timeout=max(0.0, end - time.monotonic()))) is not None:
+                    gathered.append(entry)
+                self._queue.put(None)  # closed meanwhile: after these
+            kinds: dict[Any, list[tuple[Any, Future[Any]]]] = {}
+            for kind, item, future in gathered:
+                kinds.setdefault(kind, []).append((item, future))
+            for kind, entries in kinds.items():
+                self._answer(kind, entries)
+
+    def _answer(self, kind: Any, entries: Sequence[tuple[Any, Future[Any]]]) -> None:
+        self.batches.append(len(entries))
+        try:
+            found = self._compute(kind, [item for item, _ in entries])
+        except Exception as error:
+            for _, future in entries:
+                future.set_exception(error)
+            return
+        for (_, future), value in zip(entries, found):
+            future.set_result(value)
+
+
+def log_probs_of(
+    path: Path, dtype: str = "float32"
+) -> Callable[[Sequence[Sequence[int]]], list[list[float]]]:
+    """A function from rows of ids to each token's log-probability, and at the end the best next token's.
+
+    The first value of a row means nothing. Weights are read at the first call.
+    """
+    import functools
+
+    import jax
+    import jax.numpy as jnp
+
+    from pbr_jax.models import causal_lm
+
+    @functools.cache
+    def model() -> Any:
+        return causal_lm.load(path, jnp.dtype(dtype))
+
+    @functools.partial(jax.jit, static_argnames="apply")
+    def forward(params: Any, ids: Any, positions: Any, *, apply: Any) -> Any:
+        hidden = apply(params, ids, positions).hidden
+
+        def row(pair: Any) -> Any:
+            logits = jax.nn.log_softmax(causal_lm.logits(params, pair[0]), axis=-1)
+            chosen = jnp.take_along_axis(logits[:-1], pair[1][1:, None], axis=1)[:, 0]
+            return chosen, logits.max(axis=-1)
+
+        return jax.lax.map(row, (hidden, ids))
+
+    def compute(rows: Sequence[Sequence[int]]) -> list[list[float]]:
+        found = []
+        for start in range(0, len(rows), 8):
+            some = rows[start : start + 8]
+            width = -(-max(map(len, some)) // 64) * 64
+            ids, positions = np.zeros((8, width), np.int32), np.full((8, width), -1, np.int32)
+            for place, row in enumerate(some):
+                ids[place, : len(row)], positions[place, : len(row)] = row, np.arange(len(row))
+            chosen, best = forward(model()[1], ids, positions, apply=model()[0].apply)
+            for place, row in enumerate(some):
+                last = float(best[place, len(row) - 1])
+                found.append([0.0, *np.asarray(chosen)[place, : len(row) - 1].astype(float).tolist(), last])
+        return found
+
+    return compute
+
+
+@contextlib.contextmanager
+def serve_llm(
+    llm: Any, path: Path, *, dtype: str = "float32", moment: float = 0.02, port: int = 0
+) -> Iterator[Server]:
+    """A language model of this process, whose weights and tokenizer lie at `path`, behind the protocol.
+
+    Requests that come within a moment (seconds) are answered together.
+    """
+    from pbr_jax.types import UserError
+
+    score = log_probs_of(path, dtype)
+
+    def compute(kind: Any, items: Sequence[Any]) -> Sequence[Any]:
+        if kind == "score":
+            return score([json.loads(item) for item in items])
+        options = dict(kind)
+        unique = list(dict.fromkeys(items))  # equal requests have equal answers
+        texts = llm.generate([json.loads(item) for item in unique], **options)
+        by_item = dict(zip(unique, texts))
+        return [by_item[item] for item in items]
+
+    batcher = Batcher(compute, moment)
+
+    def answer(at: str, request: Json) -> tuple[int, Json]:
+        try:
+            return 200, reply(at, request)
+        except Exception as error:  # a UserError is the request's fault, all else the server's
+            status = 400 if isinstance(error, UserError) else 500
+            return status, {"error": {"message": f"{type(error).__name__}: {error}"}}
+
+    def reply(at: str, request: Json) -> Json:
+        ids = request.get("input_ids") or request.get("prompt")
+        if isinstance(ids, list):
+            *values, last = batcher.ask("score", json.dumps(ids))
+            return in_dialect(at, request, values, {}, last)
+        options = {name: request[name] for name in ("temperature", "top_p", "seed") if name in request}
+        options["max_new_tokens"] = request["max_tokens"]
+        if request.get("use_beam_search"):
+            options["num_beams"] = request["n"]
+        kind = tuple(sorted(options.items()))
+        if at.endswith("/chat/completions"):
+            text = batcher.ask(kind, json.dumps(request["messages"]))
+            return {"choices": [{"message": {"role": "assistant", "content": text}}]}
+        return {"choices": [{"text": batcher.ask(kind, json.dumps(request["prompt"]))}]}
+
+    try:
+        with Server(answer, port=port) as server:
+            yield server
+    finally:
+        batcher.close()
+
+
+# -- A tiny model --------------------------------------------------------------------------------
+
+
+def write_tiny(path: Path, *, seed: int = 3, context: int = 96) -> None:
+    """A folder with a random two-layer Llama, a byte-level tokenizer without merges and a chat template."""
+    from safetensors.numpy import save_file
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    names = ["<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokenizer = Tokenizer(models.BPE(vocab={name: place for place, name in enumerate(names)}, merges=[]))
+    tokenizer.add_special_tokens(names[:2])
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(path / "tokenizer.json"))
+    template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}\n{% endfor %}[a]"
+    (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    sizes = dict(
+        vocab_size=len(names), hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=context, rms_norm_eps=1e-6,
+        tie_word_embeddings=False, bos_token_id=0, eos_token_id=1, hidden_act="silu",
+    )  # fmt: skip
+    (path / "config.json").write_text(
+        json.dumps({"model_type": "llama", "architectures": ["LlamaForCausalLM"], **sizes})
+    )
+    shapes = {"model.embed_tokens": (len(names), 32), "lm_head": (len(names), 32)}
+    for layer in range(2):
+        for name, shape in {"q": (32, 32), "k": (16, 32), "v": (16, 32), "o": (32, 32)}.items():
+            shapes[f"model.layers.{layer}.self_attn.{name}_proj"] = shape
+        for name, shape in {"gate": (48, 32), "up": (48, 32), "down": (32, 48)}.items():
+            shapes[f"model.layers.{layer}.mlp.{name}_proj"] = shape
+    random = np.random.default_rng(seed)
+    tensors = {
+        f"{name}.weight": random.normal(0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()
+    }
+    norms = ["model.norm", *(f"model.layers.{i}.input_layernorm" for i in range(2))]
+    norms += [f"model.layers.{i}.post_attention_layernorm" for i in range(2)]
+    tensors |= {f"{name}.weight": np.ones(32, np.float32) for name in norms}
+    save_file(tensors, str(path / "model.safetensors"))
+
+
+def main() -> None:
+    """Serves a model until it is interrupted."""
+    from pbr_jax.llm.jax_backend import JaxLLM
+    from pbr_jax.models import pretrained
+
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--model", default="SmolLM2-135M-Instruct")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--dtype", default="float32")
+    arguments = parser.parse_args()
+    path = pretrained.locate(arguments.model)
+    llm = JaxLLM(path, dtype=arguments.dtype, batch_size=arguments.batch_size)
+    with (
+        serve_llm(llm, path, dtype=arguments.dtype, port=arguments.port) as server,
+        contextlib.suppress(KeyboardInterrupt),
+    ):
+        print(server.url, flush=True)
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,691 @@
+"""The cache of answers: what is asked again, and what survives death, crowds, full disks and damage."""
+
+import contextlib
+import json
+import math
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pbr_jax.llm
+from pbr_jax.config import LLM as LLMConfig
+from pbr_jax.llm import LLM, Score, cache, jax_backend
+from pbr_jax.llm.cache import Answers, Cached, Merged
+from pbr_jax.llm.jax_backend import JaxLLM
+from pbr_jax.types import UserError
+
+PROMPTS = ["one", "two", "three", [{"role": "user", "content": "one"}], "five"]
+ODD = "ünïcode 😀 \0 \n\r\u2028 \ud83d alone"
+
+
+class Counting:
+    """A language model of two prompts a batch that remembers which positions it computed."""
+
+    fingerprint = "counting"
+
+    def __init__(self, tag: str = "", dies_after: int = 10**9) -> None:
+        self.tag = tag
+        self.calls: list[list[int]] = []
+        self.left = dies_after
+
+    def _answers(self, values: list[Any], done: Mapping[int, Any] | None, on_batch: Any) -> list[Any]:
+        todo = [place for place in range(len(values)) if place not in (done or {})]
+        self.calls.append(todo)
+        for start in range(0, len(todo), 2):
+            if self.left == 0:
+                raise KeyboardInterrupt
+            self.left -= 1
+            some = todo[start : start + 2]
+            on_batch(some, [values[place] for place in some])
+        return [(done or {}).get(place, value) for place, value in enumerate(values)]
+
+    def generate(
+        self, prompts: Sequence[Any], *, max_new_tokens: int, temperature: float = 0.0, top_p: float = 1.0,
+        num_beams: int = 1, seed: int = 0, done: Any = None, on_batch: Any = None,
+    ) -> list[str]:  # fmt: skip
+        texts = [f"{self.tag}{prompt}/{max_new_tokens}" for prompt in prompts]
+        if temperature:
+            texts = [f"{text}/{place}" for place, text in enumerate(texts)]
+        return self._answers(texts, done, on_batch)
+
+    def score(
+        self, prompts: Sequence[Any], targets: Sequence[str], *, done: Any = None, on_batch: Any = None
+    ) -> list[Score]:
+        pairs = zip(prompts, targets, strict=True)
+        return self._answers([Score(-0.1 * len(f"{p}{t}"), len(t)) for p, t in pairs], done, on_batch)
+
+    def count(self, text: str) -> int:
+        return len(text)
+
+    def truncate(self, text: str, tokens: int) -> str:
+        return text[:tokens]
+
+    def render(self, prompt: Any) -> str:
+        return str(prompt)
+
+    def num_tokens(self, prompt: Any) -> int:
+        return len(str(prompt))
+
+
+class Silent(Counting):
+    """Reports nothing until it returns, as for empty targets."""
+
+    def _answers(self, values: list[Any], done: Mapping[int, Any] | None, on_batch: Any) -> list[Any]:
+        return super()._answers(values, done, lambda positions, found: None)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "cache" / "llm.sqlite"
+
+
+def rows(file: Path) -> list[tuple[str, str, str]]:
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        return connection.execute("SELECT key, kind, value FROM answers ORDER BY key").fetchall()
+
+
+def key(number: int) -> str:
+    return f"{number:064x}"
+
+
+# -- Asking ------------------------------------------------------------------------------------------
+
+
+def test_it_is_a_language_model_and_passes_questions_about_text_on(file: Path):
+    llm = Cached(Counting(), file)
+    assert isinstance(llm, LLM)
+    assert (llm.fingerprint, llm.count("abc"), llm.truncate("abc", 2)) == ("counting", 3, "ab")
+    assert (llm.render("abc"), llm.num_tokens("abc")) == ("abc", 3)
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("backend", [Counting, Silent])
+def test_the_second_call_asks_nothing_and_returns_the_same(backend: type[Counting], file: Path):
+    inner = backend()
+    plain = [f"{prompt}/7" for prompt in PROMPTS]
+    assert Cached(inner, file).generate(PROMPTS, max_new_tokens=7) == plain
+    assert Cached(inner, file).generate(PROMPTS, max_new_tokens=7) == plain
+    assert inner.calls == [[0, 1, 2, 3, 4]]
+    targets = ["a", "", "c", "d", "e"]
+    first = Cached(inner, file).score(PROMPTS, targets)
+    assert Cached(inner, file).score(PROMPTS, targets) == first
+    assert all(type(score) is Score for score in first)
+    assert len(inner.calls) == 2
+
+
+def test_only_what_is_missing_is_asked_wherever_it_stands(file: Path):
+    inner = Counting()
+    llm = Cached(inner, file)
+    llm.generate(["two", "five"], max_new_tokens=7)
+    assert llm.generate(PROMPTS, max_new_tokens=7) == [f"{prompt}/7" for prompt in PROMPTS]
+    assert inner.calls == [[0, 1], [0, 2, 3]]
+
+
+def test_the_caller_is_told_of_every_answer_once_and_of_none_that_was_done(file: Path):
+    inner = Counting()
+    Cached(inner, file).generate(["two"], max_new_tokens=7)
+    told: dict[int, str] = {}
+
+    def on_batch(positions: Sequence[int], texts: Sequence[str]) -> None:
+        assert not set(positions) & set(told)
+        told.update(zip(positions, texts, strict=True))
+
+    done = {4: "given"}
+    found = Cached(inner, file).generate(PROMPTS, max_new_tokens=7, done=done, on_batch=on_batch)
+    assert inner.calls[1:] == [[0, 2, 3]]
+    assert found[4] == "given"
+    assert told == {place: found[place] for place in range(4)}
+    assert next(iter(told)) == 1  # the one that was there comes first
+    assert len(rows(file)) == 4  # what the caller brings is not taken on trust
+
+
+def test_an_answer_is_on_disk_before_the_caller_hears_of_it_and_outlives_the_call(file: Path):
+    inner = Counting(dies_after=2)
+    stored = []
+    with pytest.raises(KeyboardInterrupt):
+        Cached(inner, file).generate(
+            PROMPTS, max_new_tokens=7, on_batch=lambda positions, texts: stored.append(len(rows(file)))
+        )
+    assert stored == [2, 4]
+    inner.left = 1
+    assert Cached(inner, file).generate(PROMPTS, max_new_tokens=7)[4] == "five/7"
+    assert inner.calls == [[0, 1, 2, 3, 4], [4]]
+
+
+def test_a_key_covers_all_that_an_answer_depends_on(file: Path):
+    greedy: dict[str, Any] = {"prompts": ["one"], "max_new_tokens": 7}
+    sampled = {**greedy, "temperature": 1.0}
+    calls = [
+        greedy, {**greedy, "prompts": ["One"]}, {**greedy, "prompts": [[{"role": "user", "content": "one"}]]},
+        {**greedy, "prompts": [[{"role": "system", "content": "one"}]]},
+        {**greedy, "max_new_tokens": 8}, {**greedy, "num_beams": 2}, {**greedy, "num_beams": 3}, sampled,
+        {**sampled, "temperature": 0.5}, {**sampled, "top_p": 0.5}, {**sampled, "seed": 1},
+    ]  # fmt: skip
+    for count, options in enumerate(calls, 1):
+        Cached(Counting(), file).generate(**options)
+        assert len(rows(file)) == count
+    other = Counting()
+    other.fingerprint = "other"
+    Cached(other, file).generate(**greedy)
+    for prompt, target in [("one", "a"), ("one", "b"), ("two", "a"), ("on", "ea")]:
+        Cached(Counting(), file).score([prompt], [target])
+    assert len(rows(file)) == len(calls) + 5
+
+
+def test_greedy_answers_do_not_depend_on_seed_and_nucleus(file: Path):
+    for seed, top_p in [(0, 1.0), (1, 1.0), (0, 0.5)]:
+        Cached(Counting(), file).generate(["one"], max_new_tokens=7, seed=seed, top_p=top_p)
+    assert len(rows(file)) == 1
+
+
+def test_equal_prompts_are_stored_once_and_their_samples_each(file: Path):
+    inner = Counting()
+    llm = Cached(inner, file)
+    assert llm.generate(["a", "b", "a"], max_new_tokens=1) == ["a/1", "b/1", "a/1"]
+    assert len(rows(file)) == 2
+    samples = llm.generate(["a", "b", "a"], max_new_tokens=1, temperature=1.0)
+    assert len(set(samples)) == 3
+    assert len(rows(file)) == 5
+    # The second draw of "a" is found as the second, in whatever company; a third draw is new.
+    assert llm.generate(["a", "a"], max_new_tokens=1, temperature=1.0) == [samples[0], samples[2]]
+    llm.generate(["b", "a", "a", "a"], max_new_tokens=1, temperature=1.0)
+    assert inner.calls[2:] == [[3]]
+
+
+def test_floats_and_odd_texts_survive_exactly(file: Path):
+    totals = [0.1 + 0.2, -math.pi, 1e-300, -1.797e308, -0.0, -math.inf, float(np.float32(0.1))]
+    scores = {key(place): Score(total, place) for place, total in enumerate(totals)}
+    answers = Answers(file)
+    assert answers.add("score", scores) == scores
+    assert [s.total.hex() for s in answers.find(list(scores)).values()] == [t.hex() for t in totals]
+    texts = {key(100): ODD, key(101): "", key(102): "7"}
+    answers.add("text", texts)
+    assert answers.find(list(texts)) == texts
+
+
+def test_thousands_are_found_at_once(file: Path):
+    inner = Counting()
+    prompts = [f"prompt {i}" for i in range(2500)]
+    first = Cached(Silent(), file).generate(prompts, max_new_tokens=1)
+    assert Cached(inner, file).generate(prompts[::-1], max_new_tokens=1) == first[::-1]
+    assert inner.calls == []
+
+
+def test_prompts_and_targets_are_not_kept(file: Path):
+    class Discreet(Counting):
+        def generate(self, prompts: Sequence[Any], **options: Any) -> list[str]:
+            return ["answer"] * len(prompts)
+
+    llm = Cached(Discreet(), file)
+    llm.generate(["SECRET text", [{"role": "user", "content": "SECRET message"}]], max_new_tokens=1)
+    llm.score(["SECRET prompt"], ["SECRET target"])
+    written = b"".join(path.read_bytes() for path in file.parent.iterdir())
+    assert b"answer" in written
+    assert b"SECRET" not in written
+
+
+def test_where_another_was_first_its_answer_stands(file: Path):
+    class Late(Counting):
+        def generate(self, prompts: Sequence[Any], **options: Any) -> list[str]:
+            Cached(Counting("other "), file).generate(prompts[:1], max_new_tokens=1)
+            return super().generate(prompts, **options)
+
+    first = Cached(Late("mine "), file).generate(["a", "b"], max_new_tokens=1)
+    assert first == ["other a/1", "mine b/1"]
+    assert Cached(Counting("third "), file).generate(["a", "b"], max_new_tokens=1) == first
+
+
+def test_offline_says_how_many_are_missing_and_never_asks(file: Path):
+    inner = Counting()
+    Cached(inner, file).generate(PROMPTS[:2], max_new_tokens=7)
+    offline = Cached(inner, file, offline=True)
+    assert offline.generate(PROMPTS[:2], max_new_tokens=7) == ["one/7", "two/7"]
+    with pytest.raises(UserError, match=r"^3 of 5 answers .*run without --llm\.offline.*cache import FILE$"):
+        offline.generate(PROMPTS, max_new_tokens=7)
+    with pytest.raises(UserError, match=r"^1 of 1 answers"):
+        offline.score(["one"], ["a"])
+    assert len(inner.calls) == 1
+
+
+# -- Death and crowds --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a random two-layer Llama over bytes."""
+    from safetensors.numpy import save_file
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    path = tmp_path_factory.mktemp("tiny")
+    names = ["<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokenizer = Tokenizer(models.BPE(vocab={name: place for place, name in enumerate(names)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
+    tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    tokenizer.save(str(path / "tokenizer.json"))
+    width, inner, vocabulary = 32, 48, len(names)
+    config = {
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": vocabulary,
+        "hidden_size": width, "intermediate_size": inner, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "max_position_embeddings": 96, "rms_norm_eps": 1e-6, "rope_theta": 1e4,
+        "tie_word_embeddings": True, "hidden_act": "silu", "bos_token_id": 0, "eos_token_id": 1,
+    }  # fmt: skip
+    (path / "config.json").write_text(json.dumps(config))
+    shapes = {"model.embed_tokens": (vocabulary, width)}
+    for layer in (f"model.layers.{i}" for i in range(2)):
+        shapes |= {f"{layer}.self_attn.{n}_proj": (width, width) for n in "qo"}
+        shapes |= {f"{layer}.self_attn.{n}_proj": (width // 2, width) for n in "kv"}
+        shapes |= {f"{layer}.mlp.{n}_proj": (inner, width) for n in ("gate", "up")}
+        shapes |= {f"{layer}.mlp.down_proj": (width, inner)}
+    draw = np.random.default_rng(0)
+    tensors = {f"{n}.weight": draw.normal(0, 0.3, s).astype(np.float32) for n, s in shapes.items()}
+    norms = [f"layers.{i}.{n}_layernorm" for i in range(2) for n in ("input", "post_attention")]
+    tensors |= {f"model.{n}.weight": np.ones(width, np.float32) for n in ("norm", *norms)}
+    save_file(tensors, path / "model.safetensors")
+    return path
+
+
+def python(script: str, *arguments: object) -> subprocess.Popen[str]:
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+GENERATE = """
+import sys, time
+from pathlib import Path
+from pbr_jax.llm.cache import Cached
+from pbr_jax.llm.jax_backend import JaxLLM
+def on_batch(positions, texts):
+    print(len(positions), flush=True)
+    time.sleep(60)
+llm = Cached(JaxLLM(Path(sys.argv[1]), batch_size=2), Path(sys.argv[2]))
+prompts = [f"prompt number {i}" for i in range(9)]
+llm.generate(prompts, max_new_tokens=12, temperature=float(sys.argv[3]), on_batch=on_batch)
+"""
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_generation_that_is_killed_loses_no_answer_and_ends_as_one_that_was_not(
+    tiny: Path, file: Path, temperature: float
+):
+    killed = python(GENERATE, tiny, file, temperature)
+    assert killed.stdout is not None
+    assert killed.stdout.readline() == "2\n"
+    killed.send_signal(signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
+    killed.stdout.close()
+    assert len(rows(file)) == 2
+    prompts = [f"prompt number {i}" for i in range(9)]
+    options: dict[str, Any] = {"max_new_tokens": 12, "temperature": temperature}
+    asked: list[int] = []
+    llm = JaxLLM(tiny, batch_size=2)
+    found = Cached(llm, file).generate(
+        prompts, **options, on_batch=lambda positions, texts: asked.append(len(positions))
+    )
+    assert asked == [2, 2, 2, 2, 1]  # the two that were kept, then the other batches
+    assert found == llm.generate(prompts, **options)
+    assert len(set(found)) > 5
+
+
+WRITE = """
+import sys
+from pathlib import Path
+from pbr_jax.llm.cache import Answers
+answers, name, count = Answers(Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])
+print("ready", flush=True)
+sys.stdin.readline()
+for i in range(count):
+    same, own = f"{i:064x}", f"{int(name) + 1:032x}{i:032x}"
+    stands = answers.add("text", {same: name, own: f"{name} {i}"})
+    assert stands[own] == f"{name} {i}"
+    print(i, stands[same], flush=True)
+"""
+
+
+def writer(file: Path, name: int, count: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", WRITE, str(file), str(name), str(count)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def test_four_processes_write_the_same_and_different_answers_at_once(file: Path):
+    """From nothing: they also race for making the database. All are told the same standing answers."""
+    processes = [writer(file, name, 60) for name in range(4)]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    printed = [process.communicate()[0].splitlines() for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4
+    assert len(printed[0]) == 60
+    assert printed[0] == printed[1] == printed[2] == printed[3]
+    assert len(rows(file)) == 60 + 4 * 60
+
+
+def test_a_writer_killed_at_any_moment_leaves_a_whole_database_with_all_it_said(file: Path):
+    draw = random.Random(0)
+    said = 0
+    for attempt in range(5):
+        process = writer(file, attempt, 10**6)
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        time.sleep(draw.uniform(0.001, 0.15))
+        process.send_signal(signal.SIGKILL)
+        lines = process.communicate()[0].splitlines(keepends=True)
+        own = [f"{attempt + 1:032x}{i:032x}" for i, line in enumerate(lines) if line.endswith("\n")]
+        assert len(Answers(file).find(own)) == len(own)
+        said += len(own)
+    assert said > 0
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_threads_share_one_object(file: Path):
+    llm = Cached(Counting(), file)
+    barrier = threading.Barrier(8)
+
+    def ask(thread: int) -> list[str]:
+        barrier.wait()
+        return llm.generate([f"{i}" for i in range(10)] + [f"own {thread}"], max_new_tokens=1)
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(ask, range(8)))
+    assert all(texts[:10] == [f"{i}/1" for i in range(10)] for texts in found)
+    assert len(rows(file)) == 10 + 8
+
+
+# -- Damage ------------------------------------------------------------------------------------------
+
+
+def noise(file: Path) -> None:
+    file.write_bytes(random.Random(0).randbytes(9000))
+
+
+def torn(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:5000])
+
+
+def holed(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[4096:] = bytes(len(content) - 4096)
+    file.write_bytes(content)
+
+
+def foreign(file: Path) -> None:
+    file.unlink()
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        connection.executescript("CREATE TABLE answers(key, kind, value);")
+
+
+def newer(file: Path) -> None:
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        connection.executescript("PRAGMA user_version=2;")
+
+
+def nonsense(file: Path) -> None:
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        connection.executescript("UPDATE answers SET value='{';")
+
+
+FAULTS = {
+    noise: "is damaged or not a cache.*move it away",
+    torn: "is damaged",
+    holed: "is damaged",
+    foreign: "is a database, but not a cache of answers; move it away",
+    newer: "has version 2 of the cache, this program reads version 1; export it",
+    nonsense: "is damaged.*answer [0-9a-f]{64}",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_damaged_or_foreign_file_is_named_and_left_as_it_is(fault: Any, file: Path, tmp_path: Path):
+    llm = Cached(Silent(), file)
+    prompts = [f"prompt {i}" for i in range(300)]
+    llm.generate(prompts, max_new_tokens=1)
+    fault(file)
+    before = file.read_bytes()
+    for call in (
+        lambda: llm.generate(prompts, max_new_tokens=1),
+        lambda: Answers(file).export(tmp_path / "export.jsonl"),
+    ):
+        with pytest.raises(UserError, match=FAULTS[fault]) as caught:
+            call()
+        assert str(file) in str(caught.value)
+        assert "\n" not in str(caught.value)
+    assert file.read_bytes() == before
+    assert not (tmp_path / "export.jsonl").exists()
+
+
+def test_a_file_that_was_killed_before_its_schema_is_used(file: Path):
+    file.parent.mkdir()
+    file.touch()
+    assert Cached(Counting(), file).generate(["a"], max_new_tokens=1) == ["a/1"]
+    assert len(rows(file)) == 1
+
+
+def test_a_lock_that_is_never_given_back_is_named(file: Path, monkeypatch: pytest.MonkeyPatch):
+    Answers(file).add("text", {key(1): "a"})
+    monkeypatch.setattr(cache, "_PATIENCE", 0.05)
+    with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        assert Answers(file).find([key(1)]) == {key(1): "a"}  # reading goes on
+        with pytest.raises(UserError, match=r"was locked by another process for 0\.05 s"):
+            Answers(file).add("text", {key(2): "b"})
+
+
+@pytest.mark.parametrize("kilobytes", [0, 16, 40, 100])
+def test_a_full_disk_is_one_clear_line_and_loses_nothing(file: Path, kilobytes: int):
+    """A limit on file size makes the kernel refuse the bytes, as a full disk does, sooner or later."""
+    script = (
+        "import sys; from pathlib import Path; from pbr_jax.llm.cache import Answers\n"
+        "from pbr_jax.types import UserError\n"
+        "try:\n"
+        "    for i in range(200):\n"
+        "        Answers(Path(sys.argv[1])).add('text', {f'{i:064x}': 'text ' * 200})\n"
+        "        print(i, flush=True)\n"
+        "except UserError as error: sys.exit(str(error))\n"
+    )
+    limited = [
+        "bash", "-c", f'ulimit -f {kilobytes}; exec "$@"', "-", sys.executable, "-c", script, str(file),
+    ]  # fmt: skip
+    done = subprocess.run(limited, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.startswith(f"cannot write {file}: ")
+    assert done.stderr.count("\n") == 1
+    told = [key(i) for i in range(len(done.stdout.splitlines()))]
+    assert len(Answers(file).find(told)) == len(told)
+    Answers(file).add("text", {key(1000): "there is space again"})
+
+
+@contextlib.contextmanager
+def nobody() -> Iterator[None]:
+    """Without the superuser's right to write everywhere."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.parametrize("filled", [False, True])
+def test_a_read_only_folder_is_one_clear_line(filled: bool):
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        file = folder / "llm.sqlite"
+        if filled:
+            Cached(Counting(), file).generate(["a"], max_new_tokens=1)
+            file.chmod(0o444)
+        folder.chmod(0o555)
+        with nobody(), pytest.raises(UserError, match=f"^cannot write {file}: .*PBR_JAX_CACHE"):
+            Cached(Counting(), file).generate(["a", "b"], max_new_tokens=1)
+        folder.chmod(0o755)
+
+
+def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path: Path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"^cannot write .*file/cache/llm.sqlite: .*PBR_JAX_CACHE"):
+        Cached(Counting(), tmp_path / "file" / "cache" / "llm.sqlite").generate(["a"], max_new_tokens=1)
+
+
+# -- Export and import -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def filled(file: Path) -> Answers:
+    answers = Answers(file)
+    answers.add("text", {key(9): ODD, key(3): "drei"})
+    answers.add("score", {key(5): Score(0.1 + 0.2, 4), key(6): Score(float("-inf"), 1)})
+    return answers
+
+
+def test_an_export_goes_round_and_equal_caches_export_equal_bytes(filled: Answers, tmp_path: Path):
+    assert filled.export(tmp_path / "new" / "a.jsonl") == 4
+    other = Answers(tmp_path / "other.sqlite")
+    other.add("text", {key(3): "drei"})
+    assert other.merge(tmp_path / "new" / "a.jsonl") == Merged(added=3, known=1, conflicts=0)
+    assert other.merge(tmp_path / "new" / "a.jsonl") == Merged(added=0, known=4, conflicts=0)
+    other.export(tmp_path / "b.jsonl")
+    content = (tmp_path / "b.jsonl").read_bytes()
+    assert content == (tmp_path / "new" / "a.jsonl").read_bytes()
+    assert [json.loads(line)["key"] for line in content.splitlines()] == [key(i) for i in (3, 5, 6, 9)]
+    assert json.loads(content.splitlines()[0]) == {"key": key(3), "kind": "text", "value": "drei"}
+    keys = [key(i) for i in (3, 5, 6, 9)]
+    assert other.find(keys) == filled.find(keys)
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["a.jsonl"]
+
+
+def test_an_imported_answer_is_not_asked_for(file: Path, tmp_path: Path):
+    wanted = Cached(Counting(), file).generate(PROMPTS, max_new_tokens=1)
+    Answers(file).export(tmp_path / "a.jsonl")
+    Answers(tmp_path / "b.sqlite").merge(tmp_path / "a.jsonl")
+    offline = Cached(Counting(), tmp_path / "b.sqlite", offline=True)
+    assert offline.generate(PROMPTS, max_new_tokens=1) == wanted
+
+
+def test_an_answer_that_differs_is_kept_and_counted(filled: Answers, tmp_path: Path):
+    other = Answers(tmp_path / "other.sqlite")
+    other.add("text", {key(3): "three", key(4): "four"})
+    other.export(tmp_path / "a.jsonl")
+    assert filled.merge(tmp_path / "a.jsonl") == Merged(added=1, known=0, conflicts=1)
+    assert filled.find([key(3), key(4)]) == {key(3): "drei", key(4): "four"}
+
+
+BAD_LINES = {
+    "{": "Expecting property name",
+    "": "Expecting value",
+    "[1]": "want one object with key, kind and value",
+    "[" * 100_000: "recursion",
+    '{"key": "' + key(8) + '", "kind": "text"}': "want one object with key, kind and value",
+    '{"key": "' + key(8) + '", "kind": "text", "value": "", "more": 1}': "want one object",
+    '{"key": "abc", "kind": "text", "value": ""}': "key 'abc', want 64 hexadecimal digits",
+    '{"key": 7, "kind": "text", "value": ""}': "key 7, want 64",
+    '{"key": "' + key(8) + '", "kind": "text", "value": 7}': "kind 'text' with value 7, want a text",
+    '{"key": "' + key(8) + '", "kind": "score", "value": [1.0]}': r"value \[1\.0\], want .* a score",
+    '{"key": "' + key(8) + '", "kind": "score", "value": [1.0, -1]}': "want .* a score",
+    '{"key": "' + key(8) + '", "kind": ["text"], "value": "a"}': r"kind \['text'\]",
+    '{"key": "' + key(8) + '", "kind": "text", "value": "\udce9"}': "utf-8",
+}
+
+
+@pytest.mark.parametrize("bad", BAD_LINES, ids=lambda line: line[-30:])
+def test_an_import_with_a_bad_line_names_it_and_changes_nothing(bad: str, filled: Answers, tmp_path: Path):
+    path, before = tmp_path / "a.jsonl", rows(filled.file)
+    good = json.dumps({"key": key(7), "kind": "text", "value": "new"})
+    path.write_bytes("\n".join([good, bad, good]).encode("utf-8", "surrogateescape"))
+    with pytest.raises(UserError, match=f"(?i)a.jsonl, line 2: .*{BAD_LINES[bad]}.*; nothing was imported"):
+        filled.merge(path)
+    assert rows(filled.file) == before
+
+
+def test_a_place_that_cannot_be_read_or_written_is_named(filled: Answers, tmp_path: Path):
+    with pytest.raises(UserError, match=r"cannot read .*nowhere\.jsonl: No such file"):
+        filled.merge(tmp_path / "nowhere.jsonl")
+    with pytest.raises(UserError, match=r"cannot read .*: Is a directory"):
+        filled.merge(tmp_path)
+    with pytest.raises(UserError, match=r"cannot write .*choose another place"):
+        filled.export(filled.file / "a.jsonl")
+    with pytest.raises(UserError, match=r"cannot write .*: Is a directory"):
+        filled.export(tmp_path)
+    with pytest.raises(UserError, match=r"there is no cache of answers at .*PBR_JAX_CACHE"):
+        Answers(tmp_path / "none.sqlite").export(tmp_path / "a.jsonl")
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+
+
+def test_an_export_that_fails_leaves_the_old_file(
+    filled: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = tmp_path / "a.jsonl"
+    path.write_text("old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cache.os, "fsync", full)
+    with pytest.raises(UserError, match=r"cannot write .*No space"):
+        filled.export(path)
+    assert path.read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+# -- Which backend -----------------------------------------------------------------------------------
+
+
+def test_load_wraps_the_backend_that_fits_the_model(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """T5 by its config.json, HTTP by name, everything else in this process."""
+    folder = tmp_path / "t5"
+    shutil.copytree(tiny, folder)
+    (folder / "config.json").write_text('{"model_type": "t5"}')
+    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+    for name in ("http_backend", "t5_backend"):
+        module = SimpleNamespace(load=lambda config, name=name: Counting(f"{name} "))
+        monkeypatch.setitem(sys.modules, f"pbr_jax.llm.{name}", module)
+        monkeypatch.setattr(pbr_jax.llm, name, module, raising=False)
+    monkeypatch.setattr(jax_backend, "load", lambda config: Counting("jax "))
+
+    def first(**fields: Any) -> str:
+        return pbr_jax.llm.load(LLMConfig(**fields)).generate([str(fields)], max_new_tokens=1)[0].split()[0]
+
+    assert first(model=str(folder)) == "t5_backend"
+    assert first(model=str(tiny)) == "jax"
+    assert first(model="served", backend="http", url="http://127.0.0.1:1/v1") == "http_backend"
+    assert (tmp_path / "cache" / "llm.sqlite").is_file()
+    with pytest.raises(UserError, match="1 of 1 answers"):
+        first(model=str(tiny), offline=True)
+
+
+def test_load_follows_the_cache_folder(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "a"))
+    llm = pbr_jax.llm.load(LLMConfig(model=str(tiny)))
+    assert llm is pbr_jax.llm.load(LLMConfig(model=str(tiny)))
+    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "b"))
+    assert llm is not pbr_jax.llm.load(LLMConfig(model=str(tiny)))
+
+
+def test_an_answer_from_the_cache_reads_no_weights(tiny: Path, tmp_path: Path, file: Path):
+    wanted = Cached(JaxLLM(tiny), file).generate(["the cat"], max_new_tokens=4)
+    fresh = JaxLLM(tiny)
+    assert Cached(fresh, file).generate(["the cat"], max_new_tokens=4) == wanted
+    assert "_weights" not in vars(fresh)

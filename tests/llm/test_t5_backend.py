@@ -1,0 +1,327 @@
+"""The T5 backend against Hugging Face's generate, torch's cross-entropy and torch's gradients."""
+
+import json
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pbr_jax import config as schema
+from pbr_jax.llm import LLM, t5_backend, t5_decoding
+from pbr_jax.llm.t5_backend import T5LLM
+from pbr_jax.models import t5
+from pbr_jax.types import UserError
+
+torch: Any = pytest.importorskip("torch")
+transformers: Any = pytest.importorskip("transformers")
+
+PROMPTS = (
+    "the cat",
+    "a",
+    "on the mat the hat sat",
+    "café 😀",
+    "the cat",
+    "",
+    "hat",
+    "x y z 1 2 3 4 5 6 7 8 9",
+)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A folder with a random FLAN-like model and a byte-level tokenizer that ends texts; the torch model."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+
+    path = tmp_path_factory.mktemp("tiny")
+    names = ["<pad>", "</s>", "<unk>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokenizer = Tokenizer(models.BPE(vocab={name: place for place, name in enumerate(names)}, merges=[]))
+    tokenizer.add_special_tokens(names[:3])
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)]
+    )
+    tokenizer.save(str(path / "tokenizer.json"))
+    sizes = transformers.T5Config(
+        vocab_size=264, d_model=32, d_kv=8, d_ff=40, num_layers=2, num_heads=4,
+        feed_forward_proj="gated-gelu", tie_word_embeddings=False, decoder_start_token_id=0, n_positions=48,
+    )  # fmt: skip
+    torch.manual_seed(3)
+    model = transformers.T5ForConditionalGeneration(sizes).eval()
+    model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.normal_(std=0.2)
+            if "norm" in name:
+                parameter.add_(1.0)
+        model.lm_head.weight[1] *= 1.5  # rows stop at different steps
+    model.save_pretrained(path)
+    return path, model
+
+
+@pytest.fixture(scope="module")
+def llm(tiny):
+    return T5LLM(tiny[0], batch_size=4)
+
+
+def long(ids):
+    return torch.tensor([list(ids)])
+
+
+def continuation(reference, ids, new, num_beams):
+    """Tokens of one prompt by Hugging Face, alone, up to the end token."""
+    tokens = reference.generate(
+        long(ids), attention_mask=torch.ones_like(long(ids)), max_new_tokens=new, do_sample=False,
+        num_beams=num_beams, length_penalty=1.0, early_stopping=False, eos_token_id=1, pad_token_id=0,
+        decoder_start_token_id=0,
+    )[0, 1:].tolist()  # fmt: skip
+    return tokens[: tokens.index(1)] if 1 in tokens else tokens
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_texts_equal_hugging_face(tiny, llm, num_beams):
+    reference = tiny[1]
+    wanted = [continuation(reference, llm._codec.encode(prompt), 12, num_beams) for prompt in PROMPTS]
+    lengths = {len(tokens) for tokens in wanted}
+    assert min(lengths) < 12  # some stop early
+    assert len(lengths) > 1
+    found = llm.generate(PROMPTS, max_new_tokens=12, num_beams=num_beams)
+    assert found == [llm._codec.decode(tokens) for tokens in wanted]
+
+
+def test_score_equals_cross_entropy(tiny, llm):
+    reference = tiny[1]
+    targets = ["dog", " hat", "a longer answer", "é", "dog", "1", "", "</s>"]
+    for prompt, target, score in zip(PROMPTS, targets, llm.score(PROMPTS, targets)):
+        first, second = llm._codec.encode(prompt), llm._codec.encode_target(target)
+        assert first[-1] == 1
+        assert score.tokens == len(second)
+        if not second:
+            assert score == (0.0, 0)
+            continue
+        with torch.no_grad():
+            rows = reference(input_ids=long(first), decoder_input_ids=long([0, *second[:-1]])).logits[0]
+        loss = torch.nn.functional.cross_entropy(rows, long(second)[0], reduction="sum")
+        assert score.total == pytest.approx(-float(loss), abs=1e-4)
+
+
+def test_loss_and_gradients_equal_torch(tiny):
+    """Labels of -100 in torch are targets that do not count here."""
+    path, reference = tiny
+    model, params, config = t5.load(path)
+    random = np.random.default_rng(0)
+    ids, targets = (
+        random.integers(2, 264, (3, 9), dtype=np.int32),
+        random.integers(2, 264, (3, 6), dtype=np.int32),
+    )
+    mask = np.arange(9)[None, :] < np.array([[9], [4], [7]])
+    where = np.arange(6)[None, :] < np.array([[2], [6], [5]])
+    labels = torch.tensor(np.where(where, targets, -100).astype(np.int64))
+    reference.zero_grad()
+    wanted = reference(
+        input_ids=torch.tensor(ids.astype(np.int64)), attention_mask=torch.tensor(mask), labels=labels
+    ).loss
+    wanted.backward()
+    batch = [jnp.asarray(x) for x in (ids, mask, targets, where)]
+    loss = jax.jit(
+        jax.value_and_grad(
+            lambda params: t5_backend.teacher_forced_loss(params, *batch, model=model, start=config.start_id)
+        )
+    )
+    found, gradients = loss(params)
+    assert float(found) == pytest.approx(float(wanted.detach()), abs=1e-4)
+    block, deep = reference.encoder.block, reference.decoder.block[1].layer
+    layers = gradients["decoder"]["layers"]
+    pairs = {
+        "embedding": (gradients["embedding"], reference.shared.weight.grad),
+        "head": (gradients["head"], reference.lm_head.weight.grad),
+        "encoder query": (
+            gradients["encoder"]["layers"]["query"]["kernel"][1].T,
+            block[1].layer[0].SelfAttention.q.weight.grad,
+        ),
+        "encoder bias": (
+            gradients["encoder"]["distance_bias"],
+            block[0].layer[0].SelfAttention.relative_attention_bias.weight.grad,
+        ),
+        "decoder bias": (
+            gradients["decoder"]["distance_bias"],
+            reference.decoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight.grad,
+        ),
+        "cross key": (gradients["cross"]["key"]["kernel"][1].T, deep[1].EncDecAttention.k.weight.grad),
+        "cross query": (layers["cross_query"]["kernel"][1].T, deep[1].EncDecAttention.q.weight.grad),
+        "gate": (layers["gate"]["kernel"][1].T, deep[2].DenseReluDense.wi_0.weight.grad),
+        "norm": (layers["mlp_norm"]["scale"][1], deep[2].layer_norm.weight.grad),
+    }
+    for name, (ours, theirs) in pairs.items():
+        assert theirs.abs().max() > 1e-3, name
+        np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-4, err_msg=name)
+
+
+def test_nothing_that_counts_gives_a_loss_of_zero_with_finite_gradients(tiny):
+    model, params, config = t5.load(tiny[0])
+    ids, nothing = jnp.ones((3, 9), jnp.int32), jnp.zeros((3, 6), bool)
+    targets = jnp.full((3, 6), -100)
+    found, gradients = jax.jit(
+        jax.value_and_grad(
+            lambda params: t5_backend.teacher_forced_loss(
+                params, ids, jnp.ones((3, 9), bool), targets, nothing, model=model, start=config.start_id
+            )
+        )
+    )(params)
+    assert found == 0
+    assert all((leaf == 0).all() for leaf in jax.tree.leaves(gradients))
+
+
+def test_batches_do_not_change_results(tiny, llm):
+    """Alone or among others: the same texts by every way of decoding, and the same scores."""
+    alone = T5LLM(tiny[0], batch_size=1)
+    prompts = PROMPTS[:4]
+    ways: list[dict[str, Any]] = [{}, {"num_beams": 2}, {"temperature": 0.8, "top_p": 0.9, "seed": 5}]
+    for way in ways:
+        assert alone.generate(prompts, max_new_tokens=5, **way) == llm.generate(
+            prompts, max_new_tokens=5, **way
+        )
+    targets = ["cat hat"] * len(prompts)
+    one, many = alone.score(prompts, targets), llm.score(prompts, targets)
+    np.testing.assert_allclose([s.total for s in one], [s.total for s in many], atol=1e-4)
+
+
+def test_sampling_is_seeded_by_the_prompt_and_its_occurrence(llm):
+    options: dict[str, Any] = dict(max_new_tokens=5, temperature=1.5)
+    first = llm.generate(["the cat", "hat", "the cat"], **options, seed=1)
+    assert first == llm.generate(["the cat", "hat", "the cat"], **options, seed=1)
+    assert first != llm.generate(["the cat", "hat", "the cat"], **options, seed=2)
+    assert first[0] != first[2]
+    # Another order and other company: the same draws for the same occurrences.
+    again = llm.generate(["a", "hat", "the cat", "x", "the cat"], **options, seed=1)
+    assert [again[2], again[1], again[4]] == first
+
+
+@pytest.mark.parametrize(
+    ("top_p", "kept"), [(1.0, [0, 1, 2, 3, 4]), (0.39, [2]), (0.69, [2, 4]), (0.71, [0, 2, 4])]
+)
+def test_draws_follow_the_distribution_and_its_nucleus(top_p, kept):
+    probabilities, count = np.array([0.2, 0.06, 0.4, 0.04, 0.3]), 20_000
+    chosen = t5_decoding._choose(
+        jnp.broadcast_to(jnp.float32(1.7 * np.log(probabilities)), (count, 5)),
+        jax.random.split(jax.random.key(7), count), jnp.int32(3), temperature=jnp.float32(1.7),
+        top_p=jnp.float32(top_p), options=t5_decoding.Options(1, False, top_p < 1, 1),
+    )  # fmt: skip
+    observed = np.bincount(np.asarray(chosen), minlength=5)
+    assert np.flatnonzero(observed).tolist() == kept
+    share = probabilities[kept] / probabilities[kept].sum()
+    statistic = ((observed[kept] - count * share) ** 2 / (count * share)).sum()
+    assert statistic < 23.5  # chi-square with at most 4 degrees of freedom: exceeded once in 10,000
+
+
+def test_a_resumed_call_recomputes_only_unfinished_batches(llm):
+    """Interrupted after any number of batches, the repeated call gives the same answers and the same rest."""
+    targets = ["dog", "", "cat", "hat", "dog", "1", "2", "3"]
+    calls: list[Any] = [
+        lambda **k: llm.generate(PROMPTS, max_new_tokens=5, temperature=0.8, top_p=0.9, seed=5, **k),
+        lambda **k: llm.score(PROMPTS, targets, **k),
+    ]
+    for call in calls:
+        batches: list[dict[int, Any]] = []
+        whole = call(on_batch=lambda places, found: batches.append(dict(zip(places, found))))  # noqa: B023
+        assert len(batches) == 2
+        for finished in range(3):
+            done = {k: v for batch in batches[:finished] for k, v in batch.items()}
+            seen: list[list[int]] = []
+            assert call(done=done, on_batch=lambda places, _: seen.append(list(places))) == whole  # noqa: B023
+            assert seen == [list(batch) for batch in batches[finished:]]
+        place = next(iter(batches[0]))
+        assert call(done={place: whole[place]}) == whole
+
+
+def test_what_is_done_stands_and_is_not_told_again(llm):
+    seen: list[int] = []
+    texts = llm.generate(
+        ["the cat", "hat", "the cat"],
+        max_new_tokens=5,
+        done={0: "kept"},
+        on_batch=lambda p, _: seen.extend(p),
+    )
+    assert texts[0] == "kept" != texts[2]
+    assert sorted(seen) == [1, 2]
+
+
+def test_equal_prompts_are_computed_once(llm, monkeypatch):
+    rows, generate = [], t5_decoding.generate
+    monkeypatch.setattr(
+        t5_decoding,
+        "generate",
+        lambda params, ids, *rest, **k: (rows.append(len(ids)), generate(params, ids, *rest, **k))[1],
+    )
+    texts = llm.generate(["the cat", "hat", "the cat"], max_new_tokens=5)
+    assert rows == [2]
+    assert texts[0] == texts[2]
+
+
+def test_no_prompts_give_no_answers(llm):
+    assert llm.generate([], max_new_tokens=3) == []
+    assert llm.score([], []) == []
+
+
+def test_messages_are_joined_by_blank_lines(llm):
+    messages = [{"role": "system", "content": "be"}, {"role": "user", "content": "brief"}]
+    assert llm.render(messages) == "be\n\nbrief"
+    assert llm.num_tokens(messages) == len("be\n\nbrief") + 1  # the end token
+    assert llm.count("brief") == 5
+    assert llm.truncate("brief", 3) == "bri"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda m: m.generate(["a" * 48], max_new_tokens=7),
+            r"prompt 0 has 49 tokens, .* 48; lower prompt\.max",
+        ),
+        (lambda m: m.generate(["a"], max_new_tokens=49), r"49 tokens .* lower generate\.max_new_tokens"),
+        (lambda m: m.score(["b"], ["c" * 49]), "49 tokens are to follow prompt 0"),
+        (lambda m: m.generate(["a"], max_new_tokens=0), "max_new_tokens is 0"),
+        (lambda m: m.generate(["a"], max_new_tokens=1, temperature=-1.0), "temperature is -1"),
+        (lambda m: m.generate(["a"], max_new_tokens=1, top_p=0.0), "top_p is 0"),
+        (lambda m: m.generate(["a"], max_new_tokens=1, num_beams=0), "num_beams is 0"),
+        (
+            lambda m: m.generate(["a"], max_new_tokens=1, num_beams=2, temperature=1.0),
+            "beams are searched, not",
+        ),
+    ],
+)
+def test_mistakes_are_user_errors(tiny, call, message):
+    with pytest.raises(UserError, match=message):
+        call(T5LLM(tiny[0]))
+
+
+def test_one_target_each_is_needed(llm):
+    with pytest.raises(ValueError, match="2 prompts for 1 targets"):
+        llm.score(["a", "b"], ["c"])
+
+
+def test_load_is_cached_lazy_and_reads_the_config(tiny):
+    config = schema.LLM(model=str(tiny[0]), context=64, batch_size=3, dtype="bfloat16", tensor_parallel=2)
+    found = t5_backend.load(config)
+    assert found is t5_backend.load(config)
+    assert isinstance(found, LLM)
+    assert found.context == 64  # above the 48 of the model: distances have no bound
+    assert "_weights" not in vars(found)
+    assert len(found.generate(["a" * 60, "b", "c"], max_new_tokens=2)) == 3
+    kernel = found._weights[1]["encoder"]["layers"]["query"]["kernel"]
+    assert kernel.dtype == jnp.bfloat16
+    assert {shard.data.shape for shard in kernel.addressable_shards} == {(2, 32, 16)}
+
+
+def test_fingerprint_tells_weights_and_formats_apart(tiny, tmp_path):
+    path = tiny[0]
+    first = T5LLM(path).fingerprint
+    assert first == T5LLM(path, batch_size=2).fingerprint
+    assert first != T5LLM(path, dtype="bfloat16").fingerprint
+    for file in path.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    assert T5LLM(tmp_path).fingerprint == first
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 9}))
+    assert T5LLM(tmp_path).fingerprint != first
