@@ -76,8 +76,9 @@ class Peer:
         import transformers
         from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
-        config = transformers.AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
-        self.torch, self.model = torch, transformers.LlamaForCausalLM(config).eval()
+        self.torch: Any = torch
+        config: Any = transformers.AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+        self.model: Any = transformers.LlamaForCausalLM(config).eval()
         tensors = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=self.model)["tensors"]
         self.model.load_state_dict(tensors, strict=False)
         self.model.tie_weights()

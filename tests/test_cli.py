@@ -225,7 +225,7 @@ BAD = {
     truncated_gguf: ["model.gguf"],
     offline_without_answers: ["2 of 2 answers", "llm.sqlite", "cache import"],
     foreign_cache: ["llm.sqlite", "move it away"],
-    sampled_beams: ["generate.num_beams is 2", "generate.temperature is 0.7"],
+    sampled_beams: ["generate.num_beams is 2", "generate.temperature 0.7"],
     broken_config: ["broken.py", "line 2", "ZeroDivisionError"],
 }
 

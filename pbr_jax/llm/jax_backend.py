@@ -44,8 +44,8 @@ class JaxLLM:
         context: int | None = None,
         devices: int = 1,
     ):
-        """`batch_size`: prompts decoded together, by each core of a CPU. `context`: longest prompt plus answer
-        in tokens; None: as the model says. `devices`: that share the weights of every layer."""
+        """`batch_size`: prompts decoded together, by each core of a CPU. `context`: longest prompt plus
+        answer in tokens; None: as the model says. `devices`: that share the weights of every layer."""
         if batch_size < 1:
             raise UserError(f"llm.batch_size is {batch_size}; it must be at least 1")
         self._path = path

@@ -101,9 +101,10 @@ class Reader:
 
     def _batch(self, nodes: list[Node], members: list[int], paths: Sequence[np.ndarray]) -> Batch:
         count = size(len(nodes))
-        ids, positions = _padded([node.ids for node in nodes], [node.start for node in nodes], count, 32)
-        slots, earlier = _padded([_path(node, paths) for node in nodes], [0] * len(nodes), count, 64)
-        tokens = bucket(sum(len(node.ids) for node in nodes), 64)
+        starts = [node.start for node in nodes]
+        ids, positions = _padded([node.ids for node in nodes], starts, count, size)
+        slots, earlier = _padded([_path(node, paths) for node in nodes], [0] * len(nodes), count, _power)
+        tokens = bucket(sum(len(node.ids) for node in nodes), 128)
         return Batch(members, ids, positions, slots, earlier, tokens)
 
 
@@ -126,11 +127,16 @@ def _fill(order: Iterable[int], lengths: Sequence[int], tokens: int, rows: int) 
 
 
 def _padded(
-    rows: Sequence[Sequence[int] | np.ndarray], starts: Sequence[int], count: int, floor: int
+    rows: Sequence[Sequence[int] | np.ndarray],
+    starts: Sequence[int],
+    count: int,
+    bucketed: Callable[[int, int], int],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows padded on the right to one bucket, and the positions of what is real, -1 elsewhere."""
-    longest = max(map(len, rows))
-    width = bucket(longest, floor) if longest else 0
+    """Rows padded on the right to one bucket, and the positions of what is real, -1 elsewhere.
+
+    Attention alone sees this padding, so buckets are few: each is a compilation.
+    """
+    width = bucketed(max(map(len, rows)), 64)
     values, positions = np.zeros((count, width), np.int32), np.full((count, width), -1, np.int32)
     for place, (row, start) in enumerate(zip(rows, starts)):
         values[place, : len(row)] = row
@@ -144,6 +150,10 @@ def size(count: int, floor: int = 1) -> int:
         return 0
     power = 1 << (max(count, floor) - 1).bit_length()
     return power * 3 // 4 if power >= 4 and max(count, floor) <= power * 3 // 4 else power
+
+
+def _power(count: int, floor: int) -> int:
+    return 1 << (max(count, floor) - 1).bit_length() if count else 0
 
 
 def bucket(count: int, floor: int) -> int:

@@ -237,7 +237,7 @@ def _rotate(
     return turned if width == x.shape[-1] else jnp.concatenate([turned, still], axis=-1)
 
 
-_Piece = tuple[Float[Array, "b k s h"], Float[Array, "b k s h"], Int[Array, "b s"]]
+_Piece = tuple[Float[Array, "b k _ h"], Float[Array, "b k _ h"], Int[Array, "b _"]]
 
 
 def _attend(

@@ -4,6 +4,7 @@ The statistics below read the files and the latent truth with plain counting; no
 takes part.
 """
 
+import gc
 import itertools
 import json
 import math
@@ -149,6 +150,7 @@ def test_same_seed_same_bytes_and_other_seed_other_world(tmp_path):
 def test_memory_is_flat_in_users(tmp_path):
     peaks = []
     for users in (10, 100):
+        gc.collect()  # what other tests left behind
         tracemalloc.start()
         generate(tmp_path, users=users)
         peaks.append(tracemalloc.get_traced_memory()[1])

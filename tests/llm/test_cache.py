@@ -325,11 +325,12 @@ def test_a_generation_that_is_killed_loses_no_answer_and_ends_as_one_that_was_no
 ):
     killed = python(GENERATE, tiny, file, temperature)
     assert killed.stdout is not None
-    assert killed.stdout.readline() == "2\n"
+    kept = int(killed.stdout.readline())
     killed.send_signal(signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL
     killed.stdout.close()
-    assert len(rows(file)) == 2
+    assert kept > 0
+    assert len(rows(file)) == kept
     prompts = [f"prompt number {i}" for i in range(9)]
     options: dict[str, Any] = {"max_new_tokens": 12, "temperature": temperature}
     asked: list[int] = []
@@ -337,7 +338,8 @@ def test_a_generation_that_is_killed_loses_no_answer_and_ends_as_one_that_was_no
     found = Cached(llm, file).generate(
         prompts, **options, on_batch=lambda positions, texts: asked.append(len(positions))
     )
-    assert asked == [2, 2, 2, 2, 1]  # the two that were kept, then the other batches
+    assert asked[0] == kept  # told first
+    assert sum(asked) == len(prompts)
     assert found == llm.generate(prompts, **options)
     assert len(set(found)) > 5
 

@@ -53,9 +53,8 @@ def test_a_reader_that_leaves_stops_the_works():
             steps.append(1)
             yield 0
 
-    items = side_by_side([endless(), endless()])
-    next(items)
-    items.close()
+    for _ in side_by_side([endless(), endless()]):
+        break  # the generator is closed with its last reference
     count = len(steps)
     time.sleep(0.05)
     assert len(steps) == count

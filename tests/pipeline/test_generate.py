@@ -1,17 +1,14 @@
-"""Slot 6: what the language model is asked, and what is refused before it is."""
+"""Slot 6: what the language model is asked."""
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
-
-import pytest
 
 from pbr_jax.config import Config, override
 from pbr_jax.data import task
 from pbr_jax.index.store import Store
 from pbr_jax.pipeline import generate
 from pbr_jax.pipeline.pipeline import Generate, Resources
-from pbr_jax.types import UserError
 
 FIELDS = {"generate.max_new_tokens": 9, "generate.top_p": 0.5, "seed": 4}
 MESSAGES = [[{"role": "user", "content": "hello"}]]
@@ -36,8 +33,3 @@ def test_the_model_is_asked_as_the_config_says_and_the_caller_is_told():
     assert answers == ["answer"]
     assert asked == [{"max_new_tokens": 9, "temperature": 0.0, "top_p": 0.5, "num_beams": 3, "seed": 4}]
     assert told == [([0], ["answer"])]
-
-
-def test_beams_are_not_sampled():
-    with pytest.raises(UserError, match=r"num_beams is 2 and generate\.temperature is 0\.5; .* set"):
-        slot({"generate.num_beams": 2, "generate.temperature": 0.5}, [])
