@@ -6,7 +6,7 @@ number of tokens, so that the matrix products see few shapes and no padding to s
 """
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -112,16 +112,22 @@ def _path(node: Node, paths: Sequence[np.ndarray]) -> np.ndarray:
     return np.zeros(0, np.int32) if node.parent is None else paths[node.parent]
 
 
-def _fill(order: Iterable[int], lengths: Sequence[int], tokens: int, rows: int) -> Iterator[list[int]]:
-    """The order, cut where a batch would hold more tokens or rows; a longer row stands alone."""
+def _fill(order: Sequence[int], lengths: Sequence[int], tokens: int, rows: int) -> Iterator[list[int]]:
+    """The order, cut so that no batch holds more tokens or rows; a longer row stands alone.
+
+    As few batches as that takes, of about the same size: alike they need fewer compilations.
+    """
+    whole = sum(lengths[member] for member in order)
+    even = whole / max(1, -(-whole // tokens))
     batch: list[int] = []
     total = 0
     for member in order:
-        if batch and (total + lengths[member] > tokens or len(batch) == rows):
+        more = lengths[member]
+        if batch and (total + more > tokens or len(batch) == rows or total + more / 2 > even):
             yield batch
             batch, total = [], 0
         batch.append(member)
-        total += lengths[member]
+        total += more
     if batch:
         yield batch
 
