@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, UInt
+from jaxtyping import Array, Bool, Int, UInt
 
 from pbr_jax.llm import prefixes
 from pbr_jax.llm.reading import Batch, Pool, Reader, compiled, past_of
+from pbr_jax.llm.sampling import Choice, Sampling, choose
 from pbr_jax.models import causal_lm
 from pbr_jax.models.causal_lm_config import CausalLMConfig
 from pbr_jax.types import Params
@@ -27,17 +28,7 @@ class Options(NamedTuple):
     """What is compiled into decoding."""
 
     max_new_tokens: int
-    greedy: bool
-    nucleus: bool
-
-
-class Sampling(NamedTuple):
-    """What is not."""
-
-    stops: Int[Array, "e"]
-    seed: UInt[Array, ""]
-    temperature: Float[Array, ""]
-    top_p: Float[Array, ""]
+    choice: Choice
 
 
 class Rows(NamedTuple):
@@ -100,7 +91,7 @@ def admit(apply: Callable[..., causal_lm.Output], cap: float | None, one_core: b
         last = jnp.argmax(positions, axis=1)
         hidden = jnp.take_along_axis(output.hidden, last[:, None, None], axis=1)[:, 0]
         none = jnp.zeros_like(lengths)
-        chosen = _choose(causal_lm.logits(params, hidden, cap), none, names, sampling, options)
+        chosen = choose(causal_lm.logits(params, hidden, cap), none, names, sampling, options.choice)
 
         n = options.max_new_tokens
         width = held.positions.shape[1]
@@ -151,7 +142,7 @@ def advance(apply: Callable[..., causal_lm.Output], cap: float | None, one_core:
             positions = jnp.where(rows.live, rows.lengths, -1)[:, None]
             output = apply(params, last, positions, (held, rows.new))
             logits = causal_lm.logits(params, output.hidden[:, 0], cap)
-            chosen = _choose(logits, rows.made, rows.names, sampling, options)
+            chosen = choose(logits, rows.made, rows.names, sampling, options.choice)
             return count + 1, _next(rows, output, chosen, positions, sampling.stops)
 
         def more(state: tuple[Array, Rows]) -> Array:
@@ -183,40 +174,6 @@ def _next(rows: Rows, output: causal_lm.Output, chosen: Array, positions: Array,
         made=made,
         live=rows.live & ~jnp.isin(chosen, stops) & (made < n),
         names=rows.names,
-    )
-
-
-def _choose(
-    logits: Float[Array, "b v"],
-    step: Int[Array, "b"],
-    names: UInt[Array, "b"],
-    sampling: Sampling,
-    options: Options,
-) -> Int[Array, "b"]:
-    """The next token of each row. Randomness depends on seed, the row's name and its own step only."""
-    if options.greedy:
-        return jnp.argmax(logits, axis=-1).astype(jnp.int32)
-    logits = logits / sampling.temperature
-    key = jax.random.key(sampling.seed)
-    keys = jax.vmap(lambda name, at: jax.random.fold_in(jax.random.fold_in(key, name), at))(names, step)
-    if not options.nucleus:
-        return jax.vmap(jax.random.categorical)(keys, logits).astype(jnp.int32)
-    order = jnp.argsort(logits, axis=-1, descending=True)
-    logits = jnp.take_along_axis(logits, order, axis=-1)
-    probabilities = jax.nn.softmax(logits, axis=-1)
-    # Kept while the mass before a token is below top_p: the smallest set that reaches it, never empty.
-    before = jnp.cumsum(probabilities, axis=-1) - probabilities
-    rank = jax.vmap(jax.random.categorical)(keys, jnp.where(before < sampling.top_p, logits, -jnp.inf))
-    return jnp.take_along_axis(order, rank[:, None], axis=-1)[:, 0].astype(jnp.int32)
-
-
-def sampling(stops: frozenset[int], seed: int, temperature: float, top_p: float) -> Sampling:
-    """Sampling options as arrays; temperature 0 is greedy and divides nothing."""
-    return Sampling(
-        jnp.asarray(np.array(sorted(stops) or [-1], np.int32)),
-        jnp.uint32(seed % 2**32),
-        jnp.float32(temperature or 1.0),
-        jnp.float32(top_p),
     )
 
 

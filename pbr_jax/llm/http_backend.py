@@ -18,12 +18,13 @@ import hashlib
 import json
 import math
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from pbr_jax import config as schema
 from pbr_jax.llm import chat
 from pbr_jax.llm.http_client import Client, Refused, check_url, message_of
+from pbr_jax.llm.local import check_context, check_options, check_pairs, groups
 from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Score
 from pbr_jax.models import pretrained
 from pbr_jax.types import UserError
@@ -131,7 +132,7 @@ class HTTPLLM:
         else:
             options = {"temperature": 0.0}
         jobs: dict[tuple[int, ...], Callable[[threading.Event], str]] = {}
-        for group in _groups([json.dumps(prompt) for prompt in prompts]):
+        for group in groups([json.dumps(prompt) for prompt in prompts]):
             ask = functools.partial(self._complete, prompts[group[0]], max_new_tokens)
             if temperature > 0:
                 jobs |= {
@@ -156,8 +157,7 @@ class HTTPLLM:
           UserError: `llm.log_probs` or `llm.tokenizer` is not set, or the server fails or answers
             something else than the log-probabilities of the tokens it was sent.
         """
-        if len(prompts) != len(targets):
-            raise ValueError(f"{len(prompts)} prompts for {len(targets)} targets; one target each is needed")
+        check_pairs(prompts, targets)
         codec, dialect = self._codec, _DIALECTS.get(self._config.log_probs)
         if codec is None or dialect is None:
             raise UserError(
@@ -174,7 +174,7 @@ class HTTPLLM:
             pairs.append((len(first), tuple(first + second)))
         scores = dict(done or {})
         jobs: dict[tuple[int, ...], Callable[[threading.Event], Score]] = {
-            tuple(group): functools.partial(self._sum, dialect, *pairs[group[0]]) for group in _groups(pairs)
+            tuple(group): functools.partial(self._sum, dialect, *pairs[group[0]]) for group in groups(pairs)
         }
         self._run(jobs, scores, on_batch)
         return [scores[index] for index in range(len(prompts))]
@@ -229,19 +229,7 @@ class HTTPLLM:
         return Score(math.fsum(found), len(found))
 
     def _check(self, max_new_tokens: int, temperature: float, top_p: float, num_beams: int) -> None:
-        if max_new_tokens < 1:
-            raise UserError(f"generate.max_new_tokens is {max_new_tokens}; it must be at least 1")
-        if not 0 <= temperature < float("inf"):
-            raise UserError(
-                f"generate.temperature is {temperature}; it must be 0 (greedy) or a positive number"
-            )
-        if not 0 < top_p <= 1:
-            raise UserError(f"generate.top_p is {top_p}; it must be above 0 and at most 1")
-        if num_beams < 1 or (num_beams > 1 and temperature > 0):
-            raise UserError(
-                f"generate.num_beams is {num_beams} with temperature {temperature}; beams are searched "
-                "greedily, so set generate.temperature to 0 or num_beams to 1"
-            )
+        check_options(max_new_tokens, temperature, top_p, num_beams)
         if num_beams > 1 and self._config.log_probs != "vllm":
             raise UserError(
                 f"generate.num_beams is {num_beams}, but of servers only vLLM searches beams; "
@@ -249,24 +237,12 @@ class HTTPLLM:
             )
 
     def _check_length(self, index: int, length: int, following: int, name: str) -> None:
-        limit = self._config.context  # None: the server knows
-        if limit is not None and length + following > limit:
-            raise UserError(
-                f"prompt {index} has {length} tokens and {following} more follow, over the context of "
-                f"{limit}; lower prompt.max_tokens or {name}, or raise llm.context"
-            )
+        if self._config.context is not None:  # else the server knows
+            check_context(index, length, following, self._config.context, name)
 
 
 def _utf8(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")  # half a character, as JSON files may hold
-
-
-def _groups(items: Sequence[Hashable]) -> list[list[int]]:
-    """Positions of equal items together, in order of first appearance."""
-    groups: dict[Hashable, list[int]] = {}
-    for index, item in enumerate(items):
-        groups.setdefault(item, []).append(index)
-    return list(groups.values())
 
 
 # -- Reading answers -----------------------------------------------------------------------------

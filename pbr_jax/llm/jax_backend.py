@@ -6,63 +6,29 @@ of the prompts, which gets more done than cores that share every small operation
 """
 
 import functools
-import hashlib
 import os
-from collections import Counter, deque
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from pbr_jax import config as schema
-from pbr_jax.llm import beams, chat, decoding, prefixes, reading
+from pbr_jax.llm import beams, decoding, prefixes, reading
 from pbr_jax.llm.lanes import side_by_side
+from pbr_jax.llm.local import Ids, LocalModel, check_context, check_options, draw, groups, occurrences
 from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Score
 from pbr_jax.llm.reading import Reader, size
+from pbr_jax.llm.sampling import Sampling, sampling
 from pbr_jax.models import causal_lm, pretrained
 from pbr_jax.types import UserError
 
-_VERSION = 2  # of how texts are computed; raise it when the same weights would give other texts
 
-Ids = tuple[int, ...]
+class JaxLLM(LocalModel):
+    """A decoder-only model. `batch_size`: prompts decoded together by each core of a CPU. `context`: longest
+    prompt plus answer, in tokens."""
 
-
-class JaxLLM:
-    """A decoder-only model read from a Hugging Face folder or a GGUF file.
-
-    Creating one reads no weights: the tokenizer and the weights are read when first needed.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        *,
-        dtype: str = "float32",
-        batch_size: int = 16,
-        context: int | None = None,
-        devices: int = 1,
-    ):
-        """`batch_size`: prompts decoded together, by each core of a CPU. `context`: longest prompt plus
-        answer in tokens; None: as the model says. `devices`: that share the weights of every layer."""
-        if batch_size < 1:
-            raise UserError(f"llm.batch_size is {batch_size}; it must be at least 1")
-        self._path = path
-        self._dtype = jnp.dtype(dtype)
-        self._batch_size = batch_size
-        self._wanted_context = context
-        self._devices = devices
-
-    @property
-    def fingerprint(self) -> str:
-        """Of weights, tokenizer, template, number format and this backend's version."""
-        identity = f"{pretrained.fingerprint(self._path)} {self._dtype.name} {_VERSION}"
-        return hashlib.sha256(identity.encode()).hexdigest()
-
-    @functools.cached_property
-    def _codec(self) -> chat.Codec:
-        return chat.load(self._path)
+    version = "2"
 
     @functools.cached_property
     def context(self) -> int:
@@ -72,22 +38,6 @@ class JaxLLM:
         if wanted is not None and not 0 < wanted <= limit:
             raise UserError(f"llm.context is {wanted}; {self._path} was made for 1 to {limit} tokens")
         return wanted or limit
-
-    def count(self, text: str) -> int:
-        """Number of tokens of a text, no special tokens added."""
-        return self._codec.count(text)
-
-    def truncate(self, text: str, tokens: int) -> str:
-        """The longest prefix of the text that has at most this many tokens."""
-        return self._codec.truncate(text, tokens)
-
-    def render(self, prompt: Prompt) -> str:
-        """The text that the model reads."""
-        return self._codec.render(prompt)
-
-    def num_tokens(self, prompt: Prompt) -> int:
-        """Number of tokens the model reads for this prompt."""
-        return len(self._codec.encode(prompt))
 
     @functools.cached_property
     def _lanes(self) -> int:
@@ -116,23 +66,25 @@ class JaxLLM:
     ) -> list[str]:
         """One continuation for each prompt; see `protocol.LLM.generate`. Equal prompts decoded greedily
         are computed once."""
-        _check_sampling(max_new_tokens, temperature, top_p, num_beams)
-        ids = [tuple(self._codec.encode(prompt)) for prompt in prompts]
-        self._check_lengths(ids, [max_new_tokens] * len(ids), "generate.max_new_tokens")
+        check_options(max_new_tokens, temperature, top_p, num_beams)
+        ids = self._encode(prompts)
+        for index, prompt in enumerate(ids):
+            check_context(index, len(prompt), max_new_tokens, self.context, "generate.max_new_tokens")
         texts = dict(done or {})
-        groups = _groups(ids if temperature == 0 else list(zip(ids, _occurrences(ids))))
-        wanted = [any(index not in texts for index in group) for group in groups]
+        rows = list(zip(ids, occurrences(ids) if temperature else [0] * len(ids)))
+        same = groups(rows)
+        wanted = [any(index not in texts for index in group) for group in same]
         if any(wanted):
-            firsts = [ids[group[0]] for group in groups]
+            firsts = [ids[group[0]] for group in same]
             if num_beams > 1:
                 works = [self._beams(firsts, wanted, num_beams, max_new_tokens)]
             else:
-                options = decoding.Options(max_new_tokens, temperature == 0, top_p < 1)
-                sampling = decoding.sampling(self._codec.stops, seed, temperature, top_p)
-                works = self._shares(firsts, _names(ids, groups), wanted, options, sampling)
+                choice, options = sampling(self._codec.stops, seed, temperature, top_p)
+                names = [draw(*rows[group[0]]) for group in same]
+                works = self._shares(firsts, names, wanted, decoding.Options(max_new_tokens, choice), options)
             for found in side_by_side(works):
                 answers = [
-                    (index, self._codec.decode(tokens)) for place, tokens in found for index in groups[place]
+                    (index, self._codec.decode(tokens)) for place, tokens in found for index in same[place]
                 ]
                 texts |= answers
                 if on_batch is not None:
@@ -149,7 +101,7 @@ class JaxLLM:
 
     def _shares(
         self, prompts: Sequence[Ids], names: Sequence[int], wanted: Sequence[bool],
-        options: decoding.Options, sampling: decoding.Sampling,
+        options: decoding.Options, sampling: Sampling,
     ) -> list[Iterator[list[tuple[int, list[int]]]]]:  # fmt: skip
         """What each lane decodes: its part of the prompts of every width, the longest first."""
         classes = _classes([len(prompt) for prompt in prompts], 2 * self._batch_size)
@@ -181,23 +133,17 @@ class JaxLLM:
     ) -> list[Score]:
         """log p(target | prompt); see `protocol.LLM.score`. Logits exist at target positions only, and
         equal pairs are computed once."""
-        if len(prompts) != len(targets):
-            raise ValueError(f"{len(prompts)} prompts for {len(targets)} targets; one target each is needed")
-        firsts = [tuple(self._codec.encode(prompt)) for prompt in prompts]
-        seconds = [tuple(self._codec.encode_target(target)) for target in targets]
-        self._check_lengths(firsts, [len(second) for second in seconds], "the target's length")
-        scores = {index: Score(0.0, 0) for index, second in enumerate(seconds) if not second} | dict(
-            done or {}
-        )
-        groups = [
-            group for group in _groups(list(zip(firsts, seconds))) if any(i not in scores for i in group)
-        ]
-        pairs = [(firsts[group[0]], seconds[group[0]]) for group in groups]
+        every = self._encode_pairs(prompts, targets)
+        for index, (first, second) in enumerate(every):
+            check_context(index, len(first), len(second), self.context, "the target's length")
+        scores = {i: Score(0.0, 0) for i, (_, second) in enumerate(every) if not second} | dict(done or {})
+        same = [group for group in groups(every) if any(i not in scores for i in group)]
+        pairs = [every[group[0]] for group in same]
         for window, totals in side_by_side(self._windows(pairs)):
             found = [
-                (i, Score(total, len(seconds[i])))
+                (i, Score(total, len(every[i][1])))
                 for place, total in zip(window, totals)
-                for i in groups[place]
+                for i in same[place]
             ]
             scores |= found
             if on_batch is not None:
@@ -220,16 +166,6 @@ class JaxLLM:
         _ = self._reader if pairs else None  # read before lanes ask for it together
         return [work() for _ in range(self._lanes)]
 
-    def _check_lengths(self, prompts: Sequence[Sequence[int]], following: Sequence[int], name: str) -> None:
-        for index, (ids, new) in enumerate(zip(prompts, following)):
-            if not ids:
-                raise UserError(f"prompt {index} is empty; a model needs at least one token to continue")
-            if len(ids) + new > self.context:
-                raise UserError(
-                    f"prompt {index} has {len(ids)} tokens and {new} more follow, over the context of "
-                    f"{self.context}; lower prompt.max_tokens or {name}, or raise llm.context"
-                )
-
 
 def log_probabilities(reader: Reader, pairs: Sequence[tuple[Ids, Ids]]) -> list[float]:
     """log p(second | first) of each pair, in nats; what the pairs begin with in common is read once."""
@@ -249,45 +185,6 @@ def log_probabilities(reader: Reader, pairs: Sequence[tuple[Ids, Ids]]) -> list[
         found = score(reader.params, pool, *batch.inputs, rows, places, wanted, tokens=batch.tokens)
         np.add.at(totals, np.array(batch.members)[rows[:count]], np.asarray(found, np.float64)[:count])
     return totals.tolist()
-
-
-def _check_sampling(max_new_tokens: int, temperature: float, top_p: float, num_beams: int) -> None:
-    if max_new_tokens < 1:
-        raise UserError(f"generate.max_new_tokens is {max_new_tokens}; it must be at least 1")
-    if not 0 <= temperature < float("inf"):
-        raise UserError(f"generate.temperature is {temperature}; it must be 0 (greedy) or a positive number")
-    if not 0 < top_p <= 1:
-        raise UserError(f"generate.top_p is {top_p}; it must be above 0 and at most 1")
-    if num_beams < 1 or (num_beams > 1 and temperature > 0):
-        raise UserError(
-            f"generate.num_beams is {num_beams} with generate.temperature {temperature}; "
-            "beams are at least 1, and more than 1 are searched without a temperature"
-        )
-
-
-def _groups(items: Sequence[Hashable]) -> list[list[int]]:
-    """Places of equal items together, in order of first appearance."""
-    groups: dict[Hashable, list[int]] = {}
-    for index, item in enumerate(items):
-        groups.setdefault(item, []).append(index)
-    return list(groups.values())
-
-
-def _occurrences(items: Sequence[Hashable]) -> list[int]:
-    """How many equal items stand before each."""
-    seen: Counter[Hashable] = Counter()
-    numbers = []
-    for item in items:
-        numbers.append(seen[item])
-        seen[item] += 1
-    return numbers
-
-
-def _names(ids: Sequence[Ids], groups: Sequence[Sequence[int]]) -> list[int]:
-    """What tells the randomness of one prompt from another's: its tokens, and how many equal stand before."""
-    numbers = _occurrences(ids)
-    texts = (f"{ids[group[0]]} {numbers[group[0]]}" for group in groups)
-    return [int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") for text in texts]
 
 
 def _classes(lengths: Sequence[int], least: int) -> list[tuple[int, list[int]]]:

@@ -5,9 +5,7 @@ shapes are compiled.
 """
 
 import functools
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import jax.numpy as jnp
@@ -15,53 +13,26 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from pbr_jax import config as schema
-from pbr_jax.llm import chat, t5_decoding
+from pbr_jax.llm import t5_decoding
+from pbr_jax.llm.local import Ids, LocalModel, check_options, draw, groups, occurrences
 from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Score
 from pbr_jax.llm.reading import bucket
+from pbr_jax.llm.sampling import sampling
 from pbr_jax.losses.language_model import token_cross_entropy
 from pbr_jax.models import pretrained, t5
 from pbr_jax.types import Params, UserError
 
-_VERSION = 1  # of how texts are computed; raise it when the same weights would give other texts
-
-Ids = tuple[int, ...]
 Answer = TypeVar("Answer", str, Score)
 
 
-class T5LLM:
-    """A T5 or FLAN-T5 model read from a Hugging Face folder; see `protocol.LLM` for the methods.
+class T5LLM(LocalModel):
+    """A T5 or FLAN-T5 model; see `protocol.LLM` for the methods.
 
-    The encoder reads the prompt, the decoder writes the answer. Creating one reads no weights: the
-    tokenizer and the weights are read when first needed.
+    The encoder reads the prompt, the decoder writes the answer. `context`: longest prompt, and longest
+    answer, in tokens. It may be more than the model says: T5 knows distances between tokens, not positions.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        dtype: str = "float32",
-        batch_size: int = 16,
-        context: int | None = None,
-        tensor_parallel: int = 1,
-    ):
-        """`context`: longest prompt, and longest answer, in tokens; None: as the model says. More than that
-        is allowed: T5 knows distances between tokens, not positions. `tensor_parallel`: devices that share
-        the weights of every layer."""
-        self._path = path
-        self._dtype = jnp.dtype(dtype)
-        self._batch_size = batch_size
-        self._wanted_context = context
-        self._devices = tensor_parallel
-
-    @property
-    def fingerprint(self) -> str:
-        """Of weights, tokenizer, template, number format and this backend's version."""
-        identity = f"{pretrained.fingerprint(self._path)} {self._dtype.name} t5 {_VERSION}"
-        return hashlib.sha256(identity.encode()).hexdigest()
-
-    @functools.cached_property
-    def _codec(self) -> chat.Codec:
-        return chat.load(self._path)
+    version = "t5 2"
 
     @functools.cached_property
     def _weights(self) -> tuple[t5.T5, Params, int]:
@@ -72,22 +43,6 @@ class T5LLM:
     def context(self) -> int:
         """Longest prompt, and longest answer, in tokens."""
         return self._wanted_context or t5.read_config(self._path).context
-
-    def count(self, text: str) -> int:
-        """Number of tokens of a text, no special tokens added."""
-        return self._codec.count(text)
-
-    def truncate(self, text: str, tokens: int) -> str:
-        """The longest prefix of the text that has at most this many tokens."""
-        return self._codec.truncate(text, tokens)
-
-    def render(self, prompt: Prompt) -> str:
-        """The text that the encoder reads."""
-        return self._codec.render(prompt)
-
-    def num_tokens(self, prompt: Prompt) -> int:
-        """Number of tokens the encoder reads for this prompt, the end token included."""
-        return len(self._codec.encode(prompt))
 
     def generate(
         self,
@@ -106,21 +61,20 @@ class T5LLM:
         Raises:
           UserError: a prompt that is empty or longer than the context; options that make no sense.
         """
-        _check_options(max_new_tokens, temperature, top_p, num_beams)
-        ids = [tuple(self._codec.encode(prompt)) for prompt in prompts]
+        check_options(max_new_tokens, temperature, top_p, num_beams)
+        ids = self._encode(prompts)
         self._check_lengths(ids, [max_new_tokens] * len(ids), "generate.max_new_tokens")
-        draws = _occurrences(ids) if temperature else [0] * len(ids)
-        options = t5_decoding.Options(max_new_tokens, temperature == 0, top_p < 1, num_beams)
+        draws = occurrences(ids) if temperature else [0] * len(ids)
+        choice, chosen = sampling(self._codec.stops, seed, temperature, top_p)
+        options = t5_decoding.Options(max_new_tokens, choice, num_beams)
 
         def decode(rows: Sequence[tuple[Ids, int]]) -> list[str]:
             model, params, start = self._weights
             read, mask = _pad([row for row, _ in rows], 32)
-            stops = np.array(sorted(self._codec.stops) or [-1], np.int32)
+            names = np.array([draw(*row) for row in rows], np.uint32)
             tokens = t5_decoding.generate(
-                params, read, mask, np.array([_draw(*row) for row in rows], np.uint32), stops,
-                np.uint32(seed % 2**32), np.float32(temperature or 1.0), np.float32(top_p),
-                model=model, start=start, options=options,
-            )  # fmt: skip
+                params, read, mask, names, chosen, model=model, start=start, options=options
+            )
             return [self._codec.decode(row) for row in np.asarray(tokens).tolist()]
 
         return self._answer(list(zip(ids, draws)), lambda row: (-len(row[0]),), decode, done, on_batch)
@@ -138,11 +92,10 @@ class T5LLM:
         Raises:
           UserError: a prompt that is empty, or a prompt or target longer than the context.
         """
-        if len(prompts) != len(targets):
-            raise ValueError(f"{len(prompts)} prompts for {len(targets)} targets; one target each is needed")
-        firsts = [tuple(self._codec.encode(prompt)) for prompt in prompts]
-        seconds = [tuple(self._codec.encode_target(target)) for target in targets]
-        self._check_lengths(firsts, list(map(len, seconds)), "the target's length")
+        pairs = self._encode_pairs(prompts, targets)
+        self._check_lengths(
+            [first for first, _ in pairs], [len(second) for _, second in pairs], "the target's length"
+        )
 
         def force(rows: Sequence[tuple[Ids, Ids]]) -> list[Score]:
             model, params, start = self._weights
@@ -153,8 +106,7 @@ class T5LLM:
             )
             return [Score(total, len(second)) for total, (_, second) in zip(totals.tolist(), rows)]
 
-        empty = {place: Score(0.0, 0) for place, second in enumerate(seconds) if not second}
-        pairs = list(zip(firsts, seconds))
+        empty = {place: Score(0.0, 0) for place, (_, second) in enumerate(pairs) if not second}
         return self._answer(
             pairs, lambda row: (-len(row[0]), -len(row[1])), force, empty | dict(done or {}), on_batch
         )
@@ -173,9 +125,7 @@ class T5LLM:
         done: what was finished before changes no shape, so no rounding.
         """
         answers = dict(done or {})
-        places: dict[Any, list[int]] = {}
-        for place, row in enumerate(rows):
-            places.setdefault(row, []).append(place)
+        places = {rows[group[0]]: group for group in groups(rows)}
         distinct = sorted(places, key=order)
         for start in range(0, len(distinct), self._batch_size):
             batch = distinct[start : start + self._batch_size]
@@ -193,8 +143,6 @@ class T5LLM:
 
     def _check_lengths(self, prompts: Sequence[Ids], following: Sequence[int], name: str) -> None:
         for index, (ids, new) in enumerate(zip(prompts, following)):
-            if not ids:
-                raise UserError(f"prompt {index} is empty; the encoder needs at least one token to read")
             if len(ids) > self.context:
                 raise UserError(
                     f"prompt {index} has {len(ids)} tokens, over the context of {self.context}; lower "
@@ -205,38 +153,6 @@ class T5LLM:
                     f"{new} tokens are to follow prompt {index}, over the context of {self.context}; lower "
                     f"{name}, or raise llm.context"
                 )
-
-
-def _check_options(max_new_tokens: int, temperature: float, top_p: float, num_beams: int) -> None:
-    if max_new_tokens < 1:
-        raise UserError(f"generate.max_new_tokens is {max_new_tokens}; it must be at least 1")
-    if not 0 <= temperature < float("inf"):
-        raise UserError(f"generate.temperature is {temperature}; it must be 0 (greedy) or a positive number")
-    if not 0 < top_p <= 1:
-        raise UserError(f"generate.top_p is {top_p}; it must be above 0 and at most 1")
-    if num_beams < 1:
-        raise UserError(f"generate.num_beams is {num_beams}; it must be at least 1")
-    if num_beams > 1 and temperature:
-        raise UserError(
-            f"generate.num_beams is {num_beams} and generate.temperature {temperature}; beams are searched, "
-            "not sampled: set one of them to its default"
-        )
-
-
-def _occurrences(rows: Sequence[Ids]) -> list[int]:
-    """How many equal rows stand before each."""
-    seen: dict[Ids, int] = {}
-    places = []
-    for row in rows:
-        places.append(seen.get(row, 0))
-        seen[row] = places[-1] + 1
-    return places
-
-
-def _draw(ids: Ids, occurrence: int) -> int:
-    """What a row's randomness starts from, beside the seed: 32 bits of the prompt and its occurrence."""
-    digest = hashlib.sha256(np.array([occurrence, *ids], "<i4").tobytes()).digest()
-    return int.from_bytes(digest[:4], "little")
 
 
 def _pad(rows: Sequence[Ids], floor: int) -> tuple[np.ndarray, np.ndarray]:
@@ -286,5 +202,5 @@ def load(config: schema.LLM) -> T5LLM:
         dtype=config.dtype,
         batch_size=config.batch_size,
         context=config.context,
-        tensor_parallel=config.tensor_parallel,
+        devices=config.tensor_parallel,
     )

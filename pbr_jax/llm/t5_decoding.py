@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt
 
 from pbr_jax.llm.beam_search import beam_search
+from pbr_jax.llm.sampling import Choice, Sampling, choose
 from pbr_jax.losses.language_model import token_cross_entropy
 from pbr_jax.models import t5
 from pbr_jax.types import Params
@@ -20,8 +21,7 @@ class Options(NamedTuple):
     """What is compiled into the decoding loop."""
 
     max_new_tokens: int
-    greedy: bool
-    nucleus: bool
+    choice: Choice
     num_beams: int
 
 
@@ -40,11 +40,8 @@ def generate(
     params: Params,
     ids: Int[Array, "b s"],
     mask: Bool[Array, "b s"],
-    draws: UInt[Array, "b"],
-    stops: Int[Array, "m"],
-    seed: UInt[Array, ""],
-    temperature: Float[Array, ""],
-    top_p: Float[Array, ""],
+    names: UInt[Array, "b"],
+    sampling: Sampling,
     *,
     model: t5.T5,
     start: int,
@@ -57,27 +54,24 @@ def generate(
     first, past = read(fixed, slots(fixed[1], n), jnp.full(rows, start, jnp.int32))
     if options.num_beams > 1:
         return beam_search(
-            fixed, past, first, stops, step=read, reorder=reorder, num_beams=options.num_beams,
+            fixed, past, first, sampling.stops, step=read, reorder=reorder, num_beams=options.num_beams,
             max_new_tokens=n,
         ).tokens  # fmt: skip
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), draws)
 
-    def choose(state: _State) -> _State:
-        chosen = _choose(
-            state.logits, keys, state.step, temperature=temperature, top_p=top_p, options=options
-        )
+    def add(state: _State) -> _State:
+        chosen = choose(state.logits, jnp.full(rows, state.step), names, sampling, options.choice)
         tokens = jax.lax.dynamic_update_slice_in_dim(state.tokens, chosen[:, None], state.step, axis=1)
         return state._replace(
-            step=state.step + 1, tokens=tokens, finished=state.finished | jnp.isin(chosen, stops)
+            step=state.step + 1, tokens=tokens, finished=state.finished | jnp.isin(chosen, sampling.stops)
         )
 
     def body(state: _State) -> _State:
         last = jax.lax.dynamic_index_in_dim(state.tokens, state.step - 1, axis=1, keepdims=False)
         logits, past = read(fixed, state.past, last)
-        return choose(state._replace(logits=logits, past=past))
+        return add(state._replace(logits=logits, past=past))
 
     tokens = jnp.zeros((rows, n), jnp.int32)
-    state = choose(_State(jnp.int32(0), tokens, jnp.zeros(rows, bool), first, past))
+    state = add(_State(jnp.int32(0), tokens, jnp.zeros(rows, bool), first, past))
     state = jax.lax.while_loop(lambda s: (s.step < n) & ~s.finished.all(), body, state)
     # Beyond the last step nothing was chosen; rows that are finished hold a stop token before that.
     return state.tokens
@@ -103,30 +97,6 @@ def read_token(
 
 def reorder(past: t5.Past, index: Int[Array, "r"]) -> t5.Past:
     return t5.Past(past.keys[:, index], past.values[:, index], past.length)
-
-
-def _choose(
-    logits: Float[Array, "b v"],
-    keys: Array,
-    step: Int[Array, ""],
-    *,
-    temperature: Float[Array, ""],
-    top_p: Float[Array, ""],
-    options: Options,
-) -> Int[Array, "b"]:
-    """The next token of each row. Randomness depends on the row's own key and the step only."""
-    if options.greedy:
-        return jnp.argmax(logits, axis=-1).astype(jnp.int32)
-    keys = jax.vmap(jax.random.fold_in, (0, None))(keys, step)
-    order = jnp.argsort(logits, axis=-1, descending=True)
-    logits = jnp.take_along_axis(logits, order, axis=-1) / temperature
-    if options.nucleus:
-        probabilities = jax.nn.softmax(logits, axis=-1)
-        # Kept while the mass before a token is below top_p: the smallest set that reaches it, never empty.
-        before = jnp.cumsum(probabilities, axis=-1) - probabilities
-        logits = jnp.where(before < top_p, logits, -jnp.inf)
-    rank = jax.vmap(jax.random.categorical)(keys, logits)
-    return jnp.take_along_axis(order, rank[:, None], axis=-1)[:, 0].astype(jnp.int32)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "start"))

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Int
 
 from pbr_jax.models import gguf_file, pretrained, sharding
 from pbr_jax.models.causal_lm_config import CausalLMConfig
-from pbr_jax.models.causal_lm_layers import Decoder, Output, Past, capped
+from pbr_jax.models.causal_lm_layers import Decoder, Output, Past, capped, times
 from pbr_jax.models.pretrained import Rule
 from pbr_jax.types import Model, Params
 
@@ -33,7 +33,7 @@ def causal_lm(config: CausalLMConfig, dtype: Any = jnp.float32) -> Model:
     `apply(params, ids, positions, past=None, *, tokens=None) -> Output`:
 
     - `ids: Int["b t"]`; `positions: Int["b t"]`, the place of each token in its own text, from 0, and
-      negative for padding, which may stand anywhere; outputs there mean nothing.
+      negative for padding, which may stand anywhere; outputs there mean nothing. The others rise in a row.
     - A token attends to the tokens of its row, in `past` and given, whose position is not after its own.
       The past may come in parts, such as one that a loop changes and one that it does not.
     - `tokens` (static): at least as many as there are real tokens in the batch. All but attention is then
@@ -78,7 +78,8 @@ def logits(
     `cap` is the config's `logit_cap`: logits are squashed into (-cap, cap).
     """
     head = params["head"] if "head" in params else params["embedding"]
-    return capped(jnp.einsum("...d,vd->...v", hidden, head, preferred_element_type=jnp.float32), cap)
+    found = times(hidden.reshape(-1, hidden.shape[-1]), head, jnp.float32)
+    return capped(found.reshape(*hidden.shape[:-1], len(head)), cap)
 
 
 _ROOT = (
@@ -103,10 +104,7 @@ RULES: dict[str, Rule] = {
     _LAYER + r"post_attention_layernorm\.weight": Rule("layers/mlp_norm/scale"),
     _LAYER + r"self_attn\.q_norm\.weight": Rule("layers/query_norm/scale"),
     _LAYER + r"self_attn\.k_norm\.weight": Rule("layers/key_norm/scale"),
-    **{
-        _LAYER + name + r"\.weight": Rule(f"layers/{to}/kernel", pretrained.transpose)
-        for name, to in _PROJECTIONS.items()
-    },
+    **{_LAYER + name + r"\.weight": Rule(f"layers/{to}/kernel") for name, to in _PROJECTIONS.items()},
     **{_LAYER + name + r"\.bias": Rule(f"layers/{to}/bias") for name, to in _PROJECTIONS.items()},
 }
 """Hugging Face names, and where they go."""
@@ -123,9 +121,9 @@ _IGNORED = [
 
 SHARDING: dict[str, tuple[str | None, ...]] = {
     r"embedding|head": ("model", None),
-    r"layers/(query|key|value|gate|up)/kernel": (None, None, "model"),
+    r"layers/(query|key|value|gate|up)/kernel": (None, "model", None),
     r"layers/(query|key|value|gate|up)/bias": (None, "model"),
-    r"layers/(output|down)/kernel": (None, "model", None),
+    r"layers/(output|down)/kernel": (None, None, "model"),
 }
 """Path of a parameter -> mesh axis of each of its axes: heads, MLP and vocabulary are divided, norms copied.
 

@@ -10,9 +10,11 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
 from pbr_jax.models.causal_lm_config import CausalLMConfig, Rope
+from pbr_jax.models.norms import RMSNorm
 
 EVERYTHING = 2**30  # tokens: the window of a layer without one
-QUERY_BLOCK = 512  # tokens that attend at once: scores are [.., QUERY_BLOCK, t], never [.., t, t]
+FEW_ROWS = 48  # as in decoding
+QUERY_BLOCK, QUERY_BLOCKS = 64, 8  # tokens that attend at once, and in one pass: scores are never [t, t]
 
 
 class Past(NamedTuple):
@@ -172,30 +174,38 @@ class _Layer(nn.Module):
         return self._project(name, heads * c.head_width, c.qkv_bias, x).reshape(-1, heads, c.head_width)
 
     def _project(self, name: str, width: int, bias: bool, x: Array) -> Array:
-        return nn.Dense(width, use_bias=bias, dtype=self.dtype, param_dtype=self.dtype, name=name)(x)
+        return _Projection(width, bias, self.dtype, name=name)(x)
+
+
+class _Projection(nn.Module):
+    """A linear map whose kernel is kept as in Hugging Face's files."""
+
+    width: int
+    use_bias: bool
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "n i"]) -> Float[Array, "n o"]:
+        start = nn.initializers.lecun_normal(in_axis=-1, out_axis=-2)
+        y = times(x, self.param("kernel", start, (self.width, x.shape[-1]), self.dtype), self.dtype)
+        if self.use_bias:
+            y += self.param("bias", nn.initializers.zeros, (self.width,), self.dtype)[None, :]
+        return y
+
+
+def times(x: Float[Array, "n i"], kernel: Float[Array, "o i"], dtype: Any) -> Float[Array, "n o"]:
+    """The product of rows and a kernel, in `dtype`."""
+    if len(x) > FEW_ROWS or jax.default_backend() != "cpu":
+        return jnp.einsum("ni,oi->no", x, kernel, preferred_element_type=dtype)
+    # On a CPU the large matrix should come first (benchmarks/RESULTS.md); XLA would turn it round again.
+    return jax.lax.optimization_barrier(jnp.einsum("oi,ni->on", kernel, x, preferred_element_type=dtype)).T
 
 
 _ACTIVATIONS = {"silu": nn.silu, "gelu_tanh": nn.gelu}  # nn.gelu is the tanh approximation
 
 
-def _norm(config: CausalLMConfig, dtype: Any, name: str) -> "_RMSNorm":
-    return _RMSNorm(config.norm_epsilon, config.norm_offset, dtype, name=name)
-
-
-class _RMSNorm(nn.Module):
-    epsilon: float
-    offset: float
-    dtype: Any
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "n *a d"]) -> Float[Array, "n *a d"]:
-        start = nn.initializers.constant(1.0 - self.offset)
-        scale = self.param("scale", start, (x.shape[-1],), self.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
-        wide = x.astype(jnp.float32)
-        wide = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + self.epsilon)
-        if self.offset:  # Gemma multiplies before it rounds
-            return (wide * (self.offset + scale.astype(jnp.float32))).astype(self.dtype)
-        return scale * wide.astype(self.dtype)
+def _norm(config: CausalLMConfig, dtype: Any, name: str) -> RMSNorm:
+    return RMSNorm(config.norm_epsilon, config.norm_offset, dtype, name=name)
 
 
 def _rotations(config: CausalLMConfig, positions: Int[Array, "b t"], layout: _Layout) -> _Rotation:
@@ -257,8 +267,7 @@ def _attend(
     # Scores come out as [b k g r s] without moving them: the largest arrays of the layer.
     query = query.reshape(b, t, k, a // k, h).transpose(0, 2, 3, 1, 4)
 
-    def block(rows: tuple[Array, Array]) -> Array:
-        some, own = rows  # [b k g r h], [b r]
+    def block(some: Array, own: Array, pieces: list[_Piece]) -> Array:  # [b k g r h], [b r]
         scores = [_masked(_scores(some, keys), own, places, window, cap) for keys, _, places in pieces]
         # Divided after the product: of a width h, not of as many as there are keys.
         most = functools.reduce(jnp.maximum, [x.max(axis=-1, keepdims=True) for x in scores])
@@ -267,14 +276,23 @@ def _attend(
         mixed = [_mix(x.astype(values.dtype), values) for x, (_, values, _) in zip(weights, pieces)]
         return (functools.reduce(jnp.add, mixed) / total).astype(query.dtype)
 
-    if t <= QUERY_BLOCK:
-        mixed = block((query, positions))
+    if t <= QUERY_BLOCKS * QUERY_BLOCK:
+        # Tokens stand in order: no block sees what comes after it.
+        (keys, values, places), *past = pieces
+        mixed = []
+        for start in range(0, t, QUERY_BLOCK):
+            end = min(start + QUERY_BLOCK, t)
+            seen = [(keys[:, :, :end], values[:, :, :end], places[:, :end]), *past]
+            mixed.append(block(query[:, :, :, start:end], positions[:, start:end], seen))
+        mixed = jnp.concatenate(mixed, axis=3)
     else:
-        padding = -t % QUERY_BLOCK
+        size = QUERY_BLOCKS * QUERY_BLOCK
+        padding = -t % size
         query = jnp.pad(query, ((0, 0), (0, 0), (0, 0), (0, padding), (0, 0)))
         own = jnp.pad(positions, ((0, 0), (0, padding)), constant_values=-1)
-        blocks = jnp.moveaxis(query.reshape(*query.shape[:3], -1, QUERY_BLOCK, h), 3, 0)
-        mixed = jax.lax.map(block, (blocks, own.reshape(b, -1, QUERY_BLOCK).swapaxes(0, 1)))
+        blocks = jnp.moveaxis(query.reshape(*query.shape[:3], -1, size, h), 3, 0)
+        owns = own.reshape(b, -1, size).swapaxes(0, 1)
+        mixed = jax.lax.map(lambda rows: block(rows[0], rows[1], pieces), (blocks, owns))
         mixed = jnp.moveaxis(mixed, 0, 3).reshape(*query.shape)[:, :, :, :t]
     return mixed.transpose(0, 3, 1, 2, 4).reshape(b, t, a * h)
 

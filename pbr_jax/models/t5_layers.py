@@ -10,6 +10,7 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
+from pbr_jax.models.norms import RMSNorm
 from pbr_jax.models.t5_config import T5Config
 
 QUERY_BLOCK = 512  # tokens that attend at once: scores are [.., QUERY_BLOCK, t], never [.., t, t]
@@ -49,7 +50,7 @@ class Encoder(nn.Module):
         bias = _bias(c, _distance_bias(self), order, order, causal=False)
         layers = _stack(_EncoderLayer, c.num_layers, (nn.broadcast, nn.broadcast))
         x, _ = layers(c, self.dtype, name="layers")(x, bias, mask)
-        return _RMSNorm(c.norm_epsilon, self.dtype, name="norm")(x)
+        return RMSNorm(c.norm_epsilon, 0.0, self.dtype, name="norm")(x)
 
 
 class _EncoderLayer(nn.Module):
@@ -63,7 +64,7 @@ class _EncoderLayer(nn.Module):
         self, x: Float[Array, "b s d"], bias: Float[Array, "n s s"], mask: Bool[Array, "b s"]
     ) -> tuple[Float[Array, "b s d"], None]:
         c = self.config
-        y = _RMSNorm(c.norm_epsilon, self.dtype, name="attention_norm")(x)
+        y = RMSNorm(c.norm_epsilon, 0.0, self.dtype, name="attention_norm")(x)
         query, key, value = (
             _heads(c, _project(self, name, _inner(c), y)) for name in ("query", "key", "value")
         )
@@ -110,7 +111,7 @@ class Decoder(nn.Module):
         x, (keys, values) = layers(c, self.dtype, name="layers")(
             x, past.keys, past.values, cross.keys, cross.values, bias, cross.mask
         )
-        x = _RMSNorm(c.norm_epsilon, self.dtype, name="norm")(x)
+        x = RMSNorm(c.norm_epsilon, 0.0, self.dtype, name="norm")(x)
         # The scale belongs to the tied head; here, `logits` needs no config.
         return Output(x * c.width**-0.5 if c.scaled else x, keys, values)
 
@@ -133,13 +134,13 @@ class _DecoderLayer(nn.Module):
         mask: Bool[Array, "b e"],
     ) -> tuple[Float[Array, "r t d"], tuple[Float[Array, "r n t h"], Float[Array, "r n t h"]]]:
         c, (r, t, _), b = self.config, x.shape, mask.shape[0]
-        y = _RMSNorm(c.norm_epsilon, self.dtype, name="attention_norm")(x)
+        y = RMSNorm(c.norm_epsilon, 0.0, self.dtype, name="attention_norm")(x)
         query, key, value = (
             _heads(c, _project(self, name, _inner(c), y)) for name in ("query", "key", "value")
         )
         pairs = [(past_keys, past_values), (key, value)]
         x = x + _project(self, "output", c.width, _attend(query, pairs, bias, jnp.ones((r, 1), bool)))
-        y = _RMSNorm(c.norm_epsilon, self.dtype, name="cross_norm")(x)
+        y = RMSNorm(c.norm_epsilon, 0.0, self.dtype, name="cross_norm")(x)
         # Rows that read one text are more queries of it: no position and no order matters here.
         query = _heads(c, _project(self, "cross_query", _inner(c), y).reshape(b, r // b * t, _inner(c)))
         nowhere = jnp.zeros((1, query.shape[2], 1), jnp.float32)
@@ -172,22 +173,10 @@ def _project(layer: Any, name: str, width: int, x: Float[Array, "b t k"]) -> Flo
 
 def _mlp(layer: Any, x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
     c = layer.config
-    y = _RMSNorm(c.norm_epsilon, layer.dtype, name="mlp_norm")(x)
+    y = RMSNorm(c.norm_epsilon, 0.0, layer.dtype, name="mlp_norm")(x)
     up = _project(layer, "up", c.mlp_width, y)
     inner = nn.gelu(_project(layer, "gate", c.mlp_width, y)) * up if c.gated else nn.relu(up)
     return _project(layer, "down", c.width, inner)
-
-
-class _RMSNorm(nn.Module):
-    epsilon: float
-    dtype: Any
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
-        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],), self.dtype)
-        wide = x.astype(jnp.float32)
-        wide = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + self.epsilon)
-        return scale[None, None, :] * wide.astype(self.dtype)
 
 
 def _distance_bias(stack: Any) -> Float[Array, "m n"]:

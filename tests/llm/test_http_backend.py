@@ -308,7 +308,11 @@ def test_a_malformed_answer_is_one_line_and_not_asked_for_again(answer, message)
         ({"num_beams": 0}, {}, r"num_beams is 0"),
         ({"num_beams": 2}, {}, r"num_beams is 2, but of servers only vLLM"),
         ({"num_beams": 2}, {"log_probs": "sglang"}, r"only vLLM"),
-        ({"num_beams": 2, "temperature": 1.0}, {"log_probs": "vllm"}, r"2 with temperature 1\.0"),
+        (
+            {"num_beams": 2, "temperature": 1.0},
+            {"log_probs": "vllm"},
+            r"num_beams is 2 and generate.temperature 1\.0",
+        ),
         (
             {},
             {"context": 12},

@@ -199,23 +199,6 @@ def test_sampling_is_seeded_by_the_prompt_and_its_occurrence(llm):
     assert [again[2], again[1], again[4]] == first
 
 
-@pytest.mark.parametrize(
-    ("top_p", "kept"), [(1.0, [0, 1, 2, 3, 4]), (0.39, [2]), (0.69, [2, 4]), (0.71, [0, 2, 4])]
-)
-def test_draws_follow_the_distribution_and_its_nucleus(top_p, kept):
-    probabilities, count = np.array([0.2, 0.06, 0.4, 0.04, 0.3]), 20_000
-    chosen = t5_decoding._choose(
-        jnp.broadcast_to(jnp.float32(1.7 * np.log(probabilities)), (count, 5)),
-        jax.random.split(jax.random.key(7), count), jnp.int32(3), temperature=jnp.float32(1.7),
-        top_p=jnp.float32(top_p), options=t5_decoding.Options(1, False, top_p < 1, 1),
-    )  # fmt: skip
-    observed = np.bincount(np.asarray(chosen), minlength=5)
-    assert np.flatnonzero(observed).tolist() == kept
-    share = probabilities[kept] / probabilities[kept].sum()
-    statistic = ((observed[kept] - count * share) ** 2 / (count * share)).sum()
-    assert statistic < 23.5  # chi-square with at most 4 degrees of freedom: exceeded once in 10,000
-
-
 def test_a_resumed_call_recomputes_only_unfinished_batches(llm):
     """Interrupted after any number of batches, the repeated call gives the same answers and the same rest."""
     targets = ["dog", "", "cat", "hat", "dog", "1", "2", "3"]

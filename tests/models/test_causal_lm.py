@@ -195,9 +195,9 @@ def test_gradients_equal_torch(case, folder):
     pairs = {
         "embedding": (found["embedding"], reference.model.embed_tokens.weight.grad),
         "norm": (found["norm"]["scale"], reference.model.norm.weight.grad),
-        "query": (found["layers"]["query"]["kernel"][1].T, layer.self_attn.q_proj.weight.grad),
-        "key": (found["layers"]["key"]["kernel"][1].T, layer.self_attn.k_proj.weight.grad),
-        "down": (found["layers"]["down"]["kernel"][1].T, layer.mlp.down_proj.weight.grad),
+        "query": (found["layers"]["query"]["kernel"][1], layer.self_attn.q_proj.weight.grad),
+        "key": (found["layers"]["key"]["kernel"][1], layer.self_attn.k_proj.weight.grad),
+        "down": (found["layers"]["down"]["kernel"][1], layer.mlp.down_proj.weight.grad),
         "attention_norm": (found["layers"]["attention_norm"]["scale"][1], layer.input_layernorm.weight.grad),
     }
     for name, (ours, theirs) in pairs.items():
@@ -277,11 +277,13 @@ def test_packed_tokens_equal_padded_rows(family, tokens_given):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
-def test_blocks_of_queries_equal_one_block(folder, monkeypatch):
+@pytest.mark.parametrize("blocks_at_once", [8, 2])  # one pass, and several
+def test_blocks_of_queries_equal_one_block(folder, monkeypatch, blocks_at_once):
     _, model, params, config = loaded("mistral", folder)
     ids = tokens(2, 23)
     wanted = forward(model, params, ids).hidden
-    monkeypatch.setattr(causal_lm_layers, "QUERY_BLOCK", 8)
+    monkeypatch.setattr(causal_lm_layers, "QUERY_BLOCK", 4)
+    monkeypatch.setattr(causal_lm_layers, "QUERY_BLOCKS", blocks_at_once)
     blocks = causal_lm.causal_lm(config)  # another function, so that it is traced anew
     np.testing.assert_allclose(forward(blocks, params, ids).hidden, wanted, atol=1e-5)
 

@@ -83,19 +83,19 @@ def test_a_device_holds_an_eighth_of_every_matrix(folder):
     for name in ("embedding", "head"):
         assert shards(params[name]) == {(12, 32)}
     for name in ("query", "key", "value"):
-        assert shards(layers[name]["kernel"]) == {(2, 32, 4)}
-    assert shards(layers["output"]["kernel"]) == {(2, 4, 32)}
+        assert shards(layers[name]["kernel"]) == {(2, 4, 32)}
+    assert shards(layers["output"]["kernel"]) == {(2, 32, 4)}
     for name in ("gate", "up"):
-        assert shards(layers[name]["kernel"]) == {(2, 32, 6)}
-    assert shards(layers["down"]["kernel"]) == {(2, 6, 32)}
+        assert shards(layers[name]["kernel"]) == {(2, 6, 32)}
+    assert shards(layers["down"]["kernel"]) == {(2, 32, 6)}
     assert shards(layers["attention_norm"]["scale"]) == {(2, 32)}
 
 
 def test_too_few_key_heads_are_copied(folder):
-    """Their 8 columns would divide by 8 devices, but a head would not."""
+    """Their 8 rows would divide by 8 devices, but a head would not."""
     _, params, _ = causal_lm.load(saved("few_key_heads", folder), devices=DEVICES)
     for name in ("key", "value"):
-        assert shards(params["layers"][name]["kernel"]) == {(2, 32, 8)}
+        assert shards(params["layers"][name]["kernel"]) == {(2, 8, 32)}
         assert shards(params["layers"][name]["bias"]) == {(2, 8)}
     assert shards(params["layers"]["query"]["bias"]) == {(2, 4)}
 
@@ -103,8 +103,8 @@ def test_too_few_key_heads_are_copied(folder):
 def test_axes_that_do_not_divide_are_copied(folder):
     _, params, _ = causal_lm.load(saved("odd", folder), devices=DEVICES)
     assert shards(params["embedding"]) == {(97, 32)}
-    assert shards(params["layers"]["gate"]["kernel"]) == {(2, 32, 50)}
-    assert shards(params["layers"]["query"]["kernel"]) == {(2, 32, 4)}
+    assert shards(params["layers"]["gate"]["kernel"]) == {(2, 50, 32)}
+    assert shards(params["layers"]["query"]["kernel"]) == {(2, 4, 32)}
 
 
 def test_rules_are_of_whole_paths_and_the_first_holds():

@@ -1,0 +1,140 @@
+"""What the backends have in common: checks of a request, equal requests, and a model read from disk."""
+
+import functools
+import hashlib
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+
+import jax.numpy as jnp
+
+from pbr_jax.llm import chat
+from pbr_jax.llm.protocol import Prompt
+from pbr_jax.models import pretrained
+from pbr_jax.types import UserError
+
+Ids = tuple[int, ...]
+
+
+class LocalModel:
+    """A model and its tokenizer on disk; nothing is read before it is needed.
+
+    Args:
+      path: a Hugging Face folder or a GGUF file.
+      dtype: the number format of weights and activations.
+      batch_size: prompts computed together.
+      context: tokens that the model may see; None: as many as it says itself.
+      devices: that share the weights of every layer.
+    """
+
+    version = "0"  # of how texts are computed; raised when the same weights would give other texts
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        dtype: str = "float32",
+        batch_size: int = 16,
+        context: int | None = None,
+        devices: int = 1,
+    ):
+        if batch_size < 1:
+            raise UserError(f"llm.batch_size is {batch_size}; it must be at least 1")
+        self._path = path
+        self._dtype = jnp.dtype(dtype)
+        self._batch_size = batch_size
+        self._wanted_context = context
+        self._devices = devices
+
+    @property
+    def fingerprint(self) -> str:
+        """Of weights, tokenizer, template, number format and the backend's version."""
+        identity = f"{pretrained.fingerprint(self._path)} {self._dtype.name} {self.version}"
+        return hashlib.sha256(identity.encode()).hexdigest()
+
+    @functools.cached_property
+    def _codec(self) -> chat.Codec:
+        return chat.load(self._path)
+
+    def count(self, text: str) -> int:
+        """Number of tokens of a text, no special tokens added."""
+        return self._codec.count(text)
+
+    def truncate(self, text: str, tokens: int) -> str:
+        """The longest prefix of the text that has at most this many tokens."""
+        return self._codec.truncate(text, tokens)
+
+    def render(self, prompt: Prompt) -> str:
+        """The text that the model reads."""
+        return self._codec.render(prompt)
+
+    def num_tokens(self, prompt: Prompt) -> int:
+        """Number of tokens the model reads for this prompt, special tokens included."""
+        return len(self._codec.encode(prompt))
+
+    def _encode(self, prompts: Sequence[Prompt]) -> list[Ids]:
+        found = [tuple(self._codec.encode(prompt)) for prompt in prompts]
+        for index, ids in enumerate(found):
+            if not ids:
+                raise UserError(f"prompt {index} is empty; a model needs at least one token to continue")
+        return found
+
+    def _encode_pairs(self, prompts: Sequence[Prompt], targets: Sequence[str]) -> list[tuple[Ids, Ids]]:
+        check_pairs(prompts, targets)
+        return list(zip(self._encode(prompts), (tuple(self._codec.encode_target(t)) for t in targets)))
+
+
+def check_pairs(prompts: Sequence[Prompt], targets: Sequence[str]) -> None:
+    """Raises ValueError unless there is one target for each prompt."""
+    if len(prompts) != len(targets):
+        raise ValueError(f"{len(prompts)} prompts for {len(targets)} targets; one target each is needed")
+
+
+def check_options(max_new_tokens: int, temperature: float, top_p: float, num_beams: int) -> None:
+    """Raises UserError for options of generation that make no sense, by their names in a config."""
+    if max_new_tokens < 1:
+        raise UserError(f"generate.max_new_tokens is {max_new_tokens}; it must be at least 1")
+    if not 0 <= temperature < float("inf"):
+        raise UserError(f"generate.temperature is {temperature}; it must be 0 (greedy) or a positive number")
+    if not 0 < top_p <= 1:
+        raise UserError(f"generate.top_p is {top_p}; it must be above 0 and at most 1")
+    if num_beams < 1:
+        raise UserError(f"generate.num_beams is {num_beams}; it must be at least 1")
+    if num_beams > 1 and temperature:
+        raise UserError(
+            f"generate.num_beams is {num_beams} and generate.temperature {temperature}; beams are searched, "
+            "not sampled: set one of them to its default"
+        )
+
+
+def check_context(index: int, length: int, following: int, context: int, name: str) -> None:
+    """Raises UserError where a prompt and what follows it do not fit; `name` says what else to lower."""
+    if length + following > context:
+        raise UserError(
+            f"prompt {index} has {length} tokens and {following} more follow, over the context of "
+            f"{context}; lower prompt.max_tokens or {name}, or raise llm.context"
+        )
+
+
+def groups(items: Sequence[Hashable]) -> list[list[int]]:
+    """Places of equal items together, in order of first appearance."""
+    found: dict[Hashable, list[int]] = {}
+    for index, item in enumerate(items):
+        found.setdefault(item, []).append(index)
+    return list(found.values())
+
+
+def occurrences(items: Sequence[Hashable]) -> list[int]:
+    """How many equal items stand before each."""
+    seen: Counter[Hashable] = Counter()
+    numbers = []
+    for item in items:
+        numbers.append(seen[item])
+        seen[item] += 1
+    return numbers
+
+
+def draw(ids: Ids, occurrence: int) -> int:
+    """What a prompt's randomness starts from, beside the seed: 32 bits of its tokens and its occurrence."""
+    digest = hashlib.sha256(f"{ids} {occurrence}".encode()).digest()
+    return int.from_bytes(digest[:4], "big")

@@ -1,0 +1,35 @@
+"""Sampling against the distribution it is to follow."""
+
+import jax
+import numpy as np
+import pytest
+
+from pbr_jax.llm import sampling
+
+
+def draws(logits, count, temperature=1.0, top_p=1.0):
+    rows = np.broadcast_to(np.float32(logits), (count, len(logits)))
+    choice, chances = sampling.sampling(frozenset(), 7, temperature, top_p)
+    choose = jax.jit(sampling.choose, static_argnames="choice")
+    names, step = np.arange(count, dtype=np.uint32), np.full(count, 3, np.int32)
+    chosen = choose(rows, step, names, chances, choice=choice)
+    return np.bincount(np.asarray(chosen), minlength=len(logits))
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_sampled_frequencies_follow_the_distribution(temperature):
+    logits, count = np.array([0.3, -1.0, 2.0, 0.0, 1.1]), 20_000
+    probabilities = np.exp(logits / temperature) / np.exp(logits / temperature).sum()
+    observed = draws(logits, count, temperature)
+    statistic = ((observed - count * probabilities) ** 2 / (count * probabilities)).sum()
+    assert statistic < 23.5  # chi-square with 4 degrees of freedom: exceeded once in 10,000
+
+
+@pytest.mark.parametrize(("top_p", "kept"), [(0.39, [2]), (0.41, [2, 4]), (0.69, [2, 4]), (0.71, [0, 2, 4])])
+def test_top_p_keeps_the_smallest_set_with_that_mass(top_p, kept):
+    probabilities, count = np.array([0.2, 0.06, 0.4, 0.04, 0.3]), 20_000
+    observed = draws(np.log(probabilities), count, top_p=top_p)
+    assert np.flatnonzero(observed).tolist() == kept
+    share = probabilities[kept] / probabilities[kept].sum()
+    statistic = ((observed[kept] - count * share) ** 2 / (count * share)).sum()
+    assert statistic < 19  # chi-square with at most 2 degrees of freedom: exceeded once in 10,000
