@@ -8,6 +8,7 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import re
 import runpy
 import traceback
 import typing
@@ -169,6 +170,54 @@ class Generate:
                 f"generate.num_beams is {self.num_beams} and generate.temperature {self.temperature}; "
                 "beam search does not sample: set one of them back"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer:
+    """How gradients move parameters."""
+
+    name: Literal["adam", "adamw", "sgd"] = "adamw"
+    learning_rate: float = 1e-3  # at its peak
+    schedule: Literal["constant", "linear", "cosine"] = "constant"  # after the warm-up; the others fall to 0
+    warmup: float = 0.0  # share of all steps in which the learning rate rises from 0
+    weight_decay: float = 0.0  # adam, sgd: added to the gradient (L2); adamw: decoupled
+    clip: float | None = 1.0  # largest global norm of the gradients; None: not clipped
+    b1: float = 0.9
+    b2: float = 0.999
+    frozen: str = ""  # regular expression: parameters whose path begins with a match do not move
+
+    def __post_init__(self) -> None:
+        _at_least("learning_rate", self.learning_rate, 0)
+        _between("warmup", self.warmup, 0, 1)
+        _at_least("weight_decay", self.weight_decay, 0)
+        _at_least("clip", self.clip, 1e-12)
+        try:
+            re.compile(self.frozen)
+        except re.error as error:
+            raise UserError(f"frozen is {self.frozen!r}, no regular expression: {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """One trained part: how long, in what batches, and when to look whether it helps."""
+
+    epochs: int = 1
+    batch_size: int = 64  # examples of one step, over all devices and hosts
+    accumulate: int = 1  # parts that a batch is computed in, where it does not fit into memory
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; parameters stay float32
+    selection: float = 0.1  # share of the training examples held out to choose the best step
+    evaluate_every: int | None = None  # steps; None: once an epoch
+    patience: int = 3  # evaluations without a better one before training stops
+    checkpoint_every: int | None = None  # steps; None: with every evaluation
+    devices: int | None = None  # that divide a batch; None: all
+    track: Literal["none", "tensorboard", "wandb"] = "none"  # where losses go, beside metrics.jsonl
+    optimizer: Optimizer = field(default_factory=Optimizer)
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "accumulate", "evaluate_every", "patience", "checkpoint_every"):
+            _at_least(name, getattr(self, name), 1)
+        _at_least("devices", self.devices, 1)
+        _between("selection", self.selection, 0, 0.9)
 
 
 @dataclass(frozen=True, kw_only=True)

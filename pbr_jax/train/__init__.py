@@ -1,0 +1,1 @@
+"""Training: one state, one step, one loop for everything that is trained."""

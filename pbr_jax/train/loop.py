@@ -1,0 +1,120 @@
+"""The one training loop: steps, evaluations, checkpoints, and going on where a killed run was."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from tqdm import tqdm
+
+from pbr_jax.config import Training
+from pbr_jax.train import sharding, state, steps
+from pbr_jax.train.batches import Batches, Rows
+from pbr_jax.train.checkpoints import Checkpoints
+from pbr_jax.train.metrics import Metrics
+from pbr_jax.train.optimizers import optimizer
+from pbr_jax.types import Params, UserError
+
+Evaluate = Callable[[Params], float]
+"""How good parameters are on the selection examples: the higher the better."""
+
+
+class Task(NamedTuple):
+    """What is trained.
+
+    `batch(rows)` makes the arrays [b ...] of the rows it is given, of the same shapes for every step. The
+    first evaluation is of the parameters before the first step, so that training never makes them worse.
+    """
+
+    params: Callable[[], Params]
+    loss: steps.Loss
+    examples: int
+    batch: Callable[[Rows], sharding.Batch]
+    evaluate: Evaluate | None = None
+
+
+class Fitted(NamedTuple):
+    """The best parameters (without an evaluation: the last), their step, and the lines of metrics.jsonl."""
+
+    params: Params
+    step: int
+    metrics: list[dict[str, Any]]
+
+
+@dataclasses.dataclass
+class _Progress:
+    """What the loop knows beside the state; a checkpoint holds it."""
+
+    step: int = 0
+    best: float | None = None  # value of the selection
+    worse: int = 0  # evaluations since then
+
+
+def fit(task: Task, config: Training, folder: Path, *, seed: int) -> Fitted:
+    """Trains and returns the best parameters.
+
+    `folder` keeps checkpoints and metrics.jsonl. A run that was killed and is repeated with the same
+    arguments goes on from its latest checkpoint and ends with the same parameters, bit for bit; on other
+    devices it goes on too, and sums are then rounded otherwise.
+
+    Raises:
+      UserError: a batch size that does not divide, nothing to train on.
+      FloatingPointError: a loss that is not finite.
+    """
+    if not task.examples:
+        raise UserError("there is no example to train on; want at least one")
+    mesh = sharding.data_mesh(config.devices)
+    sharding.check_batch_size(config.batch_size, config.accumulate, mesh)
+    batches = Batches(task.examples, config.batch_size, seed)
+    total = batches.steps * config.epochs
+    rule = optimizer(config.optimizer, total)
+    update = steps.train_step(task.loss, rule, accumulate=config.accumulate, dtype=jnp.dtype(config.dtype))
+    step = steps.compiled(update, mesh)
+    evaluate_every = config.evaluate_every or batches.steps
+    save_every = config.checkpoint_every or evaluate_every
+    key, own = jax.random.key(seed), sharding.own_rows(config.batch_size)
+    layout = state.abstract(task.params, rule, sharding.replicated(mesh))
+
+    with Checkpoints(folder / "checkpoints") as checkpoints, Metrics(folder, config.track) as metrics:
+        if checkpoints.latest is not None:
+            now, found = checkpoints.restore(checkpoints.latest, layout)
+            progress = _Progress(**found)
+            metrics.start(progress.step)
+        else:
+            now, progress = state.create(task.params, rule, sharding.replicated(mesh)), _Progress()
+            metrics.start(-1)
+            _look(task, now, progress, metrics, checkpoints)
+        with tqdm(desc="steps", initial=progress.step, total=total, disable=None, leave=False) as bar:
+            while progress.step < total and progress.worse < config.patience:
+                rows = batches.rows(progress.step)
+                rows = Rows(rows.indices[own], rows.where[own])
+                now, found = step(now, sharding.put(task.batch(rows), mesh), key)
+                progress.step += 1
+                metrics.add(progress.step, found)
+                bar.update()
+                if progress.step % evaluate_every == 0 or progress.step == total:
+                    _look(task, now, progress, metrics, checkpoints)
+                elif progress.step % save_every == 0:
+                    metrics.flush()
+                    checkpoints.save(progress.step, now, dataclasses.asdict(progress), None)
+        best = checkpoints.best
+        if best is not None and best != progress.step:
+            now, _ = checkpoints.restore(best, layout)
+        return Fitted(now.params, int(now.step), metrics.lines)
+
+
+def _look(
+    task: Task, now: state.TrainState, progress: _Progress, metrics: Metrics, checkpoints: Checkpoints
+) -> None:
+    """An evaluation, and a checkpoint with its value. Without an evaluation the latest is the best."""
+    metrics.flush()
+    value = float(progress.step) if task.evaluate is None else task.evaluate(now.params)
+    if task.evaluate is not None:
+        metrics.note(progress.step, {"selection": value})
+    better = progress.best is None or value > progress.best
+    progress.worse = 0 if better else progress.worse + 1
+    progress.best = value if better else progress.best
+    # Of equal values the first is the best: later ones are saved as if they had none.
+    checkpoints.save(progress.step, now, dataclasses.asdict(progress), value if better else None)

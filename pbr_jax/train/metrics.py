@@ -1,0 +1,101 @@
+"""Losses on disk, a line of JSON a step, and to TensorBoard or Weights & Biases where asked for."""
+
+import importlib
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from pbr_jax.artefacts import write_text
+from pbr_jax.types import UserError
+
+_TOGETHER = 32  # steps whose numbers are fetched from the devices at once: fetching waits for them
+
+
+class Metrics:
+    """`metrics.jsonl` in a folder. A run that goes on drops what lies after its checkpoint."""
+
+    def __init__(self, folder: Path, track: str):
+        self._path = folder / "metrics.jsonl"
+        self._pending: list[tuple[int, Mapping[str, Any]]] = []
+        self._writes = jax.process_index() == 0
+        self._track = _TRACKERS[track](folder) if self._writes else None
+        self.lines: list[dict[str, Any]] = []
+
+    def __enter__(self) -> "Metrics":
+        return self
+
+    def __exit__(self, kind: type | None, *_: object) -> None:
+        if kind is None:
+            self.flush()
+
+    def start(self, step: int) -> None:
+        """Keeps the lines up to a step."""
+        if self._path.is_file():
+            with self._path.open(encoding="utf-8") as file:
+                found = [json.loads(line) for line in file if line.endswith("\n")]
+            self.lines = [line for line in found if line["step"] <= step]
+        if self._writes:
+            write_text(self._path, "".join(map(_line, self.lines)))
+
+    def add(self, step: int, values: Mapping[str, Any]) -> None:
+        """Numbers of a step, which may still be under way on the devices."""
+        self._pending.append((step, values))
+        if len(self._pending) >= _TOGETHER:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes what was added. Raises FloatingPointError at a loss that is not finite."""
+        pending, self._pending = self._pending, []
+        for step, values in jax.device_get(pending):
+            if not math.isfinite(values["loss"]):
+                raise FloatingPointError(
+                    f"the loss of step {step} is {values['loss']}; lower the learning rate, or clip"
+                )
+            self.note(step, values)
+
+    def note(self, step: int, values: Mapping[str, Any]) -> None:
+        """Writes numbers at once."""
+        line = {"step": step, **{name: float(value) for name, value in values.items()}}
+        self.lines.append(line)
+        if self._writes:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(_line(line))
+        if self._track is not None:
+            self._track(line)
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    return json.dumps(record) + "\n"
+
+
+def _tensorboard(folder: Path) -> Any:
+    writer = _library("tensorboardX", "tensorboardX").SummaryWriter(str(folder / "tensorboard"))
+
+    def track(line: Mapping[str, float]) -> None:
+        for name, value in line.items():
+            if name != "step":
+                writer.add_scalar(name, value, line["step"])
+        writer.flush()
+
+    return track
+
+
+def _wandb(folder: Path) -> Any:
+    run = _library("wandb", "wandb").init(dir=str(folder), project="pbr_jax", resume="allow")
+    return lambda line: run.log({k: v for k, v in line.items() if k != "step"}, step=line["step"])
+
+
+def _library(name: str, package: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UserError(
+            f"tracking needs {name}, which is not installed; pip install {package}, or set track to none"
+        ) from error
+
+
+_TRACKERS = {"none": lambda folder: None, "tensorboard": _tensorboard, "wandb": _wandb}

@@ -1,0 +1,56 @@
+"""Data parallelism: a batch is divided over devices, parameters are copied to each.
+
+Losses are global: `jax.jit` sees the whole batch, on one device or on many, on one host or on many. This is
+what `pmap` became.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from pbr_jax.types import UserError
+
+Batch = dict[str, np.ndarray]
+"""Arrays [b ...] of one batch."""
+
+
+def data_mesh(devices: int | None = None) -> Mesh:
+    """The first `devices` devices along one axis, "data"; None: all, those of other hosts included."""
+    found = jax.devices()
+    count = len(found) if devices is None else devices
+    if not 1 <= count <= len(found):
+        raise UserError(f"{count} devices are wanted and there are {len(found)}; ask for 1 to {len(found)}")
+    return jax.make_mesh((count,), ("data",), axis_types=(AxisType.Auto,), devices=found[:count])
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """A copy on every device."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def divided(mesh: Mesh) -> NamedSharding:
+    """Axis 0 divided over the devices."""
+    return NamedSharding(mesh, PartitionSpec("data"))
+
+
+def check_batch_size(batch_size: int, accumulate: int, mesh: Mesh) -> None:
+    """Raises UserError unless a batch divides into equal parts."""
+    parts = accumulate * mesh.size
+    if batch_size % parts:
+        raise UserError(
+            f"batch_size is {batch_size}, which {mesh.size} devices and {accumulate} accumulated parts do "
+            f"not divide; want a multiple of {parts}"
+        )
+
+
+def own_rows(batch_size: int) -> slice:
+    """The rows of a global batch that this process reads."""
+    share = batch_size // jax.process_count()
+    return slice(jax.process_index() * share, (jax.process_index() + 1) * share)
+
+
+def put(batch: Batch, mesh: Mesh) -> dict[str, Any]:
+    """The global batch on the devices, from the rows of this process."""
+    return {name: jax.make_array_from_process_local_data(divided(mesh), rows) for name, rows in batch.items()}

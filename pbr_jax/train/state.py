@@ -1,0 +1,47 @@
+"""What training changes from step to step."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import NamedSharding
+
+from pbr_jax.types import Params
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TrainState:
+    """Everything that a checkpoint needs beside the seed: randomness and data are functions of `step`."""
+
+    step: Any  # Int[Array, ""]; in trees of shapes or layouts, one of those
+    params: Params
+    opt_state: optax.OptState
+
+
+def create(
+    params: Callable[[], Params], optimizer: optax.GradientTransformation, sharding: NamedSharding
+) -> TrainState:
+    """The state before the first step, laid out on the devices of `sharding`."""
+    return jax.jit(_start(params, optimizer), out_shardings=sharding)()
+
+
+def abstract(
+    params: Callable[[], Params], optimizer: optax.GradientTransformation, sharding: NamedSharding
+) -> TrainState:
+    """Shapes and layout of `create`'s state: what a checkpoint is restored into, on any devices."""
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+        jax.eval_shape(_start(params, optimizer)),
+    )
+
+
+def _start(params: Callable[[], Params], optimizer: optax.GradientTransformation) -> Callable[[], TrainState]:
+    def start() -> TrainState:
+        weights = params()
+        return TrainState(jnp.int32(0), weights, optimizer.init(weights))
+
+    return start

@@ -1,0 +1,80 @@
+"""The training step: a pure function of state, batch and key, compiled once for a mesh."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+from jaxtyping import Array, Float
+
+from pbr_jax.train.sharding import divided, replicated
+from pbr_jax.train.state import TrainState
+from pbr_jax.types import Params
+
+Loss = Callable[[Params, dict[str, Array], Array], Float[Array, ""]]
+"""(params, batch, key) -> the mean loss of a batch. Whatever is random in it comes from the key."""
+
+Metrics = dict[str, Float[Array, ""]]
+Step = Callable[[TrainState, dict[str, Any], Array], tuple[TrainState, Metrics]]
+
+
+def train_step(
+    loss: Loss,
+    optimizer: optax.GradientTransformation,
+    *,
+    accumulate: int = 1,
+    dtype: Any = jnp.float32,
+) -> Step:
+    """One update.
+
+    Args:
+      loss: of a batch.
+      optimizer: its state lives in the train state.
+      accumulate: parts that the batch is computed in, one after another; their gradients are averaged. A
+        loss over pairs in the batch (InfoNCE) then has the negatives of a part only: for all of them,
+        use `losses.contrastive`'s cached gradients.
+      dtype: what parameters are rounded to inside the loss; they are kept and updated as they are.
+    """
+
+    def rounded(params: Params, batch: dict[str, Array], key: Array) -> Float[Array, ""]:
+        cast = jax.tree.map(lambda x: x.astype(dtype) if x.dtype == jnp.float32 else x, params)
+        return loss(cast, batch, key).astype(jnp.float32)
+
+    def step(state: TrainState, batch: dict[str, Array], key: Array) -> tuple[TrainState, Metrics]:
+        key = jax.random.fold_in(key, state.step)
+        value, gradients = _gradients(rounded, state.params, batch, key, accumulate)
+        updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+        params: Params = optax.apply_updates(state.params, updates)  # pyright: ignore[reportAssignmentType]
+        metrics = {"loss": value, "gradient_norm": optax.tree.norm(gradients)}
+        return TrainState(state.step + 1, params, opt_state), metrics
+
+    return step
+
+
+def _gradients(
+    loss: Loss, params: Params, batch: dict[str, Array], key: Array, accumulate: int
+) -> tuple[Float[Array, ""], Params]:
+    """The mean of loss and gradients over the parts of a batch."""
+    if accumulate == 1:
+        return jax.value_and_grad(loss)(params, batch, key)
+
+    def part(total: Any, item: tuple[dict[str, Array], Array]) -> tuple[Any, None]:
+        rows, number = item
+        found = jax.value_and_grad(loss)(params, rows, jax.random.fold_in(key, number))
+        return jax.tree.map(jnp.add, total, found), None
+
+    # Row i goes to part i % accumulate, so that the rows of every device are spread over all parts.
+    parts = {name: x.reshape(-1, accumulate, *x.shape[1:]).swapaxes(0, 1) for name, x in batch.items()}
+    zero = jnp.float32(0), jax.tree.map(jnp.zeros_like, params)
+    total, _ = jax.lax.scan(part, zero, (parts, jnp.arange(accumulate)))
+    return jax.tree.map(lambda x: x / accumulate, total)
+
+
+def compiled(step: Step, mesh: Mesh) -> Step:
+    """The step for a mesh: the batch divided, everything else copied; the old state's memory is reused."""
+    copy = replicated(mesh)
+    return jax.jit(
+        step, in_shardings=(copy, divided(mesh), copy), out_shardings=(copy, copy), donate_argnums=0
+    )

@@ -1,0 +1,190 @@
+"""Training a small model: resumed equals uninterrupted, eight devices equal one, the best is returned."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pbr_jax.config import Optimizer, Training
+from pbr_jax.train import loop
+from pbr_jax.train.batches import Batches, Rows
+from pbr_jax.types import UserError
+
+GENERATOR = np.random.default_rng(0)
+INPUTS = GENERATOR.normal(size=(37, 4)).astype(np.float32)
+TARGETS = INPUTS @ GENERATOR.normal(size=(4, 2)).astype(np.float32) + 0.1
+
+
+def params():
+    return {"layer": {"kernel": jnp.full((4, 2), 0.1), "bias": jnp.zeros(2)}}
+
+
+def loss(params, batch, key):
+    keep = jax.random.bernoulli(key, 0.9, batch["inputs"].shape)  # random on purpose
+    layer = params["layer"]
+    found = (batch["inputs"] * keep) @ layer["kernel"] + layer["bias"][None, :]
+    errors = jnp.square(found - batch["targets"]).sum(axis=1)
+    return jnp.where(batch["where"], errors, 0).sum() / batch["where"].sum()
+
+
+def batch(rows: Rows):
+    return {"inputs": INPUTS[rows.indices], "targets": TARGETS[rows.indices], "where": rows.where}
+
+
+def evaluate(params):
+    found = INPUTS @ params["layer"]["kernel"] + params["layer"]["bias"][None, :]
+    return -float(jnp.square(found - TARGETS).mean())
+
+
+def task(evaluate=evaluate, examples=37):
+    return loop.Task(params, loss, examples, batch, evaluate)
+
+
+def settings(**changes):
+    base: dict = dict(
+        epochs=6, batch_size=8, devices=1, optimizer=Optimizer(learning_rate=0.05, weight_decay=0.01)
+    )
+    return Training(**(base | changes))
+
+
+def equal(one, two):
+    return all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True))
+
+
+def test_training_learns_and_returns_the_best(tmp_path):
+    fitted = loop.fit(task(), settings(), tmp_path, seed=1)
+    values = {line["step"]: line["selection"] for line in fitted.metrics if "selection" in line}
+    assert list(values) == [0, 5, 10, 15, 20, 25, 30]
+    assert max(values, key=values.__getitem__) == fitted.step
+    assert evaluate(fitted.params) == pytest.approx(max(values.values()), rel=1e-5)
+    assert max(values.values()) > values[0] / 5
+
+
+def test_a_loss_that_only_gets_worse_keeps_the_first_parameters(tmp_path):
+    away = settings(optimizer=Optimizer(name="sgd", learning_rate=-0.0), patience=2)
+    fitted = loop.fit(task(), away, tmp_path, seed=1)
+    assert fitted.step == 0  # an equal value is no better one
+    assert equal(fitted.params, params())
+    assert [line["step"] for line in fitted.metrics if "selection" in line] == [0, 5, 10]  # patience
+
+
+def test_a_finished_training_is_found_again(tmp_path):
+    once = loop.fit(task(), settings(), tmp_path, seed=1)
+    again = loop.fit(task(lambda params: pytest.fail("evaluated again")), settings(), tmp_path, seed=1)
+    assert equal(once.params, again.params)
+    assert once.metrics == again.metrics
+
+
+@pytest.mark.parametrize("stop", [1, 8])
+def test_an_interrupted_training_ends_the_same(tmp_path, stop):
+    """Interrupted after step `stop`, between two checkpoints or at one."""
+    config = settings(
+        checkpoint_every=3, optimizer=Optimizer(learning_rate=0.05, schedule="cosine", warmup=0.2)
+    )
+    whole = loop.fit(task(), config, tmp_path / "whole", seed=1)
+    calls = 0
+
+    def until(rows):
+        nonlocal calls
+        calls += 1
+        if calls > stop:
+            raise KeyboardInterrupt
+        return batch(rows)
+
+    with pytest.raises(KeyboardInterrupt):
+        loop.fit(task()._replace(batch=until), config, tmp_path / "cut", seed=1)
+    resumed = loop.fit(task(), config, tmp_path / "cut", seed=1)
+    assert equal(whole.params, resumed.params)
+    assert whole.metrics == resumed.metrics
+    assert (tmp_path / "cut/metrics.jsonl").read_text() == (tmp_path / "whole/metrics.jsonl").read_text()
+
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+import jax
+jax.config.update("jax_num_cpu_devices", 8)
+sys.path.insert(0, {tests!r})
+import test_loop as t
+def slow(rows):
+    time.sleep(0.05)
+    return t.batch(rows)
+config = t.settings(checkpoint_every=3)
+t.loop.fit(t.task()._replace(batch=slow), config, Path({folder!r}), seed=1)
+"""
+
+
+def test_kill_9_at_any_step_and_again_gives_the_same_bits(tmp_path):
+    whole = loop.fit(task(), settings(checkpoint_every=3), tmp_path / "whole", seed=1)
+    folder = tmp_path / "killed"
+    script = SCRIPT.format(tests=str(Path(__file__).parent), folder=str(folder))
+    delay = float(np.random.default_rng(time.time_ns()).uniform(0.05, 1.2))
+    process = subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "JAX_PLATFORMS": "cpu"})
+    try:
+        while process.poll() is None and not (folder / "metrics.jsonl").is_file():
+            time.sleep(0.05)
+        time.sleep(delay)
+    finally:
+        process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL, "the script ended by itself: it has to be slower"
+    resumed = loop.fit(task(), settings(checkpoint_every=3), folder, seed=1)
+    assert equal(whole.params, resumed.params), f"killed after {delay} s"
+    assert whole.metrics == resumed.metrics
+
+
+def test_eight_devices_equal_one_and_go_on_as_two(tmp_path):
+    one = loop.fit(task(), settings(), tmp_path / "one", seed=1)
+    eight = loop.fit(task(), settings(devices=8), tmp_path / "eight", seed=1)
+    for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(eight.params), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    half = settings(devices=8, epochs=3)  # a constant learning rate: fewer epochs are the same beginning
+    loop.fit(task(None), half, tmp_path / "moved", seed=1)
+    moved = loop.fit(task(None), settings(devices=2), tmp_path / "moved", seed=1)
+    straight = loop.fit(task(None), settings(), tmp_path / "straight", seed=1)
+    assert len(jax.tree.leaves(moved.params)[0].sharding.device_set) == 2
+    for a, b in zip(jax.tree.leaves(straight.params), jax.tree.leaves(moved.params), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_every_example_is_seen_once_an_epoch_and_orders_differ():
+    batches = Batches(37, 8, seed=3)
+    assert batches.steps == 5
+    epochs = []
+    for epoch in range(2):
+        rows = [batches.rows(epoch * 5 + place) for place in range(5)]
+        assert all(len(r.indices) == 8 for r in rows)
+        seen = np.concatenate([r.indices[r.where] for r in rows])
+        assert sorted(seen.tolist()) == list(range(37))
+        epochs.append(seen.tolist())
+    assert epochs[0] != epochs[1]
+    few = Batches(3, 8, seed=0).rows(0)
+    assert sorted(few.indices[few.where].tolist()) == [0, 1, 2]
+    assert len(few.indices) == 8
+
+
+def test_bad_settings_are_told(tmp_path):
+    with pytest.raises(UserError, match="batch_size is 8, which 3 devices and 1 accumulated"):
+        loop.fit(task(), settings(devices=3), tmp_path, seed=1)
+    with pytest.raises(UserError, match="9 devices are wanted and there are 8"):
+        loop.fit(task(), settings(devices=9), tmp_path, seed=1)
+    with pytest.raises(UserError, match="no example to train on"):
+        loop.fit(task(examples=0), settings(), tmp_path, seed=1)
+    with pytest.raises(UserError, match="matches no parameter"):
+        loop.fit(task(), settings(optimizer=Optimizer(frozen="encoder")), tmp_path, seed=1)
+
+
+def test_a_loss_that_is_not_finite_stops_the_training(tmp_path):
+    def broken(params, batch, key):
+        return loss(params, batch, key) / 0.0
+
+    with pytest.raises(FloatingPointError, match=r"the loss of step 1 is inf; lower the learning rate"):
+        loop.fit(task()._replace(loss=broken), settings(), tmp_path, seed=1)
+    assert json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])["step"] == 0

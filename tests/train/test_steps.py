@@ -1,0 +1,148 @@
+"""The training step and its optimizers, against torch and against itself on other layouts."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from pbr_jax.config import Optimizer
+from pbr_jax.train import sharding, state, steps
+from pbr_jax.train.optimizers import optimizer, schedule
+
+GENERATOR = np.random.default_rng(5)
+INPUTS = GENERATOR.normal(size=(16, 3)).astype(np.float32)
+TARGETS = GENERATOR.normal(size=(16,)).astype(np.float32)
+START = {
+    "body": {"kernel": GENERATOR.normal(size=(3, 4)).astype(np.float32)},
+    "head": GENERATOR.normal(size=4).astype(np.float32),
+}
+
+
+def params() -> dict[str, Any]:
+    return jax.tree.map(jnp.asarray, START)
+
+
+def loss(params, batch, key):
+    found = jnp.tanh(batch["inputs"] @ params["body"]["kernel"]) @ params["head"]
+    return jnp.square(found - batch["targets"].astype(found.dtype)).mean()
+
+
+def run(config: Optimizer, count: int = 4, devices: int = 1, **options: Any):
+    mesh = sharding.data_mesh(devices)
+    rule = optimizer(config, count)
+    step = steps.compiled(steps.train_step(loss, rule, **options), mesh)
+    now = state.create(params, rule, sharding.replicated(mesh))
+    batch = sharding.put({"inputs": INPUTS, "targets": TARGETS}, mesh)
+    metrics = {}
+    for _ in range(count):
+        now, metrics = step(now, batch, jax.random.key(0))
+    return now, metrics
+
+
+def torch_run(make: Any, count: int = 4, clip: float | None = None, rates: Any = None) -> dict[str, Any]:
+    weights = {"kernel": START["body"]["kernel"], "head": START["head"]}
+    leaves = {name: torch.tensor(value, requires_grad=True) for name, value in weights.items()}
+    rule = make(list(leaves.values()))
+    for number in range(count):
+        if rates is not None:
+            rule.param_groups[0]["lr"] = float(rates(number))
+        rule.zero_grad()
+        found = torch.tanh(torch.tensor(INPUTS) @ leaves["kernel"]) @ leaves["head"]
+        (found - torch.tensor(TARGETS)).square().mean().backward()
+        if clip is not None:
+            torch.nn.utils.clip_grad_norm_(leaves.values(), clip)
+        rule.step()
+    return {name: leaf.detach().numpy() for name, leaf in leaves.items()}
+
+
+OPTIMIZERS: dict[str, tuple[Optimizer, Any]] = {
+    "adam with L2": (
+        Optimizer(name="adam", learning_rate=0.02, weight_decay=0.1, clip=None),
+        lambda p: torch.optim.Adam(p, lr=0.02, weight_decay=0.1),
+    ),
+    "adamw": (
+        Optimizer(name="adamw", learning_rate=0.02, weight_decay=0.3, clip=None),
+        lambda p: torch.optim.AdamW(p, lr=0.02, weight_decay=0.3),
+    ),
+    "sgd, clipped": (
+        Optimizer(name="sgd", learning_rate=0.1, clip=0.2),
+        lambda p: torch.optim.SGD(p, lr=0.1),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers_equal_torch(name):
+    config, make = OPTIMIZERS[name]
+    now, _ = run(config)
+    wanted = torch_run(make, clip=config.clip)
+    np.testing.assert_allclose(now.params["body"]["kernel"], wanted["kernel"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(now.params["head"], wanted["head"], rtol=1e-4, atol=1e-5)
+
+
+def test_the_learning_rate_follows_its_schedule():
+    linear = schedule(Optimizer(learning_rate=2.0, schedule="linear", warmup=0.2), 10)
+    np.testing.assert_allclose(
+        np.asarray([linear(i) for i in range(11)]), [0, 1, *np.linspace(2, 0, 9)], atol=1e-6
+    )
+    cosine = schedule(Optimizer(learning_rate=2.0, schedule="cosine"), 10)
+    wanted = [1 + np.cos(np.pi * i / 10) for i in range(11)]
+    np.testing.assert_allclose(np.asarray([cosine(i) for i in range(11)]), wanted, atol=1e-6)
+    assert {schedule(Optimizer(learning_rate=2.0), 10)(i) for i in range(10)} == {2.0}
+    config = Optimizer(name="sgd", learning_rate=0.1, schedule="linear", warmup=0.5, clip=None)
+    now, _ = run(config)
+    rates = schedule(config, 4)
+    wanted = torch_run(lambda p: torch.optim.SGD(p, lr=0.0), rates=rates)
+    np.testing.assert_allclose(now.params["head"], wanted["head"], rtol=1e-4, atol=1e-5)
+
+
+def test_frozen_parameters_do_not_move_and_do_not_count():
+    config = Optimizer(learning_rate=0.1, weight_decay=0.5, frozen="body", clip=0.1)
+    now, _ = run(config)
+    np.testing.assert_array_equal(now.params["body"]["kernel"], START["body"]["kernel"])
+    assert not np.allclose(now.params["head"], START["head"])
+    leaves = [x for x in jax.tree.leaves(now.opt_state) if x.shape == (3, 4)]
+    assert not leaves  # no moments
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+def test_accumulated_parts_give_the_gradient_of_the_whole(devices):
+    config = Optimizer(name="sgd", learning_rate=0.1)
+    whole, metrics = run(config)
+    parts, partial = run(config, accumulate=4, devices=devices)
+    for a, b in zip(jax.tree.leaves(whole.params), jax.tree.leaves(parts.params), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(metrics["loss"], partial["loss"], rtol=1e-5)
+    np.testing.assert_allclose(metrics["gradient_norm"], partial["gradient_norm"], rtol=1e-5)
+
+
+def test_bfloat16_computes_narrow_and_keeps_wide():
+    _, exact = run(Optimizer(name="sgd", learning_rate=0.01))
+    now, metrics = run(Optimizer(name="sgd", learning_rate=0.01), dtype=jnp.bfloat16)
+    assert {leaf.dtype for leaf in jax.tree.leaves(now.params)} == {jnp.dtype(jnp.float32)}
+    assert metrics["loss"] != exact["loss"]
+    np.testing.assert_allclose(metrics["loss"], exact["loss"], rtol=0.03)
+
+
+def test_one_compilation_and_the_old_state_is_freed():
+    traces = 0
+
+    def counted(params, batch, key):
+        nonlocal traces
+        traces += 1
+        return loss(params, batch, key)
+
+    mesh, rule = sharding.data_mesh(8), optimizer(Optimizer(), 10)
+    step = steps.compiled(steps.train_step(counted, rule), mesh)
+    now = state.create(params, rule, sharding.replicated(mesh))
+    batch = sharding.put({"inputs": INPUTS, "targets": TARGETS}, mesh)
+    for _ in range(3):
+        before = now
+        now, _ = step(now, batch, jax.random.key(0))
+        assert all(leaf.is_deleted() for leaf in jax.tree.leaves(before))
+    assert traces == 1
+    assert batch["inputs"].addressable_shards[0].data.shape == (2, 3)
+    assert int(now.step) == 3
