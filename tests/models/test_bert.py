@@ -1,6 +1,7 @@
 """BERT against Hugging Face's in torch, and packed rows against one text a row."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -102,17 +103,31 @@ def test_gradients_equal_torch(name: str, tmp_path: Path) -> None:
     assert max(float(np.abs(g).max()) for g in jax.tree.leaves(wanted)) > 1e-3
 
 
-def small() -> tuple[bert.Model, dict]:
-    config = bert.BertConfig(
-        vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=24, max_position_embeddings=16,
-    )  # fmt: skip
-    model = bert.bert(config)
-    params = model.init(jax.random.key(0))
-    return model, jax.tree.map(lambda leaf: leaf * 8, params)  # far enough from linear
+@pytest.mark.parametrize("kind", ["RobertaModel", "XLMRobertaModel"])
+def test_roberta_and_its_positions_equal_torch(kind: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    make = getattr(transformers, kind)
+    sizes = dict(
+        CONFIGS["tiny"], vocab_size=50, max_position_embeddings=13, pad_token_id=1, type_vocab_size=1
+    )
+    torch_model = make(make.config_class(**sizes)).eval()
+    torch_model.save_pretrained(tmp_path)
+    ids, mask, _ = inputs(sizes)
+    ids = np.where(mask, ids % 48 + 2, 1)  # torch takes positions from what is not padding
+    with torch.no_grad():
+        states = torch_model(torch.tensor(ids), attention_mask=torch.tensor(mask)).last_hidden_state.numpy()
+    model, params, config = bert.load(tmp_path)
+    assert config.max_position_embeddings == 11
+    ours = np.asarray(jax.jit(model.apply)(params, ids, segments=mask))
+    np.testing.assert_allclose(ours[mask == 1], states[mask == 1], atol=1e-5, rtol=0)
 
 
-MODEL, PARAMS = small()
+SMALL = bert.BertConfig(
+    vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+    intermediate_size=24, max_position_embeddings=16,
+)  # fmt: skip
+MODEL = bert.bert(SMALL)
+PARAMS = jax.tree.map(lambda leaf: leaf * 8, MODEL.init(jax.random.key(0)))  # far enough from linear
 APPLY = jax.jit(MODEL.apply)
 TEXTS = [np.random.default_rng(n).integers(0, 40, n).astype(np.int32) for n in (5, 1, 7, 3, 9)]
 
@@ -158,6 +173,39 @@ def test_packed_rows_equal_texts_alone(order: list[int], gap: int) -> None:
             np.testing.assert_allclose(pooled[pooling][1, place], expected, atol=1e-5, rtol=0)
     assert not np.asarray(pooled["mean"][0]).any()  # a row of padding
     assert not np.asarray(pooled["mean"][1, 5]).any()  # a place without text
+
+
+def test_tokens_that_are_not_attended_see_the_others() -> None:
+    ids, ones = np.arange(6)[None], np.ones((1, 6), np.int32)
+
+    def states(segments: np.ndarray, attended: np.ndarray) -> np.ndarray:
+        return np.asarray(APPLY(PARAMS, ids, segments=segments, attended=attended)[0])
+
+    found = states(ones, np.arange(6)[None] < 4)
+    for place in (4, 5):  # as if it were alone behind the four, and the four alone
+        others = np.where(np.arange(6) == 9 - place, 0, ones)
+        np.testing.assert_allclose(found[place], states(others, np.arange(6)[None] < 4)[place], atol=1e-5)
+    first = states(np.where(np.arange(6) < 4, ones, 0), ones == 1)
+    np.testing.assert_allclose(found[:4], first[:4], atol=1e-5, rtol=0)
+    seen = states(ones, ones == 1)
+    assert (np.abs(found - seen).max(1) > 1e-3).all()
+
+
+def test_dropout_needs_a_key(draws) -> None:
+    ids, ones = np.arange(6)[None], np.ones((1, 6), np.int32)
+    assert draws(MODEL.apply, PARAMS, ids, segments=ones)
+    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+        rates = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+        one = bert.bert(replace(SMALL, **(rates | {name: 0.1})))
+        none = bert.bert(replace(SMALL, **rates))
+        assert draws(one.apply, PARAMS, ids, segments=ones)
+        assert not draws(none.apply, PARAMS, ids, segments=ones)
+
+
+def test_rows_longer_than_the_position_table_are_an_error() -> None:
+    ids = np.zeros((1, 17), np.int32)
+    with pytest.raises(ValueError, match="rows of 17 tokens, but the encoder has 16 positions"):
+        MODEL.apply(PARAMS, ids, segments=ids)
 
 
 def test_gelu_and_its_gradient_equal_torch() -> None:
@@ -210,6 +258,9 @@ def test_names_of_pretraining_and_tensorflow_checkpoints(tmp_path: Path) -> None
         ({"num_attention_heads": 5}, "not a multiple"),
         ({"hidden_size": None}, "hidden_size"),
         ({"num_hidden_layers": "two"}, "num_hidden_layers"),
+        ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob is 1.0; a number from 0 to below 1"),
+        ({"model_type": "roberta", "pad_token_id": "1"}, "pad_token_id '1' leaves"),
+        ({"model_type": "roberta", "pad_token_id": 23}, "pad_token_id 23 leaves no position"),
     ],
 )
 def test_configs_that_do_not_fit(change: dict, message: str, tmp_path: Path) -> None:

@@ -1,0 +1,211 @@
+"""ColBERT: one vector a token, and relevance as the sum of each query token's best match.
+
+Khattab and Zaharia, "ColBERT" (SIGIR 2020, https://arxiv.org/abs/2004.12832), and Santhanam et al.,
+"ColBERTv2" (NAACL 2022, https://arxiv.org/abs/2112.01488). The reranker of ClusterRAG.
+
+Text becomes `[CLS] [Q] tokens [SEP]` or `[CLS] [D] tokens [SEP]`, with the markers that the config
+names; `expand_queries` and `without` then make the masks that `apply` and `max_sim` take.
+"""
+
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from pbr_jax.models import bert
+from pbr_jax.models.pretrained import Rule, Tensors, assign, read_json, read_tensors, transpose
+from pbr_jax.types import Model, Params, UserError
+
+LIMIT = 2**24  # similarities that `max_sim` holds at once: 64 MiB
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColbertConfig:
+    """The body and its projection, and how texts are given to them."""
+
+    body: bert.BertConfig
+    width: int | None = 128  # of a token's vector; None: the body's states, without projection
+    query_length: int = 32  # tokens of a query, [MASK] included
+    document_length: int = 180  # at most
+    attend_to_mask_tokens: bool = False  # whether [MASK]s are seen by the other tokens of a query
+    mask_punctuation: bool = True  # whether punctuation of documents is left out
+    query_token: str = "[unused0]"
+    document_token: str = "[unused1]"
+
+    def __post_init__(self) -> None:
+        for name in ("width", "query_length", "document_length"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"{name} is {value}; a positive whole number is wanted")
+
+
+def colbert(config: ColbertConfig) -> Model:
+    """The token encoder as a pair of pure functions.
+
+    `apply(params, ids, *, attended, kept=None, key=None) -> vectors [b t e]`, of unit length, zeros
+    where not kept:
+
+    - ids: Int [b t].
+    - attended: Bool [b t], True on the tokens that others see.
+    - kept: Bool [b t], True on the tokens that are compared; None: those that are attended.
+    - key: of dropout in the body; None: no dropout.
+    """
+    body = bert.bert(config.body)
+
+    def init(key: Array) -> Params:
+        params: Params = {"body": body.init(key)}
+        if config.width is not None:
+            shape = (config.body.hidden_size, config.width)
+            params["linear"] = {"kernel": 0.02 * jax.random.normal(jax.random.fold_in(key, 1), shape)}
+        return params
+
+    def apply(
+        params: Params,
+        ids: Int[Any, "b t"],
+        *,
+        attended: Bool[Any, "b t"],
+        kept: Bool[Any, "b t"] | None = None,
+        key: Array | None = None,
+    ) -> Float[Array, "b t e"]:
+        attended = jnp.asarray(attended)
+        compared = attended if kept is None else jnp.asarray(kept)
+        segments = (attended | compared).astype(jnp.int32)
+        vectors = body.apply(params["body"], ids, segments=segments, attended=attended, key=key)
+        if config.width is not None:
+            vectors = jnp.einsum("btd,de->bte", vectors, params["linear"]["kernel"])
+        return bert.unit_length(jnp.where(compared[..., None], vectors, 0))
+
+    return Model(init, apply)
+
+
+def expand_queries(
+    ids: Int[Array, "q t"], mask: Bool[Array, "q t"], *, mask_id: int, attend: bool
+) -> tuple[Int[Array, "q t"], Bool[Array, "q t"], Bool[Array, "q t"]]:
+    """Query augmentation: [MASK] stands in all places behind the text, and all places are compared.
+
+    Args:
+      ids: token ids, padded to the config's `query_length`.
+      mask: True on tokens of the text.
+      mask_id: id of [MASK].
+      attend: whether tokens see the [MASK]s (`attend_to_mask_tokens`); each [MASK] sees the text anyway.
+
+    Returns:
+      `ids`, `attended` and `kept` as `apply` takes them.
+    """
+    everywhere = jnp.ones_like(mask)
+    return jnp.where(mask, ids, mask_id), everywhere if attend else mask, everywhere
+
+
+def without(ids: Int[Array, "c t"], mask: Bool[Array, "c t"], skipped: Int[Array, "s"]) -> Bool[Array, "c t"]:
+    """`kept` of documents: the mask without the skipped token ids, such as those of punctuation."""
+    return mask & ~jnp.isin(ids, skipped)
+
+
+def max_sim(
+    queries: Float[Array, "q s e"],
+    documents: Float[Array, "c t e"],
+    *,
+    query_mask: Bool[Array, "q s"],
+    document_mask: Bool[Array, "c t"],
+    limit: int = LIMIT,
+) -> Float[Array, "q c"]:
+    """Late interaction: the sum over a query's tokens of the largest inner product with a document's token.
+
+    A document without tokens gets -1 for each token of the query: the lowest cosine, so it comes last.
+
+    Args:
+      queries: token vectors; those outside the mask count for nothing.
+      documents: token vectors; those outside the mask match nothing.
+      limit: inner products held at once, forwards and for the gradient: documents are visited in
+        blocks of `limit // (q s t)`, one at least.
+    """
+    (q, s, _), t = queries.shape, documents.shape[1]
+
+    @jax.checkpoint
+    def one(document: tuple[Array, Array]) -> Array:
+        vectors, mask = document  # [t e], [t]
+        products = jnp.einsum("qse,te->qst", queries, vectors, preferred_element_type=jnp.float32)
+        products = jnp.where(mask[None, None], products, jnp.finfo(products.dtype).min)
+        best = jnp.where(mask.any(), products.max(-1), -1)
+        return jnp.where(query_mask, best, 0).sum(-1)
+
+    block = max(1, limit // max(1, q * s * t))
+    return jax.lax.map(one, (documents, document_mask), batch_size=block).T
+
+
+_SETTINGS = {
+    # Files beside the weights, of the first release and of PyLate, and what they call a field.
+    "artifact.metadata": {
+        "query_maxlen": "query_length",
+        "doc_maxlen": "document_length",
+        "attend_to_mask_tokens": "attend_to_mask_tokens",
+        "mask_punctuation": "mask_punctuation",
+        "query_token_id": "query_token",
+        "doc_token_id": "document_token",
+    },
+    "config_sentence_transformers.json": {
+        "query_length": "query_length",
+        "document_length": "document_length",
+        "attend_to_expansion_tokens": "attend_to_mask_tokens",
+        "query_prefix": "query_token",
+        "document_prefix": "document_token",
+    },
+}
+
+
+def _read_settings(folder: Path) -> dict[str, Any]:
+    kinds: dict[str, Any] = {
+        field.name: field.type for field in fields(ColbertConfig) if field.default is not MISSING
+    }
+    settings: dict[str, Any] = {}
+    for name, names in _SETTINGS.items():
+        file = folder / name
+        content = read_json(file) if file.is_file() else {}
+        if not isinstance(content, dict):
+            raise UserError(f"{file} is no JSON object; fetch the file again")
+        for theirs, ours in names.items():
+            value = content.get(theirs)
+            if value is not None and type(value) is not kinds[ours]:
+                raise UserError(f"{file}: {theirs} is {value!r}; {kinds[ours].__name__} is wanted")
+            settings |= {} if value is None else {ours: value.strip() if isinstance(value, str) else value}
+    return settings
+
+
+def _read_weights(folder: Path) -> Tensors:
+    """The folder's tensors; PyLate keeps the projection in a folder of its own."""
+    tensors, projection = read_tensors(folder), folder / "1_Dense"
+    if "linear.weight" not in tensors and projection.is_dir():
+        tensors.update(read_tensors(projection))
+    return tensors
+
+
+def load(folder: Path, *, projection: bool = True) -> tuple[Model, Params, ColbertConfig]:
+    """A ColBERT from a Hugging Face folder: `bert.*` and `linear.weight`, the latter perhaps in `1_Dense/`.
+
+    Args:
+      projection: False takes a plain BERT, whose states are then compared as they are.
+
+    Returns:
+      The model, its parameters (on the default device) and its configuration.
+
+    Raises:
+      UserError: the folder's configuration or weights are absent, unreadable, or do not fit.
+    """
+    tensors = _read_weights(folder) if projection else read_tensors(folder)
+    if projection and "linear.weight" not in tensors:
+        raise UserError(
+            f"{folder} holds no linear.weight, ColBERT's projection; give a ColBERT's folder, "
+            "or load it without projection"
+        )
+    width = tensors["linear.weight"].shape[0] if projection else None
+    body = bert.BertConfig.from_json(folder)
+    config = ColbertConfig(body=body, width=width, **_read_settings(folder))
+    model = colbert(config)
+    rules = {name: Rule(f"body/{rule.path}", rule.transform) for name, rule in bert.rules(body).items()}
+    rules[r"linear\.weight"] = Rule("linear/kernel", transpose)
+    target = jax.eval_shape(model.init, jax.random.key(0))
+    params = assign(tensors, rules, target, ignore=bert.IGNORED, source=f"the weights in {folder}")
+    return model, jax.device_put(params), config

@@ -1,0 +1,170 @@
+"""The reranker: query and document are read together, then weighed for a user.
+
+Shi et al., "Retrieval Augmented Generation with Collaborative Filtering for Personalized Text
+Generation" (CFRAG, SIGIR 2025, https://arxiv.org/abs/2504.05731), Eq. 9-10:
+
+    h = [CLS] state of (query, document),  S(u, q, d) = MLP_3(concat(h, MLP_2(e_u)))
+
+The plain reranker is the same body with the classification head that it was pretrained with.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from pbr_jax.models import bert, layers
+from pbr_jax.models.pretrained import Rule, assign, read_tensors
+from pbr_jax.types import Params, UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossEncoderConfig:
+    """The body that reads pairs, and what is on top of it."""
+
+    body: bert.BertConfig
+    head: bool = False  # the pretrained classification head: dense, tanh, one output
+    user_width: int | None = None  # of a user embedding; None: no personal score
+    user_layers: int = 2  # of MLP_2, tanh between them; the released code has one linear map
+    score_layers: int = 3  # of MLP_3, tanh between them
+
+    def __post_init__(self) -> None:
+        for name in ("user_layers", "score_layers"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}; at least one is wanted")
+
+
+class CrossEncoder(NamedTuple):
+    """The pure functions of a model; `cross_encoder` documents their arguments."""
+
+    init: Callable[..., Params]
+    apply: Callable[..., Any]
+    encode: Callable[..., Any]
+    relevance: Callable[..., Any]
+
+
+def cross_encoder(config: CrossEncoderConfig) -> CrossEncoder:
+    """The reranker as pure functions: `init(key) -> params`, and
+
+    - `apply(params, ids, users, *, mask, types=None, key=None) -> scores [b]`: Eq. 10, the personal score.
+    - `relevance(params, ids, *, mask, types=None) -> scores [b]`: the pretrained head's logit, no user.
+    - `encode(params, ids, *, mask, types=None, key=None) -> states [b d]`: Eq. 9, the state of [CLS].
+
+    ids: Int [b t], a pair of texts a row with the tokenizer's special tokens, [CLS] first; mask: Bool
+    [b t], True on tokens; types: Int [b t], 0 on the query and 1 on the document where the body is a
+    BERT, None for XLM-R; users: Float [b u], the user embedding of each row; key: of dropout in the
+    body, None: no dropout.
+
+    Parameters: `body` as of `bert`; `head`, `user` and `score` where the config has them.
+
+    `apply` and `relevance` raise ValueError where the config lacks `user_width` or `head`.
+    """
+    body, d = bert.bert(config.body), config.body.hidden_size
+    head = layers.mlp(d, (d, 1))
+    user = layers.mlp(config.user_width or 0, (d,) * config.user_layers)
+    score = layers.mlp(2 * d, (d,) * (config.score_layers - 1) + (1,))
+
+    def init(key: Array) -> Params:
+        keys = jax.random.split(key, 4)
+        params: Params = {"body": body.init(keys[0])}
+        if config.head:
+            params["head"] = head.init(keys[1])
+        if config.user_width is not None:
+            params["user"] = user.init(keys[2])
+            params["score"] = score.init(keys[3])
+        return params
+
+    def encode(
+        params: Params,
+        ids: Int[Any, "b t"],
+        *,
+        mask: Bool[Any, "b t"],
+        types: Int[Any, "b t"] | None = None,
+        key: Array | None = None,
+    ) -> Float[Array, "b d"]:
+        segments = jnp.asarray(mask, jnp.int32)
+        return body.apply(params["body"], ids, segments=segments, types=types, key=key)[:, 0]
+
+    def apply(
+        params: Params,
+        ids: Int[Any, "b t"],
+        users: Float[Any, "b u"],
+        *,
+        mask: Bool[Any, "b t"],
+        types: Int[Any, "b t"] | None = None,
+        key: Array | None = None,
+    ) -> Float[Array, "b"]:
+        if config.user_width is None:
+            raise ValueError(
+                "a personal score needs users: state the width of their embeddings as user_width"
+            )
+        pairs = encode(params, ids, mask=mask, types=types, key=key)
+        users = user.apply(params["user"], users)
+        both = jnp.concatenate([pairs, users], -1)
+        return score.apply(params["score"], both)[:, 0]
+
+    def relevance(
+        params: Params, ids: Int[Any, "b t"], *, mask: Bool[Any, "b t"], types: Int[Any, "b t"] | None = None
+    ) -> Float[Array, "b"]:
+        if not config.head:
+            raise ValueError(
+                "this model has no classification head; take a reranker that was trained with one"
+            )
+        pairs = encode(params, ids, mask=mask, types=types)
+        return head.apply(params["head"], pairs)[:, 0]
+
+    return CrossEncoder(init, apply, encode, relevance)
+
+
+_HEAD = {
+    # RoBERTa and XLM-R: the head has a dense layer of its own. BERT: its pooler is that layer.
+    **bert.dense_rules(r"classifier\.dense", "head/dense_0"),
+    **bert.dense_rules(r"classifier\.out_proj", "head/dense_1"),
+    **bert.dense_rules(r"bert\.pooler\.dense", "head/dense_0"),
+    **bert.dense_rules(r"classifier", "head/dense_1"),
+}
+
+
+def load(
+    folder: Path, key: Array, *, user_width: int | None = None, user_layers: int = 2, score_layers: int = 3
+) -> tuple[CrossEncoder, Params, CrossEncoderConfig]:
+    """A reranker from a Hugging Face folder of a BERT, RoBERTa or XLM-R, with or without its head.
+
+    Args:
+      folder: such as bge-reranker-base, or a plain encoder to start from.
+      key: of the random weights of MLP_2 and MLP_3, for which no folder has any.
+      user_width, user_layers, score_layers: see `CrossEncoderConfig`.
+
+    Returns:
+      The model, its parameters (on the default device) and its configuration.
+
+    Raises:
+      UserError: the folder's configuration or weights are absent, unreadable, or do not fit.
+    """
+    tensors = read_tensors(folder)
+    config = CrossEncoderConfig(
+        body=bert.BertConfig.from_json(folder),
+        head=any(name.startswith("classifier.") for name in tensors),
+        user_width=user_width,
+        user_layers=user_layers,
+        score_layers=score_layers,
+    )
+    model = cross_encoder(config)
+    target = jax.eval_shape(model.init, key)
+    rules = {
+        name: Rule(f"body/{rule.path}", rule.transform) for name, rule in bert.rules(config.body).items()
+    }
+    stored = assign(
+        tensors,
+        rules | (_HEAD if config.head else {}),
+        {name: part for name, part in target.items() if name in ("body", "head")},
+        ignore=bert.IGNORED,
+        source=f"the weights in {folder}",
+    )
+    # Under jit only the small parts are computed; the random body is not an output and so never made.
+    fresh = jax.jit(lambda key: {k: v for k, v in model.init(key).items() if k not in stored})(key)
+    return model, jax.device_put(stored) | fresh, config

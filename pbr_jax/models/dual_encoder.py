@@ -1,0 +1,143 @@
+"""The dual encoder: queries, documents and users in one space, where cosine is relevance.
+
+Shi et al., "Retrieval Augmented Generation with Collaborative Filtering for Personalized Text
+Generation" (CFRAG, SIGIR 2025, https://arxiv.org/abs/2504.05731), Eq. 3-5:
+
+    S(u, q, d) = (1 - α) cos(q, d) + α cos(MLP_1(e_u), d)
+
+Without users (`user_width=None`) it is the plain dual encoder of dense retrieval.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from pbr_jax.models import bert, layers
+from pbr_jax.types import Model, Params, UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class DualEncoderConfig:
+    """The towers, and the map from user embeddings into their space."""
+
+    tower: bert.BertConfig
+    pooling: bert.Pooling = "mean"
+    shared: bool = True  # one tower for queries and documents
+    user_width: int | None = None  # of a user embedding; None: no users
+    user_layers: int = 2  # of MLP_1, tanh between them; the released code has one linear map
+
+    def __post_init__(self) -> None:
+        if self.user_layers < 1:
+            raise UserError(f"user_layers is {self.user_layers}; at least one is wanted")
+
+
+class Tokens(NamedTuple):
+    """Texts as token ids, one a row; mask is True on tokens, False on padding behind them."""
+
+    ids: Int[Any, "b t"]
+    mask: Bool[Any, "b t"]
+
+
+class Embeddings(NamedTuple):
+    """Vectors of unit length; None for what was not given."""
+
+    queries: Float[Array, "q d"] | None
+    documents: Float[Array, "c d"] | None
+    users: Float[Array, "b d"] | None
+
+
+def dual_encoder(config: DualEncoderConfig) -> Model:
+    """The encoder as a pair of pure functions; each of its inputs may be given alone.
+
+    `apply(params, *, queries=None, documents=None, users=None, key=None) -> Embeddings`:
+
+    - queries, documents: `Tokens`.
+    - users: user embeddings, Float [b u], any length; they come back as MLP_1's image.
+    - key: of dropout in the towers; None: no dropout.
+
+    Parameters: `tower`, or `query_tower` and `document_tower`, as of `bert`; `user` where there are users.
+
+    Raises:
+      ValueError: users are given to an encoder without `user_width`.
+    """
+    tower = bert.bert(config.tower)
+    users_map = layers.mlp(config.user_width or 0, (config.tower.hidden_size,) * config.user_layers)
+    names = ("tower",) if config.shared else ("query_tower", "document_tower")
+
+    def init(key: Array) -> Params:
+        params = {name: tower.init(jax.random.fold_in(key, i)) for i, name in enumerate(names)}
+        if config.user_width is not None:
+            params["user"] = users_map.init(jax.random.fold_in(key, 2))
+        return params
+
+    def embed(
+        params: Params, name: str, texts: Tokens | None, key: Array | None
+    ) -> Float[Array, "b d"] | None:
+        if texts is None:
+            return None
+        segments = jnp.asarray(texts.mask, jnp.int32)
+        states = tower.apply(params[name], texts.ids, segments=segments, key=key)
+        positions = jnp.broadcast_to(jnp.arange(segments.shape[1]), segments.shape)
+        return bert.pool(states, segments, positions, 1, pooling=config.pooling, normalize=True)[:, 0]
+
+    def project(params: Params, users: Float[Any, "b u"] | None) -> Float[Array, "b d"] | None:
+        if users is None:
+            return None
+        if config.user_width is None:
+            raise ValueError("user embeddings are given, but user_width is None: state their width there")
+        return bert.unit_length(users_map.apply(params["user"], users))
+
+    def apply(
+        params: Params,
+        *,
+        queries: Tokens | None = None,
+        documents: Tokens | None = None,
+        users: Float[Any, "b u"] | None = None,
+        key: Array | None = None,
+    ) -> Embeddings:
+        keys = (None, None) if key is None else jax.random.split(key)
+        return Embeddings(
+            queries=embed(params, names[0], queries, keys[0]),
+            documents=embed(params, names[-1], documents, keys[1]),
+            users=project(params, users),
+        )
+
+    return Model(init, apply)
+
+
+def from_bert(config: DualEncoderConfig, tower: Params, key: Array) -> Params:
+    """Parameters whose towers are a pretrained BERT's (`bert.load`) and whose user map is random."""
+
+    def fresh(key: Array) -> Params:  # under jit the random towers are no outputs, and so never made
+        return {name: part for name, part in dual_encoder(config).init(key).items() if name == "user"}
+
+    if config.shared:
+        return {"tower": tower} | jax.jit(fresh)(key)
+    copy = jax.tree.map(jnp.copy, tower)  # buffers of their own, for a step that donates them
+    return {"query_tower": tower, "document_tower": copy} | jax.jit(fresh)(key)
+
+
+def personalize(
+    queries: Float[Array, "q d"], users: Float[Array, "q d"], alpha: float | Float[Array, ""]
+) -> Float[Array, "q d"]:
+    """Query vectors whose inner product with a document is Eq. 5's score: (1 - α) q + α u'.
+
+    So an index of documents serves every user. α = 0 is the plain query; the released code has 0.1.
+    """
+    return (1 - alpha) * queries + alpha * users
+
+
+def personal_scores(
+    queries: Float[Array, "q d"],
+    documents: Float[Array, "c d"],
+    users: Float[Array, "q d"],
+    *,
+    alpha: float | Float[Array, ""],
+) -> Float[Array, "q c"]:
+    """Eq. 5 of every query, asked by its user, with every document; all vectors are of unit length."""
+    return jnp.einsum(
+        "qd,cd->qc", personalize(queries, users, alpha), documents, preferred_element_type=jnp.float32
+    )

@@ -1,0 +1,186 @@
+"""Parts that the encoders share: post-norm transformer layers, small MLPs, masked means, dropout by key.
+
+A layer is that of Vaswani et al., "Attention Is All You Need" (2017, https://arxiv.org/abs/1706.03762),
+with layer normalisation after each residual sum. Dropout happens where `apply` is given an rng named
+"dropout", and only there; `rngs` makes that argument.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from pbr_jax.types import Model, Params, UserError
+
+XAVIER = nn.initializers.xavier_uniform()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerConfig:
+    """One transformer encoder layer; its width is that of its input."""
+
+    num_heads: int
+    mlp_width: int
+    activation: Callable[[Array], Array] = nn.relu
+    epsilon: float = 1e-5  # of layer normalisation
+    dropout: float = 0.0  # of what attention and MLP add to the stream
+    attention_dropout: float = 0.0  # of attention weights
+    mlp_dropout: float = 0.0  # of the MLP's hidden units
+    kernel_init: nn.initializers.Initializer = XAVIER
+
+
+def check_sizes(config: object, *, positive: tuple[str, ...], width: str, heads: str) -> None:
+    """`UserError` naming the field of a config that is no positive number, or heads that do not divide."""
+    for name in (*positive, width, heads):
+        if getattr(config, name) < 1:
+            raise UserError(f"{name} is {getattr(config, name)}; a positive whole number is wanted")
+    if getattr(config, width) % getattr(config, heads):
+        raise UserError(
+            f"{width} {getattr(config, width)} is not a multiple of {heads} {getattr(config, heads)}"
+        )
+
+
+def check_rate(name: str, rate: float) -> None:
+    """`UserError` for a dropout rate outside [0, 1)."""
+    if not 0 <= rate < 1:
+        raise UserError(f"{name} is {rate}; a number from 0 to below 1 is wanted")
+
+
+def rngs(key: Array | None) -> dict[str, Array]:
+    """The `rngs` of a module's `apply`: dropout with that key, none without."""
+    return {} if key is None else {"dropout": key}
+
+
+def drop(module: nn.Module, rate: float, x: Float[Array, "*n"]) -> Float[Array, "*n"]:
+    """Dropout with a key of the module; `x` itself where the module has no key for it."""
+    if not rate or not module.has_rng("dropout"):
+        return x
+    kept = jax.random.bernoulli(module.make_rng("dropout"), 1 - rate, x.shape)
+    return jnp.where(kept, x / (1 - rate), 0)
+
+
+def dense(width: int, name: str, kernel_init: nn.initializers.Initializer = XAVIER) -> nn.Dense:
+    """A linear map with bias under an explicit name."""
+    return nn.Dense(width, kernel_init=kernel_init, name=name)
+
+
+def masked_mean(states: Float[Array, "*b n d"], mask: Bool[Array, "*b n"]) -> Float[Array, "*b d"]:
+    """The mean over places whose mask is True; zeros, with a finite gradient, where none is."""
+    weights = mask.astype(states.dtype)
+    weights /= jnp.maximum(weights.sum(-1, keepdims=True), 1)
+    return jnp.einsum("...nd,...n->...d", states, weights)
+
+
+def split_heads(states: Float[Array, "*b t d"], heads: int) -> Float[Array, "*b h t e"]:
+    """[.. t d] -> [.. h t e]: h heads of width e.
+
+    Heads stand before tokens so that both products of attention are plain batched matrix products; on
+    CPU this is 3-5 times as fast as contracting [.. t h e].
+    """
+    *b, t, d = states.shape
+    return states.reshape(*b, t, heads, d // heads).swapaxes(-3, -2)
+
+
+def stack(
+    config: LayerConfig,
+    num_layers: int,
+    states: Float[Array, "b t d"],
+    mask: Bool[Array, "b #q t"],
+    *,
+    name: str = "layers",
+) -> Float[Array, "b t d"]:
+    """States after layers that are scanned; to be called inside a compact module.
+
+    Parameters are stacked on axis 0 under `name`; with no layers, or no tokens, there are none.
+
+    Args:
+      mask: True where a token (axis 1) may attend to a token (axis 2). Where a token may attend to
+        nothing its states are finite and mean nothing.
+    """
+    if not num_layers or not states.shape[1]:
+        return states
+    layers = nn.scan(
+        EncoderLayer,
+        variable_axes={"params": 0},
+        split_rngs={"params": True, "dropout": True},
+        in_axes=nn.broadcast,  # pyright: ignore[reportArgumentType]  (its annotation says int)
+        length=num_layers,
+    )
+    states, _ = layers(config, name=name)(states, mask)
+    return states
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention and MLP, each added to the stream and normalised. One step of the scan."""
+
+    config: LayerConfig
+
+    @nn.compact
+    def __call__(
+        self, states: Float[Array, "b t d"], mask: Bool[Array, "b #q t"]
+    ) -> tuple[Float[Array, "b t d"], None]:
+        config = self.config
+        norm = partial(nn.LayerNorm, epsilon=config.epsilon)
+        attended = Attention(config, name="attention")(states, mask)
+        states = norm(name="attention_norm")(states + drop(self, config.dropout, attended))
+        hidden = config.activation(dense(config.mlp_width, "up", config.kernel_init)(states))
+        hidden = drop(self, config.mlp_dropout, hidden)
+        added = dense(states.shape[-1], "down", config.kernel_init)(hidden)
+        return norm(name="mlp_norm")(states + drop(self, config.dropout, added)), None
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention under a mask, softmax in float32."""
+
+    config: LayerConfig
+
+    @nn.compact
+    def __call__(self, states: Float[Array, "b t d"], mask: Bool[Array, "b #q t"]) -> Float[Array, "b t d"]:
+        config = self.config
+        d = states.shape[-1]
+        query, key, value = (
+            split_heads(dense(d, name, config.kernel_init)(states), config.num_heads)
+            for name in ("query", "key", "value")
+        )
+        query = query * query.shape[-1] ** -0.5
+        logits = jnp.einsum("bhqe,bhke->bhqk", query, key, preferred_element_type=jnp.float32)
+        logits = jnp.where(mask[:, None], logits, jnp.finfo(logits.dtype).min)
+        # Softmax with its division after the product, on [q e] instead of [q k]: t / e times less to divide.
+        weights = jnp.exp(logits - jax.lax.stop_gradient(logits.max(-1, keepdims=True)))
+        total = weights.sum(-1, keepdims=True)
+        weights = drop(self, config.attention_dropout, weights)
+        attended = jnp.einsum("bhqk,bhke->bhqe", weights, value) / total
+        attended = attended.swapaxes(1, 2).reshape(states.shape).astype(states.dtype)
+        return dense(d, "output", config.kernel_init)(attended)
+
+
+class _Mlp(nn.Module):
+    widths: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*b i"]) -> Float[Array, "*b o"]:
+        for place, width in enumerate(self.widths):
+            x = jnp.tanh(x) if place else x
+            x = dense(width, f"dense_{place}")(x)
+        return x
+
+
+def mlp(inputs: int, widths: tuple[int, ...]) -> Model:
+    """Linear maps `dense_0`, `dense_1`, ... of these widths with tanh between them, none after the last.
+
+    `apply(params, x [.. inputs]) -> [.. widths[-1]]`.
+    """
+    module = _Mlp(widths)
+
+    def init(key: Array) -> Params:
+        return dict(module.init(key, jnp.zeros((1, inputs)))["params"])
+
+    def apply(params: Params, x: Float[Any, "*b i"]) -> Float[Array, "*b o"]:
+        return cast(Array, module.apply({"params": params}, jnp.asarray(x)))
+
+    return Model(init, apply)

@@ -1,0 +1,167 @@
+"""The record encoder of PURPLE: a query and a set of a user's records become one score a record.
+
+Du et al., "Optimizing User Profiles via Contextual Bandits for Retrieval-Augmented LLM
+Personalization" (2026, https://arxiv.org/abs/2601.12078), section 3.2. Token states come from a frozen
+encoder. Every record's tokens attend to the query's; their mean is the record's vector; a transformer
+without positions lets records see each other; a small MLP scores each. What the paper leaves open
+(no residual around the cross-attention, sizes, where a normalisation stands) is as in the released code.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from pbr_jax.models import layers
+from pbr_jax.types import Model, Params, UserError
+
+Fusion = Literal["cross_attention", "concat_token", "concat_hidden"]
+FUSIONS: tuple[Fusion, ...] = ("cross_attention", "concat_token", "concat_hidden")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetPolicyConfig:
+    """The sizes of a record encoder, and how the query enters it.
+
+    fusion: "cross_attention" is the paper's. Its ablation "w/o CA" is "concat_token": the query's mean
+    state is one more member of the set, so with no layers it plays no part. "concat_hidden", of the
+    released code: the query's mean state is concatenated to each record's and mapped back to its width.
+    """
+
+    width: int  # of a token state
+    fusion: Fusion = "cross_attention"
+    num_layers: int = 12  # 0: every record is scored alone, the ablation "w/o RDM"
+    num_heads: int = 12
+    mlp_width: int | None = None  # None: four times the width
+    decoder_width: int = 256
+    dropout: float = 0.1  # in the layers
+
+    def __post_init__(self) -> None:
+        layers.check_sizes(self, positive=("decoder_width",), width="width", heads="num_heads")
+        layers.check_rate("dropout", self.dropout)
+        if self.fusion not in FUSIONS or self.num_layers < 0:
+            raise UserError(
+                f"fusion is {self.fusion!r}, one of {', '.join(FUSIONS)} is wanted; "
+                f"num_layers is {self.num_layers}, 0 or more is wanted"
+            )
+
+
+def set_policy(config: SetPolicyConfig) -> Model:
+    """The record encoder as a pair of pure functions.
+
+    `apply(params, query, records, *, query_mask, token_mask, record_mask, key=None) -> logits [b n]`:
+
+    - query: Float [b s d], token states of the query; query_mask: Bool [b s], True on tokens.
+    - records: Float [b n t d], token states of each record; token_mask: Bool [b n t], True on tokens. A
+      record without tokens is scored like an empty text.
+    - record_mask: Bool [b n], True on records. Logits of the others are finite and mean nothing.
+    - key: of dropout; None: no dropout.
+
+    Reordering the records reorders the logits. `log_scores` turns them into the paper's f_θ.
+    """
+    module = _SetPolicy(config)
+
+    def init(key: Array) -> Params:
+        states, mask = jnp.zeros((1, 1, 1, config.width)), jnp.ones((1, 1, 1), bool)
+        return dict(module.init(key, states[0], states, mask[0], mask, mask[0])["params"])
+
+    def apply(
+        params: Params,
+        query: Float[Any, "b s d"],
+        records: Float[Any, "b n t d"],
+        *,
+        query_mask: Bool[Any, "b s"],
+        token_mask: Bool[Any, "b n t"],
+        record_mask: Bool[Any, "b n"],
+        key: Array | None = None,
+    ) -> Float[Array, "b n"]:
+        inputs = [jnp.asarray(x) for x in (query, records, query_mask, token_mask, record_mask)]
+        return cast(Array, module.apply({"params": params}, *inputs, rngs=layers.rngs(key)))
+
+    return Model(init, apply)
+
+
+def log_scores(logits: Float[Array, "*b n"], record_mask: Bool[Array, "*b n"]) -> Float[Array, "*b n"]:
+    """log f_θ, with f_θ = sigmoid(logit) the weights of the Plackett-Luce model (Eq. 3); -inf for padding.
+
+    Masked logits get a gradient of zero.
+    """
+    return jnp.where(record_mask, jax.nn.log_sigmoid(logits), -jnp.inf)
+
+
+class _SetPolicy(nn.Module):
+    config: SetPolicyConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        query: Float[Array, "b s d"],
+        records: Float[Array, "b n t d"],
+        query_mask: Bool[Array, "b s"],
+        token_mask: Bool[Array, "b n t"],
+        record_mask: Bool[Array, "b n"],
+    ) -> Float[Array, "b n"]:
+        config, n = self.config, records.shape[1]
+        if config.fusion == "cross_attention":
+            fused = _CrossAttention(config.num_heads, name="fusion")(query, records, query_mask, token_mask)
+        else:
+            fused = layers.masked_mean(records, token_mask)
+            pooled = layers.masked_mean(query, query_mask)[:, None]
+            if config.fusion == "concat_token":
+                fused = jnp.concatenate([fused, pooled], 1)
+                record_mask = jnp.pad(record_mask, ((0, 0), (0, 1)), constant_values=True)
+            else:
+                both = jnp.concatenate([jnp.broadcast_to(pooled, fused.shape), fused], -1)
+                fused = nn.relu(layers.dense(config.width, "fusion")(both))
+        states = nn.LayerNorm(epsilon=1e-5, name="fusion_norm")(fused)
+        layer = layers.LayerConfig(
+            num_heads=config.num_heads,
+            mlp_width=4 * config.width if config.mlp_width is None else config.mlp_width,
+            dropout=config.dropout,
+            attention_dropout=config.dropout,
+            mlp_dropout=config.dropout,
+        )
+        states = layers.stack(layer, config.num_layers, states, record_mask[:, None, :])[:, :n]
+        hidden = nn.relu(layers.dense(config.decoder_width, "decoder")(states))
+        return layers.dense(1, "score")(hidden)[..., 0]
+
+
+class _CrossAttention(nn.Module):
+    """A record's tokens attend to the query's tokens; the mean of what they read, [b n d].
+
+    The mean over a record's tokens commutes with the product with the values and with the output
+    map, so it is taken of the attention weights. Records are visited one after another and their
+    weights computed again for the gradient: memory holds [b h t s], never [b n h t s].
+    """
+
+    num_heads: int
+
+    @nn.compact
+    def __call__(
+        self,
+        tokens: Float[Array, "b s d"],
+        records: Float[Array, "b n t d"],
+        mask: Bool[Array, "b s"],
+        record_mask: Bool[Array, "b n t"],
+    ) -> Float[Array, "b n d"]:
+        b, n, _, d = records.shape
+        query = layers.split_heads(layers.dense(d, "query")(records), self.num_heads)  # [b n h t e]
+        key = layers.split_heads(layers.dense(d, "key")(tokens), self.num_heads)  # [b h s e]
+        value = layers.split_heads(layers.dense(d, "value")(tokens), self.num_heads)
+
+        @jax.checkpoint
+        def mean_weights(record: tuple[Array, Array]) -> Array:
+            query, shares = record  # [b h t e], [b t]
+            logits = jnp.einsum("bhte,bhse->bhts", query, key, preferred_element_type=jnp.float32)
+            logits = logits * query.shape[-1] ** -0.5
+            logits = jnp.where(mask[:, None, None, :], logits, jnp.finfo(logits.dtype).min)
+            return jnp.einsum("bhts,bt->bhs", jax.nn.softmax(logits, -1), shares)
+
+        shares = record_mask.astype(records.dtype)
+        shares /= jnp.maximum(shares.sum(-1, keepdims=True), 1)
+        weights = jax.lax.map(mean_weights, (query.swapaxes(0, 1), shares.swapaxes(0, 1)))  # [n b h s]
+        read = jnp.einsum("nbhs,bhse->bnhe", weights, value).reshape(b, n, d)
+        return layers.dense(d, "output")(read.astype(records.dtype))

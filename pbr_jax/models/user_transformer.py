@@ -1,0 +1,104 @@
+"""The user encoder: a history of document embeddings becomes one vector.
+
+Shi et al., "Retrieval Augmented Generation with Collaborative Filtering for Personalized Text
+Generation" (CFRAG, SIGIR 2025, https://arxiv.org/abs/2504.05731), Eq. 1:
+e_u = mean(Trm(E_u + P)), with E_u [n d] the embeddings of the user's documents, oldest first, and P
+learned positions. What the paper leaves open is as in the released code.
+"""
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from pbr_jax.models import layers
+from pbr_jax.types import Model, Params
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserTransformerConfig:
+    """The sizes of a user encoder."""
+
+    width: int  # of a document embedding and of the user embedding
+    max_documents: int = 100  # longest history
+    num_layers: int = 1
+    num_heads: int = 2
+    mlp_width: int | None = None  # None: as wide as the embeddings (768 in the released code)
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        layers.check_sizes(self, positive=("max_documents", "num_layers"), width="width", heads="num_heads")
+        layers.check_rate("dropout", self.dropout)
+
+
+def user_transformer(config: UserTransformerConfig) -> Model:
+    """The user encoder as a pair of pure functions.
+
+    `apply(params, history, mask, *, replaced=None, key=None) -> users [b d]`, not normalised:
+
+    - history: Float [b n d], document embeddings, oldest first. The paper freezes them; gradients flow
+      to them all the same, for a caller who trains a table of them as the released code does.
+    - mask: Bool [b n], True on documents. Padding may stand anywhere and takes no position. A user
+      without documents gets zeros.
+    - replaced: Bool [b n], True where the learned [mask] embedding stands for the document, the
+      augmentation "document mask" of section 4.1.2.
+    - key: of dropout; None: no dropout.
+
+    Raises:
+      ValueError: a history is not of the config's width, or longer than `max_documents`.
+    """
+    module = _UserTransformer(config)
+
+    def init(key: Array) -> Params:
+        return dict(
+            module.init(key, jnp.zeros((1, 1, config.width)), *[jnp.ones((1, 1), bool)] * 2)["params"]
+        )
+
+    def apply(
+        params: Params,
+        history: Float[Any, "b n d"],
+        mask: Bool[Any, "b n"],
+        *,
+        replaced: Bool[Any, "b n"] | None = None,
+        key: Array | None = None,
+    ) -> Float[Array, "b d"]:
+        _, n, d = history.shape
+        if n > config.max_documents or d != config.width:
+            raise ValueError(
+                f"histories [b n d] are {list(history.shape)}; n is at most {config.max_documents} "
+                f"(max_documents) and d {config.width} (width): cut histories to their latest documents, "
+                "or raise max_documents"
+            )
+        if replaced is None:
+            replaced = jnp.zeros(mask.shape, bool)
+        inputs = [jnp.asarray(x) for x in (history, mask, replaced)]
+        return cast(Array, module.apply({"params": params}, *inputs, rngs=layers.rngs(key)))
+
+    return Model(init, apply)
+
+
+class _UserTransformer(nn.Module):
+    config: UserTransformerConfig
+
+    @nn.compact
+    def __call__(
+        self, history: Float[Array, "b n d"], mask: Bool[Array, "b n"], replaced: Bool[Array, "b n"]
+    ) -> Float[Array, "b d"]:
+        config = self.config
+        # As long as a document embedding of unit length.
+        hidden = self.param("mask", nn.initializers.normal(config.width**-0.5), (config.width,))
+        history = jnp.where(replaced[..., None], hidden[None, None], history)
+        positions = nn.Embed(
+            config.max_documents, config.width, embedding_init=layers.XAVIER, name="position"
+        )(jnp.maximum(jnp.cumsum(mask, -1) - 1, 0))
+        layer = layers.LayerConfig(
+            num_heads=config.num_heads,
+            mlp_width=config.width if config.mlp_width is None else config.mlp_width,
+            dropout=config.dropout,
+            attention_dropout=config.dropout,
+            mlp_dropout=config.dropout,
+        )
+        states = layers.stack(layer, config.num_layers, history + positions, mask[:, None, :])
+        return layers.masked_mean(states, mask)
