@@ -2,11 +2,17 @@
 
 import json
 import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 # Test workers share the cores, and torch's threads spin while they wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Workers and the processes that tests start share what they compile; the first process makes the folder.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    _compiled = tempfile.TemporaryDirectory(prefix="pbr_jax_tests_")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = _compiled.name
 
 import jax
 import pytest

@@ -20,7 +20,6 @@ from pbr_jax.models.causal_lm_config import CausalLMConfig
 from pbr_jax.types import Params
 
 LOGITS_TOGETHER = 512  # positions whose logits exist at once
-NEAR = 48  # rows that a batch's last one is chosen from
 
 
 class Pool(NamedTuple):
@@ -101,9 +100,9 @@ class Reader:
             yield self._batch([nodes[i] for i in members], members, paths)
 
     def _batch(self, nodes: list[Node], members: list[int], paths: Sequence[np.ndarray]) -> Batch:
-        count = size(len(nodes))
+        count = len(nodes) if len(nodes) <= 8 else size(len(nodes))
         starts = [node.start for node in nodes]
-        ids, positions = _padded([node.ids for node in nodes], starts, count, size)
+        ids, positions = _padded([node.ids for node in nodes], starts, count, bucket)
         slots, earlier = _padded([_path(node, paths) for node in nodes], [0] * len(nodes), count, _power)
         tokens = bucket(sum(len(node.ids) for node in nodes), 128)
         return Batch(members, ids, positions, slots, earlier, tokens)
@@ -116,25 +115,20 @@ def _path(node: Node, paths: Sequence[np.ndarray]) -> np.ndarray:
 def _fill(order: Sequence[int], lengths: Sequence[int], tokens: int, rows: int) -> Iterator[list[int]]:
     """The order, cut so that no batch holds more tokens or rows; a longer row stands alone.
 
-    As few batches as that takes, of about the same size: alike they need fewer compilations. A batch's last
-    row is the longest that still fits, out of the next `NEAR`: its room is a bucket, to be filled.
+    As few batches as that takes, of about the same size: alike they need fewer compilations.
     """
-    waiting = list(order)
-    while waiting:
-        whole = sum(lengths[member] for member in waiting)
-        room = min(tokens, bucket(-(-whole // max(1, -(-whole // tokens))), 128))
-        batch = [waiting.pop(0)]
-        room -= lengths[batch[0]]
-        while len(batch) < rows:
-            near = waiting[:NEAR]
-            fitting = [member for member in near if lengths[member] <= room]
-            if not fitting:
-                break
-            last = room < lengths[fitting[0]] + min(lengths[member] for member in near)
-            member = max(fitting, key=lengths.__getitem__) if last else fitting[0]
-            waiting.remove(member)
-            batch.append(member)
-            room -= lengths[member]
+    whole = sum(lengths[member] for member in order)
+    even = whole / max(1, -(-whole // tokens))
+    batch: list[int] = []
+    total = 0
+    for member in order:
+        more = lengths[member]
+        if batch and (total + more > tokens or len(batch) == rows or total + more / 2 > even):
+            yield batch
+            batch, total = [], 0
+        batch.append(member)
+        total += more
+    if batch:
         yield batch
 
 

@@ -35,9 +35,13 @@ WINDOW = 8192  # texts tokenized, sorted and packed together
 
 
 def enable_compilation_cache(folder: Path) -> None:
-    """Keep compiled programs in `folder`, for this process and the next ones."""
-    folder.mkdir(parents=True, exist_ok=True)
-    jax.config.update("jax_compilation_cache_dir", str(folder))
+    """Keep compiled programs in `folder`, for this process and the next ones.
+
+    Where the user has chosen a folder (JAX_COMPILATION_CACHE_DIR), in that one.
+    """
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        folder.mkdir(parents=True, exist_ok=True)
+        jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 

@@ -11,6 +11,7 @@ class Rows(NamedTuple):
 
     indices: np.ndarray  # int [b]
     where: np.ndarray  # bool [b]
+    step: int  # what else is random in the batch comes from it
 
 
 class Batches(NamedTuple):
@@ -33,7 +34,7 @@ class Batches(NamedTuple):
         ]
         missing = self.batch_size - len(rows)
         where = np.arange(self.batch_size) < len(rows)
-        return Rows(np.concatenate([rows, np.resize(rows, missing)]), where)
+        return Rows(np.concatenate([rows, np.resize(rows, missing)]), where, step)
 
 
 @functools.lru_cache(maxsize=4)

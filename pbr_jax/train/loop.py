@@ -89,7 +89,7 @@ def fit(task: Task, config: Training, folder: Path, *, seed: int) -> Fitted:
         with tqdm(desc="steps", initial=progress.step, total=total, disable=None, leave=False) as bar:
             while progress.step < total and progress.worse < config.patience:
                 rows = batches.rows(progress.step)
-                rows = Rows(rows.indices[own], rows.where[own])
+                rows = Rows(rows.indices[own], rows.where[own], rows.step)
                 now, found = step(now, sharding.put(task.batch(rows), mesh), key)
                 progress.step += 1
                 metrics.add(progress.step, found)

@@ -91,7 +91,7 @@ def test_the_learning_rate_follows_its_schedule():
     cosine = schedule(Optimizer(learning_rate=2.0, schedule="cosine"), 10)
     wanted = [1 + np.cos(np.pi * i / 10) for i in range(11)]
     np.testing.assert_allclose(np.asarray([cosine(i) for i in range(11)]), wanted, atol=1e-6)
-    assert {schedule(Optimizer(learning_rate=2.0), 10)(i) for i in range(10)} == {2.0}
+    assert all(schedule(Optimizer(learning_rate=2.0), 10)(i) == 2.0 for i in range(10))
     config = Optimizer(name="sgd", learning_rate=0.1, schedule="linear", warmup=0.5, clip=None)
     now, _ = run(config)
     rates = schedule(config, 4)

@@ -1,0 +1,289 @@
+"""Contrastive losses, and their forms for batches that do not fit in memory.
+
+The scores are those of the whole batch: on arrays that are sharded over devices, the same functions
+contrast each query with the documents of all devices.
+
+Accumulating gradients over small batches adds no negatives: for those, `encode_in_chunks` and
+`cached_value_and_grad` give the gradients of a large batch in the memory of one chunk of it.
+`chunked_info_nce` never holds all scores at once, for many documents to a query.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from pbr_jax.losses.reduction import masked_logsumexp
+from pbr_jax.types import Params
+
+
+def info_nce(
+    query_embeddings: Float[Array, "q d"],
+    document_embeddings: Float[Array, "c d"],
+    positives: Bool[Array, "q c"] | None = None,
+    *,
+    temperature: float | Float[Array, ""],
+    where: Bool[Array, "q c"] | None = None,
+) -> Float[Array, " q"]:
+    r"""Minus the log of the share that the positives have of a query's exponentiated scores.
+
+    .. math:: -\log \frac{\sum_{c \in P_q} \exp(s_{qc} / \tau)}{\sum_c \exp(s_{qc} / \tau)},
+       \quad s_{qc} = \sum_d q_d c_d
+
+    Several positives are summed inside the logarithm: one that scores high is enough.
+
+    Args:
+      query_embeddings, document_embeddings: scored by their inner product; of unit length, that is
+        the cosine.
+      positives: True for the positives P of each query. By default document i is the positive of
+        query i, and documents after the first q are negatives of all.
+      temperature: tau, which divides the scores.
+      where: False for a document that a query shall not see: padding, or a false negative (see
+        `distinct_negatives`). A positive that is not seen is none.
+
+    Returns:
+      One float32 value per query. A query without a positive gives 0, and so does one without
+      negatives; their gradients are 0.
+
+    LUF, "LLM and User Feedback Based Contrastive Learning Improves Retrieval-Augmented Generation When
+    Question and Answer Domains Shift", anonymous ACL submission, Eq. 2; with one positive, van den
+    Oord, Li and Vinyals, "Representation Learning with Contrastive Predictive Coding",
+    https://arxiv.org/abs/1807.03748, 2018, Eq. 4.
+
+    >>> import jax.numpy as jnp
+    >>> queries, documents = jnp.eye(2), jnp.array([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
+    >>> [round(float(x), 4) for x in info_nce(queries, documents, temperature=1.0)]  # log(1 + 2 / e)
+    [0.5514, 0.5514]
+    """
+    q, c = len(query_embeddings), len(document_embeddings)
+    if positives is None:
+        _check_one_positive_each(q, c)
+        positives = jnp.eye(q, c, dtype=bool)
+    if where is None:
+        where = jnp.ones((q, c), bool)
+    return _minus_log_share(*_log_sums(query_embeddings, document_embeddings, positives, where, temperature))
+
+
+def chunked_info_nce(
+    query_embeddings: Float[Array, "q d"],
+    document_embeddings: Float[Array, "c d"],
+    positives: Bool[Array, "q c"] | None = None,
+    *,
+    temperature: float | Float[Array, ""],
+    chunk_size: int,
+    where: Bool[Array, "q c"] | None = None,
+) -> Float[Array, " q"]:
+    """`info_nce` that scores `chunk_size` documents at a time, forwards and backwards.
+
+    The values and gradients are those of `info_nce`, and no [q, c] matrix of scores is ever held.
+    `chunk_size` divides the number of documents.
+    """
+    q, c = len(query_embeddings), len(document_embeddings)
+    if positives is None:
+        _check_one_positive_each(q, c)
+
+    def log_sums(chunk: Any):
+        documents, columns, positives, where = chunk
+        rows = jnp.arange(q)[:, None]
+        positives = columns[None] == rows if positives is None else positives.T
+        where = jnp.ones_like(positives) if where is None else where.T
+        return _log_sums(query_embeddings, documents, positives, where, temperature)
+
+    # Masks are turned over, so that documents are the first axis of all that is cut into chunks.
+    masks = (None if mask is None else mask.T for mask in (positives, where))
+    chunks = _in_chunks((document_embeddings, jnp.arange(c), *masks), chunk_size)
+    right, everything, some = jax.lax.map(jax.checkpoint(log_sums, prevent_cse=False), chunks)
+    right, everything = (masked_logsumexp(sums.T, ~jnp.isneginf(sums.T)) for sums in (right, everything))
+    return _minus_log_share(right, everything, some.any(axis=0))
+
+
+def symmetric_info_nce(
+    first: Float[Array, "b d"],
+    second: Float[Array, "b d"],
+    *,
+    temperature: float | Float[Array, ""],
+    where: Bool[Array, "b b"] | None = None,
+) -> Float[Array, " b"]:
+    r"""Mean of `info_nce` from the first view of each pair to the second views, and back.
+
+    .. math:: \tfrac12 \left( \mathrm{info\_nce}(x, y)_b + \mathrm{info\_nce}(y, x)_b \right)
+
+    `where[i, j]` is False where first view i and second view j shall not be contrasted. A pair that is
+    masked itself gives 0.
+
+    With unit vectors, twice this is the loss that CFRAG prints, with the positive in the denominator
+    too: Shi et al., "Retrieval Augmented Generation with Collaborative Filtering for Personalized
+    Text Generation", https://arxiv.org/abs/2504.05731, 2025, Eq. 2. Related: `nt_xent`.
+    """
+    there = info_nce(first, second, temperature=temperature, where=where)
+    back = info_nce(second, first, temperature=temperature, where=None if where is None else where.T)
+    return (there + back) / 2
+
+
+def nt_xent(
+    first: Float[Array, "b d"],
+    second: Float[Array, "b d"],
+    *,
+    temperature: float | Float[Array, ""],
+    where: Bool[Array, "b b"] | None = None,
+) -> Float[Array, " b"]:
+    r"""Contrast of two views of each user with both views of all other users, by cosine.
+
+    .. math::
+       \ell(i, j) = -\log \frac{\exp(\cos(v_i, v_j) / \tau)}{\sum_{k \ne i} \exp(\cos(v_i, v_k) / \tau)}
+
+    over the 2b views v, where j is the other view of the user of view i. The positive stands in the
+    denominator, the view itself does not.
+
+    Args:
+      first, second: the two views of each user, of any length; a zero vector has a cosine of 0.
+      temperature: tau, which divides the cosines.
+      where: over pairs of users. False for two that are no negatives of each other, such as the same
+        user twice in the batch; clear row and column of a user who is padding.
+
+    Returns:
+      One float32 value per user, the mean of the two views'. So a mean over users is the mean over
+      2b views. A user who is masked, or alone in the batch, gives 0 with gradients of 0.
+
+    Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations",
+    https://arxiv.org/abs/2002.05709, 2020, Eq. 1. CFRAG trains its user encoder by it (see
+    `symmetric_info_nce` for the form in its paper).
+    """
+    b = len(first)
+    itself = jnp.eye(2 * b, dtype=bool)
+    views = jnp.concatenate([first, second])
+    seen = ~itself if where is None else jnp.tile(where, (2, 2)) & ~itself
+    views = _unit(jnp.where((seen.any(axis=0) | seen.any(axis=1))[:, None], views, 0.0))
+    losses = _minus_log_share(*_log_sums(views, views, jnp.roll(itself, b, axis=1), seen, temperature))
+    return losses.reshape(2, b).mean(axis=0)
+
+
+def distinct_negatives(
+    document_ids: Int[Array, " c"], positives: Bool[Array, "q c"] | None = None, *, queries: int | None = None
+) -> Bool[Array, "q c"]:
+    """The `where` of `info_nce` that hides copies of a query's positives.
+
+    A document that has the id of one of the query's positives, and is none of them, is a false
+    negative. The mask is False there and True elsewhere. Without `positives`, document i is the
+    positive of query i, for the first `queries` documents, or all.
+
+    >>> import jax, jax.numpy as jnp
+    >>> jax.jit(distinct_negatives)(jnp.array([7, 8, 7])).tolist()
+    [[True, True, False], [True, True, True], [False, True, True]]
+    """
+    c = len(document_ids)
+    if positives is None:
+        q = c if queries is None else queries
+        _check_one_positive_each(q, c)
+        positives = jnp.eye(q, c, dtype=bool)
+    # Ids become groups 0 ... c - 1, so that a query's positives are marked by group, in [q, c] memory.
+    groups = jnp.unique(document_ids, return_inverse=True, size=c)[1]
+    has_positive = jnp.zeros_like(positives).at[:, groups].max(positives)
+    return positives | ~has_positive[:, groups]
+
+
+def encode_in_chunks(
+    apply: Callable[[Params, Any], Float[Array, "k d"]], params: Params, inputs: Any, *, chunk_size: int
+) -> Float[Array, "n d"]:
+    """`apply(params, inputs)` that runs, and is differentiated, `chunk_size` rows at a time.
+
+    The embeddings are all there is to hold between forwards and backwards: each chunk is encoded
+    once more when its gradients are due. So any loss of the embeddings gets the gradients of the
+    whole batch in the memory of one chunk.
+
+    Args:
+      apply: encodes rows one by one: no row may change the embedding of another. For dropout that is
+        the same forwards and backwards, keys are among the inputs.
+      inputs: arrays in any nesting; the first axis of each runs over the n rows.
+      chunk_size: divides n. More rows than there are is all of them.
+
+    Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup",
+    https://arxiv.org/abs/2101.06983, 2021.
+    """
+    chunks = _in_chunks(inputs, chunk_size)
+    encode = jax.checkpoint(apply, prevent_cse=False)
+    embeddings = jax.lax.map(lambda chunk: encode(params, chunk), chunks)
+    return embeddings.swapaxes(0, 1).reshape(-1, embeddings.shape[-1])
+
+
+def cached_value_and_grad(
+    apply: Callable[[Params, Any], Float[Array, "k d"]],
+    params: Params,
+    *inputs: Any,
+    loss: Callable[..., Float[Array, ""]],
+    chunk_size: int,
+) -> tuple[Float[Array, ""], Params]:
+    """Value and gradients of `loss(*embeddings)` in the memory of one chunk of rows.
+
+    Each of the inputs is encoded by `encode_in_chunks`; see there. For two towers, or for gradients of
+    anything else, call that inside the function to differentiate.
+
+    >>> import jax, jax.numpy as jnp
+    >>> def apply(params, rows):
+    ...     return rows @ params["kernel"]
+    >>> def loss(queries, documents):
+    ...     return info_nce(queries, documents, temperature=0.5).mean()
+    >>> @jax.jit
+    ... def gradients(params, queries, documents):
+    ...     return cached_value_and_grad(apply, params, queries, documents, loss=loss, chunk_size=2)
+    >>> value, _ = gradients({"kernel": jnp.eye(4)}, jnp.eye(4), 2 * jnp.eye(4))
+    >>> round(float(value), 4)  # log(1 + 3 / e^4)
+    0.0535
+    """
+
+    def whole(params: Params) -> Float[Array, ""]:
+        return loss(*(encode_in_chunks(apply, params, rows, chunk_size=chunk_size) for rows in inputs))
+
+    return jax.value_and_grad(whole)(params)
+
+
+def _log_sums(
+    queries: Float[Array, "q d"],
+    documents: Float[Array, "c d"],
+    positives: Bool[Array, "q c"],
+    where: Bool[Array, "q c"],
+    temperature: float | Float[Array, ""],
+) -> tuple[Float[Array, " q"], Float[Array, " q"], Bool[Array, " q"]]:
+    """Log-sums of the positives and of all documents, and whether a query has a positive at all."""
+    # What takes part nowhere may hold NaN, and 0 times NaN would be the gradient of all others.
+    queries = jnp.where(where.any(axis=1)[:, None], queries, 0.0)
+    documents = jnp.where(where.any(axis=0)[:, None], documents, 0.0)
+    logits = jnp.einsum("qd,cd->qc", queries, documents, preferred_element_type=jnp.float32) / temperature
+    positives = positives & where
+    return masked_logsumexp(logits, positives), masked_logsumexp(logits, where), positives.any(axis=1)
+
+
+def _minus_log_share(
+    right: Float[Array, " q"], everything: Float[Array, " q"], some: Bool[Array, " q"]
+) -> Float[Array, " q"]:
+    return jnp.where(some, everything, 0.0) - jnp.where(some, right, 0.0)
+
+
+def _unit(vectors: Float[Array, "b d"]) -> Float[Array, "b d"]:
+    """Vectors of length 1, in float32; a zero vector stays, with finite gradients."""
+    vectors = vectors.astype(jnp.float32)
+    squares = jnp.square(vectors).sum(axis=-1, keepdims=True)
+    return vectors / jnp.sqrt(jnp.where(squares == 0, 1.0, squares))
+
+
+def _in_chunks(rows: Any, chunk_size: int) -> Any:
+    """Arrays [n ...] as [n/k k ...], where k is the chunk size.
+
+    The rows of a chunk stand n/k apart: of rows that are sharded over devices, each device then holds
+    its part of every chunk, and none waits for another's.
+    """
+    n = len(jax.tree.leaves(rows)[0])
+    k = min(chunk_size, n)
+    if k < 1 or n % k:
+        raise ValueError(f"found {n} rows and a chunk_size of {chunk_size}; give one that divides {n}")
+    return jax.tree.map(lambda x: x.reshape(k, n // k, *x.shape[1:]).swapaxes(0, 1), rows)
+
+
+def _check_one_positive_each(q: int, c: int) -> None:
+    if c < q:
+        raise ValueError(
+            f"found {q} queries and {c} documents; without positives, document i is the positive of "
+            f"query i: give {q} documents or more, or say which are positives"
+        )

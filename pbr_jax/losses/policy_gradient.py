@@ -1,0 +1,200 @@
+"""Policy gradients for choosing an ordered subset: its law, samples, advantages and losses.
+
+An action is an ordered subset of the n candidates of an example: their positions in the order drawn,
+with -1 in places that stay empty because the example has fewer candidates. A step is
+
+    actions = sample_plackett_luce(key, log_scores, k=5, rollouts=32, where=where)
+    rewards = ...  # of each rollout
+    log_probs = plackett_luce_log_prob(log_scores, actions, where=where)
+    loss = reinforce(log_probs, z_scored(rewards)).mean()
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from pbr_jax.losses.reduction import masked_logsumexp
+
+
+def plackett_luce_log_prob(
+    log_scores: Float[Array, "*b n"],
+    actions: Int[Array, "*b m k"],
+    *,
+    where: Bool[Array, "*b n"] | None = None,
+) -> Float[Array, "*b m"]:
+    r"""Log-probability of drawing candidates in this order, without replacement, by their scores.
+
+    .. math:: \sum_k \log \frac{f_{a_k}}{\sum_n f_n - \sum_{j<k} f_{a_j}}
+
+    The rest is summed anew at each place, not subtracted, and stays exact where few scores hold
+    nearly all of the sum.
+
+    Args:
+      log_scores: log f, of any finite size; -inf is a score of 0. Adding a constant changes nothing.
+      actions: a, m rollouts of k positions. A place of -1 is empty and adds 0.
+      where: False for padding, which may hold anything.
+
+    Returns:
+      One float32 value per rollout: 0 where all places are empty, and -inf where the action cannot
+      be drawn, because it is masked, out of range or drawn twice.
+
+    Du et al., "Optimizing User Profiles via Contextual Bandits for Retrieval-Augmented LLM
+    Personalization" (PURPLE), Eq. 3.
+
+    >>> import jax.numpy as jnp
+    >>> log_scores, actions = jnp.log(jnp.array([0.5, 0.3, 0.2])), jnp.array([[1, 0]])
+    >>> round(float(jnp.exp(plackett_luce_log_prob(log_scores, actions)[0])), 4)  # 0.3 * 0.5 / 0.7
+    0.2143
+    """
+    present = _present(log_scores, where)[..., None, None, :]
+    drawn = jax.nn.one_hot(actions, log_scores.shape[-1], dtype=bool)  # [*b m k n]
+    drawn_before = (jnp.cumsum(drawn, axis=-2) - drawn) > 0
+    left = present & ~drawn_before
+    log_scores = jnp.broadcast_to(log_scores.astype(jnp.float32)[..., None, None, :], left.shape)
+    hits = drawn & left
+    log_probs = jnp.where(hits, log_scores, 0.0).sum(axis=-1) - masked_logsumexp(log_scores, left)
+    log_probs = jnp.where(hits.any(axis=-1), log_probs, -jnp.inf)
+    return jnp.where(actions < 0, 0.0, log_probs).sum(axis=-1)
+
+
+def sample_plackett_luce(
+    key: Key[Array, ""],
+    log_scores: Float[Array, "*b n"],
+    *,
+    k: int,
+    rollouts: int,
+    where: Bool[Array, "*b n"] | None = None,
+) -> Int[Array, "*b {rollouts} {k}"]:
+    r"""Ordered subsets drawn from the law of `plackett_luce_log_prob`, all in one call.
+
+    .. math:: \text{the } k \text{ highest of } \log f_n + g_n, \quad g_n \sim \mathrm{Gumbel}(0, 1)
+
+    An example with fewer than k candidates draws all of them, then -1, whatever the other examples
+    of the batch hold.
+
+    Kool, van Hoof and Welling, "Stochastic Beams and Where to Find Them: The Gumbel-Top-k Trick for
+    Sampling Sequences Without Replacement", https://arxiv.org/abs/1903.06059, 2019.
+
+    >>> import jax
+    >>> log_scores, where = jax.numpy.zeros(3), jax.numpy.array([False, True, False])
+    >>> sample_plackett_luce(jax.random.key(0), log_scores, k=2, rollouts=1, where=where).tolist()
+    [[1, -1]]
+    """
+    if k < 1 or rollouts < 1:
+        raise ValueError(f"found k={k} and rollouts={rollouts}; draw at least 1 candidate in 1 rollout")
+    *b, n = log_scores.shape
+    log_scores = jnp.where(_present(log_scores, where), log_scores.astype(jnp.float32), -jnp.inf)
+    noise = jax.random.gumbel(key, (*b, rollouts, n), jnp.float32)
+    values, actions = jax.lax.top_k(log_scores[..., None, :] + noise, min(k, n))
+    actions = jnp.where(jnp.isneginf(values), -1, actions)
+    return jnp.pad(actions, [(0, 0)] * (actions.ndim - 1) + [(0, max(k - n, 0))], constant_values=-1)
+
+
+def z_scored(rewards: Float[Array, "*b m"], *, epsilon: float = 1e-8) -> Float[Array, "*b m"]:
+    r"""Advantages: the rewards of an example's m rollouts, centred and divided by their deviation.
+
+    .. math:: \frac{r_m - \bar r}{\mathrm{std}(r) + \epsilon}, \quad
+       \mathrm{std}(r)^2 = \frac{1}{m - 1} \sum_m (r_m - \bar r)^2
+
+    Equal rewards give exactly 0, and so does a single rollout.
+
+    Du et al., "Optimizing User Profiles via Contextual Bandits for Retrieval-Augmented LLM
+    Personalization" (PURPLE), Appendix A, which has no epsilon; the deviation is that of its code.
+
+    >>> import jax.numpy as jnp
+    >>> z_scored(jnp.array([1.0, 2.0, 3.0])).tolist()
+    [-1.0, 0.0, 1.0]
+    """
+    centred = _centred(rewards)
+    variance = jnp.square(centred).sum(axis=-1, keepdims=True) / max(rewards.shape[-1] - 1, 1)
+    return centred / (jnp.sqrt(variance) + epsilon)
+
+
+def leave_one_out(rewards: Float[Array, "*b m"]) -> Float[Array, "*b m"]:
+    r"""Advantages: each reward less the mean of the example's other rollouts.
+
+    .. math:: r_m - \frac{1}{m - 1} \sum_{j \ne m} r_j
+
+    That baseline does not depend on the rollout, so the gradient stays unbiased, which `z_scored`
+    does not promise. A single rollout has no others and keeps its reward.
+
+    Kool, van Hoof and Welling, "Buy 4 REINFORCE Samples, Get a Baseline for Free!",
+    https://openreview.net/forum?id=r1lgTGL5DE, 2019.
+
+    >>> import jax.numpy as jnp
+    >>> leave_one_out(jnp.array([1.0, 2.0, 6.0])).tolist()
+    [-3.0, -1.5, 4.5]
+    """
+    m = rewards.shape[-1]
+    if m == 1:
+        return rewards.astype(jnp.float32)
+    return _centred(rewards) * (m / (m - 1))
+
+
+def reinforce(
+    log_probs: Float[Array, "*b"], advantages: Float[Array, "*b"], *, where: Bool[Array, "*b"] | None = None
+) -> Float[Array, "*b"]:
+    r"""The REINFORCE loss of each rollout; its gradient estimates that of minus the expected reward.
+
+    .. math:: -A \log \pi(a)
+
+    Only the gradient has a meaning; the value has none. The advantages are constants to it. Rollouts
+    that are masked, such as those of padding or without a reward, give 0.
+
+    Williams, "Simple statistical gradient-following algorithms for connectionist reinforcement
+    learning", https://doi.org/10.1007/BF00992696, 1992; Du et al., "Optimizing User Profiles via
+    Contextual Bandits for Retrieval-Augmented LLM Personalization" (PURPLE), Eq. 5.
+    """
+    log_probs, advantages = _masked(where, log_probs, advantages)
+    return -jax.lax.stop_gradient(advantages) * log_probs
+
+
+def grpo(
+    log_probs: Float[Array, "*b"],
+    old_log_probs: Float[Array, "*b"],
+    advantages: Float[Array, "*b"],
+    *,
+    clip: float = 0.2,
+    where: Bool[Array, "*b"] | None = None,
+) -> Float[Array, "*b"]:
+    r"""The clipped loss for several steps on the same rollouts, without a penalty on the divergence.
+
+    .. math:: -\min\left(\rho A, \mathrm{clip}(\rho, 1 - \epsilon, 1 + \epsilon) A\right), \quad
+       \rho = \exp(\log \pi(a) - \log \pi_\mathrm{old}(a))
+
+    Args:
+      old_log_probs: of the policy that drew the actions. Where it is the present one, the gradient is
+        that of `reinforce`.
+      advantages: `z_scored` rewards make it GRPO, those of a learned critic PPO. Like the old
+        log-probabilities, they are constants to the gradient.
+      clip: epsilon; beyond it a rollout that already moved the right way adds no gradient.
+      where: False for rollouts that give 0, as in `reinforce`.
+
+    Schulman et al., "Proximal Policy Optimization Algorithms", https://arxiv.org/abs/1707.06347, 2017,
+    Eq. 7; Shao et al., "DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language
+    Models", https://arxiv.org/abs/2402.03300, 2024.
+    """
+    log_probs, old_log_probs, advantages = _masked(where, log_probs, old_log_probs, advantages)
+    old_log_probs, advantages = jax.lax.stop_gradient((old_log_probs, advantages))
+    ratio = jnp.exp(log_probs - old_log_probs)
+    return -jnp.minimum(ratio * advantages, jnp.clip(ratio, 1 - clip, 1 + clip) * advantages)
+
+
+def _present(log_scores: Float[Array, "*b n"], where: Bool[Array, "*b n"] | None) -> Bool[Array, "*b n"]:
+    """The candidates that can be drawn."""
+    present = ~jnp.isneginf(log_scores)
+    return present if where is None else present & where
+
+
+def _centred(rewards: Float[Array, "*b m"]) -> Float[Array, "*b m"]:
+    # Measured from the first reward: the mean of equal rewards is rounded, and a deviation that is
+    # nothing but rounding would be blown up to advantages of 1.
+    rewards = rewards.astype(jnp.float32)
+    rewards = rewards - rewards[..., :1]
+    return rewards - rewards.mean(axis=-1, keepdims=True)
+
+
+def _masked(where: Bool[Array, "*b"] | None, *values: Float[Array, "*b"]) -> list[Float[Array, "*b"]]:
+    if where is None:
+        return [value.astype(jnp.float32) for value in values]
+    return [jnp.where(where, value.astype(jnp.float32), 0.0) for value in values]

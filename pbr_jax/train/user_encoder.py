@@ -1,0 +1,156 @@
+"""Training the user encoder: two views of one history are alike, those of two users are not.
+
+CFRAG section 4.1; see `models.user_transformer` and `data.views`.
+"""
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from pbr_jax.config import Training
+from pbr_jax.data import views
+from pbr_jax.losses.contrastive import nt_xent, symmetric_info_nce
+from pbr_jax.losses.reduction import masked_mean
+from pbr_jax.models.user_transformer import UserTransformerConfig, user_transformer
+from pbr_jax.train.batches import Rows
+from pbr_jax.train.loop import Fitted, Task, fit
+from pbr_jax.train.sharding import Batch
+from pbr_jax.types import Params
+
+_TOGETHER = 256  # users encoded at once
+
+
+class Objective(NamedTuple):
+    """What is learned from views.
+
+    `cross_view` is the loss that the paper prints (Eq. 2, with the positive in the denominator): a user's
+    first view against the second views of all. `nt_xent` is the released code's: against both views.
+    """
+
+    rates: views.Rates = views.Rates()
+    loss: Literal["cross_view", "nt_xent"] = "cross_view"
+    temperature: float = 0.1
+
+
+def train(
+    histories: Sequence[np.ndarray],
+    embeddings: np.ndarray,
+    model: UserTransformerConfig,
+    objective: Objective,
+    config: Training,
+    folder: Path,
+    *,
+    seed: int,
+) -> Fitted:
+    """Trains the encoder on users, some of them held out to choose the best step.
+
+    Args:
+      histories: of each user, rows of `embeddings`, oldest first. Users without documents are left out:
+        there is nothing to see twice.
+      embeddings: of documents, Float32 [n d]; they stay as they are.
+      folder: of checkpoints.
+    """
+    views.check(objective.rates)
+    users = [history for history in histories if len(history)]
+    order = np.random.default_rng([seed, 1]).permutation(len(users))
+    held = order[: int(config.selection * len(users))] if len(users) > 1 else order[:0]
+    learned = [users[i] for i in np.sort(order[len(held) :])]
+    width = min(model.max_documents, max(map(len, users), default=1))
+    batch = functools.partial(_batch, embeddings=embeddings, rates=objective.rates, width=width)
+
+    def some(rows: Rows) -> Batch:
+        indices = rows.indices.tolist()
+        draws = [[seed, rows.step, i] for i in indices]
+        return batch([learned[i] for i in indices], rows.where, draws)
+
+    def evaluate(params: Params) -> float:
+        return -float(loss(params, fixed, jax.random.key(0)))
+
+    draws = [[seed, 2**31, i] for i in held.tolist()]
+    fixed = batch([users[i] for i in held], np.ones(len(held), bool), draws)
+    loss = jax.jit(_loss(model, objective, dropout=False))
+
+    def params() -> Params:
+        return user_transformer(model).init(jax.random.key(seed))
+
+    trained = _loss(model, objective, dropout=True)
+    task = Task(params, trained, len(learned), some, evaluate if len(held) > 1 else None)
+    return fit(task, config, folder, seed=seed)
+
+
+def _batch(
+    histories: Sequence[np.ndarray],
+    where: np.ndarray,
+    draws: Sequence[list[int]],
+    *,
+    embeddings: np.ndarray,
+    rates: views.Rates,
+    width: int,
+) -> Batch:
+    """Two views of each history; `draws` says what each history's randomness starts from."""
+    found: Batch = {"where": where}
+    generators = [np.random.default_rng(draw) for draw in draws]
+    for name in ("first", "second"):
+        drawn = [
+            views.view(min(len(history), width), rates, generator)
+            for history, generator in zip(histories, generators)
+        ]
+        seen = views.padded(histories, drawn, width)
+        found |= {
+            name: np.asarray(embeddings[seen.rows], np.float32),
+            f"{name}_mask": seen.mask,
+            f"{name}_hidden": seen.hidden,
+        }
+    return found
+
+
+def _loss(model: UserTransformerConfig, objective: Objective, *, dropout: bool):
+    apply = user_transformer(model).apply
+
+    def loss(params: Params, batch: dict[str, Array], key: Array) -> Float[Array, ""]:
+        keys = jax.random.split(key) if dropout else (None, None)
+        one, two = (
+            apply(params, batch[name], batch[f"{name}_mask"], replaced=batch[f"{name}_hidden"], key=own)
+            for name, own in zip(("first", "second"), keys)
+        )
+        where = batch["where"]
+        pairs = where[:, None] & where[None, :]
+        if objective.loss == "nt_xent":
+            losses = nt_xent(one, two, temperature=objective.temperature, where=pairs)
+        else:
+            losses = symmetric_info_nce(
+                _unit(one), _unit(two), temperature=objective.temperature, where=pairs
+            )
+        return masked_mean(losses, where)
+
+    return loss
+
+
+def _unit(users: Float[Array, "b d"]) -> Float[Array, "b d"]:
+    return users * jax.lax.rsqrt(jnp.maximum(jnp.square(users).sum(axis=-1, keepdims=True), 1e-12))
+
+
+def encode(
+    params: Params,
+    histories: Sequence[np.ndarray],
+    embeddings: np.ndarray,
+    model: UserTransformerConfig,
+) -> np.ndarray:
+    """Embeddings of users, float32 [u d], whether or not they were trained on; no documents: zeros."""
+    apply = jax.jit(user_transformer(model).apply)
+    width = min(model.max_documents, max(map(len, histories), default=1) or 1)
+    found = np.zeros((len(histories), model.width), np.float32)
+    for start in range(0, len(histories), _TOGETHER):
+        some = [*histories[start : start + _TOGETHER]]
+        count = len(some)
+        some += [some[0][:0]] * (min(_TOGETHER, len(histories)) - count)  # one shape, one compilation
+        seen = views.padded(some, [None] * len(some), width)
+        users = apply(params, np.asarray(embeddings[seen.rows], np.float32), seen.mask)
+        found[start : start + count] = np.asarray(users)[:count]
+    return found

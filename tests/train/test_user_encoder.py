@@ -1,0 +1,83 @@
+"""Training the user encoder on views: what it learns, and users of every length."""
+
+import numpy as np
+import pytest
+
+from pbr_jax.config import Optimizer, Training
+from pbr_jax.data.views import Rates
+from pbr_jax.models.user_transformer import UserTransformerConfig
+from pbr_jax.train import user_encoder
+from pbr_jax.train.user_encoder import Objective
+from pbr_jax.types import UserError
+
+WIDTH = 8
+MODEL = UserTransformerConfig(width=WIDTH, max_documents=6)
+PAPER = Objective()
+
+
+def world(users=24, seed=0):
+    """Each user's documents lie around a point of the user's own."""
+    generator = np.random.default_rng(seed)
+    lengths = [0, 1, 2, *generator.integers(3, 9, users - 3)]
+    rows = np.split(np.arange(sum(lengths)), np.cumsum(lengths)[:-1])
+    centres = np.repeat(generator.normal(size=(users, WIDTH)), lengths, axis=0)
+    vectors = centres + 0.5 * generator.normal(size=centres.shape)
+    return rows, (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+def train(histories, embeddings, folder, *, objective=PAPER, seed=0, epochs=8):
+    adam = Optimizer(name="adam", learning_rate=3e-3)
+    config = Training(epochs=epochs, batch_size=8, devices=1, selection=0.25, optimizer=adam)
+    return user_encoder.train(histories, embeddings, MODEL, objective, config, folder, seed=seed)
+
+
+@pytest.mark.parametrize("loss", ["cross_view", "nt_xent"])
+def test_views_of_one_user_come_to_be_alike(tmp_path, loss):
+    histories, embeddings = world()
+    fitted = train(histories, embeddings, tmp_path, objective=Objective(loss=loss))
+    values = [line["selection"] for line in fitted.metrics if "selection" in line]
+    assert fitted.step > 0
+    assert max(values) > 0.75 * values[0]  # minus the loss of users held out
+    # Both halves of a history are nearer to each other than to the halves of others.
+    early = user_encoder.encode(fitted.params, [h[: len(h) // 2] for h in histories[3:]], embeddings, MODEL)
+    late = user_encoder.encode(fitted.params, [h[len(h) // 2 :] for h in histories[3:]], embeddings, MODEL)
+    early, late = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (early, late))
+    cosines = early @ late.T
+    assert np.diag(cosines).mean() > cosines.mean() + 0.3
+
+
+def test_a_repeated_training_gives_the_same_bits_and_another_seed_does_not(tmp_path):
+    histories, embeddings = world()
+    one, two, other = (
+        train(histories, embeddings, tmp_path / name, seed=seed, epochs=2)
+        for name, seed in (("a", 0), ("b", 0), ("c", 1))
+    )
+    assert one.metrics == two.metrics
+    assert one.metrics != other.metrics
+
+
+def test_users_of_every_length_get_an_embedding(tmp_path):
+    histories, embeddings = world()
+    fitted = train(histories, embeddings, tmp_path, epochs=1)
+    found = user_encoder.encode(fitted.params, histories, embeddings, MODEL)
+    assert found.shape == (24, WIDTH)
+    assert not found[0].any()  # nothing written
+    assert np.isfinite(found).all()
+    assert (np.linalg.norm(found[1:], axis=1) > 0).all()
+    # A function of the user's own latest documents: not of company, not of what is older.
+    alone = user_encoder.encode(fitted.params, histories[5:6], embeddings, MODEL)
+    latest = user_encoder.encode(fitted.params, [histories[5][-6:]], embeddings, MODEL)
+    np.testing.assert_allclose(alone[0], found[5], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(latest[0], found[5], rtol=1e-5, atol=1e-6)
+    assert user_encoder.encode(fitted.params, [], embeddings, MODEL).shape == (0, WIDTH)
+
+
+def test_one_user_and_none(tmp_path):
+    histories, embeddings = world()
+    one = train(histories[4:5], embeddings, tmp_path, epochs=1)
+    assert one.step == 1
+    with pytest.raises(UserError, match="no example to train on"):
+        train(histories[:1], embeddings, tmp_path / "0")
+    nothing = Objective(rates=Rates(None, None, None))
+    with pytest.raises(UserError, match="no kind of view"):
+        train(histories, embeddings, tmp_path / "1", objective=nothing)
