@@ -1,4 +1,4 @@
-"""The k best scores of a row: the one place that calls `lax.top_k`, and its numpy twin.
+"""The k best scores of a row: where every ranking comes from, and its numpy twin.
 
 Both agree on the order: higher score first, and of equal scores the lower position. All ranking goes
 through them, so that two runs, two numbers of devices and two indices list documents alike.
