@@ -160,7 +160,9 @@ def test_settings_that_do_not_fit(folder: Path, tmp_path: Path) -> None:
         encoder(tmp_path / "model.gguf")
 
 
-def test_compilation_cache_is_filled(tmp_path: Path) -> None:
+@pytest.fixture
+def compilation_settings() -> Iterator[None]:
+    """As they were, afterwards."""
     names = (
         "jax_compilation_cache_dir",
         "jax_persistent_cache_min_compile_time_secs",
@@ -168,14 +170,28 @@ def test_compilation_cache_is_filled(tmp_path: Path) -> None:
     )
     before = {name: getattr(jax.config, name) for name in names}
     compilation_cache.reset_cache()  # another test may have opened one elsewhere
-    try:
-        encode.enable_compilation_cache(tmp_path / "xla")
-        jax.jit(lambda x: x * 3 + 1)(np.arange(7.0)).block_until_ready()
-        assert any((tmp_path / "xla").iterdir())
-    finally:
-        for name, value in before.items():
-            jax.config.update(name, value)
-        compilation_cache.reset_cache()
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+@pytest.mark.usefixtures("compilation_settings")
+def test_compilation_cache_is_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    encode.enable_compilation_cache(tmp_path / "xla")
+    jax.jit(lambda x: x * 3 + 1)(np.arange(7.0)).block_until_ready()
+    assert any((tmp_path / "xla").iterdir())
+
+
+@pytest.mark.usefixtures("compilation_settings")
+def test_a_folder_that_the_user_has_chosen_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "chosen"))
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "chosen"))
+    encode.enable_compilation_cache(tmp_path / "xla")
+    jax.jit(lambda x: x * 5 + 1)(np.arange(7.0)).block_until_ready()
+    assert any((tmp_path / "chosen").iterdir())
+    assert not (tmp_path / "xla").exists()
 
 
 @pytest.mark.slow
