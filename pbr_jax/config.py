@@ -1,7 +1,8 @@
 """The schema of every run: frozen dataclasses, one comment a field, nothing hidden in the code.
 
-A config file is Python with `get_config() -> Config` and optionally `sweep()`, which yields dotted
-overrides. The resolved config is saved as JSON in the run's folder; its hash names the run.
+It is long because every field of every part stands here. A config file is Python with
+`get_config() -> Config` and optionally `sweep()`, which yields dotted overrides. The resolved config is saved
+as JSON in the run's folder; its hash names the run.
 """
 
 import dataclasses
@@ -38,6 +39,7 @@ class Benchmark:
     name: str = "synthetic"  # lamp_1 … lamp_5, lamp_7, longlamp_*, personabench, longmemeval, synthetic
     root: str = ""  # folder (or file) with the official files under their official names
     split: str = "dev"  # LaMP: train|dev|test; PersonaBench: noise_0.0 …; LongMemEval: file stem
+    training: str = "train"  # what trained systems learn from, and where neighbours come from too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,18 +104,25 @@ class Expand:
 class Neighbours:
     """Slot 2: whose histories are searched."""
 
-    method: Literal["self"] = "self"
+    # contrastive: a trained user encoder (CFRAG); mean: means of document embeddings; random: anybody
+    method: Literal["self", "contrastive", "mean", "random"] = "self"
     m: int = 1  # users, the asking user included
+    skip: int = 0  # nearest users passed over first (CFRAG Figure 5: m of them)
+    snapshots: int = 8  # moments at which dated histories are read anew; a question uses the last before it
+    index: Literal["exact", "scann"] = "exact"  # scann: approximate, for tens of thousands of users
 
     def __post_init__(self) -> None:
         _at_least("neighbours.m", self.m, 1)
+        _at_least("neighbours.skip", self.skip, 0)
+        _at_least("neighbours.snapshots", self.snapshots, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Retrieve:
     """Slot 3: candidates from those histories."""
 
-    method: Literal["none", "random", "recency", "bm25", "dense"] = "dense"
+    # tuned: dense, taught by the language model's feedback (`retriever`)
+    method: Literal["none", "random", "recency", "bm25", "dense", "tuned"] = "dense"
     k: int = 4  # documents from each user
     k1: float = 1.5  # BM25 term saturation (rank_bm25's default, as in LaMP)
     b: float = 0.75  # BM25 length normalisation
@@ -131,11 +140,16 @@ class Retrieve:
 class Select:
     """Slot 4: the ordered documents that enter the prompt."""
 
-    method: Literal["top_k"] = "top_k"
+    # bm25, cross_encoder, tuned: candidates are scored anew, the last by what feedback taught (`reranker`)
+    method: Literal["top_k", "bm25", "cross_encoder", "tuned"] = "top_k"
     k: int | None = None  # None: as many as were retrieved
+    own: int | None = None  # of them from the own history, the rest from others' (CFRAG Figure 7)
 
     def __post_init__(self) -> None:
         _at_least("select.k", self.k, 1)
+        _at_least("select.own", self.own, 0)
+        if self.own is not None and (self.k is None or self.own > self.k):
+            raise UserError(f"select.own is {self.own} and select.k {self.k}, want own at most k")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,6 +235,97 @@ class Training:
 
 
 @dataclass(frozen=True, kw_only=True)
+class UserEncoder:
+    """The encoder of histories behind `neighbours.method contrastive` (CFRAG section 4.1)."""
+
+    num_layers: int = 1
+    num_heads: int = 2
+    max_documents: int = 100  # latest documents of a history that are read
+    dropout: float = 0.1
+    crop: float | None = 0.7  # share of a history that a cropped view keeps; None: no such view
+    mask: float | None = 0.3  # share that a masked view hides
+    reorder: float | None = 0.3  # share that a reordered view shuffles
+    loss: Literal["cross_view", "nt_xent"] = "cross_view"  # as the paper prints it, as released
+    temperature: float = 0.1
+    train_embeddings: bool = False  # whether document embeddings move too, as released
+    training: Training = field(
+        default_factory=lambda: Training(
+            epochs=20, optimizer=Optimizer(name="adam", learning_rate=1e-3, weight_decay=1e-5)
+        )
+    )
+
+    def __post_init__(self) -> None:
+        _at_least("user_encoder.temperature", self.temperature, 1e-6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feedback:
+    """What the language model makes of each candidate alone: the teacher of retriever and reranker."""
+
+    metric: str = "auto"  # of the answer; auto: the task's first (mae: as 1 - mae / the worst possible)
+    limit: int | None = None  # training questions asked, drawn by the seed; None: all
+    candidates: int | None = None  # documents from each user; None: as many as retrieve.k
+    num_beams: int = 1  # of the answers
+    max_new_tokens: int | None = None  # of the answers; None: as generate.max_new_tokens
+
+    def __post_init__(self) -> None:
+        _at_least("feedback.max_new_tokens", self.max_new_tokens, 1)
+        _at_least("feedback.limit", self.limit, 1)
+        _at_least("feedback.candidates", self.candidates, 2)
+        _at_least("feedback.num_beams", self.num_beams, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lesson:
+    """How scores of candidates are drawn to what feedback says of them."""
+
+    # reverse_kl: KL(scores || feedback), CFRAG Eq. 8 and 12; forward_kl: KL(feedback || scores), CFRAG as
+    # released, and ROPG-KD; reinforce: one sampled candidate against the best-scored one, ROPG-RL
+    loss: Literal["reverse_kl", "forward_kl", "reinforce"] = "reverse_kl"
+    student_temperature: float = 1.0
+    teacher_temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        _at_least("student_temperature", self.student_temperature, 1e-6)
+        _at_least("teacher_temperature", self.teacher_temperature, 1e-6)
+
+
+def _tuning(**changes: Any) -> Training:
+    optimizer = Optimizer(name="adam", learning_rate=1e-5)
+    return Training(**{"epochs": 2, "batch_size": 8, "optimizer": optimizer, **changes})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retriever:
+    """The dual encoder of `retrieve.method tuned`; it starts from `encoder.model` (CFRAG section 4.2)."""
+
+    alpha: float = 0.1  # weight of the user's preference beside the query (Eq. 5); 0: no users
+    user_layers: int = 2  # of the map of user embeddings (MLP_1); 1 as released
+    lesson: Lesson = field(default_factory=Lesson)
+    training: Training = field(default_factory=_tuning)
+
+    def __post_init__(self) -> None:
+        _between("retriever.alpha", self.alpha, 0, 1)
+        _at_least("retriever.user_layers", self.user_layers, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reranker:
+    """The cross-encoder of `select.method tuned` and `cross_encoder` (CFRAG section 4.3)."""
+
+    model: str = "all-MiniLM-L6-v2"  # what it starts from: a reranker's folder, or a plain encoder
+    max_length: int = 256  # tokens of query and document together
+    users: bool = True  # whether scores know the user (e_u in Eq. 10)
+    user_layers: int = 2  # of the map of user embeddings (MLP_2); 1 as released
+    lesson: Lesson = field(default_factory=Lesson)
+    training: Training = field(default_factory=_tuning)
+
+    def __post_init__(self) -> None:
+        _at_least("reranker.max_length", self.max_length, 8)
+        _at_least("reranker.user_layers", self.user_layers, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Eval:
     """Intervals of the reported numbers."""
 
@@ -249,11 +354,20 @@ class Config:
     select: Select = field(default_factory=Select)
     prompt: Prompt = field(default_factory=Prompt)
     generate: Generate = field(default_factory=Generate)
+    user_encoder: UserEncoder = field(default_factory=UserEncoder)
+    feedback: Feedback = field(default_factory=Feedback)
+    retriever: Retriever = field(default_factory=Retriever)
+    reranker: Reranker = field(default_factory=Reranker)
     eval: Eval = field(default_factory=Eval)
 
     def __post_init__(self) -> None:
         _at_least("seed", self.seed, 0)
         _at_least("limit", self.limit, 1)
+        if self.neighbours.method != "self" and self.neighbours.m > 1 and self.collaboration != "text":
+            raise UserError(
+                f"neighbours.method is {self.neighbours.method} with m = {self.neighbours.m}: other users' "
+                "documents would enter prompts; say so with collaboration text, or set neighbours.m to 1"
+            )
 
 
 # -- Reading, overriding and writing -------------------------------------------------------------

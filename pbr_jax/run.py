@@ -6,6 +6,7 @@ everything made and does nothing; a run killed anywhere continues where it was.
 
 import dataclasses
 import json
+import math
 import platform
 import subprocess
 import time
@@ -18,9 +19,10 @@ from typing import Any
 
 from pbr_jax.artefacts import Log, write_text
 from pbr_jax.config import Config, digest, from_dict, to_dict
+from pbr_jax.data_stages import line
 from pbr_jax.eval.evaluate import evaluate
 from pbr_jax.pipeline.pipeline import answer, rank
-from pbr_jax.stages import Stages, line
+from pbr_jax.stages import Stages
 from pbr_jax.text import prompts
 from pbr_jax.types import Candidate, Example, UserError
 
@@ -136,6 +138,8 @@ def _evaluate(stages: Stages, identity: Mapping[str, str]) -> tuple[dict[str, An
             "documents": summary.documents,
             "empty_profiles": summary.empty_profiles,
             "targets_in_history": summary.targets_in_history,
+            "targets_in_other_histories": summary.targets_elsewhere,
+            "training_examples": summary.training,
         },
         "fingerprint": {**identity, "commit": commit(), "versions": _versions()},
     }
@@ -178,7 +182,8 @@ def ask(folder: str | Path, user: str, query: str) -> Answer:
     config = dataclasses.replace(config, generate=dataclasses.replace(config.generate, method="ipa"))
     stages = Stages(config)
     stages.store.history(user)  # an unknown user is an error before any model is loaded
-    example = Example(id="", user_id=user, query=query, input=query, target=None)
+    # Asked now: after everything that is dated.
+    example = Example(id="", user_id=user, query=query, input=query, target=None, time=math.inf)
     ranking = rank(stages.pipeline, [example], config.collaboration)[0]
     text = answer(stages.pipeline, stages.task, [example], [ranking])[0]
     return Answer(text, ranking)

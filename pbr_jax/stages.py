@@ -1,110 +1,32 @@
 """The stages of a run: a small graph from a config to raw answers.
 
-    data ──► embed ──► rank ──► generate
+    data ──► embed ──► (what is trained: `training_stages`) ──► rank ──► generate
 
 Each stage is an artefact keyed by the hash of what it depends on: its part of the config, the keys of its
 inputs, the version of its code. Asking for the last makes the ones before it, or finds them.
 """
 
-import dataclasses
-import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from tqdm import tqdm
 
-import pbr_jax.llm
-from pbr_jax.artefacts import Artefact, Log, cache_folder, obtain, write_text
-from pbr_jax.config import Benchmark, Config, Encoder, digest, to_dict
-from pbr_jax.data import files, read, synthetic, task
-from pbr_jax.index import store
-from pbr_jax.llm import LLM
+from pbr_jax.artefacts import Artefact, write_text
+from pbr_jax.config import to_dict
+from pbr_jax.data_stages import chunks, line, progress
 from pbr_jax.pipeline import pipeline
-from pbr_jax.pipeline.pipeline import Messages, Pipeline, Ranking, Resources
-from pbr_jax.text import encode
-from pbr_jax.text.encode import TextEncoder
+from pbr_jax.pipeline.pipeline import Messages, Pipeline, Ranking
+from pbr_jax.training_stages import TrainedStages
 from pbr_jax.types import Candidate
 
-# Raise a stage's number whenever its code changes what it writes.
-VERSIONS = {"data": 1, "embed": 1, "rank": 1, "generate": 2}
 RANKING_DEPTH = 10  # retrieval benchmarks report recall and ndcg down to here, whatever retrieve.k is
-_CHUNK = 1024  # examples ranked at a time
 
 
-class Stages:
+class Stages(TrainedStages):
     """The stages of one config, each made or found when first asked for."""
-
-    def __init__(self, config: Config, log: Log | None = None) -> None:
-        self.config = config
-        self.task = task(config.benchmark.name)
-        self.artefacts: dict[str, Artefact] = {}
-        self._log = log
-
-    def _obtain(self, name: str, key: Mapping[str, Any], make: Callable[[Path], None]) -> Artefact:
-        self.artefacts[name] = obtain(name, {"version": VERSIONS[name], **key}, make, self._log)
-        return self.artefacts[name]
-
-    # -- data ------------------------------------------------------------------------------------
-
-    @cached_property
-    def benchmark(self) -> Benchmark:
-        """The benchmark with its root; the synthetic one is generated where no root is given."""
-        benchmark = self.config.benchmark
-        if benchmark.name != "synthetic" or benchmark.root:
-            return benchmark
-        seed = self.config.seed
-        key = {"version": synthetic.VERSION, "seed": seed}
-        made = obtain("synthetic", key, lambda folder: synthetic.generate(folder, seed=seed), self._log)
-        return dataclasses.replace(benchmark, root=str(made.path))
-
-    @cached_property
-    def data_hash(self) -> str:
-        """Hash of the files that the split is read from."""
-        return digest([_file_hash(file) for file in files(self.benchmark)])
-
-    @cached_property
-    def data(self) -> Artefact:
-        """The split's examples and documents in a store."""
-        benchmark, limit = self.benchmark, self.config.limit
-
-        def make(folder: Path) -> None:
-            examples = _progress(read(benchmark, limit), "examples")
-            store.build(folder / "store.sqlite", examples, self.task.document_target)
-
-        key = {"name": benchmark.name, "split": benchmark.split, "limit": limit, "files": self.data_hash}
-        return self._obtain("data", key, make)
-
-    @cached_property
-    def store(self) -> store.Store:
-        return store.Store(self.data.path / "store.sqlite")
-
-    # -- documents -------------------------------------------------------------------------------
-
-    @cached_property
-    def dense(self) -> bool:
-        return self.config.retrieve.method == "dense"
-
-    @cached_property
-    def encoder(self) -> TextEncoder:
-        return _encoder(self.config.encoder)
-
-    @cached_property
-    def embeddings(self) -> Artefact:
-        """One vector for each document, memory-mapped."""
-        summary = self.store.summary
-
-        def make(folder: Path) -> None:
-            _enable_compilation_cache()
-            encode.embed_to_file(
-                self.encoder, self.store.texts(), summary.documents, folder / "documents.npy"
-            )
-
-        return self._obtain("embed", {"encoder": self.encoder.fingerprint, "texts": summary.texts}, make)
 
     @cached_property
     def depth(self) -> int:
@@ -114,13 +36,7 @@ class Stages:
 
     @cached_property
     def pipeline(self) -> Pipeline:
-        _enable_compilation_cache()
-        encoder = embeddings = None
-        if self.dense:
-            encoder = self.encoder
-            embeddings = np.load(self.embeddings.path / "documents.npy", mmap_mode="r")
-        resources = Resources(self.task, self.store, encoder, embeddings, self.llm)
-        return pipeline.build(self.config, resources, self.depth)
+        return pipeline.build(self.config, self._resources(self.config, llm=self.generates), self.depth)
 
     @cached_property
     def rank(self) -> Artefact:
@@ -129,8 +45,8 @@ class Stages:
 
         def make(folder: Path) -> None:
             lines = []
-            examples = _progress(self.store.examples(), "rankings", self.store.summary.examples)
-            for chunk in _chunks(examples, _CHUNK):
+            examples = progress(self.store.examples(), "rankings", self.store.summary.examples)
+            for chunk in chunks(examples):
                 for example, ranking in zip(
                     chunk, pipeline.rank(self.pipeline, chunk, config.collaboration), strict=True
                 ):
@@ -138,15 +54,7 @@ class Stages:
                     lines.append(line({"id": example.id, "rows": rows, "scores": scores}))
             write_text(folder / "rankings.jsonl", "".join(lines))
 
-        slots = ("expand", "neighbours", "retrieve", "select")
-        key = {
-            "data": self.data.key,
-            "embeddings": self.embeddings.key if self.dense else None,
-            "depth": self.depth,
-            "seed": config.seed,
-            "collaboration": config.collaboration,
-            **{slot: to_dict(getattr(config, slot)) for slot in slots},
-        }
+        key = {"depth": self.depth, **self._rank_key(config)}
         return self._obtain("rank", key, make)
 
     def rankings(self) -> Iterator[Ranking]:
@@ -158,15 +66,6 @@ class Stages:
                 yield [Candidate(*triple) for triple in triples]
 
     # -- answers ---------------------------------------------------------------------------------
-
-    @cached_property
-    def generates(self) -> bool:
-        method = self.config.generate.method
-        return method == "ipa" or (method == "auto" and self.task.kind != "retrieval")
-
-    @cached_property
-    def llm(self) -> LLM | None:
-        return pbr_jax.llm.load(self.config.llm) if self.generates else None
 
     @cached_property
     def generate(self) -> Artefact:
@@ -207,7 +106,7 @@ class Stages:
     def _prompts(self) -> list[Messages]:
         """The prompt of every example, in order."""
         prompts = []
-        for chunk in _chunks(zip(self.store.examples(), self.rankings(), strict=True), _CHUNK):
+        for chunk in chunks(zip(self.store.examples(), self.rankings(), strict=True)):
             examples, rankings = zip(*chunk, strict=True)
             prompts += self.pipeline.prompt(examples, rankings)
         return prompts
@@ -216,35 +115,3 @@ class Stages:
         """Raw text and prompt length of every example, in order."""
         with (self.generate.path / "generations.jsonl").open(encoding="utf-8") as file:
             yield from map(json.loads, file)
-
-
-def line(record: Mapping[str, Any]) -> str:
-    """One line of JSON."""
-    return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    iterator = iter(items)
-    while chunk := list(islice(iterator, size)):
-        yield chunk
-
-
-def _progress(items: Iterable[Any], what: str, total: int | None = None) -> Iterator[Any]:
-    """The items, with a progress bar on a terminal and silence elsewhere."""
-    yield from tqdm(items, desc=what, total=total, disable=None, leave=False)
-
-
-def _file_hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-@lru_cache(maxsize=2)
-def _encoder(config: Encoder) -> TextEncoder:
-    """Sweeps share the loaded weights."""
-    return TextEncoder(config)
-
-
-@lru_cache(maxsize=1)
-def _enable_compilation_cache() -> None:
-    encode.enable_compilation_cache(cache_folder() / "xla")

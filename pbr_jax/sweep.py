@@ -20,8 +20,8 @@ from typing import Any
 
 from pbr_jax.artefacts import write_text
 from pbr_jax.config import Config, ConfigFile, Overrides, digest, override, to_dict
+from pbr_jax.data_stages import line
 from pbr_jax.run import Results, run
-from pbr_jax.stages import line
 from pbr_jax.types import UserError
 
 

@@ -42,7 +42,8 @@ class Example:
     benchmarks: one group per needed fact, each group the ids of documents that alternatively hold
     it. `scored` is False for questions that the benchmark's official scorer leaves out of its
     averages. `time` is the moment of the question, in seconds since 1970-01-01 UTC, None where the
-    data is not dated.
+    data is not dated. `training` marks a question of the training split that stands beside the
+    evaluated one in a store.
     """
 
     id: str
@@ -55,6 +56,7 @@ class Example:
     relevant: tuple[tuple[str, ...], ...] = ()
     category: str = ""
     scored: bool = True
+    training: bool = False
 
 
 @dataclass(frozen=True, slots=True)

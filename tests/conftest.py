@@ -5,6 +5,7 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 # Test workers share the cores, and torch's threads spin while they wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -62,10 +63,10 @@ Tweets = Mapping[str, Sequence[str]]
 
 
 @pytest.fixture
-def write_tweets(tmp_path: Path) -> Callable[[Tweets], Path]:
-    """Writes histories as a LaMP-7 dev split; each user's question rephrases the last tweet, or "hello"."""
+def write_tweets(tmp_path: Path) -> Callable[..., Path]:
+    """Writes histories as a split of LaMP-7; each user's question rephrases the last tweet, or "hello"."""
 
-    def write(histories: Tweets) -> Path:
+    def write(histories: Tweets, split: str = "dev") -> Path:
         folder = tmp_path / "tweets"
         folder.mkdir(exist_ok=True)
         start = "Paraphrase the following tweet without any explanation before or after it: "
@@ -78,8 +79,42 @@ def write_tweets(tmp_path: Path) -> Callable[[Tweets], Path]:
             for user, tweets in histories.items()
         ]
         golds = [{"id": user, "output": f"{user} says hi"} for user in histories]
-        (folder / "dev_questions.json").write_text(json.dumps(questions))
-        (folder / "dev_outputs.json").write_text(json.dumps({"task": "LaMP_7", "golds": golds}))
+        (folder / f"{split}_questions.json").write_text(json.dumps(questions))
+        (folder / f"{split}_outputs.json").write_text(json.dumps({"task": "LaMP_7", "golds": golds}))
         return folder
 
     return write
+
+
+@pytest.fixture(scope="session")
+def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Folders of a random encoder of a few words and a random language model of bytes, as config fields."""
+    import torch
+    import transformers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+
+    torch.manual_seed(0)
+    encoder, llm = tmp_path_factory.mktemp("bert"), tmp_path_factory.mktemp("llama")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "tea", "cats", "football", "violins", "i", "love", "about"]
+    words += ["that", "day", *"0123456789"]
+    sizes: Any = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+    sizes |= dict(vocab_size=len(words), max_position_embeddings=64)
+    bert = transformers.BertModel(transformers.BertConfig(initializer_range=0.5, **sizes))
+    bert.save_pretrained(encoder)
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    tokenizer.save(str(encoder / "tokenizer.json"))
+
+    names = ["<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokenizer = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=[]))
+    tokenizer.add_special_tokens(names[:2])
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(llm / "tokenizer.json"))
+    sizes |= dict(vocab_size=len(names), max_position_embeddings=512, num_key_value_heads=2)
+    sizes |= dict(bos_token_id=0, eos_token_id=1, pad_token_id=0)
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(initializer_range=0.3, **sizes)).save_pretrained(
+        llm
+    )
+    return {"encoder.model": str(encoder), "reranker.model": str(encoder), "llm.model": str(llm)}

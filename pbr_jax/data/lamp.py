@@ -2,8 +2,10 @@
 
 Salemi et al., "LaMP: When Large Language Models Meet Personalization", 2024. In the user split a
 question is a user; the time split has a `user_id`, several questions of which share a growing
-history, and dates. What the retriever sees of a question and of a history record follows the
-official code. The test split is released without outputs: its targets are None.
+history, and dates. Question ids may recur in another split: a user who is a training question carries
+the split's name, so that nobody is taken for somebody else. What the retriever sees of a question
+and of a history record follows the official code. The test split is released without outputs: its
+targets are None.
 """
 
 import re
@@ -84,7 +86,8 @@ def examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
         if targets is not None and name not in targets:
             raise record.fault("id", f"no output for {name!r} in {outputs[0].name}", "one for every question")
         seen.add(name)
-        yield _example(record, form, targets[name] if targets is not None else None, note)
+        user = name if benchmark.split != "train" else f"train/{name}"
+        yield _example(record, form, user, targets[name] if targets is not None else None, note)
     _check_complete(targets or {}, seen, questions, outputs)
 
 
@@ -120,9 +123,10 @@ def _targets(path: Path, form: _Format) -> dict[str, str]:
     return targets
 
 
-def _example(record: Record, form: _Format, target: str | None, note: Note) -> Example:
+def _example(record: Record, form: _Format, user: str, target: str | None, note: Note) -> Example:
+    """An example of the user it names, or else of `user`."""
     name = record.name("id")
-    user = record.name("user_id") if record.has("user_id") else name
+    user = record.name("user_id") if record.has("user_id") else user
     text = record.text("input")
     entries = ((entry, _document(entry, form, user)) for entry in record.records("profile"))
     history = profile(entries, note)

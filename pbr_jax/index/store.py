@@ -4,8 +4,11 @@ A split of LaMP can hold millions of documents, so nothing here keeps texts in m
 in, SQLite holds, and the pipeline asks for the rows that it needs. A document is stored once per user,
 however many of the user's questions list it; its row number is its place in the embedding matrix.
 
-The rule against leakage in time lives here, in `Store.visible`: a question sees its own profile list as
-released; of another user it sees only documents dated before the question.
+A store may hold the training split beside the evaluated one: its questions are what methods learn from,
+and its users are there to be found as neighbours.
+
+The rule against leakage lives here, in `Store.visible`: a question sees its own profile list as released;
+of another user it sees only documents dated before the question, and none that is its own target.
 """
 
 import errno
@@ -24,45 +27,71 @@ from pbr_jax.types import Document, Example, UserError
 _SCHEMA = """
 CREATE TABLE users(code INTEGER PRIMARY KEY, name TEXT UNIQUE);
 CREATE TABLE documents(row INTEGER PRIMARY KEY, user INTEGER, id TEXT, text TEXT, fields TEXT, time REAL,
-                       digest BLOB, UNIQUE(user, digest));
-CREATE TABLE examples(position INTEGER PRIMARY KEY, id TEXT UNIQUE, user INTEGER, query TEXT, input TEXT,
-                      target TEXT, time REAL, relevant TEXT, category TEXT, scored INTEGER, rows BLOB);
+                       answer INTEGER, digest BLOB, UNIQUE(user, digest));
+CREATE INDEX answers ON documents(answer);
+CREATE TABLE examples(position INTEGER PRIMARY KEY, training INTEGER, id TEXT, user INTEGER, query TEXT,
+                      input TEXT, target TEXT, time REAL, relevant TEXT, category TEXT, scored INTEGER,
+                      rows BLOB, answer INTEGER, UNIQUE(training, id));
 CREATE TABLE summary(name TEXT PRIMARY KEY, value TEXT);
 """
 
 
 class Summary(NamedTuple):
-    """Counts of a stored split. `texts` is the hash of all document texts in row order."""
+    """Counts. Users and documents are those of both splits, all else is of the evaluated one.
+
+    `targets_in_history` and `targets_elsewhere` count examples whose target stands in their own history
+    (kept, as released) and in other users' (never a candidate). `texts` is the hash of all document texts
+    in row order.
+    """
 
     examples: int
+    training: int
     users: int
     documents: int
     empty_profiles: int
     targets_in_history: int
+    targets_elsewhere: int
     texts: str
 
 
-def build(path: Path, examples: Iterable[Example], document_target: str | None = None) -> Summary:
+def build(
+    path: Path,
+    examples: Iterable[Example],
+    document_target: str | None = None,
+    training: Iterable[Example] = (),
+) -> Summary:
     """Writes the examples and their documents to a new SQLite file, streaming.
 
-    `document_target` names the field of a document that plays the role of an answer; examples whose own
-    history holds their target there are counted, and kept as released.
+    `document_target` names the field of a document that plays the role of an answer. `training` are
+    the examples of the training split.
     """
     path.unlink(missing_ok=True)
     connection = sqlite3.connect(path)
     try:
         connection.executescript("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;" + _SCHEMA)
-        writer = _Writer(connection)
+        writer = _Writer(connection, document_target)
         empty = leaks = 0
         for example in examples:
             empty += not example.profile
             leaks += _holds_target(example, document_target)
-            writer.add(example)
+            writer.add(example, training=False)
+        evaluated = writer.examples
+        for example in training:
+            writer.add(example, training=True)
         digest = hashlib.sha256()
         for (text,) in connection.execute("SELECT text FROM documents ORDER BY row"):
             digest.update(hashlib.sha256(text.encode()).digest())
-        counts = (writer.examples, len(writer.users), writer.documents, empty, leaks)
-        summary = Summary(*counts, digest.hexdigest()[:16])
+        (elsewhere,) = connection.execute(_ELSEWHERE).fetchone()
+        summary = Summary(
+            examples=evaluated,
+            training=writer.examples - evaluated,
+            users=len(writer.users),
+            documents=writer.documents,
+            empty_profiles=empty,
+            targets_in_history=leaks,
+            targets_elsewhere=elsewhere,
+            texts=digest.hexdigest()[:16],
+        )
         connection.executemany("INSERT INTO summary VALUES (?,?)", summary._asdict().items())
         connection.commit()
     except sqlite3.OperationalError as error:  # SQLite's word for a disk that takes no more
@@ -72,23 +101,30 @@ def build(path: Path, examples: Iterable[Example], document_target: str | None =
     return summary
 
 
+_ELSEWHERE = """
+SELECT COUNT(*) FROM examples e WHERE NOT training AND EXISTS
+    (SELECT 1 FROM documents d WHERE d.answer = e.answer AND d.user != e.user)
+"""
+
+
 class _Writer:
     """Inserts examples, each document once."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, document_target: str | None) -> None:
         self.connection = connection
+        self.document_target = document_target
         self.users: dict[str, int] = {}
         self.documents = 0
         self.examples = 0
 
-    def add(self, example: Example) -> None:
+    def add(self, example: Example, *, training: bool) -> None:
         rows = np.array([self.document(d) for d in example.profile], np.int64)
         values = (
-            self.examples, example.id, self.user(example.user_id), example.query, example.input,
+            self.examples, training, example.id, self.user(example.user_id), example.query, example.input,
             example.target, example.time, json.dumps(example.relevant), example.category, example.scored,
-            rows.tobytes(),
+            rows.tobytes(), _answer(example.target),
         )  # fmt: skip
-        self.connection.execute("INSERT INTO examples VALUES (?,?,?,?,?,?,?,?,?,?,?)", values)
+        self.connection.execute("INSERT INTO examples VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)", values)
         self.examples += 1
 
     def user(self, name: str) -> int:
@@ -101,12 +137,21 @@ class _Writer:
         fields = json.dumps(dict(document.fields), ensure_ascii=False)
         identity = json.dumps([document.id, document.text, fields, document.time])
         user, digest = self.user(document.user_id), hashlib.sha256(identity.encode()).digest()
-        values = (self.documents, user, document.id, document.text, fields, document.time, digest)
-        if self.connection.execute("INSERT OR IGNORE INTO documents VALUES (?,?,?,?,?,?,?)", values).rowcount:
+        answer = _answer(document.fields.get(self.document_target)) if self.document_target else None
+        values = (self.documents, user, document.id, document.text, fields, document.time, answer, digest)
+        inserted = "INSERT OR IGNORE INTO documents VALUES (?,?,?,?,?,?,?,?)"
+        if self.connection.execute(inserted, values).rowcount:
             self.documents += 1
             return self.documents - 1
         found = self.connection.execute("SELECT row FROM documents WHERE user=? AND digest=?", (user, digest))
         return found.fetchone()[0]
+
+
+def _answer(text: str | None) -> int | None:
+    """A number by which equal answers are known; None where there is no answer."""
+    if text is None or not text.strip():
+        return None
+    return int.from_bytes(hashlib.sha256(text.strip().encode()).digest()[:8], "big", signed=True) or 1
 
 
 def _holds_target(example: Example, document_target: str | None) -> bool:
@@ -143,12 +188,23 @@ class Store:
     @cached_property
     def times(self) -> np.ndarray:
         """The time of every document in seconds, float64 [n]; nan where undated."""
-        return self._column("time", np.float64)
+        return self._column("time", np.float64, np.nan)
 
-    def _column(self, name: str, dtype: type) -> np.ndarray:
+    @cached_property
+    def _answers(self) -> np.ndarray:
+        """What every document would give away as an answer, int64 [n]; 0 for nothing."""
+        return self._column("answer", np.int64, 0)
+
+    def _column(self, name: str, dtype: type, missing: int | float = 0) -> np.ndarray:
         cursor = self._connection.execute(f"SELECT {name} FROM documents ORDER BY row")
-        values = (np.nan if value is None else value for (value,) in cursor)
+        values = (missing if value is None else value for (value,) in cursor)
         return np.fromiter(values, dtype, count=self.summary.documents)
+
+    @cached_property
+    def example_times(self) -> np.ndarray:
+        """The times of all dated examples, of both splits, ascending; float64."""
+        cursor = self._connection.execute("SELECT time FROM examples WHERE time IS NOT NULL ORDER BY time")
+        return np.array([time for (time,) in cursor], np.float64)
 
     def texts(self) -> Iterator[str]:
         """All document texts in row order, streamed."""
@@ -163,14 +219,15 @@ class Store:
         id, user, text, fields, time = self._connection.execute(query, (row,)).fetchone()
         return Document(id, self.users[user], text, json.loads(fields), time)
 
-    def examples(self) -> Iterator[Example]:
-        """All examples in file order, streamed, without profiles."""
+    def examples(self, *, training: bool = False) -> Iterator[Example]:
+        """All examples of the evaluated or the training split in file order, streamed, without profiles."""
         columns = "id, user, query, input, target, time, relevant, category, scored"
-        for row in self._connection.execute(f"SELECT {columns} FROM examples ORDER BY position"):
+        query = f"SELECT {columns} FROM examples WHERE training=? ORDER BY position"
+        for row in self._connection.execute(query, (training,)):
             id, user, query, input, target, time, relevant, category, scored = row
             groups = tuple(tuple(group) for group in json.loads(relevant))
             yield Example(
-                id, self.users[user], query, input, target, (), time, groups, category, bool(scored)
+                id, self.users[user], query, input, target, (), time, groups, category, bool(scored), training
             )
 
     def visible(self, example: Example, user_id: str) -> np.ndarray:
@@ -178,14 +235,22 @@ class Store:
 
         The asking user's own documents are the example's profile list; an example that is not stored (a new
         question) sees the user's whole history. Of other users it sees undated documents and those dated
-        before it; an example without a time sees no dated ones. An unknown user is an error, never everybody.
+        before it (an example without a time sees no dated ones), but none that holds its target. An unknown
+        user is an error, never everybody.
         """
         if user_id == example.user_id:
-            found = self._connection.execute("SELECT rows FROM examples WHERE id=?", (example.id,)).fetchone()
+            query, key = "SELECT rows FROM examples WHERE training=? AND id=?", (example.training, example.id)
+            found = self._connection.execute(query, key).fetchone()
             return self.history(user_id) if found is None else np.frombuffer(found[0], np.int64)
+        rows = self.before(user_id, example.time)
+        answer = _answer(example.target)
+        return rows if answer is None else rows[self._answers[rows] != answer]
+
+    def before(self, user_id: str, time: float | None) -> np.ndarray:
+        """Rows of a user's documents that are undated or dated before a time, int64 [r]; None: undated."""
         rows = self.history(user_id)
         times = self.times[rows]
-        return rows[np.isnan(times) | (times < (-np.inf if example.time is None else example.time))]
+        return rows[np.isnan(times) | (times < (-np.inf if time is None else time))]
 
     def history(self, user_id: str) -> np.ndarray:
         """All rows of one user's documents, int64 [r]."""

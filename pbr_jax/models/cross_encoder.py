@@ -28,7 +28,7 @@ class CrossEncoderConfig:
 
     body: bert.BertConfig
     head: bool = False  # the pretrained classification head: dense, tanh, one output
-    user_width: int | None = None  # of a user embedding; None: no personal score
+    user_width: int | None = None  # of a user embedding; 0: a score that knows no users; None: no score
     user_layers: int = 2  # of MLP_2, tanh between them; the released code has one linear map
     score_layers: int = 3  # of MLP_3, tanh between them
 
@@ -50,14 +50,15 @@ class CrossEncoder(NamedTuple):
 def cross_encoder(config: CrossEncoderConfig) -> CrossEncoder:
     """The reranker as pure functions: `init(key) -> params`, and
 
-    - `apply(params, ids, users, *, mask, types=None, key=None) -> scores [b]`: Eq. 10, the personal score.
+    - `apply(params, ids, users, *, mask, types=None, key=None) -> scores [b]`: Eq. 10, the personal score;
+      with `user_width` 0 it is MLP_3(h).
     - `relevance(params, ids, *, mask, types=None) -> scores [b]`: the pretrained head's logit, no user.
     - `encode(params, ids, *, mask, types=None, key=None) -> states [b d]`: Eq. 9, the state of [CLS].
 
     ids: Int [b t], a pair of texts a row with the tokenizer's special tokens, [CLS] first; mask: Bool
     [b t], True on tokens; types: Int [b t], 0 on the query and 1 on the document where the body is a
-    BERT, None for XLM-R; users: Float [b u], the user embedding of each row; key: of dropout in the
-    body, None: no dropout.
+    BERT, None for XLM-R; users: Float [b u], the user embedding of each row, None where none count;
+    key: of dropout in the body, None: no dropout.
 
     Parameters: `body` as of `bert`; `head`, `user` and `score` where the config has them.
 
@@ -66,15 +67,16 @@ def cross_encoder(config: CrossEncoderConfig) -> CrossEncoder:
     body, d = bert.bert(config.body), config.body.hidden_size
     head = layers.mlp(d, (d, 1))
     user = layers.mlp(config.user_width or 0, (d,) * config.user_layers)
-    score = layers.mlp(2 * d, (d,) * (config.score_layers - 1) + (1,))
+    score = layers.mlp(2 * d if config.user_width else d, (d,) * (config.score_layers - 1) + (1,))
 
     def init(key: Array) -> Params:
         keys = jax.random.split(key, 4)
         params: Params = {"body": body.init(keys[0])}
         if config.head:
             params["head"] = head.init(keys[1])
-        if config.user_width is not None:
+        if config.user_width:
             params["user"] = user.init(keys[2])
+        if config.user_width is not None:
             params["score"] = score.init(keys[3])
         return params
 
@@ -92,7 +94,7 @@ def cross_encoder(config: CrossEncoderConfig) -> CrossEncoder:
     def apply(
         params: Params,
         ids: Int[Any, "b t"],
-        users: Float[Any, "b u"],
+        users: Float[Any, "b u"] | None,
         *,
         mask: Bool[Any, "b t"],
         types: Int[Any, "b t"] | None = None,
@@ -102,10 +104,10 @@ def cross_encoder(config: CrossEncoderConfig) -> CrossEncoder:
             raise ValueError(
                 "a personal score needs users: state the width of their embeddings as user_width"
             )
-        pairs = encode(params, ids, mask=mask, types=types, key=key)
-        users = user.apply(params["user"], users)
-        both = jnp.concatenate([pairs, users], -1)
-        return score.apply(params["score"], both)[:, 0]
+        states = encode(params, ids, mask=mask, types=types, key=key)
+        if config.user_width:
+            states = jnp.concatenate([states, user.apply(params["user"], users)], -1)
+        return score.apply(params["score"], states)[:, 0]
 
     def relevance(
         params: Params, ids: Int[Any, "b t"], *, mask: Bool[Any, "b t"], types: Int[Any, "b t"] | None = None

@@ -24,6 +24,8 @@ from pbr_jax.config import Config
 from pbr_jax.data.tasks import Task
 from pbr_jax.index.store import Store
 from pbr_jax.llm.protocol import LLM
+from pbr_jax.pipeline.rerank import Reranker
+from pbr_jax.pipeline.users import Users
 from pbr_jax.text import prompts
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.types import Candidate, Example
@@ -54,6 +56,9 @@ Select = Callable[[Examples, Sequence[Query], Sequence[Ranking]], list[Ranking]]
 Prompt = Callable[[Examples, Sequence[Ranking]], list[Messages]]
 Generate = Callable[..., list[str]]
 
+Personalize = Callable[[Examples, np.ndarray], np.ndarray]
+"""Query vectors [e d] to those whose inner product with a document also counts what the user prefers."""
+
 
 class Pipeline(NamedTuple):
     """A system: one callable a slot. `generate` is None where only documents are wanted."""
@@ -70,7 +75,8 @@ class Pipeline(NamedTuple):
 class Resources:
     """What the slots stand on; those that a system does not use are None.
 
-    `embeddings` are the document vectors, float32 [n, d], row by row as in `store`.
+    `embeddings` are the document vectors, float32 [n, d], row by row as in `store`; `encoder` made them, and
+    encodes queries.
     """
 
     task: Task
@@ -78,6 +84,9 @@ class Resources:
     encoder: TextEncoder | None = None
     embeddings: np.ndarray | None = None
     llm: LLM | None = None
+    users: Users | None = None
+    personalize: Personalize | None = None
+    reranker: Reranker | None = None
 
 
 def build(config: Config, resources: Resources, depth: int) -> Pipeline:

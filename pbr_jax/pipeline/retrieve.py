@@ -91,7 +91,11 @@ def _scored(resources: Resources, depth: int, score: Score) -> Retrieve:
 
 
 def dense(config: Config, resources: Resources, depth: int) -> Retrieve:
-    """Inner product of the encoder's query and document vectors, exact, inside each user's documents."""
+    """Inner product of the encoder's query and document vectors, exact, inside each user's documents.
+
+    A tuned retriever is the same with another encoder and, where it counts preferences (CFRAG Eq. 5), with
+    query vectors that carry the asking user's.
+    """
     if resources.encoder is None or resources.embeddings is None:
         raise ValueError("dense retrieval needs an encoder and document embeddings")
     encoder, store = resources.encoder, resources.store
@@ -104,7 +108,10 @@ def dense(config: Config, resources: Resources, depth: int) -> Retrieve:
             [Scope(str(store.code(u.user_id)), store.visible(example, u.user_id)) for u in users]
             for example, users in zip(examples, neighbours, strict=True)
         ]
-        hits = index.search(_vectors(encoder, queries), scopes, depth)
+        vectors = _vectors(encoder, queries)
+        if resources.personalize is not None:
+            vectors = resources.personalize(examples, vectors)
+        hits = index.search(vectors, scopes, depth)
         rankings = []
         for users, rows, scores in zip(neighbours, hits.rows, hits.scores, strict=True):
             ranking: Ranking = []
@@ -128,4 +135,11 @@ def _candidates(resources: Resources, rows: np.ndarray, scores: np.ndarray) -> R
     return [Candidate(d, float(s), int(row)) for d, s, row in zip(documents, scores, rows, strict=True)]
 
 
-METHODS = {"none": none, "random": random, "recency": recency, "bm25": bm25, "dense": dense}
+METHODS = {
+    "none": none,
+    "random": random,
+    "recency": recency,
+    "bm25": bm25,
+    "dense": dense,
+    "tuned": dense,
+}

@@ -55,13 +55,21 @@ class TextEncoder:
       config: which model, and how texts are cut, pooled and batched. "auto" means what the model's
         folder says (sentence-transformers files), else mean pooling without normalisation.
       devices: the `jax.Device`s that the rows of a batch are spread over; None: all local ones.
+      tuned: parameters in place of the folder's, and a name that identifies them. Vectors are then of unit
+        length, whatever the settings say: that is how they were tuned.
 
     Raises:
       UserError: no such model, a file of it is malformed, or a setting does not fit it.
     """
 
-    def __init__(self, config: schema.Encoder, *, devices: Sequence[Any] | None = None):
-        self.config = config
+    def __init__(
+        self,
+        config: schema.Encoder,
+        *,
+        devices: Sequence[Any] | None = None,
+        tuned: tuple[Params, str] | None = None,
+    ):
+        self.config, self._tuned = config, tuned
         self.folder = pretrained.locate(config.model)
         if self.folder.is_file():
             raise UserError(
@@ -69,6 +77,8 @@ class TextEncoder:
             )
         self.bert_config = bert.BertConfig.from_json(self.folder)
         self.settings = _resolve(config, self.folder, self.bert_config.max_position_embeddings)
+        if tuned is not None:
+            self.settings = self.settings._replace(normalize=True)
         self.tokenizer = load_tokenizer(self.folder, max_length=self.settings.max_length)
         devices = self._devices = list(devices or jax.local_devices())
         self.batch_tokens = config.batch_tokens or BATCH_TOKENS.get(devices[0].platform, 16384)
@@ -89,6 +99,7 @@ class TextEncoder:
             *self.settings,
             self.config.query_prefix,
             self.config.document_prefix,
+            *([] if self._tuned is None else [self._tuned[1]]),
         ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
@@ -152,7 +163,7 @@ class TextEncoder:
 
     @cached_property
     def _params(self) -> Params:
-        _, params, _ = bert.load(self.folder)
+        params = bert.load(self.folder)[1] if self._tuned is None else self._tuned[0]
         return jax.device_put(params, self._replicated)
 
 

@@ -24,6 +24,15 @@ class Tokenizer:
         """Token ids of each text, special tokens included, at most `max_length` of them."""
         return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts))]
 
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[list[int], list[int]]]:
+        """Token ids of each pair of texts, and each token's type: 0 in the first text and 1 in the second.
+
+        Special tokens included, at most `max_length`; the longer of the two texts is cut first. Types are
+        as the tokenizer gives them: XLM-R's are all 0.
+        """
+        found = self.backend.encode_batch_fast(list(pairs))
+        return [(encoding.ids, encoding.type_ids) for encoding in found]
+
     def count(self, text: str) -> int:
         """Number of tokens of a text, uncut and without special tokens."""
         return len(self._uncut(text).ids)

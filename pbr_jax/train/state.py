@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import NamedSharding
 
@@ -26,7 +27,10 @@ def create(
     params: Callable[[], Params], optimizer: optax.GradientTransformation, sharding: NamedSharding
 ) -> TrainState:
     """The state before the first step, laid out on the devices of `sharding`."""
-    return jax.jit(_start(params, optimizer), out_shardings=sharding)()
+    # From the host, and as an argument: read weights are not compiled into a program, and every process
+    # of several gives its own copy. The result is a copy too, which steps may overwrite.
+    weights = jax.tree.map(np.asarray, params())
+    return jax.jit(_begin(optimizer), out_shardings=sharding)(weights)
 
 
 def abstract(
@@ -35,13 +39,12 @@ def abstract(
     """Shapes and layout of `create`'s state: what a checkpoint is restored into, on any devices."""
     return jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-        jax.eval_shape(_start(params, optimizer)),
+        jax.eval_shape(_begin(optimizer), jax.eval_shape(params)),
     )
 
 
-def _start(params: Callable[[], Params], optimizer: optax.GradientTransformation) -> Callable[[], TrainState]:
-    def start() -> TrainState:
-        weights = params()
+def _begin(optimizer: optax.GradientTransformation) -> Callable[[Params], TrainState]:
+    def begin(weights: Params) -> TrainState:
         return TrainState(jnp.int32(0), weights, optimizer.init(weights))
 
-    return start
+    return begin

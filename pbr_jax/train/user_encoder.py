@@ -23,8 +23,6 @@ from pbr_jax.train.loop import Fitted, Task, fit
 from pbr_jax.train.sharding import Batch
 from pbr_jax.types import Params
 
-_TOGETHER = 256  # users encoded at once
-
 
 class Objective(NamedTuple):
     """What is learned from views.
@@ -36,6 +34,7 @@ class Objective(NamedTuple):
     rates: views.Rates = views.Rates()
     loss: Literal["cross_view", "nt_xent"] = "cross_view"
     temperature: float = 0.1
+    train_embeddings: bool = False  # document embeddings are parameters (`documents`) too, as in the release
 
 
 def train(
@@ -53,7 +52,7 @@ def train(
     Args:
       histories: of each user, rows of `embeddings`, oldest first. Users without documents are left out:
         there is nothing to see twice.
-      embeddings: of documents, Float32 [n d]; they stay as they are.
+      embeddings: of documents, Float32 [n d]; they stay as they are, unless the objective trains them.
       folder: of checkpoints.
     """
     views.check(objective.rates)
@@ -62,7 +61,8 @@ def train(
     held = order[: int(config.selection * len(users))] if len(users) > 1 else order[:0]
     learned = [users[i] for i in np.sort(order[len(held) :])]
     width = min(model.max_documents, max(map(len, users), default=1))
-    batch = functools.partial(_batch, embeddings=embeddings, rates=objective.rates, width=width)
+    table = None if objective.train_embeddings else embeddings
+    batch = functools.partial(_batch, embeddings=table, rates=objective.rates, width=width)
 
     def some(rows: Rows) -> Batch:
         indices = rows.indices.tolist()
@@ -77,7 +77,9 @@ def train(
     loss = jax.jit(_loss(model, objective, dropout=False))
 
     def params() -> Params:
-        return user_transformer(model).init(jax.random.key(seed))
+        fresh = user_transformer(model).init(jax.random.key(seed))
+        own = {"documents": jnp.asarray(embeddings, jnp.float32)} if objective.train_embeddings else {}
+        return fresh | own
 
     trained = _loss(model, objective, dropout=True)
     task = Task(params, trained, len(learned), some, evaluate if len(held) > 1 else None)
@@ -89,11 +91,14 @@ def _batch(
     where: np.ndarray,
     draws: Sequence[list[int]],
     *,
-    embeddings: np.ndarray,
+    embeddings: np.ndarray | None,
     rates: views.Rates,
     width: int,
 ) -> Batch:
-    """Two views of each history; `draws` says what each history's randomness starts from."""
+    """Two views of each history, as embeddings or, without those, as rows.
+
+    `draws` says what each history's randomness starts from.
+    """
     found: Batch = {"where": where}
     generators = [np.random.default_rng(draw) for draw in draws]
     for name in ("first", "second"):
@@ -103,7 +108,7 @@ def _batch(
         ]
         seen = views.padded(histories, drawn, width)
         found |= {
-            name: np.asarray(embeddings[seen.rows], np.float32),
+            name: seen.rows if embeddings is None else np.asarray(embeddings[seen.rows], np.float32),
             f"{name}_mask": seen.mask,
             f"{name}_hidden": seen.hidden,
         }
@@ -115,8 +120,16 @@ def _loss(model: UserTransformerConfig, objective: Objective, *, dropout: bool):
 
     def loss(params: Params, batch: dict[str, Array], key: Array) -> Float[Array, ""]:
         keys = jax.random.split(key) if dropout else (None, None)
+        table = params.get("documents")
+        model_params = {name: part for name, part in params.items() if name != "documents"}
         one, two = (
-            apply(params, batch[name], batch[f"{name}_mask"], replaced=batch[f"{name}_hidden"], key=own)
+            apply(
+                model_params,
+                batch[name] if table is None else table[batch[name]],
+                batch[f"{name}_mask"],
+                replaced=batch[f"{name}_hidden"],
+                key=own,
+            )
             for name, own in zip(("first", "second"), keys)
         )
         where = batch["where"]
@@ -134,23 +147,3 @@ def _loss(model: UserTransformerConfig, objective: Objective, *, dropout: bool):
 
 def _unit(users: Float[Array, "b d"]) -> Float[Array, "b d"]:
     return users * jax.lax.rsqrt(jnp.maximum(jnp.square(users).sum(axis=-1, keepdims=True), 1e-12))
-
-
-def encode(
-    params: Params,
-    histories: Sequence[np.ndarray],
-    embeddings: np.ndarray,
-    model: UserTransformerConfig,
-) -> np.ndarray:
-    """Embeddings of users, float32 [u d], whether or not they were trained on; no documents: zeros."""
-    apply = jax.jit(user_transformer(model).apply)
-    width = min(model.max_documents, max(map(len, histories), default=1) or 1)
-    found = np.zeros((len(histories), model.width), np.float32)
-    for start in range(0, len(histories), _TOGETHER):
-        some = [*histories[start : start + _TOGETHER]]
-        count = len(some)
-        some += [some[0][:0]] * (min(_TOGETHER, len(histories)) - count)  # one shape, one compilation
-        seen = views.padded(some, [None] * len(some), width)
-        users = apply(params, np.asarray(embeddings[seen.rows], np.float32), seen.mask)
-        found[start : start + count] = np.asarray(users)[:count]
-    return found

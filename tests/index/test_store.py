@@ -36,7 +36,7 @@ def test_examples_and_documents_come_back_as_they_went_in(tmp_path: Path):
     assert (back.relevant, back.category, back.scored, back.time) == (a.relevant, "c", False, 7.5)
     assert (back.target, back.query, back.input, back.user_id) == (None, "q", "in", "u")
     assert list(store.texts()) == [d.text for d in a.profile]
-    assert store.summary[:5] == (2, 2, 2, 1, 0)
+    assert store.summary[:7] == (2, 0, 2, 2, 1, 0, 0)
 
 
 def test_a_users_document_is_stored_once_and_changed_ones_twice(tmp_path: Path):
@@ -118,3 +118,40 @@ def test_rows_agree_with_a_dictionary(
         rows = [keys[d.user_id, d.id, d.text] for d in e.profile]
         assert store.visible(back, back.user_id).tolist() == rows
         assert store.documents(np.array(rows, np.int64)) == list(e.profile)
+
+
+def with_training(folder: Path, examples: list[Example], training: list[Example]) -> Store:
+    build(folder / "store.sqlite", examples, "title", training)
+    return Store(folder / "store.sqlite")
+
+
+def test_the_training_split_stands_beside_the_evaluated_one(tmp_path: Path):
+    """Both have a question "1"; each sees its own list."""
+    asked = example("1", "u", (document("u", "x"),))
+    learned = [example("1", "u", (document("u", "y"),)), example("2", "v", (document("v", "z"),))]
+    store = with_training(tmp_path, [asked], learned)
+    (evaluated,), training = list(store.examples()), list(store.examples(training=True))
+    assert [e.training for e in (evaluated, *training)] == [False, True, True]
+    assert [e.id for e in training] == ["1", "2"]
+    seen = [[d.id for d in store.documents(store.visible(e, "u"))] for e in (evaluated, training[0])]
+    assert seen == [["x"], ["y"]]
+    assert (store.summary.examples, store.summary.training, store.summary.users) == (1, 2, 2)
+
+
+def test_a_document_that_is_the_target_comes_from_nobody_else(tmp_path: Path):
+    asked = example("a", "u", (document("u", "own"),), target=" title 1 ")
+    other = (document("v", "1"), document("v", "2"))
+    store = with_training(tmp_path, [asked, example("b", "v", other, target="title 2")], [])
+    question, neighbour = store.examples()
+    assert [d.id for d in store.documents(store.visible(question, "v"))] == ["2"]
+    assert [d.id for d in store.documents(store.visible(neighbour, "v"))] == ["1", "2"]  # as released
+    assert store.summary.targets_elsewhere == 1
+    assert store.summary.targets_in_history == 1
+
+
+def test_documents_before_a_time(tmp_path: Path):
+    rows = (document("v", "old", 1.0), document("v", "new", 9.0), document("v", "undated"))
+    store = stored(tmp_path, example("a", "v", rows, time=10.0), example("b", "v", time=3.0))
+    ids = [[d.id for d in store.documents(store.before("v", time))] for time in (5.0, 9.5, None)]
+    assert ids == [["old", "undated"], ["old", "new", "undated"], ["undated"]]
+    assert store.example_times.tolist() == [3.0, 10.0]

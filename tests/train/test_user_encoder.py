@@ -6,6 +6,7 @@ import pytest
 from pbr_jax.config import Optimizer, Training
 from pbr_jax.data.views import Rates
 from pbr_jax.models.user_transformer import UserTransformerConfig
+from pbr_jax.pipeline import users
 from pbr_jax.train import user_encoder
 from pbr_jax.train.user_encoder import Objective
 from pbr_jax.types import UserError
@@ -31,6 +32,10 @@ def train(histories, embeddings, folder, *, objective=PAPER, seed=0, epochs=8):
     return user_encoder.train(histories, embeddings, MODEL, objective, config, folder, seed=seed)
 
 
+def encoded(fitted, histories, embeddings):
+    return users.transformer(fitted.params, MODEL)(histories, embeddings)
+
+
 @pytest.mark.parametrize("loss", ["cross_view", "nt_xent"])
 def test_views_of_one_user_come_to_be_alike(tmp_path, loss):
     histories, embeddings = world()
@@ -39,8 +44,8 @@ def test_views_of_one_user_come_to_be_alike(tmp_path, loss):
     assert fitted.step > 0
     assert max(values) > 0.75 * values[0]  # minus the loss of users held out
     # Both halves of a history are nearer to each other than to the halves of others.
-    early = user_encoder.encode(fitted.params, [h[: len(h) // 2] for h in histories[3:]], embeddings, MODEL)
-    late = user_encoder.encode(fitted.params, [h[len(h) // 2 :] for h in histories[3:]], embeddings, MODEL)
+    early = encoded(fitted, [h[: len(h) // 2] for h in histories[3:]], embeddings)
+    late = encoded(fitted, [h[len(h) // 2 :] for h in histories[3:]], embeddings)
     early, late = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (early, late))
     cosines = early @ late.T
     assert np.diag(cosines).mean() > cosines.mean() + 0.3
@@ -59,17 +64,17 @@ def test_a_repeated_training_gives_the_same_bits_and_another_seed_does_not(tmp_p
 def test_users_of_every_length_get_an_embedding(tmp_path):
     histories, embeddings = world()
     fitted = train(histories, embeddings, tmp_path, epochs=1)
-    found = user_encoder.encode(fitted.params, histories, embeddings, MODEL)
+    found = encoded(fitted, histories, embeddings)
     assert found.shape == (24, WIDTH)
     assert not found[0].any()  # nothing written
     assert np.isfinite(found).all()
     assert (np.linalg.norm(found[1:], axis=1) > 0).all()
     # A function of the user's own latest documents: not of company, not of what is older.
-    alone = user_encoder.encode(fitted.params, histories[5:6], embeddings, MODEL)
-    latest = user_encoder.encode(fitted.params, [histories[5][-6:]], embeddings, MODEL)
+    alone = encoded(fitted, histories[5:6], embeddings)
+    latest = encoded(fitted, [histories[5][-6:]], embeddings)
     np.testing.assert_allclose(alone[0], found[5], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(latest[0], found[5], rtol=1e-5, atol=1e-6)
-    assert user_encoder.encode(fitted.params, [], embeddings, MODEL).shape == (0, WIDTH)
+    assert encoded(fitted, [], embeddings).shape == (0, WIDTH)
 
 
 def test_one_user_and_none(tmp_path):

@@ -1,0 +1,260 @@
+"""One training step of CFRAG's three trained parts: ours against the same model in torch, in turn.
+
+    python benchmarks/train_steps.py --parts users retriever reranker --repeats 5
+
+Shapes are those of configs/cfrag.py on short documents: 64 users of up to 100 documents; 8 questions of 20
+candidates of 48 tokens; 4 questions of 20 pairs of 96 tokens. The towers are MiniLM's. Both sides compute
+forward, backward, clipping and Adam in float32, with dropout, on the same inputs; batches are made
+beforehand. On an accelerator ours runs there and torch on the CPU: then only our seconds mean something.
+"""
+
+import argparse
+import itertools
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+Step = Callable[[], float]
+"""One step, ended when its loss is known."""
+
+
+def our_step(loss: Any, params: Any, batch: Any) -> Step:
+    import jax
+
+    from pbr_jax.config import Optimizer
+    from pbr_jax.train import sharding, state, steps
+    from pbr_jax.train.optimizers import optimizer
+
+    mesh = sharding.data_mesh(1)
+    rule = optimizer(Optimizer(name="adam", learning_rate=1e-5), 100)
+    step = steps.compiled(steps.train_step(loss, rule), mesh)
+    now = [state.create(lambda: params, rule, sharding.replicated(mesh))]
+    arrays, key = sharding.put(batch, mesh), jax.random.key(0)
+
+    def run() -> float:
+        now[0], metrics = step(now[0], arrays, key)
+        return float(metrics["loss"])
+
+    return run
+
+
+def peer_step(model: Any, loss: Callable[[], Any]) -> Step:
+    import torch
+
+    rule = torch.optim.Adam(model.parameters(), lr=1e-5)
+
+    def run() -> float:
+        rule.zero_grad()
+        value = loss()
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        rule.step()
+        return float(value)
+
+    return run
+
+
+def peer_bert() -> Any:
+    """MiniLM in torch, in training mode, as transformers builds it by default."""
+    from transformers import AutoModel
+
+    from pbr_jax.models.pretrained import locate
+
+    return AutoModel.from_pretrained(str(locate("all-MiniLM-L6-v2")), add_pooling_layer=False).train()
+
+
+def users(b: int = 64, n: int = 100, d: int = 384) -> tuple[Step, Step]:
+    import jax
+    import torch
+    from torch import nn
+
+    from pbr_jax.models.user_transformer import UserTransformerConfig, user_transformer
+    from pbr_jax.train import user_encoder
+
+    random = np.random.default_rng(0)
+    lengths = random.integers(n // 4, n + 1, b)
+    views = random.normal(size=(2, b, n, d)).astype(np.float32) / d**0.5
+    mask = np.arange(n) < lengths[:, None]
+    config = UserTransformerConfig(width=d, max_documents=n)
+    batch: dict[str, Any] = {"where": np.ones(b, bool)}
+    for name, view in zip(("first", "second"), views):
+        batch |= {name: view, f"{name}_mask": mask, f"{name}_hidden": np.zeros_like(mask)}
+    objective = user_encoder.Objective(loss="nt_xent")
+    ours = our_step(
+        user_encoder._loss(config, objective, dropout=True),
+        user_transformer(config).init(jax.random.key(0)),
+        batch,
+    )
+
+    class Peer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.position = nn.Parameter(torch.randn(n, d) * 0.02)
+            self.layer = nn.TransformerEncoderLayer(d, 2, d, dropout=0.1, batch_first=True)
+
+        def forward(self, x: Any, where: Any) -> Any:
+            states = self.layer(x + self.position, src_key_padding_mask=~where)
+            return (states * where[..., None]).sum(1) / where.sum(1, keepdim=True)
+
+    peer, where = Peer().train(), torch.from_numpy(mask)
+    inputs = [torch.from_numpy(view) for view in views]
+
+    def loss() -> Any:
+        both = nn.functional.normalize(torch.cat([peer(x, where) for x in inputs]), dim=-1)
+        logits = both @ both.T / 0.1
+        logits.fill_diagonal_(-1e9)
+        return nn.functional.cross_entropy(logits, (torch.arange(2 * b) + b) % (2 * b))
+
+    return ours, peer_step(peer, loss)
+
+
+def retriever(b: int = 8, c: int = 20, t: int = 48) -> tuple[Step, Step]:
+    import jax
+    import torch
+    from torch import nn
+
+    from pbr_jax.config import Lesson, Retriever
+    from pbr_jax.models import bert, dual_encoder
+    from pbr_jax.text.encode import TextEncoder
+    from pbr_jax.train import lessons, retriever
+
+    encoder = _encoder(TextEncoder)
+    random = np.random.default_rng(0)
+    options = Retriever()
+    config = retriever.model_config(encoder, options, encoder.dim)
+    batch = {
+        "query_ids": random.integers(1000, 20000, (b, t)).astype(np.int32),
+        "query_mask": np.ones((b, t), bool),
+        "document_ids": random.integers(1000, 20000, (b, c, t)).astype(np.int32),
+        "document_mask": np.ones((b, c, t), bool),
+        "users": random.normal(size=(b, encoder.dim)).astype(np.float32),
+        **_values(random, b, c),
+    }
+    scorer = lessons.Scorer(dict, lambda questions: {}, retriever._scores(config, options.alpha))
+    tower = bert.load(encoder.folder)[1]
+    params = dual_encoder.from_bert(config, tower, jax.random.key(0))
+    ours = our_step(lessons._loss(scorer, Lesson()), params, batch)
+
+    peer = nn.ModuleDict({"bert": peer_bert(), "user": _mlp([encoder.dim] * 3)}).train()
+    given = {name: torch.from_numpy(values) for name, values in batch.items()}
+    unit = partial(nn.functional.normalize, dim=-1)
+
+    def encode(ids: Any, mask: Any) -> Any:
+        states = peer["bert"](input_ids=ids.long(), attention_mask=mask.long()).last_hidden_state
+        return unit((states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True))
+
+    def loss() -> Any:
+        queries = encode(given["query_ids"], given["query_mask"])
+        flat = [given[f"document_{name}"].reshape(b * c, t) for name in ("ids", "mask")]
+        documents = encode(*flat).reshape(b, c, -1)
+        asked = 0.9 * queries + 0.1 * unit(peer["user"](given["users"]))
+        return _reverse_kl(torch.einsum("bd,bcd->bc", asked, documents), given["values"])
+
+    return ours, peer_step(peer, loss)
+
+
+def reranker(b: int = 4, c: int = 20, t: int = 96) -> tuple[Step, Step]:
+    import torch
+    from torch import nn
+
+    from pbr_jax.config import Lesson, Reranker
+    from pbr_jax.train import lessons, reranker
+
+    options, width = Reranker(), 384
+    model, params, _ = reranker.load(options, width, 0)
+    random = np.random.default_rng(0)
+    types = np.zeros((b, c, t), np.int32)
+    types[..., t // 2 :] = 1
+    batch = {
+        "ids": random.integers(1000, 20000, (b, c, t)).astype(np.int32),
+        "mask": np.ones((b, c, t), bool),
+        "types": types,
+        "users": random.normal(size=(b, width)).astype(np.float32),
+        **_values(random, b, c),
+    }
+    scorer = lessons.Scorer(dict, lambda questions: {}, reranker._scores(model))
+    ours = our_step(lessons._loss(scorer, Lesson()), params, batch)
+
+    parts = {"bert": peer_bert(), "user": _mlp([width] * 3), "score": _mlp([2 * width, width, width, 1])}
+    peer = nn.ModuleDict(parts).train()
+    given = {name: torch.from_numpy(values) for name, values in batch.items()}
+
+    def loss() -> Any:
+        ids, mask, types = (given[name].reshape(b * c, t).long() for name in ("ids", "mask", "types"))
+        states = peer["bert"](input_ids=ids, attention_mask=mask, token_type_ids=types).last_hidden_state
+        people = peer["user"](given["users"]).repeat_interleave(c, dim=0)
+        scores = peer["score"](torch.cat([states[:, 0], people], -1)).reshape(b, c)
+        return _reverse_kl(scores, given["values"])
+
+    return ours, peer_step(peer, loss)
+
+
+def _encoder(cls: Any) -> Any:
+    from pbr_jax.config import Encoder
+
+    return cls(Encoder())
+
+
+def _values(random: np.random.Generator, b: int, c: int) -> dict[str, np.ndarray]:
+    values = random.uniform(size=(b, c)).astype(np.float32)
+    return {"values": values, "present": np.ones((b, c), bool), "where": np.ones(b, bool)}
+
+
+def _mlp(widths: list[int]) -> Any:
+    from torch import nn
+
+    parts: list[Any] = []
+    for i, pair in enumerate(itertools.pairwise(widths)):
+        parts += [nn.Linear(*pair)] + ([nn.Tanh()] if i + 2 < len(widths) else [])
+    return nn.Sequential(*parts)
+
+
+def _reverse_kl(scores: Any, values: Any) -> Any:
+    q = scores.log_softmax(-1)
+    return (q.exp() * (q - values.log_softmax(-1))).sum(-1).mean()
+
+
+def compare(name: str, ours: Step, theirs: Step, repeats: int, steps: int) -> None:
+    """Runs in turn after one that warms up, and the ratios of neighbouring runs."""
+    seconds: dict[str, list[float]] = {"ours": [], "torch": []}
+    for step in (ours, theirs):
+        step()
+    for _ in range(repeats):
+        for who, step in (("ours", ours), ("torch", theirs)):
+            start = time.perf_counter()
+            for _ in range(steps):
+                step()
+            seconds[who].append((time.perf_counter() - start) / steps)
+    ratios = [theirs / ours for ours, theirs in zip(seconds["ours"], seconds["torch"])]
+    both = ", ".join(f"{who} {1000 * statistics.median(s):.0f} ms" for who, s in seconds.items())
+    print(
+        f"{name}: {both}; ours {statistics.median(ratios):.3f} times as fast "
+        f"({min(ratios):.3f} to {max(ratios):.3f} of {repeats})",
+        flush=True,
+    )
+
+
+def main() -> None:
+    makers = {"users": users, "retriever": retriever, "reranker": reranker}
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--parts", nargs="+", choices=list(makers), default=list(makers))
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=3, help="steps of one timing")
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    import torch
+
+    torch.set_num_threads(arguments.threads)
+    for name in arguments.parts:
+        ours, theirs = makers[name]()
+        compare(name, ours, theirs, arguments.repeats, arguments.steps)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""CFRAG without each of its modules: the rows of the paper's Table 3.
+
+(0) all; (1) own history only; (2) users as means of their documents; (3) untuned retriever; (4) retriever
+without users; (5) untuned reranker; (6) reranker without users. Row 5 needs a reranker that was pretrained
+to judge; with a plain encoder as `reranker.model`, the default, it is the retriever's own order.
+
+pbr-jax sweep configs/ablations/cfrag_modules.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
+"""
+
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+
+from pbr_jax.config import Config, Overrides
+
+
+def get_config() -> Config:
+    return runpy.run_path(str(Path(__file__).parents[1] / "cfrag.py"))["get_config"]()
+
+
+def sweep() -> Iterator[Overrides]:
+    yield {"system": "cfrag"}
+    yield {"system": "cfrag, own history", "neighbours.m": 1, "collaboration": "none"}
+    yield {"system": "cfrag, mean users", "neighbours.method": "mean"}
+    yield {"system": "cfrag, untuned retriever", "retrieve.method": "dense"}
+    yield {"system": "cfrag, retriever without users", "retriever.alpha": 0.0}
+    yield {"system": "cfrag, untuned reranker", "select.method": "top_k"}
+    yield {"system": "cfrag, reranker without users", "reranker.users": False}

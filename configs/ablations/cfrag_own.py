@@ -1,0 +1,19 @@
+"""CFRAG with 0 to 5 of its five documents from the own history (Figure 7).
+
+pbr-jax sweep configs/ablations/cfrag_own.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
+"""
+
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+
+from pbr_jax.config import Config, Overrides
+from pbr_jax.sweep import grid
+
+
+def get_config() -> Config:
+    return runpy.run_path(str(Path(__file__).parents[1] / "cfrag.py"))["get_config"]()
+
+
+def sweep() -> Iterator[Overrides]:
+    return grid({"select.own": range(6)})

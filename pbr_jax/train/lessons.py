@@ -1,0 +1,155 @@
+"""Teaching a scorer of candidates by feedback: the part that retriever and reranker share.
+
+A question's candidates have values (`feedback.llm_feedback`); the scorer's distribution over them is drawn to
+the distribution of the values.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from pbr_jax.config import Lesson, Training
+from pbr_jax.feedback.llm_feedback import Feedback
+from pbr_jax.losses.distillation import kl_distillation
+from pbr_jax.losses.policy_gradient import reinforce
+from pbr_jax.losses.reduction import masked_log_softmax, masked_mean
+from pbr_jax.train.batches import Rows
+from pbr_jax.train.loop import Fitted, Task, fit
+from pbr_jax.train.sharding import Batch
+from pbr_jax.types import Params, UserError
+
+_BATCH = 16  # questions evaluated at once
+
+
+class Scorer(NamedTuple):
+    """What is taught.
+
+    `arrays(questions)` makes the inputs [b ...] of some questions, of the same shapes for any; a question has
+    `candidates` places. `scores(params, batch, key)` are [b c]; key: of dropout, None: no dropout.
+    """
+
+    params: Callable[[], Params]
+    arrays: Callable[[np.ndarray], Batch]
+    scores: Callable[[Params, dict[str, Array], Array | None], Float[Array, "b c"]]
+
+
+def teach(
+    scorer: Scorer, feedback: Sequence[Feedback], lesson: Lesson, config: Training, folder: Path, *, seed: int
+) -> Fitted:
+    """Trains the scorer on questions, some of them held out to choose the best step.
+
+    Questions with fewer than two candidates have nothing to teach, and are left out.
+
+    Raises:
+      UserError: no question has two candidates.
+    """
+    useful = np.array([i for i, found in enumerate(feedback) if len(found.rows) > 1], np.int64)
+    if not len(useful):
+        raise UserError(
+            "no training question has two candidate documents to compare; raise retrieve.k or neighbours.m, "
+            "or take data with histories"
+        )
+    order = np.random.default_rng([seed, 2]).permutation(useful)
+    held = np.sort(order[: int(config.selection * len(useful))])
+    learned = np.sort(order[len(held) :])
+    width = max(len(found.rows) for found in feedback)
+
+    def batch(questions: np.ndarray, where: np.ndarray) -> Batch:
+        values, present = padded_values([feedback[i] for i in questions], width)
+        return scorer.arrays(questions) | {"values": values, "present": present, "where": where}
+
+    def some(rows: Rows) -> Batch:
+        return batch(learned[rows.indices], rows.where)
+
+    loss = _loss(scorer, lesson)
+    judge = jax.jit(_value(scorer, lesson))
+
+    def evaluate(params: Params) -> float:
+        total = 0.0
+        for start in range(0, len(held), _BATCH):
+            questions = held[start : start + _BATCH]
+            where = np.arange(min(_BATCH, len(held))) < len(questions)
+            questions = np.resize(questions, len(where))
+            total += float(judge(params, batch(questions, where)))
+        return total / len(held)
+
+    task = Task(scorer.params, loss, len(learned), some, evaluate if len(held) else None)
+    return fit(task, config, folder, seed=seed)
+
+
+def padded_values(feedback: Sequence[Feedback], width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Values float32 [b c] of candidates padded on the right, and which of them there are, bool [b c]."""
+    values, present = np.zeros((len(feedback), width), np.float32), np.zeros((len(feedback), width), bool)
+    for place, found in enumerate(feedback):
+        values[place, : len(found.values)] = found.values
+        present[place, : len(found.values)] = True
+    return values, present
+
+
+def _loss(scorer: Scorer, lesson: Lesson):
+    def loss(params: Params, batch: dict[str, Array], key: Array) -> Float[Array, ""]:
+        dropout, sampling = jax.random.split(key)
+        scores = scorer.scores(params, batch, dropout)
+        return masked_mean(_losses(scores, batch, lesson, sampling), batch["where"])
+
+    return loss
+
+
+def _losses(
+    scores: Float[Array, "b c"], batch: dict[str, Array], lesson: Lesson, key: Array
+) -> Float[Array, "b"]:
+    values, present = batch["values"], batch["present"]
+    if lesson.loss == "reinforce":
+        return sampled_reinforce(scores, values, present, lesson.student_temperature, key)
+    return kl_distillation(
+        scores,
+        values,
+        direction="reverse" if lesson.loss == "reverse_kl" else "forward",
+        student_temperature=lesson.student_temperature,
+        teacher_temperature=lesson.teacher_temperature,
+        where=present,
+    )
+
+
+def sampled_reinforce(
+    scores: Float[Array, "b c"],
+    values: Float[Array, "b c"],
+    present: Bool[Array, "b c"],
+    temperature: float,
+    key: Array,
+) -> Float[Array, "b"]:
+    """REINFORCE with one candidate sampled from the softmax of the scores, against the best-scored one.
+
+    Salemi et al., "Optimization Methods for Personalizing Large Language Models through Retrieval
+    Augmentation" (ROPG-RL), https://arxiv.org/abs/2404.05970, 2024. Padding is never drawn.
+    """
+    log_probs = masked_log_softmax(scores / temperature, present)
+    possible = jnp.where(present, log_probs, -jnp.inf)
+    drawn = jax.random.categorical(key, jax.lax.stop_gradient(possible))
+    best = jnp.argmax(possible, axis=-1)
+    advantage = _taken(values, drawn) - _taken(values, best)
+    return reinforce(_taken(log_probs, drawn), advantage, where=present.any(axis=-1))
+
+
+def _taken(values: Float[Array, "b c"], places: Array) -> Float[Array, "b"]:
+    return jnp.take_along_axis(values, places[:, None], axis=-1)[:, 0]
+
+
+def _value(scorer: Scorer, lesson: Lesson):
+    """How well held-out questions are served, summed: minus the divergence, or the best one's value."""
+
+    def value(params: Params, batch: dict[str, Array]) -> Float[Array, ""]:
+        scores = scorer.scores(params, batch, None)
+        if lesson.loss == "reinforce":
+            best = jnp.argmax(jnp.where(batch["present"], scores, -jnp.inf), axis=-1)
+            found = _taken(batch["values"], best)
+        else:
+            found = -_losses(scores, batch, lesson, jax.random.key(0))
+        return jnp.where(batch["where"], found, 0.0).sum()
+
+    return value

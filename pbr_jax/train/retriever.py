@@ -1,0 +1,118 @@
+"""Tuning the dual encoder on feedback: CFRAG section 4.2, and ROPG where no users count."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from pbr_jax import config as schema
+from pbr_jax.feedback.llm_feedback import Feedback
+from pbr_jax.models import bert, dual_encoder
+from pbr_jax.models.dual_encoder import DualEncoderConfig, Tokens
+from pbr_jax.text.encode import TextEncoder
+from pbr_jax.text.packing import multiple
+from pbr_jax.train.lessons import Scorer, teach
+from pbr_jax.train.loop import Fitted
+from pbr_jax.train.sharding import Batch
+from pbr_jax.types import Params
+
+_WIDTH = 8  # token widths are multiples of it
+
+
+def train(
+    queries: Sequence[str],
+    users: np.ndarray | None,
+    feedback: Sequence[Feedback],
+    texts: Callable[[np.ndarray], list[str]],
+    encoder: TextEncoder,
+    options: schema.Retriever,
+    folder: Path,
+    *,
+    seed: int,
+) -> Fitted:
+    """Tunes the encoder's tower and, where there are users, the map of their vectors.
+
+    Args:
+      queries: of the training questions.
+      users: their asking users' vectors, float32 [n u]; None: relevance alone (alpha 0).
+      feedback: on each question's candidates.
+      texts: of documents by their rows.
+      encoder: what is tuned: its weights, pooling and lengths.
+      folder: of checkpoints.
+
+    Returns:
+      Parameters of `model_config`'s dual encoder.
+    """
+    config = model_config(encoder, options, None if users is None else users.shape[1])
+    rows = np.unique(np.concatenate([found.rows for found in feedback]))
+    place = {row: i for i, row in enumerate(rows.tolist())}
+    documents = token_arrays(encoder, texts(rows), "document")
+    asked = token_arrays(encoder, queries, "query")
+    width = max((len(found.rows) for found in feedback), default=1)
+
+    def arrays(questions: np.ndarray) -> Batch:
+        chosen = np.zeros((len(questions), width), np.int64)
+        for i, question in enumerate(questions.tolist()):
+            found = feedback[question].rows
+            chosen[i, : len(found)] = [place[row] for row in found.tolist()]
+        batch = {
+            "query_ids": asked.ids[questions], "query_mask": asked.mask[questions],
+            "document_ids": documents.ids[chosen], "document_mask": documents.mask[chosen],
+        }  # fmt: skip
+        return batch if users is None else batch | {"users": users[questions].astype(np.float32)}
+
+    def params() -> Params:
+        _, tower, _ = bert.load(encoder.folder)
+        return dual_encoder.from_bert(config, tower, jax.random.key(seed))
+
+    scorer = Scorer(params, arrays, _scores(config, options.alpha))
+    return teach(scorer, feedback, options.lesson, options.training, folder, seed=seed)
+
+
+def model_config(
+    encoder: TextEncoder, options: schema.Retriever, user_width: int | None
+) -> DualEncoderConfig:
+    """The dual encoder that starts from a text encoder: one tower for queries and documents."""
+    return DualEncoderConfig(
+        tower=encoder.bert_config,
+        pooling=encoder.settings.pooling,
+        user_width=user_width,
+        user_layers=options.user_layers,
+    )
+
+
+def token_arrays(encoder: TextEncoder, texts: Sequence[str], role: str) -> Tokens:
+    """Token ids [n t] and mask of texts, with the role's prefix, padded on the right."""
+    prefix = encoder.config.query_prefix if role == "query" else encoder.config.document_prefix
+    tokens = encoder.tokenizer.encode_batch([prefix + text for text in texts])
+    width = multiple(max(map(len, tokens), default=1), _WIDTH)
+    ids, mask = np.zeros((len(tokens), width), np.int32), np.zeros((len(tokens), width), bool)
+    for row, found in enumerate(tokens):
+        ids[row, : len(found)], mask[row, : len(found)] = found, True
+    return Tokens(ids, mask)
+
+
+def _scores(config: DualEncoderConfig, alpha: float):
+    apply = dual_encoder.dual_encoder(config).apply
+
+    def scores(params: Params, batch: dict[str, Array], key: Array | None) -> Float[Array, "b c"]:
+        b, c, t = batch["document_ids"].shape
+        found = apply(
+            params,
+            queries=Tokens(batch["query_ids"], batch["query_mask"]),
+            documents=Tokens(
+                batch["document_ids"].reshape(b * c, t), batch["document_mask"].reshape(b * c, t)
+            ),
+            users=batch.get("users"),
+            key=key,
+        )
+        queries = found.queries
+        if found.users is not None:
+            queries = dual_encoder.personalize(queries, found.users, alpha)
+        documents = found.documents.reshape(b, c, -1)
+        return jnp.einsum("bd,bcd->bc", queries, documents, preferred_element_type=jnp.float32)
+
+    return scores

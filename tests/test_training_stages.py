@@ -1,0 +1,170 @@
+"""Systems that learn, end to end on tiny random models: stages, resuming, privacy, odd users."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pbr_jax import Config, ask, run
+from pbr_jax.config import load, override
+from pbr_jax.stages import Stages
+from pbr_jax.types import UserError
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+TOPICS = ("tea", "cats", "football", "violins")  # words that the tiny encoder knows
+
+
+@pytest.fixture(autouse=True)
+def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+
+
+def histories(prefix: str, users: int) -> dict[str, list[str]]:
+    """Users of four kinds; the first has no history, the second a single document."""
+    lengths = [0, 1, *(3 + i % 4 for i in range(2, users))]
+    return {
+        f"{prefix}{i}": [f"CANARY{prefix}{i}x i love {TOPICS[i % 4]} day {j}" for j in range(length)]
+        for i, length in enumerate(lengths)
+    }
+
+
+@pytest.fixture
+def tweets(write_tweets) -> Path:
+    write_tweets(histories("a", 12), "train")
+    return write_tweets(histories("b", 8))
+
+
+TRAINING = {"epochs": 2, "batch_size": 4, "devices": 1, "selection": 0.2}
+SMALL = {
+    "prompt.max_tokens": 200, "generate.max_new_tokens": 4, "llm.batch_size": 8, "eval.resamples": 50,
+    "neighbours.m": 3, "retrieve.k": 2, "select.k": 2, "encoder.max_length": 32,
+    **{f"{part}.training.{name}": value for part in ("user_encoder", "retriever", "reranker")
+       for name, value in TRAINING.items()},
+}  # fmt: skip
+
+
+def config(name: str, models: dict[str, str], root: Path, **fields: object) -> Config:
+    place = {"benchmark.name": "lamp_7", "benchmark.root": str(root)}
+    return override(load(CONFIGS / f"{name}.py").config, {**place, **SMALL, **models, **fields})
+
+
+def made(out: Path) -> list[str]:
+    events = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    return [event["stage"] for event in events if event["event"] == "made"]
+
+
+def test_one_command_runs_all_of_cfrag_and_again_does_nothing(tiny_models, tweets: Path, tmp_path: Path):
+    results = run(config("cfrag", tiny_models, tweets), tmp_path / "out")
+    assert made(tmp_path / "out") == [
+        "data", "embed", "user_encoder", "feedback", "retriever", "embed", "feedback", "reranker", "rank",
+        "generate",
+    ]  # fmt: skip
+    values = results.values
+    assert (values["system"], values["n"], values["dropped"]) == ("cfrag", 8, 0)
+    assert values["counts"]["training_examples"] == 12
+    assert values["counts"]["users"] == 20
+    assert {"feedback_retriever", "feedback_reranker", "retriever", "reranker"} <= set(values["seconds"])
+    for record in results.predictions():
+        assert 2 <= len(record["documents"]) <= 3 * 2  # also without an own history
+        owners = {document["user_id"] for document in record["documents"]}
+        assert len(owners) <= 3
+        scores = [document["score"] for document in record["documents"]]
+        assert scores == sorted(scores, reverse=True)
+    owners = {d["user_id"] for r in results.predictions() for d in r["documents"]}
+    assert any(owner.startswith("train/a") for owner in owners)
+    times = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()}
+    assert run(config("cfrag", tiny_models, tweets), tmp_path / "out").values == values
+    assert times == {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()}
+    answer = ask(tmp_path / "out", "b3", "i love tea")
+    assert len(answer.documents) >= 2
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"neighbours.m": 1, "collaboration": "none"},
+        {"neighbours.method": "mean", "retrieve.method": "dense", "reranker.users": False},
+        {"neighbours.method": "random", "retriever.alpha": 0.0, "select.method": "bm25", "select.own": 1},
+        {"neighbours.skip": 3, "retrieve.method": "bm25", "select.method": "top_k",
+         "user_encoder.train_embeddings": True, "user_encoder.loss": "nt_xent"},
+    ],
+)  # fmt: skip
+def test_every_module_can_be_left_out_or_changed(tiny_models, tweets: Path, tmp_path: Path, fields):
+    results = run(
+        config("cfrag", tiny_models, tweets, **{"generate.method": "none", **fields}), tmp_path / "out"
+    )
+    assert results.values["dropped"] == 0
+    assert len(results.predictions()) == 8
+    if "select.own" in fields:
+        for record in results.predictions():
+            own = [document["user_id"] == record["user_id"] for document in record["documents"]]
+            assert sum(own[:2]) == min(1, sum(own)) or sum(own) == len(own)
+    if fields.get("neighbours.m") == 1:
+        assert all(d["user_id"] == r["user_id"] for r in results.predictions() for d in r["documents"])
+
+
+@pytest.mark.parametrize("loss", ["forward_kl", "reinforce"])
+def test_ropg_learns_from_the_own_history_and_needs_no_users(
+    tiny_models, tweets: Path, tmp_path: Path, loss: str
+):
+    fields = {"neighbours.m": 1, "retriever.lesson.loss": loss}
+    results = run(config("ropg", tiny_models, tweets, **fields), tmp_path / "out")
+    assert made(tmp_path / "out") == [
+        "data", "embed", "feedback", "retriever", "embed", "rank", "generate",
+    ]  # fmt: skip
+    assert all(d["user_id"] == r["user_id"] for r in results.predictions() for d in r["documents"])
+
+
+def test_without_collaboration_no_text_crosses_though_everything_was_trained(tiny_models, tweets: Path):
+    stages = Stages(config("cfrag", tiny_models, tweets, **{"neighbours.m": 1, "collaboration": "none"}))
+    for user, prompt in zip(histories("b", 8), stages._prompts(), strict=True):
+        text = json.dumps(prompt)
+        assert text.count("CANARY") == text.count(f"CANARY{user}x")
+    with pytest.raises(UserError, match="say so with collaboration text"):
+        config("cfrag", tiny_models, tweets, collaboration="none")
+
+
+def test_numbers_are_not_reported_on_what_was_learned_from(
+    tiny_models, tweets: Path, tmp_path: Path, write_tweets
+):
+    with pytest.raises(UserError, match="evaluate another split"):
+        run(config("cfrag", tiny_models, tweets, **{"benchmark.split": "train"}), tmp_path / "out")
+    with pytest.raises(UserError, match=r"found the splits train, dev, wanted 'other'"):
+        run(config("cfrag", tiny_models, tweets, **{"benchmark.training": "other"}), tmp_path / "out")
+    plain = {"select.method": "top_k", "retrieve.method": "dense", "benchmark.training": "other"}
+    found = run(
+        config("cfrag", tiny_models, tweets, **plain, **{"generate.method": "none"}), tmp_path / "plain"
+    )
+    assert found.values["counts"]["users"] == 8  # neighbours among the evaluated users alone
+
+
+@pytest.mark.slow
+def test_kill_9_anywhere_and_rerun_gives_the_same_predictions(tiny_models, tweets: Path, tmp_path: Path):
+    """Killed while feedback is collected and while the reranker is tuned."""
+    fields = {"benchmark.name": "lamp_7", "benchmark.root": tweets, **SMALL, **tiny_models}
+    fields |= {"reranker.training.epochs": 30, "reranker.training.checkpoint_every": 3}
+    flags = [word for name, value in fields.items() for word in (f"--{name}", str(value))]
+    command = [sys.executable, "-m", "pbr_jax.cli", "run", str(CONFIGS / "cfrag.py"), *flags, "--out"]
+
+    def start(cache: str) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, "PBR_JAX_CACHE": str(tmp_path / cache), "JAX_PLATFORMS": "cpu"}
+        return subprocess.Popen([*command, str(tmp_path / f"{cache}-out")], env=environment)
+
+    for pattern in ("feedback/*.partial", "reranker/*.partial/checkpoints/*"):
+        process = start("killed")
+        deadline = time.monotonic() + 300
+        while process.poll() is None and time.monotonic() < deadline:
+            if list((tmp_path / "killed").glob(pattern)):
+                process.send_signal(signal.SIGKILL)
+                break
+            time.sleep(0.02)
+        assert process.wait() == -signal.SIGKILL
+    assert start("killed").wait() == 0
+    assert start("whole").wait() == 0
+    one, two = ((tmp_path / f"{name}-out" / "predictions.jsonl").read_bytes() for name in ("killed", "whole"))
+    assert one == two

@@ -1,0 +1,105 @@
+"""Teaching by feedback: the losses' meaning, and what a scorer learns."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pbr_jax.config import Lesson, Optimizer, Training
+from pbr_jax.feedback.llm_feedback import Feedback
+from pbr_jax.train import lessons
+from pbr_jax.train.lessons import Scorer, padded_values, sampled_reinforce, teach
+from pbr_jax.types import UserError
+
+WIDTH = 6
+
+
+def world(questions=40, seed=0):
+    """Candidates are points; their value is their height along a hidden direction."""
+    random = np.random.default_rng(seed)
+    counts = [0, 1, *random.integers(2, 5, questions - 2)]
+    points = random.normal(size=(questions, max(counts), WIDTH)).astype(np.float32)
+    hidden = random.normal(size=WIDTH).astype(np.float32)
+    values = 1 / (1 + np.exp(-points @ hidden))
+    feedback = [Feedback(np.arange(n), values[i, :n].astype(np.float32)) for i, n in enumerate(counts)]
+    return points, hidden, feedback
+
+
+def scorer(points):
+    def scores(params, batch, key):
+        return batch["points"] @ params["direction"]
+
+    return Scorer(
+        lambda: {"direction": jnp.zeros(WIDTH)}, lambda questions: {"points": points[questions]}, scores
+    )
+
+
+@pytest.mark.parametrize("loss", ["reverse_kl", "forward_kl", "reinforce"])
+def test_every_lesson_finds_the_direction_that_feedback_prefers(tmp_path, loss):
+    points, hidden, feedback = world()
+    config = Training(
+        epochs=30,
+        batch_size=8,
+        devices=1,
+        patience=99,
+        evaluate_every=30,
+        optimizer=Optimizer(name="adam", learning_rate=0.1),
+    )
+    lesson = Lesson(loss=loss, teacher_temperature=0.1)
+    fitted = teach(scorer(points), feedback, lesson, config, tmp_path, seed=0)
+    found = np.asarray(fitted.params["direction"])
+    cosine = found @ hidden / np.linalg.norm(found) / np.linalg.norm(hidden)
+    assert cosine > 0.9
+    values = [line["selection"] for line in fitted.metrics if "selection" in line]
+    assert max(values) > values[0]
+
+
+def test_padded_candidates_and_questions_teach_nothing():
+    """Loss and gradients are those of the questions alone, one by one."""
+    points, _, feedback = world(12)
+    direction = jnp.asarray(np.random.default_rng(1).normal(size=WIDTH), jnp.float32)
+    values, present = padded_values(feedback, points.shape[1])
+    lesson = Lesson(loss="reverse_kl", student_temperature=0.5, teacher_temperature=0.2)
+    where = np.arange(12) < 9
+    batch = {"points": points, "values": values, "present": present, "where": where}
+    batch = jax.tree.map(jnp.asarray, batch)
+    loss = jax.value_and_grad(lessons._loss(scorer(points), lesson))
+    value, gradients = loss({"direction": direction}, batch, jax.random.key(0))
+    assert np.isfinite(np.asarray(gradients["direction"])).all()
+    total = 0.0
+    for i in range(9):
+        n = len(feedback[i].rows)
+        student = np.float64(points[i, :n] @ np.asarray(direction)) / 0.5
+        teacher = np.float64(feedback[i].values) / 0.2
+        if n:
+            q = np.exp(student - student.max()) / np.exp(student - student.max()).sum()
+            p = np.exp(teacher - teacher.max()) / np.exp(teacher - teacher.max()).sum()
+            total += float((q * np.log(q / p)).sum())
+    np.testing.assert_allclose(value, total / 9, rtol=1e-5)
+    other = batch | {"points": jnp.asarray(np.where(present[..., None], points, 1e3), jnp.float32)}
+    _, same = loss({"direction": direction}, other, jax.random.key(0))
+    np.testing.assert_allclose(same["direction"], gradients["direction"], rtol=1e-5)
+
+
+def test_sampled_reinforce_is_the_policy_gradient_on_average():
+    """Its gradient over many draws is that of minus the expected value, whatever the baseline."""
+    scores = jnp.array([[0.3, -0.2, 0.9, 5.0]])
+    values = jnp.array([[0.1, 0.7, 0.4, 9.0]])
+    present = jnp.array([[True, True, True, False]])
+    keys = jax.random.split(jax.random.key(0), 20_000)
+
+    def drawn(s):
+        return jax.vmap(lambda key: sampled_reinforce(s, values, present, 0.5, key)[0])(keys).mean()
+
+    def exact(s):
+        return -(jax.nn.softmax(s[0, :3] / 0.5) * values[0, :3]).sum()
+
+    found, wanted = jax.grad(drawn)(scores), jax.grad(exact)(scores)
+    np.testing.assert_allclose(found[0, :3], wanted[0, :3], atol=6e-3)
+    assert found[0, 3] == 0.0
+
+
+def test_without_two_candidates_anywhere_there_is_nothing_to_teach(tmp_path):
+    points, _, feedback = world(12)
+    with pytest.raises(UserError, match="no training question has two candidate documents"):
+        teach(scorer(points), feedback[:2], Lesson(), Training(devices=1), tmp_path, seed=0)

@@ -1,0 +1,82 @@
+"""Tuning the dual encoder: what it learns, and that retrieval scores as training did."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pbr_jax.config import Encoder, Lesson, Optimizer, Retriever, Training
+from pbr_jax.feedback.llm_feedback import Feedback
+from pbr_jax.models.dual_encoder import dual_encoder, personalize
+from pbr_jax.text.encode import TextEncoder
+from pbr_jax.train import retriever
+
+TEXTS = [f"{topic} day {i}" for i in range(4) for topic in ("tea", "cats", "football", "violins")]
+QUERIES = [f"i love {topic}" for topic in ("tea", "cats", "football", "violins")] * 3
+ADAM = Optimizer(name="adam", learning_rate=3e-3)
+TRAINING = Training(
+    epochs=30, batch_size=4, devices=1, selection=0.25, patience=99, evaluate_every=15, optimizer=ADAM
+)
+
+
+def texts(rows: np.ndarray) -> list[str]:
+    return [TEXTS[row] for row in rows]
+
+
+def feedback() -> list[Feedback]:
+    """Odd days are what helps, whatever is asked; the last two questions have few candidates or none."""
+    random = np.random.default_rng(0)
+    found = []
+    for _ in QUERIES:
+        rows = np.sort(random.choice(len(TEXTS), 6, replace=False))
+        found.append(Feedback(rows, (rows // 4 % 2).astype(np.float32)))
+    found[-1] = Feedback(found[-1].rows[:1], found[-1].values[:1])
+    found[-2] = Feedback(found[-2].rows[:0], found[-2].values[:0])
+    return found
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3])
+def test_the_tower_learns_what_helps_and_the_pipeline_scores_alike(tiny_models, tmp_path, alpha):
+    encoder = TextEncoder(Encoder(model=tiny_models["encoder.model"]))
+    options = Retriever(
+        alpha=alpha,
+        lesson=Lesson(loss="forward_kl", student_temperature=0.2, teacher_temperature=0.2),
+        training=TRAINING,
+    )
+    users = np.random.default_rng(1).normal(size=(len(QUERIES), 16)).astype(np.float32) if alpha else None
+    taught = feedback()
+    fitted = retriever.train(QUERIES, users, taught, texts, encoder, options, tmp_path, seed=0)
+    values = [line["selection"] for line in fitted.metrics if "selection" in line]
+    assert max(values) > 0.85 * values[0]  # minus the divergence
+
+    # What the pipeline does with the parameters: the tuned tower, then Eq. 5.
+    tuned = TextEncoder(encoder.config, tuned=(fitted.params["tower"], "name"))
+    queries, documents = tuned.encode(QUERIES, role="query"), tuned.encode(TEXTS)
+    config = retriever.model_config(encoder, options, None if users is None else 16)
+    if users is not None:
+        preferred = dual_encoder(config).apply(fitted.params, users=users).users
+        queries = np.asarray(personalize(jnp.asarray(queries), preferred, alpha))
+    asked = retriever.token_arrays(encoder, QUERIES, "query")
+    tokens = retriever.token_arrays(encoder, TEXTS, "document")
+    everything = np.tile(np.arange(len(TEXTS)), (len(QUERIES), 1))
+    batch = {
+        "query_ids": asked.ids, "query_mask": asked.mask,
+        "document_ids": tokens.ids[everything], "document_mask": tokens.mask[everything],
+    }  # fmt: skip
+    batch |= {} if users is None else {"users": users}
+    batch = jax.tree.map(jnp.asarray, batch)
+    scores = retriever._scores(config, alpha)(fitted.params, batch, None)
+    np.testing.assert_allclose(queries @ documents.T, scores, atol=1e-5)
+    odd = np.array([i // 4 % 2 for i in range(len(TEXTS))], bool)
+    before = encoder.encode(QUERIES) @ encoder.encode(TEXTS).T
+    assert np.mean(scores[:, odd]) - np.mean(scores[:, ~odd]) > 0.1
+    assert np.mean(scores[:, odd]) - np.mean(scores[:, ~odd]) > before[:, odd].mean() - before[:, ~odd].mean()
+
+
+def test_a_tuned_encoder_is_another_encoder(tiny_models):
+    encoder = TextEncoder(Encoder(model=tiny_models["encoder.model"]))
+    params = jax.tree.map(lambda x: x * 1.1, encoder._params)
+    names = {TextEncoder(encoder.config, tuned=(params, name)).fingerprint for name in "ab"}
+    assert len(names | {encoder.fingerprint}) == 3
+    vectors = TextEncoder(encoder.config, tuned=(params, "a")).encode(TEXTS)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, rtol=1e-5)
