@@ -250,7 +250,7 @@ class UserEncoder:
     train_embeddings: bool = False  # whether document embeddings move too, as released
     training: Training = field(
         default_factory=lambda: Training(
-            epochs=20, optimizer=Optimizer(name="adam", learning_rate=1e-3, weight_decay=1e-5)
+            epochs=5, optimizer=Optimizer(name="adam", learning_rate=1e-3, weight_decay=1e-5)
         )
     )
 

@@ -58,6 +58,7 @@ def run(config: Config, out: str | Path) -> Results:
     out = Path(out)
     check_writable(out)
     stages = Stages(config, log=_logger(out / "log.jsonl"))
+    stages.check()
     identity = {"config": digest(to_dict(config)), "data": stages.data_hash}
     found = _finished(out, identity)
     if found is not None:

@@ -37,7 +37,7 @@ from pbr_jax.pipeline.users import Users
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.train import reranker as reranker_training
 from pbr_jax.train import retriever as retriever_training
-from pbr_jax.train import user_encoder
+from pbr_jax.train import sharding, user_encoder
 from pbr_jax.train.loop import Fitted
 from pbr_jax.types import Example, Params
 
@@ -46,6 +46,30 @@ _PARAMS = "params.safetensors"
 
 class TrainedStages(DataStages):
     """Everything that is trained, and the resources that the pipeline's slots stand on."""
+
+    def check(self) -> None:
+        """Finds out before the work, not after hours of it, what a late stage would refuse.
+
+        Raises:
+          UserError: no such reranker, or one that cannot judge; a batch that the devices cannot divide.
+        """
+        config = self.config
+        if config.select.method == "cross_encoder":
+            _ = self._reranker
+        trained = {
+            "user_encoder": config.neighbours.method == "contrastive",
+            "retriever": config.retrieve.method == "tuned",
+            "reranker": config.select.method == "tuned",
+        }
+        if trained["reranker"]:
+            locate(config.reranker.model)
+        if self.taught:
+            llm_feedback.metric(self.task, config.feedback.metric)
+        for part, wanted in trained.items():
+            if wanted:
+                options = getattr(config, part).training
+                mesh = sharding.data_mesh(options.devices)
+                sharding.check_batch_size(options.batch_size, options.accumulate, mesh)
 
     # -- users -----------------------------------------------------------------------------------
 

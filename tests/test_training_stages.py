@@ -143,6 +143,20 @@ def test_numbers_are_not_reported_on_what_was_learned_from(
     assert found.values["counts"]["users"] == 8  # neighbours among the evaluated users alone
 
 
+def test_what_a_late_stage_would_refuse_is_refused_before_the_first(
+    tiny_models, tweets: Path, tmp_path: Path
+):
+    for fields, message in (
+        ({"reranker.model": "nowhere"}, "model 'nowhere': no such folder"),
+        ({"select.method": "cross_encoder"}, "has no head that judges documents"),
+        ({"reranker.training.batch_size": 5, "reranker.training.accumulate": 2}, "5"),
+        ({"feedback.metric": "rmse"}, "which a single answer does not have"),
+    ):
+        with pytest.raises(UserError, match=message):
+            run(config("cfrag", tiny_models, tweets, **fields), tmp_path / "out")
+    assert not (tmp_path / "cache" / "data").exists()
+
+
 @pytest.mark.slow
 def test_kill_9_anywhere_and_rerun_gives_the_same_predictions(tiny_models, tweets: Path, tmp_path: Path):
     """Killed while feedback is collected and while the reranker is tuned."""

@@ -1,0 +1,39 @@
+"""CFRAG, its ablations and the baselines on a subset that two CPU cores finish in about 40 minutes.
+
+Feedback on 40 training questions with 3 documents from each of 3 users, 80 evaluated questions, 3 documents
+in every prompt. For all of the data: configs/ablations/cfrag_modules.py and baselines.py.
+
+pbr-jax sweep configs/ablations/cfrag_small.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
+"""
+
+import dataclasses
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+
+from pbr_jax.config import Config, Feedback, Neighbours, Overrides, Reranker, Retrieve, Select, UserEncoder
+
+HERE = Path(__file__).parent
+OWN = {"neighbours.method": "self", "neighbours.m": 1, "collaboration": "none", "select.method": "top_k"}
+
+
+def get_config() -> Config:
+    training = dataclasses.replace(UserEncoder().training, epochs=3)
+    return Config(
+        system="cfrag",
+        limit=80,
+        collaboration="text",
+        neighbours=Neighbours(method="contrastive", m=3),
+        user_encoder=UserEncoder(max_documents=32, training=training),
+        feedback=Feedback(limit=40, max_new_tokens=32),
+        retrieve=Retrieve(method="tuned", k=3),
+        select=Select(method="tuned", k=3),
+        reranker=Reranker(max_length=128),
+    )
+
+
+def sweep() -> Iterator[Overrides]:
+    for method in ("none", "random", "recency", "bm25", "dense"):
+        yield {"system": "zero_shot" if method == "none" else method, "retrieve.method": method, **OWN}
+    yield {"system": "ropg", "retriever.alpha": 0.0, "retriever.lesson.loss": "forward_kl", **OWN}
+    yield from runpy.run_path(str(HERE / "cfrag_modules.py"))["sweep"]()
