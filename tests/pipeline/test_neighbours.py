@@ -122,6 +122,16 @@ def test_others_are_known_by_what_they_had_written_before(tmp_path):
     assert found(world, [undated], m=2) == [["u"]]
 
 
+@pytest.mark.filterwarnings("default")  # ScaNN's own
+def test_scann_finds_nearly_the_same_users(tmp_path):
+    pytest.importorskip("scann")
+    crowd = [ask(f"{i}", history(f"{i}", i % D, [None] * (1 + i % 3)), None) for i in range(400)]
+    world = resources(tmp_path, crowd)
+    exact, approximate = (found(world, crowd[:50], m=6, index=kind) for kind in ("exact", "scann"))
+    same = [len({*one} & {*two}) / 6 for one, two in zip(exact, approximate, strict=True)]
+    assert sum(same) / len(same) > 0.9
+
+
 def test_random_others_depend_on_seed_and_question_alone(tmp_path, circle):
     world = resources(tmp_path, circle)
     one = found(world, circle, method="random")

@@ -1,0 +1,100 @@
+"""Cohorts that were planted: who finds them, and whether they help those who have written little."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pbr_jax import run
+from pbr_jax.config import Optimizer, Training, load, override
+from pbr_jax.data import synthetic
+from pbr_jax.models.user_transformer import UserTransformerConfig
+from pbr_jax.pipeline import users
+from pbr_jax.train import user_encoder
+from pbr_jax.train.user_encoder import Objective
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+
+
+def world(count: int, cohorts: int, width: int, seed: int) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
+    """Everybody writes of all topics and uses all tags; cohorts differ in which tag goes with which topic.
+
+    So documents of two cohorts have the same mean: it takes a look at each of them to tell the cohorts apart.
+    """
+    random = np.random.default_rng(seed)
+    cohort = np.arange(count) % cohorts
+    topics, tags = random.normal(size=(2, cohorts, width)) / width**0.5
+    lengths = random.integers(12, 25, count)
+    own = np.repeat(cohort, lengths)
+    topic = random.integers(0, cohorts, len(own))
+    habit = random.random(len(own)) < 0.9
+    tag = np.where(habit, (topic + own) % cohorts, random.integers(0, cohorts, len(own)))
+    documents = topics[topic] + tags[tag] + 0.3 * random.normal(size=(len(own), width)) / width**0.5
+    documents /= np.linalg.norm(documents, axis=1, keepdims=True)
+    histories = np.split(np.arange(len(own)), np.cumsum(lengths)[:-1])
+    return histories, documents.astype(np.float32), cohort
+
+
+def precision(vectors: np.ndarray, cohort: np.ndarray, k: int = 5) -> float:
+    """The share of each user's k nearest others who are of the same cohort."""
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    cosines = unit @ unit.T
+    np.fill_diagonal(cosines, -np.inf)
+    nearest = np.argsort(-cosines, axis=1)[:, :k]
+    return float((cohort[nearest] == cohort[:, None]).mean())
+
+
+@pytest.mark.slow
+def test_contrastive_users_find_cohorts_that_means_do_not_show(tmp_path: Path):
+    histories, documents, cohort = world(160, 4, 32, seed=0)
+    model = UserTransformerConfig(width=32, max_documents=24)
+    adam = Optimizer(name="adam", learning_rate=3e-3, weight_decay=1e-5)
+    training = Training(epochs=40, devices=1, patience=99, evaluate_every=40, optimizer=adam)
+    fitted = user_encoder.train(histories, documents, model, Objective(), training, tmp_path, seed=0)
+    found = precision(users.transformer(fitted.params, model)(histories, documents), cohort)
+    of_means = precision(users.mean(histories, documents), cohort)
+    assert found > 0.85
+    assert found > of_means + 0.25
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("weights")
+def test_cfrag_serves_those_who_have_written_little_better_than_their_own_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Newcomers are asked about topics they never wrote of: the habitual tag is only known from their cohort.
+
+    What counts is whether the tag of the true headline stands in the documents of the prompt.
+    """
+    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+    synthetic.generate(tmp_path / "world", seed=0, users=48, cohorts=4)
+    truth = json.loads((tmp_path / "world" / "truth.json").read_text())
+    tags = {id: post["tag"] for user in truth["users"] for id, post in user["documents"].items()}
+    few = {str(user["user_id"]) for user in truth["users"] if user["kind"] != "regular"}
+    place = {"benchmark.root": str(tmp_path / "world"), "generate.method": "none", "select.k": 3}
+    learning = {
+        "neighbours.m": 5, "retrieve.k": 2, "feedback.limit": 12, "feedback.max_new_tokens": 16,
+        "user_encoder.training.epochs": 3, "user_encoder.training.devices": 1,
+    }  # fmt: skip
+    for part in ("retriever.training", "reranker.training"):
+        learning |= {
+            f"{part}.epochs": 1,
+            f"{part}.batch_size": 4,
+            f"{part}.devices": 1,
+            f"{part}.selection": 0.25,
+        }
+
+    def known(name: str, **fields: object) -> float:
+        config = override(load(CONFIGS / f"{name}.py").config, {**place, **fields})
+        results = run(config, tmp_path / name)
+        lines = [line for line in results.predictions() if line["user_id"] in few]
+        assert len(lines) > 15
+        helped = [
+            any(tags[document["id"]] == tags[line["id"]] for document in line["documents"][:3])
+            for line in lines
+        ]
+        return float(np.mean(helped))
+
+    own, together = known("dense", **{"retrieve.k": 3}), known("cfrag", **learning)
+    assert together > own + 0.15
