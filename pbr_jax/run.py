@@ -117,6 +117,7 @@ def _evaluate(stages: Stages, identity: Mapping[str, str]) -> tuple[dict[str, An
         seed=config.seed,
     )
     seconds = {name: artefact.seconds for name, artefact in stages.artefacts.items()}
+    seconds |= {part: round(spent, 3) for part, spent in stages.tally.seconds.items()}
     values = {
         "system": config.system,
         "benchmark": config.benchmark.name,
@@ -136,6 +137,7 @@ def _evaluate(stages: Stages, identity: Mapping[str, str]) -> tuple[dict[str, An
             "documents": summary.documents,
             "empty_profiles": summary.empty_profiles,
             "targets_in_history": summary.targets_in_history,
+            **stages.tally.counts,
         },
         "fingerprint": {**identity, "commit": commit(), "versions": _versions()},
     }

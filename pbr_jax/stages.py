@@ -9,6 +9,7 @@ inputs, the version of its code. Asking for the last makes the ones before it, o
 import dataclasses
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import islice
@@ -21,17 +22,17 @@ from tqdm import tqdm
 import pbr_jax.llm
 from pbr_jax.artefacts import Artefact, Log, cache_folder, obtain, write_text
 from pbr_jax.config import Benchmark, Config, Encoder, digest, to_dict
-from pbr_jax.data import files, read, synthetic, task
+from pbr_jax.data import expansions, files, read, synthetic, task
 from pbr_jax.index import store
 from pbr_jax.llm import LLM
-from pbr_jax.pipeline import pipeline
-from pbr_jax.pipeline.pipeline import Messages, Pipeline, Ranking, Resources
+from pbr_jax.pipeline import expand, pipeline
+from pbr_jax.pipeline.pipeline import Messages, Pipeline, Ranking, Resources, Tally
 from pbr_jax.text import encode
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.types import Candidate
 
 # Raise a stage's number whenever its code changes what it writes.
-VERSIONS = {"data": 1, "embed": 1, "rank": 1, "generate": 2}
+VERSIONS = {"data": 1, "embed": 1, "rank": 2, "generate": 2}
 RANKING_DEPTH = 10  # retrieval benchmarks report recall and ndcg down to here, whatever retrieve.k is
 _CHUNK = 1024  # examples ranked at a time
 
@@ -43,6 +44,7 @@ class Stages:
         self.config = config
         self.task = task(config.benchmark.name)
         self.artefacts: dict[str, Artefact] = {}
+        self._tally = Tally()
         self._log = log
 
     def _obtain(self, name: str, key: Mapping[str, Any], make: Callable[[Path], None]) -> Artefact:
@@ -87,7 +89,8 @@ class Stages:
 
     @cached_property
     def dense(self) -> bool:
-        return self.config.retrieve.method == "dense"
+        """Whether vectors of the documents are wanted."""
+        return self.config.retrieve.method == "dense" or expand.uses_vectors(self.config.expand)
 
     @cached_property
     def encoder(self) -> TextEncoder:
@@ -119,7 +122,7 @@ class Stages:
         if self.dense:
             encoder = self.encoder
             embeddings = np.load(self.embeddings.path / "documents.npy", mmap_mode="r")
-        resources = Resources(self.task, self.store, encoder, embeddings, self.llm)
+        resources = Resources(self.task, self.store, encoder, embeddings, self.llm, self._tally)
         return pipeline.build(self.config, resources, self.depth)
 
     @cached_property
@@ -137,6 +140,8 @@ class Stages:
                     rows, scores = [c.row for c in ranking], [c.score for c in ranking]
                     lines.append(line({"id": example.id, "rows": rows, "scores": scores}))
             write_text(folder / "rankings.jsonl", "".join(lines))
+            tally = {"counts": self._tally.counts, "seconds": self._tally.seconds}
+            write_text(folder / "tally.json", json.dumps(tally))
 
         slots = ("expand", "neighbours", "retrieve", "select")
         key = {
@@ -145,9 +150,26 @@ class Stages:
             "depth": self.depth,
             "seed": config.seed,
             "collaboration": config.collaboration,
+            **self._expansion(),
             **{slot: to_dict(getattr(config, slot)) for slot in slots},
         }
         return self._obtain("rank", key, make)
+
+    def _expansion(self) -> dict[str, Any]:
+        """What expanded queries depend on beside the config's slot."""
+        key: dict[str, Any] = {}
+        if self.llm is not None and expand.uses_llm(self.config.expand):
+            # The batch plan can move the last bit of a logit.
+            key |= {"llm": self.llm.fingerprint, "batch_size": self.config.llm.batch_size}
+        if self.config.expand.released:
+            key["released"] = expansions.fingerprint(Path(self.config.expand.released))
+        return key
+
+    @cached_property
+    def tally(self) -> Tally:
+        """What the first four slots counted and timed when the rankings were made."""
+        values = json.loads((self.rank.path / "tally.json").read_text(encoding="utf-8"))
+        return Tally(Counter(values["counts"]), values["seconds"])
 
     def rankings(self) -> Iterator[Ranking]:
         """Every example's ranked documents, in the order of the examples."""
@@ -166,13 +188,14 @@ class Stages:
 
     @cached_property
     def llm(self) -> LLM | None:
-        return pbr_jax.llm.load(self.config.llm) if self.generates else None
+        wanted = self.generates or expand.uses_llm(self.config.expand)
+        return pbr_jax.llm.load(self.config.llm) if wanted else None
 
     @cached_property
     def generate(self) -> Artefact:
         """The last two slots: the model's raw answer to every example."""
         llm = self.llm
-        if llm is None:
+        if llm is None or not self.generates:
             raise ValueError("this run generates nothing")
 
         def make(folder: Path) -> None:
