@@ -43,7 +43,22 @@ def ranks(vectors: np.ndarray, walk: Walk, restart: np.ndarray | None = None) ->
     return np.asarray(page_rank.page_rank(graph, jnp.asarray(restart), **options))
 
 
-@pytest.mark.parametrize(("n", "theta", "k"), [(2, 0.0, 2), (17, 0.5, 3), (40, 0.3, 40), (53, 0.75, 10)])
+def walked(vectors: np.ndarray, walk: Walk, restart: np.ndarray | None = None) -> np.ndarray:
+    """The released loop, in float64; `walk.damping` 1 is the released walk itself."""
+    if restart is None:
+        restart = np.full(len(vectors), 1 / len(vectors))
+    adjacency = edges(vectors, walk.theta, walk.k)
+    transitions = adjacency / adjacency.sum(1, keepdims=True)
+    ranks = restart
+    for _ in range(walk.iterations):
+        moved = walk.damping * transitions.T @ ranks + (1 - walk.damping) * restart
+        if np.linalg.norm(moved - ranks) < walk.tolerance:
+            break
+        ranks = moved
+    return ranks
+
+
+@pytest.mark.parametrize(("n", "theta", "k"), [(2, 0.0, 2), (20, 0.5, 3), (20, 0.3, 20), (30, 0.75, 5)])
 def test_the_graph_is_the_brute_force_one(n: int, theta: float, k: int):
     vectors = documents(n, seed=n)
     graph = page_rank.neighbour_graph(jnp.asarray(vectors), jnp.ones(n, bool), theta=theta, k=k)
@@ -55,7 +70,7 @@ def test_the_graph_is_the_brute_force_one(n: int, theta: float, k: int):
 
 
 @pytest.mark.parametrize("damping", [0.5, 0.85, 0.99])
-@pytest.mark.parametrize(("n", "theta", "k"), [(9, 0.2, 4), (31, 0.6, 5), (64, 0.75, 10)])
+@pytest.mark.parametrize(("n", "theta", "k"), [(20, 0.2, 3), (30, 0.6, 5), (30, 0.75, 5)])
 def test_damped_ranks_are_those_of_networkx(n: int, theta: float, k: int, damping: float):
     vectors = documents(n, seed=n + 1)
     graph = nx.from_numpy_array(edges(vectors, theta, k), create_using=nx.DiGraph)
@@ -65,7 +80,7 @@ def test_damped_ranks_are_those_of_networkx(n: int, theta: float, k: int, dampin
 
 
 def test_restarts_near_a_query_are_those_of_networkx():
-    n, vectors = 25, documents(25, seed=3)
+    n, vectors = 30, documents(30, seed=3)
     restart = np.random.default_rng(0).dirichlet(np.ones(n)).astype(np.float32)
     graph = nx.from_numpy_array(edges(vectors, 0.6, 5), create_using=nx.DiGraph)
     expected = nx.pagerank(
@@ -90,17 +105,9 @@ def test_ranks_are_the_leading_eigenvector_of_the_dense_matrix(damping: float):
 def test_the_undamped_walk_is_the_released_loop():
     """Uniform start, at most 50 steps, and of the last step that moves too little the vector before it."""
     vectors = documents(30, seed=8)
-    adjacency = edges(vectors, 0.5, 5)
-    transitions = adjacency / adjacency.sum(1, keepdims=True)
     for tolerance, limit in ((1e-6, 50), (1e-2, 50), (1e-6, 3)):
-        expected = np.full(30, 1 / 30)
-        for _ in range(limit):
-            moved = transitions.T @ expected
-            if np.linalg.norm(moved - expected) < tolerance:
-                break
-            expected = moved
-        found = ranks(vectors, Walk(0.5, 5, 1.0, limit, tolerance))
-        np.testing.assert_allclose(found, expected, atol=1e-6)
+        walk = Walk(0.5, 5, 1.0, limit, tolerance)
+        np.testing.assert_allclose(ranks(vectors, walk), walked(vectors, walk), atol=1e-6)
 
 
 def test_isolated_documents_keep_their_share_and_the_anchor_is_then_the_mean():
@@ -122,7 +129,6 @@ def test_documents_without_edges_pass_the_walk_on_to_the_restarts():
     expected = nx.pagerank(graph, alpha=0.85, tol=1e-12, max_iter=5000)
     found = ranks(vectors, Walk(0.5, 3, 0.85, **EXACT))
     np.testing.assert_allclose(found, [expected[i] for i in range(6)], atol=2e-6)
-    np.testing.assert_allclose(ranks(np.zeros((4, WIDTH), np.float32), Walk()), 0.25, atol=1e-6)
 
 
 def test_one_document_is_its_own_anchor_and_none_is_zero():
@@ -145,7 +151,7 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
     return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
 
 
-SIZES = (1, 2, 8, 9, 12, 13, 16, 17, 30, 70, 0, 5, 33)
+SIZES = (1, 2, 8, 9, 12, 13, 0, 5, 12, 8)
 
 
 def users(vectors: np.ndarray) -> list[np.ndarray]:
@@ -156,18 +162,18 @@ def users(vectors: np.ndarray) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("damping", [0.85, 1.0])
 def test_many_users_at_once_are_each_user_alone(damping: float):
-    vectors = documents(300)
-    walk = Walk(0.6, 6, damping, **EXACT) if damping < 1 else Walk(0.6, 6, 1.0, 50)
+    vectors = documents(90)
+    walk = Walk(0.6, 6, damping, 100)
     found = anchors(vectors, users(vectors), walk)
     for rows, of_user in zip(users(vectors), found, strict=True):
-        expected = ranks(vectors[rows], walk) @ vectors[rows] if len(rows) else np.zeros(WIDTH)
-        np.testing.assert_allclose(of_user, expected, atol=2e-6)
+        expected = walked(vectors[rows], walk) @ vectors[rows] if len(rows) else np.zeros(WIDTH)
+        np.testing.assert_allclose(of_user, expected, atol=1e-5)
 
 
 def test_a_query_draws_the_anchor_towards_itself_and_every_user_has_their_own():
-    vectors, histories = documents(300), users(documents(300))
+    vectors, histories = documents(90), users(documents(90))
     queries = np.random.default_rng(6).normal(size=(len(SIZES), WIDTH)).astype(np.float32)
-    walk = Walk(0.6, 6, 0.5, temperature=0.05, **EXACT)
+    walk = Walk(0.6, 6, 0.5, temperature=0.05)
     plain, biased = anchors(vectors, histories, walk), anchors(vectors, histories, walk, queries)
     for rows, query, before, after in zip(histories, queries, plain, biased, strict=True):
         if len(rows) > 1:
@@ -175,15 +181,15 @@ def test_a_query_draws_the_anchor_towards_itself_and_every_user_has_their_own():
         if len(rows):
             logits = (vectors[rows] @ query) / np.linalg.norm(vectors[rows], axis=1) / np.linalg.norm(query)
             restart = np.exp(logits / 0.05) / np.exp(logits / 0.05).sum()
-            expected = ranks(vectors[rows], walk, restart.astype(np.float32)) @ vectors[rows]
-            np.testing.assert_allclose(after, expected, atol=5e-6)
+            expected = walked(vectors[rows], walk, restart) @ vectors[rows]
+            np.testing.assert_allclose(after, expected, atol=1e-5)
 
 
 def test_a_long_history_by_its_edges_is_the_matrix_way(monkeypatch: pytest.MonkeyPatch):
-    vectors = documents(150, seed=7)
+    vectors = documents(100, seed=7)
     as_matrix = ranks(vectors, Walk(0.6, 6))
-    monkeypatch.setattr(page_rank, "DENSE", 100)
-    monkeypatch.setattr(page_rank, "_BLOCK", 64)  # two whole blocks and a rest
+    monkeypatch.setattr(page_rank, "DENSE", 64)
+    monkeypatch.setattr(page_rank, "_BLOCK", 40)  # two whole blocks and a rest
     np.testing.assert_allclose(ranks(vectors, Walk(0.6, 6)), as_matrix, atol=1e-7)
 
 

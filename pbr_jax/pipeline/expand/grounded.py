@@ -1,14 +1,14 @@
 """Expansions that a language model writes and the user's own history corrects. Sources are in `wording`."""
 
 from collections.abc import Sequence
+from itertools import islice
 
 import numpy as np
 
 from pbr_jax.config import Config
 from pbr_jax.pipeline.expand import parsing, wording
-from pbr_jax.pipeline.expand.asking import ask, averaged, encoder, look, model, vectors, with_vectors
+from pbr_jax.pipeline.expand.asking import ask, averaged, encoded, look, model, vectors, with_vectors
 from pbr_jax.pipeline.pipeline import Examples, Expand, Query, Ranking, Resources
-from pbr_jax.types import Example
 
 
 def mill(config: Config, resources: Resources) -> Expand:
@@ -19,25 +19,37 @@ def mill(config: Config, resources: Resources) -> Expand:
     """
     o = config.expand
 
-    def kept(example: Example, passages: list[str], ranking: Ranking) -> tuple[list[str], list[str]]:
-        documents = [candidate.document.text for candidate in ranking]
-        if not passages or not documents:
-            return passages, []
-        written, found = (
-            _units(encoder(resources).encode(t, role="document")) for t in (passages, documents)
-        )
-        agreement = written @ found.T
-        return _better_half(passages, agreement.sum(1)), _better_half(documents, agreement.sum(0))
-
     def expand(examples: Examples) -> list[Query]:
         queries = [example.query for example in examples]
         prompts = [wording.MILL.format(query=query, m=o.m) for query in queries]
         answers = ask(config, resources, prompts, parsing.strings)
+        passages = [(answer or [])[: o.m] for answer in answers]
         rankings = look(config, resources, examples, _plain(examples), o.k1)
-        parts = [kept(e, (a or [])[: o.m], r) for e, a, r in zip(examples, answers, rankings, strict=True)]
-        return averaged(resources, queries, [passages + documents for passages, documents in parts])
+        written = _vectors_of(resources, passages)
+        parts = [
+            _agreeing(of_query, vectors, ranking, resources.embeddings)
+            for of_query, vectors, ranking in zip(passages, written, rankings, strict=True)
+        ]
+        return averaged(resources, queries, parts)
 
     return expand
+
+
+def _vectors_of(resources: Resources, texts: Sequence[Sequence[str]]) -> list[np.ndarray]:
+    """Unit vectors [n d] of each list of texts."""
+    flat = encoded(resources, [text for of_query in texts for text in of_query], "document")
+    return np.split(_units(flat), np.cumsum([len(of_query) for of_query in texts])[:-1])
+
+
+def _agreeing(
+    passages: list[str], written: np.ndarray, ranking: Ranking, embeddings: np.ndarray | None
+) -> list[str]:
+    """The better half of passages and of documents; all passages where no document was found."""
+    if not passages or not ranking or embeddings is None:
+        return passages
+    documents = [candidate.document.text for candidate in ranking]
+    agreement = written @ _units(embeddings[[candidate.row for candidate in ranking]]).T
+    return [*_better_half(passages, agreement.sum(1)), *_better_half(documents, agreement.sum(0))]
 
 
 def thinkqe(config: Config, resources: Resources) -> Expand:
@@ -78,20 +90,10 @@ def rafe(config: Config, resources: Resources) -> Expand:
     def expand(examples: Examples) -> list[Query]:
         prompts = [wording.RAFE.format(query=example.query, m=o.m) for example in examples]
         answers = ask(config, resources, prompts, parsing.strings)
-        asked = [
-            (example, text)
-            for example, answer in zip(examples, answers, strict=True)
-            for text in (example.query, *(answer or [])[: o.m])
-        ]
-        scores = _feedback(config, resources, [example for example, _ in asked], [text for _, text in asked])
-        best: dict[int, tuple[float, str]] = {}
-        places = [
-            place for place, answer in enumerate(answers) for _ in range(1 + len((answer or [])[: o.m]))
-        ]
-        for place, (_, text), score in zip(places, asked, scores, strict=True):
-            if place not in best or score > best[place][0]:
-                best[place] = (score, text)
-        texts = [best[place][1] for place in range(len(examples))]
+        options = [[e.query, *(a or [])[: o.m]] for e, a in zip(examples, answers, strict=True)]
+        asking = [example for example, texts in zip(examples, options) for _ in texts]
+        scores = iter(_feedback(config, resources, asking, [text for texts in options for text in texts]))
+        texts = [of_query[int(np.argmax(list(islice(scores, len(of_query)))))] for of_query in options]
         return with_vectors([(text,) for text in texts], vectors(resources, texts, "query"))
 
     return expand
@@ -106,7 +108,8 @@ def _feedback(config: Config, resources: Resources, examples: Examples, texts: S
         for place in found
     ]
     with resources.tally.timed("expand_llm"):
-        answers = model(resources).score(prompts, [examples[place].query for place in found])
+        asked = [examples[place].query for place in found]
+        answers = model(resources).score(prompts, asked) if found else []
     scores = [-np.inf] * len(texts)
     for place, answer in zip(found, answers, strict=True):
         scores[place] = answer.mean

@@ -17,7 +17,7 @@ from pbr_jax.data import expansions
 from pbr_jax.data.expansions import Expansion
 from pbr_jax.index import page_rank
 from pbr_jax.pipeline.expand import parsing, wording
-from pbr_jax.pipeline.expand.asking import ask, encoder, look, model, sums_of
+from pbr_jax.pipeline.expand.asking import ask, encoded, look, model, sums_of
 from pbr_jax.pipeline.expand.fusion import fuse
 from pbr_jax.pipeline.pipeline import Examples, Expand, Query, Resources
 
@@ -32,7 +32,7 @@ def pbr(config: Config, resources: Resources) -> Expand:
     def expand(examples: Examples) -> list[Query]:
         written = feedback(examples)
         with resources.tally.timed("expand_encode"):
-            queries = encoder(resources).encode([example.query for example in examples], role="query")
+            queries = encoded(resources, [example.query for example in examples], "query")
             utterances = _mean(resources, [expansion.utterances for expansion in written])
             reasoning = _mean(resources, [expansion.reasoning for expansion in written])
         with resources.tally.timed("expand_anchor"):

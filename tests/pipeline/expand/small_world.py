@@ -23,6 +23,10 @@ class Bags(TextEncoder):
     def dim(self) -> int:
         return DIM
 
+    @property
+    def fingerprint(self) -> str:
+        return "bags"
+
     def encode(self, texts: Sequence[str], *, role: str = "document", progress: bool = False) -> np.ndarray:
         return np.stack([vector(text) for text in texts]) if texts else np.zeros((0, DIM), np.float32)
 
