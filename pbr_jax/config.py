@@ -97,7 +97,35 @@ class LLM:
 class Expand:
     """Slot 1: query text to query vector(s)."""
 
-    method: Literal["none"] = "none"
+    method: Literal[
+        "none", "hyde", "query2term", "query2doc", "rewrite", "cot", "mill", "thinkqe", "rafe", "pbr"
+    ] = "none"
+    max_new_tokens: int = 512  # of an answer of the language model
+    history_tokens: int = 2048  # of all documents together that one prompt shows
+    k1: int = 5  # documents of the history that are shown or compared (PBR, MILL, ThinkQE, RaFe)
+    m: int = 5  # texts that are asked for together: utterances (PBR), sub-queries (MILL), rewrites (RaFe)
+    rounds: int = 3  # of looking and writing (ThinkQE)
+    released: str = ""  # PBR: a file of utterances and reasoning by question id; "": the LLM writes them
+    utterances: bool = True  # PBR: whether these are added to the query
+    reasoning: bool = True
+    weights: Literal["cosine", "equal"] = "cosine"  # PBR: of utterances and reasoning, Eq. 11 and 12, or 1
+    anchor: Literal["page_rank", "query", "mean", "none"] = "page_rank"  # PBR; query: restarts near the query
+    theta: float = 0.75  # PBR: least cosine of an edge between documents
+    k2: int = 10  # PBR: edges from a document, the one to itself included
+    damping: float = 0.85  # PBR: share of steps along edges, Eq. 9; 1: no restarts, as released
+    iterations: int = 100  # PBR: of PageRank, at most
+    temperature: float = 0.1  # PBR: of restarts near the query
+
+    def __post_init__(self) -> None:
+        for name in ("max_new_tokens", "history_tokens", "k1", "m", "rounds", "k2", "iterations"):
+            _at_least(f"expand.{name}", getattr(self, name), 1)
+        _between("expand.theta", self.theta, 0, 1)
+        _between("expand.damping", self.damping, 0, 1)
+        _at_least("expand.temperature", self.temperature, 1e-4)
+        if self.released and self.method != "pbr":
+            raise UserError(
+                f"expand.released is a file for PBR, but expand.method is {self.method}; set one of them back"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,13 +18,15 @@ from pbr_jax.config import Benchmark, Config, Encoder, digest
 from pbr_jax.data import files, read, splits, synthetic, task
 from pbr_jax.index import store
 from pbr_jax.llm import LLM
+from pbr_jax.pipeline import expand
+from pbr_jax.pipeline.pipeline import Tally
 from pbr_jax.text import encode
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.types import UserError
 
 # Raise a stage's number whenever its code changes what it writes.
 VERSIONS = {
-    "data": 2, "embed": 1, "user_encoder": 1, "feedback": 1, "retriever": 1, "reranker": 1, "rank": 2,
+    "data": 2, "embed": 1, "user_encoder": 1, "feedback": 1, "retriever": 1, "reranker": 1, "rank": 3,
     "generate": 2,
 }  # fmt: skip
 CHUNK = 1024  # examples ranked at a time
@@ -37,6 +39,7 @@ class DataStages:
         self.config = config
         self.task = task(config.benchmark.name)
         self.artefacts: dict[str, Artefact] = {}
+        self._tally = Tally()
         self._log = log
 
     def _obtain(
@@ -150,7 +153,8 @@ class DataStages:
 
     @cached_property
     def llm(self) -> LLM | None:
-        return pbr_jax.llm.load(self.config.llm) if self.generates or self.taught else None
+        wanted = self.generates or self.taught or expand.uses_llm(self.config.expand)
+        return pbr_jax.llm.load(self.config.llm) if wanted else None
 
 
 def vectors(embeddings: Artefact) -> np.ndarray:

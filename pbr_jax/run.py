@@ -120,6 +120,7 @@ def _evaluate(stages: Stages, identity: Mapping[str, str]) -> tuple[dict[str, An
         seed=config.seed,
     )
     seconds = {name: artefact.seconds for name, artefact in stages.artefacts.items()}
+    seconds |= {part: round(spent, 3) for part, spent in stages.tally.seconds.items()}
     values = {
         "system": config.system,
         "benchmark": config.benchmark.name,
@@ -141,6 +142,7 @@ def _evaluate(stages: Stages, identity: Mapping[str, str]) -> tuple[dict[str, An
             "targets_in_history": summary.targets_in_history,
             "targets_in_other_histories": summary.targets_elsewhere,
             "training_examples": summary.training,
+            **stages.tally.counts,
         },
         "fingerprint": {**identity, "commit": commit(), "versions": _versions()},
     }

@@ -7,6 +7,7 @@ inputs, the version of its code. Asking for the last makes the ones before it, o
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +19,7 @@ from pbr_jax.artefacts import Artefact, write_text
 from pbr_jax.config import to_dict
 from pbr_jax.data_stages import chunks, line, progress
 from pbr_jax.pipeline import pipeline
-from pbr_jax.pipeline.pipeline import Messages, Pipeline, Ranking
+from pbr_jax.pipeline.pipeline import Messages, Pipeline, Ranking, Tally
 from pbr_jax.training_stages import TrainedStages
 from pbr_jax.types import Candidate
 
@@ -36,7 +37,7 @@ class Stages(TrainedStages):
 
     @cached_property
     def pipeline(self) -> Pipeline:
-        return pipeline.build(self.config, self._resources(self.config, llm=self.generates), self.depth)
+        return pipeline.build(self.config, self._resources(self.config), self.depth)
 
     @cached_property
     def rank(self) -> Artefact:
@@ -53,9 +54,17 @@ class Stages(TrainedStages):
                     rows, scores = [c.row for c in ranking], [c.score for c in ranking]
                     lines.append(line({"id": example.id, "rows": rows, "scores": scores}))
             write_text(folder / "rankings.jsonl", "".join(lines))
+            tally = {"counts": self._tally.counts, "seconds": self._tally.seconds}
+            write_text(folder / "tally.json", json.dumps(tally))
 
         key = {"depth": self.depth, **self._rank_key(config)}
         return self._obtain("rank", key, make)
+
+    @cached_property
+    def tally(self) -> Tally:
+        """What the first four slots counted and timed when the rankings were made."""
+        values = json.loads((self.rank.path / "tally.json").read_text(encoding="utf-8"))
+        return Tally(Counter(values["counts"]), values["seconds"])
 
     def rankings(self) -> Iterator[Ranking]:
         """Every example's ranked documents, in the order of the examples."""
@@ -71,7 +80,7 @@ class Stages(TrainedStages):
     def generate(self) -> Artefact:
         """The last two slots: the model's raw answer to every example."""
         llm = self.llm
-        if llm is None:
+        if llm is None or not self.generates:
             raise ValueError("this run generates nothing")
 
         def make(folder: Path) -> None:

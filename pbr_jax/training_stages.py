@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from pbr_jax.artefacts import Artefact, write_text
 from pbr_jax.config import Config, to_dict
+from pbr_jax.data import expansions
 from pbr_jax.data.views import Rates
 from pbr_jax.data_stages import DataStages, chunks, enable_compilation_cache, line, vectors
 from pbr_jax.feedback import llm_feedback
@@ -30,7 +31,7 @@ from pbr_jax.models.dual_encoder import dual_encoder, personalize
 from pbr_jax.models.params_file import load_params, save_params
 from pbr_jax.models.pretrained import fingerprint, locate
 from pbr_jax.models.user_transformer import UserTransformerConfig
-from pbr_jax.pipeline import generate, pipeline, users
+from pbr_jax.pipeline import expand, generate, pipeline, users
 from pbr_jax.pipeline.pipeline import Examples, Personalize, Resources
 from pbr_jax.pipeline.rerank import Reranker
 from pbr_jax.pipeline.users import Users
@@ -135,7 +136,7 @@ class TrainedStages(DataStages):
         def make(folder: Path) -> None:
             examples = self._taught_examples
             depth = options.candidates or config.retrieve.k
-            resources = self._resources(config, llm=True)
+            resources = self._resources(config)
             parts = pipeline.build(config, resources, depth)
             answer = generate.ipa(_answering_feedback(config), resources)
             found: list[Feedback] = []
@@ -286,14 +287,14 @@ class TrainedStages(DataStages):
 
     # -- what the slots stand on -----------------------------------------------------------------
 
-    def _resources(self, config: Config, *, llm: bool) -> Resources:
+    def _resources(self, config: Config) -> Resources:
         """The resources of this config, or of one that differs in what it leaves untuned."""
         enable_compilation_cache()
         encoder = embeddings = known = personal = None
         if config.retrieve.method == "tuned":
             encoder, embeddings = self._tuned_encoder[0], vectors(self.tuned_embeddings)
             personal = self._personalize
-        elif config.retrieve.method == "dense":
+        elif self._dense(config):
             encoder, embeddings = self.encoder, vectors(self.embeddings)
         if config.neighbours.method in ("contrastive", "mean"):
             known = self.users
@@ -302,10 +303,11 @@ class TrainedStages(DataStages):
             self.store,
             encoder,
             embeddings,
-            self.llm if llm else None,
+            self.llm,
             users=known,
             personalize=personal,
             reranker=self._reranker if config.select.method in ("tuned", "cross_encoder") else None,
+            tally=self._tally,
         )
 
     def _rank_key(self, config: Config) -> dict[str, Any]:
@@ -314,15 +316,30 @@ class TrainedStages(DataStages):
         retrieve, select, neighbours = config.retrieve.method, config.select.method, config.neighbours.method
         return {
             "data": self.data.key,
-            "embeddings": self.embeddings.key if retrieve == "dense" else None,
+            "embeddings": self.embeddings.key if retrieve != "tuned" and self._dense(config) else None,
             "retriever": self.retriever.key if retrieve == "tuned" else None,
             "users": self._users_key if neighbours in ("contrastive", "mean") else None,
             "reranker": self.reranker.key if select == "tuned" else None,
             "cross_encoder": self._pretrained_reranker if select == "cross_encoder" else None,
             "seed": config.seed,
             "collaboration": config.collaboration,
+            **self._expansion(config),
             **{slot: to_dict(getattr(config, slot)) for slot in slots},
         }
+
+    def _dense(self, config: Config) -> bool:
+        """Whether vectors of the documents are wanted."""
+        return config.retrieve.method in ("dense", "tuned") or expand.uses_vectors(config.expand)
+
+    def _expansion(self, config: Config) -> dict[str, Any]:
+        """What expanded queries depend on beside the config's slot."""
+        key: dict[str, Any] = {}
+        if self.llm is not None and expand.uses_llm(config.expand):
+            # The batch plan can move the last bit of a logit.
+            key |= {"llm": self.llm.fingerprint, "batch_size": config.llm.batch_size}
+        if config.expand.released:
+            key["released"] = expansions.fingerprint(Path(config.expand.released))
+        return key
 
     @cached_property
     def _pretrained_reranker(self) -> list[Any]:

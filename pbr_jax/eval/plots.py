@@ -1,10 +1,13 @@
-"""Two pictures of a table: bars of one metric, or its course over a number that was varied."""
+"""Pictures: bars of one metric, its course over a number that was varied, and vectors on a plane."""
 
 import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+from jaxtyping import Float
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
 _SETTINGS: dict[Any, Any] = {
@@ -72,6 +75,28 @@ def lines(series: Mapping[str, Sequence[Point]], metric: str, field: str) -> Any
     axes.set_ylabel(metric)
     axes.grid(axis="y", color="#dddddd", lw=0.8)
     axes.legend(frameon=False, loc="best")
+    return figure
+
+
+def plane(groups: Mapping[str, Float[np.ndarray, "_ d"]]) -> Any:
+    """Vectors of named groups on their two principal axes, which all groups share.
+
+    Such as a user's documents, a query, its expansions and the documents that answer it (PBR's Figure 5).
+    The labels tell how much of the variance each axis holds.
+    """
+    vectors = np.concatenate(list(groups.values()))
+    centre = vectors.mean(0)
+    _, lengths, axes = np.linalg.svd(vectors - centre, full_matrices=False)
+    axes *= np.where(axes[:, :1] < 0, -1, 1)  # the sign of an axis is arbitrary: fix it
+    shares = lengths**2 / max((lengths**2).sum(), 1e-12)
+    figure, place = _figure(height=5.0)
+    for i, (label, own) in enumerate(groups.items()):
+        points = (own - centre) @ axes[:2].T
+        place.scatter(*points.T, color=_COLOURS[i % len(_COLOURS)], s=26, alpha=0.75, label=_plain(label))
+    place.set_xlabel(f"first principal axis ({shares[0]:.0%})")
+    place.set_ylabel(f"second principal axis ({shares[1]:.0%})")
+    place.set_aspect("equal")
+    place.legend(frameon=False, loc="best")
     return figure
 
 

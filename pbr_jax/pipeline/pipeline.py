@@ -14,8 +14,11 @@ A slot is a plain callable on a batch of examples; a system is a choice of six c
 and single questions (`pbr-jax ask`) flow through the same functions.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -72,6 +75,23 @@ class Pipeline(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Tally:
+    """What slots count on the way, and the seconds that parts of them take; both reach results.json."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        """Adds the seconds of a block to those of this part."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start
+
+
+@dataclass(frozen=True)
 class Resources:
     """What the slots stand on; those that a system does not use are None.
 
@@ -87,6 +107,7 @@ class Resources:
     users: Users | None = None
     personalize: Personalize | None = None
     reranker: Reranker | None = None
+    tally: Tally = field(default_factory=Tally)
 
 
 def build(config: Config, resources: Resources, depth: int) -> Pipeline:

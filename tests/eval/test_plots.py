@@ -1,8 +1,9 @@
 """Pictures hold the numbers that they were given."""
 
+import numpy as np
 import pytest
 
-from pbr_jax.eval.plots import Point, available, bars, lines, svg
+from pbr_jax.eval.plots import Point, available, bars, lines, plane, svg
 
 pytest.importorskip("matplotlib")
 
@@ -39,3 +40,17 @@ def test_svg_is_one_element_and_reproducible():
     assert first.endswith("</svg>")
     assert "den<se" not in first
     assert available()
+
+
+def test_the_plane_keeps_the_distances_of_vectors_that_lie_in_one():
+    rng = np.random.default_rng(0)
+    flat = rng.normal(size=(9, 2)) * [3, 1]
+    vectors = flat @ np.linalg.qr(rng.normal(size=(6, 2)))[0].T + 5  # a plane in six dimensions
+    groups = {"documents": vectors[:6], "query": vectors[6:7], "answers": vectors[7:]}
+    (axes,) = plane(groups).axes
+    shown = np.concatenate([np.asarray(points.get_offsets()) for points in axes.collections])
+    assert [len(points.get_offsets()) for points in axes.collections] == [6, 1, 2]
+    distances = np.linalg.norm(shown[:, None] - shown, axis=-1)
+    np.testing.assert_allclose(distances, np.linalg.norm(flat[:, None] - flat, axis=-1), atol=1e-9)
+    assert shown[:, 0].var() > shown[:, 1].var()
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == list(groups)

@@ -1,0 +1,20 @@
+"""Every query expansion in front of the same dense retriever: the paper's Tables 1 and 2, and three more.
+
+pbr-jax sweep configs/ablations/expansions.py --benchmark.name personabench --benchmark.root FOLDER
+--benchmark.split noise_0.0 --out DIR
+"""
+
+from collections.abc import Iterator
+
+from pbr_jax.config import Config, Overrides, Retrieve
+from pbr_jax.sweep import zipped
+
+METHODS = ("none", "hyde", "query2term", "query2doc", "rewrite", "mill", "cot", "thinkqe", "rafe", "pbr")
+
+
+def get_config() -> Config:
+    return Config(retrieve=Retrieve(method="dense", k=5))
+
+
+def sweep() -> Iterator[Overrides]:
+    return zipped({"system": METHODS, "expand.method": METHODS})

@@ -1,0 +1,20 @@
+"""What expansions are worth to the answer: exact match, the paper's Table 8.
+
+pbr-jax sweep configs/ablations/pbr_answers.py --benchmark.name longmemeval --benchmark.root FILE
+--benchmark.split STEM --out DIR
+"""
+
+from collections.abc import Iterator
+
+from pbr_jax.config import Config, Generate, Overrides, Retrieve
+from pbr_jax.sweep import zipped
+
+METHODS = ("none", "hyde", "query2term", "mill", "cot", "thinkqe", "pbr")
+
+
+def get_config() -> Config:
+    return Config(retrieve=Retrieve(method="dense", k=5), generate=Generate(method="ipa"))
+
+
+def sweep() -> Iterator[Overrides]:
+    return zipped({"system": METHODS, "expand.method": METHODS})

@@ -1,0 +1,18 @@
+"""How many documents of the user's history the language model sees: the paper's Table 7 (k1).
+
+pbr-jax sweep configs/ablations/pbr_history.py --benchmark.name longmemeval --benchmark.root FILE
+--benchmark.split STEM --out DIR
+"""
+
+from collections.abc import Iterator
+
+from pbr_jax.config import Config, Expand, Overrides, Retrieve
+from pbr_jax.sweep import grid
+
+
+def get_config() -> Config:
+    return Config(system="pbr", expand=Expand(method="pbr"), retrieve=Retrieve(method="dense", k=5))
+
+
+def sweep() -> Iterator[Overrides]:
+    return grid({"expand.k1": [3, 5, 10]})

@@ -1,0 +1,228 @@
+"""Where the centre of a history lies: PageRank over each user's own documents, for many users at once.
+
+P-Anchor of PBR (Zhang et al., "Personalize Before Retrieve: LLM-based Personalized Query Expansion for
+User-Centric Retrieval", 2025, section 3.3). Documents of one user are the nodes of a graph that links each
+to its nearest ones; PageRank weighs the nodes; the weighted sum of their vectors is the user's anchor.
+
+The functions are of one user and are mapped over users. A history holds 10 to 1,000 documents, so a user's
+transitions are a dense matrix there; of longer histories only the edges are kept. Users of like size are
+computed together, padded to a common width.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jaxtyping import Bool, Float, Int
+
+from pbr_jax.index.top_k import top_k
+
+DENSE = 1024  # documents up to which a user's transitions are a matrix
+_BLOCK = 512  # rows of a longer history whose similarities are in memory together
+_ENTRIES = 1 << 20  # of all transition matrices that are iterated together: they should stay in the caches
+_DOCUMENTS = 1 << 14  # of all users that are computed together
+_LANES = 2  # batches under way: one is gathered while another is computed
+
+
+class Walk(NamedTuple):
+    """The graph, and the random walk on it."""
+
+    theta: float = 0.75  # least cosine of an edge
+    k: int = 10  # edges from a document, the one to itself included
+    damping: float = 0.85  # share of steps along edges, the rest are restarts; 1: never restarts
+    iterations: int = 100  # at most
+    tolerance: float = 1e-6  # stops where the step before it moved less (L2)
+    temperature: float = 0.1  # of the restarts that prefer documents near a query
+
+
+class Graph(NamedTuple):
+    """Edges from each document: their ends, and probabilities that add up to 1, or 0 without an edge."""
+
+    columns: Int[Array, "n k"]
+    weights: Float[Array, "n k"]
+
+
+def neighbour_graph(
+    documents: Float[Array, "n d"], where: Bool[Array, " n"], *, theta: float, k: int
+) -> Graph:
+    """Each document's `k` most similar documents of cosine at least `theta` (PBR, Eq. 7 and 8).
+
+    A document is its own first neighbour, as in the released code. Edges weigh as much as the cosine, and
+    are normalised row by row. Rows that `where` leaves out, and vectors of length 0, have no edges.
+    """
+    norms = jnp.linalg.norm(documents, axis=-1, keepdims=True)
+    units = documents / jnp.where(norms > 0, norms, 1)
+
+    def nearest(unit: Float[Array, " d"]) -> tuple[Float[Array, " k"], Int[Array, " k"]]:
+        similarity = jnp.einsum("nd,d->n", units, unit, precision=lax.Precision.HIGHEST)
+        return top_k(jnp.where(where & (similarity >= theta), similarity, -jnp.inf), k)
+
+    similarity, columns = lax.map(nearest, units, batch_size=_BLOCK)
+    weights = jnp.where((columns >= 0) & where[:, None] & (norms > 0), similarity, 0)
+    total = weights.sum(-1, keepdims=True)
+    return Graph(columns, weights / jnp.where(total > 0, total, 1))
+
+
+def page_rank(
+    graph: Graph, restart: Float[Array, " n"], *, damping: float, iterations: int, tolerance: float
+) -> Float[Array, " n"]:
+    """The stationary distribution of a walk that restarts with probability `1 - damping` (PBR, Eq. 9).
+
+    Power iteration from `restart`, a distribution over the documents, which is also where a walk goes on
+    that stands on a document without edges. The iteration ends with the vector before the first step that
+    moves less than `tolerance`, as in the released code.
+    """
+    follow = _follow(graph, len(restart))
+    stuck = (graph.weights.sum(-1) == 0).astype(restart.dtype)
+
+    def step(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        ranks, _, count = state
+        moved = damping * (follow(ranks) + (ranks * stuck).sum() * restart) + (1 - damping) * restart
+        settled = jnp.linalg.norm(moved - ranks) < tolerance
+        return jnp.where(settled, ranks, moved), settled, count + 1
+
+    def unfinished(state: tuple[Array, Array, Array]) -> Array:
+        return ~state[1] & (state[2] < iterations)
+
+    start = (restart, jnp.zeros((), bool), jnp.zeros((), jnp.int32))
+    return lax.while_loop(unfinished, step, start)[0]
+
+
+def _follow(graph: Graph, n: int) -> Any:
+    """The function that moves probabilities [n] along the edges."""
+    if n > DENSE:
+        return lambda ranks: (
+            jnp.zeros(n, ranks.dtype).at[graph.columns].add(graph.weights * ranks[:, None], mode="drop")
+        )
+    rows = jnp.arange(n)[:, None]
+    matrix = jnp.zeros((n, n), graph.weights.dtype).at[rows, graph.columns].add(graph.weights)
+    return lambda ranks: jnp.einsum("n,nm->m", ranks, matrix, precision=lax.Precision.HIGHEST)
+
+
+def anchor(
+    documents: Float[Array, "n d"],
+    where: Bool[Array, " n"],
+    query: Float[Array, " d"] | None = None,
+    *,
+    walk: Walk,
+) -> Float[Array, " d"]:
+    """The sum of one user's documents, weighed by their PageRank (PBR, Eq. 10); 0 without documents.
+
+    With a query, restarts prefer the documents near it (topic-sensitive PageRank, Haveliwala 2002): their
+    probabilities are the softmax of cosine / temperature. `where` is False on padding.
+    """
+    graph = neighbour_graph(documents, where, theta=walk.theta, k=walk.k)
+    if query is None:
+        restart = where / jnp.maximum(where.sum(), 1)
+    else:
+        lengths = jnp.linalg.norm(documents, axis=-1) * jnp.linalg.norm(query)
+        products = jnp.einsum("nd,d->n", documents, query, precision=lax.Precision.HIGHEST)
+        logits = products / jnp.where(lengths > 0, lengths, 1) / walk.temperature
+        restart = jnp.where(where, jax.nn.softmax(logits, where=where), 0)
+    ranks = page_rank(
+        graph, restart, damping=walk.damping, iterations=walk.iterations, tolerance=walk.tolerance
+    )
+    return jnp.einsum("n,nd->d", ranks, documents, precision=lax.Precision.HIGHEST)
+
+
+# -- many users ----------------------------------------------------------------------------------
+
+
+def anchors(
+    vectors: Float[np.ndarray, "n d"],
+    histories: Sequence[Int[np.ndarray, " _"]],
+    walk: Walk,
+    queries: Float[np.ndarray, "u d"] | None = None,
+) -> Float[np.ndarray, "u d"]:
+    """`anchor` for each history, a list of rows of `vectors`; `queries` gives each history one, or none."""
+    found = np.zeros((len(histories), vectors.shape[1]), np.float32)
+
+    def compute(members: np.ndarray) -> np.ndarray:
+        documents, where = _padded(vectors, [histories[member] for member in members])
+        asked = None
+        if queries is not None:
+            asked = np.zeros((len(documents), vectors.shape[1]), np.float32)
+            asked[: len(members)] = queries[members]
+        return np.asarray(_many(walk)(documents, where, asked))[: len(members)]
+
+    batches = list(_batches([len(history) for history in histories]))
+    with ThreadPoolExecutor(_LANES) as pool:
+        for members, of_members in zip(batches, pool.map(compute, batches), strict=True):
+            found[members] = of_members
+    return found
+
+
+@lru_cache(maxsize=64)
+def _many(walk: Walk) -> Any:
+    def many(documents: Array, where: Array, queries: Array | None) -> Array:
+        alone = lambda d, w, q: anchor(d, w, q, walk=walk)  # noqa: E731
+        return jax.vmap(alone, in_axes=(0, 0, None if queries is None else 0))(documents, where, queries)
+
+    return jax.jit(many)
+
+
+def _batches(sizes: Sequence[int]) -> Iterator[np.ndarray]:
+    """Places of users that are computed together; users without documents are in none."""
+    widths = np.array([_width(size) for size in sizes])
+    for width in np.unique(widths[widths > 0]):
+        members = np.flatnonzero(widths == width)
+        height = _height(int(width))
+        yield from np.split(members, np.arange(height, len(members), height))
+
+
+def _width(size: int) -> int:
+    """The least of 8, 12, 16, 24, 32, 48, ... that holds a history; few widths, so few programs."""
+    if size == 0:
+        return 0
+    power = 1 << max(3, (size - 1).bit_length())
+    return power * 3 // 4 if 8 < size <= power * 3 // 4 else power
+
+
+def _height(width: int) -> int:
+    """How many users of this width are computed together."""
+    return max(1, min(_ENTRIES // width**2, _DOCUMENTS // width))
+
+
+def _padded(
+    vectors: np.ndarray, histories: Sequence[np.ndarray]
+) -> tuple[Float[np.ndarray, "u n d"], Bool[np.ndarray, "u n"]]:
+    """Documents of users in one array; the number of users is rounded up, so few programs are compiled."""
+    width = _width(max(map(len, histories)))
+    height = min(_height(width), 1 << (len(histories) - 1).bit_length())
+    documents = np.zeros((height, width, vectors.shape[1]), np.float32)
+    where = np.zeros((height, width), bool)
+    for place, rows in enumerate(histories):
+        documents[place, : len(rows)], where[place, : len(rows)] = vectors[rows], True
+    return documents, where
+
+
+class Anchors:
+    """The anchor of each history, computed once.
+
+    A history is known by its rows: where one document is added, that history is computed anew and no
+    other. The rows of `vectors` may grow in number between calls but must not change.
+    """
+
+    def __init__(self, walk: Walk) -> None:
+        self.walk = walk
+        self._known: dict[bytes, np.ndarray] = {}
+
+    def __len__(self) -> int:
+        """How many histories were computed."""
+        return len(self._known)
+
+    def __call__(
+        self, vectors: Float[np.ndarray, "n d"], histories: Sequence[Int[np.ndarray, " _"]]
+    ) -> Float[np.ndarray, "u d"]:
+        """The anchors [u d] of these histories."""
+        keys = [np.asarray(history, np.int64).tobytes() for history in histories]
+        new = {key: history for key, history in zip(keys, histories) if key not in self._known}
+        self._known |= zip(new, anchors(vectors, list(new.values()), self.walk))
+        if not keys:
+            return np.zeros((0, vectors.shape[1]), np.float32)
+        return np.stack([self._known[key] for key in keys])
