@@ -68,13 +68,14 @@ def test_cfrag_serves_those_who_have_written_little_better_than_their_own_histor
     What counts is whether the tag of the true headline stands in the documents of the prompt.
     """
     monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
-    synthetic.generate(tmp_path / "world", seed=0, users=48, cohorts=4)
+    synthetic.generate(tmp_path / "world", seed=0, users=30, cohorts=3)
     truth = json.loads((tmp_path / "world" / "truth.json").read_text())
     tags = {id: post["tag"] for user in truth["users"] for id, post in user["documents"].items()}
     few = {str(user["user_id"]) for user in truth["users"] if user["kind"] != "regular"}
     place = {"benchmark.root": str(tmp_path / "world"), "generate.method": "none", "select.k": 3}
     learning = {
-        "neighbours.m": 5, "retrieve.k": 2, "feedback.limit": 12, "feedback.max_new_tokens": 16,
+        "neighbours.m": 4, "retrieve.k": 2, "feedback.limit": 8, "feedback.max_new_tokens": 8,
+        "reranker.max_length": 128, "prompt.max_tokens": 128, "feedback.candidates": 2,
         "user_encoder.training.epochs": 3, "user_encoder.training.devices": 1,
     }  # fmt: skip
     for part in ("retriever.training", "reranker.training"):
@@ -89,7 +90,7 @@ def test_cfrag_serves_those_who_have_written_little_better_than_their_own_histor
         config = override(load(CONFIGS / f"{name}.py").config, {**place, **fields})
         results = run(config, tmp_path / name)
         lines = [line for line in results.predictions() if line["user_id"] in few]
-        assert len(lines) > 15
+        assert len(lines) > 10
         helped = [
             any(tags[document["id"]] == tags[line["id"]] for document in line["documents"][:3])
             for line in lines
@@ -97,4 +98,5 @@ def test_cfrag_serves_those_who_have_written_little_better_than_their_own_histor
         return float(np.mean(helped))
 
     own, together = known("dense", **{"retrieve.k": 3}), known("cfrag", **learning)
+    print(own, together)
     assert together > own + 0.15
