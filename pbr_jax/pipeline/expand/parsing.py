@@ -7,6 +7,7 @@ be read is read; otherwise the answer is None, and the caller falls back to the 
 import json
 import re
 
+_START = re.compile(r'\[\s*(?=["{])|\{\s*(?=")')  # of a list of texts, or of an object
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _ITEM = re.compile(r"^\s*(?:\d{1,2}[.):]|[-*•])\s+(?P<text>\S.*)$", re.MULTILINE)
 
@@ -56,7 +57,7 @@ def _unfenced(text: str) -> str:
 def _json_list(text: str) -> list[str] | None:
     """The strings of the first JSON list, or of the first list in the first JSON object."""
     decoder = json.JSONDecoder(strict=False)  # line breaks inside strings are a model's habit
-    for start in (match.start() for match in re.finditer(r"[\[{]", text)):
+    for start in (match.start() for match in _START.finditer(text)):
         try:
             value, _ = decoder.raw_decode(text, start)
         except (json.JSONDecodeError, RecursionError):

@@ -1,7 +1,7 @@
 """PBR: prompts, parts and switches, on a small world; and the published numbers on the real one."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from pbr_jax.pipeline import expand, retrieve
 from pbr_jax.pipeline.expand.wording import numbered
 from pbr_jax.pipeline.pipeline import Neighbour, Query, Resources
 from pbr_jax.stages import Stages
-from pbr_jax.text.encode import TextEncoder
 from pbr_jax.text.prompts import CLOSE, OPEN
 from pbr_jax.types import UserError
 
@@ -182,23 +181,6 @@ RELEASED = {"expand.method": "pbr", "expand.damping": 1.0, "expand.iterations": 
 ALONE = {**RELEASED, "expand.anchor": "none", "expand.weights": "equal"}
 
 
-class Remembering(TextEncoder):
-    """The real encoder, which reads each text once for all variants."""
-
-    def __init__(self, encoder: TextEncoder) -> None:
-        self.encoder = encoder
-        self.known: dict[str, np.ndarray] = {}
-
-    @property
-    def dim(self) -> int:
-        return self.encoder.dim
-
-    def encode(self, texts: Sequence[str], *, role: str = "document", progress: bool = False) -> np.ndarray:
-        new = [text for text in dict.fromkeys(texts) if text not in self.known]
-        self.known |= zip(new, self.encoder.encode(new))
-        return np.stack([self.known[text] for text in texts])
-
-
 @pytest.fixture(scope="module")
 def personabench(real_data: Path, weights: None, tmp_path_factory) -> Iterator[tuple[Stages, Resources]]:
     """The benchmark, embedded once."""
@@ -208,7 +190,7 @@ def personabench(real_data: Path, weights: None, tmp_path_factory) -> Iterator[t
         patch.setenv("PBR_JAX_CACHE", str(tmp_path_factory.mktemp("personabench")))
         stages = Stages(override(Config(), fields))
         vectors = np.load(stages.embeddings.path / "documents.npy")
-        yield stages, Resources(stages.task, stages.store, Remembering(stages.encoder), vectors)
+        yield stages, Resources(stages.task, stages.store, stages.encoder, vectors)
 
 
 @pytest.mark.data
