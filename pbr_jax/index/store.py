@@ -26,7 +26,8 @@ CREATE TABLE users(code INTEGER PRIMARY KEY, name TEXT UNIQUE);
 CREATE TABLE documents(row INTEGER PRIMARY KEY, user INTEGER, id TEXT, text TEXT, fields TEXT, time REAL,
                        digest BLOB, UNIQUE(user, digest));
 CREATE TABLE examples(position INTEGER PRIMARY KEY, id TEXT UNIQUE, user INTEGER, query TEXT, input TEXT,
-                      target TEXT, time REAL, relevant TEXT, category TEXT, scored INTEGER, rows BLOB);
+                      target TEXT, time REAL, relevant TEXT, category TEXT, scored INTEGER, rows BLOB,
+                      alternatives TEXT);
 CREATE TABLE summary(name TEXT PRIMARY KEY, value TEXT);
 """
 
@@ -86,9 +87,9 @@ class _Writer:
         values = (
             self.examples, example.id, self.user(example.user_id), example.query, example.input,
             example.target, example.time, json.dumps(example.relevant), example.category, example.scored,
-            rows.tobytes(),
+            rows.tobytes(), json.dumps(example.alternatives),
         )  # fmt: skip
-        self.connection.execute("INSERT INTO examples VALUES (?,?,?,?,?,?,?,?,?,?,?)", values)
+        self.connection.execute("INSERT INTO examples VALUES (?,?,?,?,?,?,?,?,?,?,?,?)", values)
         self.examples += 1
 
     def user(self, name: str) -> int:
@@ -165,13 +166,14 @@ class Store:
 
     def examples(self) -> Iterator[Example]:
         """All examples in file order, streamed, without profiles."""
-        columns = "id, user, query, input, target, time, relevant, category, scored"
+        columns = "id, user, query, input, target, time, relevant, category, scored, alternatives"
         for row in self._connection.execute(f"SELECT {columns} FROM examples ORDER BY position"):
-            id, user, query, input, target, time, relevant, category, scored = row
+            id, user, query, input, target, time, relevant, category, scored, alternatives = row
             groups = tuple(tuple(group) for group in json.loads(relevant))
             yield Example(
-                id, self.users[user], query, input, target, (), time, groups, category, bool(scored)
-            )
+                id, self.users[user], query, input, target, (), time, groups, category, bool(scored),
+                tuple(json.loads(alternatives)),
+            )  # fmt: skip
 
     def visible(self, example: Example, user_id: str) -> np.ndarray:
         """Rows of the user's documents that may answer this example, int64 [r], in profile order.
