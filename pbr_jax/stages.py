@@ -7,7 +7,6 @@ inputs, the version of its code. Asking for the last makes the ones before it, o
 """
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
@@ -20,8 +19,8 @@ from tqdm import tqdm
 
 import pbr_jax.llm
 from pbr_jax.artefacts import Artefact, Log, cache_folder, obtain, write_text
-from pbr_jax.config import Benchmark, Config, Encoder, digest, to_dict
-from pbr_jax.data import files, read, synthetic, task
+from pbr_jax.config import Benchmark, Config, Encoder, to_dict
+from pbr_jax.data import fingerprint, read, synthetic, task
 from pbr_jax.index import store
 from pbr_jax.llm import LLM
 from pbr_jax.pipeline import pipeline
@@ -31,7 +30,7 @@ from pbr_jax.text.encode import TextEncoder
 from pbr_jax.types import Candidate
 
 # Raise a stage's number whenever its code changes what it writes.
-VERSIONS = {"data": 1, "embed": 1, "rank": 1, "generate": 2}
+VERSIONS = {"data": 2, "embed": 1, "rank": 1, "generate": 2}
 RANKING_DEPTH = 10  # retrieval benchmarks report recall and ndcg down to here, whatever retrieve.k is
 _CHUNK = 1024  # examples ranked at a time
 
@@ -65,7 +64,7 @@ class Stages:
     @cached_property
     def data_hash(self) -> str:
         """Hash of the files that the split is read from."""
-        return digest([_file_hash(file) for file in files(self.benchmark)])
+        return fingerprint(self.benchmark)
 
     @cached_property
     def data(self) -> Artefact:
@@ -232,11 +231,6 @@ def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
 def _progress(items: Iterable[Any], what: str, total: int | None = None) -> Iterator[Any]:
     """The items, with a progress bar on a terminal and silence elsewhere."""
     yield from tqdm(items, desc=what, total=total, disable=None, leave=False)
-
-
-def _file_hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @lru_cache(maxsize=2)
