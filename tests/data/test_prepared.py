@@ -215,7 +215,7 @@ try:
     if {package!r} == "grain":
         prepared.loader({str(folder)!r}, "dev", batch_size=1, seed=0)
     else:
-        prepared.prepare(Benchmark(name="lamp_7", root={tweets.root!r}), "out")
+        prepared.prepare(Benchmark(name="lamp_7", root={tweets.root!r}), {str(folder / "again")!r})
 except UserError as error:
     print(error)
 """
