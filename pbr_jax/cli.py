@@ -21,7 +21,7 @@ from pbr_jax import config as config_module
 from pbr_jax import data
 from pbr_jax.artefacts import write_text
 from pbr_jax.config import Benchmark, Config, ConfigFile
-from pbr_jax.data import synthetic
+from pbr_jax.data import prepared, synthetic
 from pbr_jax.eval.report import report
 from pbr_jax.llm import cache
 from pbr_jax.run import ask, run
@@ -104,6 +104,12 @@ def _add_data_commands(parser: argparse.ArgumentParser) -> None:
     validate.add_argument("--benchmark.root", dest="root", required=True)
     validate.set_defaults(function=_validate)
 
+    prepare = commands.add_parser("prepare", help="write a benchmark as array_record", allow_abbrev=False)
+    prepare.add_argument("--benchmark.name", dest="name", required=True)
+    prepare.add_argument("--benchmark.root", dest="root", required=True)
+    prepare.add_argument("--out", type=Path, required=True)
+    prepare.set_defaults(function=_prepare)
+
     synthetic = commands.add_parser("synthetic", help="write the synthetic benchmark, in LaMP's format")
     synthetic.add_argument("--out", type=Path, required=True)
     synthetic.add_argument("--seed", type=int, default=0)
@@ -185,6 +191,12 @@ def _validate(options: argparse.Namespace, rest: list[str]) -> int:
         print(f"{split.split}: {', '.join(counts)}")
         for repair in split.repairs:
             print(f"  repaired: {repair}")
+    return 0
+
+
+def _prepare(options: argparse.Namespace, rest: list[str]) -> int:
+    _nothing_left(rest)
+    print(prepared.prepare(Benchmark(name=options.name, root=options.root), options.out))
     return 0
 
 

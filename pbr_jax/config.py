@@ -36,7 +36,7 @@ def _between(name: str, value: int | float, low: int | float, high: int | float)
 class Benchmark:
     """Which data to run on."""
 
-    name: str = "synthetic"  # lamp_1 … lamp_5, lamp_7, longlamp_*, personabench, longmemeval, synthetic
+    name: str = "synthetic"  # lamp_1 … lamp_5, lamp_7, longlamp_*, personabench, …: pbr_jax/data/tasks.py
     root: str = ""  # folder (or file) with the official files under their official names
     split: str = "dev"  # LaMP: train|dev|test; PersonaBench: noise_0.0 …; LongMemEval: file stem
     training: str = "train"  # what trained systems learn from, and where neighbours come from too

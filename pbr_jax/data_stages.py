@@ -1,7 +1,6 @@
 """The first stages of a run: examples and documents in a store, documents as vectors, models as they come."""
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
@@ -15,7 +14,7 @@ from tqdm import tqdm
 import pbr_jax.llm
 from pbr_jax.artefacts import Artefact, Log, cache_folder, obtain
 from pbr_jax.config import Benchmark, Config, Encoder, digest
-from pbr_jax.data import files, read, splits, synthetic, task
+from pbr_jax.data import fingerprint, read, splits, synthetic, task
 from pbr_jax.index import store
 from pbr_jax.llm import LLM
 from pbr_jax.pipeline import expand
@@ -26,7 +25,7 @@ from pbr_jax.types import UserError
 
 # Raise a stage's number whenever its code changes what it writes.
 VERSIONS = {
-    "data": 2, "embed": 1, "user_encoder": 1, "feedback": 1, "retriever": 1, "reranker": 1, "rank": 3,
+    "data": 3, "embed": 1, "user_encoder": 1, "feedback": 1, "retriever": 1, "reranker": 1, "rank": 3,
     "generate": 2,
 }  # fmt: skip
 CHUNK = 1024  # examples ranked at a time
@@ -98,10 +97,8 @@ class DataStages:
     @cached_property
     def data_hash(self) -> str:
         """Hash of the files that the splits are read from."""
-        found = [_file_hash(file) for file in files(self.benchmark)]
-        if self.training_split is not None:
-            found += ["training", *(_file_hash(file) for file in files(self.training_split))]
-        return digest(found)
+        found = fingerprint(self.benchmark)
+        return found if self.training_split is None else digest([found, fingerprint(self.training_split)])
 
     @cached_property
     def data(self) -> Artefact:
@@ -177,11 +174,6 @@ def chunks(items: Iterable[Any], size: int = CHUNK) -> Iterator[list[Any]]:
 def progress(items: Iterable[Any], what: str, total: int | None = None) -> Iterator[Any]:
     """The items, with a progress bar on a terminal and silence elsewhere."""
     yield from tqdm(items, desc=what, total=total, disable=None, leave=False)
-
-
-def _file_hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @lru_cache(maxsize=2)

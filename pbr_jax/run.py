@@ -111,6 +111,7 @@ def _evaluate(stages: Stages, identity: Mapping[str, str]) -> tuple[dict[str, An
         users=[example.user_id for example in examples],
         predictions=[record["prediction"] for record in records] if stages.generates else None,
         targets=[example.target for example in examples],
+        alternatives=[example.alternatives for example in examples],
         rankings=[[d["id"] for d in record["documents"]] for record in records],
         relevant=[example.relevant for example in examples],
         scored=[example.scored for example in examples],

@@ -38,7 +38,8 @@ class Example:
     """One question of one user, with the history that this user had when asking.
 
     `query` is the text that retrievers see, `input` the whole task input that a prompt contains.
-    `target` is None where labels are withheld. `relevant` is the ground truth of retrieval
+    `target` is None where labels are withheld; `alternatives` are further answers that count as right,
+    in question sets that accept several. `relevant` is the ground truth of retrieval
     benchmarks: one group per needed fact, each group the ids of documents that alternatively hold
     it. `scored` is False for questions that the benchmark's official scorer leaves out of its
     averages. `time` is the moment of the question, in seconds since 1970-01-01 UTC, None where the
@@ -56,6 +57,7 @@ class Example:
     relevant: tuple[tuple[str, ...], ...] = ()
     category: str = ""
     scored: bool = True
+    alternatives: tuple[str, ...] = ()
     training: bool = False
 
 

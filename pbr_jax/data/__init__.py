@@ -5,19 +5,20 @@
 """
 
 import difflib
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from pbr_jax.config import Benchmark
-from pbr_jax.data import lamp, longlamp, longmemeval, personabench
+from pbr_jax.config import Benchmark, digest
+from pbr_jax.data import lamp, longlamp, longmemeval, open_qa, personabench, prepared
 from pbr_jax.data.records import Note
 from pbr_jax.data.tasks import TASKS, Task
 from pbr_jax.types import Example, UserError
 
-__all__ = ["SplitSummary", "Task", "files", "read", "splits", "task", "validate"]
+__all__ = ["SplitSummary", "Task", "files", "fingerprint", "read", "splits", "task", "validate"]
 
 
 @runtime_checkable
@@ -45,7 +46,12 @@ _READERS: dict[str, _Reader] = {
     "longlamp": longlamp,
     "personabench": personabench,
     "longmemeval": longmemeval,
+    "nq": open_qa,
+    "trivia": open_qa,
+    "squad": open_qa,
+    "web": open_qa,
 }
+_PREPARED = prepared.Reader()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +108,11 @@ def files(benchmark: Benchmark) -> tuple[Path, ...]:
     return tuple(sorted(paths))
 
 
+def fingerprint(benchmark: Benchmark) -> str:
+    """Hash of the files that a split is read from; UserError where one is missing."""
+    return digest([_file_hash(file) for file in files(benchmark)])
+
+
 def splits(benchmark: Benchmark) -> tuple[str, ...]:
     """The splits under the root; UserError where there is none."""
     reader = _reader(benchmark)
@@ -145,7 +156,15 @@ def _summary(benchmark: Benchmark) -> SplitSummary:
     )
 
 
+def _file_hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def _reader(benchmark: Benchmark) -> _Reader:
+    """The reader of what the root holds: a prepared dataset, or else the benchmark's official files."""
+    if prepared.find(benchmark) is not None:
+        return _PREPARED
     return _READERS.get(task(benchmark.name).name.partition("_")[0], lamp)
 
 

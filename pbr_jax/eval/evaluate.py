@@ -52,6 +52,7 @@ def evaluate(
     users: Sequence[str],
     predictions: Sequence[str] | None = None,
     targets: Sequence[str | None] | None = None,
+    alternatives: Sequence[Sequence[str]] | None = None,
     rankings: Sequence[Sequence[str]] | None = None,
     relevant: Sequence[Groups] | None = None,
     scored: Sequence[bool] | None = None,
@@ -64,19 +65,21 @@ def evaluate(
 
     Every sequence has one item an example. Ranking metrics need `rankings` (document ids, best
     first) and `relevant` (see `Example.relevant`); metrics of answers need `predictions` and
-    `targets`. Where all targets are withheld there is nothing to score: n is 0, and a note says so.
-    Raises UserError, naming the example, where some targets are missing or a scored question of a
-    retrieval benchmark has no relevant document.
+    `targets`. Where an example has `alternatives`, further right answers, exact_match and token_f1
+    are the best over all of them, as in SQuAD's official scorer. Where all targets are withheld there
+    is nothing to score: n is 0, and a note says so. Raises UserError, naming the example, where some
+    targets are missing or a scored question of a retrieval benchmark has no relevant document.
     """
-    fields = dict(users=users, predictions=predictions, targets=targets, rankings=rankings,
-                  relevant=relevant, scored=scored, categories=categories)  # fmt: skip
+    fields = dict(users=users, predictions=predictions, targets=targets, alternatives=alternatives,
+                  rankings=rankings, relevant=relevant, scored=scored, categories=categories)  # fmt: skip
     _check_lengths(len(ids), fields)
     kept = [i for i in range(len(ids)) if scored is None or scored[i]]
     per_example: list[dict[str, float]] = [{} for _ in ids]
     if not kept:
         return Evaluation(per_example=per_example, notes=["no example is scored"])
     scored_ids = [ids[i] for i in kept]
-    columns, notes = _answer_columns(task, scored_ids, _take(predictions, kept), _take(targets, kept))
+    answers = (_take(values, kept) for values in (predictions, targets, alternatives))
+    columns, notes = _answer_columns(task, scored_ids, *answers)
     if task.kind == "retrieval":
         rankings, relevant = _take(rankings, kept), _take(relevant, kept)
         columns = _ranking_columns(task, scored_ids, rankings, relevant) + columns
@@ -127,7 +130,7 @@ def _no_text(predictions: Sequence[str], targets: Sequence[str]) -> np.ndarray:
 
 
 def _answer_columns(
-    task: Task, ids: list[str], predictions: list | None, targets: list | None
+    task: Task, ids: list[str], predictions: list | None, targets: list | None, alternatives: list | None
 ) -> tuple[list[_Column], list[str]]:
     """Metrics of answers, or none and the note that says why."""
     retrieval = task.kind == "retrieval"
@@ -142,7 +145,20 @@ def _answer_columns(
             f"{missing[0]!r}; complete the outputs file, or take it away to predict without scoring"
         )
     metrics = [text_metric(name, task.labels) for name in (ANSWER_METRICS if retrieval else task.metrics)]
-    return [_Column(metric, metric.statistics(predictions, targets)) for metric in metrics], []
+    columns = [_Column(metric, metric.statistics(predictions, targets)) for metric in metrics]
+    for column in columns:
+        if column.metric.name in ANSWER_METRICS:
+            _raise_to_best(column, predictions, alternatives or [])
+    return columns, []
+
+
+def _raise_to_best(column: _Column, predictions: list[str], alternatives: list[Sequence[str]]) -> None:
+    """Each example's score becomes the best over its alternatives too."""
+    rows = [row for row, answers in enumerate(alternatives) for _ in answers]
+    if rows:
+        answers = [answer for answers in alternatives for answer in answers]
+        others = column.metric.statistics([predictions[row] for row in rows], answers)
+        np.maximum.at(column.statistics, rows, others)
 
 
 def _values(columns: list[_Column], rows: np.ndarray) -> dict[str, float]:

@@ -31,7 +31,7 @@ CREATE TABLE documents(row INTEGER PRIMARY KEY, user INTEGER, id TEXT, text TEXT
 CREATE INDEX answers ON documents(answer);
 CREATE TABLE examples(position INTEGER PRIMARY KEY, training INTEGER, id TEXT, user INTEGER, query TEXT,
                       input TEXT, target TEXT, time REAL, relevant TEXT, category TEXT, scored INTEGER,
-                      rows BLOB, answer INTEGER, UNIQUE(training, id));
+                      rows BLOB, answer INTEGER, alternatives TEXT, UNIQUE(training, id));
 CREATE TABLE summary(name TEXT PRIMARY KEY, value TEXT);
 """
 
@@ -122,9 +122,9 @@ class _Writer:
         values = (
             self.examples, training, example.id, self.user(example.user_id), example.query, example.input,
             example.target, example.time, json.dumps(example.relevant), example.category, example.scored,
-            rows.tobytes(), _answer(example.target),
+            rows.tobytes(), _answer(example.target), json.dumps(example.alternatives),
         )  # fmt: skip
-        self.connection.execute("INSERT INTO examples VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)", values)
+        self.connection.execute("INSERT INTO examples VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)", values)
         self.examples += 1
 
     def user(self, name: str) -> int:
@@ -221,14 +221,15 @@ class Store:
 
     def examples(self, *, training: bool = False) -> Iterator[Example]:
         """All examples of the evaluated or the training split in file order, streamed, without profiles."""
-        columns = "id, user, query, input, target, time, relevant, category, scored"
+        columns = "id, user, query, input, target, time, relevant, category, scored, alternatives"
         query = f"SELECT {columns} FROM examples WHERE training=? ORDER BY position"
         for row in self._connection.execute(query, (training,)):
-            id, user, query, input, target, time, relevant, category, scored = row
+            id, user, query, input, target, time, relevant, category, scored, alternatives = row
             groups = tuple(tuple(group) for group in json.loads(relevant))
             yield Example(
-                id, self.users[user], query, input, target, (), time, groups, category, bool(scored), training
-            )
+                id, self.users[user], query, input, target, (), time, groups, category, bool(scored),
+                tuple(json.loads(alternatives)), training,
+            )  # fmt: skip
 
     def visible(self, example: Example, user_id: str) -> np.ndarray:
         """Rows of the user's documents that may answer this example, int64 [r], in profile order.

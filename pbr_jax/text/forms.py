@@ -36,6 +36,14 @@ _HEADLINE = Form(
     cue="headline:",
 )
 
+_QUESTION = Form(
+    system="You answer questions. Reply with the answer only, in as few words as possible.",
+    lead="Passages that may help:",
+    lines=(Line("passage", "text"),),
+    ask="Answer the question.",
+    cue="answer:",
+)
+
 FORMS: dict[str, Form] = {
     "lamp_1": Form(
         system="You know which works an author tends to cite. Reply with [1] or [2] only.",
@@ -119,4 +127,5 @@ FORMS: dict[str, Form] = {
         cue="answer:",
         main="text",
     ),
+    **dict.fromkeys(("nq_open", "trivia_qa", "squad", "web_questions"), _QUESTION),
 }

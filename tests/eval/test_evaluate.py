@@ -73,6 +73,26 @@ def test_answers_on_a_retrieval_benchmark_are_scored_when_given():
     assert "exact_match" not in evaluate(RANKED, **options, targets=["t"]).metrics  # pyright: ignore
 
 
+def test_a_question_with_several_right_answers_gets_the_best_of_them():
+    answers = dict(predictions=["the Bob", "red cat", "x", "y"], targets=["Ann", "blue cow", "x", "z"])
+    further = [["Bob", "Eve"], ["a red dog", "cat"], [], ["w"]]
+    found = evaluate(TASKS["nq_open"], ids=list("abcd"), users=list("abcd"), alternatives=further, **answers)  # pyright: ignore
+    assert [example["exact_match"] for example in found.per_example] == [1.0, 0.0, 1.0, 0.0]
+    best = [2 / 3, 2 / 3, 1.0, 0.0]  # over sets of words: {the, bob} and {bob}; {red, cat} and {cat}
+    assert [example["token_f1"] for example in found.per_example] == pytest.approx(best)
+    assert found.metrics == pytest.approx({"exact_match": 0.5, "token_f1": sum(best) / 4})
+    alone = evaluate(TASKS["nq_open"], ids=list("abcd"), users=list("abcd"), **answers)  # pyright: ignore
+    assert alone.metrics["exact_match"] == 0.25
+
+
+def test_alternatives_of_unscored_examples_count_for_nobody():
+    found = evaluate(
+        TASKS["nq_open"], ids=["a", "b"], users=["a", "b"], predictions=["x", "y"], targets=["z", "z"],
+        alternatives=[["x", "y"], []], scored=[False, True],
+    )  # fmt: skip
+    assert (found.n, found.metrics["exact_match"]) == (1, 0.0)
+
+
 @pytest.mark.parametrize("targets", [None, [None, None]])
 def test_withheld_targets_are_no_error(targets):
     found = evaluate(

@@ -1,0 +1,88 @@
+"""An `Example` as a row of strings, counts and flags, as TensorFlow Datasets writes it, and back.
+
+Without TensorFlow, TFDS writes neither lists of lists nor numbers of more than 32 bits after the point. So
+nested lists stand flat beside their sizes, and a time is the decimal text of its float, which reads
+back exactly; an empty text is no time. Of the text features only `target` tells None from "".
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from pbr_jax.types import Document, Example
+
+Row = Mapping[str, Any]
+
+
+def to_row(example: Example) -> dict[str, Any]:
+    """The row of an example: plain strings, lists and dicts."""
+    documents = example.profile
+    fields = [pair for document in documents for pair in document.fields.items()]
+    return {
+        "id": example.id,
+        "user_id": example.user_id,
+        "query": example.query,
+        "input": example.input,
+        "target": example.target,
+        "alternatives": list(example.alternatives),
+        "time": _written(example.time),
+        "relevant": {
+            "id": [id for group in example.relevant for id in group],
+            "sizes": [len(group) for group in example.relevant],
+        },
+        "category": example.category,
+        "scored": example.scored,
+        "profile": {
+            "id": [document.id for document in documents],
+            "user_id": [document.user_id for document in documents],
+            "text": [document.text for document in documents],
+            "time": [_written(document.time) for document in documents],
+            "num_fields": [len(document.fields) for document in documents],
+        },
+        "fields": {"name": [name for name, _ in fields], "value": [value for _, value in fields]},
+    }
+
+
+def from_row(row: Row) -> Example:
+    """The example of a row that TFDS read: texts as UTF-8 bytes, counts as NumPy numbers."""
+    ids, profile = iter(texts(row["relevant"]["id"])), row["profile"]
+    fields = iter(list(zip(texts(row["fields"]["name"]), texts(row["fields"]["value"]), strict=True)))
+    columns = (texts(profile[name]) for name in ("id", "user_id", "text", "time"))
+    return Example(
+        id=text(row["id"]),
+        user_id=text(row["user_id"]),
+        query=text(row["query"]),
+        input=text(row["input"]),
+        target=None if row["target"] is None else text(row["target"]),
+        profile=tuple(
+            Document(id, user, body, dict(_next(fields, count)), _time(time))
+            for id, user, body, time, count in zip(*columns, map(int, profile["num_fields"]), strict=True)
+        ),
+        time=_time(text(row["time"])),
+        relevant=tuple(tuple(_next(ids, size)) for size in map(int, row["relevant"]["sizes"])),
+        category=text(row["category"]),
+        scored=bool(row["scored"]),
+        alternatives=tuple(texts(row["alternatives"])),
+    )
+
+
+def text(value: bytes) -> str:
+    """A text as TFDS reads it."""
+    return value.decode("utf-8")
+
+
+def texts(values: Iterable[bytes]) -> list[str]:
+    """A list of texts as TFDS reads it."""
+    return [value.decode("utf-8") for value in values]
+
+
+def _next(items: Iterator[Any], count: int) -> Iterator[Any]:
+    return islice(items, count)
+
+
+def _written(time: float | None) -> str:
+    return "" if time is None else repr(time)
+
+
+def _time(written: str) -> float | None:
+    return float(written) if written else None

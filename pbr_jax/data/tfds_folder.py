@@ -1,0 +1,133 @@
+"""Folders that TensorFlow Datasets (TFDS) wrote: found, checked and listed without importing it.
+
+A dataset lies in `DATA_DIR/NAME[/CONFIG]/VERSION`, beside dataset_info.json, which names its splits and
+shards. TFDS makes that folder under another name and renames it at the end, so a version's folder is
+whole. Only shards in the array_record format can be read without TensorFlow.
+"""
+
+import importlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from pbr_jax.data.rows import Row
+from pbr_jax.types import UserError
+
+INFO = "dataset_info.json"
+_FORMAT = "array_record"
+_VERSION = re.compile(r"\d+\.\d+\.\d+")
+
+
+class Folder(NamedTuple):
+    """One version of a dataset: the shards of its splits in order, and what its builder noted."""
+
+    path: Path
+    dataset: str
+    config: str
+    version: str
+    shards: Mapping[str, tuple[Path, ...]]
+    metadata: Mapping[str, Any]
+
+
+def find(root: str | Path, dataset: str, config: str = "*") -> Folder | None:
+    """The dataset in `root`, None where there is none.
+
+    `root` is either the folder of one version, whatever dataset that is, or a TFDS data_dir, of which the
+    newest version of `dataset` is taken. UserError where its configurations leave a choice, and for
+    what cannot be read.
+    """
+    root = Path(root)
+    if (root / INFO).is_file():
+        return load(root)
+    patterns = (f"{config}/*", "*") if config == "*" else (f"{config}/*",)
+    infos = (info for pattern in patterns for info in (root / dataset).glob(f"{pattern}/{INFO}"))
+    versions = [info.parent for info in infos if _VERSION.fullmatch(info.parent.name)]
+    if len(several := sorted({path.parent.name for path in versions})) > 1:
+        raise UserError(
+            f"{root}: found several configurations of {dataset} ({', '.join(several)}), wanted one; "
+            "set --benchmark.root to the folder of one version"
+        )
+    return load(max(versions, key=_number)) if versions else None
+
+
+def load(path: Path) -> Folder:
+    """The dataset in the folder of a version; UserError where it is damaged or not array_record."""
+    info, metadata = _json(path / INFO), path / "metadata.json"
+    form = info.get("fileFormat", "tfrecord")
+    if form != _FORMAT:
+        raise UserError(
+            f"{path}: found the file format {form}, wanted {_FORMAT}, which is read without TensorFlow; "
+            f"prepare the dataset with file_format='{_FORMAT}'"
+        )
+    name = str(info.get("name"))
+    splits = {split["name"]: len(split.get("shardLengths", ())) for split in info.get("splits", ())}
+    return Folder(
+        path=path,
+        dataset=name,
+        config=info.get("configName", ""),
+        version=info.get("version", ""),
+        shards={
+            split: tuple(path / f"{name}-{split}.{_FORMAT}-{i:05}-of-{count:05}" for i in range(count))
+            for split, count in splits.items()
+        },
+        metadata=_json(metadata) if metadata.is_file() else {},
+    )
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a split with random access, texts as bytes; UserError where one cannot be read."""
+
+    source: Any  # TFDS's, of whose errors this makes ours
+    path: Path
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __iter__(self) -> Iterator[Row]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, index: int) -> Row:
+        try:
+            return self.source[index]
+        except RuntimeError as error:  # of the C++ library that reads a shard
+            raise UserError(
+                f"{self.path}: row {index} cannot be read ({error}); copy the folder again or prepare it anew"
+            ) from error
+
+
+def rows(folder: Folder, split: str) -> Rows:
+    """The rows of a split, under TFDS's name of it; UserError for a missing package or shard."""
+    if missing := next((shard for shard in folder.shards[split] if not shard.is_file()), None):
+        raise UserError(f"{missing}: found no such file, wanted it for {split}; copy the whole folder")
+    builder = package("tensorflow_datasets").builder_from_directory(folder.path)
+    return Rows(builder.as_data_source(split), folder.path)
+
+
+def package(name: str) -> ModuleType:
+    """An optional package of the extra `data`; UserError that names the command where it is missing."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UserError(
+            f"found no package {error.name}, wanted it to read and write prepared data; "
+            "pip install 'pbr-jax[data]'"
+        ) from error
+
+
+def _number(version: Path) -> tuple[int, ...]:
+    return tuple(map(int, version.name.split(".")))
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); prepare the dataset again") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: found no JSON object, wanted one; prepare the dataset again")
+    return value
