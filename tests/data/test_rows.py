@@ -32,9 +32,10 @@ def there_and_back(example: Example) -> Example:
 
 @given(EXAMPLES)
 def test_any_example_comes_back_equal(values: tuple[Any, ...]) -> None:
-    *texts, target, profile, time, relevant, category, scored, alternatives = values
+    id, user, query, input, target, profile, time, relevant, category, scored, alternatives = values
     documents = tuple(Document(*document) for document in profile)
-    example = Example(*texts, target, documents, time, relevant, category, scored, alternatives)
+    texts = (id, user, query, input, target)
+    example = Example(*texts, documents, time, relevant, category, scored, alternatives)
     assert there_and_back(example) == example
 
 

@@ -34,7 +34,7 @@ class Bags(TextEncoder):
 def vector(text: str) -> np.ndarray:
     words = text.lower().split() or [""]
     total = sum(np.random.default_rng(zlib.crc32(word.encode())).normal(size=DIM) for word in words)
-    return (total / np.linalg.norm(total)).astype(np.float32)
+    return np.asarray(total / np.linalg.norm(total), np.float32)
 
 
 class Scripted:
