@@ -112,7 +112,7 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.save(str(llm / "tokenizer.json"))
-    sizes |= dict(vocab_size=len(names), max_position_embeddings=512, num_key_value_heads=2)
+    sizes |= dict(vocab_size=len(names), max_position_embeddings=4096, num_key_value_heads=2)
     sizes |= dict(bos_token_id=0, eos_token_id=1, pad_token_id=0)
     transformers.LlamaForCausalLM(transformers.LlamaConfig(initializer_range=0.3, **sizes)).save_pretrained(
         llm
