@@ -34,6 +34,7 @@ bench: $(VENV)/.test
 	test -d $(TEXTS) || $(BIN)/pbr-jax data synthetic --users 300 --out $(TEXTS)
 	$(BIN)/python benchmarks/encode.py --texts $(TEXTS)
 	$(BIN)/python benchmarks/search.py
+	$(BIN)/python benchmarks/page_rank.py
 
 clean:
 	rm -rf $(VENV) runs

@@ -1,6 +1,8 @@
 """Anchors: PageRank against a dense eigen-solution and networkx, odd histories, and what is computed anew."""
 
-import jax.numpy as jnp
+from functools import partial
+
+import jax
 import networkx as nx
 import numpy as np
 import pytest
@@ -33,14 +35,16 @@ def edges(vectors: np.ndarray, theta: float, k: int) -> np.ndarray:
 
 
 def ranks(vectors: np.ndarray, walk: Walk, restart: np.ndarray | None = None) -> np.ndarray:
-    """PageRank of one user's documents; `restart` gives the restarts."""
-    graph = page_rank.neighbour_graph(
-        jnp.asarray(vectors), jnp.ones(len(vectors), bool), theta=walk.theta, k=walk.k
-    )
+    """PageRank of one user's documents; `restart` gives the restarts. Traced anew at every call."""
     if restart is None:
         restart = np.full(len(vectors), 1 / len(vectors), np.float32)
     options = {"damping": walk.damping, "iterations": walk.iterations, "tolerance": walk.tolerance}
-    return np.asarray(page_rank.page_rank(graph, jnp.asarray(restart), **options))
+
+    def of_user(documents: jax.Array, where: jax.Array, restart: jax.Array) -> jax.Array:
+        graph = page_rank.neighbour_graph(documents, where, theta=walk.theta, k=walk.k)
+        return page_rank.page_rank(graph, restart, **options)
+
+    return np.asarray(jax.jit(of_user)(vectors, np.ones(len(vectors), bool), restart))
 
 
 def walked(vectors: np.ndarray, walk: Walk, restart: np.ndarray | None = None) -> np.ndarray:
@@ -61,7 +65,7 @@ def walked(vectors: np.ndarray, walk: Walk, restart: np.ndarray | None = None) -
 @pytest.mark.parametrize(("n", "theta", "k"), [(2, 0.0, 2), (20, 0.5, 3), (20, 0.3, 20), (30, 0.75, 5)])
 def test_the_graph_is_the_brute_force_one(n: int, theta: float, k: int):
     vectors = documents(n, seed=n)
-    graph = page_rank.neighbour_graph(jnp.asarray(vectors), jnp.ones(n, bool), theta=theta, k=k)
+    graph = jax.jit(partial(page_rank.neighbour_graph, theta=theta, k=k))(vectors, np.ones(n, bool))
     matrix = np.zeros((n, n))
     np.add.at(matrix, (np.arange(n)[:, None], np.asarray(graph.columns)), np.asarray(graph.weights))
     expected = edges(vectors, theta, k)
