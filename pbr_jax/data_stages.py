@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 import pbr_jax.llm
 from pbr_jax.artefacts import Artefact, Log, cache_folder, obtain
-from pbr_jax.config import Benchmark, Config, Encoder, digest
+from pbr_jax.config import Benchmark, Config, Encoder
 from pbr_jax.data import fingerprint, read, splits, synthetic, task
 from pbr_jax.index import store
 from pbr_jax.llm import LLM
@@ -96,9 +96,13 @@ class DataStages:
 
     @cached_property
     def data_hash(self) -> str:
-        """Hash of the files that the splits are read from."""
-        found = fingerprint(self.benchmark)
-        return found if self.training_split is None else digest([found, fingerprint(self.training_split)])
+        """Hash of the files that the evaluated split is read from."""
+        return fingerprint(self.benchmark)
+
+    @cached_property
+    def training_hash(self) -> str:
+        """Hash of the files that the training split is read from; "" where none is."""
+        return "" if self.training_split is None else fingerprint(self.training_split)
 
     @cached_property
     def data(self) -> Artefact:
@@ -115,7 +119,7 @@ class DataStages:
             "split": benchmark.split,
             "training": None if training is None else training.split,
             "limit": limit,
-            "files": self.data_hash,
+            "files": [self.data_hash, self.training_hash],
         }
         return self._obtain("data", key, make)
 

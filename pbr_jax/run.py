@@ -60,6 +60,8 @@ def run(config: Config, out: str | Path) -> Results:
     stages = Stages(config, log=_logger(out / "log.jsonl"))
     stages.check()
     identity = {"config": digest(to_dict(config)), "data": stages.data_hash}
+    if stages.training_hash:
+        identity["training"] = stages.training_hash
     found = _finished(out, identity)
     if found is not None:
         return found

@@ -150,7 +150,7 @@ def test_what_a_late_stage_would_refuse_is_refused_before_the_first(
     for fields, message in (
         ({"reranker.model": "nowhere"}, "model 'nowhere': no such folder"),
         ({"select.method": "cross_encoder"}, "has no head that judges documents"),
-        ({"reranker.training.batch_size": 5, "reranker.training.accumulate": 2}, "5"),
+        ({"reranker.training.batch_size": 5, "reranker.training.accumulate": 2}, "batch_size is 5"),
         ({"feedback.metric": "rmse"}, "which a single answer does not have"),
     ):
         with pytest.raises(UserError, match=message):

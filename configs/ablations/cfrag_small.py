@@ -33,7 +33,7 @@ def get_config() -> Config:
 
 
 def sweep() -> Iterator[Overrides]:
+    yield from runpy.run_path(str(HERE / "cfrag_modules.py"))["sweep"]()
     for method in ("none", "random", "recency", "bm25", "dense"):
         yield {"system": "zero_shot" if method == "none" else method, "retrieve.method": method, **OWN}
     yield {"system": "ropg", "retriever.alpha": 0.0, "retriever.lesson.loss": "forward_kl", **OWN}
-    yield from runpy.run_path(str(HERE / "cfrag_modules.py"))["sweep"]()
