@@ -84,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--format", choices=("md", "html", "latex"), default="md")
     report.add_argument("--out", type=Path, help="write here instead of printing")
     report.add_argument("--all", action="store_true", help="every metric, not the headline ones")
+    report.add_argument("--reference", metavar="SYSTEM", help="whom differences are from; default: zero_shot")
     report.set_defaults(function=_report)
 
     ask = commands.add_parser("ask", help="answer one question of one user with a finished run")
@@ -160,7 +161,7 @@ def _sweep(options: argparse.Namespace, rest: list[str]) -> int:
 
 def _report(options: argparse.Namespace, rest: list[str]) -> int:
     _nothing_left(rest)
-    text = report(options.runs, options.format, all_metrics=options.all)
+    text = report(options.runs, options.format, all_metrics=options.all, reference=options.reference)
     if options.out is None:
         print(text)
     else:

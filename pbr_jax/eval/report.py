@@ -26,11 +26,15 @@ _RECOMPUTED = ("f1_macro", "rmse")
 _ABSENT = "–"
 
 
-def report(runs: Sequence[Path], format: str = "md", *, all_metrics: bool = False) -> str:
+def report(
+    runs: Sequence[Path], format: str = "md", *, all_metrics: bool = False, reference: str | None = None
+) -> str:
     """The report on finished runs (folders with results.json, config.json, predictions.jsonl) and sweeps.
 
     `format` is md, html or latex. Ranking metrics are shown at k = 5 unless `all_metrics`. HTML is
-    one file with a plot of the first metric in it. Raises UserError where a folder is no finished run.
+    one file with a plot of the first metric in it. Differences are from the system `reference`; None:
+    from zero_shot, or else the first run. Raises UserError where a folder is no finished run, and where
+    no run is of the reference.
     """
     if format not in render.WRITERS:
         raise UserError(f"no report format {format!r}; there are {', '.join(render.WRITERS)}")
@@ -43,7 +47,7 @@ def report(runs: Sequence[Path], format: str = "md", *, all_metrics: bool = Fals
     page = Page("Results: " + ", ".join(dict.fromkeys(name for name, _ in groups)))
     for (benchmark, split), group in groups.items():
         page.blocks.append(Heading(f"{benchmark}, {split}"))
-        page.blocks.extend(_blocks(table_rows(group), all_metrics, plot=format == "html"))
+        page.blocks.extend(_blocks(table_rows(group), all_metrics, reference, plot=format == "html"))
     return render.WRITERS[format](page)
 
 
@@ -55,7 +59,7 @@ def headline_metrics(names: Sequence[str], all_metrics: bool = False) -> list[st
     return first + [name for name in names if name not in first and ("@" not in name or name.endswith("@5"))]
 
 
-def _blocks(rows: list[Row], all_metrics: bool, plot: bool) -> list[Block]:
+def _blocks(rows: list[Row], all_metrics: bool, reference: str | None, plot: bool) -> list[Block]:
     names = headline_metrics(_metric_names(rows), all_metrics)
     blocks: list[Block] = [Paragraph(text, warning=True) for text in _warnings(rows)]
     if not names:
@@ -64,7 +68,7 @@ def _blocks(rows: list[Row], all_metrics: bool, plot: bool) -> list[Block]:
     if plot:
         blocks.append(_figure(rows, names[0]))
     if len(rows) > 1:
-        blocks.append(_differences(rows, names))
+        blocks.append(_differences(rows, names, _reference(rows, reference)))
     return [*blocks, *map(Paragraph, _notes(rows)), _origins(rows)]
 
 
@@ -126,12 +130,15 @@ def _best(rows: list[Row], name: str) -> float | None:
     return min(values) if name in LOWER_IS_BETTER else max(values)
 
 
-def _reference(rows: list[Row]) -> Row:
-    return next((row for row in rows if row.system == "zero_shot"), rows[0])
+def _reference(rows: list[Row], wanted: str | None) -> Row:
+    found = next((row for row in rows if row.system == (wanted or "zero_shot")), None)
+    if found is None and wanted is not None:
+        names = ", ".join(dict.fromkeys(row.system for row in rows))
+        raise UserError(f"no run is of the reference {wanted!r}; there are {names}")
+    return found or rows[0]
 
 
-def _differences(rows: list[Row], names: list[str]) -> Table:
-    reference = _reference(rows)
+def _differences(rows: list[Row], names: list[str], reference: Row) -> Table:
     table = []
     for row in (row for row in rows if row is not reference):
         found = paired(row, reference, names)
