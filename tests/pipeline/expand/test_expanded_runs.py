@@ -8,7 +8,7 @@ import pytest
 from small_world import HISTORIES, Bags, Scripted
 
 import pbr_jax.llm
-from pbr_jax import Config, run, stages
+from pbr_jax import Config, data_stages, run
 from pbr_jax.cli import main
 from pbr_jax.config import override
 from pbr_jax.stages import Stages
@@ -20,7 +20,7 @@ def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scripted:
     llm = Scripted(lambda prompt: "" if "dog" in prompt else "green tea")
     monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(pbr_jax.llm, "load", lambda config: llm)
-    monkeypatch.setattr(stages, "_encoder", lambda config: Bags())
+    monkeypatch.setattr(data_stages, "_encoder", lambda config: Bags())
     return llm
 
 
