@@ -3,8 +3,9 @@
     embed ──► user_encoder
     embed, users ──► feedback ──► retriever ──► embed again ──► feedback ──► reranker
 
-A config that tunes nothing passes none of them. Retriever and reranker learn from questions of the training
-split, part of which is held out to choose the best step; the evaluated split is never looked at.
+A config that tunes nothing passes none of them, and loads no training library: `train` is imported where it
+is used. Retriever and reranker learn from questions of the training split, part of which is held out to
+choose the best step; the evaluated split is never looked at.
 """
 
 import dataclasses
@@ -36,10 +37,6 @@ from pbr_jax.pipeline.pipeline import Examples, Personalize, Resources
 from pbr_jax.pipeline.rerank import Reranker
 from pbr_jax.pipeline.users import Users
 from pbr_jax.text.encode import TextEncoder
-from pbr_jax.train import reranker as reranker_training
-from pbr_jax.train import retriever as retriever_training
-from pbr_jax.train import sharding, user_encoder
-from pbr_jax.train.loop import Fitted
 from pbr_jax.types import Example, Params
 
 _PARAMS = "params.safetensors"
@@ -54,6 +51,8 @@ class TrainedStages(DataStages):
         Raises:
           UserError: no such reranker, or one that cannot judge; a batch that the devices cannot divide.
         """
+        from pbr_jax.train import sharding
+
         config = self.config
         if config.select.method == "cross_encoder":
             _ = self._reranker
@@ -88,6 +87,8 @@ class TrainedStages(DataStages):
     @cached_property
     def user_encoder(self) -> Artefact:
         """Parameters of the user encoder, trained on the histories of both splits' users, without labels."""
+        from pbr_jax.train import user_encoder
+
         o, seed = self.config.user_encoder, self.config.seed
         rates = Rates(o.crop, o.mask, o.reorder)
         objective = user_encoder.Objective(rates, o.loss, o.temperature, o.train_embeddings)
@@ -99,7 +100,7 @@ class TrainedStages(DataStages):
             fitted = user_encoder.train(
                 histories, base, self._user_model, objective, o.training, folder, seed=seed
             )
-            _keep(fitted, folder)
+            _keep(fitted.params, folder)
 
         key = {"data": self.data.key, "embeddings": self.embeddings.key, "options": to_dict(o), "seed": seed}
         return self._obtain("user_encoder", key, make)
@@ -186,6 +187,8 @@ class TrainedStages(DataStages):
     @cached_property
     def retriever(self) -> Artefact:
         """Parameters of the dual encoder, tuned on what the untuned one finds."""
+        from pbr_jax.train import retriever as training
+
         options = self.config.retriever
         untuned = _changed(self.config, retrieve="dense")
         feedback = self._feedback(untuned, "feedback_retriever")
@@ -194,7 +197,7 @@ class TrainedStages(DataStages):
         def make(folder: Path) -> None:
             enable_compilation_cache()
             examples = self._taught_examples
-            fitted = retriever_training.train(
+            fitted = training.train(
                 [example.query for example in examples],
                 self.users.asking(examples) if personal else None,
                 self._read(feedback),
@@ -204,7 +207,7 @@ class TrainedStages(DataStages):
                 folder,
                 seed=self.config.seed,
             )
-            _keep(fitted, folder)
+            _keep(fitted.params, folder)
 
         key = {
             "feedback": feedback.key,
@@ -228,11 +231,13 @@ class TrainedStages(DataStages):
 
     @cached_property
     def _personalize(self) -> Personalize | None:
+        from pbr_jax.train.retriever import model_config
+
         options = self.config.retriever
         if not options.alpha:
             return None
         encoder, params = self._tuned_encoder
-        config = retriever_training.model_config(encoder, options, self._user_model.width)
+        config = model_config(encoder, options, self._user_model.width)
         project = jax.jit(lambda params, users: dual_encoder(config).apply(params, users=users).users)
 
         def with_users(examples: Examples, queries: np.ndarray) -> np.ndarray:
@@ -246,13 +251,15 @@ class TrainedStages(DataStages):
     @cached_property
     def reranker(self) -> Artefact:
         """Parameters of the cross-encoder, tuned on what the config's retriever finds."""
+        from pbr_jax.train import reranker as training
+
         options = self.config.reranker
         feedback = self._feedback(_changed(self.config, select="top_k"), "feedback_reranker")
 
         def make(folder: Path) -> None:
             enable_compilation_cache()
             examples = self._taught_examples
-            fitted = reranker_training.train(
+            fitted = training.train(
                 [example.query for example in examples],
                 self.users.asking(examples) if options.users else None,
                 self._read(feedback),
@@ -261,7 +268,7 @@ class TrainedStages(DataStages):
                 folder,
                 seed=self.config.seed,
             )
-            _keep(fitted, folder)
+            _keep(fitted.params, folder)
 
         key = {
             "feedback": feedback.key,
@@ -275,12 +282,14 @@ class TrainedStages(DataStages):
     @cached_property
     def _reranker(self) -> Reranker:
         """The cross-encoder that selects: tuned, or as it was pretrained."""
+        from pbr_jax.train.reranker import load
+
         options, folder = self.config.reranker, locate(self.config.reranker.model)
         if self.config.select.method != "tuned":
-            model, params, config = reranker_training.load(options, None, self.config.seed)
+            model, params, config = load(options, None, self.config.seed)
             return Reranker(model, params, config, folder, options.max_length, None)
         width = self._user_model.width if options.users else 0
-        config = dataclasses.replace(reranker_training.load(options, width, self.config.seed)[2], head=False)
+        config = dataclasses.replace(load(options, width, self.config.seed)[2], head=False)
         params = load_params(self.reranker.path / _PARAMS)
         known = self.users if options.users else None
         return Reranker(cross_encoder(config), params, config, folder, options.max_length, known)
@@ -369,8 +378,8 @@ def _answering_feedback(config: Config) -> Config:
     return dataclasses.replace(config, generate=answers)
 
 
-def _keep(fitted: Fitted, folder: Path) -> None:
+def _keep(params: Params, folder: Path) -> None:
     """The parameters that training found, and metrics.jsonl; its checkpoints have done their work."""
-    save_params(fitted.params, folder / f".{_PARAMS}")
+    save_params(params, folder / f".{_PARAMS}")
     (folder / f".{_PARAMS}").replace(folder / _PARAMS)
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)

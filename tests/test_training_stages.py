@@ -87,7 +87,6 @@ def test_one_command_runs_all_of_cfrag_and_again_does_nothing(tiny_models, tweet
 @pytest.mark.parametrize(
     "fields",
     [
-        {"neighbours.m": 1, "collaboration": "none"},
         {"neighbours.method": "mean", "retrieve.method": "dense", "reranker.users": False},
         {"expand.method": "pbr", "expand.max_new_tokens": 4, "expand.history_tokens": 64},
         {"neighbours.method": "random", "retriever.alpha": 0.0, "select.method": "bm25", "select.own": 1},
@@ -105,8 +104,6 @@ def test_every_module_can_be_left_out_or_changed(tiny_models, tweets: Path, tmp_
         for record in results.predictions():
             own = [document["user_id"] == record["user_id"] for document in record["documents"]]
             assert sum(own[:2]) == min(1, sum(own)) or sum(own) == len(own)
-    if fields.get("neighbours.m") == 1:
-        assert all(d["user_id"] == r["user_id"] for r in results.predictions() for d in r["documents"])
 
 
 @pytest.mark.parametrize("loss", ["forward_kl", "reinforce"])
@@ -162,7 +159,7 @@ def test_what_a_late_stage_would_refuse_is_refused_before_the_first(
 def test_kill_9_anywhere_and_rerun_gives_the_same_predictions(tiny_models, tweets: Path, tmp_path: Path):
     """Killed while feedback is collected and while the reranker is tuned."""
     fields = {"benchmark.name": "lamp_7", "benchmark.root": tweets, **SMALL, **tiny_models}
-    fields |= {"reranker.training.epochs": 30, "reranker.training.checkpoint_every": 3}
+    fields |= {"reranker.training.epochs": 15, "reranker.training.checkpoint_every": 3}
     flags = [word for name, value in fields.items() for word in (f"--{name}", str(value))]
     command = [sys.executable, "-m", "pbr_jax.cli", "run", str(CONFIGS / "cfrag.py"), *flags, "--out"]
 
