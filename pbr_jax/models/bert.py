@@ -223,7 +223,7 @@ class _Bert(nn.Module):
             attention_dropout=config.attention_probs_dropout_prob,
             kernel_init=nn.initializers.normal(0.02),
         )
-        return layers.stack(layer, config.num_hidden_layers, states, mask)
+        return layers.stack(self, layer, config.num_hidden_layers, states, mask)
 
 
 class _Embeddings(nn.Module):

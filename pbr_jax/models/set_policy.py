@@ -124,7 +124,7 @@ class _SetPolicy(nn.Module):
             attention_dropout=config.dropout,
             mlp_dropout=config.dropout,
         )
-        states = layers.stack(layer, config.num_layers, states, record_mask[:, None, :])[:, :n]
+        states = layers.stack(self, layer, config.num_layers, states, record_mask[:, None, :])[:, :n]
         hidden = nn.relu(layers.dense(config.decoder_width, "decoder")(states))
         return layers.dense(1, "score")(hidden)[..., 0]
 

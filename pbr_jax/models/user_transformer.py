@@ -100,5 +100,5 @@ class _UserTransformer(nn.Module):
             attention_dropout=config.dropout,
             mlp_dropout=config.dropout,
         )
-        states = layers.stack(layer, config.num_layers, history + positions, mask[:, None, :])
+        states = layers.stack(self, layer, config.num_layers, history + positions, mask[:, None, :])
         return layers.masked_mean(states, mask)
