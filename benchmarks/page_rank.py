@@ -25,22 +25,40 @@ import scipy.sparse as sp
 from pbr_jax.index.page_rank import Walk, anchors
 
 WIDTH = 384
+NEAR = 1e-6  # similarities that are closer than this are put in order by the rounding of float32
 WALK = Walk(theta=0.75, k=10, damping=0.85)
 Histories = list[np.ndarray]
 
 
 def corpus(users: int, seed: int = 0) -> tuple[np.ndarray, Histories]:
-    """Unit vectors; a user's documents lie around a few topics, some of them within the threshold."""
+    """Unit vectors; a user's documents lie around a few topics, some of them within the threshold.
+
+    A history is drawn again where rounding would decide its edges, so that all must find the same anchors.
+    """
     rng = np.random.default_rng(seed)
     sizes = np.clip(rng.lognormal(np.log(88), 0.3, users).astype(int), 10, 400)
     starts = np.concatenate([[0], np.cumsum(sizes)])
     vectors = np.empty((starts[-1], WIDTH), np.float32)
     for start, end in pairwise(starts):
-        topics = rng.normal(size=(8, WIDTH)).astype(np.float32)
-        noise = rng.normal(size=(end - start, WIDTH)).astype(np.float32)
-        vectors[start:end] = topics[rng.integers(0, 8, end - start)] + 0.5 * noise
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        vectors[start:end] = history(end - start, rng)
+        while not decided(vectors[start:end]):
+            vectors[start:end] = history(end - start, rng)
     return vectors, [np.arange(start, end) for start, end in pairwise(starts)]
+
+
+def history(size: int, rng: np.random.Generator) -> np.ndarray:
+    topics = rng.normal(size=(8, WIDTH)).astype(np.float32)
+    noise = rng.normal(size=(size, WIDTH)).astype(np.float32)
+    documents = topics[rng.integers(0, 8, size)] + 0.5 * noise
+    return documents / np.linalg.norm(documents, axis=1, keepdims=True)
+
+
+def decided(documents: np.ndarray) -> bool:
+    """Whether no similarity is near the threshold, and none at rank k near the next."""
+    similarity = -np.sort(-documents.astype(np.float64) @ documents.T.astype(np.float64), axis=1)
+    last, after = similarity[:, WALK.k - 1 : WALK.k], similarity[:, WALK.k : WALK.k + 1]
+    tied = (last - after < NEAR) & (after >= WALK.theta - NEAR)
+    return not tied.any() and not (np.abs(similarity - WALK.theta) < NEAR).any()
 
 
 def edges(documents: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

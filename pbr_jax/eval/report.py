@@ -7,7 +7,7 @@ is none, by a paired bootstrap over users. A third says what each number was com
 """
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -63,13 +63,14 @@ def _blocks(rows: list[Row], all_metrics: bool, reference: str | None, plot: boo
     names = headline_metrics(_metric_names(rows), all_metrics)
     blocks: list[Block] = [Paragraph(text, warning=True) for text in _warnings(rows)]
     if not names:
-        return [*blocks, Paragraph("These runs have no metrics: their targets are withheld."), _origins(rows)]
+        withheld = Paragraph("These runs have no metrics: their targets are withheld.")
+        return [*blocks, withheld, *_costs(rows), _origins(rows)]
     blocks.append(_values(rows, names))
     if plot:
         blocks.append(_figure(rows, names[0]))
     if len(rows) > 1:
         blocks.append(_differences(rows, names, _reference(rows, reference)))
-    return [*blocks, *map(Paragraph, _notes(rows)), _origins(rows)]
+    return [*blocks, *map(Paragraph, _notes(rows)), *_costs(rows), _origins(rows)]
 
 
 def _metric_names(rows: list[Row]) -> list[str]:
@@ -228,6 +229,50 @@ def _notes(rows: list[Row]) -> list[str]:
     if len(rows) > 1 and any(run.records is None for run in runs):
         found.append("Runs without predictions.jsonl have no paired difference.")
     return list(dict.fromkeys(found))
+
+
+def _costs(rows: list[Row]) -> list[Block]:
+    """What expanding and searching cost a question; nothing where no language model expanded."""
+    parts = {"expand_llm": "language model", "expand_history": "history", "expand_anchor": "anchor",
+             "expand_encode": "encoding"}  # fmt: skip
+    lines = []
+    for row in rows:
+        counts, seconds = (_added(getattr(run, name) for run in row.runs) for name in ("counts", "seconds"))
+        answers, questions = counts.get("expand_answers", 0), counts.get("examples", 0)
+        if not questions:
+            continue
+        failed = f"{counts.get('expand_parse_failures', 0) / answers:.1%}" if answers else _ABSENT
+        asked = [counts.get(f"expand_{name}", 0) for name in ("answers", "prompt_tokens", "answer_tokens")]
+        timed = [seconds.get(name, 0) for name in ("rank", *parts)]
+        cells = [row.label, failed, *(_short(value / questions) for value in (*asked, *timed))]
+        lines.append([Cell(text) for text in cells])
+    if not any(run.counts.get("expand_answers") for row in rows for run in row.runs):
+        return []
+    header = [
+        "run",
+        "unreadable answers",
+        "answers",
+        "prompt tokens",
+        "answer tokens",
+        "seconds",
+        *parts.values(),
+    ]
+    caption = (
+        "What expanding and searching cost, a question: answers of the language model and their tokens, "
+        "seconds of all and of the parts. Answers from the cache cost no time"
+    )
+    return [Table(caption, header, lines)]
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _added(numbers: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for found in numbers:
+        total |= {name: total.get(name, 0) + value for name, value in found.items()}
+    return total
 
 
 def _origins(rows: list[Row]) -> Table:

@@ -37,6 +37,8 @@ class Run:
     fingerprint: dict[str, Any]
     variants: dict[str, str]
     notes: tuple[str, ...]
+    counts: dict[str, float]
+    seconds: dict[str, float]
     config: dict[str, Any]
     records: dict[str, Record] | None
 
@@ -82,12 +84,13 @@ def read_run(path: Path) -> Run:
         split=_text(results, "split", name),
         n=_count(results, "n", name),
         dropped=_count(results, "dropped", name),
-        metrics={key: _number(value, f"{name}: metrics.{key}")
-                 for key, value in _mapping(results, "metrics", name).items()},
+        metrics=_numbers(results, "metrics", name, optional=False),
         intervals={key: _pair(value, f"{name}: intervals.{key}") for key, value in intervals.items()},
         fingerprint=fingerprint,
         variants={key: str(v) for key, v in _mapping(results, "variants", name, optional=True).items()},
         notes=tuple(map(str, results.get("notes") or ())),
+        counts=_numbers(results, "counts", name),
+        seconds=_numbers(results, "seconds", name),
         config=dict(_flat(_read_json(path / "config.json"))),
         records=_read_records(path / "predictions.jsonl"),
     )  # fmt: skip
@@ -202,6 +205,11 @@ def _mapping(value: Mapping[str, Any], key: str, where: object, optional: bool =
     if not isinstance(found, dict):
         raise UserError(f"{where}: {key} is {type(found).__name__}, expected an object")
     return found
+
+
+def _numbers(value: Mapping[str, Any], key: str, where: object, optional: bool = True) -> dict[str, float]:
+    found = _mapping(value, key, where, optional)
+    return {name: _number(number, f"{where}: {key}.{name}") for name, number in found.items()}
 
 
 def _number(value: Any, where: str) -> float:

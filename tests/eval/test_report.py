@@ -203,6 +203,19 @@ def test_bad_requests_are_user_errors(runs, tmp_path):
         report([tmp_path / "gone"], "md")
 
 
+def test_what_expansions_cost_is_a_table_of_its_own(tmp_path, runs):
+    assert "What expanding" not in report(runs)
+    for seed in (1, 2):
+        folder = write(tmp_path / f"e{seed}", "pbr", answers(4, 0.5), seed=seed)
+        results = json.loads((folder / "results.json").read_text())
+        results["counts"] = {"examples": 20, "expand_answers": 40, "expand_parse_failures": 5 * seed,
+                             "expand_prompt_tokens": 24_680, "expand_answer_tokens": 110}  # fmt: skip
+        results["seconds"] = {"rank": 8.0, "expand_llm": 6.0 * seed, "expand_anchor": 0.1}
+        (folder / "results.json").write_text(json.dumps(results))
+    costs = tables(report([*runs, tmp_path / "e1", tmp_path / "e2"]))[2]
+    assert costs[1:] == [["pbr", "18.8%", "2", "1,234", "5.5", "0.4", "0.45", "0", "0.005", "0"]]
+
+
 def test_differences_can_be_from_any_system(tmp_path: Path):
     runs = [write(tmp_path / name, name, answers(n, 0.1 * n)) for n, name in ((2, "zero_shot"), (3, "dense"))]
     assert "Difference from zero_shot" in report(runs)

@@ -1,0 +1,37 @@
+"""Every query expansion with the embedded models, 40 questions of two benchmarks, on two CPU cores.
+
+Run in the folder that holds both benchmarks under the names below; answers and histories in prompts are
+short, so that the language model's part ends within the hour. All of a benchmark: expansions.py.
+
+pbr-jax sweep configs/ablations/expansions_small.py --out DIR
+"""
+
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+
+from pbr_jax.config import Benchmark, Config, Expand, Overrides, Retrieve
+from pbr_jax.sweep import product
+
+EXPANSIONS = Path(__file__).parent / "expansions.py"
+PLACES = (
+    ("personabench", "personabench/eval_data_v1", "noise_0.0"),
+    ("longmemeval", "longmemeval_like_locomo", "locomo_dev"),  # LoCoMo in LongMemEval's format
+)
+
+
+def get_config() -> Config:
+    return Config(
+        limit=40,
+        benchmark=Benchmark(name="personabench"),
+        expand=Expand(max_new_tokens=128, history_tokens=512),
+        retrieve=Retrieve(method="dense", k=5),
+    )
+
+
+def sweep() -> Iterator[Overrides]:
+    places = [
+        {"benchmark.name": name, "benchmark.root": root, "benchmark.split": split}
+        for name, root, split in PLACES
+    ]
+    yield from product(places, runpy.run_path(str(EXPANSIONS))["sweep"]())
