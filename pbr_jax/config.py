@@ -109,7 +109,10 @@ class Expand:
     utterances: bool = True  # PBR: whether these are added to the query
     reasoning: bool = True
     weights: Literal["cosine", "equal"] = "cosine"  # PBR: of utterances and reasoning, Eq. 11 and 12, or 1
-    anchor: Literal["page_rank", "query", "mean", "none"] = "page_rank"  # PBR; query: restarts near the query
+    # PBR; query: restarts near the query; cluster: the centre nearest to the query
+    anchor: Literal["page_rank", "query", "mean", "cluster", "none"] = "page_rank"
+    anchor_weight: float = 1.0  # PBR: of the anchor in the fusion
+    clusters: int = 4  # PBR: of a user's documents, where the anchor is the centre of one
     theta: float = 0.75  # PBR: least cosine of an edge between documents
     k2: int = 10  # PBR: edges from a document, the one to itself included
     damping: float = 0.85  # PBR: share of steps along edges, Eq. 9; 1: no restarts, as released
@@ -117,10 +120,11 @@ class Expand:
     temperature: float = 0.1  # PBR: of restarts near the query
 
     def __post_init__(self) -> None:
-        for name in ("max_new_tokens", "history_tokens", "k1", "m", "rounds", "k2", "iterations"):
+        for name in ("max_new_tokens", "history_tokens", "k1", "m", "rounds", "k2", "iterations", "clusters"):
             _at_least(f"expand.{name}", getattr(self, name), 1)
         _between("expand.theta", self.theta, 0, 1)
         _between("expand.damping", self.damping, 0, 1)
+        _at_least("expand.anchor_weight", self.anchor_weight, 0)
         _at_least("expand.temperature", self.temperature, 1e-4)
         if self.released and self.method != "pbr":
             raise UserError(

@@ -11,7 +11,7 @@ computed together, padded to a common width.
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +20,7 @@ import numpy as np
 from jax import Array, lax
 from jaxtyping import Bool, Float, Int
 
+from pbr_jax.index.clusters import nearest_centre
 from pbr_jax.index.top_k import top_k
 
 DENSE = 1024  # documents up to which a user's transitions are a matrix
@@ -38,6 +39,12 @@ class Walk(NamedTuple):
     iterations: int = 100  # at most
     tolerance: float = 1e-6  # stops where the step before it moved less (L2)
     temperature: float = 0.1  # of the restarts that prefer documents near a query
+
+
+class Groups(NamedTuple):
+    """Centres of groups of documents, in the place of a walk."""
+
+    k: int = 8
 
 
 class Graph(NamedTuple):
@@ -136,10 +143,13 @@ def anchor(
 def anchors(
     vectors: Float[np.ndarray, "n d"],
     histories: Sequence[Int[np.ndarray, " _"]],
-    walk: Walk,
+    how: Walk | Groups,
     queries: Float[np.ndarray, "u d"] | None = None,
 ) -> Float[np.ndarray, "u d"]:
-    """`anchor` for each history, a list of rows of `vectors`; `queries` gives each history one, or none."""
+    """`anchor` for each history, a list of rows of `vectors`; `queries` gives each history one, or none.
+
+    With `Groups` it is the `nearest_centre` to the history's query.
+    """
     found = np.zeros((len(histories), vectors.shape[1]), np.float32)
 
     def compute(members: np.ndarray) -> np.ndarray:
@@ -148,7 +158,7 @@ def anchors(
         if queries is not None:
             asked = np.zeros((len(documents), vectors.shape[1]), np.float32)
             asked[: len(members)] = queries[members]
-        return np.asarray(_many(walk)(documents, where, asked))[: len(members)]
+        return np.asarray(_many(how)(documents, where, asked))[: len(members)]
 
     batches = list(_batches([len(history) for history in histories]))
     with ThreadPoolExecutor(_LANES) as pool:
@@ -158,9 +168,10 @@ def anchors(
 
 
 @lru_cache(maxsize=64)
-def _many(walk: Walk) -> Any:
+def _many(how: Walk | Groups) -> Any:
+    alone: Any = partial(anchor, walk=how) if isinstance(how, Walk) else partial(nearest_centre, k=how.k)
+
     def many(documents: Array, where: Array, queries: Array | None) -> Array:
-        alone = lambda d, w, q: anchor(d, w, q, walk=walk)  # noqa: E731
         return jax.vmap(alone, in_axes=(0, 0, None if queries is None else 0))(documents, where, queries)
 
     return jax.jit(many)

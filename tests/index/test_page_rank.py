@@ -3,12 +3,14 @@
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import networkx as nx
 import numpy as np
 import pytest
 
 from pbr_jax.index import page_rank
-from pbr_jax.index.page_rank import Anchors, Walk, anchors
+from pbr_jax.index.clusters import k_means
+from pbr_jax.index.page_rank import Anchors, Groups, Walk, anchors
 
 WIDTH = 12
 EXACT = {"iterations": 2000, "tolerance": 1e-9}
@@ -187,6 +189,18 @@ def test_a_query_draws_the_anchor_towards_itself_and_every_user_has_their_own():
             restart = np.exp(logits / 0.05) / np.exp(logits / 0.05).sum()
             expected = walked(vectors[rows], walk, restart) @ vectors[rows]
             np.testing.assert_allclose(after, expected, atol=1e-5)
+
+
+def test_the_centre_of_a_group_is_that_of_each_user_alone_and_near_the_query():
+    vectors, histories = documents(90), users(documents(90))
+    queries = np.random.default_rng(6).normal(size=(len(SIZES), WIDTH)).astype(np.float32)
+    found = anchors(vectors, histories, Groups(3), queries)
+    for rows, query, centre in zip(histories, queries, found, strict=True):
+        if not len(rows):
+            assert not centre.any()
+            continue
+        centres = np.asarray(k_means(jnp.asarray(vectors[rows]), jnp.ones(len(rows), bool), k=3))
+        np.testing.assert_allclose(centre, centres[(centres @ query).argmax()], atol=1e-5)
 
 
 def test_a_long_history_by_its_edges_is_the_matrix_way(monkeypatch: pytest.MonkeyPatch):

@@ -36,7 +36,7 @@ def pbr(config: Config, resources: Resources) -> Expand:
             utterances = _mean(resources, [expansion.utterances for expansion in written])
             reasoning = _mean(resources, [expansion.reasoning for expansion in written])
         with resources.tally.timed("expand_anchor"):
-            anchors = find_anchors(examples, queries)
+            anchors = o.anchor_weight * find_anchors(examples, queries)
         parts = map(jnp.asarray, (queries, anchors, utterances, reasoning))
         fused = np.asarray(fuse(*parts, weighted=o.weights == "cosine"))
         return [
@@ -104,7 +104,7 @@ def _prf(config: Config, resources: Resources, examples: Examples) -> list[Expan
 
 
 def _anchors(config: Config, resources: Resources) -> _FindAnchors:
-    """The anchor of each example: a function of the documents that it sees, and of its query for "query"."""
+    """The anchor of each example, of the documents that it sees; some ways look at its query too."""
     o, store, vectors = config.expand, resources.store, resources.embeddings
     if vectors is None:
         raise ValueError("PBR needs vectors of the users' documents; none were given")
@@ -127,4 +127,8 @@ def _anchors(config: Config, resources: Resources) -> _FindAnchors:
     def biased(examples: Examples, queries: np.ndarray) -> np.ndarray:
         return page_rank.anchors(vectors, histories(examples), walk, queries)
 
-    return {"none": none, "mean": mean, "page_rank": ranked, "query": biased}[o.anchor]
+    def grouped(examples: Examples, queries: np.ndarray) -> np.ndarray:
+        return page_rank.anchors(vectors, histories(examples), page_rank.Groups(o.clusters), queries)
+
+    ways = {"none": none, "mean": mean, "page_rank": ranked, "query": biased, "cluster": grouped}
+    return ways[o.anchor]

@@ -55,6 +55,10 @@ def anchor_of(user: str) -> np.ndarray:
     return page_rank.anchors(vectors, [rows], page_rank.Walk(theta=0.2, k=3))[0]
 
 
+def nearest(user: str) -> np.ndarray:
+    return max((vector(text) for text in HISTORIES[user]), key=lambda own: float(own @ vector(QUERY)))
+
+
 def vector_of(query: Query) -> np.ndarray:
     assert query.vector is not None
     return query.vector
@@ -75,6 +79,8 @@ def test_the_vector_is_the_fusion_of_all_parts_for_users_with_and_without_histor
         ({"anchor": "none", "reasoning": False}, lambda: fused(np.zeros(32), reasoning=())),
         ({"anchor": "none", "utterances": False}, lambda: fused(np.zeros(32), utterances=())),
         ({"anchor": "mean"}, lambda: fused(np.mean([vector(t) for t in HISTORIES["ann"]], axis=0))),
+        ({"anchor_weight": 0.25}, lambda: fused(0.25 * anchor_of("ann"))),
+        ({"anchor": "cluster", "clusters": 99}, lambda: fused(nearest("ann"))),  # every document is a group
         ({"utterances": False, "reasoning": False}, lambda: vector(QUERY) + anchor_of("ann")),
     ],
 )
@@ -165,6 +171,7 @@ def test_what_a_method_needs_is_known_before_anything_is_loaded():
     [
         ({"theta": 1.5}, "expand.theta is 1.5"), ({"damping": -0.1}, "expand.damping"),
         ({"k1": 0}, "expand.k1 is 0"), ({"m": 0}, "expand.m is 0"), ({"rounds": 0}, "expand.rounds"),
+        ({"anchor_weight": -1.0}, "expand.anchor_weight is -1.0"), ({"clusters": 0}, "expand.clusters is 0"),
         ({"temperature": 0.0}, "expand.temperature"), ({"anchor": "centre"}, "want one of page_rank"),
         ({"method": "hyde", "released": "x"}, "expand.released is a file for PBR, but expand.method is hyde"),
     ],
