@@ -1,6 +1,6 @@
-"""CFRAG, its ablations and the baselines on a subset that two CPU cores finish in about 40 minutes.
+"""CFRAG, its ablations and the baselines on a subset that two CPU cores finish in about an hour.
 
-Feedback on 24 training questions with 3 documents from each of 3 users, 60 evaluated questions, 3 documents
+Feedback on 40 training questions with 3 documents from each of 3 users, 80 evaluated questions, 3 documents
 in every prompt. For all of the data: configs/ablations/cfrag_modules.py and baselines.py.
 
 pbr-jax sweep configs/ablations/cfrag_small.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
@@ -21,11 +21,11 @@ def get_config() -> Config:
     training = dataclasses.replace(UserEncoder().training, epochs=3)
     return Config(
         system="cfrag",
-        limit=60,
+        limit=80,
         collaboration="text",
         neighbours=Neighbours(method="contrastive", m=3),
         user_encoder=UserEncoder(max_documents=32, training=training),
-        feedback=Feedback(limit=24, max_new_tokens=32),
+        feedback=Feedback(limit=40, max_new_tokens=32),
         retrieve=Retrieve(method="tuned", k=3),
         select=Select(method="tuned", k=3),
         reranker=Reranker(max_length=128),

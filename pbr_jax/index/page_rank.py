@@ -9,7 +9,7 @@ transitions are a dense matrix there; of longer histories only the edges are kep
 computed together, padded to a common width.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -54,6 +54,13 @@ class Graph(NamedTuple):
     weights: Float[Array, "n k"]
 
 
+class Transitions(NamedTuple):
+    """The same as matrices: weights to a document (axis 1) from another (axis 2), and their sum for each."""
+
+    weights: Float[Array, "*u n n"]
+    leaving: Float[Array, "*u n"]
+
+
 def neighbour_graph(
     documents: Float[Array, "n d"], where: Bool[Array, " n"], *, theta: float, k: int
 ) -> Graph:
@@ -75,8 +82,53 @@ def neighbour_graph(
     return Graph(columns, weights / jnp.where(total > 0, total, 1))
 
 
+def transitions(
+    documents: Float[Array, "u n d"], where: Bool[Array, "u n"], *, theta: float, k: int
+) -> Transitions:
+    """`neighbour_graph` of several users as matrices, its weights not normalised yet.
+
+    Instead of the k best of each document, only the least of them is looked for, by taking the greatest
+    similarity away k times; similarities are symmetric, so that goes down the columns, many at a time. Where
+    equal similarities make that more than k edges, the graph says which of them count.
+    """
+    lengths = jnp.linalg.norm(documents, axis=-1)
+    there, scale = where & (lengths > 0), 1 / jnp.where(lengths > 0, lengths, 1)
+    similarity = jnp.einsum("und,umd->unm", documents, documents, precision=lax.Precision.HIGHEST)
+    similarity *= scale[:, :, None] * scale[:, None]
+    allowed = there[:, :, None] & there[:, None] & (similarity >= theta)
+    similarity = jnp.where(allowed, similarity, -jnp.inf)
+
+    def next_lower(_: Array, least: Float[Array, "u n"]) -> Float[Array, "u n"]:
+        return jnp.where(similarity < least[:, None], similarity, -jnp.inf).max(1)
+
+    start = jnp.full(where.shape, jnp.inf, similarity.dtype)
+    least = lax.fori_loop(0, min(k, where.shape[1]), next_lower, start)
+    kept = (similarity >= least[:, None]) & (similarity > -jnp.inf)
+
+    def all_kept() -> Float[Array, "u n n"]:
+        return jnp.where(kept, similarity, 0)
+
+    def chosen() -> Float[Array, "u n n"]:
+        graphs = jax.vmap(partial(neighbour_graph, theta=theta, k=k))(documents, where)
+        return jax.vmap(_matrix)(graphs)
+
+    weights = lax.cond((kept.sum(1) <= k).all(), all_kept, chosen)
+    return Transitions(weights, weights.sum(1))
+
+
+def _matrix(graph: Graph) -> Float[Array, "n n"]:
+    """A graph as a matrix [to, from]."""
+    n = len(graph.columns)
+    return jnp.zeros((n, n), graph.weights.dtype).at[graph.columns, jnp.arange(n)[:, None]].add(graph.weights)
+
+
 def page_rank(
-    graph: Graph, restart: Float[Array, " n"], *, damping: float, iterations: int, tolerance: float
+    graph: Graph | Transitions,
+    restart: Float[Array, " n"],
+    *,
+    damping: float,
+    iterations: int,
+    tolerance: float,
 ) -> Float[Array, " n"]:
     """The stationary distribution of a walk that restarts with probability `1 - damping` (PBR, Eq. 9).
 
@@ -84,8 +136,8 @@ def page_rank(
     that stands on a document without edges. The iteration ends with the vector before the first step that
     moves less than `tolerance`, as in the released code.
     """
-    follow = _follow(graph, len(restart))
-    stuck = (graph.weights.sum(-1) == 0).astype(restart.dtype)
+    follow, left = _follow(graph)
+    stuck = (left == 0).astype(restart.dtype)
 
     def step(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         ranks, _, count = state
@@ -100,20 +152,24 @@ def page_rank(
     return lax.while_loop(unfinished, step, start)[0]
 
 
-def _follow(graph: Graph, n: int) -> Any:
-    """The function that moves probabilities [n] along the edges."""
-    if n > DENSE:
-        return lambda ranks: (
-            jnp.zeros(n, ranks.dtype).at[graph.columns].add(graph.weights * ranks[:, None], mode="drop")
-        )
-    rows = jnp.arange(n)[:, None]
-    matrix = jnp.zeros((n, n), graph.weights.dtype).at[rows, graph.columns].add(graph.weights)
-    return lambda ranks: jnp.einsum("n,nm->m", ranks, matrix, precision=lax.Precision.HIGHEST)
+def _follow(graph: Graph | Transitions) -> tuple[Callable[[Array], Array], Float[Array, " n"]]:
+    """The function that moves probabilities [n] along the edges, and how much leaves each document."""
+    if isinstance(graph, Transitions):
+        weights, leaving = graph
+        share = 1 / jnp.where(leaving > 0, leaving, 1)
+        product = partial(jnp.einsum, "mn,n->m", weights, precision=lax.Precision.HIGHEST)
+        return lambda ranks: product(ranks * share), leaving
+
+    def along(ranks: Float[Array, " n"]) -> Float[Array, " n"]:
+        return jnp.zeros_like(ranks).at[graph.columns].add(graph.weights * ranks[:, None], mode="drop")
+
+    return along, graph.weights.sum(-1)
 
 
 def anchor(
     documents: Float[Array, "n d"],
     where: Bool[Array, " n"],
+    graph: Graph | Transitions,
     query: Float[Array, " d"] | None = None,
     *,
     walk: Walk,
@@ -123,7 +179,6 @@ def anchor(
     With a query, restarts prefer the documents near it (topic-sensitive PageRank, Haveliwala 2002): their
     probabilities are the softmax of cosine / temperature. `where` is False on padding.
     """
-    graph = neighbour_graph(documents, where, theta=walk.theta, k=walk.k)
     if query is None:
         restart = where / jnp.maximum(where.sum(), 1)
     else:
@@ -169,12 +224,20 @@ def anchors(
 
 @lru_cache(maxsize=64)
 def _many(how: Walk | Groups) -> Any:
-    alone: Any = partial(anchor, walk=how) if isinstance(how, Walk) else partial(nearest_centre, k=how.k)
+    def of_walk(documents: Array, where: Array, queries: Array | None) -> Array:
+        options = {"theta": how.theta, "k": how.k} if isinstance(how, Walk) else {}
+        if where.shape[1] <= DENSE:
+            graphs = transitions(documents, where, **options)
+        else:
+            graphs = jax.vmap(partial(neighbour_graph, **options))(documents, where)
+        asked = None if queries is None else 0
+        return jax.vmap(partial(anchor, walk=how), in_axes=(0, 0, 0, asked))(
+            documents, where, graphs, queries
+        )
 
-    def many(documents: Array, where: Array, queries: Array | None) -> Array:
-        return jax.vmap(alone, in_axes=(0, 0, None if queries is None else 0))(documents, where, queries)
-
-    return jax.jit(many)
+    if isinstance(how, Groups):
+        return jax.jit(jax.vmap(partial(nearest_centre, k=how.k)))
+    return jax.jit(of_walk)
 
 
 def _batches(sizes: Sequence[int]) -> Iterator[np.ndarray]:
@@ -187,11 +250,11 @@ def _batches(sizes: Sequence[int]) -> Iterator[np.ndarray]:
 
 
 def _width(size: int) -> int:
-    """The least of 8, 12, 16, 24, 32, 48, ... that holds a history; few widths, so few programs."""
-    if size == 0:
-        return 0
-    power = 1 << max(3, (size - 1).bit_length())
-    return power * 3 // 4 if 8 < size <= power * 3 // 4 else power
+    """The least of 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, ... that holds a history; few, so few programs."""
+    if size <= 8:
+        return 8 if size else 0
+    step = 1 << ((size - 1).bit_length() - 3)  # an eighth of the next power of two
+    return -(-size // step) * step
 
 
 def _height(width: int) -> int:
@@ -205,10 +268,14 @@ def _padded(
     """Documents of users in one array; the number of users is rounded up, so few programs are compiled."""
     width = _width(max(map(len, histories)))
     height = min(_height(width), 1 << (len(histories) - 1).bit_length())
-    documents = np.zeros((height, width, vectors.shape[1]), np.float32)
+    documents = np.empty((height, width, vectors.shape[1]), np.float32)
     where = np.zeros((height, width), bool)
-    for place, rows in enumerate(histories):
-        documents[place, : len(rows)], where[place, : len(rows)] = vectors[rows], True
+    for place in range(height):
+        rows = histories[place] if place < len(histories) else ()
+        where[place, : len(rows)] = True
+        documents[place, len(rows) :] = 0
+        if len(rows):
+            np.take(vectors, rows, axis=0, out=documents[place, : len(rows)], mode="clip")  # "raise" copies
     return documents, where
 
 
