@@ -24,7 +24,7 @@ def get_config() -> Config:
     return Config(
         limit=40,
         benchmark=Benchmark(name="personabench"),
-        expand=Expand(max_new_tokens=128, history_tokens=512),
+        expand=Expand(max_new_tokens=96, history_tokens=256),
         retrieve=Retrieve(method="dense", k=5),
     )
 
