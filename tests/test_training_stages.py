@@ -160,6 +160,7 @@ def test_kill_9_anywhere_and_rerun_gives_the_same_predictions(tiny_models, tweet
     """Killed while feedback is collected and while the reranker is tuned."""
     fields = {"benchmark.name": "lamp_7", "benchmark.root": tweets, **SMALL, **tiny_models}
     fields |= {"reranker.training.epochs": 15, "reranker.training.checkpoint_every": 3}
+    fields |= {"neighbours.method": "mean", "generate.method": "none"}
     flags = [word for name, value in fields.items() for word in (f"--{name}", str(value))]
     command = [sys.executable, "-m", "pbr_jax.cli", "run", str(CONFIGS / "cfrag.py"), *flags, "--out"]
 
