@@ -376,6 +376,7 @@ class Config:
     system: str = "dense"  # the name this run carries in tables
     seed: int = 0  # of everything random
     limit: int | None = None  # first N examples only
+    limit_training: int | None = None  # first N examples of the training split: to learn from, and neighbours
     collaboration: Literal["none", "signals", "text"] = "none"  # text: others' documents may enter prompts
     benchmark: Benchmark = field(default_factory=Benchmark)
     encoder: Encoder = field(default_factory=Encoder)
@@ -395,6 +396,7 @@ class Config:
     def __post_init__(self) -> None:
         _at_least("seed", self.seed, 0)
         _at_least("limit", self.limit, 1)
+        _at_least("limit_training", self.limit_training, 1)
         if self.neighbours.method != "self" and self.neighbours.m > 1 and self.collaboration != "text":
             raise UserError(
                 f"neighbours.method is {self.neighbours.method} with m = {self.neighbours.m}: other users' "

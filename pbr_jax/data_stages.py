@@ -108,10 +108,11 @@ class DataStages:
     def data(self) -> Artefact:
         """The examples and documents in a store."""
         benchmark, limit, training = self.benchmark, self.config.limit, self.training_split
+        few = self.config.limit_training
 
         def make(folder: Path) -> None:
             examples = progress(read(benchmark, limit), "examples")
-            learned = progress(read(training), "training examples") if training is not None else ()
+            learned = progress(read(training, few), "training examples") if training is not None else ()
             store.build(folder / "store.sqlite", examples, self.task.document_target, learned)
 
         key = {
@@ -119,6 +120,7 @@ class DataStages:
             "split": benchmark.split,
             "training": None if training is None else training.split,
             "limit": limit,
+            "limit_training": None if training is None else few,
             "files": [self.data_hash, self.training_hash],
         }
         return self._obtain("data", key, make)
