@@ -24,6 +24,7 @@ from pbr_jax.config import Benchmark, Config, ConfigFile
 from pbr_jax.data import prepared, synthetic
 from pbr_jax.eval.report import report
 from pbr_jax.llm import cache
+from pbr_jax.picture import picture
 from pbr_jax.run import ask, run
 from pbr_jax.sweep import command, sweep, trials
 from pbr_jax.types import UserError
@@ -92,6 +93,14 @@ def _parser() -> argparse.ArgumentParser:
     ask.add_argument("--user", required=True)
     ask.add_argument("query")
     ask.set_defaults(function=_ask)
+
+    drawn = commands.add_parser(
+        "picture", help="draw a question of a finished run among the user's documents"
+    )
+    drawn.add_argument("--run", type=Path, required=True, metavar="DIR")
+    drawn.add_argument("--question", required=True, metavar="ID")
+    drawn.add_argument("--out", type=Path, required=True, metavar="FILE.svg")
+    drawn.set_defaults(function=_picture)
 
     _add_data_commands(commands.add_parser("data", help="check or make data"))
     _add_cache_commands(commands.add_parser("cache", help="carry language models' answers elsewhere"))
@@ -180,6 +189,15 @@ def _ask(options: argparse.Namespace, rest: list[str]) -> int:
             f"  {candidate.score:8.3f}  {candidate.document.id}  {candidate.document.text[:90]}",
             file=sys.stderr,
         )
+    return 0
+
+
+def _picture(options: argparse.Namespace, rest: list[str]) -> int:
+    _nothing_left(rest)
+    drawn = picture(options.run, options.question)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    write_text(options.out, drawn + "\n")
+    print(options.out)
     return 0
 
 

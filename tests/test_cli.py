@@ -273,6 +273,10 @@ def test_a_full_disk_is_one_clear_line(case: Case, kilobytes: int):
         (["report", "nowhere"], ["nowhere"]),
         (["report", "nowhere", "--format", "pdf"], ["invalid choice: 'pdf'"]),
         (["ask", "--run", "nowhere", "--user", "u", "q"], ["nowhere", "not the folder of a finished run"]),
+        (
+            ["picture", "--run", "nowhere", "--question", "q", "--out", "x.svg"],
+            ["not the folder of a finished run"],
+        ),
         (["data", "validate", "--benchmark.name", "lamp_7", "--benchmark.root", "nowhere"], ["nowhere"]),
         (["data", "validate", "--benchmark.name", "lamp_7"], ["--benchmark.root"]),
         (["cache"], ["ACTION"]),

@@ -1,0 +1,60 @@
+"""One question on a plane: a user's documents, those that answer it, the query, and what it was expanded to.
+
+Figure 5 of PBR (Zhang et al., "Personalize Before Retrieve", 2025), for any expansion and any run.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from pbr_jax.data_stages import vectors
+from pbr_jax.eval import plots
+from pbr_jax.run import read_config
+from pbr_jax.stages import Stages
+from pbr_jax.types import Example, UserError
+
+
+def picture(folder: str | Path, question: str) -> str:
+    """An `<svg>` element; `question` is the id of an example of the finished run in `folder`.
+
+    All vectors are the run's encoder's, made as long as 1. What is searched for is shown where the expansion
+    combines vectors. Raises UserError for a folder without a run, an unknown question, a user without
+    documents, and where matplotlib is missing.
+    """
+    stages = Stages(read_config(Path(folder)))
+    if not plots.available():
+        raise UserError("a picture needs matplotlib: pip install 'pbr-jax[plots]'")
+    return plots.svg(plots.plane(groups(stages, _example(stages, question))))
+
+
+def groups(stages: Stages, example: Example) -> dict[str, np.ndarray]:
+    """Unit vectors [_ d] by what they are; groups without a member are left out."""
+    rows = stages.store.visible(example, example.user_id)
+    if not len(rows):
+        raise UserError(f"the user {example.user_id!r} has no documents to draw; choose another question")
+    documents = np.asarray(vectors(stages.embeddings)[rows])
+    relevant = {name for alternatives in example.relevant for name in alternatives}
+    answers = np.array([document.id in relevant for document in stages.store.documents(rows)])
+    query = stages.pipeline.expand([example])[0]
+    added = [text for text in dict.fromkeys(query.texts) if text != example.query]
+    found = {
+        "documents": documents[~answers],
+        "documents that answer": documents[answers],
+        "added texts": stages.encoder.encode(added, role="query") if added else documents[:0],
+        "query": stages.encoder.encode([example.query], role="query"),
+        "what is searched for": documents[:0] if query.vector is None else query.vector[None],
+    }
+    return {name: _unit(own) for name, own in found.items() if len(own)}
+
+
+def _example(stages: Stages, question: str) -> Example:
+    found = next((example for example in stages.store.examples() if example.id == question), None)
+    if found is None:
+        some = [example.id for _, example in zip(range(3), stages.store.examples())]
+        raise UserError(f"the run has no question {question!r}; its first ones are {', '.join(some)}")
+    return found
+
+
+def _unit(rows: np.ndarray) -> np.ndarray:
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.where(lengths > 0, lengths, 1)
