@@ -224,20 +224,21 @@ def anchors(
 
 @lru_cache(maxsize=64)
 def _many(how: Walk | Groups) -> Any:
-    def of_walk(documents: Array, where: Array, queries: Array | None) -> Array:
-        options = {"theta": how.theta, "k": how.k} if isinstance(how, Walk) else {}
-        if where.shape[1] <= DENSE:
-            graphs = transitions(documents, where, **options)
-        else:
-            graphs = jax.vmap(partial(neighbour_graph, **options))(documents, where)
-        asked = None if queries is None else 0
-        return jax.vmap(partial(anchor, walk=how), in_axes=(0, 0, 0, asked))(
-            documents, where, graphs, queries
-        )
-
+    """The function of [u n d] documents, [u n] where and [u d] queries that finds the anchors [u d]."""
     if isinstance(how, Groups):
         return jax.jit(jax.vmap(partial(nearest_centre, k=how.k)))
-    return jax.jit(of_walk)
+    edges = {"theta": how.theta, "k": how.k}
+    of_one = partial(anchor, walk=how)
+
+    def many(documents: Array, where: Array, queries: Array | None) -> Array:
+        if where.shape[1] <= DENSE:
+            graphs = transitions(documents, where, **edges)
+        else:
+            graphs = jax.vmap(partial(neighbour_graph, **edges))(documents, where)
+        in_axes = (0, 0, 0, None if queries is None else 0)
+        return jax.vmap(of_one, in_axes=in_axes)(documents, where, graphs, queries)
+
+    return jax.jit(many)
 
 
 def _batches(sizes: Sequence[int]) -> Iterator[np.ndarray]:

@@ -31,7 +31,8 @@ def best(vectors: np.ndarray, k: int) -> float:
     """Of all groupings: a group of unit vectors has the length of its sum as its cosines' sum."""
     groupings = itertools.product(range(k), repeat=len(vectors))
     return max(
-        sum(np.linalg.norm(vectors[np.array(groups) == i].sum(0)) for i in range(k)) for groups in groupings
+        sum(float(np.linalg.norm(vectors[np.array(groups) == i].sum(0))) for i in range(k))
+        for groups in groupings
     )
 
 
