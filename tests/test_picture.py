@@ -22,7 +22,7 @@ SESSIONS = {
 
 @pytest.fixture
 def config(tiny_models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
-    """PBR without a language model on a user with three sessions and one without any."""
+    """Dense retrieval for a user with three sessions and one without any."""
     monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
     (tmp_path / "data").mkdir()
     questions = [question("q1", SESSIONS), question("q2", {})]
@@ -46,8 +46,8 @@ def question(name: str, sessions: dict[str, tuple[str, bool]]) -> dict[str, Any]
 
 
 def test_every_vector_is_in_its_group_and_of_length_one(config: Config, tmp_path: Path):
-    expansion = {"i": {"utterances": ["about tea", "about cats"], "reasoning": "violins"}}
-    (tmp_path / "released.json").write_text(json.dumps(dict.fromkeys(("q1", "q2"), expansion["i"])))
+    expansion = {"utterances": ["about tea", "about cats"], "reasoning": "violins"}
+    (tmp_path / "released.json").write_text(json.dumps({"q1": expansion, "q2": expansion}))
     fields = {"expand.method": "pbr", "expand.released": str(tmp_path / "released.json")}
     stages = Stages(override(config, fields))
     example = next(iter(stages.store.examples()))

@@ -1,7 +1,7 @@
 """Every query expansion with the embedded models, 40 questions of two benchmarks, on two CPU cores.
 
-Run in the folder that holds both benchmarks under the names below; answers and histories in prompts are
-short, so that the language model's part ends within the hour. All of a benchmark: expansions.py.
+Run in the folder that holds both benchmarks under the names below. Answers are short, and so are histories
+in prompts, for the sake of two CPU cores. All of a benchmark: expansions.py.
 
 pbr-jax sweep configs/ablations/expansions_small.py --out DIR
 """

@@ -10,6 +10,7 @@ The plain reranker is the same body with the classification head that it was pre
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from pbr_jax.models import bert, layers
 from pbr_jax.models.pretrained import Rule, assign, read_tensors
-from pbr_jax.types import Params, UserError
+from pbr_jax.types import Model, Params, UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,21 +65,8 @@ def cross_encoder(config: CrossEncoderConfig) -> CrossEncoder:
 
     `apply` and `relevance` raise ValueError where the config lacks `user_width` or `head`.
     """
-    body, d = bert.bert(config.body), config.body.hidden_size
-    head = layers.mlp(d, (d, 1))
-    user = layers.mlp(config.user_width or 0, (d,) * config.user_layers)
-    score = layers.mlp(2 * d if config.user_width else d, (d,) * (config.score_layers - 1) + (1,))
-
-    def init(key: Array) -> Params:
-        keys = jax.random.split(key, 4)
-        params: Params = {"body": body.init(keys[0])}
-        if config.head:
-            params["head"] = head.init(keys[1])
-        if config.user_width:
-            params["user"] = user.init(keys[2])
-        if config.user_width is not None:
-            params["score"] = score.init(keys[3])
-        return params
+    parts = _parts(config)
+    body, head, user, score = parts
 
     def encode(
         params: Params,
@@ -119,7 +107,39 @@ def cross_encoder(config: CrossEncoderConfig) -> CrossEncoder:
         pairs = encode(params, ids, mask=mask, types=types)
         return head.apply(params["head"], pairs)[:, 0]
 
-    return CrossEncoder(init, apply, encode, relevance)
+    return CrossEncoder(partial(_init, config, parts), apply, encode, relevance)
+
+
+class _Parts(NamedTuple):
+    """Models of a config, whether it has their parameters or not."""
+
+    body: Model
+    head: Model
+    user: Model  # MLP_2
+    score: Model  # MLP_3
+
+
+def _parts(config: CrossEncoderConfig) -> _Parts:
+    d = config.body.hidden_size
+    return _Parts(
+        bert.bert(config.body),
+        layers.mlp(d, (d, 1)),
+        layers.mlp(config.user_width or 0, (d,) * config.user_layers),
+        layers.mlp(2 * d if config.user_width else d, (d,) * (config.score_layers - 1) + (1,)),
+    )
+
+
+def _init(config: CrossEncoderConfig, parts: _Parts, key: Array) -> Params:
+    """Random parameters of the parts that the config has."""
+    keys = jax.random.split(key, 4)
+    params: Params = {"body": parts.body.init(keys[0])}
+    if config.head:
+        params["head"] = parts.head.init(keys[1])
+    if config.user_width:
+        params["user"] = parts.user.init(keys[2])
+    if config.user_width is not None:
+        params["score"] = parts.score.init(keys[3])
+    return params
 
 
 _HEAD = {
