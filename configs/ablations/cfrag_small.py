@@ -1,7 +1,8 @@
-"""CFRAG, its ablations and the baselines on a subset that two CPU cores finish in about an hour.
+"""CFRAG, its ablations and the baselines on a subset for two CPU cores.
 
-Feedback on 40 training questions with 3 documents from each of 3 users, 80 evaluated questions, 3 documents
-in every prompt. For all of the data: configs/ablations/cfrag_modules.py and baselines.py.
+240 training users, feedback on 12 of their questions with 3 documents from each of 3 users, 60 evaluated
+questions, 3 documents in every prompt. For all of the data: configs/ablations/cfrag_modules.py and
+baselines.py.
 
 pbr-jax sweep configs/ablations/cfrag_small.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """
@@ -21,11 +22,12 @@ def get_config() -> Config:
     training = dataclasses.replace(UserEncoder().training, epochs=3)
     return Config(
         system="cfrag",
-        limit=80,
+        limit=60,
+        limit_training=240,
         collaboration="text",
         neighbours=Neighbours(method="contrastive", m=3),
         user_encoder=UserEncoder(max_documents=32, training=training),
-        feedback=Feedback(limit=40, max_new_tokens=32),
+        feedback=Feedback(limit=12, max_new_tokens=32),
         retrieve=Retrieve(method="tuned", k=3),
         select=Select(method="tuned", k=3),
         reranker=Reranker(max_length=128),
