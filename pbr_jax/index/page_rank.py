@@ -9,6 +9,7 @@ transitions are a dense matrix there; of longer histories only the edges are kep
 computed together, padded to a common width.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
@@ -25,8 +26,7 @@ from pbr_jax.index.top_k import top_k
 
 DENSE = 1024  # documents up to which a user's transitions are a matrix
 _BLOCK = 512  # rows of a longer history whose similarities are in memory together
-_ENTRIES = 1 << 20  # of all transition matrices that are iterated together: they should stay in the caches
-_DOCUMENTS = 1 << 14  # of all users that are computed together
+_DOCUMENTS = {"cpu": 1024}  # computed together; elsewhere 16,384. On CPU all stays in the caches
 _LANES = 2  # batches under way: one is gathered while another is computed
 
 
@@ -260,7 +260,14 @@ def _width(size: int) -> int:
 
 def _height(width: int) -> int:
     """How many users of this width are computed together."""
-    return max(1, min(_ENTRIES // width**2, _DOCUMENTS // width))
+    return max(1, _DOCUMENTS.get(jax.default_backend(), 1 << 14) // width)
+
+
+def _aligned(*shape: int) -> Float[np.ndarray, "..."]:
+    """An array, not filled yet, at a multiple of 64 bytes, because XLA on a CPU copies any other."""
+    memory = np.empty(4 * math.prod(shape) + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + 4 * math.prod(shape)].view(np.float32).reshape(shape)
 
 
 def _padded(
@@ -269,7 +276,7 @@ def _padded(
     """Documents of users in one array; the number of users is rounded up, so few programs are compiled."""
     width = _width(max(map(len, histories)))
     height = min(_height(width), 1 << (len(histories) - 1).bit_length())
-    documents = np.empty((height, width, vectors.shape[1]), np.float32)
+    documents = _aligned(height, width, vectors.shape[1])
     where = np.zeros((height, width), bool)
     for place in range(height):
         rows = histories[place] if place < len(histories) else ()
