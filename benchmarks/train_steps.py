@@ -5,7 +5,8 @@
 Shapes are those of configs/cfrag.py on short documents: 64 users of up to 100 documents; 8 questions of 20
 candidates of 48 tokens; 4 questions of 20 pairs of 96 tokens. The towers are MiniLM's. Both sides compute
 forward, backward, clipping and Adam in float32, with dropout, on the same inputs; batches are made
-beforehand. On an accelerator ours runs there and torch on the CPU: then only our seconds mean something.
+beforehand. Ours computes a batch in parts where that is its default. On an accelerator ours runs there and
+torch on the CPU: then only our seconds mean something.
 """
 
 import argparse
@@ -22,7 +23,7 @@ Step = Callable[[], float]
 """One step, ended when its loss is known."""
 
 
-def our_step(loss: Any, params: Any, batch: Any) -> Step:
+def our_step(loss: Any, params: Any, batch: Any, training: Any = None) -> Step:
     import jax
 
     from pbr_jax.config import Optimizer
@@ -31,7 +32,8 @@ def our_step(loss: Any, params: Any, batch: Any) -> Step:
 
     mesh = sharding.data_mesh(1)
     rule = optimizer(Optimizer(name="adam", learning_rate=1e-5), 100)
-    step = steps.compiled(steps.train_step(loss, rule), mesh)
+    parts = sharding.parts(len(batch["where"]), training.accumulate if training else 1, mesh)
+    step = steps.compiled(steps.train_step(loss, rule, accumulate=parts), mesh)
     now = [state.create(lambda: params, rule, sharding.replicated(mesh))]
     arrays, key = sharding.put(batch, mesh), jax.random.key(0)
 
@@ -137,7 +139,7 @@ def retriever(b: int = 8, c: int = 20, t: int = 48) -> tuple[Step, Step]:
     scorer = lessons.Scorer(dict, lambda questions: {}, retriever._scores(config, options.alpha))
     tower = bert.load(encoder.folder)[1]
     params = dual_encoder.from_bert(config, tower, jax.random.key(0))
-    ours = our_step(lessons._loss(scorer, Lesson()), params, batch)
+    ours = our_step(lessons._loss(scorer, Lesson()), params, batch, options.training)
 
     peer = nn.ModuleDict({"bert": peer_bert(), "user": _mlp([encoder.dim] * 3)}).train()
     given = {name: torch.from_numpy(values) for name, values in batch.items()}
@@ -177,7 +179,7 @@ def reranker(b: int = 4, c: int = 20, t: int = 96) -> tuple[Step, Step]:
         **_values(random, b, c),
     }
     scorer = lessons.Scorer(dict, lambda questions: {}, reranker._scores(model))
-    ours = our_step(lessons._loss(scorer, Lesson()), params, batch)
+    ours = our_step(lessons._loss(scorer, Lesson()), params, batch, options.training)
 
     parts = {"bert": peer_bert(), "user": _mlp([width] * 3), "score": _mlp([2 * width, width, width, 1])}
     peer = nn.ModuleDict(parts).train()

@@ -69,7 +69,7 @@ class TrainedStages(DataStages):
             if wanted:
                 options = getattr(config, part).training
                 mesh = sharding.data_mesh(options.devices)
-                sharding.check_batch_size(options.batch_size, options.accumulate, mesh)
+                sharding.parts(options.batch_size, options.accumulate, mesh)
 
     # -- users -----------------------------------------------------------------------------------
 

@@ -234,7 +234,7 @@ class Training:
 
     epochs: int = 1
     batch_size: int = 64  # examples of one step, over all devices and hosts
-    accumulate: int = 1  # parts that a batch is computed in, where it does not fit into memory
+    accumulate: int | None = 1  # parts that a batch is computed in; None: up to 4 on one CPU, else 1
     dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; parameters stay float32
     selection: float = 0.1  # share of the training examples held out to choose the best step
     evaluate_every: int | None = None  # steps; None: once an epoch
@@ -309,7 +309,7 @@ class Lesson:
 
 def _tuning(**changes: Any) -> Training:
     optimizer = Optimizer(name="adam", learning_rate=1e-5)
-    return Training(**{"epochs": 2, "batch_size": 8, "optimizer": optimizer, **changes})
+    return Training(**{"epochs": 2, "batch_size": 8, "accumulate": None, "optimizer": optimizer, **changes})
 
 
 @dataclass(frozen=True, kw_only=True)

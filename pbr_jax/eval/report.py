@@ -154,6 +154,8 @@ def _differences(rows: list[Row], names: list[str], reference: Row) -> Table:
 def _difference_text(found: Difference | None) -> str:
     if found is None:
         return _ABSENT
+    if found.low == found.high:  # one user, or no question answered differently: nothing to infer from
+        return f"{found.value:+.4f}"
     p = f"p={found.p_value:.3f}" if found.p_value >= 0.001 else "p<0.001"
     return f"{found.value:+.4f} [{found.low:+.4f}, {found.high:+.4f}] {p}"
 

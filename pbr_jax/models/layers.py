@@ -5,6 +5,7 @@ with layer normalisation after each residual sum. Dropout happens where `apply` 
 "dropout", and only there; `rngs` makes that argument.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -71,9 +72,23 @@ def drop(module: nn.Module, rate: float, x: Float[Array, "*n"]) -> Float[Array, 
     return jnp.where(halves >= dropped, x / (1 - dropped / 2**16), 0)
 
 
-def dense(width: int, name: str, kernel_init: nn.initializers.Initializer = XAVIER) -> nn.Dense:
+class Dense(nn.Module):
+    """A linear map with bias, of rows: with one axis before the last, its gradient transposes nothing."""
+
+    width: int
+    kernel_init: nn.initializers.Initializer = XAVIER
+
+    @nn.compact
+    def __call__(self, inputs: Float[Array, "*b i"]) -> Float[Array, "*b o"]:
+        *b, i = inputs.shape
+        kernel = self.param("kernel", self.kernel_init, (i, self.width))
+        bias = self.param("bias", nn.initializers.zeros, (self.width,))
+        return (inputs.reshape(math.prod(b), i) @ kernel + bias[None]).reshape(*b, self.width)
+
+
+def dense(width: int, name: str, kernel_init: nn.initializers.Initializer = XAVIER) -> Dense:
     """A linear map with bias under an explicit name."""
-    return nn.Dense(width, kernel_init=kernel_init, name=name)
+    return Dense(width, kernel_init, name=name)
 
 
 def masked_mean(states: Float[Array, "*b n d"], mask: Bool[Array, "*b n"]) -> Float[Array, "*b d"]:

@@ -66,11 +66,11 @@ def fit(task: Task, config: Training, folder: Path, *, seed: int) -> Fitted:
     if not task.examples:
         raise UserError("there is no example to train on; want at least one")
     mesh = sharding.data_mesh(config.devices)
-    sharding.check_batch_size(config.batch_size, config.accumulate, mesh)
+    parts = sharding.parts(config.batch_size, config.accumulate, mesh)
     batches = Batches(task.examples, config.batch_size, seed)
     total = batches.steps * config.epochs
     rule = optimizer(config.optimizer, total)
-    update = steps.train_step(task.loss, rule, accumulate=config.accumulate, dtype=jnp.dtype(config.dtype))
+    update = steps.train_step(task.loss, rule, accumulate=parts, dtype=jnp.dtype(config.dtype))
     step = steps.compiled(update, mesh)
     evaluate_every = config.evaluate_every or batches.steps
     save_every = config.checkpoint_every or evaluate_every

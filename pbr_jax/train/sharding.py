@@ -4,6 +4,7 @@ Losses are global: `jax.jit` sees the whole batch, on one device or on many, on 
 what `pmap` became.
 """
 
+import math
 from typing import Any
 
 import jax
@@ -35,14 +36,24 @@ def divided(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec("data"))
 
 
-def check_batch_size(batch_size: int, accumulate: int, mesh: Mesh) -> None:
-    """Raises UserError unless a batch divides into equal parts."""
-    parts = accumulate * mesh.size
-    if batch_size % parts:
+def parts(batch_size: int, accumulate: int | None, mesh: Mesh) -> int:
+    """How many parts a batch is computed in, one after another.
+
+    None: up to 4 on one CPU. There a step is a fifth faster when the memory of one part serves the next
+    (benchmarks/RESULTS.md).
+
+    Raises:
+      UserError: devices and parts do not divide the batch.
+    """
+    if accumulate is None:
+        one_cpu = mesh.size == 1 and mesh.devices.flat[0].platform == "cpu"
+        accumulate = math.gcd(batch_size, 4) if one_cpu else 1
+    if batch_size % (accumulate * mesh.size):
         raise UserError(
             f"batch_size is {batch_size}, which {mesh.size} devices and {accumulate} accumulated parts do "
-            f"not divide; want a multiple of {parts}"
+            f"not divide; want a multiple of {accumulate * mesh.size}"
         )
+    return accumulate
 
 
 def own_rows(batch_size: int) -> slice:

@@ -32,9 +32,10 @@ def train_step(
     Args:
       loss: of a batch.
       optimizer: its state lives in the train state.
-      accumulate: parts that the batch is computed in, one after another; their gradients are averaged. A
-        loss over pairs in the batch (InfoNCE) then has the negatives of a part only: for all of them,
-        use `losses.contrastive`'s cached gradients.
+      accumulate: parts that the batch is computed in, one after another; their gradients are averaged,
+        weighed by how many rows `batch["where"]` counts, where there is such a mask. A loss over pairs in
+        the batch (InfoNCE) then has the negatives of a part only: for all of them, use
+        `losses.contrastive`'s cached gradients.
       dtype: what parameters are rounded to inside the loss; they are kept and updated as they are.
     """
 
@@ -56,20 +57,21 @@ def train_step(
 def _gradients(
     loss: Loss, params: Params, batch: dict[str, Array], key: Array, accumulate: int
 ) -> tuple[Float[Array, ""], Params]:
-    """The mean of loss and gradients over the parts of a batch."""
+    """The mean of loss and gradients over the parts of a batch, weighed by the rows that count."""
     if accumulate == 1:
         return jax.value_and_grad(loss)(params, batch, key)
 
     def part(total: Any, item: tuple[dict[str, Array], Array]) -> tuple[Any, None]:
         rows, number = item
+        share = rows["where"].sum() / counted if "where" in rows else 1 / accumulate
         found = jax.value_and_grad(loss)(params, rows, jax.random.fold_in(key, number))
-        return jax.tree.map(jnp.add, total, found), None
+        return jax.tree.map(lambda x, y: x + share * y, total, found), None
 
     # Row i goes to part i % accumulate, so that the rows of every device are spread over all parts.
     parts = {name: x.reshape(-1, accumulate, *x.shape[1:]).swapaxes(0, 1) for name, x in batch.items()}
+    counted = jnp.maximum(batch["where"].sum(), 1) if "where" in batch else None
     zero = jnp.float32(0), jax.tree.map(jnp.zeros_like, params)
-    total, _ = jax.lax.scan(part, zero, (parts, jnp.arange(accumulate)))
-    return jax.tree.map(lambda x: x / accumulate, total)
+    return jax.lax.scan(part, zero, (parts, jnp.arange(accumulate)))[0]
 
 
 def compiled(step: Step, mesh: Mesh) -> Step:

@@ -27,10 +27,19 @@ def answers(seed: int, right: float) -> list[str]:
 
 
 def write(
-    path: Path, system: str, predictions: list[str], *, ids=IDS, seed=0, k=4, data="d" * 20, dropped=0
+    path: Path,
+    system: str,
+    predictions: list[str],
+    *,
+    ids=IDS,
+    users=USERS,
+    seed=0,
+    k=4,
+    data="d" * 20,
+    dropped=0,
 ) -> Path:
     """A finished lamp_3 run."""
-    found = evaluate(TASKS["lamp_3"], ids=ids, users=USERS, predictions=predictions, targets=TARGETS)
+    found = evaluate(TASKS["lamp_3"], ids=ids, users=users, predictions=predictions, targets=TARGETS)
     results = {"system": system, "benchmark": "lamp_3", "split": "dev", "n": found.n, "dropped": dropped,
                "metrics": found.metrics, "intervals": found.intervals, "seconds": {}, "notes": found.notes,
                "fingerprint": {"data": data, "config": "c" * 20, "commit": "f" * 40}}  # fmt: skip
@@ -43,7 +52,7 @@ def write(
     path.mkdir()
     (path / "results.json").write_text(json.dumps(results))
     (path / "config.json").write_text(json.dumps(config))
-    rows = zip(ids, USERS, predictions, TARGETS, found.per_example, strict=True)
+    rows = zip(ids, users, predictions, TARGETS, found.per_example, strict=True)
     lines = (dict(zip(("id", "user_id", "prediction", "target", "metrics"), row)) for row in rows)
     (path / "predictions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
@@ -99,6 +108,13 @@ def test_differences_are_those_of_a_paired_bootstrap(runs):
         )
         expected.append(f"{found.value:+.4f} [{found.low:+.4f}, {found.high:+.4f}]")
     assert [cell.rsplit(" p", 1)[0] for cell in second[1:]] == expected
+
+
+def test_of_one_user_no_difference_is_called_significant(tmp_path):
+    made = {"dense": answers(1, 0.6), "zero_shot": answers(2, 0.1)}
+    runs = [write(tmp_path / name, name, texts, users=["u"] * N) for name, texts in made.items()]
+    found = [text_metric("mae").statistics(texts, TARGETS).mean() for texts in made.values()]
+    assert tables(report(runs, "md"))[1][1][1] == f"{found[0] - found[1]:+.4f}"
 
 
 def test_seeds_are_one_row_with_their_deviation(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from pbr_jax.config import Optimizer
+from pbr_jax.losses import masked_mean
 from pbr_jax.train import sharding, state, steps
 from pbr_jax.train.optimizers import optimizer, schedule
 
@@ -30,12 +31,18 @@ def loss(params, batch, key):
     return jnp.square(found - batch["targets"].astype(found.dtype)).mean()
 
 
-def run(config: Optimizer, count: int = 4, devices: int = 1, **options: Any):
+def masked_loss(params, batch, key):
+    found = jnp.tanh(batch["inputs"] @ params["body"]["kernel"]) @ params["head"]
+    return masked_mean(jnp.square(found - batch["targets"]), batch["where"])
+
+
+def run(config: Optimizer, count: int = 4, devices: int = 1, where: np.ndarray | None = None, **options: Any):
     mesh = sharding.data_mesh(devices)
     rule = optimizer(config, count)
-    step = steps.compiled(steps.train_step(loss, rule, **options), mesh)
+    step = steps.compiled(steps.train_step(loss if where is None else masked_loss, rule, **options), mesh)
     now = state.create(params, rule, sharding.replicated(mesh))
-    batch = sharding.put({"inputs": INPUTS, "targets": TARGETS}, mesh)
+    arrays = {"inputs": INPUTS, "targets": TARGETS}
+    batch = sharding.put(arrays if where is None else arrays | {"where": where}, mesh)
     metrics = {}
     for _ in range(count):
         now, metrics = step(now, batch, jax.random.key(0))
@@ -109,10 +116,12 @@ def test_frozen_parameters_do_not_move_and_do_not_count():
 
 
 @pytest.mark.parametrize("devices", [1, 4])
-def test_accumulated_parts_give_the_gradient_of_the_whole(devices):
+@pytest.mark.parametrize("real", [None, 16, 5, 1, 0])
+def test_accumulated_parts_give_the_gradient_of_the_whole(devices, real):
     config = Optimizer(name="sgd", learning_rate=0.1)
-    whole, metrics = run(config)
-    parts, partial = run(config, accumulate=4, devices=devices)
+    where = None if real is None else np.arange(16) < real
+    whole, metrics = run(config, where=where)
+    parts, partial = run(config, accumulate=4, devices=devices, where=where)
     for a, b in zip(jax.tree.leaves(whole.params), jax.tree.leaves(parts.params), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(metrics["loss"], partial["loss"], rtol=1e-5)
