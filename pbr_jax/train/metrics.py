@@ -3,9 +3,9 @@
 import importlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -15,6 +15,13 @@ from pbr_jax.types import UserError
 _TOGETHER = 32  # steps whose numbers are fetched from the devices at once: fetching waits for them
 
 
+class Tracker(NamedTuple):
+    """Takes a line of metrics.jsonl elsewhere."""
+
+    add: Callable[[Mapping[str, Any]], None] = lambda line: None
+    close: Callable[[], None] = lambda: None
+
+
 class Metrics:
     """`metrics.jsonl` in a folder. A run that goes on drops what lies after its checkpoint."""
 
@@ -22,15 +29,18 @@ class Metrics:
         self._path = folder / "metrics.jsonl"
         self._pending: list[tuple[int, Mapping[str, Any]]] = []
         self._writes = jax.process_index() == 0
-        self._track = _TRACKERS[track](folder) if self._writes else None
+        self._tracker = _TRACKERS[track](folder) if self._writes else Tracker()
         self.lines: list[dict[str, Any]] = []
 
     def __enter__(self) -> "Metrics":
         return self
 
     def __exit__(self, kind: type | None, *_: object) -> None:
-        if kind is None:
-            self.flush()
+        try:
+            if kind is None:
+                self.flush()
+        finally:
+            self._tracker.close()
 
     def start(self, step: int) -> None:
         """Keeps the lines up to a step."""
@@ -64,29 +74,34 @@ class Metrics:
         if self._writes:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(_line(line))
-        if self._track is not None:
-            self._track(line)
+        self._tracker.add(line)
 
 
 def _line(record: Mapping[str, Any]) -> str:
     return json.dumps(record) + "\n"
 
 
-def _tensorboard(folder: Path) -> Any:
+def _values(line: Mapping[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in line.items() if name != "step"}
+
+
+def _tensorboard(folder: Path) -> Tracker:
     writer = _library("tensorboardX", "tensorboardX").SummaryWriter(str(folder / "tensorboard"))
 
-    def track(line: Mapping[str, float]) -> None:
-        for name, value in line.items():
-            if name != "step":
-                writer.add_scalar(name, value, line["step"])
-        writer.flush()
+    def add(line: Mapping[str, Any]) -> None:
+        for name, value in _values(line).items():
+            writer.add_scalar(name, value, line["step"])
 
-    return track
+    return Tracker(add, writer.close)
 
 
-def _wandb(folder: Path) -> Any:
-    run = _library("wandb", "wandb").init(dir=str(folder), project="pbr_jax", resume="allow")
-    return lambda line: run.log({k: v for k, v in line.items() if k != "step"}, step=line["step"])
+def _wandb(folder: Path) -> Tracker:
+    """A training that goes on after it was killed goes on in the same run: its folder gives the name."""
+    name = f"{folder.parent.name}-{folder.name}"
+    run = _library("wandb", "wandb").init(
+        dir=str(folder), project="pbr_jax", id=name, name=name, resume="allow", reinit="create_new"
+    )
+    return Tracker(lambda line: run.log(_values(line), step=int(line["step"])), run.finish)
 
 
 def _library(name: str, package: str) -> Any:
@@ -98,4 +113,8 @@ def _library(name: str, package: str) -> Any:
         ) from error
 
 
-_TRACKERS = {"none": lambda folder: None, "tensorboard": _tensorboard, "wandb": _wandb}
+_TRACKERS: dict[str, Callable[[Path], Tracker]] = {
+    "none": lambda folder: Tracker(),
+    "tensorboard": _tensorboard,
+    "wandb": _wandb,
+}

@@ -61,17 +61,22 @@ def _gradients(
     if accumulate == 1:
         return jax.value_and_grad(loss)(params, batch, key)
 
-    def part(total: Any, item: tuple[dict[str, Array], Array]) -> tuple[Any, None]:
-        rows, number = item
-        share = rows["where"].sum() / counted if "where" in rows else 1 / accumulate
+    # Row i goes to part i % accumulate, so that the rows of every device are spread over all parts.
+    def divide(x: Array) -> Array:
+        return x.reshape(-1, accumulate, *x.shape[1:]).swapaxes(0, 1)
+
+    everything = jnp.ones(len(next(iter(batch.values()))), bool)
+    counts = divide(batch.get("where", everything)).sum(1)
+
+    def part(total: Any, item: tuple[dict[str, Array], Array, Array]) -> tuple[Any, None]:
+        rows, number, share = item
         found = jax.value_and_grad(loss)(params, rows, jax.random.fold_in(key, number))
         return jax.tree.map(lambda x, y: x + share * y, total, found), None
 
-    # Row i goes to part i % accumulate, so that the rows of every device are spread over all parts.
-    parts = {name: x.reshape(-1, accumulate, *x.shape[1:]).swapaxes(0, 1) for name, x in batch.items()}
-    counted = jnp.maximum(batch["where"].sum(), 1) if "where" in batch else None
     zero = jnp.float32(0), jax.tree.map(jnp.zeros_like, params)
-    return jax.lax.scan(part, zero, (parts, jnp.arange(accumulate)))[0]
+    shares = counts / jnp.maximum(counts.sum(), 1)
+    parts = {name: divide(x) for name, x in batch.items()}
+    return jax.lax.scan(part, zero, (parts, jnp.arange(accumulate), shares))[0]
 
 
 def compiled(step: Step, mesh: Mesh) -> Step:
