@@ -3,6 +3,7 @@
 import jax
 import pytest
 
+from pbr_jax.config import Config
 from pbr_jax.train import sharding
 from pbr_jax.types import UserError
 
@@ -26,3 +27,9 @@ def test_more_devices_than_there_are_is_refused():
     count = len(jax.devices())
     with pytest.raises(UserError, match=f"{count + 1} devices are wanted and there are {count}"):
         sharding.data_mesh(count + 1)
+
+
+def test_only_losses_of_single_questions_are_computed_in_parts_by_default():
+    config = Config()
+    assert config.retriever.training.accumulate is config.reranker.training.accumulate is None
+    assert config.user_encoder.training.accumulate == 1  # its negatives are the rest of the batch
