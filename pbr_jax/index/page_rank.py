@@ -27,7 +27,7 @@ from pbr_jax.index.top_k import top_k
 DENSE = 1024  # documents up to which a user's transitions are a matrix
 _BLOCK = 512  # rows of a longer history whose similarities are in memory together
 _DOCUMENTS = {"cpu": 1024}  # computed together; elsewhere 16,384. On CPU all stays in the caches
-_LANES = 2  # batches under way: one is gathered while another is computed
+_LANES = 4  # batches under way: some are gathered while others are computed
 
 
 class Walk(NamedTuple):
