@@ -242,12 +242,16 @@ def _many(how: Walk | Groups) -> Any:
 
 
 def _batches(sizes: Sequence[int]) -> Iterator[np.ndarray]:
-    """Places of users that are computed together; users without documents are in none."""
-    widths = np.array([_width(size) for size in sizes])
-    for width in np.unique(widths[widths > 0]):
-        members = np.flatnonzero(widths == width)
-        height = _height(int(width))
-        yield from np.split(members, np.arange(height, len(members), height))
+    """Places of users that are computed together, the longest histories first.
+
+    A batch is as wide as its longest history, and all but the last are full. Users without documents are
+    in none.
+    """
+    order = np.argsort(-np.asarray(sizes), kind="stable")[: np.count_nonzero(sizes)]
+    while len(order):
+        height = _height(_width(sizes[order[0]]))
+        yield order[:height]
+        order = order[height:]
 
 
 def _width(size: int) -> int:
@@ -273,9 +277,9 @@ def _aligned(*shape: int) -> Float[np.ndarray, "..."]:
 def _padded(
     vectors: np.ndarray, histories: Sequence[np.ndarray]
 ) -> tuple[Float[np.ndarray, "u n d"], Bool[np.ndarray, "u n"]]:
-    """Documents of users in one array; the number of users is rounded up, so few programs are compiled."""
+    """Documents of users in one array, filled up with users of none, so that a width has one program."""
     width = _width(max(map(len, histories)))
-    height = min(_height(width), 1 << (len(histories) - 1).bit_length())
+    height = _height(width)
     documents = _aligned(height, width, vectors.shape[1])
     where = np.zeros((height, width), bool)
     for place in range(height):

@@ -166,14 +166,25 @@ def users(vectors: np.ndarray) -> list[np.ndarray]:
     return np.split(rows[: sum(SIZES)], np.cumsum(SIZES)[:-1])
 
 
-@pytest.mark.parametrize("damping", [0.85, 1.0])
-def test_many_users_at_once_are_each_user_alone(damping: float):
+@pytest.mark.parametrize(("damping", "together"), [(0.85, 1024), (0.85, 24), (1.0, 24)])
+def test_many_users_at_once_are_each_user_alone(
+    damping: float, together: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(page_rank._DOCUMENTS, "cpu", together)
     vectors = documents(90)
     walk = Walk(0.6, 6, damping, 100)
     found = anchors(vectors, users(vectors), walk)
     for rows, of_user in zip(users(vectors), found, strict=True):
         expected = walked(vectors[rows], walk) @ vectors[rows] if len(rows) else np.zeros(WIDTH)
         np.testing.assert_allclose(of_user, expected, atol=1e-5)
+
+
+def test_a_width_is_compiled_once_however_many_users_have_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(page_rank._DOCUMENTS, "cpu", 24)
+    vectors, walk = documents(90), Walk(0.61, 6)
+    for count in (1, 2, 5):
+        anchors(vectors, [np.arange(i, i + 8) for i in range(count)], walk)
+    assert page_rank._many(walk)._cache_size() == 1
 
 
 def test_a_query_draws_the_anchor_towards_itself_and_every_user_has_their_own():
