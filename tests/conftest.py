@@ -88,11 +88,12 @@ def write_tweets(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture(autouse=True)
 def quick_compilation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Whole runs of tiny models compile for longer than they compute: they and their processes compile less.
+    """Small models compile for longer than they compute: these tests and their processes compile less.
 
-    All other tests run programs that are compiled as users have them.
+    Tests of real weights and real data run programs that are compiled as users have them.
     """
-    if "tiny_models" not in request.fixturenames:
+    asked = set(request.fixturenames)
+    if "tiny_models" not in asked and asked & {"weights", "real_data"}:
         yield
         return
     monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
