@@ -3,7 +3,7 @@
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,20 +86,16 @@ def write_tweets(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-@pytest.fixture(autouse=True)
-def quick_compilation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Small models compile for longer than they compute: these tests and their processes compile less.
+@pytest.hookimpl(tryfirst=True)  # before fixtures of modules, which compile too
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Small models compile for longer than they compute: their tests and processes compile less.
 
     Tests of real weights and real data run programs that are compiled as users have them.
     """
-    asked = set(request.fixturenames)
-    if "tiny_models" not in asked and asked & {"weights", "real_data"}:
-        yield
-        return
-    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+    asked = set(getattr(item, "fixturenames", ()))
+    less = "tiny_models" in asked or not asked & {"weights", "real_data"}
+    jax.config.update("jax_disable_most_optimizations", less)
+    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(int(less))
 
 
 @pytest.fixture(scope="session")
