@@ -67,7 +67,7 @@ def learned(here: World, rows: np.ndarray) -> float:
     words = [here.texts[row].split() for row in rows]
     cut = [place for place, own in enumerate(words) if len(own) >= SHORTEST]
     if len(cut) < 2:
-        return 1.0
+        return 1.0  # nothing to learn from: the paper's
     asked = here.encoder.encode(
         [" ".join(words[place][: len(words[place]) // 2]) for place in cut], role="query"
     )
@@ -94,7 +94,7 @@ def main() -> None:
     options = parser.parse_args()
     here = world(options)
     by_weight = {weight: recalls(here, options.released, weight) for weight in WEIGHTS}
-    histories = defaultdict(list)
+    histories = defaultdict(list)  # questions by what they see
     for place, example in enumerate(here.examples):
         histories[tuple(here.resources.store.visible(example, example.user_id))].append(place)
     own, chosen = np.zeros(len(here.examples)), Counter[float]()

@@ -118,9 +118,7 @@ def test_frozen_parameters_do_not_move_and_do_not_count():
 @pytest.mark.parametrize("devices", [1, 4])
 @pytest.mark.parametrize("real", [None, 16, 5, 1, 0])
 def test_accumulated_parts_give_the_gradient_of_the_whole(devices, real):
-    config = Optimizer(
-        name="sgd", learning_rate=0.01
-    )  # with 0.1 a single row is learned: its loss is rounding
+    config = Optimizer(name="sgd", learning_rate=0.01)  # 0.1 learns a single row: its loss is rounding
     where = None if real is None else np.arange(16) < real
     whole, metrics = run(config, where=where)
     parts, partial = run(config, accumulate=4, devices=devices, where=where)
