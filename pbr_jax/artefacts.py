@@ -5,6 +5,7 @@ Finished artefacts appear by one rename, so that a reader never sees half of one
 finds its own partial folder again and continues in it. A lock lets several processes share the folder.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -18,9 +19,13 @@ from typing import Any
 
 from filelock import FileLock
 
-from pbr_jax.config import digest
-
 _MANIFEST = "stage.json"
+
+
+def digest(value: Any) -> str:
+    """Sixteen hex digits that name a JSON-able value, whatever the order of its keys."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def cache_folder() -> Path:

@@ -4,10 +4,10 @@ A config file is Python with `get_config() -> Config` and optionally `sweep()`, 
 The resolved config is saved as JSON in the run's folder; its hash names the run.
 """
 
+from pbr_jax.artefacts import digest
 from pbr_jax.config.reading import (
     ConfigFile,
     Overrides,
-    digest,
     from_dict,
     load,
     names,

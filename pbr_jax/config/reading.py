@@ -2,8 +2,6 @@
 
 import dataclasses
 import difflib
-import hashlib
-import json
 import runpy
 import traceback
 import typing
@@ -119,9 +117,3 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
         return value
     wanted = " or ".join("none" if t is type(None) else t.__name__ for t in allowed)
     raise UserError(f"{name} is {value!r} ({type(value).__name__}), want {wanted}")
-
-
-def digest(value: Any) -> str:
-    """Sixteen hex digits that name a JSON-able value, whatever the order of its keys."""
-    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
