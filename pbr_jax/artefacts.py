@@ -3,23 +3,36 @@
 A stage is a name, a key (everything its result depends on, as JSON) and a function that fills a folder.
 Finished artefacts appear by one rename, so that a reader never sees half of one; a stage that was killed
 finds its own partial folder again and continues in it. A lock lets several processes share the folder.
+An artefact that is no longer what was made is made again.
+
+What is kept here holds users' texts: folders are of mode 0700 and files 0600, whatever the umask.
 """
 
+import errno
 import hashlib
 import json
 import os
 import shutil
+import stat
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, BinaryIO
 
 from filelock import FileLock
 
+from pbr_jax.types import UserError
+
 _MANIFEST = "stage.json"
+_LARGE = 64 << 20  # bytes: files from here on are hashed only where their times or places have changed
+_BEGINNING = 300  # bytes in which a file of our own says that it is
+
+_Signature = tuple[int, int, int]  # time of the last change in ns, size in bytes, inode
+_verified: dict[Path, _Signature] = {}  # files whose content this process has hashed
 
 
 def digest(value: Any) -> str:
@@ -29,23 +42,153 @@ def digest(value: Any) -> str:
 
 
 def cache_folder() -> Path:
-    """Where artefacts live: $PBR_JAX_CACHE, else the user's cache folder."""
-    if "PBR_JAX_CACHE" in os.environ:
-        return Path(os.environ["PBR_JAX_CACHE"])
+    """Where artefacts live: $PBR_JAX_CACHE unless it is empty, else the user's cache folder."""
+    if chosen := os.environ.get("PBR_JAX_CACHE"):
+        return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pbr_jax"
 
 
-def write_text(path: Path, text: str) -> None:
-    """Writes a file so that it appears whole or not at all, also after a power cut."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+# -- files that only their owner reads -----------------------------------------------------------------
+
+
+def private_folder(path: Path) -> None:
+    """Makes a folder and the missing ones above it, each of mode 0700 whatever the umask.
+
+    Folders that exist keep their modes, but the cache folder, where `path` is in it and it is ours, is
+    closed to others. Raises OSError where a folder cannot be made.
+    """
+    _make_private(path)
+    cache = cache_folder()
+    if cache == path or cache in path.parents:
+        tighten(cache)
+
+
+def _make_private(path: Path) -> None:
+    if path.is_dir():
+        return
+    _make_private(path.parent)
     try:
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(text)
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        if not path.is_dir():  # else another process was faster
+            raise
+    else:
+        path.chmod(0o700)  # the umask may have taken more
+
+
+def tighten(path: Path) -> None:
+    """Takes the rights of group and others away from a file or folder, where it exists and is ours."""
+    if not hasattr(os, "geteuid"):  # Windows knows no such rights
+        return
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return
+    shared = found.st_mode & stat.S_ISVTX  # such as /tmp: the superuser owns it, everybody needs it
+    if found.st_uid == os.geteuid() and found.st_mode & 0o077 and not shared:
+        path.chmod(found.st_mode & 0o700)
+
+
+def open_private(path: Path, mode: str = "a") -> IO[str]:
+    """Opens a text file, by default for appending; one that is new is of mode 0600.
+
+    Raises UserError for a symbolic link, which may lead to a file that is not ours to write.
+    """
+    try:
+        if path.is_symlink():  # where the system cannot refuse it below
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        return open(path, mode, encoding="utf-8", opener=_open_private)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise UserError(
+            f"{path} is a symbolic link, want a plain file; remove the link, or choose another place"
+        ) from error
+
+
+def _open_private(path: str, flags: int) -> int:
+    flags |= getattr(os, "O_NOFOLLOW", 0)
+    if flags & os.O_CREAT:
+        try:
+            handle = os.open(path, flags | os.O_EXCL, 0o600)
+        except FileExistsError:
+            return os.open(path, flags, 0o600)
+        if hasattr(os, "fchmod"):
+            os.fchmod(handle, 0o600)  # the umask may have taken more
+        return handle
+    return os.open(path, flags)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file of mode 0600 so that it appears whole or not at all, also after a power cut.
+
+    A symbolic link at `path` is replaced, not followed.
+    """
+    write_lines(path, [text])
+
+
+def write_lines(path: Path, lines: Iterable[str], mode: int = 0o600) -> None:
+    """As `write_text`, from pieces that need not be in memory together."""
+    handle, name = tempfile.mkstemp(".partial", f".{path.name}.", path.parent)
+    partial = Path(name)
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+            partial.chmod(mode)
+            file.writelines(lines)
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+# -- files that the user named -------------------------------------------------------------------------
+
+
+def replace_own(path: Path, text: str, marker: str) -> None:
+    """Writes a file that is new or replaces one of ours, which keeps its mode; a new one is of mode 0600.
+
+    `marker` stands in the first 300 bytes of what we write, and of nothing else. Raises UserError for
+    anything else at `path`, left as it is, and for a place that cannot be written.
+    """
+    if marker.encode() not in text.encode()[:_BEGINNING]:
+        raise ValueError(f"the text does not begin with its marker {marker!r}")
+    refuse_unmarked(path, marker)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o600
+        write_lines(path, [text], mode)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; choose another --out") from error
+
+
+def refuse_unmarked(path: Path, marker: str) -> None:
+    """Raises UserError where `replace_own` would, before the work."""
+    try:
+        refuse_foreign(path, lambda file: marker.encode() in file.read(_BEGINNING), "choose another --out")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; choose another --out") from error
+
+
+def refuse_foreign(path: Path, own: Callable[[BinaryIO], bool], remedy: str) -> None:
+    """Raises UserError where something is at `path` that is no plain file or that `own` does not know.
+
+    Raises OSError where that cannot be told.
+    """
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if stat.S_ISLNK(mode):
+        raise UserError(f"{path} is a symbolic link, want a plain file or none; {remedy}")
+    if stat.S_ISREG(mode):  # nothing else is opened: a pipe would wait
+        with path.open("rb") as file:
+            if own(file):
+                return
+    raise UserError(f"{path} exists and was not written by pbr-jax as output of this kind; {remedy}")
+
+
+# -- artefacts -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -64,21 +207,37 @@ Log = Callable[[Mapping[str, Any]], None]
 def obtain(
     name: str, key: Mapping[str, Any], make: Callable[[Path], None], log: Log | None = None
 ) -> Artefact:
-    """The artefact of a stage, made now if nobody has made it before.
+    """The artefact of a stage, made now if nobody has made it before or if it is damaged.
 
     `make(folder)` may find files of an interrupted attempt with the same key and continues them.
     """
     hash_ = digest({"stage": name, **key})
     path = cache_folder() / name / hash_
-    if not (path / _MANIFEST).is_file():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_suffix(".lock")):
-            if not (path / _MANIFEST).is_file():  # another process may have made it while we waited
+    try:
+        seconds = _seconds(path)
+    except _Damage:
+        private_folder(path.parent)
+        with FileLock(path.with_suffix(".lock"), mode=0o600):
+            standing = _standing(name, path, log)  # another process may have made it while we waited
+            if standing is None:
                 return _made(name, key, make, path, log)
-    seconds = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))["seconds"]
+        seconds = standing
     if log is not None:
         log({"event": "found", "stage": name, "key": hash_})
     return Artefact(path, hash_, seconds, made=False)
+
+
+def _standing(name: str, path: Path, log: Log | None) -> float | None:
+    """The seconds of an artefact that is there and whole; tells of one that is there and damaged."""
+    if not os.path.lexists(path):
+        return None
+    try:
+        return _seconds(path)
+    except _Damage as damage:
+        print(f"{name}: {path / damage.file} is damaged; it is made again", file=sys.stderr, flush=True)
+        if log is not None:
+            log({"event": "damaged", "stage": name, "key": path.name, "file": damage.file})
+        return None
 
 
 def _made(
@@ -86,24 +245,38 @@ def _made(
 ) -> Artefact:
     print(f"{name} ...", file=sys.stderr, flush=True)
     partial = path.with_suffix(".partial")
-    partial.mkdir(exist_ok=True)
+    private_folder(partial)
+    tighten(partial)  # one that an interrupted attempt of an older version left
     with _stopwatch(partial) as elapsed:
         make(partial)
     seconds = elapsed()
-    write_text(partial / _MANIFEST, json.dumps({"stage": name, "key": dict(key), "seconds": seconds}))
-    shutil.rmtree(path, ignore_errors=True)
+    files = _close(partial)
+    manifest = {"stage": name, "key": dict(key), "seconds": seconds, "files": files}
+    write_text(partial / _MANIFEST, json.dumps({**manifest, "digest": digest(manifest)}))
+    _sync(partial)
+    _remove(path)
     os.replace(partial, path)
+    _sync(path.parent)
+    _verified.update({_place(path, file): _recorded(record) for file, record in files.items()})
     print(f"{name}: {seconds:.1f} s", file=sys.stderr, flush=True)
     if log is not None:
         log({"event": "made", "stage": name, "key": path.name, "seconds": seconds})
     return Artefact(path, path.name, seconds, made=True)
 
 
+def _remove(path: Path) -> None:
+    """Removes whatever a damaged artefact has become."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 @contextmanager
 def _stopwatch(folder: Path) -> Iterator[Callable[[], float]]:
     """Seconds of all attempts together; those of an attempt that raised are kept in the folder."""
     spent = folder / "seconds"
-    before = float(spent.read_text()) if spent.is_file() else 0.0
+    before = _number(spent)
     start = time.perf_counter()
 
     def elapsed() -> float:
@@ -112,6 +285,113 @@ def _stopwatch(folder: Path) -> Iterator[Callable[[], float]]:
     try:
         yield elapsed
     except BaseException:
-        spent.write_text(str(elapsed()))
+        write_text(spent, str(elapsed()))
         raise
     spent.unlink(missing_ok=True)
+
+
+def _number(path: Path) -> float:
+    """The number in a file; 0.0 where there is none."""
+    try:
+        return float(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return 0.0
+
+
+# -- what was made, and whether it still stands --------------------------------------------------------
+
+
+class _Damage(Exception):
+    """Names a file of an artefact that is not what was made; the manifest where nothing is there."""
+
+    def __init__(self, file: str) -> None:
+        super().__init__(file)
+        self.file = file
+
+
+def _close(folder: Path) -> dict[str, dict[str, Any]]:
+    """Closes all below a folder to others, brings it to the disk, and records every file but the manifest."""
+    files = {}
+    for root, _, names in os.walk(folder):
+        os.chmod(root, 0o700)
+        for path in (Path(root, name) for name in sorted(names)):
+            if path != folder / _MANIFEST and stat.S_ISREG(path.lstat().st_mode):
+                files[path.relative_to(folder).as_posix()] = _close_file(path)
+        _sync(Path(root))
+    return files
+
+
+def _close_file(path: Path) -> dict[str, Any]:
+    """Size, hash and signature of a file that is on disk when this returns."""
+    path.chmod(0o600)
+    with path.open("r+b") as file:  # some systems sync only what may be written
+        os.fsync(file.fileno())
+        content = hashlib.file_digest(file, "sha256").hexdigest()
+        found = os.fstat(file.fileno())  # after the sync: what was written through memory is dated by it
+    return {
+        "size": found.st_size, "sha256": content, "mtime_ns": found.st_mtime_ns, "inode": found.st_ino,
+    }  # fmt: skip
+
+
+def _sync(folder: Path) -> None:
+    """Brings the names in a folder to the disk."""
+    if os.name == "nt":  # opens no folders
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _seconds(path: Path) -> float:
+    """The seconds that a whole artefact took. Raises _Damage where a file is missing or altered.
+
+    Files that are not recorded do no harm: SQLite may leave some beside a database.
+    """
+    try:
+        manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
+        intact = manifest.pop("digest") == digest(manifest)
+    except PermissionError:  # somebody else's, which making it again would not mend
+        raise
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise _Damage(_MANIFEST) from error
+    if not intact:
+        raise _Damage(_MANIFEST)
+    for name, record in manifest["files"].items():
+        if not _as_made(_place(path, name), record):
+            raise _Damage(name)
+    return manifest["seconds"]
+
+
+def _as_made(path: Path, record: Mapping[str, Any]) -> bool:
+    """Whether a file is what was recorded; its content is read once in a process, unless it changes."""
+    try:
+        found = path.lstat()
+        signature = (found.st_mtime_ns, found.st_size, found.st_ino)
+        if not stat.S_ISREG(found.st_mode) or found.st_size != record["size"]:
+            return False
+        if _verified.get(path) == signature:
+            return True
+        if (found.st_size < _LARGE or signature != _recorded(record)) and _sha256(path) != record["sha256"]:
+            return False
+    except PermissionError:
+        raise
+    except OSError:
+        return False
+    _verified[path] = signature
+    return True
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _place(path: Path, name: str) -> Path:
+    """A file of an artefact; absolute, for `_verified` outlives the current folder."""
+    return path.absolute() / name
+
+
+def _recorded(record: Mapping[str, Any]) -> _Signature:
+    return record["mtime_ns"], record["size"], record["inode"]

@@ -23,6 +23,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Float32
 
 from pbr_jax import config as schema
+from pbr_jax.artefacts import private_folder
 from pbr_jax.models import bert, pretrained
 from pbr_jax.text.packing import PLACES, Batch, fill, multiple, pack, power_of_two, row_sizes
 from pbr_jax.text.tokenizing import Settings, load_tokenizer, read_settings
@@ -40,7 +41,7 @@ def enable_compilation_cache(folder: Path) -> None:
     Where the user has chosen a folder (JAX_COMPILATION_CACHE_DIR), in that one.
     """
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
