@@ -19,7 +19,7 @@ import tyro
 
 from pbr_jax import config as config_module
 from pbr_jax import data
-from pbr_jax.artefacts import write_text
+from pbr_jax.artefacts import refuse_unmarked, replace_own
 from pbr_jax.config import Benchmark, Config, ConfigFile
 from pbr_jax.data import prepared, synthetic
 from pbr_jax.eval.report import report
@@ -30,6 +30,14 @@ from pbr_jax.sweep import command, sweep, trials
 from pbr_jax.types import UserError
 
 _NO_PLACE = (errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EPERM, errno.EFBIG)
+
+# What our own files begin with, so that nobody else's is overwritten.
+_REPORT = {
+    "md": "<!-- pbr_jax report -->",
+    "html": '<meta name="generator" content="pbr_jax report">',
+    "latex": "% pbr_jax report",
+}
+_PICTURE = "<!-- pbr_jax picture -->"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -174,8 +182,9 @@ def _report(options: argparse.Namespace, rest: list[str]) -> int:
     if options.out is None:
         print(text)
     else:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        write_text(options.out, text + "\n")
+        marker = _REPORT[options.format]
+        place = text.index("<head>\n") + len("<head>\n") if options.format == "html" else 0
+        replace_own(options.out, f"{text[:place]}{marker}\n{text[place:]}\n", marker)
         print(options.out)
     return 0
 
@@ -194,9 +203,9 @@ def _ask(options: argparse.Namespace, rest: list[str]) -> int:
 
 def _picture(options: argparse.Namespace, rest: list[str]) -> int:
     _nothing_left(rest)
+    refuse_unmarked(options.out, _PICTURE)
     drawn = picture(options.run, options.question)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    write_text(options.out, drawn + "\n")
+    replace_own(options.out, f"{_PICTURE}\n{drawn}\n", _PICTURE)
     print(options.out)
     return 0
 

@@ -455,9 +455,7 @@ def test_only_a_file_of_our_own_is_replaced_and_keeps_its_mode(tmp_path: Path):
     assert (path.read_text(), mode(path)) == ("<mark> two", 0o644)
     for foreign in ("", "my notes", " " * 300 + "<mark>"):
         path.write_text(foreign)
-        with pytest.raises(
-            UserError, match=r"report\.md exists and was not written by .*another --out"
-        ):
+        with pytest.raises(UserError, match=r"report\.md exists and was not written by .*another --out"):
             replace_own(path, "<mark> three", "<mark>")
         assert path.read_text() == foreign
     with pytest.raises(ValueError, match="does not begin with its marker"):

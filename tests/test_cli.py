@@ -1,6 +1,7 @@
 """The command line: what it prints, and one clear line for every kind of bad input."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -301,6 +302,11 @@ def test_a_cache_is_exported_and_imported(
     Answers(cache_folder() / "llm.sqlite").add("text", dict.fromkeys(keys, "an answer"))
     assert main(["cache", "export", str(file)]) == 0
     assert capfd.readouterr().out == f"3 answers in {file}\n"
+    assert main(["cache", "export", str(file)]) == 0
+    (tmp_path / "mine.txt").write_text("my notes\n")
+    assert main(["cache", "export", str(tmp_path / "mine.txt")]) == 2
+    assert "mine.txt exists and was not written by pbr-jax" in capfd.readouterr().err
+    assert (tmp_path / "mine.txt").read_text() == "my notes\n"
     monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "elsewhere"))
     Answers(cache_folder() / "llm.sqlite").add("text", {keys[0]: "another answer"})
     assert main(["cache", "import", str(file)]) == 0
@@ -349,6 +355,42 @@ def test_run_prints_a_table_and_report_joins_runs(case: Case, capfd: pytest.Capt
     html = case.tmp / "deep" / "report.html"
     assert main(["report", str(case.tmp / "out"), "--format", "html", "--out", str(html)]) == 0
     assert "<html" in html.read_text()
+
+
+REPORTS = {
+    "md": (r"<!-- pbr_jax report -->\n# ", "# My results\n"),
+    "html": (
+        r'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta name="generator" content="pbr_jax report">\n<meta',
+        "<!DOCTYPE html>\n<html><title>pbr_jax report</title>",
+    ),
+    "latex": (r"% pbr_jax report\n", "\\documentclass{article}\n"),
+}
+
+
+def test_a_report_replaces_a_report_and_nothing_else(case: Case, capfd: pytest.CaptureFixture[str]):
+    case.flags = ["--generate.method", "none"]
+    assert case.run() == 0
+    for format, (start, foreign) in REPORTS.items():
+        path = case.tmp / f"report.{format}"
+        command = ["report", str(case.out), "--format", format]
+        assert main([*command, "--out", str(path)]) == 0
+        ours = path.read_text()
+        assert re.match(start, ours)
+        path.write_text(ours + "more")
+        assert main([*command, "--out", str(path)]) == 0
+        assert path.read_text() == ours
+        capfd.readouterr()
+        assert main(command) == 0
+        assert "pbr_jax report" not in capfd.readouterr().out
+        path.write_text(foreign)
+        assert main([*command, "--out", str(path)]) == 2
+        error = capfd.readouterr().err
+        assert f"report.{format} exists and was not written by pbr-jax" in error
+        assert error.count("\n") == 1
+        assert path.read_text() == foreign
+    assert main(["report", str(case.out), "--out", str(case.tmp)]) == 2
+    assert main(["report", str(case.out), "--out", str(case.questions / "report.md")]) == 2
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_synthetic_data_is_written_and_valid(tmp_path: Path, capfd: pytest.CaptureFixture[str]):

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -77,9 +78,17 @@ def test_the_command_writes_a_picture_and_tells_what_it_cannot_draw(config: Conf
     ]
     assert main([*command, "q1"]) == 0
     drawn = (tmp_path / "new" / "q.svg").read_text()
-    assert drawn.startswith("<svg")
+    assert drawn.startswith("<!-- pbr_jax picture -->\n<svg")
+    ElementTree.fromstring(drawn)
     assert 'xmlns="http://www.w3.org/2000/svg"' in drawn
+    assert main([*command, "q1"]) == 0
+    assert (tmp_path / "new" / "q.svg").read_text() == drawn
+    (tmp_path / "new" / "q.svg").write_text("<svg>my own</svg>")
     capfd.readouterr()
+    assert main([*command, "q1"]) == 2
+    assert "q.svg exists and was not written by pbr-jax" in capfd.readouterr().err
+    assert (tmp_path / "new" / "q.svg").read_text() == "<svg>my own</svg>"
+    (tmp_path / "new" / "q.svg").unlink()
     for question, words in (
         ("q9", "no question 'q9'; its first ones are q1, q2"),
         ("q2", "has no documents"),

@@ -2,23 +2,31 @@
 
 `Cached` wraps any backend. The key of an answer is the hash of all that it depends on: the backend's
 fingerprint, the prompt, how it is decoded. Prompts themselves are not kept, only hashes and answers. An
-answer is on disk as soon as the backend has it, so a run that is killed loses none.
+answer is on disk as soon as the backend has it, so a run that is killed loses none. Answers tell of users:
+all files are of mode 0600.
 """
 
 import contextlib
 import hashlib
 import json
-import os
 import re
 import sqlite3
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from filelock import FileLock
 
-from pbr_jax.artefacts import cache_folder
+from pbr_jax.artefacts import (
+    cache_folder,
+    open_private,
+    private_folder,
+    refuse_foreign,
+    tighten,
+    write_lines,
+)  # fmt: skip
 from pbr_jax.llm.protocol import LLM, OnBatch, OnScores, Prompt, Score
 from pbr_jax.types import UserError
 
@@ -26,11 +34,13 @@ _SCHEMA = "CREATE TABLE answers(key TEXT PRIMARY KEY, kind TEXT NOT NULL, value 
 _IDENTITY = (0x7062726A, 1)  # "pbrj" and the schema's version, kept in the database's header
 _PATIENCE = 60.0  # seconds to wait for another process that is writing
 _TOGETHER = 500  # keys in one query
+_LONGEST = 64 << 20  # bytes of a file's first line that are read to see whether it is an export
 _NO_PLACE = (
     sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_PERM,
 )  # fmt: skip
 _TAKEN = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
+_making = threading.Lock()
 
 
 def location() -> Path:
@@ -215,7 +225,10 @@ class Answers:
             return self._find(connection, list(values))
 
     def export(self, path: Path) -> int:
-        """Writes all answers as JSON lines sorted by key, whole or not at all; returns how many."""
+        """Writes all answers as JSON lines sorted by key, whole or not at all; returns how many.
+
+        Replaces an older export; raises UserError where the file is anything else, and leaves it.
+        """
         if not self.file.is_file():
             raise UserError(f"there is no cache of answers at {self.file}; PBR_JAX_CACHE names its folder")
         count = 0
@@ -261,7 +274,7 @@ class Answers:
     @contextlib.contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
         try:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
+            self._make_private()
             opened = sqlite3.connect(self.file, timeout=_PATIENCE, isolation_level=None)
             with contextlib.closing(opened) as connection:  # what is not committed is undone
                 self._prepare(connection)
@@ -277,10 +290,19 @@ class Answers:
         except OSError as error:
             raise self._no_place(error.strerror or str(error)) from error
 
+    def _make_private(self) -> None:
+        """The database before SQLite makes it: SQLite gives the files that it adds the database's mode."""
+        private_folder(self.file.parent)
+        with _making:  # closing a file undoes the locks that SQLite has on it in other threads
+            if not self.file.exists():
+                open_private(self.file).close()
+        for suffix in ("", "-wal", "-shm"):  # those of older versions
+            tighten(self.file.with_name(self.file.name + suffix))
+
     def _prepare(self, connection: sqlite3.Connection) -> None:
         """Makes the schema in an empty file; refuses a file that holds something else."""
         if _identity(connection) == (0, 0):
-            with FileLock(self.file.with_suffix(".lock")):
+            with FileLock(self.file.with_suffix(".lock"), mode=0o600):
                 tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
                 if _identity(connection) == (0, 0) and tables == 0:
                     connection.execute("PRAGMA journal_mode=WAL")
@@ -351,18 +373,21 @@ def _row(entry: bytes) -> tuple[str, str, str]:
     return key, record["kind"], json.dumps(_answer(record["kind"], record["value"]))
 
 
-def _write(path: Path, lines: Iterable[str]) -> None:
-    """Writes a file line by line so that it appears whole or not at all."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+def _is_export(file: BinaryIO) -> bool:
+    """Whether a file is an export, by its first line, or empty."""
+    first = file.readline(_LONGEST)
     try:
+        return not first or bool(_row(first))
+    except (ValueError, RecursionError):
+        return False
+
+
+def _write(path: Path, lines: Iterable[str]) -> None:
+    """Writes a file line by line so that it appears whole or not at all, in place of an export at most."""
+    try:
+        if not path.is_dir():
+            refuse_foreign(path, _is_export, "choose another FILE")
         path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("w", encoding="utf-8") as file:
-            file.writelines(lines)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
+        write_lines(path, lines)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; choose another place") from error
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)

@@ -638,16 +638,89 @@ def test_an_export_that_fails_leaves_the_old_file(
     filled: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     path = tmp_path / "a.jsonl"
-    path.write_text("old")
+    filled.export(path)
+    old = path.read_bytes()
+    filled.add("text", {key(4): "new"})
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cache.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(UserError, match=r"cannot write .*No space"):
         filled.export(path)
-    assert path.read_text() == "old"
+    assert path.read_bytes() == old
     assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        b"my notes\n",
+        b"\xff\0" * 99,
+        b"\n",
+        b"{}\n",
+        b"[" * 99999,
+        b'{"key": "7", "kind": "text", "value": ""}\n',
+    ],
+    ids=lambda content: repr(content[:9]),
+)
+def test_an_export_replaces_nothing_but_an_export(foreign: bytes, filled: Answers, tmp_path: Path):
+    path, link = tmp_path / "a.jsonl", tmp_path / "link.jsonl"
+    path.write_bytes(foreign)
+    with pytest.raises(UserError, match=r"a\.jsonl exists and was not written by .*choose another FILE"):
+        filled.export(path)
+    assert path.read_bytes() == foreign
+    path.write_bytes(b"")
+    link.symlink_to(path)
+    with pytest.raises(UserError, match=r"link\.jsonl is a symbolic link"):
+        filled.export(link)
+    assert path.read_bytes() == b""
+    assert filled.export(path) == 4
+    filled.add("text", {key(4): "new"})
+    assert filled.export(path) == 5
+
+
+def test_an_export_does_not_replace_the_cache_itself(filled: Answers):
+    before = filled.file.read_bytes()
+    with pytest.raises(UserError, match=r"exists and was not written"):
+        filled.export(filled.file)
+    assert filled.file.read_bytes() == before
+
+
+# -- Privacy -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mask", [0, 0o022])
+def test_answers_are_only_their_owners_whatever_the_umask(mask: int, file: Path, tmp_path: Path):
+    modes: dict[str, str] = {}
+    before = os.umask(mask)
+    try:
+        with Answers(file)._connection() as connection:  # while SQLite has its own files beside it
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("INSERT INTO answers VALUES ('a', 'text', '\"b\"')")
+            modes = {path.name: oct(path.stat().st_mode) for path in file.parent.iterdir()}
+            connection.execute("ROLLBACK")
+        Answers(file).export(tmp_path / "a.jsonl")
+    finally:
+        os.umask(before)
+    assert modes.keys() >= {"llm.sqlite", "llm.sqlite-wal", "llm.sqlite-shm"}
+    assert set(modes.values()) == {"0o100600"}
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "a.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_cache_that_others_could_read_is_closed_and_stays_write_protected(filled: Answers):
+    filled.file.chmod(0o644)
+    with contextlib.closing(sqlite3.connect(filled.file)) as holder:
+        holder.execute("SELECT * FROM answers").fetchall()
+        beside = [filled.file.with_name(f"llm.sqlite-{name}") for name in ("wal", "shm")]
+        assert [path.stat().st_mode & 0o777 for path in beside] == [0o644] * 2
+        filled.find([key(3)])
+        assert [path.stat().st_mode & 0o777 for path in (filled.file, *beside)] == [0o600] * 3
+    filled.file.chmod(0o444)
+    with contextlib.suppress(UserError):
+        filled.find([key(3)])
+    assert filled.file.stat().st_mode & 0o777 == 0o400
 
 
 # -- Which backend -----------------------------------------------------------------------------------
