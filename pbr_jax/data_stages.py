@@ -25,7 +25,7 @@ from pbr_jax.types import UserError
 
 # Raise a stage's number whenever its code changes what it writes.
 VERSIONS = {
-    "data": 3, "embed": 1, "user_encoder": 1, "feedback": 1, "retriever": 1, "reranker": 1, "rank": 3,
+    "data": 4, "embed": 1, "user_encoder": 1, "feedback": 1, "retriever": 1, "reranker": 1, "rank": 3,
     "generate": 2,
 }  # fmt: skip
 CHUNK = 1024  # examples ranked at a time
@@ -119,6 +119,7 @@ class DataStages:
             "name": benchmark.name,
             "split": benchmark.split,
             "training": None if training is None else training.split,
+            "as_training": benchmark.split == benchmark.training,  # whose users are named otherwise
             "limit": limit,
             "limit_training": None if training is None else few,
             "files": [self.data_hash, self.training_hash],

@@ -18,7 +18,9 @@ from pbr_jax.data.records import Note
 from pbr_jax.data.tasks import TASKS, Task
 from pbr_jax.types import Example, UserError
 
-__all__ = ["SplitSummary", "Task", "files", "fingerprint", "read", "splits", "task", "validate"]
+__all__ = [
+    "SplitSummary", "Task", "files", "fingerprint", "question_users", "read", "splits", "task", "validate",
+]  # fmt: skip
 
 
 @runtime_checkable
@@ -35,6 +37,10 @@ class _Reader(Protocol):
 
     def files(self, benchmark: Benchmark) -> tuple[Path, ...]:
         """The files of a split that is there."""
+        ...
+
+    def question_users(self, benchmark: Benchmark) -> bool:
+        """Whether a question of the split is a user by itself."""
         ...
 
     def examples(self, benchmark: Benchmark, note: Note) -> Iterator[Example]:
@@ -111,6 +117,11 @@ def files(benchmark: Benchmark) -> tuple[Path, ...]:
 def fingerprint(benchmark: Benchmark) -> str:
     """Hash of the files that a split is read from; UserError where one is missing."""
     return digest([_file_hash(file) for file in files(benchmark)])
+
+
+def question_users(benchmark: Benchmark) -> bool:
+    """Whether a question of the split is a user by itself, rather than one of the user that it names."""
+    return _reader(benchmark).question_users(benchmark)
 
 
 def splits(benchmark: Benchmark) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ Whatever is wrong with a file becomes a UserError that names the file and the pl
 """
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,11 @@ from pbr_jax.data.records import Record, kind, top_record
 from pbr_jax.types import UserError
 
 _BOM = b"\xef\xbb\xbf"
+_MARK = "\ufdd0"  # a code point that Unicode keeps out of exchanged text
+_ESCAPED = re.compile(
+    rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(\\u[dD][c-fC-F][0-9a-fA-F]{2})?|[c-fC-F][0-9a-fA-F]{2})"
+)
+_OPEN = re.compile(rb"(?:\\+u[dD][89abAB][0-9a-fA-F]{2})?(?:\\+(?:u[0-9a-fA-F]{0,3})?)?\Z")
 _STARTS = {b"{": "an object", b"": "an empty file", b'"': "a string"}
 
 
@@ -27,9 +33,10 @@ def records(path: Path) -> Iterator[Record]:
             raise UserError(
                 f"{path}: found {found}, wanted a JSON list of records; take the file as released"
             )
-        values = ijson.items(file, "item", use_float=True)
+        source = _Halves(file)
+        values = ijson.items(source, "item", use_float=True)
         for index, value in enumerate(_parsed(values, path, file)):
-            yield top_record(value, path, index)
+            yield top_record(_restored(value) if source.found else value, path, index)
 
 
 def lines(path: Path) -> Iterator[Record]:
@@ -57,6 +64,53 @@ def is_list(path: Path) -> bool:
     """Whether a JSON file holds a list, rather than an object or one object a line."""
     with _opened(path) as file:
         return _first_byte(file) == b"["
+
+
+class _Halves:
+    """A file for the parser, which makes "?" of half a surrogate pair: here it reads a mark in its place.
+
+    So two ids that differ in such a half alone stay two. `found` tells whether there was one.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.found, self._rest = file, False, b""
+
+    def read(self, size: int = -1) -> bytes:
+        """About `size` bytes, none only at the end; what may be cut in two waits for the next call."""
+        while read := self.file.read(size):
+            data = self._rest + read
+            tail = _OPEN.search(data, len(data[:-12].rstrip(b"\\")))
+            end = tail.start() if tail else len(data)
+            data, self._rest = data[:end], data[end:]
+            if data:
+                return self._marked(data)
+        data, self._rest = self._rest, b""
+        return self._marked(data)
+
+    def _marked(self, data: bytes) -> bytes:
+        return _ESCAPED.sub(self._mark, data) if b"\\ud" in data or b"\\uD" in data else data
+
+    def _mark(self, match: re.Match[bytes]) -> bytes:
+        start = match.start()
+        while start and match.string[start - 1] == ord("\\"):
+            start -= 1
+        literal = (match.start() - start) % 2 == 1  # an escaped backslash, and what follows it are letters
+        if literal != bool(match[1]):  # letters alone, or a pair
+            return match[0]
+        self.found = True
+        mark = b"\\u%04x" % ord(_MARK)
+        return match[0][:6] + mark if literal else mark
+
+
+def _restored(value: Any) -> Any:
+    """A parsed value with halves of surrogate pairs for the marks, as the standard library reads them."""
+    if isinstance(value, str):
+        return value.replace(_MARK, "\ud800")
+    if isinstance(value, list):
+        return [_restored(item) for item in value]
+    if isinstance(value, dict):
+        return {key.replace(_MARK, "?"): _restored(item) for key, item in value.items()}
+    return value
 
 
 @contextmanager

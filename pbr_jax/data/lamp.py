@@ -2,19 +2,18 @@
 
 Salemi et al., "LaMP: When Large Language Models Meet Personalization", 2024. In the user split a
 question is a user; the time split has a `user_id`, several questions of which share a growing
-history, and dates. Question ids may recur in another split: a user who is a training question carries
-the split's name, so that nobody is taken for somebody else. What the retriever sees of a question
-and of a history record follows the official code. The test split is released without outputs: its
-targets are None.
+history, and dates. Question ids may recur in another split: see `users.py` for who is called what. What the
+retriever sees of a question and of a history record follows the official code. The test split is
+released without outputs: its targets are None.
 """
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pbr_jax.config import Benchmark
-from pbr_jax.data import json_stream
+from pbr_jax.data import json_stream, users
 from pbr_jax.data.records import Note, Record, moment_after, profile
 from pbr_jax.data.tasks import LAMP_SPLITS
 from pbr_jax.types import Document, Example, UserError
@@ -73,20 +72,32 @@ def files(benchmark: Benchmark) -> tuple[Path, ...]:
     )
 
 
+def question_users(benchmark: Benchmark) -> bool:
+    """Whether a question of the split is a user by itself, as the first tells; True where none is read."""
+    try:
+        first = next(json_stream.records(_file(Path(benchmark.root), benchmark.split, "questions")), None)
+    except UserError:
+        return True
+    return first is None or not first.has("user_id")
+
+
 def examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
     """The examples of a split in file order, one at a time; `note` is told of repairs."""
     form = _FORMATS[benchmark.name]
     *outputs, questions = files(benchmark)
     targets = _targets(outputs[0], form) if outputs else None
     seen: set[str] = set()
+    alone = question_users(benchmark)
     for record in json_stream.records(questions):
         name = record.name("id")
         if name in seen:
             raise record.fault("id", f"the id {name!r} a second time", "ids that are unique within the file")
         if targets is not None and name not in targets:
             raise record.fault("id", f"no output for {name!r} in {outputs[0].name}", "one for every question")
+        if not seen and alone and not question_users(replace(benchmark, split=benchmark.training)):
+            raise users.two_kinds(benchmark, questions)
         seen.add(name)
-        user = name if benchmark.split != "train" else f"train/{name}"
+        user = _user(record, benchmark, alone)
         yield _example(record, form, user, targets[name] if targets is not None else None, note)
     _check_complete(targets or {}, seen, questions, outputs)
 
@@ -123,10 +134,19 @@ def _targets(path: Path, form: _Format) -> dict[str, str]:
     return targets
 
 
+def _user(record: Record, benchmark: Benchmark, alone: bool) -> str:
+    """Who asks; `alone`: whether the file's questions are users by themselves."""
+    if record.has("user_id") == alone:
+        found = "one, and none in the records before" if alone else "none, and one in the records before"
+        remedy = "split the file in two: a question's id and a user's could be equal by chance"
+        raise record.fault("user_id", found, "one in every record or in none", remedy)
+    if alone:
+        return users.of_question(record, "id", benchmark)
+    return users.of_person(record, "user_id", benchmark)
+
+
 def _example(record: Record, form: _Format, user: str, target: str | None, note: Note) -> Example:
-    """An example of the user it names, or else of `user`."""
     name = record.name("id")
-    user = record.name("user_id") if record.has("user_id") else user
     text = record.text("input")
     entries = ((entry, _document(entry, form, user)) for entry in record.records("profile"))
     history = profile(entries, note)

@@ -8,14 +8,13 @@ released rows: a document's text is all it says in words, title or summary first
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pbr_jax.config import Benchmark
-from pbr_jax.data import json_stream
+from pbr_jax.data import json_stream, users
 from pbr_jax.data.records import Note, Record, moment_after, profile, top_record
 from pbr_jax.data.tasks import LAMP_SPLITS
 from pbr_jax.types import Document, Example, UserError
@@ -77,6 +76,11 @@ def files(benchmark: Benchmark) -> tuple[Path, ...]:
     return group
 
 
+def question_users(benchmark: Benchmark) -> bool:
+    """False: the rows name their users."""
+    return False
+
+
 def examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
     """The rows in file order, one at a time; `note` is told of repairs.
 
@@ -84,13 +88,11 @@ def examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
     their own.
     """
     form = _FORMATS[benchmark.name]
-    counts: Counter[str] = Counter()
+    seen: set[str] = set()
     for path in files(benchmark):
         for record in _rows(path):
             user = _user(record, form)
-            counts[user] += 1
-            name = user if counts[user] == 1 else f"{user}#{counts[user]}"
-            yield _example(record, name, user, benchmark, note)
+            yield _example(record, users.unique(user, seen), user, benchmark, note)
 
 
 def _groups(benchmark: Benchmark, split: str) -> list[tuple[Path, ...]]:

@@ -7,12 +7,11 @@ official scorer: a session counts if its id contains "answer" and one of the use
 `has_answer`; questions to abstain from and questions without such a session are not scored.
 """
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 from pbr_jax.config import Benchmark
-from pbr_jax.data import json_stream
+from pbr_jax.data import json_stream, users
 from pbr_jax.data.dates import parse_time
 from pbr_jax.data.records import Note, Record, kind
 from pbr_jax.types import Document, Example
@@ -33,6 +32,11 @@ def files(benchmark: Benchmark) -> tuple[Path, ...]:
     return tuple(path for path in _files(benchmark) if path.stem == benchmark.split)
 
 
+def question_users(benchmark: Benchmark) -> bool:
+    """True: every question is a user by itself."""
+    return True
+
+
 def examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
     """The questions in file order, one at a time."""
     seen: set[str] = set()
@@ -42,7 +46,7 @@ def examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
             if name in seen:
                 raise record.fault("question_id", f"the id {name!r} a second time", "unique ids")
             seen.add(name)
-            yield _example(record, note)
+            yield _example(record, users.of_question(record, "question_id", benchmark), note)
 
 
 def _files(benchmark: Benchmark) -> list[Path]:
@@ -50,13 +54,13 @@ def _files(benchmark: Benchmark) -> list[Path]:
     return [root] if root.is_file() else sorted(root.glob("*.json"))
 
 
-def _example(record: Record, note: Note) -> Example:
+def _example(record: Record, user: str, note: Note) -> Example:
     name = record.name("question_id")
     question = record.text("question")
-    documents, relevant = _sessions(record, name, note)
+    documents, relevant = _sessions(record, user, note)
     return Example(
         id=name,
-        user_id=name,
+        user_id=user,
         query=question,
         input=question,
         target=record.text("answer") if record.has("answer") else None,
@@ -82,13 +86,12 @@ def _sessions(
     if not len(names) == len(dates) == len(sessions):
         found = f"{len(names)} ids, {len(dates)} dates and {len(sessions)} sessions"
         raise record.fault("haystack_sessions", found, "equally many of each")
-    counts: Counter[str] = Counter()
+    seen: set[str] = set()
     documents: list[Document] = []
     relevant: dict[str, list[str]] = {}
     for position, name in enumerate(names):
         name = _name(record, name, position)
-        counts[name] += 1
-        unique = name if counts[name] == 1 else f"{name}#{counts[name]}"
+        unique = users.unique(name, seen)
         if unique != name:
             note(f"{record.file}: {record.label}: the session {name!r} occurs again, kept as {unique!r}")
         turns = _turns(record, sessions[position], position)
@@ -101,7 +104,7 @@ def _sessions(
 def _name(record: Record, name: object, position: int) -> str:
     if not isinstance(name, str) or not name:
         raise record.fault(f"haystack_session_ids[{position}]", kind(name), "an id")
-    return name
+    return record.inner({"id": name}, f"haystack_session_ids[{position}]").name("id")
 
 
 def _turns(record: Record, session: object, position: int) -> list[Record]:

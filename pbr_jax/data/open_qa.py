@@ -2,18 +2,17 @@
 
 Read from folders that the TensorFlow Datasets catalogue prepared in the array_record format, or from the
 official files of NQ-open and WebQuestions. The sets know no users: every question is a user of its
-own with an empty history, as in LaMP's user split, so a bootstrap over users is one over questions.
+own with an empty history, named as in LaMP's user split, so a bootstrap over users is one over questions.
 Passages that a set carries (SQuAD's paragraphs, TriviaQA's evidence) are nobody's history and are left out.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from pbr_jax.config import Benchmark
-from pbr_jax.data import json_stream, tfds_folder
-from pbr_jax.data.records import Note, Record, kind
+from pbr_jax.data import json_stream, tfds_folder, users
+from pbr_jax.data.records import Note, Record, kind, whole
 from pbr_jax.data.rows import Row, text, texts
 from pbr_jax.data.tfds_folder import Folder
 from pbr_jax.types import Example, UserError
@@ -49,18 +48,24 @@ def _trivia_row(row: Row) -> _Question:
 
 
 def _nq_record(record: Record) -> _Question:
-    return _Question("", record.name("question"), _strings(record, "answer"))
+    return _Question("", _asked(record, "question"), _strings(record, "answer"))
 
 
 def _web_record(record: Record) -> _Question:
-    return _Question(record.name("qId"), record.name("qText"), _strings(record, "answers"))
+    return _Question(record.name("qId"), _asked(record, "qText"), _strings(record, "answers"))
+
+
+def _asked(record: Record, key: str) -> str:
+    if not (question := record.text(key)).strip():
+        raise record.fault(key, "an empty string", "a question")
+    return question
 
 
 def _strings(record: Record, key: str) -> list[str]:
     values = record.items(key)
     if wrong := [value for value in values if not isinstance(value, str)]:
         raise record.fault(key, f"{kind(wrong[0])} in the list", "strings alone")
-    return values
+    return [whole(value) for value in values]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,19 +112,23 @@ def files(benchmark: Benchmark) -> tuple[Path, ...]:
     return _sources(benchmark)[_name(benchmark)]
 
 
+def question_users(benchmark: Benchmark) -> bool:
+    """True: every question is a user by itself."""
+    return True
+
+
 def examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
     """The questions in file order, one at a time.
 
     A question without an id gets its place in the split, "dev-7"; an id that occurs again, as TriviaQA's
     do, gets a suffix ("id#2").
     """
-    counts: Counter[str] = Counter()
+    seen: set[str] = set()
     for position, question in enumerate(_questions(benchmark)):
-        name = question.id or f"{benchmark.split}-{position}"
-        counts[name] += 1
-        if counts[name] > 1:
-            note(f"{benchmark.root}: the question {name!r} occurs again, kept as {name}#{counts[name]}")
-            name = f"{name}#{counts[name]}"
+        released = question.id or f"{benchmark.split}-{position}"
+        name = users.unique(released, seen)
+        if name != released:
+            note(f"{benchmark.root}: the question {released!r} occurs again, kept as {name}")
         yield _example(name, question, benchmark)
 
 
@@ -141,9 +150,10 @@ def _example(name: str, question: _Question, benchmark: Benchmark) -> Example:
             f"{benchmark.root}: question {name!r} of the split {benchmark.split}: found no answer, wanted at "
             "least one; take the data as released"
         )
+    record = Record({"id": name}, Path(benchmark.root), f"question {name!r}")
     return Example(
         id=name,
-        user_id=name,
+        user_id=users.of_question(record, "id", benchmark),
         query=question.text,
         input=question.text,
         target=answers[0],

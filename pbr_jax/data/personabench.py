@@ -13,7 +13,7 @@ from typing import Any
 
 from pbr_jax.config import Benchmark
 from pbr_jax.data import json_stream
-from pbr_jax.data.records import Note, Record, moment_after, profile
+from pbr_jax.data.records import Note, Record, moment_after, profile, whole
 from pbr_jax.data.tasks import PERSONABENCH_SPLITS
 from pbr_jax.types import Document, Example
 
@@ -46,6 +46,11 @@ def files(benchmark: Benchmark) -> tuple[Path, ...]:
     )
 
 
+def question_users(benchmark: Benchmark) -> bool:
+    """False: the files name their people."""
+    return False
+
+
 def examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
     """The questions, community by community and person by person."""
     seen: set[str] = set()
@@ -53,17 +58,18 @@ def examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
         paths = _files(folder, benchmark.split)
         truth = {record.name("q_id"): record for record in json_stream.records(paths["truth"])}
         histories = _histories(paths, folder.name, note)
-        for person in list(json_stream.records(paths["questions"]))[:_PEOPLE]:
+        for person, name in list(_people(paths["questions"]))[:_PEOPLE]:
+            user = f"{folder.name}/{name}"
             history = _history(person, histories, paths["conversation"])
             for question in person.record("Eval_Info").records("qa"):
-                name = question.name("q_id")
-                if name in seen:
-                    raise question.fault("q_id", f"the id {name!r} a second time", "unique ids")
-                if name not in truth:
-                    found = f"no ground truth for {name!r} in {paths['truth'].name}"
+                id = question.name("q_id")
+                if id in seen:
+                    raise question.fault("q_id", f"the id {id!r} a second time", "unique ids")
+                if id not in truth:
+                    found = f"no ground truth for {id!r} in {paths['truth'].name}"
                     raise question.fault("q_id", found, "one for every question")
-                seen.add(name)
-                yield _example(question, truth[name], f"{folder.name}/{person.name('Name')}", history)
+                seen.add(id)
+                yield _example(question, truth[id], user, history)
 
 
 def _communities(benchmark: Benchmark) -> list[Path]:
@@ -89,14 +95,24 @@ def _histories(paths: dict[str, Path], community: str, note: Note) -> dict[str, 
     """The documents of each person: conversations, then chats, then purchases, in file order."""
     entries: dict[str, list[tuple[Record, Document]]] = {}
     for source in _SOURCES:
-        for person in json_stream.records(paths[source]):
-            name = person.name("Name")
+        for person, name in _people(paths[source]):
             user = f"{community}/{name}"
             segments = _segments(person, source)
             entries.setdefault(name, []).extend(
                 (record, _document(record, source, user)) for record in segments
             )
     return {name: profile(mine, note) for name, mine in entries.items()}
+
+
+def _people(path: Path) -> Iterator[tuple[Record, str]]:
+    """The people of a file with their names; UserError for a name that two of them bear."""
+    seen: set[str] = set()
+    for person in json_stream.records(path):
+        name = person.name("Name")
+        if name in seen:
+            raise person.fault("Name", f"the name {name!r} a second time", "a name of each person's own")
+        seen.add(name)
+        yield person, name
 
 
 def _history(person: Record, histories: dict[str, _Documents], path: Path) -> _Documents:
@@ -175,4 +191,4 @@ def _answer(value: Any) -> str | None:
         return ", ".join(str(_answer(part)) for part in value)
     if isinstance(value, dict):
         return ", ".join(f"{key}: {_answer(part)}" for key, part in value.items())
-    return str(value)
+    return whole(str(value))

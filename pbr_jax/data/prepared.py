@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock
 
 from pbr_jax.config import Benchmark
-from pbr_jax.data import tfds_folder
+from pbr_jax.data import tfds_folder, users
 from pbr_jax.data.records import Note
 from pbr_jax.data.rows import from_row
 from pbr_jax.data.tfds_folder import Folder, Rows
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import grain
 
 DATASET = "pbr_jax"  # TFDS's name of our builder
-VERSION = "1.0.0"  # raise it whenever the layout changes, or a reader makes other examples of the same files
+VERSION = "2.0.0"  # raise it whenever the layout changes, or a reader makes other examples of the same files
 
 
 def prepare(benchmark: Benchmark, folder: str | Path) -> Path:
@@ -79,7 +79,8 @@ def _same(path: Path, benchmark: Benchmark) -> Path:
 def examples(folder: str | Path, split: str) -> Iterator[Example]:
     """The examples of a prepared split in the order of the official files, one at a time.
 
-    `folder` is what `prepare` returned, or what it was given if one benchmark lies there. UserError at
+    `folder` is what `prepare` returned, or what it was given if one benchmark lies there. Users are named as
+    `pbr_jax.data.read` names them where the training split is called "train". UserError at
     once for a folder without prepared data, one in the tfrecord format, and an unknown split.
     """
     return map(from_row, _rows(_open(folder), split))
@@ -142,9 +143,24 @@ class Reader:
         folder = _of(benchmark)
         return folder.shards[_names(folder)[benchmark.split]]
 
+    def question_users(self, benchmark: Benchmark) -> bool:
+        """Whether a question of the split is a user by itself."""
+        return benchmark.split in _alone(_of(benchmark))
+
     def examples(self, benchmark: Benchmark, note: Note) -> Iterator[Example]:
         """The examples in the order of the official files; repairs were noted when these were read."""
-        return map(from_row, _rows(_of(benchmark), benchmark.split))
+        folder = _of(benchmark)
+        found, alone = map(from_row, _rows(folder, benchmark.split)), _alone(folder)
+        if benchmark.training == Benchmark().training:  # users were named for it
+            return found
+        if benchmark.split in alone and benchmark.training in set(_names(folder)) - alone:
+            raise users.two_kinds(benchmark, folder.path)
+        return (users.renamed(example, benchmark, alone, folder.path) for example in found)
+
+
+def _alone(folder: Folder) -> frozenset[str]:
+    """The splits whose questions are users by themselves."""
+    return frozenset(folder.metadata.get("question_users", ()))
 
 
 def _of(benchmark: Benchmark) -> Folder:

@@ -55,13 +55,14 @@ class Record:
         value = self.value(key)
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):
             raise self.fault(key, kind(value), "a string")
-        text = str(value)
-        return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+        return whole(str(value))
 
     def name(self, key: str) -> str:
-        """A string that is not blank: an id."""
+        """An id: a string that is not blank. Half of a surrogate pair is a fault, or two ids become one."""
         if not (text := self.text(key)).strip():
             raise self.fault(key, "an empty string", "an id")
+        if text != (released := str(self.values[key])):
+            raise self.fault(key, f"half of a surrogate pair in {released!r}", "an id of whole characters")
         return text
 
     def items(self, key: str) -> list[Any]:
@@ -98,6 +99,11 @@ class Record:
         """All strings of the record and its numbers as strings, but for the keys `without`."""
         kept = {key: value for key, value in self.values.items() if key not in without}
         return {key: self.text(key) for key, value in kept.items() if kind(value) in ("a string", "a number")}
+
+
+def whole(text: str) -> str:
+    """A text that UTF-8 can hold: half of a surrogate pair becomes a question mark."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def top_record(value: Any, file: Path, index: int) -> Record:

@@ -56,7 +56,9 @@ class PbrJax(tfds.core.GeneratorBasedBuilder):
     """Examples of a personalized benchmark, in the order of its files."""
 
     VERSION = tfds.core.Version(VERSION)
-    RELEASE_NOTES = {"1.0.0": "The first layout."}  # noqa: RUF012
+    RELEASE_NOTES = {  # noqa: RUF012
+        "2.0.0": "Dates are intervals; which questions are users by themselves.",
+    }
     MANUAL_DOWNLOAD_INSTRUCTIONS = "The benchmark's official files under their official names."
     BUILDER_CONFIGS = [  # noqa: RUF012
         tfds.core.BuilderConfig(name=name, description=f"The benchmark {name}.") for name in TASKS
@@ -82,7 +84,11 @@ class PbrJax(tfds.core.GeneratorBasedBuilder):
         benchmark = Benchmark(name=str(self.builder_config_name), root=self._root)
         splits = [replace(benchmark, split=split) for split in data.splits(benchmark)]
         names = _names(split.split for split in splits)
-        self._notes.update(splits=names, source={split.split: data.fingerprint(split) for split in splits})
+        self._notes.update(
+            splits=names,
+            source={split.split: data.fingerprint(split) for split in splits},
+            question_users=[split.split for split in splits if data.question_users(split)],
+        )
         return {names[split.split]: self._generate_examples(split) for split in splits}
 
     def _generate_examples(self, benchmark: Benchmark) -> Iterator[tuple[int, dict[str, Any]]]:

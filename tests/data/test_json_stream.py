@@ -2,11 +2,15 @@
 
 import json
 import os
+import re
+import tempfile
 import tracemalloc
 from collections import deque
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pbr_jax.data import json_stream
 from pbr_jax.types import UserError
@@ -131,3 +135,22 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert count == 601
     assert peak < 2e6  # a record is 60 kB of text
+
+
+ODD = ["a", "?", "\\", "\\ud83d", '"', "\ud83d", "\ude00", "\U0001f600", "\ufdd1", "é", "\n"]
+PIECES = st.sampled_from(ODD)
+
+
+@settings(max_examples=200)
+@given(st.lists(st.lists(PIECES, max_size=12).map("".join), min_size=1, max_size=4), st.integers(1, 40))
+def test_halves_of_surrogate_pairs_are_read_wherever_the_file_is_cut(texts: list[str], size: int) -> None:
+    """Against the standard library, which keeps them."""
+    written = json.dumps([{"x": text} for text in texts])
+    with tempfile.TemporaryFile() as file:
+        file.write(written.encode())
+        file.seek(0)
+        source = json_stream._Halves(file)
+        read = b"".join(iter(lambda: source.read(size), b""))
+    wanted = [re.sub("[\ud800-\udfff]", "\ud800", entry["x"]) for entry in json.loads(written)]
+    assert [json_stream._restored(entry["x"]) for entry in json.loads(read)] == wanted
+    assert source.found == any("\ud800" in text for text in wanted)

@@ -169,6 +169,68 @@ def test_test_labels_may_be_withheld_but_no_others(tmp_path: Path) -> None:
     assert "dev_outputs.json: found no such file" in error_of(missing)
 
 
+def users(root: Path, split: str, training: str = "train") -> list[str]:
+    found = data.read(Benchmark(name="lamp_7", root=str(root), split=split, training=training))
+    return [example.user_id for example in found]
+
+
+def test_a_question_of_the_training_split_is_nobody_of_another_split(tmp_path: Path) -> None:
+    for split in ("train", "dev", "test"):
+        write(tmp_path, "lamp_7", [question("lamp_7", "110")], split=split)
+    assert (users(tmp_path, "train"), users(tmp_path, "dev")) == (["train/110"], ["110"])
+    assert (users(tmp_path, "dev", "dev"), users(tmp_path, "test", "dev")) == (["dev/110"], ["110"])
+    assert users(tmp_path, "train", "dev") == ["110"]
+    learned = next(data.read(Benchmark(name="lamp_7", root=str(tmp_path), split="dev", training="dev")))
+    assert {document.user_id for document in learned.profile} == {"dev/110"}
+
+
+@pytest.mark.parametrize("key", ["id", "user_id"])
+def test_a_name_that_a_training_user_may_bear_is_refused(tmp_path: Path, key: str) -> None:
+    benchmark = write(tmp_path, "lamp_7", [question("lamp_7", **{key: "train/110"})])
+    error = error_of(benchmark)
+    assert f"field '{key}': found 'train/110', which a user of the training split may be called" in error
+    assert "wanted a name that does not begin with 'train/'; rename it" in error
+    assert len(users(tmp_path, "dev", "test")) == 1
+    write(tmp_path, "lamp_7", [question("lamp_7", **{key: "train/110"})], split="train")
+    assert users(tmp_path, "train") == [{"id": "train/train/110", "user_id": "train/110"}[key]]
+
+
+def test_a_named_user_keeps_the_name_in_every_split(tmp_path: Path) -> None:
+    for split in ("train", "dev"):
+        write(tmp_path, "lamp_7", [question("lamp_7", split, user_id=5)], split=split)
+    assert users(tmp_path, "train") == users(tmp_path, "dev") == ["5"]
+
+
+@pytest.mark.parametrize("first", [{"user_id": 5}, {"user_id": None}])
+def test_a_file_that_names_some_users_only_is_refused(tmp_path: Path, first: dict[str, Any]) -> None:
+    second = {"user_id": None} if first["user_id"] else {"user_id": "a"}
+    questions = [question("lamp_7", "a", **first), question("lamp_7", "b", **second)]
+    error = error_of(write(tmp_path, "lamp_7", questions))
+    assert "record 1 (id 'b'), field 'user_id': found " in error
+    assert "wanted one in every record or in none" in error
+
+
+def test_questions_that_are_users_never_stand_beside_a_training_split_of_named_users(tmp_path: Path) -> None:
+    write(tmp_path, "lamp_7", [question("lamp_7", "5")])
+    assert users(tmp_path, "dev") == ["5"]
+    write(tmp_path, "lamp_7", [question("lamp_7", "x", user_id=5)], split="train")
+    with pytest.raises(
+        UserError, match="found questions that are users by themselves, wanted a 'user_id' in"
+    ):
+        users(tmp_path, "dev")
+    assert users(tmp_path, "train") == ["5"]
+    assert users(tmp_path, "dev", "test") == ["5"]
+
+
+@pytest.mark.parametrize("key", ["id", "user_id"])
+def test_half_a_character_in_a_name_is_refused(tmp_path: Path, key: str) -> None:
+    names = ({"id": "a", "user_id": "u"}, {"id": "b", "user_id": "u", key: "?\ud83d"})
+    questions = [question("lamp_7", **name) for name in names]
+    error = error_of(write(tmp_path, "lamp_7", questions, {}, split="test"))
+    assert "record 1 (id " in error
+    assert f"field '{key}': found half of a surrogate pair in '?\\ud800', wanted an id" in error
+
+
 def test_the_folders_of_the_official_download_are_found(tmp_path: Path) -> None:
     benchmark = write(tmp_path / "train", "lamp_7", [question("lamp_7")], split="train")
     nested = Benchmark(name="lamp_7", root=str(tmp_path), split="train")

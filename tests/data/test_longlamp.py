@@ -121,6 +121,19 @@ def test_a_users_further_rows_get_ids_of_their_own(tmp_path: Path) -> None:
     assert {example.user_id for example in found} == {"user0"}
 
 
+def test_a_user_whose_name_looks_like_a_further_row_is_another_one(tmp_path: Path) -> None:
+    row = rows("longlamp_topic", 1)[0]
+    write(tmp_path / "train.json", [row, row, {**row, "author": "user0#2"}])
+    found = examples("longlamp_topic", tmp_path, "train")
+    assert len({example.id for example in found}) == 3
+    assert [example.user_id for example in found] == ["user0", "user0", "user0#2"]
+
+
+def test_half_a_character_in_a_users_name_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "val.jsonl", [{**rows("longlamp_topic", 1)[0], "author": "ann\ud83d"}])
+    assert "field 'author': found half of a surrogate pair" in error_of("longlamp_topic", tmp_path)
+
+
 def test_withheld_outputs_of_test_are_none(tmp_path: Path) -> None:
     row = {**rows("longlamp_topic", 1)[0], "output": None}
     write(tmp_path / "test.json", [row])

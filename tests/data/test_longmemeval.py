@@ -1,6 +1,7 @@
 """LongMemEval's schema and the official rules of relevance."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -175,3 +176,27 @@ def test_the_real_dialogues_are_read_whole(real_data: Path) -> None:
     # Four sessions named as answers hold it on the assistant's side only.
     named = sum("answer" in name for record in raw for name in record["haystack_session_ids"])
     assert sum(len(example.relevant) for example in found) == named - 4
+
+
+def test_a_question_of_the_training_split_is_another_user(tmp_path: Path) -> None:
+    benchmark = write(tmp_path, question())
+    learned = only(replace(benchmark, training=benchmark.split))
+    assert (learned.id, learned.user_id) == ("q1", "longmemeval_s/q1")
+    assert {document.user_id for document in learned.profile} == {"longmemeval_s/q1"}
+    taken = write(tmp_path, question("other/q1"))
+    assert "'other/q1', which a user of the training split may be called" in error_of(
+        replace(taken, training="other")
+    )
+
+
+def test_half_a_character_in_a_sessions_id_is_refused(tmp_path: Path) -> None:
+    sessions = {name: [turn("user", "hi")] for name in ("s?", "s\ud83d")}
+    error = error_of(write(tmp_path, question(sessions=sessions)))
+    assert "field 'haystack_session_ids[1].id': found half of a surrogate pair" in error
+
+
+def test_a_session_whose_id_looks_like_a_repeated_one_is_another_document(tmp_path: Path) -> None:
+    names = ["s1", "s1", "s1#2"]
+    changes = {"haystack_session_ids": names, "haystack_dates": [""] * 3}
+    asked = question(**changes, haystack_sessions=[[turn("user", name)] for name in names])
+    assert len({document.id for document in only(write(tmp_path, asked)).profile}) == 3

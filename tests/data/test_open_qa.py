@@ -61,9 +61,9 @@ def error_of(name: str, root: Path, split: str = "dev") -> str:
     return str(error.value)
 
 
-def question(name: str, text: str, target: str | None, *alternatives: str) -> Example:
-    """A user of its own with an empty history."""
-    return Example(name, name, text, text, target, alternatives=alternatives)
+def question(name: str, text: str, target: str | None, *alternatives: str, user: str = "") -> Example:
+    """A user of its own, called like the question unless said, with an empty history."""
+    return Example(name, user or name, text, text, target, alternatives=alternatives)
 
 
 def test_natural_questions_open_from_the_catalogue(tmp_path: Path) -> None:
@@ -75,7 +75,8 @@ def test_natural_questions_open_from_the_catalogue(tmp_path: Path) -> None:
     for root in (path, tmp_path):
         benchmark = Benchmark(name="nq_open", root=str(root))
         assert data.splits(benchmark) == ("train", "dev")
-        assert read("nq_open", root, "train") == [question("train-0", "who?", "Ann", "Bob")]
+        learned = question("train-0", "who?", "Ann", "Bob", user="train/train-0")
+        assert read("nq_open", root, "train") == [learned]
         assert read("nq_open", root) == [question("dev-0", "où?", "à Zürich")]
         assert [(s.split, s.examples, s.empty_profiles) for s in data.validate(benchmark)] == [
             ("train", 1, 1), ("dev", 1, 1),
@@ -93,6 +94,36 @@ def test_trivia_qa_from_the_catalogue(tmp_path: Path) -> None:
     assert found["Sunset"].alternatives == ("The sunset", "sunset", "the sunset")
     assert read("trivia_qa", path, "test") == [question("q3", "q3?", None)]
     assert any("the question 'q1' occurs again" in repair for repair in data.validate(benchmark)[0].repairs)
+
+
+def test_an_id_that_looks_like_a_repeated_one_stays_another_users(tmp_path: Path) -> None:
+    rows = [trivia(name, "X") for name in ("q1", "q1", "q1#2", "q1")]
+    path = catalogue(tmp_path, "trivia_qa/rc", {"validation": rows})
+    found = [example.user_id for example in read("trivia_qa", path)]
+    assert found == ["q1", "q1#2", "q1#2#2", "q1#3"]
+
+
+def test_the_same_id_in_the_training_split_is_another_user(tmp_path: Path) -> None:
+    rows = {"train": [squad("s1", "A")], "validation": [squad("s1", "A")]}
+    path = catalogue(tmp_path, "squad/v1.1", rows)
+    assert [read("squad", path, split)[0].user_id for split in ("train", "dev")] == ["train/s1", "s1"]
+
+
+def test_an_id_that_a_training_user_may_bear_is_refused(tmp_path: Path) -> None:
+    path = catalogue(tmp_path, "squad/v1.1", {"validation": [squad("train/s1", "A")]})
+    with pytest.raises(
+        UserError, match=r"question 'train/s1', field 'id': found 'train/s1', which a user of"
+    ):
+        read("squad", path)
+
+
+def test_half_a_character_is_mended_in_a_question_and_refused_in_an_id(tmp_path: Path) -> None:
+    record = {"qId": "w", "qText": "who\ud83d?", "answers": ["Ann"]}
+    (tmp_path / "val.json").write_text(json.dumps([record]))
+    assert read("web_questions", tmp_path)[0].query == "who??"
+    (tmp_path / "val.json").write_text(json.dumps([{**record, "qId": "w\ud83d"}]))
+    with pytest.raises(UserError, match=r"field 'qId': found half of a surrogate pair"):
+        read("web_questions", tmp_path)
 
 
 def test_squad_from_the_catalogue(tmp_path: Path) -> None:
@@ -115,7 +146,8 @@ def test_web_questions_from_the_catalogue(tmp_path: Path) -> None:
 def test_official_files_of_nq_open_and_web_questions(tmp_path: Path) -> None:
     (tmp_path / "NQ-open.train.jsonl").write_text('{"question": "who?", "answer": ["Ann", "Bob"]}\n\n')
     assert data.splits(Benchmark(name="nq_open", root=str(tmp_path))) == ("train",)
-    assert read("nq_open", tmp_path, "train") == [question("train-0", "who?", "Ann", "Bob")]
+    learned = question("train-0", "who?", "Ann", "Bob", user="train/train-0")
+    assert read("nq_open", tmp_path, "train") == [learned]
     for stem in ("trainmodel", "val", "devtest", "test"):
         record = {"qId": f"w-{stem}", "qText": "who?", "answers": ["Ann", "Bob"]}
         (tmp_path / f"{stem}.json").write_text(json.dumps([record]))
@@ -126,7 +158,10 @@ def test_official_files_of_nq_open_and_web_questions(tmp_path: Path) -> None:
         "test",
     )
     for split, stem in {"train": "trainmodel", "dev": "val", "devtest": "devtest", "test": "test"}.items():
-        assert read("web_questions", tmp_path, split) == [question(f"w-{stem}", "who?", "Ann", "Bob")]
+        user = "train/w-trainmodel" if split == "train" else ""
+        assert read("web_questions", tmp_path, split) == [
+            question(f"w-{stem}", "who?", "Ann", "Bob", user=user)
+        ]
 
 
 @pytest.mark.parametrize(

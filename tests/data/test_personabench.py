@@ -213,3 +213,12 @@ def test_the_real_questions_are_counted_as_published(real_data: Path, noise: str
         assert len(segments) == 213 + 43 + 8 + 209 + 49 + 5
     if noise == "0.7":
         assert len(segments) == 704 + 184 + 70 + 686 + 196 + 76
+
+
+@pytest.mark.parametrize("name", ["eval_info/eval_info_all", f"private_data/{NOISE}/conversation_data_all"])
+def test_two_people_of_one_name_are_refused(tmp_path: Path, name: str) -> None:
+    make(tmp_path)
+    path = tmp_path / "community_0" / f"{name}.json"
+    people = json.loads(path.read_text())
+    put(path, [*people, people[0]])
+    assert "field 'Name': found the name 'Ann0' a second time" in error_of(tmp_path)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,9 @@ def test_a_malformed_record_leaves_nothing(tweets: Benchmark, tmp_path: Path) ->
     questions.write_text(json.dumps(records))
     error = message(prepared.prepare, tweets, tmp_path / "prepared")
     assert "dev_questions.json: record 10 (id 'u10'), field 'input': found no such key" in error
-    assert not [path for path in (tmp_path / "prepared").rglob("*") if "1.0.0" in path.name and path.is_dir()]
+    assert not [
+        path for path in (tmp_path / "prepared").rglob("*") if prepared.VERSION in path.name and path.is_dir()
+    ]
 
 
 def test_a_split_without_examples_leaves_nothing(tmp_path: Path) -> None:
@@ -186,8 +189,8 @@ def test_a_folder_without_the_names_of_its_splits_is_refused(folder: Path) -> No
 
 def test_data_of_another_version_is_refused(folder: Path) -> None:
     info = folder / "dataset_info.json"
-    info.write_text(info.read_text().replace('"version": "1.0.0"', '"version": "0.9.0"'))
-    wanted = "found version 0.9.0, wanted 1.0.0; prepare it again"
+    info.write_text(info.read_text().replace(f'"version": "{prepared.VERSION}"', '"version": "0.9.0"'))
+    wanted = f"found version 0.9.0, wanted {prepared.VERSION}; prepare it again"
     assert wanted in message(prepared.examples, folder, "dev")
     assert wanted in message(data.read, Benchmark(name="lamp_7", root=str(folder)))
 
@@ -236,6 +239,31 @@ def test_a_prepared_folder_serves_as_root(tweets: Benchmark, folder: Path, tmp_p
         assert data.validate(benchmark) == data.validate(tweets)
 
 
+def test_users_are_named_for_the_training_split_that_is_asked_for(write_tweets, tmp_path: Path) -> None:
+    for split in ("train", "dev", "test"):
+        root = write_tweets({"a": ["one"], "b": []}, split)
+    official = Benchmark(name="lamp_7", root=str(root))
+    path = prepared.prepare(official, tmp_path / "prepared")
+    for split in ("train", "dev", "test"):
+        for training in ("train", "dev", "test"):
+            asked = replace(official, split=split, training=training)
+            assert list(data.read(replace(asked, root=str(path)))) == list(data.read(asked))
+    assert [e.user_id for e in data.read(replace(asked, root=str(path)))] == ["test/a", "test/b"]
+
+
+def test_clashes_of_names_are_refused_for_any_training_split(write_tweets, tmp_path: Path) -> None:
+    write_tweets({"a": []}, "dev")
+    root = write_tweets({"dev/a": []}, "test")
+    path = prepared.prepare(Benchmark(name="lamp_7", root=str(root)), tmp_path / "prepared")
+    clash = Benchmark(name="lamp_7", root=str(path), split="test", training="dev")
+    assert "'dev/a', which a user of the training split may be called" in message(list, data.read(clash))
+    questions = root / "dev_questions.json"
+    questions.write_text(questions.read_text().replace('"id": "a"', '"id": "a", "user_id": "u"', 1))
+    path = prepared.prepare(Benchmark(name="lamp_7", root=str(root)), tmp_path / "named")
+    with pytest.raises(UserError, match="found questions that are users by themselves"):
+        list(data.read(replace(clash, root=str(path))))
+
+
 def test_a_root_with_another_benchmark_is_refused(folder: Path) -> None:
     error = message(data.read, Benchmark(name="lamp_5", root=str(folder)))
     assert f"{folder}: found lamp_7, wanted lamp_5; set --benchmark.name" in error
@@ -252,7 +280,7 @@ def test_the_command_prepares_and_a_run_reads_it(
     place = ["--benchmark.name", "lamp_7", "--benchmark.root"]
     assert main(["data", "prepare", *place, tweets.root, "--out", str(tmp_path / "out")]) == 0
     path = capfd.readouterr().out.strip()
-    assert path == str(tmp_path / "out" / "pbr_jax" / "lamp_7" / "1.0.0")
+    assert path == str(tmp_path / "out" / "pbr_jax" / "lamp_7" / prepared.VERSION)
     predictions = []
     for name, root in (("official", tweets.root), ("prepared", path)):
         config = [

@@ -25,6 +25,7 @@ def ignore(repair: str) -> None:
         (None, "text", "found null, wanted a string"),
         (True, "text", "found a boolean, wanted a string"),
         (" ", "name", "found an empty string, wanted an id"),
+        ("a\ud83d", "name", "found half of a surrogate pair in 'a\\ud83d', wanted an id of whole characters"),
         ({}, "items", "found an object, wanted a list"),
         ("x", "record", "found a string, wanted an object"),
         ("yesterday", "time", "found 'yesterday', wanted a date"),
