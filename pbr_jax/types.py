@@ -23,7 +23,8 @@ class Document:
 
     `text` is what a retriever indexes; `fields` holds the record as released (title, abstract, tag,
     ...), which prompts are written from. `time` is in seconds since 1970-01-01 UTC, or None where
-    the record carries no date.
+    the record carries no date; of a coarse date ("2015") it is the first moment, and `until` the last one
+    that it may mean. None: the same as `time`.
     """
 
     id: str
@@ -31,6 +32,7 @@ class Document:
     text: str
     fields: Mapping[str, str] = field(default_factory=dict)
     time: float | None = None
+    until: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +44,9 @@ class Example:
     in question sets that accept several. `relevant` is the ground truth of retrieval
     benchmarks: one group per needed fact, each group the ids of documents that alternatively hold
     it. `scored` is False for questions that the benchmark's official scorer leaves out of its
-    averages. `time` is the moment of the question, in seconds since 1970-01-01 UTC, None where the
-    data is not dated. `training` marks a question of the training split that stands beside the
-    evaluated one in a store.
+    averages. `time` is the moment of the question, of a coarse date the first, in seconds since
+    1970-01-01 UTC, None where the data is not dated. `training` marks a question of the training
+    split that stands beside the evaluated one in a store.
     """
 
     id: str

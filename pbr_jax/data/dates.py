@@ -1,11 +1,14 @@
-"""Moments in the notations of the benchmarks, as seconds since 1970-01-01 UTC.
+"""Dates in the notations of the benchmarks, as seconds since 1970-01-01 UTC.
 
+A date without a clock is an interval: "2015" may mean any moment of that year.
 No benchmark states a time zone, so all are read as UTC. Month names are matched against a table of
 our own: `strptime` would read them in the language of the process.
 """
 
+import calendar
+import math
 import re
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _CLOCK = r"(?P<hour>\d{1,2}):(?P<minute>\d{2})"
@@ -23,6 +26,8 @@ _PATTERNS = tuple(
         rf"(?:{_CLOCK}{_HALF}\s+on\s+)?(?P<day>\d{{1,2}})\s+(?P<month>[a-z]+),?\s+(?P<year>\d{{4}})",
     )
 )
+_ISO_HOUR = re.compile(r"[\dW-]{7,10}\D\d{2}(?:Z|[+-]\d{2}(?::?\d{2})?)?", re.ASCII)  # and no minute
+_DAY, _HOUR = 86400.0, 3600.0
 _EPOCH = re.compile(r"-?\d{9,}(?:\.\d+)?", re.ASCII)
 
 
@@ -30,18 +35,60 @@ def parse_time(text: str) -> float | None:
     """Seconds since 1970-01-01 UTC of a date as the benchmarks write it, None where it is none.
 
     Reads years, months, days, ISO 8601, seconds since 1970 (nine digits or more) and the notations
-    of LongMemEval, LoCoMo and PersonaBench. A date without a day or an hour means its first moment.
+    of LongMemEval, LoCoMo and PersonaBench. A date without a day or an hour means its first moment here.
 
     >>> parse_time("2018-03-07"), parse_time("10:17 am on 20 September, 2023"), parse_time("soon")
     (1520380800.0, 1695205020.0, None)
     """
+    found = parse_interval(text)
+    return None if found is None else found[0]
+
+
+def parse_interval(text: str) -> tuple[float, float] | None:
+    """The first and the last moment that a date may mean, as `parse_time` reads it; None where it is none.
+
+    The last one is inclusive: the greatest float before the next year, month, week, day or hour begins. A
+    date with minutes or seconds since 1970 are points in time: both moments are the same.
+
+    >>> first, last = parse_interval("2018-03")
+    >>> first == parse_time("2018-03-01"), parse_time("2018-03-31T23:59:59") < last < parse_time("2018-04")
+    (True, True)
+    """
     text = text.strip()
     if _EPOCH.fullmatch(text):
-        return float(text)
+        return float(text), float(text)
     for pattern in _PATTERNS:
         if match := pattern.fullmatch(text):
-            return _seconds({key: value for key, value in match.groupdict().items() if value})
-    return _iso(text)
+            parts = {key: value for key, value in match.groupdict().items() if value}
+            first = _seconds(parts)
+            return None if first is None else _interval(first, _length(parts))
+    first = _iso(text)
+    return None if first is None else _interval(first, _iso_length(text))
+
+
+def _interval(first: float, length: float) -> tuple[float, float]:
+    return first, math.nextafter(first + length, -math.inf) if length else first
+
+
+def _length(parts: dict[str, str]) -> float:
+    """Of a date that there is, in seconds: a year, a month or a day; 0 with a clock."""
+    if "hour" in parts:
+        return 0.0
+    if "day" in parts:
+        return _DAY
+    year = int(parts["year"])
+    if "month" in parts:
+        return calendar.monthrange(year, _month(parts["month"]))[1] * _DAY
+    return (365 + calendar.isleap(year)) * _DAY
+
+
+def _iso_length(text: str) -> float:
+    """Of a date in ISO 8601 that there is, in seconds: a week, a day or an hour; 0 with minutes."""
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return _HOUR if _ISO_HOUR.fullmatch(text) else 0.0
+    return 7 * _DAY if re.fullmatch(r"\d{4}-?W\d{2}", text) else _DAY
 
 
 def _seconds(parts: dict[str, str]) -> float | None:

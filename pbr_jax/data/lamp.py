@@ -172,7 +172,7 @@ def _document(record: Record, form: _Format, user: str) -> Document:
             form.text[-1], "a blank string", "the document's text", "remove the document or fill it"
         )
     fields = record.strings("id", "date")
-    return Document(id=record.name("id"), user_id=user, text=text, fields=fields, time=record.time("date"))
+    return Document(id=record.name("id"), user_id=user, text=text, fields=fields, **record.dates("date"))
 
 
 def _check_task(record: Record, form: _Format) -> None:

@@ -202,8 +202,8 @@ def _document(record: Record, position: int, form: _Format, user: str) -> Docume
             form.text[-1], "a blank string", "the document's text", "remove the document or fill it"
         )
     name = record.name("id") if record.has("id") else str(position)
-    time = next((record.time(key) for key in _DATES if record.has(key)), None)
-    return Document(id=name, user_id=user, text=text, fields=record.strings("id", "date"), time=time)
+    dates = record.dates(next(filter(record.has, _DATES), _DATES[0]))
+    return Document(id=name, user_id=user, text=text, fields=record.strings("id", "date"), **dates)
 
 
 def _required(record: Record, key: str, form: _Format) -> bool:

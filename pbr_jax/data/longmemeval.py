@@ -12,8 +12,8 @@ from pathlib import Path
 
 from pbr_jax.config import Benchmark
 from pbr_jax.data import json_stream, users
-from pbr_jax.data.dates import parse_time
-from pbr_jax.data.records import Note, Record, kind
+from pbr_jax.data.dates import parse_interval
+from pbr_jax.data.records import Note, Record, kind, moments
 from pbr_jax.types import Document, Example
 
 
@@ -119,8 +119,9 @@ def _turns(record: Record, session: object, position: int) -> list[Record]:
 def _document(record: Record, name: str, user: str, turns: list[Record], position: int) -> Document:
     text = " ".join(turn.text("content") for turn in turns)
     date = record.items("haystack_dates")[position]
-    time = parse_time(date) if isinstance(date, str) else None
-    if date and time is None:
+    interval = parse_interval(date) if isinstance(date, str) else None
+    if date and interval is None:
         raise record.fault(f"haystack_dates[{position}]", repr(date), "a date such as 2023/05/20 (Sat) 02:21")
     fields = {"text": text, "date": date or ""}
-    return Document(id=name, user_id=user, text=text, fields=fields, time=time)
+    dates = {} if interval is None else moments(interval)
+    return Document(id=name, user_id=user, text=text, fields=fields, **dates)

@@ -144,7 +144,7 @@ def _document(record: Record, source: str, user: str) -> Document:
         user_id=user,
         text=json.dumps(kept, separators=(",", ":")),
         fields={"source": source, **record.strings("segment_id", "session")},
-        time=record.time("time"),
+        **record.dates("time"),
     )
 
 

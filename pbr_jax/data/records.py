@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pbr_jax.data.dates import parse_time
+from pbr_jax.data.dates import parse_interval
 from pbr_jax.types import Document, UserError
 
 Note = Callable[[str], None]
@@ -88,12 +88,16 @@ class Record:
         return Record(value, self.file, self.label, path)
 
     def time(self, key: str) -> float | None:
-        """Seconds since 1970-01-01 UTC; None where the record carries no date."""
+        """The first moment of a date, in seconds since 1970-01-01 UTC; None where the record carries none."""
+        return self.dates(key)["time"]
+
+    def dates(self, key: str) -> dict[str, float | None]:
+        """`time` and `until` of a document with this date; both None where the record carries none."""
         if not self.has(key) or not (text := self.text(key)).strip():
-            return None
-        if (seconds := parse_time(text)) is None:
+            return {"time": None, "until": None}
+        if (interval := parse_interval(text)) is None:
             raise self.fault(key, repr(text), "a date such as 2018-03-07, 2009 or seconds since 1970")
-        return seconds
+        return moments(interval)
 
     def strings(self, *without: str) -> dict[str, str]:
         """All strings of the record and its numbers as strings, but for the keys `without`."""
@@ -136,6 +140,12 @@ def profile(entries: Iterable[tuple[Record, Document]], note: Note) -> tuple[Doc
             raise record.fault("id", found, "ids that are unique within a profile")
         note(f"{record.file}: {record.label}: document {document.id!r} stands there twice, kept once")
     return tuple(documents.values())
+
+
+def moments(interval: tuple[float, float]) -> dict[str, float | None]:
+    """`time` and `until` of a document with this date."""
+    first, last = interval
+    return {"time": first, "until": None if last == first else last}
 
 
 def moment_after(documents: Iterable[Document]) -> float | None:

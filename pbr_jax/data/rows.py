@@ -37,6 +37,7 @@ def to_row(example: Example) -> dict[str, Any]:
             "user_id": [document.user_id for document in documents],
             "text": [document.text for document in documents],
             "time": [_written(document.time) for document in documents],
+            "until": [_written(document.until) for document in documents],
             "num_fields": [len(document.fields) for document in documents],
         },
         "fields": {"name": [name for name, _ in fields], "value": [value for _, value in fields]},
@@ -47,7 +48,7 @@ def from_row(row: Row) -> Example:
     """The example of a row that TFDS read: texts as UTF-8 bytes, counts as NumPy numbers."""
     ids, profile = iter(texts(row["relevant"]["id"])), row["profile"]
     fields = iter(list(zip(texts(row["fields"]["name"]), texts(row["fields"]["value"]), strict=True)))
-    columns = (texts(profile[name]) for name in ("id", "user_id", "text", "time"))
+    columns = (texts(profile[name]) for name in ("id", "user_id", "text", "time", "until"))
     return Example(
         id=text(row["id"]),
         user_id=text(row["user_id"]),
@@ -55,8 +56,10 @@ def from_row(row: Row) -> Example:
         input=text(row["input"]),
         target=None if row["target"] is None else text(row["target"]),
         profile=tuple(
-            Document(id, user, body, dict(_next(fields, count)), _time(time))
-            for id, user, body, time, count in zip(*columns, map(int, profile["num_fields"]), strict=True)
+            Document(id, user, body, dict(_next(fields, count)), _time(time), _time(until))
+            for id, user, body, time, until, count in zip(
+                *columns, map(int, profile["num_fields"]), strict=True
+            )
         ),
         time=_time(text(row["time"])),
         relevant=tuple(tuple(_next(ids, size)) for size in map(int, row["relevant"]["sizes"])),

@@ -46,7 +46,10 @@ def features() -> tfds.features.FeaturesDict:
             "relevant": {"id": texts, "sizes": counts},
             "category": text,
             "scored": np.bool_,
-            "profile": {"id": texts, "user_id": texts, "text": texts, "time": texts, "num_fields": counts},
+            "profile": {
+                **dict.fromkeys(("id", "user_id", "text", "time", "until"), texts),
+                "num_fields": counts,
+            },
             "fields": {"name": texts, "value": texts},
         }
     )

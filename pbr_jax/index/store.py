@@ -8,7 +8,8 @@ A store may hold the training split beside the evaluated one: its questions are 
 and its users are there to be found as neighbours.
 
 The rule against leakage lives here, in `Store.visible`: a question sees its own profile list as released;
-of another user it sees only documents dated before the question, and none that is its own target.
+of another user it sees only documents dated before the question, and none that is its own target. A coarse
+date counts as its last moment: what is dated "2015" was not before any question of that year.
 """
 
 import errno
@@ -27,7 +28,7 @@ from pbr_jax.types import Document, Example, UserError
 _SCHEMA = """
 CREATE TABLE users(code INTEGER PRIMARY KEY, name TEXT UNIQUE);
 CREATE TABLE documents(row INTEGER PRIMARY KEY, user INTEGER, id TEXT, text TEXT, fields TEXT, time REAL,
-                       answer INTEGER, digest BLOB, UNIQUE(user, digest));
+                       until REAL, answer INTEGER, digest BLOB, UNIQUE(user, digest));
 CREATE INDEX answers ON documents(answer);
 CREATE TABLE examples(position INTEGER PRIMARY KEY, training INTEGER, id TEXT, user INTEGER, query TEXT,
                       input TEXT, target TEXT, time REAL, relevant TEXT, category TEXT, scored INTEGER,
@@ -135,11 +136,14 @@ class _Writer:
 
     def document(self, document: Document) -> int:
         fields = json.dumps(dict(document.fields), ensure_ascii=False)
-        identity = json.dumps([document.id, document.text, fields, document.time])
+        identity = json.dumps([document.id, document.text, fields, document.time, document.until])
         user, digest = self.user(document.user_id), hashlib.sha256(identity.encode()).digest()
         answer = _answer(document.fields.get(self.document_target)) if self.document_target else None
-        values = (self.documents, user, document.id, document.text, fields, document.time, answer, digest)
-        inserted = "INSERT OR IGNORE INTO documents VALUES (?,?,?,?,?,?,?,?)"
+        values = (
+            self.documents, user, document.id, document.text, fields, document.time, document.until, answer,
+            digest,
+        )  # fmt: skip
+        inserted = "INSERT OR IGNORE INTO documents VALUES (?,?,?,?,?,?,?,?,?)"
         if self.connection.execute(inserted, values).rowcount:
             self.documents += 1
             return self.documents - 1
@@ -187,8 +191,13 @@ class Store:
 
     @cached_property
     def times(self) -> np.ndarray:
-        """The time of every document in seconds, float64 [n]; nan where undated."""
+        """The time of every document, the first moment of its date, in seconds, float64 [n]; nan: undated."""
         return self._column("time", np.float64, np.nan)
+
+    @cached_property
+    def _ends(self) -> np.ndarray:
+        """The last moment that the date of every document may mean, float64 [n]; nan where undated."""
+        return self._column("COALESCE(until, time)", np.float64, np.nan)
 
     @cached_property
     def _answers(self) -> np.ndarray:
@@ -215,9 +224,9 @@ class Store:
         return [self._document(int(row)) for row in rows]
 
     def _document(self, row: int) -> Document:
-        query = "SELECT id, user, text, fields, time FROM documents WHERE row=?"
-        id, user, text, fields, time = self._connection.execute(query, (row,)).fetchone()
-        return Document(id, self.users[user], text, json.loads(fields), time)
+        query = "SELECT id, user, text, fields, time, until FROM documents WHERE row=?"
+        id, user, text, fields, time, until = self._connection.execute(query, (row,)).fetchone()
+        return Document(id, self.users[user], text, json.loads(fields), time, until)
 
     def examples(self, *, training: bool = False) -> Iterator[Example]:
         """All examples of the evaluated or the training split in file order, streamed, without profiles."""
@@ -248,10 +257,13 @@ class Store:
         return rows if answer is None else rows[self._answers[rows] != answer]
 
     def before(self, user_id: str, time: float | None) -> np.ndarray:
-        """Rows of a user's documents that are undated or dated before a time, int64 [r]; None: undated."""
+        """Rows of a user's documents that are undated or dated before a time, int64 [r]; None: undated.
+
+        The whole interval of a coarse date must lie before.
+        """
         rows = self.history(user_id)
-        times = self.times[rows]
-        return rows[np.isnan(times) | (times < (-np.inf if time is None else time))]
+        ends = self._ends[rows]
+        return rows[np.isnan(ends) | (ends < (-np.inf if time is None else time))]
 
     def history(self, user_id: str) -> np.ndarray:
         """All rows of one user's documents, int64 [r]."""

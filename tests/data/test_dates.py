@@ -1,12 +1,13 @@
 """The notations of the benchmarks, against the calendar of the standard library."""
 
+import math
 from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pbr_jax.data.dates import parse_time
+from pbr_jax.data.dates import parse_interval, parse_time
 
 
 def seconds(*parts: int) -> float:
@@ -48,6 +49,52 @@ def test_what_is_no_date_is_none(text: str) -> None:
     assert parse_time(text) is None
 
 
+@pytest.mark.parametrize(
+    ("text", "first", "following"),
+    [
+        ("2015", (2015, 1, 1), (2016, 1, 1)),
+        ("2016", (2016, 1, 1), (2017, 1, 1)),
+        ("2015-05", (2015, 5, 1), (2015, 6, 1)),
+        ("2015-12", (2015, 12, 1), (2016, 1, 1)),
+        ("2016-2", (2016, 2, 1), (2016, 3, 1)),
+        ("2015-02-28", (2015, 2, 28), (2015, 3, 1)),
+        ("20150228", (2015, 2, 28), (2015, 3, 1)),
+        ("2015-W02", (2015, 1, 5), (2015, 1, 12)),
+        ("2015-W02-3", (2015, 1, 7), (2015, 1, 8)),
+        ("2015-02-28T07", (2015, 2, 28, 7), (2015, 2, 28, 8)),
+        ("2015-02-28T07+01:00", (2015, 2, 28, 6), (2015, 2, 28, 7)),
+        ("2023/05/20 (Sat)", (2023, 5, 20), (2023, 5, 21)),
+        ("2024/Dec/31", (2024, 12, 31), (2025, 1, 1)),
+        ("20 September, 2023", (2023, 9, 20), (2023, 9, 21)),
+    ],
+)
+def test_a_date_without_a_clock_lasts_until_the_next_one_begins(
+    text: str, first: tuple[int, ...], following: tuple[int, ...]
+) -> None:
+    interval = parse_interval(text)
+    assert interval is not None
+    assert interval[0] == parse_time(text) == seconds(*first)
+    assert interval[1] < seconds(*following) == math.nextafter(interval[1], math.inf)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1369526400", "1369526400.5", "2023/05/20 (Sat) 02:21", "10:17 am on 20 September, 2023",
+     "2024/Oct/14/09:14 AM", "2018-03-07T01:02", "20180307T0102", "2018-03-07 01:02:03.5+01:00"],
+)  # fmt: skip
+def test_a_date_with_a_clock_is_a_point_in_time(text: str) -> None:
+    moment = parse_time(text)
+    assert moment is not None
+    assert parse_interval(text) == (moment, moment)
+
+
+def test_the_last_year_of_the_calendar_has_an_end() -> None:
+    for text in ("9999", "9999-12", "9999-12-31"):
+        interval = parse_interval(text)
+        assert interval is not None
+        assert seconds(9999, 12, 31, 23, 59, 59) < interval[1] < seconds(9999, 12, 31) + 86400
+
+
 @given(st.datetimes(min_value=datetime(1900, 1, 1), max_value=datetime(2100, 1, 1)))
 def test_each_notation_of_a_moment_gives_the_same_number(moment: datetime) -> None:
     moment = moment.replace(second=0, microsecond=0)
@@ -59,3 +106,5 @@ def test_each_notation_of_a_moment_gives_the_same_number(moment: datetime) -> No
 @given(st.text(max_size=40))
 def test_no_text_at_all_raises(text: str) -> None:
     assert parse_time(text) is None or isinstance(parse_time(text), float)
+    interval = parse_interval(text)
+    assert interval is None or interval[0] <= interval[1]

@@ -1,8 +1,10 @@
 """LaMP's files: both splits, every task, and what can be wrong with them."""
 
 import json
+import math
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +154,18 @@ def test_the_time_split_has_users_and_times(tmp_path: Path) -> None:
     (summary,) = data.validate(benchmark)
     assert (summary.examples, summary.users, summary.documents) == (3, 2, 4)
     assert (summary.empty_profiles, summary.undated) == (1, 1)
+
+
+def test_a_coarse_date_says_until_when(tmp_path: Path) -> None:
+    profile = dated("2015", "2015-05", "2015-05-03", "2015-05-03T10:00", None)
+    (example,) = examples(write(tmp_path, "lamp_4", [question("lamp_4", profile=profile, date="2016")]))
+    following = ("2016-01-01", "2015-06-01", "2015-05-04")
+    nexts = [datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() for text in following]
+    assert [document.until for document in example.profile] == [
+        *(math.nextafter(end, -math.inf) for end in nexts), None, None,
+    ]  # fmt: skip
+    assert example.profile[0].time == 1420070400.0
+    assert example.time == nexts[0]
 
 
 def test_dates_without_user_ids_are_read(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """LongLaMP's rows in every container they come in."""
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,9 @@ def test_years_date_the_documents(tmp_path: Path) -> None:
     (first, _) = examples("longlamp_abstract", tmp_path)
     assert [document.time for document in first.profile] == [1230768000.0, 1293840000.0]
     assert first.time == 1293840001.0
+    assert [document.until for document in first.profile] == [
+        math.nextafter(end, -math.inf) for end in (1262304000.0, 1325376000.0)
+    ]
     assert first.profile[0].fields["year"] == "2009"
 
 

@@ -1,6 +1,7 @@
 """LongMemEval's schema and the official rules of relevance."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -200,3 +201,11 @@ def test_a_session_whose_id_looks_like_a_repeated_one_is_another_document(tmp_pa
     changes = {"haystack_session_ids": names, "haystack_dates": [""] * 3}
     asked = question(**changes, haystack_sessions=[[turn("user", name)] for name in names])
     assert len({document.id for document in only(write(tmp_path, asked)).profile}) == 3
+
+
+def test_a_session_without_a_clock_lasts_until_the_next_day(tmp_path: Path) -> None:
+    dates = ["2023/05/20 (Sat)", "2023/05/20 (Sat) 02:21"]
+    day, clock = only(write(tmp_path, question(haystack_dates=dates))).profile
+    assert day.time == 1684540800.0
+    assert day.until == math.nextafter(day.time + 86400, -math.inf)
+    assert (clock.time, clock.until) == (1684549260.0, None)

@@ -17,7 +17,7 @@ TEXTS = st.one_of(
     st.sampled_from(["", "\0", "a\0", "é\u0301", "日本語", "🙂", "\r\n", " "]), st.text(max_size=8)
 )
 TIMES = st.none() | st.floats(allow_nan=False)
-DOCUMENTS = st.tuples(TEXTS, TEXTS, TEXTS, st.dictionaries(TEXTS, TEXTS, max_size=3), TIMES)
+DOCUMENTS = st.tuples(TEXTS, TEXTS, TEXTS, st.dictionaries(TEXTS, TEXTS, max_size=3), TIMES, TIMES)
 GROUPS = st.lists(st.lists(TEXTS, max_size=3).map(tuple), max_size=3).map(tuple)
 EXAMPLES = st.tuples(
     TEXTS, TEXTS, TEXTS, TEXTS, st.none() | TEXTS, st.lists(DOCUMENTS, max_size=4).map(tuple),
@@ -51,10 +51,10 @@ def test_a_withheld_target_is_not_an_empty_one(target: str | None) -> None:
 
 @pytest.mark.parametrize("time", [0.0, -0.0, 0.1 + 0.2, 1e300, 5e-324, -1.5, 1684549260.123456, math.inf])
 def test_times_come_back_to_the_last_bit(time: float) -> None:
-    found = there_and_back(plain(time=time, profile=(Document("d", "u", "x", {}, time),)))
+    found = there_and_back(plain(time=time, profile=(Document("d", "u", "x", {}, time, time),)))
     assert found.time is not None
     assert found.time.hex() == time.hex()
-    assert found.profile[0].time == time
+    assert (found.profile[0].time, found.profile[0].until) == (time, time)
 
 
 def test_fields_stay_with_their_documents_and_keep_their_order() -> None:

@@ -156,3 +156,22 @@ def test_documents_before_a_time(tmp_path: Path):
     ids = [[d.id for d in store.documents(store.before("v", time))] for time in (5.0, 9.5, None)]
     assert ids == [["old", "undated"], ["old", "new", "undated"], ["undated"]]
     assert store.example_times.tolist() == [3.0, 10.0]
+
+
+def test_a_coarse_date_is_before_a_question_only_if_all_of_it_is(tmp_path: Path) -> None:
+    early, late = Document("early", "v", "a", {}, 1.0, 4.0), Document("late", "v", "b", {}, 1.0, 9.0)
+    point = Document("point", "v", "c", {}, 4.0)
+    asked = example("a", "u", (Document("mine", "u", "d", {}, 1.0, 9.0),), time=5.0)
+    store = stored(tmp_path, asked, example("b", "v", (early, late, point)))
+    ids = [[d.id for d in store.documents(store.before("v", time))] for time in (4.0, 5.0, 9.0, 9.5)]
+    assert ids == [[], ["early", "point"], ["early", "point"], ["early", "late", "point"]]
+    assert [d.id for d in store.documents(store.visible(asked, "v"))] == ["early", "point"]
+    assert [d.id for d in store.documents(store.visible(asked, "u"))] == ["mine"]  # as released
+    assert store.documents(store.history("v")) == [early, late, point]
+    assert store.times[store.history("v")].tolist() == [1.0, 1.0, 4.0]
+
+
+def test_a_year_and_its_first_day_are_two_documents(tmp_path: Path) -> None:
+    year, day = Document("1", "u", "a", {}, 1.0, 9.0), Document("1", "u", "a", {}, 1.0, 2.0)
+    store = stored(tmp_path, example("a", "u", (year,)), example("b", "u", (day,)))
+    assert [store.documents(store.visible(e, "u")) for e in store.examples()] == [[year], [day]]
