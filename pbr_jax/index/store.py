@@ -33,6 +33,7 @@ CREATE INDEX answers ON documents(answer);
 CREATE TABLE examples(position INTEGER PRIMARY KEY, training INTEGER, id TEXT, user INTEGER, query TEXT,
                       input TEXT, target TEXT, time REAL, relevant TEXT, category TEXT, scored INTEGER,
                       rows BLOB, answer INTEGER, alternatives TEXT, UNIQUE(training, id));
+CREATE INDEX askers ON examples(user);
 CREATE TABLE summary(name TEXT PRIMARY KEY, value TEXT);
 """
 
@@ -253,8 +254,24 @@ class Store:
             found = self._connection.execute(query, key).fetchone()
             return self.history(user_id) if found is None else np.frombuffer(found[0], np.int64)
         rows = self.before(user_id, example.time)
+        return rows[~self.gives_away(example, rows)]
+
+    def gives_away(self, example: Example, rows: np.ndarray) -> np.ndarray:
+        """Which of these rows hold the example's own target as their answer, bool [r]."""
         answer = _answer(example.target)
-        return rows if answer is None else rows[self._answers[rows] != answer]
+        return np.zeros(len(rows), bool) if answer is None else self._answers[rows] == answer
+
+    def training_rows(self, user_id: str) -> np.ndarray:
+        """Rows of the user's documents that may be learned from, int64 [r], in the order of `history`.
+
+        Of a user with evaluated questions, those that every one of them sees: where a history grows from
+        question to question, a later document holds the target of an earlier one. Of other users, all.
+        """
+        rows = self.history(user_id)
+        query = "SELECT rows FROM examples WHERE NOT training AND user=?"
+        for (seen,) in self._connection.execute(query, (self.code(user_id),)):
+            rows = rows[np.isin(rows, np.frombuffer(seen, np.int64))]
+        return rows
 
     def before(self, user_id: str, time: float | None) -> np.ndarray:
         """Rows of a user's documents that are undated or dated before a time, int64 [r]; None: undated.

@@ -1,5 +1,6 @@
 """The document store: what goes in comes out, and who may see what."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pbr_jax import data
+from pbr_jax.config import Benchmark
 from pbr_jax.index.store import Store, build
 from pbr_jax.types import Document, Example, UserError
 
@@ -175,3 +178,61 @@ def test_a_year_and_its_first_day_are_two_documents(tmp_path: Path) -> None:
     year, day = Document("1", "u", "a", {}, 1.0, 9.0), Document("1", "u", "a", {}, 1.0, 2.0)
     store = stored(tmp_path, example("a", "u", (year,)), example("b", "u", (day,)))
     assert [store.documents(store.visible(e, "u")) for e in store.examples()] == [[year], [day]]
+
+
+def test_a_row_gives_away_the_target_that_is_its_answer(tmp_path: Path) -> None:
+    own, other = (document("u", "1"), document("u", "2")), (document("v", "1"), document("v", "3"))
+    asked, withheld = example("a", "u", own, target=" title 1 "), example("b", "v", other, target=None)
+    store = with_training(tmp_path, [asked, withheld, example("c", "v", other, target=" ")], [])
+    rows = np.array([3, 2, 1, 0])
+    assert store.gives_away(asked, rows).tolist() == [False, True, False, True]
+    assert store.gives_away(asked, rows[:0]).tolist() == []
+    for without in list(store.examples())[1:]:
+        assert store.gives_away(without, rows).tolist() == [False] * 4
+
+
+def test_what_may_be_learned_from_is_what_every_evaluated_question_sees(tmp_path: Path) -> None:
+    docs = tuple(document("u", str(i)) for i in range(5))
+    evaluated = [example("a", "u", docs[2::-1]), example("b", "u", docs[1:]), example("c", "w")]
+    learned = [
+        example("t", "u", (document("u", "only in training"), docs[4])),
+        example("x", "v", (document("v", "1"),)),
+        example("y", "v", (document("v", "2"), document("v", "1"))),
+    ]
+    store = with_training(tmp_path, evaluated, learned)
+    assert [d.id for d in store.documents(store.history("u"))] == [
+        "2",
+        "1",
+        "0",
+        "3",
+        "4",
+        "only in training",
+    ]
+    assert [d.id for d in store.documents(store.training_rows("u"))] == ["2", "1"]
+    assert [d.id for d in store.documents(store.training_rows("v"))] == ["1", "2"]
+    assert store.training_rows("w").tolist() == []
+    assert store.training_rows("u").dtype == store.training_rows("w").dtype == np.int64
+    with pytest.raises(UserError, match="is not among the 3 users"):
+        store.training_rows("z")
+
+
+def test_one_evaluated_question_without_a_history_leaves_nothing_to_learn_from(tmp_path: Path) -> None:
+    store = stored(tmp_path, example("a", "u"), example("b", "u", (document("u", "1"),)))
+    assert store.training_rows("u").tolist() == []
+
+
+@pytest.mark.data
+def test_what_may_be_learned_from_gives_no_target_of_a_time_split_away(
+    real_data: Path, tmp_path: Path
+) -> None:
+    """Whole histories hold the targets of 176 of the 199 questions of LaMP-4's time split."""
+    dev = Benchmark(name="lamp_4", root=str(real_data / "LaMP_4_huffpost"))
+    build(tmp_path / "store.sqlite", data.read(dev), "title", data.read(replace(dev, split="train")))
+    store = Store(tmp_path / "store.sqlite")
+    asked = list(store.examples())
+    given = {
+        name: sum(store.gives_away(e, rows(e.user_id)).any() for e in asked)
+        for name, rows in (("history", store.history), ("training", store.training_rows))
+    }
+    own = sum(store.gives_away(e, store.visible(e, e.user_id)).any() for e in asked)
+    assert (len(asked), own, given) == (199, 0, {"history": 176, "training": 0})
