@@ -22,6 +22,7 @@ with a tag out of LaMP-2's fifteen (`description`, `tag`). A question also carri
 LaMP's does not: the only way to know what lay in the past of a user without a history.
 """
 
+import filecmp
 import json
 import os
 import random
@@ -117,8 +118,9 @@ def generate(
     """Write `{train,dev}_{questions,outputs}.json` and `truth.json` into `folder`, deterministic per seed.
 
     `follow` is the chance that a document follows a habit; `newcomers` and `cold` are shares of the
-    users (at least one of each from 10 users on). Memory stays flat in `users`; a file appears when
-    it is complete. Raises UserError for values outside their ranges.
+    users (at least one of each from 10 users on). Memory stays flat in `users`; files appear when
+    all are complete. Raises UserError for values outside their ranges, and where one of these files
+    exists already with other content: nothing is overwritten.
     """
     _check(users=users, cohorts=cohorts, task=task, follow=follow, newcomers=newcomers, cold=cold)
     tags = words.TAGS if task == "lamp_4" else MOVIE_TAGS
@@ -332,9 +334,17 @@ class _List:
         self.file.write(self.separator + json.dumps(record, ensure_ascii=False))
         self.separator = ",\n"
 
-    def finish(self) -> None:
+    def close(self) -> None:
+        """Completes the file; UserError where there is another one of its name."""
         self.file.write(f"\n{self.tail}\n")
         self.file.close()
+        if self.path.exists() and not filecmp.cmp(self.path, self.temporary, shallow=False):
+            raise UserError(
+                f"{self.path}: found a file with other content, wanted to write synthetic data; "
+                "choose another folder or remove the file"
+            )
+
+    def finish(self) -> None:
         os.replace(self.temporary, self.path)
 
     def discard(self) -> None:
@@ -355,6 +365,8 @@ def _lists(folder: Path, task: str, world: dict[str, Any]) -> Iterator[dict[str,
         for name, (head, tail) in heads.items():
             lists[name] = _List(folder / f"{name}.json", head, tail)
         yield lists
+        for written in lists.values():
+            written.close()
         for written in lists.values():
             written.finish()
     except OSError as error:

@@ -66,6 +66,17 @@ def test_other_files_are_never_taken_for_the_prepared_ones(
     assert f"{folder}: found lamp_7 prepared from other files than those in {tweets.root}" in error
 
 
+def test_files_that_are_no_dataset_are_left_as_they_are(tweets: Benchmark, tmp_path: Path) -> None:
+    """Where the dataset would go, and beside it, in a folder of official files."""
+    path = Path(tweets.root) / "pbr_jax" / "lamp_7" / prepared.VERSION
+    path.mkdir(parents=True)
+    (path / "notes").write_text("mine")
+    official = [file for file in Path(tweets.root).iterdir() if file.is_file()]
+    before = contents(path) | {str(file): file.read_bytes() for file in official}
+    assert "dataset_info.json: cannot be read" in message(prepared.prepare, tweets, tweets.root)
+    assert contents(path) | {str(file): file.read_bytes() for file in official} == before
+
+
 def test_several_benchmarks_share_a_folder(tweets: Benchmark, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "nq").mkdir()
     (tmp_path / "nq" / "NQ-open.dev.jsonl").write_text('{"question": "who?", "answer": ["Ann"]}')

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from pbr_jax.cli import main
 from pbr_jax.config import Benchmark
 from pbr_jax.data import read, validate
 from pbr_jax.data.synthetic import generate
@@ -153,7 +154,7 @@ from pathlib import Path
 from pbr_jax.data.synthetic import generate
 for users in (10, 100):
     tracemalloc.start()
-    generate(Path(sys.argv[1]), users=users)
+    generate(Path(sys.argv[1]) / str(users), users=users)
     print(tracemalloc.get_traced_memory()[1])
     tracemalloc.stop()
 """
@@ -187,6 +188,23 @@ def test_an_unwritable_folder_is_named_and_nothing_is_left(tmp_path):
 def test_small_worlds(tmp_path, users):
     generate(tmp_path, users=users, cohorts=1)
     assert {question["user_id"] for question in load(tmp_path, "dev_questions")} == set(range(users))
+
+
+@pytest.mark.parametrize("name", ["dev_questions", "train_outputs", "truth"])
+def test_nothing_that_exists_is_overwritten(tmp_path, name, capsys):
+    generate(tmp_path / "same", users=12)
+    generate(tmp_path / "same", users=12)  # the same bytes are no harm
+    path = tmp_path / f"{name}.json"
+    path.write_text("[]")
+    with pytest.raises(
+        UserError, match=r"found a file with other content, .* choose another folder"
+    ) as error:
+        generate(tmp_path, users=12)
+    assert str(error.value).startswith(f"{path}: ")
+    assert main(["data", "synthetic", "--out", str(tmp_path), "--users", "12"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert [file.name for file in tmp_path.iterdir() if file.is_file()] == [path.name]
+    assert path.read_text() == "[]"
 
 
 # --- where the habits are --------------------------------------------------------------------------
