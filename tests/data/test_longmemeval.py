@@ -198,7 +198,7 @@ def test_half_a_character_in_a_sessions_id_is_refused(tmp_path: Path) -> None:
 
 def test_a_session_whose_id_looks_like_a_repeated_one_is_another_document(tmp_path: Path) -> None:
     names = ["s1", "s1", "s1#2"]
-    changes = {"haystack_session_ids": names, "haystack_dates": [""] * 3}
+    changes: dict[str, Any] = {"haystack_session_ids": names, "haystack_dates": [""] * 3}
     asked = question(**changes, haystack_sessions=[[turn("user", name)] for name in names])
     assert len({document.id for document in only(write(tmp_path, asked)).profile}) == 3
 
@@ -207,5 +207,5 @@ def test_a_session_without_a_clock_lasts_until_the_next_day(tmp_path: Path) -> N
     dates = ["2023/05/20 (Sat)", "2023/05/20 (Sat) 02:21"]
     day, clock = only(write(tmp_path, question(haystack_dates=dates))).profile
     assert day.time == 1684540800.0
-    assert day.until == math.nextafter(day.time + 86400, -math.inf)
+    assert day.until == math.nextafter(1684540800.0 + 86400, -math.inf)
     assert (clock.time, clock.until) == (1684549260.0, None)

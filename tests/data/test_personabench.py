@@ -232,4 +232,4 @@ def test_a_segment_without_a_clock_lasts_until_the_next_day(tmp_path: Path) -> N
     *_, chat, bought = examples(tmp_path)[0].profile
     assert chat.until is None
     assert bought.time == 1729382400.0
-    assert bought.until == math.nextafter(bought.time + 86400, -math.inf)
+    assert bought.until == math.nextafter(1729382400.0 + 86400, -math.inf)
