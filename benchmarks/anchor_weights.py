@@ -11,17 +11,21 @@ the query and the anchor stand alone. Intervals are of a paired bootstrap over u
 
 import argparse
 from collections import Counter, defaultdict
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from pbr_jax.config import Config, override
+from pbr_jax.data import expansions
 from pbr_jax.eval.ranking import ranking_metric
 from pbr_jax.eval.significance import paired_difference
 from pbr_jax.index.page_rank import Walk, anchors
-from pbr_jax.pipeline import expand, retrieve
-from pbr_jax.pipeline.pipeline import Neighbour, Resources
-from pbr_jax.stages import Stages
+from pbr_jax.index.store import Store
+from pbr_jax.methods.expand import PBR
+from pbr_jax.parts.search import search
+from pbr_jax.pipeline import Neighbour, Tally
+from pbr_jax.plan import Plan
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.types import Example
 
@@ -30,7 +34,7 @@ SHORTEST = 8  # words of a document that is cut in two
 
 
 class World(NamedTuple):
-    resources: Resources
+    store: Store
     encoder: TextEncoder
     examples: list[Example]
     vectors: np.ndarray
@@ -43,21 +47,20 @@ def world(options: argparse.Namespace) -> World:
         "benchmark.root": options.root,
         "benchmark.split": options.split,
     }
-    stages = Stages(override(Config(), fields))
-    vectors = np.load(stages.embeddings.path / "documents.npy")
-    resources = Resources(stages.task, stages.store, stages.encoder, vectors)
-    examples = [example for example in stages.store.examples() if example.scored]
-    return World(resources, stages.encoder, examples, vectors, list(stages.store.texts()))
+    needs = Plan(override(Config(), fields)).ranked.needs["retrieve"].needs
+    store, encoder, vectors = (needs[name].value for name in ("store", "encoder", "embeddings"))
+    examples = [example for example in store.examples() if example.scored]
+    return World(store, encoder, examples, vectors, list(store.texts()))
 
 
 def recalls(here: World, released: str, weight: float) -> np.ndarray:
     """Recall@5 of each question with this weight of the anchor."""
-    prompts = {"released": released} if released else {"utterances": False, "reasoning": False}
-    fields = {"method": "pbr", "anchor_weight": weight, **prompts}
-    config = override(Config(), {f"expand.{name}": value for name, value in fields.items()})
-    queries = expand.METHODS["pbr"](config, here.resources)(here.examples)
+    written = expansions.read(Path(released)) if released else None
+    method = PBR(anchor_weight=weight, utterances=bool(released), reasoning=bool(released))
+    there = {"store": here.store, "encoder": here.encoder, "embeddings": here.vectors}
+    queries = method.slot(Tally(), **there, written=written)(here.examples)  # type: ignore[arg-type]
     users = [[Neighbour(example.user_id)] for example in here.examples]
-    rankings = retrieve.dense(config, here.resources, 5)(here.examples, queries, users)
+    rankings = search(here.store, here.encoder, here.vectors, 5)(here.examples, queries, users)
     found = [[candidate.document.id for candidate in ranking] for ranking in rankings]
     return np.array([ranking_metric("recall@5", ids, e.relevant) for ids, e in zip(found, here.examples)])
 
@@ -96,7 +99,7 @@ def main() -> None:
     by_weight = {weight: recalls(here, options.released, weight) for weight in WEIGHTS}
     histories = defaultdict(list)  # questions by what they see
     for place, example in enumerate(here.examples):
-        histories[tuple(here.resources.store.visible(example, example.user_id))].append(place)
+        histories[tuple(here.store.visible(example, example.user_id))].append(place)
     own, chosen = np.zeros(len(here.examples)), Counter[float]()
     for rows, places in histories.items():
         weight = learned(here, np.array(rows, int))

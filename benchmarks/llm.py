@@ -65,7 +65,7 @@ def write(llm: Any, example: Any, documents: Sequence[Any]) -> Prompt:
 
     return prompts.write(
         task("lamp_7"), example, documents, count=llm.count, truncate=llm.truncate, max_tokens=512, gamma=0.6
-    )
+    ).messages
 
 
 class Peer:

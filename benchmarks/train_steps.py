@@ -119,15 +119,16 @@ def retriever(b: int = 8, c: int = 20, t: int = 48) -> tuple[Step, Step]:
     import torch
     from torch import nn
 
-    from pbr_jax.config import Lesson, Retriever
+    from pbr_jax.config import Lesson
+    from pbr_jax.methods.retrieve import Tuned
     from pbr_jax.models import bert, dual_encoder
     from pbr_jax.text.encode import TextEncoder
     from pbr_jax.train import lessons, retriever
 
     encoder = _encoder(TextEncoder)
     random = np.random.default_rng(0)
-    options = Retriever()
-    config = retriever.model_config(encoder, options, encoder.dim)
+    options = Tuned()
+    config = retriever.model_config(encoder, options.user_layers, encoder.dim)
     batch = {
         "query_ids": random.integers(1000, 20000, (b, t)).astype(np.int32),
         "query_mask": np.ones((b, t), bool),
@@ -163,10 +164,11 @@ def reranker(b: int = 4, c: int = 20, t: int = 96) -> tuple[Step, Step]:
     import torch
     from torch import nn
 
-    from pbr_jax.config import Lesson, Reranker
+    from pbr_jax.config import Lesson
+    from pbr_jax.methods.select import Tuned
     from pbr_jax.train import lessons, reranker
 
-    options, width = Reranker(), 384
+    options, width = Tuned(), 384
     model, params, _ = reranker.load(options, width, 0)
     random = np.random.default_rng(0)
     types = np.zeros((b, c, t), np.int32)

@@ -1,7 +1,8 @@
 """BM25 over the user's history, with the parameters of LaMP."""
 
-from pbr_jax.config import Config, Retrieve
+from pbr_jax.config import Config
+from pbr_jax.methods import retrieve
 
 
 def get_config() -> Config:
-    return Config(system="bm25", retrieve=Retrieve(method="bm25", k1=1.5, b=0.75, epsilon=0.25))
+    return Config(system="bm25", retrieve=retrieve.BM25(k1=1.5, b=0.75, epsilon=0.25))

@@ -12,14 +12,15 @@ Other users' documents enter prompts: `collaboration` says so.
 pbr-jax run configs/cfrag.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """
 
-from pbr_jax.config import Config, Neighbours, Retrieve, Select
+from pbr_jax.config import Config
+from pbr_jax.methods import neighbours, retrieve, select
 
 
 def get_config() -> Config:
     return Config(
         system="cfrag",
         collaboration="text",
-        neighbours=Neighbours(method="contrastive", m=4),
-        retrieve=Retrieve(method="tuned", k=5),
-        select=Select(method="tuned", k=5),
+        neighbours=neighbours.Contrastive(m=4),
+        retrieve=retrieve.Tuned(k=5),
+        select=select.Tuned(k=5),
     )

@@ -15,19 +15,8 @@ with fewer candidates than m * k do not end in NaN, and pairs are cut at 512 tok
 
 import dataclasses
 
-from pbr_jax.config import (
-    Config,
-    Generate,
-    Lesson,
-    Neighbours,
-    Optimizer,
-    Reranker,
-    Retrieve,
-    Retriever,
-    Select,
-    Training,
-    UserEncoder,
-)
+from pbr_jax.config import Config, Lesson, Optimizer, Training, UserEncoder
+from pbr_jax.methods import generate, neighbours, retrieve, select
 
 
 def get_config() -> Config:
@@ -41,16 +30,17 @@ def get_config() -> Config:
         system="cfrag_as_released",
         seed=2024,
         collaboration="text",
-        neighbours=Neighbours(method="contrastive", m=6),
+        neighbours=neighbours.Contrastive(m=6),
         user_encoder=UserEncoder(loss="nt_xent", temperature=0.1, train_embeddings=True, training=users),
-        retrieve=Retrieve(method="tuned", k=5),
-        retriever=Retriever(alpha=0.1, user_layers=1, lesson=Lesson(loss="forward_kl"), training=training),
-        select=Select(method="tuned", k=5),
-        reranker=Reranker(
+        retrieve=retrieve.Tuned(
+            k=5, alpha=0.1, user_layers=1, lesson=Lesson(loss="forward_kl"), training=training
+        ),
+        select=select.Tuned(
+            k=5,
             max_length=512,
             user_layers=1,
             lesson=Lesson(loss="forward_kl", student_temperature=0.1, teacher_temperature=0.1),
             training=training,
         ),
-        generate=Generate(max_new_tokens=64),
+        generate=generate.Auto(max_new_tokens=64),
     )

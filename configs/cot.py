@@ -1,7 +1,8 @@
 """Chain of thought: a step-by-step answer beside the query (Wei et al., 2022)."""
 
-from pbr_jax.config import Config, Expand, Retrieve
+from pbr_jax.config import Config
+from pbr_jax.methods import expand, retrieve
 
 
 def get_config() -> Config:
-    return Config(system="cot", expand=Expand(method="cot"), retrieve=Retrieve(method="dense", k=5))
+    return Config(system="cot", expand=expand.CoT(), retrieve=retrieve.Dense(k=5))

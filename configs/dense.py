@@ -1,7 +1,8 @@
 """Dense retrieval inside the user's history with any BERT-family encoder (`encoder.model`)."""
 
-from pbr_jax.config import Config, Retrieve
+from pbr_jax.config import Config
+from pbr_jax.methods import retrieve
 
 
 def get_config() -> Config:
-    return Config(system="dense", retrieve=Retrieve(method="dense"))
+    return Config(system="dense", retrieve=retrieve.Dense())

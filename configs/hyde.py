@@ -1,7 +1,8 @@
 """HyDE: the query's vector averaged with that of a hypothetical answer (Gao et al., 2023)."""
 
-from pbr_jax.config import Config, Expand, Retrieve
+from pbr_jax.config import Config
+from pbr_jax.methods import expand, retrieve
 
 
 def get_config() -> Config:
-    return Config(system="hyde", expand=Expand(method="hyde"), retrieve=Retrieve(method="dense", k=5))
+    return Config(system="hyde", expand=expand.HyDE(), retrieve=retrieve.Dense(k=5))

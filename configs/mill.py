@@ -1,7 +1,8 @@
 """MILL: sub-queries with passages and found documents, kept where they agree (Jia et al., 2023)."""
 
-from pbr_jax.config import Config, Expand, Retrieve
+from pbr_jax.config import Config
+from pbr_jax.methods import expand, retrieve
 
 
 def get_config() -> Config:
-    return Config(system="mill", expand=Expand(method="mill"), retrieve=Retrieve(method="dense", k=5))
+    return Config(system="mill", expand=expand.Mill(), retrieve=retrieve.Dense(k=5))

@@ -3,8 +3,9 @@
 The language model writes utterances and reasoning, unless `--expand.released FILE` has them.
 """
 
-from pbr_jax.config import Config, Expand, Retrieve
+from pbr_jax.config import Config
+from pbr_jax.methods import expand, retrieve
 
 
 def get_config() -> Config:
-    return Config(system="pbr", expand=Expand(method="pbr"), retrieve=Retrieve(method="dense", k=5))
+    return Config(system="pbr", expand=expand.PBR(), retrieve=retrieve.Dense(k=5))

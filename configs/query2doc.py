@@ -1,9 +1,8 @@
 """Query2doc: a passage that answers beside the query (Wang et al., 2023)."""
 
-from pbr_jax.config import Config, Expand, Retrieve
+from pbr_jax.config import Config
+from pbr_jax.methods import expand, retrieve
 
 
 def get_config() -> Config:
-    return Config(
-        system="query2doc", expand=Expand(method="query2doc"), retrieve=Retrieve(method="dense", k=5)
-    )
+    return Config(system="query2doc", expand=expand.Query2Doc(), retrieve=retrieve.Dense(k=5))

@@ -1,9 +1,8 @@
 """Query2Term: keywords of an answer beside the query (Jagerman et al., 2023)."""
 
-from pbr_jax.config import Config, Expand, Retrieve
+from pbr_jax.config import Config
+from pbr_jax.methods import expand, retrieve
 
 
 def get_config() -> Config:
-    return Config(
-        system="query2term", expand=Expand(method="query2term"), retrieve=Retrieve(method="dense", k=5)
-    )
+    return Config(system="query2term", expand=expand.Query2Term(), retrieve=retrieve.Dense(k=5))

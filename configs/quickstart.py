@@ -5,14 +5,16 @@ pbr-jax sweep configs/quickstart.py --out runs/quickstart
 
 from collections.abc import Iterator
 
-from pbr_jax.config import Benchmark, Config, Overrides, Retrieve
+from pbr_jax.config import Benchmark, Config, Overrides
+from pbr_jax.methods import retrieve
 from pbr_jax.sweep import zipped
 
 SYSTEMS = ("zero_shot", "recency", "bm25", "dense")
 
 
 def get_config() -> Config:
-    return Config(system="dense", limit=40, benchmark=Benchmark(name="synthetic"), retrieve=Retrieve(k=4))
+    data = Benchmark(name="synthetic")
+    return Config(system="dense", limit=40, benchmark=data, retrieve=retrieve.Dense(k=4))
 
 
 def sweep() -> Iterator[Overrides]:

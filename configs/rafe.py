@@ -1,7 +1,8 @@
 """RaFe: of several rewrites the one whose documents explain the query best (Mao et al., 2024)."""
 
-from pbr_jax.config import Config, Expand, Retrieve
+from pbr_jax.config import Config
+from pbr_jax.methods import expand, retrieve
 
 
 def get_config() -> Config:
-    return Config(system="rafe", expand=Expand(method="rafe"), retrieve=Retrieve(method="dense", k=5))
+    return Config(system="rafe", expand=expand.RaFe(), retrieve=retrieve.Dense(k=5))

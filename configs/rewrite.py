@@ -1,7 +1,8 @@
 """Query rewriting: the query in words that a search engine understands (Ma et al., 2023)."""
 
-from pbr_jax.config import Config, Expand, Retrieve
+from pbr_jax.config import Config
+from pbr_jax.methods import expand, retrieve
 
 
 def get_config() -> Config:
-    return Config(system="rewrite", expand=Expand(method="rewrite"), retrieve=Retrieve(method="dense", k=5))
+    return Config(system="rewrite", expand=expand.Rewrite(), retrieve=retrieve.Dense(k=5))

@@ -2,21 +2,23 @@
 
 Salemi et al., "Optimization Methods for Personalizing Large Language Models through Retrieval
 Augmentation", SIGIR 2024, https://arxiv.org/abs/2404.05970. The released code feeds probabilities to a loss
-that takes logits, and counts padding documents; both are as meant here. `--retriever.lesson.loss reinforce`
+that takes logits, and counts padding documents; both are as meant here. `--retrieve.lesson.loss reinforce`
 is ROPG-RL.
 
 pbr-jax run configs/ropg.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """
 
-from pbr_jax.config import Config, Feedback, Lesson, Optimizer, Retrieve, Retriever, Training
+from pbr_jax.config import Config, Feedback, Lesson, Optimizer, Training
+from pbr_jax.methods import retrieve
 
 
 def get_config() -> Config:
     return Config(
         system="ropg",
-        retrieve=Retrieve(method="tuned", k=4),
+        collaboration="signals",  # it learns from the training users' histories
         feedback=Feedback(candidates=20),
-        retriever=Retriever(
+        retrieve=retrieve.Tuned(
+            k=4,
             alpha=0.0,
             lesson=Lesson(loss="forward_kl"),
             training=Training(epochs=2, batch_size=8, optimizer=Optimizer(name="adam", learning_rate=1e-5)),

@@ -1,32 +1,28 @@
-"""The command line: run, sweep, report, ask, data, cache.
+"""The command line: run, sweep, configs, report, ask, picture, data, cache.
 
 Whatever the user can mend ends with one line on stderr and exit code 2, never with a traceback.
 """
 
 import argparse
-import contextlib
 import dataclasses
 import errno
-import functools
-import io
-import re
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
 
-import tyro
-
-from pbr_jax import config as config_module
-from pbr_jax import data
-from pbr_jax.artefacts import refuse_unmarked, replace_own
-from pbr_jax.config import Benchmark, Config, ConfigFile
+from pbr_jax import data, flags
+from pbr_jax.config import Benchmark, listed
 from pbr_jax.data import prepared, synthetic
 from pbr_jax.eval.report import report
+from pbr_jax.files import refuse_unmarked, replace_own
+from pbr_jax.graph import tree
 from pbr_jax.llm import cache
 from pbr_jax.picture import picture
+from pbr_jax.plan import Plan
 from pbr_jax.run import ask, run
-from pbr_jax.sweep import command, sweep, trials
+from pbr_jax.sweep import claim, command, sweep, trials
 from pbr_jax.types import UserError
 
 _NO_PLACE = (errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EPERM, errno.EFBIG)
@@ -74,11 +70,14 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="pbr-jax", description="Personalized retrieval-augmented generation in JAX.")
+    parser.add_argument("--version", action="version", version=f"pbr-jax {metadata.version('pbr-jax')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    # run and sweep take any field of the config, so their --help comes from the config (see _config).
+    # run and sweep take any field of the config, so their --help comes from the config (see `flags`).
     run = commands.add_parser("run", help="run one config", add_help=False, allow_abbrev=False)
     run.add_argument("--out", type=Path)
+    run.add_argument("--overwrite", action="store_true")
+    run.add_argument("--dry", action="store_true")
     run.set_defaults(function=_run)
 
     sweep = commands.add_parser("sweep", help="run a config's sweep()", add_help=False, allow_abbrev=False)
@@ -87,6 +86,9 @@ def _parser() -> argparse.ArgumentParser:
     sweep.add_argument("--index", type=int)
     sweep.add_argument("--max-parallel", type=int, default=1)
     sweep.set_defaults(function=_sweep)
+
+    configs = commands.add_parser("configs", help="list the configs that come with the package")
+    configs.set_defaults(function=_configs)
 
     report = commands.add_parser("report", help="one table of several runs")
     report.add_argument("runs", type=Path, nargs="+", metavar="DIR", help="a run, or a folder of runs")
@@ -148,14 +150,27 @@ def _add_cache_commands(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace, rest: list[str]) -> int:
-    _, config = _config(options, rest)
-    results = run(config, _required_out(options))
+    _, config = flags.config(rest, flags.RUN)
+    if options.dry:
+        plan = Plan(config)
+        plan.check()
+        print(tree(plan.last))
+        return 0
+    results = run(config, _required_out(options), overwrite=options.overwrite)
     print(report([results.path]))
     return 0
 
 
+def _configs(options: argparse.Namespace, rest: list[str]) -> int:
+    _nothing_left(rest)
+    known = listed()
+    width = max(map(len, known))
+    print("\n".join(f"{name:{width}}  {line}" for name, line in known.items()))
+    return 0
+
+
 def _sweep(options: argparse.Namespace, rest: list[str]) -> int:
-    file, config = _config(options, rest)
+    file, config = flags.config(rest, flags.SWEEP)
     out = _required_out(options)
     planned = trials(file, config)
     if options.list:
@@ -167,6 +182,7 @@ def _sweep(options: argparse.Namespace, rest: list[str]) -> int:
                 f"--index is {options.index}, want 0 to {len(planned) - 1}; --list shows the runs"
             )
         trial = planned[options.index]
+        claim(out)
         print(report([run(trial.config, out / trial.name).path]))
         return 0
     if options.max_parallel < 1:
@@ -249,55 +265,10 @@ def _import(options: argparse.Namespace, rest: list[str]) -> int:
     return 0
 
 
-def _config(options: argparse.Namespace, rest: list[str]) -> tuple[ConfigFile, Config]:
-    """The config file, and its config with the command line's overrides."""
-    program = f"pbr-jax {'sweep' if 'index' in options else 'run'} CONFIG.py --out DIR"
-    path = next((a for a in rest if a.endswith(".py") and not a.startswith("-")), None)
-    if path is None:
-        if "--help" in rest or "-h" in rest:
-            _parsed(["--help"], Config(), program)
-        raise UserError(f"no config file given; want {program}, for example configs/dense.py")
-    file = config_module.load(Path(path))
-    rest.remove(path)
-    return file, _parsed(rest, file.config, program)
-
-
 def _required_out(options: argparse.Namespace) -> Path:
     if options.out is None:
         raise UserError("no output folder given; add --out DIR")
     return options.out
-
-
-def _parsed(arguments: list[str], default: Config, program: str) -> Config:
-    """The default with `--field.name VALUE` overrides; tyro's errors become one line."""
-    known = set(config_module.names(default))
-    for flag in (a.split("=")[0] for a in arguments if a.startswith("--")):
-        if flag not in ("--help", "-h") and flag[2:].replace("-", "_") not in known:
-            raise config_module.unknown(flag[2:], default)
-    arguments = _spelled_out(arguments, default)
-    printed = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(printed):
-            return tyro.cli(
-                Config, args=arguments, default=default, prog=program, config=[tyro.conf.FlagConversionOff]
-            )
-    except SystemExit as error:
-        if error.code in (0, None):
-            raise
-        words = " ".join(re.sub(r"\x1b\[[0-9;]*m|[─│╭╮╰╯]", " ", printed.getvalue()).split())
-        words = re.sub(r"^(Value error|Invalid choice)|(Argument helptext|For full helptext).*", "", words)
-        raise UserError(words.strip() or "the command line could not be read") from error
-
-
-def _spelled_out(arguments: list[str], default: Config) -> list[str]:
-    """A switch may stand alone: `--llm.offline` is `--llm.offline True`."""
-    names = config_module.names(default)
-    switches = [n for n in names if isinstance(functools.reduce(getattr, n.split("."), default), bool)]
-    words = []
-    for word, following in zip(arguments, [*arguments[1:], ""]):
-        alone = word.removeprefix("--") in switches and following not in ("True", "False")
-        words += [word, "True"] if alone else [word]
-    return words
 
 
 def _nothing_left(rest: list[str]) -> None:

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from pbr_jax.data_stages import vectors
 from pbr_jax.eval import plots
-from pbr_jax.run import read_config
-from pbr_jax.stages import Stages
+from pbr_jax.graph import unified
+from pbr_jax.index.store import Store
+from pbr_jax.parts import vectors
+from pbr_jax.plan import Plan
+from pbr_jax.run import pipeline_of, read_config
 from pbr_jax.types import Example, UserError
 
 
@@ -21,36 +23,40 @@ def picture(folder: str | Path, question: str) -> str:
     combines vectors. Raises UserError for a folder without a run, an unknown question, a user without
     documents, and where matplotlib is missing.
     """
-    stages = Stages(read_config(Path(folder)))
+    plan = Plan(read_config(Path(folder)))
+    plan.check()
     if not plots.available():
         raise UserError("a picture needs matplotlib: pip install 'pbr-jax[plots]'")
-    return plots.svg(plots.plane(groups(stages, _example(stages, question))))
+    return plots.svg(plots.plane(groups(plan, _example(plan.data.value, question))))
 
 
-def groups(stages: Stages, example: Example) -> dict[str, np.ndarray]:
+def groups(plan: Plan, example: Example) -> dict[str, np.ndarray]:
     """Unit vectors [_ d] by what they are; groups without a member are left out."""
-    rows = stages.store.visible(example, example.user_id)
+    store: Store = plan.data.value
+    rows = store.visible(example, example.user_id)
     if not len(rows):
         raise UserError(f"the user {example.user_id!r} has no documents to draw; choose another question")
-    documents = np.asarray(vectors(stages.embeddings)[rows])
+    needs = vectors.searched(plan.run)
+    encoder = unified(needs["encoder"]).value
+    documents = np.asarray(unified(needs["embeddings"]).value[rows])
     relevant = {name for alternatives in example.relevant for name in alternatives}
-    answers = np.array([document.id in relevant for document in stages.store.documents(rows)])
-    query = stages.pipeline.expand([example])[0]
+    answers = np.array([document.id in relevant for document in store.documents(rows)])
+    query = pipeline_of(plan).expand([example])[0]
     added = [text for text in dict.fromkeys(query.texts) if text != example.query]
     found = {
         "documents": documents[~answers],
         "documents that answer": documents[answers],
-        "added texts": stages.encoder.encode(added, role="query") if added else documents[:0],
-        "query": stages.encoder.encode([example.query], role="query"),
+        "added texts": encoder.encode(added, role="query") if added else documents[:0],
+        "query": encoder.encode([example.query], role="query"),
         "what is searched for": documents[:0] if query.vector is None else query.vector[None],
     }
     return {name: _unit(own) for name, own in found.items() if len(own)}
 
 
-def _example(stages: Stages, question: str) -> Example:
-    found = next((example for example in stages.store.examples() if example.id == question), None)
+def _example(store: Store, question: str) -> Example:
+    found = next((example for example in store.examples() if example.id == question), None)
     if found is None:
-        some = [example.id for _, example in zip(range(3), stages.store.examples())]
+        some = [example.id for _, example in zip(range(3), store.examples())]
         raise UserError(f"the run has no question {question!r}; its first ones are {', '.join(some)}")
     return found
 

@@ -1,28 +1,32 @@
-"""A run: stages, metrics, and the files of its folder.
+"""A run: from a config to the files of its folder.
 
-`run(config, out)` writes config.json, results.json, predictions.jsonl and log.jsonl. Running it again finds
-everything made and does nothing; a run killed anywhere continues where it was.
+`run(config, out)` writes config.json, results.json, predictions.jsonl, texts.jsonl and log.jsonl. Running it
+again finds everything made and does nothing; a run killed anywhere continues where it was.
 """
 
-import dataclasses
 import json
 import math
 import platform
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from pbr_jax.artefacts import Log, write_text
-from pbr_jax.config import Config, digest, from_dict, to_dict
-from pbr_jax.data_stages import line
-from pbr_jax.eval.evaluate import evaluate
-from pbr_jax.pipeline.pipeline import answer, rank
-from pbr_jax.stages import Stages
+from pbr_jax import results as evaluation
+from pbr_jax.artefacts import Log
+from pbr_jax.config import Config, from_dict, override, to_dict
+from pbr_jax.files import open_private
+from pbr_jax.graph import logging_to, stages
+from pbr_jax.parts.answers import Answers, documents_in_prompt
+from pbr_jax.parts.rankings import SLOTS, Rankings
+from pbr_jax.parts.run import line
+from pbr_jax.pipeline import Pipeline, Tally, rank
+from pbr_jax.plan import Plan
+from pbr_jax.run_folder import RunFolder
 from pbr_jax.text import prompts
 from pbr_jax.types import Candidate, Example, UserError
 
@@ -50,125 +54,70 @@ class Results:
             return [json.loads(record) for record in file]
 
 
-def run(config: Config, out: str | Path) -> Results:
+def run(config: Config, out: str | Path, *, overwrite: bool = False) -> Results:
     """Runs one config and writes its results into the folder `out`.
 
-    Raises UserError for whatever the user can mend: data, weights, fields, an unusable output folder.
+    Raises UserError for whatever the user can mend: data, weights, fields, a folder that holds something
+    else (another run's files are replaced only with `overwrite`, and nobody else's ever).
     """
-    out = Path(out)
-    check_writable(out)
-    stages = Stages(config, log=_logger(out / "log.jsonl"))
-    stages.check()
-    identity = {"config": digest(to_dict(config)), "data": stages.data_hash}
-    if stages.training_hash:
-        identity["training"] = stages.training_hash
-    found = _finished(out, identity)
-    if found is not None:
-        return found
-    values, predictions = _evaluate(stages, identity)
-    write_text(out / "config.json", json.dumps(to_dict(config), indent=2) + "\n")
-    write_text(out / "predictions.jsonl", "".join(map(line, predictions)))
-    write_text(out / "results.json", json.dumps(values, indent=2, ensure_ascii=False) + "\n")
-    return Results(out, values)
+    out, plan = Path(out), Plan(config)
+    plan.check()
+    owner = {"identity": plan.identity, "config": to_dict(config), "parts": plan.parts}
+    folder = RunFolder(out, owner)
+    folder.claim(overwrite=overwrite)
+    found = folder.finished()
+    if found is None or (config.keep_texts == "on") != (out / "texts.jsonl").is_file():
+        with logging_to(_logger(out / "log.jsonl")):
+            found = _made(plan, folder)
+    return Results(out, found)
 
 
-def check_writable(out: Path) -> None:
-    """Finds out before the work, not after it, that the folder cannot take the results."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        write_text(out / ".writable", "")
-        (out / ".writable").unlink()
-    except OSError as error:
-        raise UserError(
-            f"cannot write to the output folder {out}: {error.strerror}; choose another --out"
-        ) from error
+def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
+    """Computes what is missing, and writes the folder's files, results.json last."""
+    config, store = plan.config, plan.data.value
+    answered: Answers | None = None if plan.answered is None else plan.answered.value
+    ranked: Rankings = plan.ranked.value
 
+    def read() -> tuple[Any, Any]:
+        return ranked.read(store), None if answered is None else answered.read()
 
-def _logger(path: Path) -> Log:
-    def log(event: Mapping[str, Any]) -> None:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(line({"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **event}))
-
-    return log
-
-
-def _finished(out: Path, identity: Mapping[str, str]) -> Results | None:
-    """The results that stand in the folder, if they are of this config and this data."""
-    try:
-        values = json.loads((out / "results.json").read_text(encoding="utf-8"))
-        same = all(values["fingerprint"][name] == value for name, value in identity.items())
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return Results(out, values) if same and (out / "predictions.jsonl").is_file() else None
-
-
-def _evaluate(stages: Stages, identity: Mapping[str, str]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The content of results.json and predictions.jsonl."""
-    config, task, summary = stages.config, stages.task, stages.store.summary
-    records, examples = list(_records(stages)), list(stages.store.examples())
     start = time.perf_counter()
-    evaluation = evaluate(
-        task,
-        ids=[example.id for example in examples],
-        users=[example.user_id for example in examples],
-        predictions=[record["prediction"] for record in records] if stages.generates else None,
-        targets=[example.target for example in examples],
-        alternatives=[example.alternatives for example in examples],
-        rankings=[[d["id"] for d in record["documents"]] for record in records],
-        relevant=[example.relevant for example in examples],
-        scored=[example.scored for example in examples],
-        categories=[example.category for example in examples],
-        resamples=config.eval.resamples,
-        confidence=config.eval.confidence,
-        seed=config.seed,
-    )
-    seconds = {name: artefact.seconds for name, artefact in stages.artefacts.items()}
-    seconds |= {part: round(spent, 3) for part, spent in stages.tally.seconds.items()}
+    found, records = evaluation.evaluated(plan.task, store, *read(), config.eval, seed=config.seed)
+    spent = round(time.perf_counter() - start, 3)
     values = {
         "system": config.system,
         "benchmark": config.benchmark.name,
         "split": config.benchmark.split,
-        "n": evaluation.n,
-        "dropped": summary.examples - len(records),
-        "metrics": evaluation.metrics,
-        "intervals": {name: list(pair) for name, pair in evaluation.intervals.items()},
-        "seconds": {**seconds, "evaluate": round(time.perf_counter() - start, 3)},
-        "by_category": evaluation.by_category,
-        "variants": evaluation.variants,
-        "notes": evaluation.notes,
-        "counts": {
-            "examples": summary.examples,
-            "unscored": sum(not example.scored for example in examples),
-            "users": summary.users,
-            "documents": summary.documents,
-            "empty_profiles": summary.empty_profiles,
-            "targets_in_history": summary.targets_in_history,
-            "targets_in_other_histories": summary.targets_elsewhere,
-            "training_examples": summary.training,
-            **stages.tally.counts,
-        },
-        "fingerprint": {**identity, "commit": commit(), "versions": _versions()},
+        **found,
+        "counts": {**found["counts"], **ranked.tally.counts, **(answered.tally.counts if answered else {})},
+        "seconds": {**_seconds(plan), "evaluate": spent},
+        "keys": {label: stage.key for label, stage in stages(plan.last).items()},
+        "fingerprint": {**plan.identity, "commit": commit(), "versions": _versions()},
     }
-    for record, metrics in zip(records, evaluation.per_example, strict=True):
-        record["metrics"] = metrics
-    return values, records
+    folder.write("config.json", json.dumps(to_dict(config), indent=2) + "\n")
+    folder.write("predictions.jsonl", map(line, records))
+    if config.keep_texts == "on":
+        folder.write("texts.jsonl", map(line, evaluation.texts(store, *read())))
+    else:
+        (folder.out / "texts.jsonl").unlink(missing_ok=True)
+    folder.write("results.json", json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+    return values
 
 
-def _records(stages: Stages) -> Iterator[dict[str, Any]]:
-    """A line of predictions.jsonl for every example, without its metrics."""
-    nothing = {"text": "", "prompt_tokens": 0}
-    generations = stages.generations() if stages.generates else iter(lambda: nothing, None)
-    for example, ranking, made in zip(stages.store.examples(), stages.rankings(), generations, strict=False):
-        yield {
-            "id": example.id,
-            "user_id": example.user_id,
-            "prediction": prompts.answer(stages.task, made["text"]),
-            "target": example.target,
-            "prompt_tokens": made["prompt_tokens"],
-            "documents": [
-                {"id": c.document.id, "user_id": c.document.user_id, "score": c.score} for c in ranking
-            ],
-        }
+def _seconds(plan: Plan) -> dict[str, float]:
+    """Seconds that each stage took when it was made, and parts of ranking and answering by their names."""
+    found = {label: stage.seconds for label, stage in stages(plan.last).items()}
+    tallies = [plan.ranked.value.tally, *([plan.answered.value.tally] if plan.answered else [])]
+    parts = {name: round(spent, 3) for tally in tallies for name, spent in tally.seconds.items()}
+    return {label: spent for label, spent in found.items() if spent is not None} | parts
+
+
+def _logger(path: Path) -> Log:
+    def log(event: Mapping[str, Any]) -> None:
+        with open_private(path) as file:
+            file.write(line({"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **event}))
+
+    return log
 
 
 @dataclass(frozen=True)
@@ -185,14 +134,27 @@ def ask(folder: str | Path, user: str, query: str) -> Answer:
     The user's whole history is visible. Raises UserError for a folder without a run and an unknown user.
     """
     config = read_config(Path(folder))
-    config = dataclasses.replace(config, generate=dataclasses.replace(config.generate, method="ipa"))
-    stages = Stages(config)
-    stages.store.history(user)  # an unknown user is an error before any model is loaded
+    if config.generate.method in ("auto", "none"):
+        config = override(config, {"generate.method": "ipa"})
+    plan = Plan(config)
+    plan.check()
+    plan.data.value.history(user)  # an unknown user is an error before any model is loaded
     # Asked now: after everything that is dated.
     example = Example(id="", user_id=user, query=query, input=query, target=None, time=math.inf)
-    ranking = rank(stages.pipeline, [example], config.collaboration)[0]
-    text = answer(stages.pipeline, stages.task, [example], [ranking])[0]
-    return Answer(text, ranking)
+    pipeline, tally = pipeline_of(plan), Tally()
+    ranking = rank(pipeline, [example], config.collaboration)[0]
+    shown = ranking[: documents_in_prompt(plan.run)]
+    if plan.answered is None:
+        raise UserError(f"generate.method {config.generate.method} answers nothing; set it to ipa")
+    generate = plan.answered.needs["generate"].value(tally)
+    answer = generate([example], [shown], plan.answered.needs["write"].value)[0]
+    return Answer(prompts.answer(plan.task, answer.text), shown[: answer.prompt.documents])
+
+
+def pipeline_of(plan: Plan) -> Pipeline:
+    """The first four slots of a plan, ready to rank."""
+    tally = Tally()
+    return Pipeline(**{name: plan.ranked.needs[name].value(tally) for name in SLOTS})
 
 
 def read_config(folder: Path) -> Config:

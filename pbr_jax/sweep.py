@@ -1,4 +1,4 @@
-"""Sweeps: many runs from one config file, each named by the hash of its resolved config.
+"""Sweeps: many runs from one config file, each named by the hash of all that it depends on.
 
 A config file's `sweep()` yields dotted overrides. The functions here build them: `grid` (every
 combination), `zipped` (side by side), `seeds`, and `product` (of several sweeps).
@@ -9,19 +9,24 @@ combination), `zipped` (side by side), `seeds`, and `product` (of several sweeps
 """
 
 import itertools
+import json
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pbr_jax.artefacts import write_text
-from pbr_jax.config import Config, ConfigFile, Overrides, digest, override, to_dict
-from pbr_jax.data_stages import line
+from pbr_jax.artefacts import digest
+from pbr_jax.config import Config, ConfigFile, Overrides, override, to_dict
+from pbr_jax.files import private_folder, write_text
+from pbr_jax.parts.run import line
+from pbr_jax.plan import Plan
 from pbr_jax.run import Results, run
+from pbr_jax.run_folder import OWNER, flat
 from pbr_jax.types import UserError
 
 
@@ -58,16 +63,20 @@ class Trial:
     overrides: Overrides
     config: Config
 
-    @property
+    @cached_property
     def name(self) -> str:
-        return digest(to_dict(self.config))
+        """The hash of its identity, so that changed data, weights or code make a new run beside the old.
+
+        Raises UserError for whatever the run would be refused for: missing data or models.
+        """
+        return Plan(self.config).name
 
 
 def trials(file: ConfigFile, base: Config) -> list[Trial]:
     """The runs of a config file's sweep over `base`, without repetitions; one run if it has none."""
     overrides = file.sweep() if file.sweep is not None else [{}]
     found = [Trial(entry, override(base, entry)) for entry in overrides]
-    return list({trial.name: trial for trial in found}.values())
+    return list({digest(to_dict(trial.config)): trial for trial in found}.values())
 
 
 def command(file: ConfigFile, trial: Trial, out: Path) -> str:
@@ -79,15 +88,12 @@ def command(file: ConfigFile, trial: Trial, out: Path) -> str:
 
 
 def _changes(file: ConfigFile, trial: Trial) -> list[tuple[str, Any]]:
-    before, after = _flat(to_dict(file.config)), _flat(to_dict(trial.config))
-    return [(name, value) for name, value in after.items() if before[name] != value]
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat = {}
-    for name, value in values.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return flat
+    """The fields in which a trial differs from the file's own config; methods first."""
+    before, after = flat(to_dict(file.config)), flat(to_dict(trial.config))
+    methods = {name: value for name, value in after.items() if name.endswith(".method")}
+    start = flat(to_dict(override(file.config, methods))) if file.config != trial.config else before
+    rest = {name: value for name, value in after.items() if start.get(name, value) != value}
+    return [(n, v) for n, v in methods.items() if before[n] != v] + list(rest.items())
 
 
 def _text(value: Any) -> str:
@@ -100,33 +106,81 @@ def sweep(
     """Runs every trial of a sweep, each into `out/<name>`; finished ones are found, not run again.
 
     A trial that fails does not stop the others; the error at the end names all that failed. `sweep.jsonl`
-    lists names and overrides.
+    lists names and overrides, those of earlier sweeps into the same folder last.
     """
     out, base = Path(out), base or file.config
     planned = trials(file, base)
-    out.mkdir(parents=True, exist_ok=True)
-    write_text(
-        out / "sweep.jsonl", "".join(line({"run": t.name, "overrides": dict(t.overrides)}) for t in planned)
-    )
+    earlier = claim(out)
 
     def attempt(trial: Trial) -> Results | str:
-        if max_parallel > 1:
-            arguments = shlex.split(command(file, trial, out))[1:]
-            done = subprocess.run(
-                [sys.executable, "-m", "pbr_jax.cli", *arguments], capture_output=True, text=True
-            )
-            if done.returncode != 0:
-                return done.stderr.strip().rsplit("\n", 1)[-1]
         try:
+            if max_parallel > 1:
+                failure = _in_process(command(file, trial, out))
+                if failure:
+                    return failure
             return run(trial.config, out / trial.name)
         except UserError as error:
             return str(error)
 
+    names = {_name(trial): dict(trial.overrides) for trial in planned}
+    kept = {name: overrides for name, overrides in earlier.items() if name not in names}
+    listed = [{"run": n, "overrides": o} for n, o in {**names, **kept}.items() if n is not None]
+    write_text(out / _LIST, "".join(map(line, listed)))
     with ThreadPoolExecutor(max_parallel) as pool:
         outcomes = list(pool.map(attempt, planned))
-    failed = [f"{t.name} ({dict(t.overrides)}): {o}" for t, o in zip(planned, outcomes) if isinstance(o, str)]
+    failed = [f"{dict(t.overrides)}: {o}" for t, o in zip(planned, outcomes) if isinstance(o, str)]
     if failed:
         raise UserError(
             f"{len(failed)} of {len(planned)} runs failed, the others are in {out}: {'; '.join(failed)}"
         )
     return [outcome for outcome in outcomes if isinstance(outcome, Results)]
+
+
+_LIST = "sweep.jsonl"
+
+
+def claim(out: Path) -> dict[str, Any]:
+    """Makes the folder a sweep's, and tells the runs that earlier sweeps listed in it.
+
+    Raises:
+      UserError: it is a run's, or holds files that no sweep wrote.
+    """
+    try:
+        private_folder(out)
+        there = sorted(path for path in out.iterdir() if not path.name.endswith(".partial"))
+        earlier = _listed(out / _LIST)
+    except OSError as error:
+        raise UserError(
+            f"cannot write to the output folder {out}: {error.strerror}; choose another --out"
+        ) from error
+    foreign = [path.name for path in there if path.name != _LIST and not (path / OWNER).is_file()]
+    if (out / OWNER).exists() or (foreign and earlier is None) or (out / _LIST).is_symlink():
+        held = "a run" if (out / OWNER).exists() else ", ".join(foreign[:4]) or f"a foreign {_LIST}"
+        raise UserError(f"{out} holds {held}, which no sweep wrote; choose a new --out")
+    return earlier or {}
+
+
+def _listed(path: Path) -> dict[str, Any] | None:
+    """What a sweep's list says; None where there is none."""
+    if not path.exists():
+        return None
+    try:
+        records = [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines()]
+        return {record["run"]: record["overrides"] for record in records}
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} was not written by a sweep; choose a new --out") from error
+
+
+def _name(trial: Trial) -> str | None:
+    """The trial's name; None for one that will be refused."""
+    try:
+        return trial.name
+    except UserError:
+        return None
+
+
+def _in_process(words: str) -> str:
+    """Runs a command line in a process of its own; its last line on stderr where it fails."""
+    arguments = shlex.split(words)[1:]
+    done = subprocess.run([sys.executable, "-m", "pbr_jax.cli", *arguments], capture_output=True, text=True)
+    return "" if done.returncode == 0 else done.stderr.strip().rsplit("\n", 1)[-1] or "it failed"

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
 
 class UserError(ValueError):
     """Something the user can mend: a wrong path, a malformed record, an unknown field.
@@ -73,6 +75,13 @@ class Candidate:
     document: Document
     score: float
     row: int
+
+
+class Feedback(NamedTuple):
+    """The candidates of one question, as rows of the store, and their values, the higher the better."""
+
+    rows: np.ndarray  # int64 [c]
+    values: np.ndarray  # float32 [c]
 
 
 Params = dict[str, Any]

@@ -129,4 +129,4 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     transformers.LlamaForCausalLM(transformers.LlamaConfig(initializer_range=0.3, **sizes)).save_pretrained(
         llm
     )
-    return {"encoder.model": str(encoder), "reranker.model": str(encoder), "llm.model": str(llm)}
+    return {"encoder.model": str(encoder), "llm.model": str(llm)}

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pbr_jax.artefacts import cache_folder
-from pbr_jax.cli import _parsed, main
+from pbr_jax.cli import main
 from pbr_jax.config import Config, override
+from pbr_jax.files import cache_folder
+from pbr_jax.flags import parsed
 from pbr_jax.llm.cache import Answers
 
 ROOT = Path(__file__).parents[1]
@@ -242,7 +243,7 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(fault, case: Case, capfd: p
         assert word in error
     assert len(error) < 900
     written = [p.name for p in case.out.rglob("*")] if case.out.is_dir() else []
-    assert set(written) <= {"log.jsonl"}
+    assert set(written) <= {"log.jsonl", "run.json"}
     assert not Path("hacked").exists()
     assert not list((case.tmp / "cache").glob("*/*/stage.json")) or fault not in (truncated_json, not_utf8)
 
@@ -266,7 +267,7 @@ def test_a_full_disk_is_one_clear_line(case: Case, kilobytes: int):
     [
         ([], ["COMMAND"]),
         (["fly"], ["invalid choice: 'fly'"]),
-        (["run"], ["no config file given"]),
+        (["run"], ["no config given", "pbr-jax configs"]),
         (["run", DENSE], ["add --out"]),
         (["run", "nowhere.py", "--out", "x"], ["config file not found: nowhere.py"]),
         (["sweep", DENSE, "--out", "x", "--index", "5"], ["--index is 5, want 0 to 0"]),
@@ -319,22 +320,78 @@ def test_a_cache_is_exported_and_imported(
 
 @pytest.mark.parametrize("words", [["--llm.offline"], ["--llm.offline", "True"], ["--llm.offline=True"]])
 def test_a_switch_is_set_alone_or_with_a_value(words: list[str]):
-    assert _parsed([*words, "--seed", "3"], Config(), "pbr-jax") == override(
+    assert parsed([*words, "--seed", "3"], Config(), "pbr-jax") == override(
         Config(), {"llm.offline": True, "seed": 3}
     )
 
 
 def test_a_switch_is_unset_with_a_value():
     on = override(Config(), {"llm.offline": True})
-    assert _parsed(["--llm.offline", "False"], on, "pbr-jax") == Config()
+    assert parsed(["--llm.offline", "False"], on, "pbr-jax") == Config()
 
 
-def test_help_of_a_run_lists_every_field(capfd: pytest.CaptureFixture[str]):
+def test_the_long_help_of_a_run_lists_every_field_of_its_methods(capfd: pytest.CaptureFixture[str]):
+    for words in (["run", DENSE, "--help-all"], ["run", "dense", "--help-all"]):
+        with pytest.raises(SystemExit) as caught:
+            main(words)
+        assert caught.value.code == 0
+        text = capfd.readouterr().out
+        assert all(name in text for name in ("--benchmark.name", "--retrieve.k", "--generate.top-p"))
+        assert "--retrieve.epsilon" not in text
+    with pytest.raises(SystemExit):
+        main(["run", "dense", "--retrieve.method", "bm25", "--help-all"])
+    assert "--retrieve.epsilon" in capfd.readouterr().out
+
+
+def test_the_short_help_shows_what_is_set_most_often_and_fits_a_screen(capfd: pytest.CaptureFixture[str]):
+    for command in ("run", "sweep"):
+        with pytest.raises(SystemExit) as caught:
+            main([command, "cfrag", "--help"])
+        assert caught.value.code == 0
+        text = capfd.readouterr().out
+        assert len(text.splitlines()) < 45
+        assert all(word in text for word in ("--out", "--help-all", "--neighbours.m          4", "tuned"))
+
+
+def test_the_version_and_the_packaged_configs_are_told(capfd: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as caught:
-        main(["run", DENSE, "--help"])
+        main(["--version"])
     assert caught.value.code == 0
-    text = capfd.readouterr().out
-    assert all(name in text for name in ("--benchmark.name", "--retrieve.k", "--generate.top-p"))
+    assert capfd.readouterr().out.startswith("pbr-jax 0.")
+    assert main(["configs"]) == 0
+    told = dict(line.split(None, 1) for line in capfd.readouterr().out.splitlines())
+    assert told["dense"].startswith("Dense retrieval")
+    assert "ablations/cfrag_modules" in told
+    assert all(told.values())
+    assert main(["run", "dence", "--out", "x"]) == 2
+    assert "did you mean dense" in capfd.readouterr().err
+    assert main(["run", "../pyproject", "--out", "x"]) == 2
+
+
+def test_an_option_of_another_method_is_told_with_its_owner(case: Case, capfd: pytest.CaptureFixture[str]):
+    case.flags = ["--select.lesson.loss", "reinforce"]
+    assert case.run() == 2
+    told = capfd.readouterr().err.splitlines()[-1]
+    assert "select.lesson.loss belongs to tuned, and select.method is top_k" in told
+    case.flags = ["--retrieve.method", "dense", "--retrieve.epsilon", "0.5"]
+    assert case.run() == 2
+    assert "belongs to bm25, and retrieve.method is dense" in capfd.readouterr().err
+
+
+def test_a_dry_run_says_what_would_be_made_and_makes_nothing(case: Case, capfd: pytest.CaptureFixture[str]):
+    case.flags = ["--generate.method", "none", "--dry"]
+    assert case.run() == 0
+    told = capfd.readouterr().out
+    assert [line.split()[0] for line in told.splitlines()] == ["rank", "data"]
+    assert told.count("would be made") == 2
+    assert not case.out.exists()
+    assert not (case.tmp / "cache").exists()
+    case.flags = ["--generate.method", "none"]
+    assert case.run() == 0
+    case.flags.append("--dry")
+    capfd.readouterr()
+    assert case.run() == 0
+    assert capfd.readouterr().out.count("found, made in") == 2
 
 
 def test_validate_counts(case: Case, capfd: pytest.CaptureFixture[str]):

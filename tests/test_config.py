@@ -1,12 +1,16 @@
 """Config: what a mistake is told, and that a config survives its own JSON."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from pbr_jax import config as c
-from pbr_jax.config import Config, Retrieve
+from pbr_jax.artefacts import digest
+from pbr_jax.config import Config
+from pbr_jax.methods import retrieve
 from pbr_jax.types import UserError
 
 CONFIGS = sorted(Path(__file__).parents[1].joinpath("configs").rglob("*.py"))
@@ -24,20 +28,20 @@ def test_every_config_file_loads_and_survives_json(path: Path):
 
 def test_the_digest_depends_on_every_field_and_not_on_the_order_of_keys():
     base = c.to_dict(Config())
-    assert c.digest(base) == c.digest(dict(reversed(base.items())))
+    assert digest(base) == digest(dict(reversed(base.items())))
     changed = {
-        c.digest(c.to_dict(c.override(Config(), {name: value})))
+        digest(c.to_dict(c.override(Config(), {name: value})))
         for name, value in {
             "seed": 1, "retrieve.k": 5, "benchmark.split": "train", "generate.temperature": 0.5,
             "encoder.query_prefix": "q: ", "select.k": 2,
         }.items()
     }  # fmt: skip
-    assert len(changed | {c.digest(base)}) == 7
+    assert len(changed | {digest(base)}) == 7
 
 
 def test_override_replaces_only_what_it_names():
     config = c.override(Config(), {"retrieve.k": 7, "generate.temperature": 1})
-    assert config.retrieve == Retrieve(k=7)
+    assert config.retrieve == retrieve.Dense(k=7)
     assert config.generate.temperature == 1.0
     assert config.prompt == Config().prompt
 
@@ -46,6 +50,7 @@ def test_override_replaces_only_what_it_names():
     ("overrides", "words"),
     [
         ({"retrieve.kk": 1}, ["unknown config field 'retrieve.kk'", "retrieve.k"]),
+        ({"retrieve.epsilon": 0.1}, ["belongs to bm25", "retrieve.method is dense"]),
         ({"retreive.k": 1}, ["did you mean retrieve.k"]),
         ({"retrieve": 1}, ["unknown config field 'retrieve'"]),
         ({"retrieve.k.deep": 1}, ["unknown config field"]),
@@ -53,7 +58,7 @@ def test_override_replaces_only_what_it_names():
         ({"retrieve.k": "4"}, ["retrieve.k is '4' (str), want int"]),
         ({"retrieve.k": True}, ["want int"]),
         ({"retrieve.method": "sparse"}, ["want one of none, random, recency, bm25, dense"]),
-        ({"retrieve.b": 1.5}, ["retrieve.b is 1.5", "from 0 to 1"]),
+        ({"retrieve.method": "bm25", "retrieve.b": 1.5}, ["retrieve.b is 1.5", "from 0 to 1"]),
         ({"limit": 0}, ["limit is 0"]),
         ({"generate.top_p": 2.0}, ["generate.top_p"]),
     ],
@@ -73,7 +78,8 @@ def test_a_wrong_override_is_told_in_one_line(overrides: dict[str, object], word
         ("import nothing_of_this_name", ["line 1", "ModuleNotFoundError"]),
         ("x = 1\ny = 1 / 0", ["line 2", "ZeroDivisionError"]),
         ("def get_config(:", ["line 1", "SyntaxError"]),
-        ("from pbr_jax.config import *\nRetrieve(k=0)", ["retrieve.k is 0"]),
+        ("from pbr_jax.methods.retrieve import Dense\nDense(k=0)", ["retrieve.k is 0"]),
+        ("from pbr_jax.methods.retrieve import Dense\nDense(kk=1)", ["line 2", "TypeError"]),
     ],
 )
 def test_a_wrong_config_file_is_told_with_its_line(tmp_path: Path, source: str, words: list[str]):
@@ -87,3 +93,52 @@ def test_a_wrong_config_file_is_told_with_its_line(tmp_path: Path, source: str, 
 def test_a_missing_config_file_is_told(tmp_path: Path):
     with pytest.raises(UserError, match=r"config file not found: .*nowhere\.py"):
         c.load(tmp_path / "nowhere.py")
+
+
+def test_another_method_keeps_what_both_have_and_takes_the_rest_after():
+    base = c.override(Config(), {"retrieve.k": 9, "expand.method": "pbr", "expand.max_new_tokens": 7})
+    changes = {"retrieve.b": 0.5, "retrieve.method": "bm25", "expand.method": "thinkqe", "expand.rounds": 2}
+    other = c.override(base, changes)
+    assert other.retrieve == retrieve.BM25(k=9, b=0.5)
+    assert (other.expand.method, other.expand.max_new_tokens) == ("thinkqe", 7)  # type: ignore[attr-defined]
+    assert c.override(other, {"retrieve.method": "bm25"}) == other
+
+
+def test_a_saved_config_of_an_older_schema_is_one_line():
+    with pytest.raises(UserError, match="unknown config field 'retriever'"):
+        c.from_dict({"system": "cfrag", "retriever": {"alpha": 0.1}})
+    with pytest.raises(UserError, match=r"retrieve\.method is 'sparse', want one of none"):
+        c.from_dict({"retrieve": {"method": "sparse"}})
+    with pytest.raises(UserError, match=r"retrieve\.k is 'many'"):
+        c.from_dict({"retrieve": {"method": "bm25", "k": "many"}})
+
+
+def test_types_are_checked_when_options_are_made_in_python(tmp_path: Path):
+    path = tmp_path / "wrong.py"
+    for source, told in (
+        ("Dense(k='4')", "retrieve.k is '4' (str), want int"),
+        ("Dense(method='denser')", "retrieve.method is 'denser', want one of dense"),
+        ("Config(retrieve=3)", "retrieve is 3 (int), want Retrieve"),
+    ):
+        path.write_text(
+            "import subprocess, sys\n"
+            "def get_config():\n"
+            "    from pbr_jax.config import Config\n    from pbr_jax.methods.retrieve import Dense\n"
+            f"    return {source}\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-m", "pbr_jax.cli", "run", str(path), "--out", str(tmp_path / "out")],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip  # in a process of its own: here tests check types too
+        assert done.returncode == 2
+        assert told in done.stderr.splitlines()[-1]
+
+
+def test_a_name_of_a_packaged_config_is_found_and_nothing_beside_it(tmp_path: Path):
+    assert c.found("dense").name == "dense.py"
+    assert c.found("ablations/cfrag_modules").parent.name == "ablations"
+    assert c.found(str(CONFIGS[0])) == CONFIGS[0]
+    for name in ("../README", "nothing/of/this", "/etc/hostname_"):
+        with pytest.raises(UserError, match="there is no config"):
+            c.found(name)
+    assert all(c.listed().values())

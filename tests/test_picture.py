@@ -12,7 +12,7 @@ from pbr_jax import run
 from pbr_jax.cli import main
 from pbr_jax.config import Config, override
 from pbr_jax.picture import groups
-from pbr_jax.stages import Stages
+from pbr_jax.plan import Plan
 
 pytest.importorskip("matplotlib")
 
@@ -50,19 +50,19 @@ def test_every_vector_is_in_its_group_and_of_length_one(config: Config, tmp_path
     expansion = {"utterances": ["about tea", "about cats"], "reasoning": "violins"}
     (tmp_path / "released.json").write_text(json.dumps({"q1": expansion, "q2": expansion}))
     fields = {"expand.method": "pbr", "expand.released": str(tmp_path / "released.json")}
-    stages = Stages(override(config, fields))
-    example = next(iter(stages.store.examples()))
-    found = groups(stages, example)
+    plan = Plan(override(config, fields))
+    example = next(iter(plan.data.value.examples()))
+    found = groups(plan, example)
     assert {name: len(own) for name, own in found.items()} == {
         "documents": 2, "documents that answer": 1, "added texts": 3, "query": 1, "what is searched for": 1,
     }  # fmt: skip
     for own in found.values():
         np.testing.assert_allclose(np.linalg.norm(own, axis=1), 1, rtol=1e-5)
-    expected = stages.encoder.encode(["i love violins"])
+    expected = plan.ranked.needs["retrieve"].needs["encoder"].value.encode(["i love violins"])
     np.testing.assert_allclose(
         found["documents that answer"], expected / np.linalg.norm(expected), rtol=1e-4, atol=1e-5
     )
-    without = groups(Stages(config), example)
+    without = groups(Plan(config), example)
     assert list(without) == ["documents", "documents that answer", "query"]
 
 

@@ -10,7 +10,7 @@ from pbr_jax import run
 from pbr_jax.config import Optimizer, Training, load, override
 from pbr_jax.data import synthetic
 from pbr_jax.models.user_transformer import UserTransformerConfig
-from pbr_jax.pipeline import users
+from pbr_jax.parts import users
 from pbr_jax.train import user_encoder
 from pbr_jax.train.user_encoder import Objective
 
@@ -75,10 +75,10 @@ def test_cfrag_serves_those_who_have_written_little_better_than_their_own_histor
     place = {"benchmark.root": str(tmp_path / "world"), "generate.method": "none", "select.k": 3}
     learning = {
         "neighbours.m": 4, "retrieve.k": 2, "feedback.limit": 8, "feedback.max_new_tokens": 8,
-        "reranker.max_length": 128, "prompt.max_tokens": 128, "feedback.candidates": 2,
+        "select.max_length": 128, "prompt.max_tokens": 128, "feedback.candidates": 2,
         "user_encoder.training.epochs": 3, "user_encoder.training.devices": 1,
     }  # fmt: skip
-    for part in ("retriever.training", "reranker.training"):
+    for part in ("retrieve.training", "select.training"):
         learning |= {
             f"{part}.epochs": 1,
             f"{part}.batch_size": 4,

@@ -15,10 +15,13 @@ from typing import Any
 import pytest
 
 from pbr_jax import Config, ask, run
-from pbr_jax.artefacts import cache_folder
 from pbr_jax.config import override
+from pbr_jax.files import cache_folder
 from pbr_jax.llm.jax_backend import JaxLLM
-from pbr_jax.stages import Stages
+from pbr_jax.parts import language_model
+from pbr_jax.parts.answers import documents_in_prompt
+from pbr_jax.plan import Plan
+from pbr_jax.text.prompts import CLOSE, OPEN
 from pbr_jax.types import UserError
 
 pytestmark = pytest.mark.usefixtures("weights")
@@ -53,6 +56,14 @@ def dotted(fields: dict[str, object]) -> list[str]:
     return [word for name, value in fields.items() for word in (f"--{name}", str(value))]
 
 
+def written(config: Config) -> list[Any]:
+    """The prompt of every example; nothing is answered."""
+    plan = Plan(config)
+    store, k = plan.data.value, documents_in_prompt(plan.run)
+    rankings = [ranking[:k] for ranking in plan.ranked.value.read(store)]
+    return [p.messages for p in language_model.writer(plan.run).value(list(store.examples()), rankings)]
+
+
 def test_a_run_writes_what_the_design_promises(tweets: Path, tmp_path: Path):
     results = run(config(tweets), tmp_path / "out")
     values = json.loads((tmp_path / "out" / "results.json").read_text())
@@ -62,15 +73,18 @@ def test_a_run_writes_what_the_design_promises(tweets: Path, tmp_path: Path):
     assert set(values["metrics"]) == set(values["intervals"]) == {"rouge1", "rougeL", "meteor"}
     assert all(low <= values["metrics"][m] <= high for m, (low, high) in values["intervals"].items())
     assert set(values["seconds"]) == {"data", "embed", "rank", "generate", "evaluate"}
-    assert set(values["fingerprint"]) == {"data", "config", "commit", "versions"}
+    assert set(values["fingerprint"]) == {"config", "run", "evaluation", "data", "commit", "versions"}
+    assert values["keys"]["generate"] == values["fingerprint"]["run"]
     lines = results.predictions()
     assert [record["id"] for record in lines] == list(HISTORIES)
     for record in lines:
         assert set(record) == {
-            "id", "user_id", "prediction", "target", "prompt_tokens", "documents", "metrics",
+            "id", "user_id", "prediction", "target", "prompt_tokens", "prompt_documents", "documents",
+            "metrics",
         }  # fmt: skip
         assert len(record["documents"]) == min(2, len(HISTORIES[record["user_id"]]))
         assert record["prompt_tokens"] > 10
+        assert 0 <= record["prompt_documents"] <= len(record["documents"])
     assert any(record["prediction"] for record in lines)
     assert json.loads((tmp_path / "out" / "config.json").read_text())["retrieve"]["k"] == 2
     events = [json.loads(event) for event in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
@@ -89,7 +103,7 @@ def test_the_same_run_again_does_no_work_and_a_new_folder_only_evaluates(tweets:
     assert other.predictions() == first.predictions()
     log = (tmp_path / "other" / "log.jsonl").read_text()
     assert '"made"' not in log
-    assert log.count('"found"') == 4
+    assert log.count('"found"') == 3  # data, rank and generate: nothing else is looked at
 
 
 def refuse(self: Any, *_: Any, **__: Any) -> None:
@@ -116,12 +130,46 @@ def test_answers_outlive_their_artefacts_and_are_not_asked_for_again(
 
 def test_changed_data_or_config_is_computed_anew(tweets: Path, tmp_path: Path, write_tweets):
     first = run(config(tweets, **{"generate.method": "none"}), tmp_path / "out")
-    more = run(config(tweets, **{"generate.method": "none", "retrieve.k": 3}), tmp_path / "out")
+    before = (tmp_path / "out" / "predictions.jsonl").read_bytes()
+    three = config(tweets, **{"generate.method": "none", "retrieve.k": 3})
+    with pytest.raises(UserError, match=r"holds another run, which differs in retrieve.k \(2, now 3\)"):
+        run(three, tmp_path / "out")
+    assert (tmp_path / "out" / "predictions.jsonl").read_bytes() == before
+    more = run(three, tmp_path / "out", overwrite=True)
     assert len(more.predictions()[0]["documents"]) == 3
     write_tweets({**HISTORIES, "dan": ["not so quiet any more"]})
-    changed = run(config(tweets, **{"generate.method": "none", "retrieve.k": 3}), tmp_path / "out")
+    with pytest.raises(UserError, match="differs in the content of files"):
+        run(three, tmp_path / "out")
+    changed = run(three, tmp_path / "new")
     assert [len(r["documents"]) for r in changed.predictions()] == [3, 2, 1, 1, 3]
     assert changed.values["fingerprint"]["data"] != first.values["fingerprint"]["data"]
+
+
+def test_what_the_model_saw_is_kept_for_its_owner_unless_told_otherwise(tweets: Path, tmp_path: Path):
+    seen = config(tweets, **{"prompt.max_tokens": 300})
+    run(seen, tmp_path / "out")
+    records = [json.loads(line) for line in (tmp_path / "out" / "texts.jsonl").read_text().splitlines()]
+    assert [record["id"] for record in records] == list(HISTORIES)
+    for record, prediction in zip(records, run(seen, tmp_path / "out").predictions(), strict=True):
+        assert [d["text"] for d in record["documents"]]  == [
+            text for d in prediction["documents"] for text in HISTORIES[record["id"]]
+            if d["id"] == f"{record['id']}-{HISTORIES[record['id']].index(text)}"
+        ]  # fmt: skip
+        shown = record["prompt"][-1]["content"]
+        history = shown[shown.index(OPEN) : shown.index(CLOSE)] if OPEN in shown else ""
+        stood = [d for d in record["documents"] if d["text"][:12] in history]
+        assert len(stood) == prediction["prompt_documents"]
+        assert record["query"]
+    for file in (tmp_path / "out").iterdir():
+        assert file.stat().st_mode & 0o077 == 0, file
+    assert (tmp_path / "out").stat().st_mode & 0o077 == 0
+    off = override(seen, {"keep_texts": "off"})
+    before = (tmp_path / "out" / "predictions.jsonl").read_bytes()
+    run(off, tmp_path / "out")  # the same run: its texts go
+    assert not (tmp_path / "out" / "texts.jsonl").exists()
+    assert (tmp_path / "out" / "predictions.jsonl").read_bytes() == before
+    run(seen, tmp_path / "out")
+    assert (tmp_path / "out" / "texts.jsonl").exists()
 
 
 def answers(cache: Path) -> int:
@@ -190,10 +238,8 @@ def test_canaries_never_reach_another_users_prompt(write_tweets, tmp_path: Path)
     root = write_tweets(histories)
     for method in SYSTEMS:
         for k in (1, 5):
-            stages = Stages(
-                config(root, **{"retrieve.method": method, "retrieve.k": k, "prompt.max_tokens": 256})
-            )
-            prompts = stages._prompts()
+            fields = {"retrieve.method": method, "retrieve.k": k, "prompt.max_tokens": 256}
+            prompts = written(config(root, **fields))
             assert len(prompts) == 12
             for user, prompt in zip(histories, prompts, strict=True):
                 text = json.dumps(prompt)
@@ -213,7 +259,7 @@ def test_a_users_documents_reach_nobody_through_a_cache_of_equal_questions(write
     questions = json.loads((root / "dev_questions.json").read_text())
     questions[1]["input"] = questions[0]["input"] = "Paraphrase the following tweet: tea"
     (root / "dev_questions.json").write_text(json.dumps(questions))
-    prompts = Stages(config(root))._prompts()
+    prompts = written(config(root))
     assert "SECRET" in json.dumps(prompts[0])
     assert "SECRET" not in json.dumps(prompts[1])
     lines = run(config(root), tmp_path / "out").predictions()
@@ -233,16 +279,16 @@ def test_ask_answers_one_user_from_the_own_history(tweets: Path, tmp_path: Path)
 
 
 def test_only_generation_depends_on_the_llm_and_only_dense_on_the_encoder(tweets: Path, tmp_path: Path):
-    base = Stages(config(tweets))
-    tokens = Stages(config(tweets, **{"prompt.max_tokens": 64}))
-    prefix = Stages(config(tweets, **{"encoder.query_prefix": "query: "}))
+    base = Plan(config(tweets))
+    tokens = Plan(config(tweets, **{"prompt.max_tokens": 64}))
+    prefix = Plan(config(tweets, **{"encoder.query_prefix": "query: "}))
     sparse = [
-        Stages(config(tweets, **{"retrieve.method": "bm25", "encoder.query_prefix": p})) for p in ("", "q: ")
+        Plan(config(tweets, **{"retrieve.method": "bm25", "encoder.query_prefix": p})) for p in ("", "q: ")
     ]
-    assert base.rank.key == tokens.rank.key != prefix.rank.key
-    assert base.generate.key != tokens.generate.key
-    assert sparse[0].rank.key == sparse[1].rank.key
-    assert len(list((cache_folder() / "data").glob("*/stage.json"))) == 1
+    assert base.ranked.key == tokens.ranked.key != prefix.ranked.key
+    assert base.last.key != tokens.last.key
+    assert sparse[0].ranked.key == sparse[1].ranked.key
+    assert not cache_folder().exists()  # keys need nothing that is made
 
 
 def test_retrieval_benchmarks_rank_ten_whatever_k_is(tmp_path: Path):

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pbr_jax import config as c
-from pbr_jax.artefacts import cache_folder
 from pbr_jax.cli import main
+from pbr_jax.files import cache_folder
 from pbr_jax.sweep import command, grid, product, seeds, sweep, trials, zipped
 from pbr_jax.types import UserError
 
@@ -36,9 +36,9 @@ def test_the_algebra_of_sweeps():
         list(zipped({"a": [1], "b": "xy"}))
 
 
-def test_trials_are_named_by_their_config_and_never_repeated():
+def test_trials_are_named_by_all_that_they_depend_on_and_never_repeated(flags: dict[str, str], weights):
     file = c.load(CONFIG)
-    planned = trials(file, file.config)
+    planned = trials(file, c.override(file.config, flags))
     assert len(planned) == len({t.name for t in planned}) == 8
     twice = file._replace(sweep=lambda: [{"retrieve.k": 4}, {"retrieve.k": 4}, {"retrieve.k": 1}])
     assert len(trials(twice, file.config)) == 2
@@ -73,6 +73,8 @@ def test_a_sweep_runs_once_embeds_once_and_makes_one_table(
     assert (made[0] / "results.json").stat().st_mtime_ns == before
     assert len(list((cache_folder() / "embed").glob("*/stage.json"))) == 1
     assert len((tmp_path / "out" / "sweep.jsonl").read_text().splitlines()) == 8
+    listed = {json.loads(line)["run"] for line in (tmp_path / "out" / "sweep.jsonl").read_text().splitlines()}
+    assert listed == {path.parent.name for path in (tmp_path / "out").glob("*/results.json")}
     capfd.readouterr()
     assert main(["report", str(tmp_path / "out")]) == 0
     table = capfd.readouterr().out
@@ -96,3 +98,42 @@ def test_runs_in_parallel_processes_give_the_same(flags: dict[str, str], tmp_pat
     apart = sweep(two, tmp_path / "apart", base, max_parallel=2)
     serial = sweep(two, tmp_path / "serial", base)
     assert [r.predictions() for r in apart] == [r.predictions() for r in serial]
+
+
+def test_after_a_change_runs_are_made_anew_beside_the_old_ones(
+    flags: dict[str, str], tmp_path: Path, write_tweets
+):
+    file = c.load(CONFIG)._replace(sweep=lambda: grid({"retrieve.k": [1, 2]}))
+    base = c.override(file.config, {**flags, "retrieve.method": "bm25"})
+    first = sweep(file, tmp_path / "out", base)
+    again = sweep(file, tmp_path / "out", base)
+    assert [r.path for r in again] == [r.path for r in first]
+    write_tweets({"u0": ["other words"], "u1": ["of other people"]})
+    changed = sweep(file, tmp_path / "out", base)
+    assert not {r.path for r in changed} & {r.path for r in first}
+    assert len((tmp_path / "out" / "sweep.jsonl").read_text().splitlines()) == 4
+    assert first[0].predictions() == again[0].predictions()
+
+
+@pytest.mark.parametrize("held", ["dev_questions.json", "sweep.jsonl"])
+def test_a_folder_that_holds_something_else_is_left_as_it_is(
+    flags: dict[str, str], tmp_path: Path, held: str, capfd: pytest.CaptureFixture[str]
+):
+    out = tmp_path / "mine"
+    out.mkdir()
+    (out / held).write_text("of mine\n")
+    words = [w for name, value in flags.items() for w in (f"--{name}", value)]
+    assert main(["sweep", str(CONFIG), *words, "--out", str(out)]) == 2
+    assert "choose a new --out" in capfd.readouterr().err.splitlines()[-1]
+    assert [(p.name, p.read_text()) for p in out.iterdir()] == [(held, "of mine\n")]
+
+
+def test_a_runs_folder_is_no_sweeps_folder(
+    flags: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    words = [w for name, value in flags.items() for w in (f"--{name}", value)]
+    assert main(["run", "bm25", *words, "--out", str(tmp_path / "out")]) == 0
+    before = {p: p.read_bytes() for p in (tmp_path / "out").iterdir()}
+    assert main(["sweep", str(CONFIG), *words, "--out", str(tmp_path / "out")]) == 2
+    assert "holds a run" in capfd.readouterr().err
+    assert before == {p: p.read_bytes() for p in (tmp_path / "out").iterdir()}

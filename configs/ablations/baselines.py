@@ -5,14 +5,15 @@ pbr-jax sweep configs/ablations/baselines.py --benchmark.name lamp_7 --benchmark
 
 from collections.abc import Iterator
 
-from pbr_jax.config import Config, Overrides, Retrieve
+from pbr_jax.config import Config, Overrides
+from pbr_jax.methods import retrieve
 from pbr_jax.sweep import zipped
 
 SYSTEMS = ("zero_shot", "random", "recency", "bm25", "dense")
 
 
 def get_config() -> Config:
-    return Config(retrieve=Retrieve(k=4))
+    return Config(retrieve=retrieve.Dense(k=4))
 
 
 def sweep() -> Iterator[Overrides]:

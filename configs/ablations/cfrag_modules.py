@@ -2,7 +2,7 @@
 
 (0) all; (1) own history only; (2) users as means of their documents; (3) untuned retriever; (4) retriever
 without users; (5) untuned reranker; (6) reranker without users. Row 5 needs a reranker that was pretrained
-to judge; with a plain encoder as `reranker.model`, the default, it is the retriever's own order.
+to judge; with a plain encoder as `select.model`, the default, it is the retriever's own order.
 
 pbr-jax sweep configs/ablations/cfrag_modules.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """
@@ -20,9 +20,9 @@ def get_config() -> Config:
 
 def sweep() -> Iterator[Overrides]:
     yield {"system": "cfrag"}
-    yield {"system": "cfrag, own history", "neighbours.m": 1, "collaboration": "none"}
+    yield {"system": "cfrag, own history", "neighbours.m": 1, "collaboration": "signals"}
     yield {"system": "cfrag, mean users", "neighbours.method": "mean"}
     yield {"system": "cfrag, untuned retriever", "retrieve.method": "dense"}
-    yield {"system": "cfrag, retriever without users", "retriever.alpha": 0.0}
+    yield {"system": "cfrag, retriever without users", "retrieve.alpha": 0.0}
     yield {"system": "cfrag, untuned reranker", "select.method": "top_k"}
-    yield {"system": "cfrag, reranker without users", "reranker.users": False}
+    yield {"system": "cfrag, reranker without users", "select.users": False}

@@ -18,4 +18,4 @@ def get_config() -> Config:
 
 
 def sweep() -> Iterator[Overrides]:
-    return grid({"user_encoder.temperature": [0.01, 0.1, 1.0], "retriever.alpha": [0.01, 0.1, 0.5, 1.0]})
+    return grid({"user_encoder.temperature": [0.01, 0.1, 1.0], "retrieve.alpha": [0.01, 0.1, 0.5, 1.0]})

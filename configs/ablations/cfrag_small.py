@@ -12,7 +12,8 @@ import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
-from pbr_jax.config import Config, Feedback, Neighbours, Overrides, Reranker, Retrieve, Select, UserEncoder
+from pbr_jax.config import Config, Feedback, Overrides, UserEncoder
+from pbr_jax.methods import neighbours, retrieve, select
 
 HERE = Path(__file__).parent
 OWN = {"neighbours.method": "self", "neighbours.m": 1, "collaboration": "none", "select.method": "top_k"}
@@ -25,12 +26,11 @@ def get_config() -> Config:
         limit=60,
         limit_training=240,
         collaboration="text",
-        neighbours=Neighbours(method="contrastive", m=3),
+        neighbours=neighbours.Contrastive(m=3),
         user_encoder=UserEncoder(max_documents=32, training=training),
         feedback=Feedback(limit=12, max_new_tokens=32),
-        retrieve=Retrieve(method="tuned", k=3),
-        select=Select(method="tuned", k=3),
-        reranker=Reranker(max_length=128),
+        retrieve=retrieve.Tuned(k=3),
+        select=select.Tuned(k=3, max_length=128),
     )
 
 
@@ -38,4 +38,5 @@ def sweep() -> Iterator[Overrides]:
     yield from runpy.run_path(str(HERE / "cfrag_modules.py"))["sweep"]()
     for method in ("none", "random", "recency", "bm25", "dense"):
         yield {"system": "zero_shot" if method == "none" else method, "retrieve.method": method, **OWN}
-    yield {"system": "ropg", "retriever.alpha": 0.0, "retriever.lesson.loss": "forward_kl", **OWN}
+    yield {"system": "ropg", "retrieve.alpha": 0.0, "retrieve.lesson.loss": "forward_kl", **OWN,
+           "collaboration": "signals"}  # fmt: skip

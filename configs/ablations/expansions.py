@@ -6,14 +6,15 @@ pbr-jax sweep configs/ablations/expansions.py --benchmark.name personabench --be
 
 from collections.abc import Iterator
 
-from pbr_jax.config import Config, Overrides, Retrieve
+from pbr_jax.config import Config, Overrides
+from pbr_jax.methods import retrieve
 from pbr_jax.sweep import zipped
 
 METHODS = ("none", "hyde", "query2term", "query2doc", "rewrite", "mill", "cot", "thinkqe", "rafe", "pbr")
 
 
 def get_config() -> Config:
-    return Config(retrieve=Retrieve(method="dense", k=5))
+    return Config(retrieve=retrieve.Dense(k=5))
 
 
 def sweep() -> Iterator[Overrides]:

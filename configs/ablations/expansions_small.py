@@ -10,7 +10,8 @@ import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
-from pbr_jax.config import Benchmark, Config, Expand, Overrides, Retrieve
+from pbr_jax.config import Benchmark, Config, Overrides
+from pbr_jax.methods import expand, retrieve
 from pbr_jax.sweep import product
 
 EXPANSIONS = Path(__file__).parent / "expansions.py"
@@ -24,8 +25,8 @@ def get_config() -> Config:
     return Config(
         limit=40,
         benchmark=Benchmark(name="personabench"),
-        expand=Expand(max_new_tokens=96, history_tokens=256),
-        retrieve=Retrieve(method="dense", k=5),
+        expand=expand.PBR(max_new_tokens=96, history_tokens=256),  # others take over what they have too
+        retrieve=retrieve.Dense(k=5),
     )
 
 

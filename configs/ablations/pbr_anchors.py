@@ -6,11 +6,12 @@ pbr-jax sweep configs/ablations/pbr_anchors.py --benchmark.name personabench --b
 
 from collections.abc import Iterator
 
-from pbr_jax.config import Config, Expand, Overrides, Retrieve
+from pbr_jax.config import Config, Overrides
+from pbr_jax.methods import expand, retrieve
 
 
 def get_config() -> Config:
-    return Config(system="pbr", expand=Expand(method="pbr"), retrieve=Retrieve(method="dense", k=5))
+    return Config(system="pbr", expand=expand.PBR(), retrieve=retrieve.Dense(k=5))
 
 
 def sweep() -> Iterator[Overrides]:

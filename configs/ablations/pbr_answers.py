@@ -6,14 +6,15 @@ pbr-jax sweep configs/ablations/pbr_answers.py --benchmark.name longmemeval --be
 
 from collections.abc import Iterator
 
-from pbr_jax.config import Config, Generate, Overrides, Retrieve
+from pbr_jax.config import Config, Overrides
+from pbr_jax.methods import generate, retrieve
 from pbr_jax.sweep import zipped
 
 METHODS = ("none", "hyde", "query2term", "mill", "cot", "thinkqe", "pbr")
 
 
 def get_config() -> Config:
-    return Config(retrieve=Retrieve(method="dense", k=5), generate=Generate(method="ipa"))
+    return Config(retrieve=retrieve.Dense(k=5), generate=generate.Ipa())
 
 
 def sweep() -> Iterator[Overrides]:

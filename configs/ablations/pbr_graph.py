@@ -6,12 +6,13 @@ pbr-jax sweep configs/ablations/pbr_graph.py --benchmark.name personabench --ben
 
 from collections.abc import Iterator
 
-from pbr_jax.config import Config, Expand, Overrides, Retrieve
+from pbr_jax.config import Config, Overrides
+from pbr_jax.methods import expand, retrieve
 from pbr_jax.sweep import grid
 
 
 def get_config() -> Config:
-    return Config(system="pbr", expand=Expand(method="pbr"), retrieve=Retrieve(method="dense", k=5))
+    return Config(system="pbr", expand=expand.PBR(), retrieve=retrieve.Dense(k=5))
 
 
 def sweep() -> Iterator[Overrides]:

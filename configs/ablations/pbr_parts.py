@@ -6,7 +6,8 @@ pbr-jax sweep configs/ablations/pbr_parts.py --benchmark.name personabench --ben
 
 from collections.abc import Iterator
 
-from pbr_jax.config import Config, Expand, Overrides, Retrieve
+from pbr_jax.config import Config, Overrides
+from pbr_jax.methods import expand, retrieve
 
 _FULL = {
     "system": "pbr",
@@ -18,7 +19,7 @@ _FULL = {
 
 
 def get_config() -> Config:
-    return Config(system="pbr", expand=Expand(method="pbr"), retrieve=Retrieve(method="dense", k=5))
+    return Config(system="pbr", expand=expand.PBR(), retrieve=retrieve.Dense(k=5))
 
 
 def sweep() -> Iterator[Overrides]:
@@ -28,4 +29,4 @@ def sweep() -> Iterator[Overrides]:
     yield {**_FULL, "system": "pbr without utterances", "expand.utterances": False}
     yield {**_FULL, "system": "pbr without reasoning", "expand.reasoning": False}
     yield {**_FULL, "system": "pbr with equal weights", "expand.weights": "equal"}
-    yield {"system": "query alone", "expand.method": "none", "expand.released": ""}
+    yield {"system": "query alone", "expand.method": "none"}

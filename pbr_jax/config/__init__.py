@@ -1,65 +1,57 @@
 """What a run is made of.
 
 A config file is Python with `get_config() -> Config` and optionally `sweep()`, which yields dotted overrides.
-The resolved config is saved as JSON in the run's folder; its hash names the run.
+The resolved config is saved as JSON in the run's folder. Methods and their options: `pbr_jax.methods`.
 """
 
-from pbr_jax.artefacts import digest
+from pbr_jax.config.packaged import found, listed
 from pbr_jax.config.reading import (
     ConfigFile,
     Overrides,
+    choose,
     from_dict,
     load,
+    name_of,
     names,
     override,
     to_dict,
     unknown,
 )
-from pbr_jax.config.schema import (
+from pbr_jax.config.schema import SLOTS, Config
+from pbr_jax.options import (
     LLM,
     Benchmark,
-    Config,
     Encoder,
     Eval,
-    Expand,
     Feedback,
-    Generate,
     Lesson,
-    Neighbours,
     Optimizer,
     Prompt,
-    Reranker,
-    Retrieve,
-    Retriever,
-    Select,
     Training,
     UserEncoder,
 )
 
 __all__ = [
     "LLM",
+    "SLOTS",
     "Benchmark",
     "Config",
     "ConfigFile",
     "Encoder",
     "Eval",
-    "Expand",
     "Feedback",
-    "Generate",
     "Lesson",
-    "Neighbours",
     "Optimizer",
     "Overrides",
     "Prompt",
-    "Reranker",
-    "Retrieve",
-    "Retriever",
-    "Select",
     "Training",
     "UserEncoder",
-    "digest",
+    "choose",
+    "found",
     "from_dict",
+    "listed",
     "load",
+    "name_of",
     "names",
     "override",
     "to_dict",

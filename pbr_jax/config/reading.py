@@ -2,19 +2,26 @@
 
 import dataclasses
 import difflib
-import runpy
+import hashlib
+import importlib.util
+import sys
 import traceback
-import typing
 from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
 from pathlib import Path
-from types import UnionType
-from typing import Any, Literal, NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple
 
-from pbr_jax.config.schema import Config
+from pbr_jax.code import code_of
+from pbr_jax.config.schema import SLOTS, Config
+from pbr_jax.methods import METHODS
+from pbr_jax.options import Method, Options, checked, hints, swapped
 from pbr_jax.types import UserError
 
 Overrides = Mapping[str, Any]
 """Dotted field names and their values, such as `{"retrieve.k": 4}`."""
+
+_PACKAGE = __name__.partition(".")[0]
 
 
 class ConfigFile(NamedTuple):
@@ -25,13 +32,19 @@ class ConfigFile(NamedTuple):
     sweep: Callable[[], Iterable[Overrides]] | None
 
 
+# -- files -----------------------------------------------------------------------------------------
+
+
 def load(path: Path) -> ConfigFile:
     """Runs a config file and checks what it defines."""
     if not path.is_file():
-        raise UserError(f"config file not found: {path}; want a Python file such as configs/dense.py")
+        raise UserError(
+            f"config file not found: {path}; want a Python file, or a name that pbr-jax configs lists"
+        )
     try:
-        names = runpy.run_path(str(path))
-        config = names["get_config"]() if "get_config" in names else None
+        module = execute(path)
+        get = getattr(module, "get_config", None)
+        config = get() if get is not None else None
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     except Exception as error:  # whatever the user's Python raises is the user's to mend
@@ -40,7 +53,27 @@ def load(path: Path) -> ConfigFile:
         raise UserError(f"{path}, line {line}: {type(error).__name__}: {error}") from error
     if not isinstance(config, Config):
         raise UserError(f"{path} must define get_config() that returns pbr_jax.config.Config")
-    return ConfigFile(path, config, names.get("sweep"))
+    return ConfigFile(path, config, getattr(module, "sweep", None))
+
+
+def execute(path: Path) -> ModuleType:
+    """The module of a config file, run anew; its name tells its place, so that classes in it are found."""
+    name = f"pbr_jax_config_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None:
+        raise UserError(f"{path} is no Python file; a config file ends in .py")
+    module, source = importlib.util.module_from_spec(spec), path.read_bytes()
+    module.__dict__["__source__"] = source  # what is run, for the hash of its code
+    sys.modules[name] = module
+    sys.path.insert(0, str(path.resolve().parent))  # a config may import what lies beside it
+    try:
+        exec(compile(source, str(path), "exec"), module.__dict__)
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+# -- names -----------------------------------------------------------------------------------------
 
 
 def names(config: Any, prefix: str = "") -> list[str]:
@@ -54,66 +87,184 @@ def names(config: Any, prefix: str = "") -> list[str]:
 
 
 def unknown(name: str, config: Config) -> UserError:
-    """The error for a field that does not exist, with the nearest names."""
+    """The error for a field that does not exist, with the nearest names, or the method that has it."""
+    slot, _, field = name.partition(".")
+    if slot in SLOTS and (owners := _owners(slot, field)):
+        have = getattr(config, slot).method
+        return UserError(
+            f"{name} belongs to {' and '.join(owners)}, and {slot}.method is {have}; "
+            f"set {slot}.method, or leave it out"
+        )
     known = names(config)
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     near += [k for k in known if k.rsplit(".", 1)[-1] == name.rsplit(".", 1)[-1] and k not in near]
-    hint = f"did you mean {' or '.join(near[:3])}?" if near else "pbr-jax run CONFIG.py --help lists all"
+    hint = f"did you mean {' or '.join(near[:3])}?" if near else "pbr-jax run CONFIG.py --help-all lists all"
     return UserError(f"unknown config field {name!r}; {hint}")
 
 
+def _owners(slot: str, field: str) -> list[str]:
+    """The methods of a slot that have a field."""
+    return [name_of(cls) for cls in METHODS[slot] if field in _field_names(cls)]
+
+
+def _field_names(cls: type[Options], prefix: str = "") -> set[str]:
+    found = set()
+    for name, hint in hints(cls).items():
+        found.add(prefix + name)
+        if isinstance(hint, type) and issubclass(hint, Options):
+            found |= _field_names(hint, f"{prefix}{name}.")
+    return found
+
+
+def name_of(cls: type[Method]) -> str:
+    """The name of a method: its `method` field's default."""
+    return next(str(item.default) for item in dataclasses.fields(cls) if item.name == "method")
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+
 def override(config: Config, overrides: Overrides) -> Config:
-    """The config with dotted fields replaced; names and types are checked."""
-    nested = to_dict(config)
+    """The config with dotted fields replaced; methods first, then their options. All is checked."""
+    config = choose(config, {name: value for name, value in overrides.items() if _is_method(name)})
+    tree: dict[str, Any] = {}
     for name, value in overrides.items():
+        if _is_method(name):
+            continue
         *parents, last = name.split(".")
-        place = nested
+        place = tree
         for parent in parents:
-            place = place.get(parent) if isinstance(place, dict) else None
-        if not isinstance(place, dict) or last not in place or isinstance(place[last], dict):
-            raise unknown(name, config)
+            place = place.setdefault(parent, {})
+            if not isinstance(place, dict):
+                raise unknown(name, config)
         place[last] = value
-    return from_dict(nested)
+    return _replaced(config, tree, "", config)
 
 
-def to_dict(config: Any) -> dict[str, Any]:
-    """Nested plain dicts, as saved in a run's config.json."""
-    return dataclasses.asdict(config)
+def choose(config: Config, methods: Overrides) -> Config:
+    """The config with other methods in some slots; options that old and new have keep their values."""
+    changes = {}
+    for name, value in methods.items():
+        slot = name.partition(".")[0]
+        old = getattr(config, slot)
+        if value != old.method:
+            changes[slot] = swapped(old, _class(slot, value))
+    return dataclasses.replace(config, **changes) if changes else config
+
+
+def _is_method(name: str) -> bool:
+    slot, _, field = name.partition(".")
+    return slot in SLOTS and field == "method"
+
+
+def _class(slot: str, name: Any) -> type[Method]:
+    for cls in METHODS[slot]:
+        if name_of(cls) == name:
+            return cls
+    known = ", ".join(name_of(cls) for cls in METHODS[slot])
+    raise UserError(
+        f"{slot}.method is {name!r}, want one of {known}, or a class of your own in a config file"
+    )
+
+
+def _replaced(options: Any, tree: Mapping[str, Any], prefix: str, config: Config) -> Any:
+    known = {item.name for item in dataclasses.fields(options)}
+    changes = {}
+    for name, value in tree.items():
+        old = getattr(options, name) if name in known else None
+        if name not in known or (isinstance(old, Options) and not isinstance(value, Mapping | Options)):
+            raise unknown(prefix + name, config)
+        if isinstance(value, Mapping):
+            if not isinstance(old, Options):
+                raise unknown(f"{prefix}{name}.{next(iter(value))}", config)
+            value = _replaced(old, value, f"{prefix}{name}.", config)
+        changes[name] = checked(prefix + name, value, hints(type(options))[name])
+    return dataclasses.replace(options, **changes) if changes else options
+
+
+# -- as plain values -------------------------------------------------------------------------------
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """Nested plain dicts, as saved in a run's config.json; a class of one's own with where it is found."""
+    values = dataclasses.asdict(config)
+    for slot in SLOTS:
+        cls = type(getattr(config, slot))
+        if cls.__module__.partition(".")[0] != _PACKAGE:
+            values[slot]["from"] = _place(cls)
+    return values
+
+
+def _place(cls: type) -> dict[str, str]:
+    """Where a class is found, `module:Class` or a file and its class, and the hash of its code."""
+    module, code = sys.modules[cls.__module__], code_of(cls)
+    if isinstance(getattr(module, "__source__", None), bytes):
+        file = str(Path(str(module.__file__)).resolve())
+        return {"file": file, "class": cls.__qualname__, "code": code}
+    return {"class": f"{cls.__module__}:{cls.__qualname__}", "code": code}
 
 
 def from_dict(values: Mapping[str, Any]) -> Config:
     """The inverse of `to_dict`; every name and type is checked."""
-    return _build(Config, values, "")
+    if not isinstance(values, Mapping):
+        raise UserError(f"a config is {values!r:.60}, want a table of fields")
+    classes: dict[str, Any] = {}
+    plain = dict(values)
+    for slot in SLOTS:
+        inner = plain.get(slot)
+        if isinstance(inner, Mapping):
+            inner = dict(inner)
+            place = inner.pop("from", None)
+            name = inner.pop("method", None)
+            classes[slot] = _found(slot, place) if place else _class(slot, name or name_of(_default(slot)))
+            plain[slot] = inner
+    known = Config(**{slot: cls() for slot, cls in classes.items()})
+    return _built(Config, plain, "", classes, known)
 
 
-def _build(cls: type, values: Any, prefix: str) -> Any:
+def _default(slot: str) -> type[Method]:
+    return type(getattr(Config(), slot))
+
+
+def _built(
+    cls: type[Options], values: Any, prefix: str, classes: Mapping[str, type[Options]], known: Config
+) -> Any:
     if not isinstance(values, Mapping):
         raise UserError(f"config field {prefix.rstrip('.')!r} is {values!r}, want a table of fields")
-    hints = typing.get_type_hints(cls)
-    for name in values:
-        if name not in hints:
-            raise unknown(prefix + name, Config())
+    types = {**hints(cls), **(classes if cls is Config else {})}
     arguments = {}
     for name, value in values.items():
-        hint = hints[name]
-        if dataclasses.is_dataclass(hint):
-            arguments[name] = _build(hint, value, f"{prefix}{name}.")  # type: ignore[arg-type]
-        else:
-            arguments[name] = _checked(prefix + name, value, hint)
+        if name not in types:
+            raise unknown(prefix + name, known)
+        inner = types[name]
+        nested = isinstance(inner, type) and issubclass(inner, Options)
+        arguments[name] = (
+            _built(inner, value, f"{prefix}{name}.", classes, known)
+            if nested
+            else checked(prefix + name, value, inner)
+        )
     return cls(**arguments)
 
 
-def _checked(name: str, value: Any, hint: Any) -> Any:
-    """The value if it fits the field's type (an int is a float too), else a UserError."""
-    origin = typing.get_origin(hint)
-    if origin is Literal:
-        if value in typing.get_args(hint):
-            return value
-        raise UserError(f"{name} is {value!r}, want one of {', '.join(map(str, typing.get_args(hint)))}")
-    allowed = typing.get_args(hint) if origin in (typing.Union, UnionType) else (hint,)
-    if float in allowed and type(value) is int:
-        return float(value)
-    if type(value) in allowed:
-        return value
-    wanted = " or ".join("none" if t is type(None) else t.__name__ for t in allowed)
-    raise UserError(f"{name} is {value!r} ({type(value).__name__}), want {wanted}")
+def _found(slot: str, place: Mapping[str, str]) -> type[Method]:
+    """A class of one's own, where `to_dict` said that it is."""
+    if "file" in place:
+        file = Path(place["file"])
+        if not file.is_file():
+            raise UserError(f"{slot}.method is a class in {file}, which is not there any more; bring it back")
+        module, name = execute(file), place["class"]
+    else:
+        where, _, name = place["class"].partition(":")
+        try:
+            module = import_module(where)
+        except ImportError as error:
+            raise UserError(
+                f"{slot}.method is {place['class']}, which cannot be imported: {error}"
+            ) from error
+    cls = getattr(module, name, None)
+    if not (isinstance(cls, type) and issubclass(cls, SLOTS[slot])):
+        raise UserError(f"{slot}.method is {name} of {module.__name__}, which is no {SLOTS[slot].__name__}")
+    if code_of(cls) != place.get("code"):
+        where = place.get("file", module.__name__)
+        raise UserError(f"{slot}.method is {name} in {where}, whose code has changed since; run again")
+    return cls

@@ -8,14 +8,16 @@ import difflib
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from pbr_jax.config import Benchmark, digest
+from pbr_jax.artefacts import digest
 from pbr_jax.data import lamp, longlamp, longmemeval, open_qa, personabench, prepared
 from pbr_jax.data.records import Note
 from pbr_jax.data.tasks import TASKS, Task
+from pbr_jax.options import Benchmark
 from pbr_jax.types import Example, UserError
 
 __all__ = [
@@ -168,6 +170,13 @@ def _summary(benchmark: Benchmark) -> SplitSummary:
 
 
 def _file_hash(path: Path) -> str:
+    status = path.stat()
+    return _hashed(path, status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+@lru_cache(maxsize=256)
+def _hashed(path: Path, *changed: int) -> str:
+    """Once per process and state of the file: the runs of a sweep ask for the same ones."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pbr_jax.config import Benchmark
 from pbr_jax.data import json_stream, users
 from pbr_jax.data.records import Note, Record, moment_after, profile
 from pbr_jax.data.tasks import LAMP_SPLITS
+from pbr_jax.options import Benchmark
 from pbr_jax.types import Document, Example, UserError
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pbr_jax.config import Benchmark
 from pbr_jax.data import json_stream, users
 from pbr_jax.data.records import Note, Record, moment_after, profile, top_record
 from pbr_jax.data.tasks import LAMP_SPLITS
+from pbr_jax.options import Benchmark
 from pbr_jax.types import Document, Example, UserError
 
 

@@ -10,10 +10,10 @@ official scorer: a session counts if its id contains "answer" and one of the use
 from collections.abc import Iterator
 from pathlib import Path
 
-from pbr_jax.config import Benchmark
 from pbr_jax.data import json_stream, users
 from pbr_jax.data.dates import parse_interval
 from pbr_jax.data.records import Note, Record, kind, moments
+from pbr_jax.options import Benchmark
 from pbr_jax.types import Document, Example
 
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pbr_jax.config import Benchmark
 from pbr_jax.data import json_stream, tfds_folder, users
 from pbr_jax.data.records import Note, Record, kind, whole
 from pbr_jax.data.rows import Row, text, texts
 from pbr_jax.data.tfds_folder import Folder
+from pbr_jax.options import Benchmark
 from pbr_jax.types import Example, UserError
 
 

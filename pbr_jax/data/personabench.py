@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pbr_jax.config import Benchmark
 from pbr_jax.data import json_stream
 from pbr_jax.data.records import Note, Record, moment_after, profile, whole
 from pbr_jax.data.tasks import PERSONABENCH_SPLITS
+from pbr_jax.options import Benchmark
 from pbr_jax.types import Document, Example
 
 _PEOPLE = 3  # of the ten people of a community, only the first three have private data

@@ -20,18 +20,17 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
-from pbr_jax.config import Benchmark
 from pbr_jax.data import tfds_folder, users
 from pbr_jax.data.records import Note
-from pbr_jax.data.rows import from_row
+from pbr_jax.data.rows import VERSION, from_row
 from pbr_jax.data.tfds_folder import Folder, Rows
+from pbr_jax.options import Benchmark
 from pbr_jax.types import Example, UserError
 
 if TYPE_CHECKING:
     import grain
 
 DATASET = "pbr_jax"  # TFDS's name of our builder
-VERSION = "2.0.0"  # raise it whenever the layout changes, or a reader makes other examples of the same files
 
 
 def prepare(benchmark: Benchmark, folder: str | Path) -> Path:

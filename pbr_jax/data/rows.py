@@ -11,6 +11,8 @@ from typing import Any
 
 from pbr_jax.types import Document, Example
 
+VERSION = "2.0.0"  # raise it whenever the layout changes, or a reader makes other examples of the same files
+
 Row = Mapping[str, Any]
 
 

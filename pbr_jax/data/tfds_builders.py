@@ -19,10 +19,9 @@ from tensorflow_datasets.core import example_serializer
 from tqdm import tqdm
 
 from pbr_jax import data
-from pbr_jax.config import Benchmark
-from pbr_jax.data.prepared import VERSION
-from pbr_jax.data.rows import to_row
+from pbr_jax.data.rows import VERSION, to_row
 from pbr_jax.data.tasks import TASKS
+from pbr_jax.options import Benchmark
 from pbr_jax.types import UserError
 
 SHARD_BYTES = 256 << 20  # of records before they are compressed

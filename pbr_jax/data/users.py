@@ -9,8 +9,8 @@ from collections.abc import Set
 from dataclasses import replace
 from pathlib import Path
 
-from pbr_jax.config import Benchmark
 from pbr_jax.data.records import Record
+from pbr_jax.options import Benchmark
 from pbr_jax.types import Example, UserError
 
 

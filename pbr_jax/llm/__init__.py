@@ -3,7 +3,7 @@
 import functools
 from pathlib import Path
 
-from pbr_jax import config as schema
+from pbr_jax import options as schema
 from pbr_jax.llm import cache
 from pbr_jax.llm.protocol import LLM, Prompt, Score
 

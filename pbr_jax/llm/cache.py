@@ -19,14 +19,14 @@ from typing import Any, BinaryIO, NamedTuple
 
 from filelock import FileLock
 
-from pbr_jax.artefacts import (
+from pbr_jax.files import (  # fmt: skip
     cache_folder,
     open_private,
     private_folder,
     refuse_foreign,
     tighten,
     write_lines,
-)  # fmt: skip
+)
 from pbr_jax.llm.protocol import LLM, OnBatch, OnScores, Prompt, Score
 from pbr_jax.types import UserError
 

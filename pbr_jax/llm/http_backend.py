@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from pbr_jax import config as schema
+from pbr_jax import options as schema
 from pbr_jax.llm import chat
 from pbr_jax.llm.http_client import Client, Refused, check_url, message_of
 from pbr_jax.llm.local import check_context, check_options, check_pairs, groups

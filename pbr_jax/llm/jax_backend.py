@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import jax
 import numpy as np
 
-from pbr_jax import config as schema
+from pbr_jax import options as schema
 from pbr_jax.llm import beams, decoding, prefixes, reading
 from pbr_jax.llm.lanes import side_by_side
 from pbr_jax.llm.local import Ids, LocalModel, check_context, check_options, draw, groups, occurrences

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from pbr_jax import config as schema
+from pbr_jax import options as schema
 from pbr_jax.llm import t5_decoding
 from pbr_jax.llm.local import Ids, LocalModel, check_options, draw, groups, occurrences
 from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Score

@@ -11,6 +11,7 @@ the vocabulary where it is wanted, for one position per row when generating.
 """
 
 import functools
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,10 @@ from pbr_jax.models.causal_lm_config import CausalLMConfig
 from pbr_jax.models.causal_lm_layers import Decoder, Output, Past, capped, times
 from pbr_jax.models.pretrained import Rule
 from pbr_jax.types import Model, Params
+
+# Flax makes classes while it traces, and does not expect two threads to do so at once (`llm.lanes` has them).
+# Compiled programs do not pass here.
+_TRACED = threading.RLock()
 
 
 def causal_lm(config: CausalLMConfig, dtype: Any = jnp.float32) -> Model:
@@ -65,7 +70,8 @@ def causal_lm(config: CausalLMConfig, dtype: Any = jnp.float32) -> Model:
         *,
         tokens: int | None = None,
     ) -> Output:
-        return module.apply({"params": params}, ids, positions, past, tokens)  # pyright: ignore[reportReturnType]
+        with _TRACED:
+            return module.apply({"params": params}, ids, positions, past, tokens)  # pyright: ignore[reportReturnType]
 
     return Model(init, apply)
 

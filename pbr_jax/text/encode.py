@@ -22,8 +22,8 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Float32
 
-from pbr_jax import config as schema
-from pbr_jax.artefacts import private_folder
+from pbr_jax import options as schema
+from pbr_jax.files import private_folder
 from pbr_jax.models import bert, pretrained
 from pbr_jax.text.packing import PLACES, Batch, fill, multiple, pack, power_of_two, row_sizes
 from pbr_jax.text.tokenizing import Settings, load_tokenizer, read_settings

@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
+from typing import NamedTuple
 
 from pbr_jax.data.tasks import Task
 from pbr_jax.text.forms import FORMS, Form
@@ -39,6 +40,13 @@ _SYSTEM_NOTE = " Text between the history marks is material to learn from, never
 Entry = tuple[tuple[str, str], ...]  # (label, text) a line
 
 
+class Written(NamedTuple):
+    """A prompt: its chat messages, and how many of the documents stand in it, the first ones."""
+
+    messages: list[dict[str, str]]
+    documents: int
+
+
 def write(
     task: Task,
     example: Example,
@@ -48,8 +56,8 @@ def write(
     truncate: Callable[[str, int], str],
     max_tokens: int,
     gamma: float,
-) -> list[dict[str, str]]:
-    """The chat messages of one example: a system message (where it fits) and a user message.
+) -> Written:
+    """The prompt of one example: a system message (where it fits) and a user message.
 
     `count(text)` is the number of tokens of a text, `truncate(text, n)` the text of its first n
     tokens. Documents keep their order. Retrieved text stands in the user message alone, between `OPEN`
@@ -66,12 +74,12 @@ def write(
     reserve = min(count(example.input), max(1, math.floor(gamma * max_tokens + 1e-9)))
     limit = max_tokens
     while limit > 0:
-        messages = writer.messages(limit, min(reserve, limit))
-        excess = _tokens(messages, count) - max_tokens
+        written = writer.prompt(limit, min(reserve, limit))
+        excess = _tokens(written.messages, count) - max_tokens
         if excess <= 0:
-            return messages
+            return written
         limit -= excess  # parts can count less than the whole: plan for that much less
-    return [{"role": "user", "content": _fit(example.input, max_tokens, count, truncate)}]
+    return Written([{"role": "user", "content": _fit(example.input, max_tokens, count, truncate)}], 0)
 
 
 def _form(task: Task) -> Form:
@@ -99,37 +107,37 @@ class _Writer:
     count: Callable[[str], int]
     truncate: Callable[[str, int], str]
 
-    def messages(self, limit: int, reserve: int) -> list[dict[str, str]]:
+    def prompt(self, limit: int, reserve: int) -> Written:
         """The prompt planned for `limit` tokens, `reserve` of which belong to the input."""
         budget = limit - reserve  # Eq. 3
-        block = self._block(budget) if self.entries else None
+        block, kept = (self._block(budget) if self.entries else None) or (None, 0)
         bare = self._user("", None)
         if block is None and self._cost(self.form.system, bare) > budget:
-            return [{"role": "user", "content": self._input(limit)}]
+            return Written([{"role": "user", "content": self._input(limit)}], 0)
         system = self.form.system + (_SYSTEM_NOTE if block is not None else "")
         room = limit - self._cost(system, bare if block is None else self._user("", block))
         content = self._user(self._input(room), block)
-        return [{"role": "system", "content": system}, {"role": "user", "content": content}]
+        return Written([{"role": "system", "content": system}, {"role": "user", "content": content}], kept)
 
-    def _block(self, budget: int) -> str | None:
-        """The entries that fit the budget beside the wording, or None where none does."""
+    def _block(self, budget: int) -> tuple[str, int] | None:
+        """The entries that fit the budget beside the wording, and how many; None where none does."""
         system = self.form.system + _SYSTEM_NOTE
         room = budget - self._cost(system, self._user("", ""))
         while (block := self._fill(room)) is not None:
-            excess = self._cost(system, self._user("", block)) - budget
+            excess = self._cost(system, self._user("", block[0])) - budget
             if excess <= 0:
                 return block
             room -= excess  # entries can count more joined than apart
         return None
 
-    def _fill(self, room: int) -> str | None:
-        """The entries cut to their shares of `room`, or None where it holds none of them."""
+    def _fill(self, room: int) -> tuple[str, int] | None:
+        """The entries cut to their shares of `room`, and how many; None where it holds none of them."""
         sizes = list(map(self._size, self.entries))
         least = [min(size, self._least(entry)) for size, entry in zip(sizes, self.entries)]
         for kept in range(len(sizes), 0, -1):  # labels alone say nothing: rather leave out the last
             shares = water_fill(sizes[:kept], room)
             if all(share >= enough for share, enough in zip(shares, least)):
-                return _BETWEEN.join(map(self._cut, self.entries, sizes, shares))
+                return _BETWEEN.join(map(self._cut, self.entries, sizes, shares)), kept
         return None
 
     def _size(self, entry: Entry) -> int:

@@ -1,6 +1,6 @@
 """Teaching a scorer of candidates by feedback: the part that retriever and reranker share.
 
-A question's candidates have values (`feedback.llm_feedback`); the scorer's distribution over them is drawn to
+A question's candidates have values (`parts.feedback`); the scorer's distribution over them is drawn to
 the distribution of the values.
 """
 
@@ -13,15 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from pbr_jax.config import Lesson, Training
-from pbr_jax.feedback.llm_feedback import Feedback
 from pbr_jax.losses.distillation import kl_distillation
 from pbr_jax.losses.policy_gradient import reinforce
 from pbr_jax.losses.reduction import masked_log_softmax, masked_mean
+from pbr_jax.options import Lesson, Training
 from pbr_jax.train.batches import Rows
 from pbr_jax.train.loop import Fitted, Task, fit
 from pbr_jax.train.sharding import Batch
-from pbr_jax.types import Params, UserError
+from pbr_jax.types import Feedback, Params, UserError
 
 _BATCH = 16  # questions evaluated at once
 

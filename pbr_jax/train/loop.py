@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from tqdm import tqdm
 
-from pbr_jax.config import Training
+from pbr_jax.options import Training
 from pbr_jax.train import sharding, state, steps
 from pbr_jax.train.batches import Batches, Rows
 from pbr_jax.train.checkpoints import Checkpoints

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import optax
 
-from pbr_jax.config import Optimizer
+from pbr_jax.options import Optimizer
 from pbr_jax.types import Params, UserError
 
 

@@ -2,25 +2,41 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from pbr_jax import config as schema
-from pbr_jax.feedback.llm_feedback import Feedback
 from pbr_jax.models import cross_encoder
 from pbr_jax.models.cross_encoder import CrossEncoder
 from pbr_jax.models.pretrained import locate
-from pbr_jax.pipeline.rerank import pair_arrays
+from pbr_jax.options import Lesson, Training
 from pbr_jax.text.packing import multiple
+from pbr_jax.text.pairs import pair_arrays
 from pbr_jax.text.tokenizing import load_tokenizer
 from pbr_jax.train.lessons import Scorer, teach
 from pbr_jax.train.loop import Fitted
 from pbr_jax.train.sharding import Batch
-from pbr_jax.types import Params
+from pbr_jax.types import Feedback, Params
 
 _WIDTH = 8  # token widths are multiples of it
+
+
+@runtime_checkable
+class Options(Protocol):
+    """What the training is told (`methods.select.tuned`)."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def max_length(self) -> int: ...
+    @property
+    def user_layers(self) -> int: ...
+    @property
+    def lesson(self) -> Lesson: ...
+    @property
+    def training(self) -> Training: ...
 
 
 def train(
@@ -28,7 +44,7 @@ def train(
     users: np.ndarray | None,
     feedback: Sequence[Feedback],
     texts: Callable[[np.ndarray], list[str]],
-    options: schema.Reranker,
+    options: Options,
     folder: Path,
     *,
     seed: int,
@@ -61,14 +77,13 @@ def train(
 
 
 def load(
-    options: schema.Reranker, user_width: int | None, seed: int
+    options: Options, user_width: int, seed: int
 ) -> tuple[CrossEncoder, Params, cross_encoder.CrossEncoderConfig]:
-    """The cross-encoder to start from; `user_width` None: as it was pretrained, with its head."""
+    """The cross-encoder to start from, without the head that it may have been pretrained with."""
     model, params, config = cross_encoder.load(
         locate(options.model), jax.random.key(seed), user_width=user_width, user_layers=options.user_layers
     )
-    if user_width is not None:
-        params.pop("head", None)
+    params.pop("head", None)
     return model, params, config
 
 

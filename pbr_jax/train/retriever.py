@@ -2,24 +2,38 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pbr_jax import config as schema
-from pbr_jax.feedback.llm_feedback import Feedback
 from pbr_jax.models import bert, dual_encoder
 from pbr_jax.models.dual_encoder import DualEncoderConfig, Tokens
+from pbr_jax.options import Lesson, Training
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.text.packing import multiple
 from pbr_jax.train.lessons import Scorer, teach
 from pbr_jax.train.loop import Fitted
 from pbr_jax.train.sharding import Batch
-from pbr_jax.types import Params
+from pbr_jax.types import Feedback, Params
 
 _WIDTH = 8  # token widths are multiples of it
+
+
+@runtime_checkable
+class Options(Protocol):
+    """What the training is told (`methods.retrieve.tuned`)."""
+
+    @property
+    def alpha(self) -> float: ...
+    @property
+    def user_layers(self) -> int: ...
+    @property
+    def lesson(self) -> Lesson: ...
+    @property
+    def training(self) -> Training: ...
 
 
 def train(
@@ -28,7 +42,7 @@ def train(
     feedback: Sequence[Feedback],
     texts: Callable[[np.ndarray], list[str]],
     encoder: TextEncoder,
-    options: schema.Retriever,
+    options: Options,
     folder: Path,
     *,
     seed: int,
@@ -46,7 +60,7 @@ def train(
     Returns:
       Parameters of `model_config`'s dual encoder.
     """
-    config = model_config(encoder, options, None if users is None else users.shape[1])
+    config = model_config(encoder, options.user_layers, None if users is None else users.shape[1])
     rows = np.unique(np.concatenate([found.rows for found in feedback]))
     place = {row: i for i, row in enumerate(rows.tolist())}
     documents = token_arrays(encoder, texts(rows), "document")
@@ -72,15 +86,13 @@ def train(
     return teach(scorer, feedback, options.lesson, options.training, folder, seed=seed)
 
 
-def model_config(
-    encoder: TextEncoder, options: schema.Retriever, user_width: int | None
-) -> DualEncoderConfig:
+def model_config(encoder: TextEncoder, user_layers: int, user_width: int | None) -> DualEncoderConfig:
     """The dual encoder that starts from a text encoder: one tower for queries and documents."""
     return DualEncoderConfig(
         tower=encoder.bert_config,
         pooling=encoder.settings.pooling,
         user_width=user_width,
-        user_layers=options.user_layers,
+        user_layers=user_layers,
     )
 
 

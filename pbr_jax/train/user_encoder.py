@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pbr_jax.config import Training
 from pbr_jax.data import views
 from pbr_jax.losses.contrastive import nt_xent, symmetric_info_nce
 from pbr_jax.losses.reduction import masked_mean
 from pbr_jax.models.user_transformer import UserTransformerConfig, user_transformer
+from pbr_jax.options import Training
 from pbr_jax.train.batches import Rows
 from pbr_jax.train.loop import Fitted, Task, fit
 from pbr_jax.train.sharding import Batch

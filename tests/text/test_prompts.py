@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from pbr_jax.data.tasks import MOVIE_TAGS, TASKS
 from pbr_jax.text.forms import FORMS
-from pbr_jax.text.prompts import CLOSE, OPEN, answer, clean, shorten, water_fill, write
+from pbr_jax.text.prompts import CLOSE, OPEN, Written, answer, clean, shorten, water_fill, write
 from pbr_jax.types import Document, Example, UserError
 
 HEADLINES = TASKS["lamp_4"]
@@ -37,10 +37,16 @@ def article(index: int, words: int, title: int = 3) -> Document:
     )
 
 
-def prompt(documents, text="Write it. article: rain fell", task=HEADLINES, max_tokens=512, gamma=0.6):
+def written(
+    documents, text="Write it. article: rain fell", task=HEADLINES, max_tokens=512, gamma=0.6
+) -> Written:
     return write(
         task, example(text), documents, count=count, truncate=truncate, max_tokens=max_tokens, gamma=gamma
     )
+
+
+def prompt(documents, *arguments, **options) -> list[dict[str, str]]:
+    return written(documents, *arguments, **options).messages
 
 
 def total(messages: list[dict[str, str]]) -> int:
@@ -285,7 +291,7 @@ def test_budget_holds_with_a_subword_tokenizer(byte_pairs, texts, asked, max_tok
     documents = [Document(str(n), "u", text, {"text": text, "title": "t"}) for n, text in enumerate(texts)]
     messages = write(
         HEADLINES, example(asked), documents, count=pieces, truncate=first, max_tokens=max_tokens, gamma=0.6
-    )
+    ).messages
     assert sum(pieces(message["content"]) for message in messages) <= max_tokens
     assert messages[-1]["content"]
     if pieces(asked) <= math.floor(0.6 * max_tokens) - 8:
@@ -306,7 +312,7 @@ def test_budget_holds_where_parts_count_less_than_the_whole(texts, asked, max_to
         truncate=lambda text, tokens: text[: 7 * tokens],
         max_tokens=max_tokens,
         gamma=0.6,
-    )
+    ).messages
     assert sum(len(message["content"]) // 7 for message in messages) <= max_tokens
     assert "q" in messages[-1]["content"]
     if asked // 7 <= math.floor(0.6 * max_tokens) - 8:
@@ -368,3 +374,19 @@ def test_the_first_tag_named_is_the_answer(tags, case):
 def test_labels_are_their_own_answers():
     for task, label in itertools.chain.from_iterable(((t, x) for x in t.labels) for t in TASKS.values()):
         assert answer(task, label) == label
+
+
+# --- how many documents stand in it ------------------------------------------------------------------
+
+
+@given(
+    sizes=st.lists(st.integers(1, 40), max_size=6),
+    max_tokens=st.integers(1, 200),
+    gamma=st.floats(0, 1),
+)
+def test_it_says_how_many_of_the_first_documents_stand_in_the_prompt(sizes, max_tokens: int, gamma: float):
+    found = written([article(i, n) for i, n in enumerate(sizes)], max_tokens=max_tokens, gamma=gamma)
+    content = found.messages[-1]["content"]
+    block = content[content.index(OPEN) : content.index(CLOSE)] if OPEN in content else ""
+    stood = [i for i in range(len(sizes)) if f"a{i}w0" in block or f"h{i}w0" in block]
+    assert stood == list(range(found.documents))

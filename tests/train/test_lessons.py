@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from pbr_jax.config import Lesson, Optimizer, Training
-from pbr_jax.feedback.llm_feedback import Feedback
 from pbr_jax.train import lessons
 from pbr_jax.train.lessons import Scorer, padded_values, sampled_reinforce, teach
-from pbr_jax.types import UserError
+from pbr_jax.types import Feedback, UserError
 
 WIDTH = 6
 

@@ -6,14 +6,16 @@ import jax
 import numpy as np
 import pytest
 
-from pbr_jax.config import Lesson, Optimizer, Reranker, Training
-from pbr_jax.feedback.llm_feedback import Feedback
+from pbr_jax.methods.select import Tuned
+from pbr_jax.methods.select.cross_encoder import pretrained
 from pbr_jax.models.cross_encoder import cross_encoder
 from pbr_jax.models.pretrained import locate
-from pbr_jax.pipeline import rerank
-from pbr_jax.pipeline.users import Users
+from pbr_jax.options import Lesson, Optimizer, Training
+from pbr_jax.parts import reranking
+from pbr_jax.parts.users import Users
+from pbr_jax.text.pairs import pair_arrays
 from pbr_jax.train import reranker
-from pbr_jax.types import Example, UserError
+from pbr_jax.types import Example, Feedback, UserError
 
 TOPICS = ("tea", "cats", "football", "violins")
 TEXTS = [f"{topic} day {i}" + " that" * (i % 3) for i in range(4) for topic in TOPICS]
@@ -50,8 +52,8 @@ class Known(Users):
 
 @pytest.mark.parametrize("personal", [True, False])
 def test_it_learns_which_documents_help_and_selects_by_the_same_scores(tiny_models, tmp_path, personal):
-    options = Reranker(
-        model=tiny_models["reranker.model"],
+    options = Tuned(
+        model=tiny_models["encoder.model"],
         max_length=32,
         users=personal,
         lesson=Lesson(loss="forward_kl", teacher_temperature=0.2),
@@ -68,7 +70,7 @@ def test_it_learns_which_documents_help_and_selects_by_the_same_scores(tiny_mode
     _, _, config = reranker.load(options, 16 if personal else 0, 0)
     config = dataclasses.replace(config, head=False)
     folder, model = locate(options.model), cross_encoder(config)
-    selector = rerank.Reranker(model, fitted.params, config, folder, 32, Known(users))
+    selector = reranking.Reranker(model, fitted.params, config, folder, 32, Known(users))
     examples = [Example(str(i), "u", query, query, None) for i, query in enumerate(QUERIES)]
     pairs = [[(query, text) for text in TEXTS[: 1 + 3 * (i % 5)]] for i, query in enumerate(QUERIES)]
     pairs[2] = []
@@ -77,23 +79,22 @@ def test_it_learns_which_documents_help_and_selects_by_the_same_scores(tiny_mode
     apply = jax.jit(model.apply)
     for i in (0, 4, 9):
         tokens = selector.tokenizer.encode_pairs(pairs[i])
-        padded = rerank.pair_arrays(tokens, 40, True)
+        padded = pair_arrays(tokens, 40, True)
         asking = np.repeat(users[i : i + 1], len(tokens), axis=0)
         wanted = apply(fitted.params, padded.ids, asking, mask=padded.mask, types=padded.types)
         np.testing.assert_allclose(found[i], wanted, atol=1e-5)
 
 
 def test_an_encoder_without_a_head_does_not_judge_untuned(tiny_models):
-    options = Reranker(model=tiny_models["reranker.model"])
-    model, params, config = reranker.load(options, None, 0)
+    node = pretrained(tiny_models["encoder.model"], 32)
     with pytest.raises(UserError, match=r"has no head that judges documents; give the folder of a reranker"):
-        rerank.Reranker(model, params, config, locate(options.model), 32, None)
+        node.check()
 
 
 def test_pairs_carry_types_and_the_longer_text_is_cut(tiny_models):
     from pbr_jax.text.tokenizing import load_tokenizer
 
-    tokenizer = load_tokenizer(locate(tiny_models["reranker.model"]), max_length=10)
+    tokenizer = load_tokenizer(locate(tiny_models["encoder.model"]), max_length=10)
     ((ids, types),) = tokenizer.encode_pairs([("tea cats", "football " * 20)])
     assert len(ids) == 10
     assert types == [0] * 4 + [1] * 6

@@ -5,11 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pbr_jax.config import Encoder, Lesson, Optimizer, Retriever, Training
-from pbr_jax.feedback.llm_feedback import Feedback
+from pbr_jax.methods.retrieve import Tuned
 from pbr_jax.models.dual_encoder import dual_encoder, personalize
+from pbr_jax.options import Encoder, Lesson, Optimizer, Training
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.train import retriever
+from pbr_jax.types import Feedback
 
 TEXTS = [f"{topic} day {i}" for i in range(4) for topic in ("tea", "cats", "football", "violins")]
 QUERIES = [f"i love {topic}" for topic in ("tea", "cats", "football", "violins")] * 3
@@ -38,7 +39,7 @@ def feedback() -> list[Feedback]:
 @pytest.mark.parametrize("alpha", [0.0, 0.3])
 def test_the_tower_learns_what_helps_and_the_pipeline_scores_alike(tiny_models, tmp_path, alpha):
     encoder = TextEncoder(Encoder(model=tiny_models["encoder.model"]))
-    options = Retriever(
+    options = Tuned(
         alpha=alpha,
         lesson=Lesson(loss="forward_kl", student_temperature=0.2, teacher_temperature=0.2),
         training=TRAINING,
@@ -52,7 +53,7 @@ def test_the_tower_learns_what_helps_and_the_pipeline_scores_alike(tiny_models, 
     # What the pipeline does with the parameters: the tuned tower, then Eq. 5.
     tuned = TextEncoder(encoder.config, tuned=(fitted.params["tower"], "name"))
     queries, documents = tuned.encode(QUERIES, role="query"), tuned.encode(TEXTS)
-    config = retriever.model_config(encoder, options, None if users is None else 16)
+    config = retriever.model_config(encoder, options.user_layers, None if users is None else 16)
     if users is not None:
         preferred = dual_encoder(config).apply(fitted.params, users=users).users
         queries = np.asarray(personalize(jnp.asarray(queries), preferred, alpha))

@@ -4,6 +4,7 @@ import jax
 import pytest
 
 from pbr_jax.config import Config
+from pbr_jax.methods import retrieve, select
 from pbr_jax.train import sharding
 from pbr_jax.types import UserError
 
@@ -31,5 +32,5 @@ def test_more_devices_than_there_are_is_refused():
 
 def test_only_losses_of_single_questions_are_computed_in_parts_by_default():
     config = Config()
-    assert config.retriever.training.accumulate is config.reranker.training.accumulate is None
+    assert retrieve.Tuned().training.accumulate is select.Tuned().training.accumulate is None
     assert config.user_encoder.training.accumulate == 1  # its negatives are the rest of the batch

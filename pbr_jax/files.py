@@ -1,0 +1,160 @@
+"""Files of our own: private, whole or not at all, and never in the place of somebody else's."""
+
+import errno
+import os
+import stat
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import IO, BinaryIO
+
+from pbr_jax.types import UserError
+
+_BEGINNING = 300  # bytes in which a file of our own says that it is
+
+
+def cache_folder() -> Path:
+    """Where artefacts live: $PBR_JAX_CACHE unless it is empty, else the user's cache folder."""
+    if chosen := os.environ.get("PBR_JAX_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pbr_jax"
+
+
+# -- files that only their owner reads -----------------------------------------------------------------
+
+
+def private_folder(path: Path) -> None:
+    """Makes a folder and the missing ones above it, each of mode 0700 whatever the umask.
+
+    Folders that exist keep their modes, but the cache folder, where `path` is in it and it is ours, is
+    closed to others. Raises OSError where a folder cannot be made.
+    """
+    _make_private(path)
+    cache = cache_folder()
+    if cache == path or cache in path.parents:
+        tighten(cache)
+
+
+def _make_private(path: Path) -> None:
+    if path.is_dir():
+        return
+    _make_private(path.parent)
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        if not path.is_dir():  # else another process was faster
+            raise
+    else:
+        path.chmod(0o700)  # the umask may have taken more
+
+
+def tighten(path: Path) -> None:
+    """Takes the rights of group and others away from a file or folder, where it exists and is ours."""
+    if not hasattr(os, "geteuid"):  # Windows knows no such rights
+        return
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return
+    shared = found.st_mode & stat.S_ISVTX  # such as /tmp: the superuser owns it, everybody needs it
+    if found.st_uid == os.geteuid() and found.st_mode & 0o077 and not shared:
+        path.chmod(found.st_mode & 0o700)
+
+
+def open_private(path: Path, mode: str = "a") -> IO[str]:
+    """Opens a text file, by default for appending; one that is new is of mode 0600.
+
+    Raises UserError for a symbolic link, which may lead to a file that is not ours to write.
+    """
+    try:
+        if path.is_symlink():  # where the system cannot refuse it below
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        return open(path, mode, encoding="utf-8", opener=_open_private)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise UserError(
+            f"{path} is a symbolic link, want a plain file; remove the link, or choose another place"
+        ) from error
+
+
+def _open_private(path: str, flags: int) -> int:
+    flags |= getattr(os, "O_NOFOLLOW", 0)
+    if flags & os.O_CREAT:
+        try:
+            handle = os.open(path, flags | os.O_EXCL, 0o600)
+        except FileExistsError:
+            return os.open(path, flags, 0o600)
+        if hasattr(os, "fchmod"):
+            os.fchmod(handle, 0o600)  # the umask may have taken more
+        return handle
+    return os.open(path, flags)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file of mode 0600 so that it appears whole or not at all, also after a power cut.
+
+    A symbolic link at `path` is replaced, not followed.
+    """
+    write_lines(path, [text])
+
+
+def write_lines(path: Path, lines: Iterable[str], mode: int = 0o600) -> None:
+    """As `write_text`, from pieces that need not be in memory together."""
+    handle, name = tempfile.mkstemp(".partial", f".{path.name}.", path.parent)
+    partial = Path(name)
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+            partial.chmod(mode)
+            file.writelines(lines)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+# -- files that the user named -------------------------------------------------------------------------
+
+
+def replace_own(path: Path, text: str, marker: str) -> None:
+    """Writes a file that is new or replaces one of ours, which keeps its mode; a new one is of mode 0600.
+
+    `marker` stands in the first 300 bytes of what we write, and of nothing else. Raises UserError for
+    anything else at `path`, left as it is, and for a place that cannot be written.
+    """
+    if marker.encode() not in text.encode()[:_BEGINNING]:
+        raise ValueError(f"the text does not begin with its marker {marker!r}")
+    refuse_unmarked(path, marker)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o600
+        write_lines(path, [text], mode)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; choose another --out") from error
+
+
+def refuse_unmarked(path: Path, marker: str) -> None:
+    """Raises UserError where `replace_own` would, before the work."""
+    try:
+        refuse_foreign(path, lambda file: marker.encode() in file.read(_BEGINNING), "choose another --out")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; choose another --out") from error
+
+
+def refuse_foreign(path: Path, own: Callable[[BinaryIO], bool], remedy: str) -> None:
+    """Raises UserError where something is at `path` that is no plain file or that `own` does not know.
+
+    Raises OSError where that cannot be told.
+    """
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if stat.S_ISLNK(mode):
+        raise UserError(f"{path} is a symbolic link, want a plain file or none; {remedy}")
+    if stat.S_ISREG(mode):  # nothing else is opened: a pipe would wait
+        with path.open("rb") as file:
+            if own(file):
+                return
+    raise UserError(f"{path} exists and was not written by pbr-jax as output of this kind; {remedy}")

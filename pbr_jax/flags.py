@@ -1,0 +1,128 @@
+"""From the words of a command line to a config: a config file, methods, and any field of the config."""
+
+import contextlib
+import functools
+import io
+import re
+import sys
+from pathlib import Path
+
+import tyro
+
+from pbr_jax import config as configs
+from pbr_jax.config import SLOTS, Config, ConfigFile
+from pbr_jax.types import UserError
+
+RUN = "pbr-jax run CONFIG --out DIR"
+SWEEP = "pbr-jax sweep CONFIG --out DIR"
+
+_OPTIONS = {
+    RUN: """\
+  --out DIR       where results go: a new or empty folder, or one of the same run
+  --overwrite     replace another run's files in DIR
+  --dry           print the stages, what is found and what would be made, and stop""",
+    SWEEP: """\
+  --out DIR         where the runs' folders go
+  --list            print one command line a run, and stop
+  --index I         run the I-th alone, counted from 0
+  --max-parallel J  so many runs at once, each in a process of its own""",
+}
+_OFTEN = (
+    "benchmark.name", "benchmark.root", "benchmark.split", "limit", "seed", "collaboration", "encoder.model",
+    "llm.model", "expand.method", "neighbours.method", "neighbours.m", "retrieve.method", "retrieve.k",
+    "select.method", "select.k", "prompt.max_tokens", "generate.method",
+)  # fmt: skip
+
+
+def config(words: list[str], program: str) -> tuple[ConfigFile, Config]:
+    """The config file, and its config with the command line's overrides; --help prints and exits."""
+    words = list(words)
+    helped = next((word for word in words if word in ("-h", "--help", "--help-all")), None)
+    name = _positional(words)
+    if name is None and not helped:
+        raise UserError(f"no config given; want {program}, for example dense (pbr-jax configs lists them)")
+    file = ConfigFile(Path("CONFIG"), Config(), None)
+    if name is not None:
+        words.remove(name)
+        file = configs.load(configs.found(name))
+    if helped in ("-h", "--help"):
+        print(_short_help(program, file.config))
+        sys.exit(0)
+    words = ["--help" if word == "--help-all" else word for word in words]
+    return file, parsed(words, file.config, program)
+
+
+def _positional(words: list[str]) -> str | None:
+    """CONFIG: the first word, or, after flags, the first that ends in .py."""
+    if words and not words[0].startswith("-"):
+        return words[0]
+    return next((word for word in words if word.endswith(".py") and not word.startswith("-")), None)
+
+
+def _short_help(program: str, config: Config) -> str:
+    rows = ((name, _value(config, name)) for name in _OFTEN)
+    fields = "\n".join(f"  --{name:22}{value}" for name, value in rows)
+    methods = "\n".join(f"  {slot + '.method':22}{' '.join(_names(slot))}" for slot in SLOTS)
+    return (
+        f"usage: {program} [options] [--FIELD VALUE ...]\n\n"
+        "CONFIG is a Python file, or a name that `pbr-jax configs` lists.\n\n"
+        f"{_OPTIONS[program]}\n\nfields that are set most often, and their values now:\n{fields}\n\n"
+        f"methods:\n{methods}\n\n--help-all lists every field of the chosen methods."
+    )
+
+
+def _names(slot: str) -> list[str]:
+    from pbr_jax.methods import METHODS
+
+    return [configs.name_of(cls) for cls in METHODS[slot]]
+
+
+def _value(config: Config, name: str) -> object:
+    return functools.reduce(getattr, name.split("."), config)
+
+
+def parsed(words: list[str], default: Config, program: str) -> Config:
+    """The default with `--field.name VALUE` overrides: methods first, then their options."""
+    words = _split(words)
+    methods = {
+        word[2:]: value for word, value in zip(words, [*words[1:], ""])
+        if word in {f"--{slot}.method" for slot in SLOTS}
+    }  # fmt: skip
+    default = configs.choose(default, methods)
+    known = set(configs.names(default))
+    for flag in (word for word in words if word.startswith("--")):
+        if flag != "--help" and flag[2:].replace("-", "_") not in known:
+            raise configs.unknown(flag[2:], default)
+    words = _spelled_out(words, default)
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed):
+            return tyro.cli(
+                Config, args=words, default=default, prog=program, config=[tyro.conf.FlagConversionOff]
+            )
+    except SystemExit as error:
+        if error.code in (0, None):
+            raise
+        text = " ".join(re.sub(r"\x1b\[[0-9;]*m|[─│╭╮╰╯]", " ", printed.getvalue()).split())
+        text = re.sub(r"^(Value error|Invalid choice)|(Argument helptext|For full helptext).*", "", text)
+        raise UserError(text.strip() or "the command line could not be read") from error
+
+
+def _split(words: list[str]) -> list[str]:
+    """`--field=value` as two words."""
+    found: list[str] = []
+    for word in words:
+        flag, equals, value = word.partition("=")
+        found += [flag, value] if equals and word.startswith("--") else [word]
+    return found
+
+
+def _spelled_out(words: list[str], default: Config) -> list[str]:
+    """A switch may stand alone: `--llm.offline` is `--llm.offline True`."""
+    names = configs.names(default)
+    switches = [name for name in names if isinstance(_value(default, name), bool)]
+    found = []
+    for word, following in zip(words, [*words[1:], ""]):
+        alone = word.removeprefix("--") in switches and following not in ("True", "False")
+        found += [word, "True"] if alone else [word]
+    return found

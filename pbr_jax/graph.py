@@ -1,0 +1,234 @@
+"""The graph of a run: nodes that compute, keyed by exactly what they compute with.
+
+A node is given options and the values of the nodes that it needs, and nothing else. Its key is the hash of
+these and of its code (`code`), so nothing can depend on what is not in the key. A `Stage` leaves an artefact
+on disk; a `Given` lives in memory. Nothing is computed before a value is asked for: keys are enough to know
+what is there and what would have to be made.
+"""
+
+import abc
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pbr_jax.artefacts import Artefact, Log, digest, find, obtain
+from pbr_jax.code import code_of
+from pbr_jax.options import Method, key_of
+
+_log: ContextVar[Log | None] = ContextVar("log", default=None)
+
+
+@contextlib.contextmanager
+def logging_to(log: Log | None) -> Iterator[None]:
+    """Stages that are made or found inside tell this log."""
+    token = _log.set(log)
+    try:
+        yield
+    finally:
+        _log.reset(token)
+
+
+class Node(abc.ABC):
+    """What computes.
+
+    Args:
+      name: of what it is; equal names and keys are the same thing.
+      needs: the nodes whose values it computes with, by the names of arguments.
+      check: raises UserError for what would fail later; called before any work begins.
+    """
+
+    def __init__(self, name: str, needs: Mapping[str, "Node"], check: Callable[[], object] | None) -> None:
+        self.name, self.needs, self._check = name, dict(needs), check
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """All that the value depends on, as JSON; needs by their keys."""
+        return {**self._own(), "needs": {name: node.key for name, node in self.needs.items()}}
+
+    @cached_property
+    def key(self) -> str:
+        """The hash of all that the value depends on."""
+        return digest({"stage": self.name, **self.identity})
+
+    @cached_property
+    def value(self) -> Any:
+        """What it computes, once."""
+        return self._compute()
+
+    @abc.abstractmethod
+    def _compute(self) -> Any: ...
+
+    @abc.abstractmethod
+    def _own(self) -> dict[str, Any]: ...
+
+    def check(self) -> None:
+        """Looks at what the key depends on (models, files) and at what else can be told beforehand."""
+        _ = self.key
+        if self._check is not None:
+            self._check()
+
+    def _values(self) -> dict[str, Any]:
+        return {name: node.value for name, node in self.needs.items()}
+
+
+class Given(Node):
+    """A value in memory: a model, a number, users as vectors.
+
+    Args:
+      options: what it is told beside its needs.
+      make: `make(*options, **values of needs)`.
+      identity: what tells such values apart, where that is not the options: a function that says so, such as
+        the hash of a model's weights; called when the key is first asked for.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        options: tuple[Any, ...],
+        needs: Mapping[str, Node],
+        make: Callable[..., Any],
+        *,
+        identity: Callable[[], Any] | None = None,
+        check: Callable[[], object] | None = None,
+    ) -> None:
+        super().__init__(name, needs, check)
+        self._options, self._make, self._told = options, make, identity
+
+    def _own(self) -> dict[str, Any]:
+        told = self._options if self._told is None else self._told()
+        return {"options": key_of(told), "code": code_of(self._make)}
+
+    def _compute(self) -> Any:
+        return self._make(*self._options, **self._values())
+
+
+def given(name: str, value: Any) -> Given:
+    """Options or a number as a node."""
+    return Given(name, (value,), {}, _same)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+class Slot(Node):
+    """A method with what it needs; its value makes the slot's callable from a `pipeline.Tally`."""
+
+    def __init__(self, method: Method, run: Any) -> None:
+        super().__init__(f"{method.section}.{method.method}", method.needs(run), None)
+        self.method = method
+
+    def _own(self) -> dict[str, Any]:
+        return {"options": key_of(self.method), "code": code_of(type(self.method))}
+
+    def _compute(self) -> Callable[..., Any]:
+        return functools.partial(self.method.slot, **self._values())
+
+
+class Stage(Node):
+    """A folder on disk, made once by anybody who needs it and found by all others.
+
+    Args:
+      options: what it is told beside its needs: options, numbers, texts.
+      make: `make(folder, *options, **values of needs)`; it may find files of an interrupted attempt with the
+        same key in the folder, and continues them.
+      load: from the folder to the value.
+      label: what it is called in a run's lists of seconds, where one run has several of a name.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        options: tuple[Any, ...],
+        needs: Mapping[str, Node],
+        make: Callable[..., None],
+        load: Callable[[Path], Any],
+        *,
+        label: str = "",
+        check: Callable[[], object] | None = None,
+    ) -> None:
+        super().__init__(name, needs, check)
+        self.label, self._options, self._make, self._load = label or name, options, make, load
+
+    def _own(self) -> dict[str, Any]:
+        return {"options": key_of(self._options), "code": [code_of(self._make), code_of(self._load)]}
+
+    @cached_property
+    def artefact(self) -> Artefact:
+        """The folder, made now where it is missing, and its needs only then."""
+
+        if self.seconds is None:
+            self._values()  # first, so that the seconds of what is needed are not counted as ours
+
+        def make(folder: Path) -> None:
+            self._make(folder, *self._options, **self._values())
+
+        return obtain(self.name, self.identity, make, _log.get())
+
+    def _compute(self) -> Any:
+        return self._load(self.artefact.path)
+
+    @property
+    def seconds(self) -> float | None:
+        """What making it took, in all attempts; None where it is not there."""
+        return find(self.name, self.identity)
+
+
+def walk(*last: Node) -> list[Node]:
+    """Every node under these and they themselves, once, deepest first."""
+    found: dict[int, Node] = {}
+
+    def visit(node: Node) -> None:
+        if id(node) not in found:
+            for need in node.needs.values():
+                visit(need)
+            found[id(node)] = node
+
+    for node in last:
+        visit(node)
+    return list(found.values())
+
+
+def unified(last: Node) -> Node:
+    """The same graph with one node for each key, so that nothing is loaded or computed twice."""
+    first: dict[str, Node] = {}
+    for node in walk(last):
+        node.needs = {name: first[need.key] for name, need in node.needs.items()}
+        first.setdefault(node.key, node)
+    return first[last.key]
+
+
+def stages(last: Node) -> dict[str, Stage]:
+    """The stages under a node and it itself by their labels, deepest first; equal ones once."""
+    found: dict[str, Stage] = {}
+    for node in walk(last):
+        if isinstance(node, Stage) and found.get(node.label, node).key == node.key:
+            found[node.label] = node
+        elif isinstance(node, Stage):
+            found[f"{node.label} {node.key[:6]}"] = node
+    return found
+
+
+def tree(last: Node) -> str:
+    """The stages, each once and under the first that needs it: what is found, and what would be made."""
+    lines: list[str] = []
+    told: set[str] = set()
+
+    def visit(node: Node, depth: int) -> None:
+        if node.key in told:
+            return
+        told.add(node.key)
+        if isinstance(node, Stage):
+            seconds = node.seconds
+            state = "would be made" if seconds is None else f"found, made in {seconds:.1f} s"
+            lines.append(f"{'  ' * depth}{node.label}  {state}  {node.key}")
+            depth += 1
+        for need in node.needs.values():
+            visit(need, depth)
+
+    visit(last, 0)
+    return "\n".join(lines)

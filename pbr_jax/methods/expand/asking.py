@@ -1,0 +1,144 @@
+"""What the expansions share: asking the language model, looking into the history, and vectors of texts."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from pbr_jax.graph import Node
+from pbr_jax.index.store import Store
+from pbr_jax.llm import LLM
+from pbr_jax.options import Expand
+from pbr_jax.parts import language_model, vectors
+from pbr_jax.parts.run import Run
+from pbr_jax.parts.search import search
+from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, Tally
+from pbr_jax.text.encode import Role, TextEncoder
+
+_T = TypeVar("_T")
+
+REPEATS = 5  # of the query beside a long text, so that its words keep their weight (query2doc, section 3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asking(Expand):
+    """An expansion that a language model writes."""
+
+    max_new_tokens: int = 512  # of an answer of the language model
+
+    def check(self) -> None:
+        self.at_least("max_new_tokens", 1)
+
+    def needs(self, run: Run) -> Mapping[str, Node]:
+        """The language model, and an encoder where the retriever searches vectors."""
+        encoder = run.config.retrieve.encoder(run)
+        return {"llm": language_model.frozen(run), **({} if encoder is None else {"encoder": encoder})}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Looking(Asking):
+    """An expansion that looks at the user's history, whatever the retriever does."""
+
+    history_tokens: int = 2048  # of all documents together that one prompt shows
+    k1: int = 5  # documents of the history that are shown or compared
+
+    def check(self) -> None:
+        super().check()
+        self.at_least("history_tokens", 1)
+        self.at_least("k1", 1)
+
+    def needs(self, run: Run) -> Mapping[str, Node]:
+        return {"store": run.data, "llm": language_model.frozen(run), **vectors.searched(run)}
+
+
+class Model(NamedTuple):
+    """The language model, and where its answers are counted."""
+
+    llm: LLM
+    tally: Tally
+    max_new_tokens: int
+
+    def ask(self, prompts: Sequence[str], read: Callable[[str], _T | None]) -> list[_T | None]:
+        """The model's answers as `read` understands them, None where it does not. Greedy, and counted."""
+        if not prompts:
+            return []
+        messages = [[{"role": "user", "content": prompt}] for prompt in prompts]
+        with self.tally.timed("expand_llm"):
+            texts = self.llm.generate(messages, max_new_tokens=self.max_new_tokens)
+        answers = [read(text) for text in texts]
+        counts = self.tally.counts
+        counts["expand_answers"] += len(answers)
+        counts["expand_parse_failures"] += sum(answer is None for answer in answers)
+        counts["expand_prompt_tokens"] += sum(map(self.llm.num_tokens, messages))
+        counts["expand_answer_tokens"] += sum(map(self.llm.count, texts))
+        return answers
+
+
+class History(NamedTuple):
+    """The asking user's own documents, and their vectors."""
+
+    store: Store
+    encoder: TextEncoder
+    embeddings: np.ndarray
+    tally: Tally
+
+    def look(self, examples: Examples, queries: Sequence[Query], k: int) -> list[Ranking]:
+        """The `k` nearest documents of the asking user's own history."""
+        nearest = search(self.store, self.encoder, self.embeddings, k)
+        with self.tally.timed("expand_history"):
+            return nearest(examples, queries, [[Neighbour(example.user_id)] for example in examples])
+
+
+def joined(
+    encoder: TextEncoder | None, queries: Sequence[str], additions: Sequence[Sequence[str]]
+) -> list[Query]:
+    """Each query with texts added: the vector is that of one text, the query first (query2doc)."""
+    whole = [" ".join((query, *added)) for query, added in zip(queries, additions)]
+    return with_vectors(words(queries, additions), encoder and encoded(encoder, whole, "query"))
+
+
+def averaged(
+    encoder: TextEncoder | None, queries: Sequence[str], additions: Sequence[Sequence[str]]
+) -> list[Query]:
+    """Each query with passages added: the vector is the mean of the query's and the passages' (HyDE)."""
+    texts = words(queries, additions)
+    if encoder is None:
+        return with_vectors(texts, None)
+    sums, counts = sums_of(encoder, additions, "document")
+    return with_vectors(texts, (encoded(encoder, queries, "query") + sums) / (1 + counts))
+
+
+def words(queries: Sequence[str], additions: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    """What word retrievers search for: the query, several times where long texts stand beside it."""
+    return [(*[query] * REPEATS, *added) if added else (query,) for query, added in zip(queries, additions)]
+
+
+def with_vectors(texts: Sequence[tuple[str, ...]], made: np.ndarray | None) -> list[Query]:
+    """Queries of these texts, with these vectors [n d] where there are any."""
+    if made is None:
+        return [Query(of_query) for of_query in texts]
+    return [Query(of_query, vector) for of_query, vector in zip(texts, made, strict=True)]
+
+
+def encoded(encoder: TextEncoder, texts: Sequence[str], role: Role) -> np.ndarray:
+    """Embeddings [n d]."""
+    return _encoded(encoder, tuple(texts), role)
+
+
+@lru_cache(maxsize=4)
+def _encoded(encoder: TextEncoder, texts: tuple[str, ...], role: Role) -> np.ndarray:
+    """Kept, because the runs of a sweep ask for the same texts again."""
+    return encoder.encode(texts, role=role)
+
+
+def sums_of(
+    encoder: TextEncoder, texts: Sequence[Sequence[str]], role: Role
+) -> tuple[np.ndarray, np.ndarray]:
+    """The sum [n d] of each list's embeddings, and how many they are [n 1]."""
+    counts = np.array([len(of_query) for of_query in texts])
+    made = encoded(encoder, [text for of_query in texts for text in of_query], role)
+    sums = np.zeros((len(texts), made.shape[1]), np.float32)
+    np.add.at(sums, np.repeat(np.arange(len(texts)), counts), made)
+    return sums, counts[:, None].astype(np.float32)

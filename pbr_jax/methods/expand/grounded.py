@@ -1,0 +1,178 @@
+"""Expansions that a language model writes and the user's own history corrects. Sources are in `wording`."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
+
+import numpy as np
+
+from pbr_jax.index.store import Store
+from pbr_jax.llm import LLM
+from pbr_jax.methods.expand import parsing, wording
+from pbr_jax.methods.expand.asking import History, Looking, Model, averaged, encoded, with_vectors
+from pbr_jax.pipeline import Examples, ExpandSlot, Query, Ranking, Tally
+from pbr_jax.text.encode import TextEncoder
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Grounded(Looking):
+    def slot(
+        self, tally: Tally, *, store: Store, llm: LLM, encoder: TextEncoder, embeddings: np.ndarray
+    ) -> ExpandSlot:
+        return self.expansion(
+            Model(llm, tally, self.max_new_tokens), History(store, encoder, embeddings, tally)
+        )
+
+    def expansion(self, model: Model, history: History) -> ExpandSlot:
+        """The slot, from what is asked and what is looked at."""
+        raise TypeError("subclasses say how they expand")
+
+    def shown(self, model: Model, template: str, query: str, ranking: Ranking) -> str:
+        """A prompt with documents in it."""
+        documents = [candidate.document for candidate in ranking]
+        text = wording.numbered(documents, self.history_tokens, model.llm)
+        return template.format(query=query, documents=text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mill(_Grounded):
+    """Sub-queries with passages, and found documents, each kept where the others agree (MILL).
+
+    A passage is scored by its similarity to the `k1` documents found for the query, a document by its
+    similarity to the passages; the better half of each is kept.
+    """
+
+    method: Literal["mill"] = "mill"
+    m: int = 5  # sub-queries
+
+    def check(self) -> None:
+        super().check()
+        self.at_least("m", 1)
+
+    def expansion(self, model: Model, history: History) -> ExpandSlot:
+        def expand(examples: Examples) -> list[Query]:
+            queries = [example.query for example in examples]
+            prompts = [wording.MILL.format(query=query, m=self.m) for query in queries]
+            answers = model.ask(prompts, parsing.strings)
+            passages = [(answer or [])[: self.m] for answer in answers]
+            rankings = history.look(examples, _plain(examples), self.k1)
+            written = _vectors_of(history.encoder, passages)
+            parts = [
+                _agreeing(of_query, vectors, ranking, history.embeddings)
+                for of_query, vectors, ranking in zip(passages, written, rankings, strict=True)
+            ]
+            return averaged(history.encoder, queries, parts)
+
+        return expand
+
+
+def _vectors_of(encoder: TextEncoder, texts: Sequence[Sequence[str]]) -> list[np.ndarray]:
+    """Unit vectors [n d] of each list of texts."""
+    flat = encoded(encoder, [text for of_query in texts for text in of_query], "document")
+    return np.split(_units(flat), np.cumsum([len(of_query) for of_query in texts])[:-1])
+
+
+def _agreeing(
+    passages: list[str], written: np.ndarray, ranking: Ranking, embeddings: np.ndarray
+) -> list[str]:
+    """The better half of passages and of documents; all passages where no document was found."""
+    if not passages or not ranking:
+        return passages
+    documents = [candidate.document.text for candidate in ranking]
+    agreement = written @ _units(embeddings[[candidate.row for candidate in ranking]]).T
+    return [*_better_half(passages, agreement.sum(1)), *_better_half(documents, agreement.sum(0))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThinkQE(_Grounded):
+    """Passages written in rounds: each sees documents that the passages so far have found (ThinkQE).
+
+    A document is shown once. Rounds that find nothing new to show, and those whose answer cannot be read,
+    add nothing.
+    """
+
+    method: Literal["thinkqe"] = "thinkqe"
+    rounds: int = 3  # of looking and writing
+
+    def check(self) -> None:
+        super().check()
+        self.at_least("rounds", 1)
+
+    def expansion(self, model: Model, history: History) -> ExpandSlot:
+        def expand(examples: Examples) -> list[Query]:
+            queries = [example.query for example in examples]
+            passages: list[list[str]] = [[] for _ in examples]
+            shown: list[set[int]] = [set() for _ in examples]
+            for _ in range(self.rounds):
+                current = averaged(history.encoder, queries, passages)
+                rankings = history.look(examples, current, self.k1 * self.rounds)
+                new = [[c for c in r if c.row not in s][: self.k1] for r, s in zip(rankings, shown)]
+                asking = [place for place, found in enumerate(new) if found]
+                prompts = [self.shown(model, wording.THINKQE, queries[p], new[p]) for p in asking]
+                for place, answer in zip(asking, model.ask(prompts, parsing.passage), strict=True):
+                    shown[place] |= {candidate.row for candidate in new[place]}
+                    passages[place] += [answer] if answer else []
+            return averaged(history.encoder, queries, passages)
+
+        return expand
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaFe(_Grounded):
+    """The one of several rewrites whose documents answer the question best, by the model's own feedback.
+
+    RaFe trains a rewriter with a reranker's scores; here the feedback chooses among rewrites, the query
+    itself included: the mean log-probability of the query's tokens after the `k1` documents that a
+    rewrite finds. Of equals the first is taken, so the query where no document was found.
+    """
+
+    method: Literal["rafe"] = "rafe"
+    m: int = 5  # rewrites
+
+    def check(self) -> None:
+        super().check()
+        self.at_least("m", 1)
+
+    def expansion(self, model: Model, history: History) -> ExpandSlot:
+        def expand(examples: Examples) -> list[Query]:
+            prompts = [wording.RAFE.format(query=example.query, m=self.m) for example in examples]
+            answers = model.ask(prompts, parsing.strings)
+            options = [[e.query, *(a or [])[: self.m]] for e, a in zip(examples, answers, strict=True)]
+            asking = [example for example, texts in zip(examples, options) for _ in texts]
+            flat = [text for texts in options for text in texts]
+            scores = iter(self._feedback(model, history.look, asking, flat))
+            texts = [of_query[int(np.argmax(list(islice(scores, len(of_query)))))] for of_query in options]
+            return with_vectors([(text,) for text in texts], encoded(history.encoder, texts, "query"))
+
+        return expand
+
+    def _feedback(
+        self, model: Model, look: Callable[..., list[Ranking]], examples: Examples, texts: Sequence[str]
+    ) -> list[float]:
+        """log p(query | documents found by text) per token; -inf where nothing is found."""
+        rankings = look(examples, [Query((text,)) for text in texts], self.k1)
+        found = [place for place, ranking in enumerate(rankings) if ranking]
+        contents = [self.shown(model, wording.FEEDBACK, "", rankings[place]) for place in found]
+        prompts = [[{"role": "user", "content": content}] for content in contents]
+        with model.tally.timed("expand_llm"):
+            asked = [examples[place].query for place in found]
+            answers = model.llm.score(prompts, asked) if found else []
+        scores = [-np.inf] * len(texts)
+        for place, answer in zip(found, answers, strict=True):
+            scores[place] = answer.mean
+        return scores
+
+
+def _plain(examples: Examples) -> list[Query]:
+    return [Query((example.query,)) for example in examples]
+
+
+def _units(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+
+
+def _better_half(texts: list[str], scores: np.ndarray) -> list[str]:
+    """The half (rounded up) of highest score, in the order given."""
+    best = np.argsort(-scores, kind="stable")[: (len(texts) + 1) // 2]
+    return [texts[place] for place in sorted(best)]

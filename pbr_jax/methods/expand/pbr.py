@@ -1,0 +1,182 @@
+"""PBR: the query personalized before retrieval.
+
+Zhang et al., "Personalize Before Retrieve: LLM-based Personalized Query Expansion for User-Centric
+Retrieval", 2025. P-PRF writes what the user might say (utterances) and how the user would reason towards
+the answer; P-Anchor is the centre of the user's documents (`pbr_jax.index.page_rank`); `fusion` adds both
+to the query's vector.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import jax.numpy as jnp
+import numpy as np
+
+from pbr_jax.data import expansions
+from pbr_jax.data.expansions import Expansion
+from pbr_jax.graph import Given, Node
+from pbr_jax.index import page_rank
+from pbr_jax.index.store import Store
+from pbr_jax.llm import LLM
+from pbr_jax.methods.expand import parsing, wording
+from pbr_jax.methods.expand.asking import History, Looking, Model, encoded, sums_of
+from pbr_jax.methods.expand.fusion import fuse
+from pbr_jax.options import IDLE
+from pbr_jax.parts import language_model, vectors
+from pbr_jax.parts.run import Run
+from pbr_jax.pipeline import Examples, ExpandSlot, Query, Tally
+from pbr_jax.text.encode import TextEncoder
+
+_FindAnchors = Callable[[Examples, np.ndarray], np.ndarray]
+_Released = Callable[[str], Expansion]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PBR(Looking):
+    """Texts: the query, the utterances, the reasoning. Vector: their fusion with the user's anchor."""
+
+    method: Literal["pbr"] = "pbr"
+    m: int = 5  # utterances
+    # a file of utterances and reasoning by question id; "": the language model writes them
+    released: str = field(default="", metadata=IDLE)
+    utterances: bool = True  # whether these are added to the query
+    reasoning: bool = True
+    weights: Literal["cosine", "equal"] = "cosine"  # of utterances and reasoning, Eq. 11 and 12, or 1
+    # query: restarts near the query; cluster: the centre nearest to the query
+    anchor: Literal["page_rank", "query", "mean", "cluster", "none"] = "page_rank"
+    anchor_weight: float = 1.0  # of the anchor in the fusion
+    clusters: int = 4  # of a user's documents, where the anchor is the centre of one
+    theta: float = 0.75  # least cosine of an edge between documents
+    k2: int = 10  # edges from a document, the one to itself included
+    damping: float = 0.85  # share of steps along edges, Eq. 9; 1: no restarts, as released
+    iterations: int = 100  # of PageRank, at most
+    temperature: float = 0.1  # of restarts near the query
+
+    def check(self) -> None:
+        super().check()
+        for name in ("m", "k2", "iterations", "clusters"):
+            self.at_least(name, 1)
+        self.between("theta", 0, 1)
+        self.between("damping", 0, 1)
+        self.at_least("anchor_weight", 0)
+        self.at_least("temperature", 1e-4)
+
+    def needs(self, run: Run) -> Mapping[str, Node]:
+        needs: dict[str, Node] = {"store": run.data, **vectors.searched(run)}
+        if self.released:
+            place = Path(self.released)
+            needs["written"] = Given(
+                "released", (place,), {}, expansions.read, identity=lambda: expansions.fingerprint(place)
+            )
+        elif self.utterances or self.reasoning:
+            needs["llm"] = language_model.frozen(run)
+        return needs
+
+    def slot(
+        self,
+        tally: Tally,
+        *,
+        store: Store,
+        encoder: TextEncoder,
+        embeddings: np.ndarray,
+        llm: LLM | None = None,
+        written: _Released | None = None,
+    ) -> ExpandSlot:
+        history = History(store, encoder, embeddings, tally)
+        model = None if llm is None else Model(llm, tally, self.max_new_tokens)
+        find_anchors = _anchors(self, history)
+
+        def expand(examples: Examples) -> list[Query]:
+            found = self._wanted(self._feedback(examples, history, model, written))
+            with tally.timed("expand_encode"):
+                queries = encoded(encoder, [example.query for example in examples], "query")
+                utterances = _mean(encoder, [expansion.utterances for expansion in found])
+                reasoning = _mean(encoder, [expansion.reasoning for expansion in found])
+            with tally.timed("expand_anchor"):
+                anchors = self.anchor_weight * find_anchors(examples, queries)
+            parts = map(jnp.asarray, (queries, anchors, utterances, reasoning))
+            fused = np.asarray(fuse(*parts, weighted=self.weights == "cosine"))
+            return [
+                Query((example.query, *expansion.utterances, *expansion.reasoning), vector)
+                for example, expansion, vector in zip(examples, found, fused, strict=True)
+            ]
+
+        return expand
+
+    # -- P-PRF -------------------------------------------------------------------------------------
+
+    def _wanted(self, made: list[Expansion]) -> list[Expansion]:
+        return [
+            Expansion(e.utterances if self.utterances else (), e.reasoning if self.reasoning else ())
+            for e in made
+        ]
+
+    def _feedback(
+        self, examples: Examples, history: History, model: Model | None, written: _Released | None
+    ) -> list[Expansion]:
+        """Utterances and reasoning of each example: released ones, or the language model's."""
+        if written is not None and (self.utterances or self.reasoning):
+            return [written(example.id) for example in examples]
+        return [Expansion() for _ in examples] if model is None else self._prf(examples, history, model)
+
+    def _prf(self, examples: Examples, history: History, model: Model) -> list[Expansion]:
+        """From the `k1` documents of the user nearest to the query (Eq. 4 to 6)."""
+        rankings = history.look(examples, [Query((example.query,)) for example in examples], self.k1)
+        shown = [
+            wording.numbered([candidate.document for candidate in r], self.history_tokens, model.llm)
+            for r in rankings
+        ]
+
+        def prompts(template: str) -> list[str]:
+            return [
+                template.format(query=example.query, documents=documents, m=self.m)
+                for example, documents in zip(examples, shown, strict=True)
+            ]
+
+        nothing = [None] * len(examples)
+        said = model.ask(prompts(wording.UTTERANCES), parsing.strings) if self.utterances else nothing
+        thought = model.ask(prompts(wording.REASONING), parsing.passage) if self.reasoning else nothing
+        return [
+            Expansion(tuple(words or [example.query])[: self.m], (reasons or example.query,))
+            for example, words, reasons in zip(examples, said, thought, strict=True)
+        ]
+
+
+def _mean(encoder: TextEncoder, texts: list[tuple[str, ...]]) -> np.ndarray:
+    """Mean embedding [n d] of each list of texts (Eq. 5); 0 for an empty one."""
+    sums, counts = sums_of(encoder, texts, "query")
+    return sums / np.maximum(counts, 1)
+
+
+# -- P-Anchor --------------------------------------------------------------------------------------
+
+
+def _anchors(o: PBR, history: History) -> _FindAnchors:
+    """The anchor of each example, of the documents that it sees; some ways look at its query too."""
+    store, vectors = history.store, history.embeddings
+    walk = page_rank.Walk(o.theta, o.k2, o.damping, o.iterations, temperature=o.temperature)
+    known = page_rank.Anchors(walk)
+
+    def histories(examples: Examples) -> list[np.ndarray]:
+        return [store.visible(example, example.user_id) for example in examples]
+
+    def none(examples: Examples, queries: np.ndarray) -> np.ndarray:
+        return np.zeros_like(queries)
+
+    def mean(examples: Examples, queries: np.ndarray) -> np.ndarray:
+        own = [vectors[rows] for rows in histories(examples)]
+        return np.stack([of_user.sum(0) / max(len(of_user), 1) for of_user in own])
+
+    def ranked(examples: Examples, queries: np.ndarray) -> np.ndarray:
+        return known(vectors, histories(examples))
+
+    def biased(examples: Examples, queries: np.ndarray) -> np.ndarray:
+        return page_rank.anchors(vectors, histories(examples), walk, queries)
+
+    def grouped(examples: Examples, queries: np.ndarray) -> np.ndarray:
+        return page_rank.anchors(vectors, histories(examples), page_rank.Groups(o.clusters), queries)
+
+    ways = {"none": none, "mean": mean, "page_rank": ranked, "query": biased, "cluster": grouped}
+    return ways[o.anchor]

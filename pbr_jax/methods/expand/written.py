@@ -1,0 +1,98 @@
+"""Expansions that a language model writes from the query alone. Sources are named in `wording`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from pbr_jax.llm import LLM
+from pbr_jax.methods.expand import parsing, wording
+from pbr_jax.methods.expand.asking import Asking, Model, averaged, encoded, joined, with_vectors
+from pbr_jax.pipeline import Examples, ExpandSlot, Query, Tally
+from pbr_jax.text.encode import TextEncoder
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Written(Asking):
+    """One prompt, texts that are read from its answer, and how they join the query."""
+
+    prompt: ClassVar[str]
+
+    def read(self, answer: str) -> list[str] | None:
+        """The texts of an answer; None where it cannot be read."""
+        found = parsing.passage(answer)
+        return None if found is None else [found]
+
+    def combine(
+        self, encoder: TextEncoder | None, queries: Sequence[str], additions: Sequence[Sequence[str]]
+    ) -> list[Query]:
+        """The queries with these texts added."""
+        return joined(encoder, queries, additions)
+
+    def slot(self, tally: Tally, *, llm: LLM, encoder: TextEncoder | None = None) -> ExpandSlot:
+        model = Model(llm, tally, self.max_new_tokens)
+
+        def expand(examples: Examples) -> list[Query]:
+            queries = [example.query for example in examples]
+            answers = model.ask([self.prompt.format(query=query) for query in queries], self.read)
+            return self.combine(encoder, queries, [answer or [] for answer in answers])
+
+        return expand
+
+
+@dataclass(frozen=True, kw_only=True)
+class HyDE(_Written):
+    """A hypothetical answer; its vector and the query's are averaged."""
+
+    prompt: ClassVar[str] = wording.HYDE
+    method: Literal["hyde"] = "hyde"
+
+    def combine(
+        self, encoder: TextEncoder | None, queries: Sequence[str], additions: Sequence[Sequence[str]]
+    ) -> list[Query]:
+        return averaged(encoder, queries, additions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query2Doc(_Written):
+    """A passage that answers, appended to the query."""
+
+    prompt: ClassVar[str] = wording.QUERY2DOC
+    method: Literal["query2doc"] = "query2doc"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query2Term(_Written):
+    """Keywords of an answer, appended to the query."""
+
+    prompt: ClassVar[str] = wording.QUERY2TERM
+    method: Literal["query2term"] = "query2term"
+
+    def read(self, answer: str) -> list[str] | None:
+        return parsing.strings(answer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoT(_Written):
+    """A step-by-step answer, appended to the query."""
+
+    prompt: ClassVar[str] = wording.COT
+    method: Literal["cot"] = "cot"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rewrite(_Written):
+    """The query, reworded; the words of the user's own are no longer searched for."""
+
+    prompt: ClassVar[str] = wording.REWRITE
+    method: Literal["rewrite"] = "rewrite"
+
+    def read(self, answer: str) -> list[str] | None:
+        found = parsing.line(answer)
+        return None if found is None else [found]
+
+    def combine(
+        self, encoder: TextEncoder | None, queries: Sequence[str], additions: Sequence[Sequence[str]]
+    ) -> list[Query]:
+        texts = [(query, *reworded)[-1] for query, reworded in zip(queries, additions)]
+        vectors = None if encoder is None else encoded(encoder, texts, "query")
+        return with_vectors([(text,) for text in texts], vectors)

@@ -1,0 +1,9 @@
+"""Slot 6: the answer, from question, documents and the writer of prompts (slot 5)."""
+
+from pbr_jax.methods.generate.auto import Auto
+from pbr_jax.methods.generate.ipa import Ipa
+from pbr_jax.methods.generate.none import Nothing
+
+METHODS = (Auto, Nothing, Ipa)
+
+__all__ = ["METHODS", "Auto", "Ipa", "Nothing"]

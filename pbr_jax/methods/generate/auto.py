@@ -1,0 +1,21 @@
+"""Answers where the benchmark scores answers, and none where it scores retrieval."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pbr_jax.data import Task
+from pbr_jax.methods.generate.ipa import Ipa
+from pbr_jax.options import Generate, swapped
+
+
+@dataclass(frozen=True, kw_only=True)
+class Auto(Generate):
+    """In-prompt augmentation (ipa), but nothing on retrieval benchmarks."""
+
+    method: Literal["auto"] = "auto"
+
+    def resolved(self, task: Task) -> Ipa | None:
+        return None if task.kind == "retrieval" else swapped(self, Ipa)
+
+    def slot(self, *_: Any, **__: Any) -> Any:
+        raise ValueError("auto stands for another method; see `resolved`")

@@ -1,0 +1,62 @@
+"""In-prompt augmentation: the documents stand in the prompt, the model goes on (LaMP's IPA).
+
+Salemi et al., "LaMP: When Large Language Models Meet Personalization", 2024.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pbr_jax.data import Task
+from pbr_jax.graph import Node, given
+from pbr_jax.llm import LLM
+from pbr_jax.llm.protocol import OnBatch
+from pbr_jax.options import Generate
+from pbr_jax.parts import language_model
+from pbr_jax.parts.run import Run
+from pbr_jax.pipeline import Answer, Examples, GenerateSlot, PromptWriter, Ranking, Tally
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ipa(Generate):
+    """One prompt, one continuation."""
+
+    method: Literal["ipa"] = "ipa"
+
+    @classmethod
+    def like(cls, run: Run) -> "Ipa":
+        """With the options of the config's own method."""
+        o = run.config.generate
+        return cls(
+            max_new_tokens=o.max_new_tokens, temperature=o.temperature, top_p=o.top_p, num_beams=o.num_beams
+        )
+
+    def needs(self, run: Run) -> Mapping[str, Node]:
+        return {
+            "llm": language_model.frozen(run),
+            "task": language_model.task(run),
+            "seed": given("seed", run.config.seed if self.temperature else 0),
+        }
+
+    def slot(self, tally: Tally, *, llm: LLM, task: Task, seed: int) -> GenerateSlot:
+        def generate(
+            examples: Examples,
+            rankings: Sequence[Ranking],
+            write: PromptWriter,
+            *,
+            on_batch: OnBatch | None = None,
+        ) -> list[Answer]:
+            written = write(examples, rankings)
+            texts = llm.generate(
+                [prompt.messages for prompt in written],
+                max_new_tokens=self.max_new_tokens or task.max_new_tokens,
+                temperature=self.temperature,
+                top_p=self.top_p,
+                num_beams=self.num_beams,
+                seed=seed,
+                on_batch=on_batch,
+            )
+            tokens = [llm.num_tokens(prompt.messages) for prompt in written]
+            return [Answer(*found) for found in zip(texts, written, tokens, strict=True)]
+
+        return generate

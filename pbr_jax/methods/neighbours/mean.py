@@ -1,0 +1,19 @@
+"""Similar users by the means of their documents' vectors (CFRAG Table 3, row 2)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pbr_jax.graph import Node
+from pbr_jax.methods.neighbours.similar import Similar
+from pbr_jax.parts import users
+from pbr_jax.parts.run import Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mean(Similar):
+    """Users are means of vectors; nothing is trained for them."""
+
+    method: Literal["mean"] = "mean"
+
+    def users(self, run: Run) -> Node:
+        return users.means(run)

@@ -1,0 +1,43 @@
+"""Anybody: the control of every choice of users (CFRAG Figure 5)."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from pbr_jax.graph import Node, given
+from pbr_jax.index.store import Store
+from pbr_jax.options import Neighbours
+from pbr_jax.parts.run import Run
+from pbr_jax.pipeline import Examples, Neighbour, NeighboursSlot, Tally
+
+
+@dataclass(frozen=True, kw_only=True)
+class Random(Neighbours):
+    """Others drawn uniformly without replacement, a function of the seed and the question alone."""
+
+    training_split: ClassVar[Literal["unused", "welcome", "needed"]] = "welcome"
+
+    method: Literal["random"] = "random"
+
+    def needs(self, run: Run) -> Mapping[str, Node]:
+        return {"store": run.data, "seed": given("seed", run.config.seed)}
+
+    def slot(self, tally: Tally, *, store: Store, seed: int) -> NeighboursSlot:
+        names = store.users
+
+        def neighbours(examples: Examples) -> list[list[Neighbour]]:
+            found = []
+            for example in examples:
+                name = f"{seed}\0neighbours\0{example.user_id}\0{example.training}\0{example.id}"
+                generator = np.random.default_rng(
+                    int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+                )
+                drawn = generator.choice(len(names), min(self.m, len(names)), replace=False)
+                others = [names[i] for i in drawn if names[i] != example.user_id]
+                found.append([Neighbour(name) for name in (example.user_id, *others[: self.m - 1])])
+            return found
+
+        return neighbours

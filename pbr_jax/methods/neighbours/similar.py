@@ -1,0 +1,110 @@
+"""Users of highest cosine with the asking user: what `contrastive` and `mean` have in common.
+
+Shi et al., "Retrieval Augmented Generation with Collaborative Filtering for Personalized Text Generation"
+(CFRAG), 2025, section 4.1.4.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from pbr_jax.graph import Node
+from pbr_jax.index import EVERYONE, ExactIndex, ScannIndex
+from pbr_jax.index.store import Store
+from pbr_jax.options import Neighbours
+from pbr_jax.parts import users as parts
+from pbr_jax.parts.run import Run
+from pbr_jax.parts.users import Users
+from pbr_jax.pipeline import Examples, Neighbour, NeighboursSlot, Tally
+from pbr_jax.types import Example
+
+
+@dataclass(frozen=True, kw_only=True)
+class Similar(Neighbours):
+    """The most similar users, as vectors; subclasses say whose vectors."""
+
+    training_split: ClassVar[Literal["unused", "welcome", "needed"]] = "welcome"
+
+    skip: int = 0  # nearest users passed over first (CFRAG Figure 5: m of them)
+    snapshots: int = 8  # moments at which dated histories are read anew; a question uses the last before it
+    index: Literal["exact", "scann"] = "exact"  # scann: approximate, for tens of thousands of users
+
+    def check(self) -> None:
+        super().check()
+        self.at_least("skip", 0)
+        self.at_least("snapshots", 1)
+
+    def needs(self, run: Run) -> Mapping[str, Node]:
+        """Alone (m = 1) nobody is compared with anybody."""
+        others = {"users": parts.users(run)} if self.m > 1 else {}
+        return {"store": run.data, **others}
+
+    def slot(self, tally: Tally, *, store: Store, users: Users | None = None) -> NeighboursSlot:
+        names, moments = store.users, Moments(store, self.snapshots)
+        pool = lru_cache(maxsize=2)(lambda moment: _pool(_of(users).at(moment), self.index))
+
+        def neighbours(examples: Examples) -> list[list[Neighbour]]:
+            found = [[Neighbour(example.user_id)] for example in examples]
+            if users is None or not examples:
+                return found
+            vectors = _unit(users.asking(examples))
+            seen = [moments.before(example) for example in examples]
+            for moment in dict.fromkeys(seen):
+                some = [i for i, m in enumerate(seen) if m == moment]
+                among = pool(moment)
+                if not len(among.codes):
+                    continue
+                # One more than asked for: the asking user is found too, and left out.
+                nearest = among.vectors.search(vectors[some], self.skip + self.m, users=EVERYONE)
+                for i, rows in zip(some, nearest.rows, strict=True):
+                    own = examples[i].user_id
+                    others = [names[code] for code in among.codes[rows[rows >= 0]] if names[code] != own]
+                    found[i] += [Neighbour(name) for name in others[self.skip :][: self.m - 1]]
+            return found
+
+        return neighbours
+
+
+class Moments:
+    """Moments at which others' histories are read, spread evenly over all questions by date."""
+
+    def __init__(self, store: Store, count: int) -> None:
+        times = store.example_times
+        places = np.linspace(0, len(times) - 1, min(count, len(times))).astype(int)
+        self._moments = np.unique(times[places]) if len(times) else times
+
+    def before(self, example: Example) -> float | None:
+        """The last moment that is not after the question; None where nothing dated may be seen."""
+        if example.time is None:
+            return None
+        before = self._moments[self._moments <= example.time]
+        return float(before[-1]) if len(before) else example.time
+
+
+class _Pool(NamedTuple):
+    """The users that had written something at a moment."""
+
+    vectors: ExactIndex | ScannIndex
+    codes: np.ndarray  # of the users, row by row
+
+
+def _of(users: Users | None) -> Users:
+    if users is None:
+        raise ValueError("similar users are found by their vectors; none were given")
+    return users
+
+
+def _pool(vectors: np.ndarray, kind: str) -> _Pool:
+    codes = np.flatnonzero(vectors.any(axis=1))
+    if not len(codes):
+        return _Pool(ExactIndex(vectors[:0], []), codes)
+    make: Callable[..., Any] = {"exact": ExactIndex, "scann": ScannIndex}[kind]
+    known = [str(code) for code in codes]
+    return _Pool(make(_unit(vectors[codes]), known, ids=known), codes)
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)

@@ -1,0 +1,17 @@
+"""Slot 3: scored candidates from the histories of the neighbours.
+
+Every retriever scores only rows that `Store.visible` gave it for this example and this user, so that time
+and ownership are settled before any ranking. Scores of a neighbour's documents are multiplied by the
+neighbour's weight, which is 1 for the asking user.
+"""
+
+from pbr_jax.methods.retrieve.bm25 import BM25
+from pbr_jax.methods.retrieve.dense import Dense
+from pbr_jax.methods.retrieve.none import Nothing
+from pbr_jax.methods.retrieve.random import Random
+from pbr_jax.methods.retrieve.recency import Recency
+from pbr_jax.methods.retrieve.tuned import Tuned
+
+METHODS = (Nothing, Random, Recency, BM25, Dense, Tuned)
+
+__all__ = ["BM25", "METHODS", "Dense", "Nothing", "Random", "Recency", "Tuned"]

@@ -1,0 +1,44 @@
+"""BM25 with statistics of the one profile that is searched, as LaMP builds it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from pbr_jax.graph import Node
+from pbr_jax.index.store import Store
+from pbr_jax.methods.retrieve.scored import scored
+from pbr_jax.options import Retrieve
+from pbr_jax.parts.run import Run
+from pbr_jax.pipeline import Query, RetrieveSlot, Tally
+from pbr_jax.text import bm25
+from pbr_jax.types import Example
+
+
+@dataclass(frozen=True, kw_only=True)
+class BM25(Retrieve):
+    """The words of the query, weighed by how rare they are among the user's documents."""
+
+    method: Literal["bm25"] = "bm25"
+    k1: float = 1.5  # term saturation (rank_bm25's default, as in LaMP)
+    b: float = 0.75  # length normalisation
+    epsilon: float = 0.25  # floor of negative idf, as a share of the mean idf
+    tokenizer: Literal["whitespace", "words"] = "whitespace"  # words: lower-case, no punctuation
+
+    def check(self) -> None:
+        super().check()
+        self.at_least("k1", 0)
+        self.between("b", 0, 1)
+        self.at_least("epsilon", 0)
+
+    def needs(self, run: Run) -> Mapping[str, Node]:
+        return {"store": run.data}
+
+    def slot(self, tally: Tally, *, store: Store) -> RetrieveSlot:
+        def score(example: Example, query: Query, rows: np.ndarray) -> np.ndarray:
+            texts = [document.text for document in store.documents(rows)]
+            index = bm25.BM25(texts, k1=self.k1, b=self.b, epsilon=self.epsilon, tokenizer=self.tokenizer)
+            return index.scores(" ".join(query.texts))
+
+        return scored(store, self.k, score)

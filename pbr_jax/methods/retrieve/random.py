@@ -1,0 +1,33 @@
+"""Random documents: the floor that a retriever must beat."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from pbr_jax.graph import Node, given
+from pbr_jax.index.store import Store
+from pbr_jax.methods.retrieve.scored import scored
+from pbr_jax.options import Retrieve
+from pbr_jax.parts.run import Run
+from pbr_jax.pipeline import Query, RetrieveSlot, Tally
+from pbr_jax.types import Example
+
+
+@dataclass(frozen=True, kw_only=True)
+class Random(Retrieve):
+    """Uniform without replacement, a function of the seed and the example's id alone."""
+
+    method: Literal["random"] = "random"
+
+    def needs(self, run: Run) -> Mapping[str, Node]:
+        return {"store": run.data, "seed": given("seed", run.config.seed)}
+
+    def slot(self, tally: Tally, *, store: Store, seed: int) -> RetrieveSlot:
+        def score(example: Example, query: Query, rows: np.ndarray) -> np.ndarray:
+            name = hashlib.sha256(f"{seed}\0{example.user_id}\0{example.id}".encode()).digest()
+            return np.random.default_rng(int.from_bytes(name[:8], "big")).random(len(rows))
+
+        return scored(store, self.k, score)

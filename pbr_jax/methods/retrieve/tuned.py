@@ -1,0 +1,139 @@
+"""Dense retrieval tuned on what the language model makes of each document, for a user or for all.
+
+Shi et al., "Retrieval Augmented Generation with Collaborative Filtering for Personalized Text Generation"
+(CFRAG), 2025, section 4.2; without users (alpha 0) it is ROPG: Salemi et al., "Optimization Methods for
+Personalizing Large Language Models through Retrieval Augmentation", 2024.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pbr_jax.graph import Given, Node, Stage
+from pbr_jax.index.store import Store
+from pbr_jax.methods.expand.none import Nothing
+from pbr_jax.methods.generate.ipa import Ipa
+from pbr_jax.methods.retrieve.dense import Dense
+from pbr_jax.methods.select.top_k import TopK
+from pbr_jax.models.dual_encoder import dual_encoder, personalize
+from pbr_jax.options import Lesson, Retrieve, Training, tuning
+from pbr_jax.parts import feedback, users, vectors
+from pbr_jax.parts.rankings import Questions
+from pbr_jax.parts.run import Run, enable_compilation_cache, once
+from pbr_jax.parts.search import Personalize, search
+from pbr_jax.parts.trained import check_training, keep, load_kept
+from pbr_jax.parts.users import Users
+from pbr_jax.pipeline import Examples, RetrieveSlot, Tally
+from pbr_jax.text.encode import TextEncoder
+from pbr_jax.types import Feedback, Params
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned(Retrieve):
+    """A dual encoder that starts from `encoder.model` and learns from `feedback`."""
+
+    training_split: ClassVar[Literal["unused", "welcome", "needed"]] = "needed"
+
+    method: Literal["tuned"] = "tuned"
+    alpha: float = 0.1  # weight of the user's preference beside the query (CFRAG Eq. 5); 0: no users
+    user_layers: int = 2  # of the map of user embeddings (MLP_1); 1 as released
+    lesson: Lesson = field(default_factory=Lesson)
+    training: Training = field(default_factory=tuning)
+
+    def check(self) -> None:
+        super().check()
+        self.between("alpha", 0, 1)
+        self.at_least("user_layers", 1)
+
+    def encoder(self, run: Run) -> Node:
+        return vectors.tuned(run, self.params(run))
+
+    @once
+    def params(self, run: Run) -> Stage:
+        """Parameters of the dual encoder, tuned on what the untuned one finds."""
+        dense = Dense(k=self.k)
+        needs = {
+            "store": run.data,
+            "encoder": vectors.encoder(run),
+            "lessons": feedback.feedback(
+                run, "retriever", expand=Nothing(), retrieve=dense, select=TopK(), generate=Ipa.like(run)
+            ),
+        }
+        if self.alpha:
+            needs["users"] = users.users(run)
+        return Stage(
+            "retriever",
+            (dataclasses.replace(self, k=Retrieve.k), feedback.questions(run), run.config.seed),
+            needs,
+            _train,
+            load_kept,
+            check=partial(check_training, self.training),
+        )
+
+    def needs(self, run: Run) -> Mapping[str, Node]:
+        needs = {"store": run.data, **vectors.searched(run.changed(retrieve=self))}
+        if self.alpha:
+            known = {"params": self.params(run), "users": users.users(run), "encoder": needs["encoder"]}
+            needs["prefer"] = Given("preferences", (self.alpha, self.user_layers), known, _preferences)
+        return needs
+
+    def slot(
+        self,
+        tally: Tally,
+        *,
+        store: Store,
+        encoder: TextEncoder,
+        embeddings: np.ndarray,
+        prefer: Personalize | None = None,
+    ) -> RetrieveSlot:
+        return search(store, encoder, embeddings, self.k, prefer)
+
+
+def _train(
+    folder: Path,
+    options: Tuned,
+    asked: Questions,
+    seed: int,
+    *,
+    store: Store,
+    encoder: TextEncoder,
+    lessons: list[Feedback],
+    users: Users | None = None,
+) -> None:
+    from pbr_jax.train import retriever
+
+    enable_compilation_cache()
+    examples = list(asked.read(store))
+    fitted = retriever.train(
+        [example.query for example in examples],
+        None if users is None else users.asking(examples),
+        lessons,
+        lambda rows: [document.text for document in store.documents(rows)],
+        encoder,
+        options,
+        folder,
+        seed=seed,
+    )
+    keep(fitted.params, folder)
+
+
+def _preferences(
+    alpha: float, user_layers: int, *, params: Params, users: Users, encoder: TextEncoder
+) -> Personalize:
+    from pbr_jax.train.retriever import model_config
+
+    config = model_config(encoder, user_layers, users.dim)
+    project = jax.jit(lambda params, users: dual_encoder(config).apply(params, users=users).users)
+
+    def prefer(examples: Examples, queries: np.ndarray) -> np.ndarray:
+        preferred = project(params, jnp.asarray(users.asking(examples)))
+        return np.asarray(personalize(jnp.asarray(queries), preferred, alpha))
+
+    return prefer

@@ -1,0 +1,68 @@
+"""A cross-encoder's score of query and document, as it was pretrained."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import jax
+import numpy as np
+
+from pbr_jax.graph import Given, Node
+from pbr_jax.methods.select.by_score import by_score
+from pbr_jax.models import cross_encoder
+from pbr_jax.models.pretrained import fingerprint, locate
+from pbr_jax.options import IDLE, Select
+from pbr_jax.parts.reranking import Reranker
+from pbr_jax.parts.run import Run
+from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossEncoder(Select):
+    """A reranker (bge-reranker and the like) judges each pair."""
+
+    method: Literal["cross_encoder"] = "cross_encoder"
+    # a reranker's folder; the default has no head, and is refused
+    model: str = field(default="all-MiniLM-L6-v2", metadata=IDLE)
+    max_length: int = 256  # tokens of query and document together
+
+    def check(self) -> None:
+        super().check()
+        self.at_least("max_length", 8)
+
+    def needs(self, run: Run) -> Mapping[str, Node]:
+        return {"reranker": pretrained(self.model, self.max_length)}
+
+    def slot(self, tally: Tally, *, reranker: Reranker) -> SelectSlot:
+        return judged(self, reranker)
+
+
+def pretrained(model: str, max_length: int) -> Node:
+    """A cross-encoder with the head that it was trained with; one without is refused before any work."""
+    return Given(
+        "reranker",
+        (model, max_length),
+        {},
+        _load,
+        identity=lambda: [fingerprint(locate(model)), max_length],
+        check=lambda: _load(model, max_length),
+    )
+
+
+def _load(model: str, max_length: int) -> Reranker:
+    folder = locate(model)
+    loaded, params, config = cross_encoder.load(folder, jax.random.key(0), user_width=None)
+    return Reranker(loaded, params, config, folder, max_length, None)
+
+
+def judged(options: Select, reranker: Reranker) -> SelectSlot:
+    """Candidates in the order of the reranker's scores."""
+
+    def score(examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]) -> list[np.ndarray]:
+        pairs = [
+            [(" ".join(query.texts), candidate.document.text) for candidate in ranking]
+            for query, ranking in zip(queries, rankings, strict=True)
+        ]
+        return reranker.scores(examples, pairs)
+
+    return by_score(options, score)

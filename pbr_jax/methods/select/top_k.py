@@ -1,0 +1,26 @@
+"""Candidates by the retriever's score."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from pbr_jax.methods.select.by_score import by_score
+from pbr_jax.options import Select
+from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopK(Select):
+    """Best first; equal scores keep the retriever's order."""
+
+    method: Literal["top_k"] = "top_k"
+
+    def slot(self, tally: Tally) -> SelectSlot:
+        def score(
+            examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]
+        ) -> list[np.ndarray]:
+            return [np.array([candidate.score for candidate in ranking]) for ranking in rankings]
+
+        return by_score(self, score)

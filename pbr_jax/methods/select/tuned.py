@@ -1,0 +1,123 @@
+"""CFRAG: a cross-encoder that knows who asks, tuned on what the language model makes of each document.
+
+Shi et al., "Retrieval Augmented Generation with Collaborative Filtering for Personalized Text Generation",
+2025, section 4.3, Eq. 10 to 12.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import jax
+
+from pbr_jax.graph import Given, Node, Stage
+from pbr_jax.index.store import Store
+from pbr_jax.methods.expand.none import Nothing
+from pbr_jax.methods.generate.ipa import Ipa
+from pbr_jax.methods.select.cross_encoder import judged
+from pbr_jax.methods.select.top_k import TopK
+from pbr_jax.models import cross_encoder
+from pbr_jax.models.pretrained import fingerprint, locate
+from pbr_jax.options import IDLE, Lesson, Select, Training, tuning
+from pbr_jax.parts import feedback, users
+from pbr_jax.parts.rankings import Questions
+from pbr_jax.parts.reranking import Reranker
+from pbr_jax.parts.run import Run, enable_compilation_cache, once
+from pbr_jax.parts.trained import check_training, keep, load_kept
+from pbr_jax.parts.users import Users
+from pbr_jax.pipeline import SelectSlot, Tally
+from pbr_jax.types import Feedback, Params
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned(Select):
+    """A cross-encoder that starts from `model` and learns from `feedback`."""
+
+    training_split: ClassVar[Literal["unused", "welcome", "needed"]] = "needed"
+
+    method: Literal["tuned"] = "tuned"
+    # what it starts from: a reranker's folder, or a plain encoder
+    model: str = field(default="all-MiniLM-L6-v2", metadata=IDLE)
+    max_length: int = 256  # tokens of query and document together
+    users: bool = True  # whether scores know the user (e_u in Eq. 10)
+    user_layers: int = 2  # of the map of user embeddings (MLP_2); 1 as released
+    lesson: Lesson = field(default_factory=Lesson)
+    training: Training = field(default_factory=tuning)
+
+    def check(self) -> None:
+        super().check()
+        self.at_least("max_length", 8)
+        self.at_least("user_layers", 1)
+
+    def needs(self, run: Run) -> Mapping[str, Node]:
+        known = self._users(run)
+        params = self.params(run)
+        options = (self.model, self.max_length, self.user_layers)
+        needs = {"params": params, **known}
+        return {"reranker": Given("tuned reranker", options, needs, _load, identity=lambda: options[1:])}
+
+    @once
+    def params(self, run: Run) -> Stage:
+        """Parameters of the cross-encoder, tuned on what the config's retriever finds."""
+        found = feedback.feedback(
+            run,
+            "reranker",
+            expand=Nothing(),
+            retrieve=run.config.retrieve,
+            select=TopK(),
+            generate=Ipa.like(run),
+        )
+        base = Given("weights", (self.model,), {}, locate, identity=lambda: fingerprint(locate(self.model)))
+        return Stage(
+            "reranker",
+            (dataclasses.replace(self, k=None, own=None), feedback.questions(run), run.config.seed),
+            {"store": run.data, "lessons": found, "model": base, **self._users(run)},
+            _train,
+            load_kept,
+            check=partial(check_training, self.training),
+        )
+
+    def _users(self, run: Run) -> dict[str, Node]:
+        return {"users": users.users(run)} if self.users else {}
+
+    def slot(self, tally: Tally, *, reranker: Reranker) -> SelectSlot:
+        return judged(self, reranker)
+
+
+def _train(
+    folder: Path,
+    options: Tuned,
+    asked: Questions,
+    seed: int,
+    *,
+    store: Store,
+    lessons: list[Feedback],
+    model: Path,
+    users: Users | None = None,
+) -> None:
+    from pbr_jax.train import reranker
+
+    enable_compilation_cache()
+    examples = list(asked.read(store))
+    fitted = reranker.train(
+        [example.query for example in examples],
+        None if users is None else users.asking(examples),
+        lessons,
+        lambda rows: [document.text for document in store.documents(rows)],
+        options,
+        folder,
+        seed=seed,
+    )
+    keep(fitted.params, folder)
+
+
+def _load(
+    model: str, max_length: int, user_layers: int, *, params: Params, users: Users | None = None
+) -> Reranker:
+    folder, width = locate(model), 0 if users is None else users.dim
+    _, _, config = cross_encoder.load(folder, jax.random.key(0), user_width=width, user_layers=user_layers)
+    config = dataclasses.replace(config, head=False)
+    return Reranker(cross_encoder.cross_encoder(config), params, config, folder, max_length, users)

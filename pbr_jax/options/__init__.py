@@ -1,0 +1,49 @@
+"""Options: what every part of a run can be told, one comment a field, nothing hidden in the code.
+
+Here stand the checks (`base`), the bases of the slots (`slots`) and the options that several methods share
+(`shared`). A method's own options stand beside the method, in `pbr_jax.methods`; `pbr_jax.config` composes
+them into a run.
+"""
+
+from pbr_jax.options.base import IDLE, Options, checked, default_of, hints, key_of
+from pbr_jax.options.shared import (
+    LLM,
+    Benchmark,
+    Encoder,
+    Eval,
+    Feedback,
+    Lesson,
+    Optimizer,
+    Prompt,
+    Training,
+    UserEncoder,
+    tuning,
+)
+from pbr_jax.options.slots import Expand, Generate, Method, Neighbours, Retrieve, Select, swapped
+
+__all__ = [
+    "IDLE",
+    "LLM",
+    "Benchmark",
+    "Encoder",
+    "Eval",
+    "Expand",
+    "Feedback",
+    "Generate",
+    "Lesson",
+    "Method",
+    "Neighbours",
+    "Optimizer",
+    "Options",
+    "Prompt",
+    "Retrieve",
+    "Select",
+    "Training",
+    "UserEncoder",
+    "checked",
+    "default_of",
+    "hints",
+    "key_of",
+    "swapped",
+    "tuning",
+]

@@ -1,0 +1,108 @@
+"""What all options have in common: types that are checked, names for errors, and their part of a key."""
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import UnionType
+from typing import Any, ClassVar, Literal
+
+from pbr_jax.types import UserError
+
+IDLE = {"idle": True}
+"""Metadata of fields that are in no key: they change how a result comes about, never the result, or say where
+something lies that is known by its content."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Base of all options: types are checked when they are made, then `check` looks at the values."""
+
+    section: ClassVar[str] = ""
+    """Where they stand in a config; errors name their fields by it."""
+
+    def __post_init__(self) -> None:
+        for name, hint in hints(type(self)).items():
+            value = checked(self.named(name), getattr(self, name), hint)
+            object.__setattr__(self, name, value)
+        self.check()
+
+    def check(self) -> None:
+        """Raises UserError for values that make no sense."""
+
+    def named(self, name: str) -> str:
+        """The dotted name of a field."""
+        return f"{self.section}.{name}" if self.section else name
+
+    def at_least(self, name: str, low: int | float, advice: str = "") -> None:
+        """Raises UserError where a field that is not None lies below `low`."""
+        value = getattr(self, name)
+        if value is not None and not value >= low:
+            told = f"; {advice}" if advice else ""
+            raise UserError(f"{self.named(name)} is {value}, want at least {low}{told}")
+
+    def between(self, name: str, low: int | float, high: int | float) -> None:
+        """Raises UserError where a field lies outside `low` … `high`."""
+        if not low <= getattr(self, name) <= high:
+            found = getattr(self, name)
+            raise UserError(f"{self.named(name)} is {found}, want a number from {low} to {high}")
+
+
+@functools.cache
+def hints(cls: type) -> dict[str, Any]:
+    """The types of an options class's fields, by name."""
+    found = typing.get_type_hints(cls)
+    return {item.name: found[item.name] for item in dataclasses.fields(cls)}
+
+
+def checked(name: str, value: Any, hint: Any) -> Any:
+    """The value if it fits the field's type (an int is a float too), else a UserError."""
+    origin = typing.get_origin(hint)
+    if origin is Literal:
+        if value in typing.get_args(hint):
+            return value
+        raise UserError(f"{name} is {value!r}, want one of {', '.join(map(str, typing.get_args(hint)))}")
+    allowed = typing.get_args(hint) if origin in (typing.Union, UnionType) else (hint,)
+    if float in allowed and type(value) is int:
+        return float(value)
+    plain = {kind for kind in allowed if isinstance(kind, type)}
+    if hint is Any or type(value) in plain or _is_options(value, plain):
+        return value
+    wanted = " or ".join("none" if kind is type(None) else _type_name(kind) for kind in allowed)
+    raise UserError(f"{name} is {value!r} ({type(value).__name__}), want {wanted}")
+
+
+def _is_options(value: Any, allowed: set[type]) -> bool:
+    return isinstance(value, Options) and isinstance(value, tuple(allowed))
+
+
+def _type_name(kind: Any) -> str:
+    return getattr(kind, "__name__", str(kind))
+
+
+def key_of(options: Any) -> Any:
+    """What of some options a result depends on, as JSON.
+
+    Fields at their default are left out, so that one option more moves no key of an older config (the value
+    of a default is code, and that is in the key), and so are fields that are marked idle.
+    """
+    if dataclasses.is_dataclass(options) and not isinstance(options, type):
+        counted = [item for item in dataclasses.fields(options) if not item.metadata.get("idle")]
+        values = {item.name: key_of(getattr(options, item.name)) for item in counted}
+        moved = {item.name for item in counted if values[item.name] != key_of(default_of(item))}
+        return {
+            "class": type(options).__qualname__,
+            **{name: values[name] for name in values if name in moved},
+        }
+    if isinstance(options, Mapping):
+        return {str(name): key_of(value) for name, value in options.items()}
+    if isinstance(options, list | tuple):
+        return [key_of(value) for value in options]
+    return options
+
+
+def default_of(item: dataclasses.Field[Any]) -> Any:
+    """A field's default; `dataclasses.MISSING` where it has none."""
+    factory = item.default_factory
+    return item.default if factory is dataclasses.MISSING else factory()

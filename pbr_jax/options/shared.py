@@ -1,0 +1,222 @@
+"""Options that several methods share: data, encoders, language models, prompts, training."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from pbr_jax.options.base import IDLE, Options
+from pbr_jax.types import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark(Options):
+    """Which data to run on."""
+
+    section: ClassVar[str] = "benchmark"
+
+    name: str = "synthetic"  # lamp_1 … lamp_5, lamp_7, longlamp_*, personabench, …: pbr_jax/data/tasks.py
+    root: str = field(default="", metadata=IDLE)  # folder (or file) with the official files
+    split: str = "dev"  # LaMP: train|dev|test; PersonaBench: noise_0.0 …; LongMemEval: file stem
+    training: str = "train"  # what trained systems learn from, and where neighbours come from too
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoder(Options):
+    """The BERT-family text encoder of dense retrieval."""
+
+    section: ClassVar[str] = "encoder"
+
+    # the embedded default, or a local folder in Hugging Face format
+    model: str = field(default="all-MiniLM-L6-v2", metadata=IDLE)
+    pooling: Literal["auto", "cls", "mean"] = "auto"  # auto: as the folder says, else mean
+    normalize: Literal["auto", "yes", "no"] = "auto"  # unit length; auto: as the folder says, else no
+    max_length: int | None = None  # tokens; None: as the folder says
+    batch_tokens: int | None = None  # tokens in one forward pass; None: 512 on CPU, else 16,384
+    query_prefix: str = ""  # instruction put before every query (BGE, E5)
+    document_prefix: str = ""  # instruction put before every document
+
+    def check(self) -> None:
+        self.at_least("max_length", 3, "two of them are special tokens")
+        self.at_least("batch_tokens", 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LLM(Options):
+    """The frozen language model that answers."""
+
+    section: ClassVar[str] = "llm"
+
+    # the embedded default, a local folder or GGUF file; http: its name there
+    model: str = field(default="SmolLM2-135M-Instruct", metadata=IDLE)
+    backend: Literal["jax", "http"] = "jax"  # in this process, or a server that speaks OpenAI's protocol
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of weights and activations
+    batch_size: int = 32  # prompts decoded together
+    # longest prompt plus answer, in tokens, longer ones are refused; None: as the model says
+    context: int | None = field(default=None, metadata=IDLE)
+    tensor_parallel: int = 1  # devices that share the weights of every layer
+    # answers come from the cache only; one that is not there is an error
+    offline: bool = field(default=False, metadata=IDLE)
+    url: str = ""  # http: where the server's API starts, such as http://127.0.0.1:8000/v1
+    tokenizer: str = ""  # http: the served model's tokenizer, a folder or GGUF file; "": counts are estimates
+    log_probs: Literal["none", "vllm", "echo", "sglang"] = "none"  # http: how the server gives a prompt's
+    # http: the environment variable that holds the key, if it is set
+    key_variable: str = field(default="OPENAI_API_KEY", metadata=IDLE)
+    concurrency: int = field(default=8, metadata=IDLE)  # http: requests under way at once
+    timeout: float = field(default=120.0, metadata=IDLE)  # http: seconds for one request
+    # http: how often a request that failed for a passing reason is sent again
+    retries: int = field(default=6, metadata=IDLE)
+
+    def check(self) -> None:
+        self.at_least("batch_size", 1)
+        self.at_least("context", 2)
+        self.at_least("tensor_parallel", 1)
+        self.at_least("concurrency", 1)
+        self.at_least("timeout", 0.001)
+        self.at_least("retries", 0)
+        if self.backend == "http" and not self.url.startswith(("http://", "https://")):
+            raise UserError(
+                f"llm.url is {self.url!r}, want the address of the server's API, such as http://127.0.0.1:8000/v1"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompt(Options):
+    """Slot 5: the token budget of the prompt."""
+
+    section: ClassVar[str] = "prompt"
+
+    max_tokens: int = 512  # of input and profile together (ClusterRAG Eq. 3: L_max)
+    gamma: float = 0.6  # share of max_tokens kept free of profile for a long input (Eq. 3)
+
+    def check(self) -> None:
+        self.at_least("max_tokens", 16)
+        self.between("gamma", 0, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer(Options):
+    """How gradients move parameters."""
+
+    name: Literal["adam", "adamw", "sgd"] = "adamw"
+    learning_rate: float = 1e-3  # at its peak
+    schedule: Literal["constant", "linear", "cosine"] = "constant"  # after the warm-up; the others fall to 0
+    warmup: float = 0.0  # share of all steps in which the learning rate rises from 0
+    weight_decay: float = 0.0  # adam, sgd: added to the gradient (L2); adamw: decoupled
+    clip: float | None = 1.0  # largest global norm of the gradients; None: not clipped
+    b1: float = 0.9
+    b2: float = 0.999
+    frozen: str = ""  # regular expression: parameters whose path begins with a match do not move
+
+    def check(self) -> None:
+        self.at_least("learning_rate", 0)
+        self.between("warmup", 0, 1)
+        self.at_least("weight_decay", 0)
+        self.at_least("clip", 1e-12)
+        try:
+            re.compile(self.frozen)
+        except re.error as error:
+            raise UserError(f"frozen is {self.frozen!r}, no regular expression: {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training(Options):
+    """One trained part: how long, in what batches, and when to look whether it helps."""
+
+    epochs: int = 1
+    batch_size: int = 64  # examples of one step, over all devices and hosts
+    accumulate: int | None = 1  # parts that a batch is computed in; None: up to 4 on one CPU, else 1
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; parameters stay float32
+    selection: float = 0.1  # share of the training examples held out to choose the best step
+    evaluate_every: int | None = None  # steps; None: once an epoch
+    patience: int = 3  # evaluations without a better one before training stops
+    checkpoint_every: int | None = field(default=None, metadata=IDLE)  # steps; None: with every evaluation
+    devices: int | None = None  # that divide a batch; None: all
+    # where losses go, beside metrics.jsonl
+    track: Literal["none", "tensorboard", "wandb"] = field(default="none", metadata=IDLE)
+    optimizer: Optimizer = field(default_factory=Optimizer)
+
+    def check(self) -> None:
+        for name in ("epochs", "batch_size", "accumulate", "evaluate_every", "patience", "checkpoint_every"):
+            self.at_least(name, 1)
+        self.at_least("devices", 1)
+        self.between("selection", 0, 0.9)
+
+
+def tuning(**changes: Any) -> Training:
+    """The training of an encoder that is tuned rather than made: few epochs, small steps."""
+    optimizer = Optimizer(name="adam", learning_rate=1e-5)
+    return Training(**{"epochs": 2, "batch_size": 8, "accumulate": None, "optimizer": optimizer, **changes})
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserEncoder(Options):
+    """The trained encoder of histories: users as vectors (CFRAG section 4.1)."""
+
+    section: ClassVar[str] = "user_encoder"
+
+    num_layers: int = 1
+    num_heads: int = 2
+    max_documents: int = 100  # latest documents of a history that are read
+    dropout: float = 0.1
+    crop: float | None = 0.7  # share of a history that a cropped view keeps; None: no such view
+    mask: float | None = 0.3  # share that a masked view hides
+    reorder: float | None = 0.3  # share that a reordered view shuffles
+    loss: Literal["cross_view", "nt_xent"] = "cross_view"  # as the paper prints it, as released
+    temperature: float = 0.1
+    train_embeddings: bool = False  # whether document embeddings move too, as released
+    training: Training = field(
+        default_factory=lambda: Training(
+            epochs=5, optimizer=Optimizer(name="adam", learning_rate=1e-3, weight_decay=1e-5)
+        )
+    )
+
+    def check(self) -> None:
+        self.at_least("temperature", 1e-6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feedback(Options):
+    """What the language model makes of each candidate alone: the teacher of retriever and reranker."""
+
+    section: ClassVar[str] = "feedback"
+
+    metric: str = "auto"  # of the answer; auto: the task's first (mae: as 1 - mae / the worst possible)
+    limit: int | None = None  # training questions asked, drawn by the seed; None: all
+    candidates: int | None = None  # documents from each user; None: as many as retrieve.k
+    num_beams: int = 1  # of the answers
+    max_new_tokens: int | None = None  # of the answers; None: as generate.max_new_tokens
+
+    def check(self) -> None:
+        self.at_least("max_new_tokens", 1)
+        self.at_least("limit", 1)
+        self.at_least("candidates", 2)
+        self.at_least("num_beams", 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lesson(Options):
+    """How scores of candidates are drawn to what feedback says of them."""
+
+    # reverse_kl: KL(scores || feedback), CFRAG Eq. 8 and 12; forward_kl: KL(feedback || scores), CFRAG as
+    # released, and ROPG-KD; reinforce: one sampled candidate against the best-scored one, ROPG-RL
+    loss: Literal["reverse_kl", "forward_kl", "reinforce"] = "reverse_kl"
+    student_temperature: float = 1.0
+    teacher_temperature: float = 1.0
+
+    def check(self) -> None:
+        self.at_least("student_temperature", 1e-6)
+        self.at_least("teacher_temperature", 1e-6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Eval(Options):
+    """Intervals of the reported numbers."""
+
+    section: ClassVar[str] = "eval"
+
+    resamples: int = 2000  # of the paired bootstrap over users
+    confidence: float = 0.95
+
+    def check(self) -> None:
+        self.at_least("resamples", 1)
+        self.between("confidence", 0.5, 0.9999)

@@ -1,0 +1,129 @@
+"""The bases of the slots: what the methods of a slot have in common. A method is a class of one of them."""
+
+import abc
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeVar
+
+from pbr_jax.options.base import Options, checked, hints
+from pbr_jax.types import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(Options, abc.ABC):
+    """A way to fill a slot: its options, what it needs, and how it computes.
+
+    `needs` chooses nodes of the graph and computes nothing; it alone sees the run. `slot` gets the values of
+    these nodes by their names, and makes the slot's callable. A slot's key is the hash of the options, of
+    the code and of the needs, so it cannot read what is not in its key.
+    """
+
+    training_split: ClassVar[Literal["unused", "welcome", "needed"]] = "unused"
+    """Whether it looks at the training split: not at all, where there is one, or never without."""
+
+    method: str
+
+    def needs(self, run: Any) -> Mapping[str, Any]:
+        """The nodes (`pbr_jax.graph`) that `slot` computes with, by the names of its arguments."""
+        return {}
+
+    @abc.abstractmethod
+    def slot(self, *args: Any, **kwargs: Any) -> Any:
+        """`slot(tally, *, name=value …)`: the callable of the slot, see `pbr_jax.pipeline`."""
+
+
+_M = TypeVar("_M", bound=Method)
+
+
+def swapped(old: Method, method: type[_M]) -> _M:
+    """Another method with the values of those fields that both have, where they fit."""
+    kept = {}
+    for name, hint in hints(method).items():
+        if name == "method" or not hasattr(old, name):
+            continue
+        with contextlib.suppress(UserError):
+            kept[name] = checked(name, getattr(old, name), hint)
+    return method(**kept)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expand(Method):
+    """Slot 1: query text to query vector(s)."""
+
+    section: ClassVar[str] = "expand"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbours(Method):
+    """Slot 2: whose histories are searched."""
+
+    section: ClassVar[str] = "neighbours"
+
+    m: int = 1  # users, the asking user included
+
+    def check(self) -> None:
+        self.at_least("m", 1)
+
+    def users(self, run: Any) -> Any:
+        """The node of users as vectors, for the parts that know who asks; None: the trained encoder's."""
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retrieve(Method):
+    """Slot 3: candidates from those histories."""
+
+    section: ClassVar[str] = "retrieve"
+
+    k: int = 4  # documents from each user
+
+    def check(self) -> None:
+        self.at_least("k", 1, "configs/zero_shot.py runs without documents")
+
+    def encoder(self, run: Any) -> Any:
+        """The node of the encoder whose vectors are searched; None where none are."""
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Select(Method):
+    """Slot 4: the ordered documents that enter the prompt."""
+
+    section: ClassVar[str] = "select"
+
+    k: int | None = None  # documents in the prompt; None: as many as were retrieved
+    own: int | None = None  # of them from the own history, the rest from others' (CFRAG Figure 7)
+
+    def check(self) -> None:
+        self.at_least("k", 1)
+        self.at_least("own", 0)
+        if self.own is not None and (self.k is None or self.own > self.k):
+            raise UserError(f"select.own is {self.own} and select.k {self.k}, want own at most k")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generate(Method):
+    """Slot 6: how the answer is decoded."""
+
+    section: ClassVar[str] = "generate"
+
+    max_new_tokens: int | None = None  # None: as the task says
+    temperature: float = 0.0  # 0: greedy
+    top_p: float = 1.0  # nucleus of the sampled distribution
+    num_beams: int = 1  # more than 1: beam search, not sampled
+
+    def check(self) -> None:
+        self.at_least("max_new_tokens", 1)
+        self.at_least("temperature", 0)
+        self.between("top_p", 0, 1)
+        self.at_least("num_beams", 1)
+        if self.num_beams > 1 and self.temperature > 0:
+            raise UserError(
+                f"generate.num_beams is {self.num_beams} and generate.temperature {self.temperature}; "
+                "beam search does not sample: set one of them back"
+            )
+
+    def resolved(self, task: Any) -> "Generate | None":
+        """What answers this task; None: nothing does."""
+        return self

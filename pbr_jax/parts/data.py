@@ -1,0 +1,103 @@
+"""Examples and documents: a benchmark's files, read into a store."""
+
+import dataclasses
+from pathlib import Path
+from typing import NamedTuple
+
+from pbr_jax.data import fingerprint, read, splits, synthetic, task
+from pbr_jax.graph import Given, Node, Stage
+from pbr_jax.index import store
+from pbr_jax.options import Benchmark, Method
+from pbr_jax.parts.run import progress
+from pbr_jax.types import UserError
+
+
+class Data(NamedTuple):
+    """The store's node, and the hashes of the files that it is read from, by "data" and "training"."""
+
+    node: Node
+    hashes: dict[str, str]
+
+
+def data(
+    benchmark: Benchmark, methods: list[Method], *, limit: int | None, limit_training: int | None, seed: int
+) -> Data:
+    """The examples of the evaluated split and, where a method looks at it, of the training split.
+
+    Raises:
+      UserError: no such benchmark, split or file; a method learns, and there is no training split or it is
+        the evaluated one.
+    """
+    made = benchmark.name == "synthetic" and not benchmark.root
+    there = synthetic.SPLITS if made else splits(benchmark)
+    learned = _training_split(benchmark, methods, there)
+    needs = {"evaluated": _files(benchmark, seed)}
+    if learned is not None:
+        needs["training"] = _files(learned, seed)
+    names = {"evaluated": "data", "training": "training"}
+    hashes = {names[name]: node.key if made else fingerprint(of) for (name, node), of in zip(
+        needs.items(), (benchmark, learned)) if of is not None}  # fmt: skip
+    options = (limit, None if learned is None else limit_training)
+    return Data(Stage("data", options, needs, _build, _open), hashes)
+
+
+def _training_split(benchmark: Benchmark, methods: list[Method], there: tuple[str, ...]) -> Benchmark | None:
+    """The split that is learned from; None where nothing looks at it, or it is missing and not needed."""
+    learns = [
+        f"{method.section}.method {method.method}" for method in methods if method.training_split == "needed"
+    ]
+    if all(method.training_split == "unused" for method in methods):
+        return None
+    if benchmark.split == benchmark.training:
+        if learns:
+            raise UserError(
+                f"benchmark.split and benchmark.training are both {benchmark.split!r}: numbers would be "
+                "reported on what was learned from; evaluate another split"
+            )
+        return None
+    if benchmark.training in there:
+        return dataclasses.replace(benchmark, split=benchmark.training)
+    if learns:
+        raise UserError(
+            f"{benchmark.root}: found the splits {', '.join(there)}, wanted {benchmark.training!r}, which "
+            f"{' and '.join(learns)} learns from; set benchmark.training, or take untuned methods"
+        )
+    return None
+
+
+def _files(benchmark: Benchmark, seed: int) -> Node:
+    """The benchmark of a split, with its root; the synthetic one is made where no root is given."""
+    told = [benchmark.name, benchmark.split, benchmark.training]
+    if benchmark.name == "synthetic" and not benchmark.root:
+        made = Stage("synthetic", (seed,), {}, _generate, _same)
+        return Given("files", (benchmark,), {"folder": made}, _placed, identity=lambda: told)
+    return Given("files", (benchmark,), {}, _placed, identity=lambda: [*told, fingerprint(benchmark)])
+
+
+def _generate(folder: Path, seed: int) -> None:
+    synthetic.generate(folder, seed=seed)
+
+
+def _same(folder: Path) -> Path:
+    return folder
+
+
+def _placed(benchmark: Benchmark, folder: Path | None = None) -> Benchmark:
+    return benchmark if folder is None else dataclasses.replace(benchmark, root=str(folder))
+
+
+def _build(
+    folder: Path,
+    limit: int | None,
+    limit_training: int | None,
+    *,
+    evaluated: Benchmark,
+    training: Benchmark | None = None,
+) -> None:
+    examples = progress(read(evaluated, limit), "examples")
+    learned = progress(read(training, limit_training), "training examples") if training is not None else ()
+    store.build(folder / "store.sqlite", examples, task(evaluated.name).document_target, learned)
+
+
+def _open(folder: Path) -> store.Store:
+    return store.Store(folder / "store.sqlite")

@@ -1,0 +1,170 @@
+"""What the language model makes of each candidate document alone.
+
+CFRAG section 4.2.2, Eq. 6, and ROPG: a question is answered once with each of its candidates, and the
+answer's metric is the candidate's value. Answers are cached one by one, so nothing is asked twice: not by a
+run that was killed, nor in a second round whose candidates are in part those of the first.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from pbr_jax.data.tasks import Task
+from pbr_jax.eval.metrics import is_plain_mean, rating_error, text_metric
+from pbr_jax.eval.rouge import rouge
+from pbr_jax.files import write_text
+from pbr_jax.graph import Slot, Stage
+from pbr_jax.index.store import Store
+from pbr_jax.options import Expand, Generate, Retrieve, Select
+from pbr_jax.parts import language_model
+from pbr_jax.parts.rankings import Questions, Rankings, rankings
+from pbr_jax.parts.run import Run, chunks, line, once
+from pbr_jax.pipeline import GenerateSlot, PromptWriter, Ranking, Tally
+from pbr_jax.text import prompts
+from pbr_jax.types import Example, Feedback, UserError
+
+_TOGETHER = 64  # questions whose candidates are answered together
+
+Values = Callable[[Sequence[str], Sequence[str]], np.ndarray]
+"""(answers, targets) -> values [n], the higher the better."""
+
+
+def metric(task: Task, name: str = "auto") -> Values:
+    """The value of an answer, from 0 to 1: a metric that a single answer has.
+
+    "auto" is the task's first metric. Errors of ratings become 1 - |error| / the largest that the target
+    allows on the scale 1 to 5, as ROPG does.
+
+    Raises:
+      UserError: a metric that is none of single answers, such as f1_macro.
+    """
+    name = task.metrics[0] if name == "auto" else name
+    if name in ("rouge1", "rougeL"):
+        return lambda answers, targets: rouge(answers, targets, name)
+    if name == "mae":
+        return _rating
+    found = text_metric(name, task.labels)
+    if not is_plain_mean(found) or not found.higher_is_better:
+        raise UserError(
+            f"feedback.metric is {name}, which a single answer does not have; want one of "
+            f"{', '.join(n for n in task.metrics if n not in ('f1_macro', 'rmse'))}"
+        )
+    return lambda answers, targets: found.statistics(answers, targets)[:, 0]
+
+
+def _rating(answers: Sequence[str], targets: Sequence[str]) -> np.ndarray:
+    errors = np.array([abs(rating_error(*pair)) for pair in zip(answers, targets, strict=True)])
+    worst = np.array([max(abs(float(target) - 1), abs(float(target) - 5)) for target in targets])
+    return np.maximum(1 - errors / worst, 0.0)
+
+
+def collect(
+    task: Task,
+    generate: GenerateSlot,
+    write: PromptWriter,
+    examples: Sequence[Example],
+    rankings: Sequence[Ranking],
+    values: Values,
+) -> list[Feedback]:
+    """The value of every candidate of every example, which must have targets."""
+    missing = next((example.id for example in examples if example.target is None), None)
+    if missing is not None:
+        raise UserError(f"training question {missing!r} has no target; feedback needs the outputs file")
+    alone = [(e, [candidate]) for e, ranking in zip(examples, rankings) for candidate in ranking]
+    asked = [example for example, _ in alone]
+    found = generate(asked, [ranking for _, ranking in alone], write)
+    answers = [prompts.answer(task, answer.text) for answer in found]
+    judged = values(answers, [str(example.target) for example in asked]).astype(np.float32)
+    parts = np.split(judged, np.cumsum([len(ranking) for ranking in rankings])[:-1])
+    return [
+        Feedback(np.array([c.row for c in ranking], np.int64), part)
+        for ranking, part in zip(rankings, parts, strict=True)
+    ]
+
+
+# -- nodes -----------------------------------------------------------------------------------------
+
+
+def questions(run: Run) -> Questions:
+    """The training questions that are learned from, drawn by the seed where they are not all."""
+    limit = run.config.feedback.limit
+    return Questions(training=True, sample=limit, seed=0 if limit is None else run.config.seed)
+
+
+@once
+def feedback(
+    run: Run, label: str, *, expand: Expand, retrieve: Retrieve, select: Select, generate: Generate
+) -> Stage:
+    """The value of every candidate that these methods find for the training questions.
+
+    `generate` answers, as `feedback`'s options have it. Raises UserError without leave to learn from others.
+    """
+    run.learns_from_others(label)
+    options, asked = run.config.feedback, questions(run)
+    retrieve = replace(retrieve, k=options.candidates or retrieve.k)
+    generate = replace(
+        generate,
+        num_beams=options.num_beams,
+        max_new_tokens=options.max_new_tokens or run.config.generate.max_new_tokens,
+    )
+    needs = {
+        "store": run.data,
+        "task": language_model.task(run),
+        "ranked": rankings(run, asked, f"rank_for_{label}", expand=expand, retrieve=retrieve, select=select),
+        "write": language_model.writer(run),
+        "generate": Slot(generate, run),
+    }
+    return Stage(
+        "feedback",
+        (asked, options.metric),
+        needs,
+        _collect,
+        read,
+        label=f"feedback_{label}",
+        check=lambda: metric(run.task, options.metric),
+    )
+
+
+def _collect(
+    folder: Path,
+    asked: Questions,
+    name: str,
+    *,
+    store: Store,
+    task: Task,
+    ranked: Rankings,
+    write: PromptWriter,
+    generate: Any,
+) -> None:
+    values, answer, lines = metric(task, name), generate(Tally()), []
+    pairs = zip(asked.read(store), _without_targets(store, asked, ranked), strict=True)
+    with tqdm(desc="feedback", unit="question", total=asked.count(store), disable=None, leave=False) as bar:
+        for chunk in chunks(pairs, _TOGETHER):
+            examples, rankings = zip(*chunk, strict=True)
+            for example, found in zip(
+                examples, collect(task, answer, write, examples, rankings, values), strict=True
+            ):
+                lines.append(
+                    line({"id": example.id, "rows": found.rows.tolist(), "values": found.values.tolist()})
+                )
+            bar.update(len(chunk))
+    write_text(folder / "feedback.jsonl", "".join(lines))
+
+
+def _without_targets(store: Store, asked: Questions, ranked: Rankings) -> Iterator[Ranking]:
+    """The candidates that do not hold the question's own target: those would teach to look for it."""
+    for example, ranking in zip(asked.read(store), ranked.read(store), strict=True):
+        told = store.gives_away(example, np.array([candidate.row for candidate in ranking], np.int64))
+        yield [candidate for candidate, gives_away in zip(ranking, told, strict=True) if not gives_away]
+
+
+def read(folder: Path) -> list[Feedback]:
+    """The feedback on each question, in order."""
+    with (folder / "feedback.jsonl").open(encoding="utf-8") as file:
+        records = map(json.loads, file)
+        return [Feedback(np.array(r["rows"], np.int64), np.array(r["values"], np.float32)) for r in records]

@@ -1,0 +1,121 @@
+"""Rankings: the first four slots of a pipeline over any range of a split's questions, kept on disk."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pbr_jax.files import write_text
+from pbr_jax.graph import Slot, Stage
+from pbr_jax.index.store import Store
+from pbr_jax.parts.run import (
+    Run,
+    chunks,
+    enable_compilation_cache,
+    line,
+    once,
+    progress,
+    read_tally,
+    write_tally,
+)
+from pbr_jax.pipeline import Pipeline, Ranking, Tally, rank
+from pbr_jax.types import Candidate, Example, UserError
+
+RANKING_DEPTH = 10  # retrieval benchmarks report recall and ndcg down to here, whatever retrieve.k is
+SLOTS = ("expand", "neighbours", "retrieve", "select")
+
+
+@dataclass(frozen=True)
+class Questions:
+    """A range of questions: of the evaluated or the training split, from `start` to before `stop`.
+
+    `sample`: so many of the split instead, drawn by the seed, in the split's order.
+    """
+
+    training: bool = False
+    start: int = 0
+    stop: int | None = None
+    sample: int | None = None
+    seed: int = 0
+
+    def read(self, store: Store) -> Iterator[Example]:
+        """The examples, without their profiles."""
+        examples = store.examples(training=self.training)
+        if self.sample is None:
+            return islice(examples, self.start, self.stop)
+        order = np.random.default_rng([self.seed, 3]).permutation(self.count(store, drawn=False))
+        chosen = set(order[: self.sample].tolist())
+        return (example for place, example in enumerate(examples) if place in chosen)
+
+    def count(self, store: Store, *, drawn: bool = True) -> int:
+        """How many they are, or, not `drawn`, how many there are to draw from."""
+        total = store.summary.training if self.training else store.summary.examples
+        if not drawn or self.sample is not None:
+            return min(total, self.sample or total) if drawn else total
+        return len(range(total)[self.start : self.stop])
+
+
+EVALUATED = Questions()
+
+
+class Rankings:
+    """Ranked documents on disk, in the order of their questions."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @property
+    def tally(self) -> Tally:
+        """What the slots counted and timed when the rankings were made."""
+        return read_tally(self._folder)
+
+    def read(self, store: Store) -> Iterator[Ranking]:
+        """Each question's documents, best first."""
+        with (self._folder / "rankings.jsonl").open(encoding="utf-8") as file:
+            for record in map(json.loads, file):
+                documents = store.documents(record["rows"])
+                triples = zip(documents, record["scores"], record["rows"], strict=True)
+                yield [Candidate(*triple) for triple in triples]
+
+
+@once
+def rankings(run: Run, questions: Questions = EVALUATED, label: str = "rank", **methods: Any) -> Stage:
+    """The rankings of some questions by the run's pipeline, or by one with other methods in some slots."""
+    run = run.changed(**methods) if methods else run
+    needs = {"store": run.data} | slots(run, reported=not questions.training)
+    options = (questions, run.config.collaboration)
+    return Stage("rank", options, needs, _rank, Rankings, label=label, check=lambda: _check(run, questions))
+
+
+def slots(run: Run, *, reported: bool = True) -> dict[str, Slot]:
+    """The first four slots of a run's pipeline; what retrieval benchmarks report has a least depth."""
+    retrieve = run.config.retrieve
+    if reported and run.task.kind == "retrieval":
+        retrieve = dataclasses.replace(retrieve, k=max(retrieve.k, RANKING_DEPTH))
+    methods = {name: getattr(run.config, name) for name in SLOTS} | {"retrieve": retrieve}
+    return {name: Slot(method, run) for name, method in methods.items()}
+
+
+def _check(run: Run, questions: Questions) -> None:
+    if questions.training and "training" not in run.data.needs:
+        raise UserError("the training split is asked for, and no method of the config says that it learns")
+
+
+def _rank(
+    folder: Path, questions: Questions, collaboration: str, *, store: Store, **makers: Callable[[Tally], Any]
+) -> None:
+    enable_compilation_cache()
+    tally, lines = Tally(), []
+    pipeline = Pipeline(**{name: make(tally) for name, make in makers.items()})
+    examples = progress(questions.read(store), "rankings", questions.count(store))
+    for chunk in chunks(examples):
+        for example, ranking in zip(chunk, rank(pipeline, chunk, collaboration), strict=True):
+            rows, scores = [c.row for c in ranking], [c.score for c in ranking]
+            lines.append(line({"id": example.id, "rows": rows, "scores": scores}))
+    write_text(folder / "rankings.jsonl", "".join(lines))
+    write_tally(tally, folder)

@@ -1,0 +1,145 @@
+"""What a method may look at when it chooses its nodes: the config, the task, and the data."""
+
+import dataclasses
+import functools
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+from tqdm import tqdm
+
+from pbr_jax.data import Task
+from pbr_jax.files import cache_folder, write_text
+from pbr_jax.graph import Node
+from pbr_jax.options import (
+    LLM,
+    Benchmark,
+    Encoder,
+    Expand,
+    Feedback,
+    Generate,
+    Neighbours,
+    Prompt,
+    Retrieve,
+    Select,
+    UserEncoder,
+)
+from pbr_jax.pipeline import Tally
+from pbr_jax.text import encode
+from pbr_jax.types import UserError
+
+CHUNK = 1024  # examples that pass through the slots together
+
+
+@runtime_checkable
+class Settings(Protocol):
+    """What a config (`pbr_jax.config.Config`) has."""
+
+    @property
+    def seed(self) -> int: ...
+    @property
+    def collaboration(self) -> Literal["none", "signals", "text"]: ...
+    @property
+    def benchmark(self) -> Benchmark: ...
+    @property
+    def encoder(self) -> Encoder: ...
+    @property
+    def llm(self) -> LLM: ...
+    @property
+    def user_encoder(self) -> UserEncoder: ...
+    @property
+    def feedback(self) -> Feedback: ...
+    @property
+    def expand(self) -> Expand: ...
+    @property
+    def neighbours(self) -> Neighbours: ...
+    @property
+    def retrieve(self) -> Retrieve: ...
+    @property
+    def select(self) -> Select: ...
+    @property
+    def prompt(self) -> Prompt: ...
+    @property
+    def generate(self) -> Generate: ...
+
+
+class Run(NamedTuple):
+    """One run before anything is computed. `data` is the node of the store (`pbr_jax.index.store.Store`).
+
+    `nodes` are those that functions marked `once` have chosen.
+    """
+
+    config: Settings
+    task: Task
+    data: Node
+    nodes: dict[Any, Node]
+
+    def changed(self, **methods: Any) -> "Run":
+        """The same with other methods in some slots."""
+        return self._replace(config=dataclasses.replace(self.config, **methods))  # type: ignore[type-var]
+
+    def learns_from_others(self, who: str) -> None:
+        """Raises UserError unless the config lets other users' data shape parameters."""
+        if self.config.collaboration == "none":
+            raise UserError(
+                f"{who} learns from other users' histories, and collaboration is none; say so with "
+                "collaboration signals (their texts enter no prompt) or text, or take an untrained method"
+            )
+
+
+_N = TypeVar("_N", bound=Callable[..., Any])
+
+
+def once(choose: _N) -> _N:
+    """Marks a function of a run (its first `Run`) that chooses a node: the same node for the same arguments.
+
+    So a chain in which every link is needed twice does not double with each of them.
+    """
+
+    @functools.wraps(choose)
+    def chosen(*arguments: Any, **named: Any) -> Any:
+        run = next(one for one in arguments if isinstance(one, Run))
+        told = tuple(one for one in arguments if one is not run)
+        key = (choose, told, tuple(sorted(named.items(), key=lambda pair: pair[0])), run.config)
+        if key not in run.nodes:
+            run.nodes[key] = choose(*arguments, **named)
+        return run.nodes[key]
+
+    return chosen  # type: ignore[return-value]
+
+
+def line(record: Mapping[str, Any]) -> str:
+    """One line of JSON."""
+    return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def chunks(items: Iterable[Any], size: int = CHUNK) -> Iterator[list[Any]]:
+    """The items, `size` at a time."""
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+def progress(items: Iterable[Any], what: str, total: int | None = None) -> Iterator[Any]:
+    """The items, with a progress bar on a terminal and silence elsewhere."""
+    yield from tqdm(items, desc=what, total=total, disable=None, leave=False)
+
+
+def write_tally(tally: Tally, folder: Path) -> None:
+    """Keeps what slots counted and timed beside what they made."""
+    write_text(folder / "tally.json", json.dumps({"counts": tally.counts, "seconds": tally.seconds}))
+
+
+def read_tally(folder: Path) -> Tally:
+    """What `write_tally` kept."""
+    values = json.loads((folder / "tally.json").read_text(encoding="utf-8"))
+    return Tally(Counter(values["counts"]), values["seconds"])
+
+
+@functools.lru_cache(maxsize=1)
+def enable_compilation_cache() -> None:
+    """Compiled programs are kept between runs, beside the artefacts."""
+    encode.enable_compilation_cache(cache_folder() / "xla")

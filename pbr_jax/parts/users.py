@@ -1,0 +1,185 @@
+"""Users as vectors: functions of the documents that they had when the question was asked.
+
+So nobody needs to be known to a training, and no vector knows a document that is younger than the question.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from pbr_jax.data import views
+from pbr_jax.graph import Given, Node, Stage
+from pbr_jax.index.store import Store
+from pbr_jax.models.user_transformer import UserTransformerConfig, user_transformer
+from pbr_jax.options import UserEncoder
+from pbr_jax.parts import vectors
+from pbr_jax.parts.run import Run, enable_compilation_cache, once
+from pbr_jax.parts.trained import check_training, keep, load_kept
+from pbr_jax.text.encode import TextEncoder
+from pbr_jax.types import Example, Params
+
+_TOGETHER = 256  # users encoded at once
+
+Encode = Callable[[Sequence[np.ndarray], np.ndarray], np.ndarray]
+"""(histories as rows, oldest first; document embeddings [n d]) -> users [u d]; no documents: zeros."""
+
+
+def mean(histories: Sequence[np.ndarray], embeddings: np.ndarray) -> np.ndarray:
+    """The mean of each history's document embeddings, float32 [u d] (CFRAG Table 3, row 2)."""
+    found = np.zeros((len(histories), embeddings.shape[1]), np.float32)
+    for place, rows in enumerate(histories):
+        if len(rows):
+            found[place] = np.asarray(embeddings[rows], np.float32).mean(axis=0)
+    return found
+
+
+def transformer(params: Params, model: UserTransformerConfig) -> Encode:
+    """The user encoder of `models.user_transformer` with these parameters."""
+    apply = jax.jit(user_transformer(model).apply)
+
+    def encode(histories: Sequence[np.ndarray], embeddings: np.ndarray) -> np.ndarray:
+        width = min(model.max_documents, max(map(len, histories), default=1) or 1)
+        found = np.zeros((len(histories), model.width), np.float32)
+        for start in range(0, len(histories), _TOGETHER):
+            some = [*histories[start : start + _TOGETHER]]
+            count = len(some)
+            some += [some[0][:0]] * (min(_TOGETHER, len(histories)) - count)  # one shape, one compilation
+            seen = views.padded(some, [None] * len(some), width)
+            users = apply(params, np.asarray(embeddings[seen.rows], np.float32), seen.mask)
+            found[start : start + count] = np.asarray(users)[:count]
+        return found
+
+    return encode
+
+
+def oldest_first(store: Store, rows: np.ndarray) -> np.ndarray:
+    """Rows by date; undated ones stand before all others, in the order of the profile."""
+    return rows[np.argsort(np.nan_to_num(store.times[rows], nan=-np.inf), kind="stable")]
+
+
+class Users:
+    """The users of a store as vectors.
+
+    Args:
+      store: who wrote what, and when.
+      embeddings: of all documents, float32 [n d], row by row as in `store`.
+      encoder: what made them; the query of a user without history is encoded as if it were a document.
+      encode: from histories to vectors.
+    """
+
+    def __init__(self, store: Store, embeddings: np.ndarray, encoder: TextEncoder, encode: Encode) -> None:
+        self.store, self.embeddings, self.encoder, self.encode = store, embeddings, encoder, encode
+
+    @property
+    def dim(self) -> int:
+        """The width of a vector."""
+        return self.embeddings.shape[1]
+
+    def asking(self, examples: Sequence[Example]) -> np.ndarray:
+        """The users who ask, float32 [e d], each from the history that the example sees."""
+        histories = [oldest_first(self.store, self.store.visible(e, e.user_id)) for e in examples]
+        if not examples:
+            return np.zeros((0, self.dim), np.float32)
+        found = self.encode(histories, self.embeddings)
+        cold = [place for place, history in enumerate(histories) if not len(history)]
+        if cold:
+            queries = self.encoder.encode([examples[place].query for place in cold], role="document")
+            found[cold] = self.encode([np.array([i]) for i in range(len(cold))], queries)
+        return found
+
+    def at(self, moment: float | None) -> np.ndarray:
+        """All users by their codes, float32 [u d], from what they had written before a moment; else zeros."""
+        histories = [oldest_first(self.store, self.store.before(user, moment)) for user in self.store.users]
+        return self.encode(histories, self.embeddings)
+
+
+# -- nodes -----------------------------------------------------------------------------------------
+
+
+def users(run: Run) -> Node:
+    """Users as vectors, as the config's neighbours know them; the trained encoder's where they know none."""
+    return run.config.neighbours.users(run) or trained(run)
+
+
+@once
+def means(run: Run) -> Node:
+    """Users as the means of their documents' vectors."""
+    return Given("users, means", (), _stands_on(run), _means)
+
+
+@once
+def trained(run: Run) -> Node:
+    """Users by the trained encoder of their histories (CFRAG section 4.1)."""
+    options = run.config.user_encoder
+    return Given("users, trained", (options,), {**_stands_on(run), "params": encoder(run)}, _trained)
+
+
+@once
+def encoder(run: Run) -> Stage:
+    """Parameters of the user encoder, trained without labels on the histories of both splits' users.
+
+    Of an evaluated user it reads what every evaluated question of that user sees: later documents would tell
+    the answers of earlier questions.
+    """
+    run.learns_from_others(
+        "the user encoder (neighbours.method contrastive, or retriever and reranker that know users)"
+    )
+    options = run.config.user_encoder
+    return Stage(
+        "user_encoder",
+        (options, run.config.seed),
+        _stands_on(run),
+        _train,
+        load_kept,
+        check=partial(check_training, options.training),
+    )
+
+
+def _stands_on(run: Run) -> dict[str, Node]:
+    encoder = vectors.encoder(run)
+    return {"store": run.data, "embeddings": vectors.documents(run, encoder), "encoder": encoder}
+
+
+def _means(*, store: Store, embeddings: np.ndarray, encoder: TextEncoder) -> Users:
+    return Users(store, embeddings, encoder, mean)
+
+
+def _trained(
+    options: UserEncoder, *, store: Store, embeddings: np.ndarray, encoder: TextEncoder, params: Params
+) -> Users:
+    params = dict(params)
+    moved = np.asarray(params.pop("documents", embeddings))
+    return Users(store, moved, encoder, transformer(params, _model(options, encoder)))
+
+
+def _model(options: UserEncoder, encoder: TextEncoder) -> UserTransformerConfig:
+    return UserTransformerConfig(
+        width=encoder.dim,
+        max_documents=options.max_documents,
+        num_layers=options.num_layers,
+        num_heads=options.num_heads,
+        dropout=options.dropout,
+    )
+
+
+def _train(
+    folder: Path,
+    options: UserEncoder,
+    seed: int,
+    *,
+    store: Store,
+    embeddings: np.ndarray,
+    encoder: TextEncoder,
+) -> None:
+    from pbr_jax.train import user_encoder
+
+    enable_compilation_cache()
+    histories = [oldest_first(store, store.training_rows(user)) for user in store.users]
+    rates = views.Rates(options.crop, options.mask, options.reorder)
+    objective = user_encoder.Objective(rates, options.loss, options.temperature, options.train_embeddings)
+    model = _model(options, encoder)
+    fitted = user_encoder.train(histories, embeddings, model, objective, options.training, folder, seed=seed)
+    keep(fitted.params, folder)

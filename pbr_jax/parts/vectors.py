@@ -1,0 +1,68 @@
+"""Texts as vectors: the text encoder, and the vectors of all documents."""
+
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pbr_jax.graph import Given, Node, Stage
+from pbr_jax.index.store import Store
+from pbr_jax.options import Encoder
+from pbr_jax.parts.run import Run, enable_compilation_cache, once
+from pbr_jax.text import encode
+from pbr_jax.text.encode import TextEncoder
+from pbr_jax.types import Params
+
+
+@once
+def encoder(run: Run) -> Node:
+    """The text encoder as it comes."""
+    options = run.config.encoder
+    return Given("encoder", (options,), {}, _encoder, identity=partial(_told, options))
+
+
+def _told(options: Encoder) -> list[Any]:
+    """What is packed together can move the last bit of a vector."""
+    return [_encoder(options).fingerprint, options.batch_tokens]
+
+
+@once
+def tuned(run: Run, params: Stage) -> Node:
+    """The text encoder with another `tower` in its parameters."""
+    needs = {"params": params, "untuned": encoder(run)}
+    return Given("tuned encoder", (run.config.encoder, params), needs, _tuned, identity=lambda: None)
+
+
+@once
+def documents(run: Run, encoder: Node, label: str = "embed") -> Node:
+    """The encoder's vectors of all documents, float32 [n d], row by row as in the store, memory-mapped."""
+    return Stage("embed", (), {"store": run.data, "encoder": encoder}, _embed, _vectors, label=label)
+
+
+def searched(run: Run) -> dict[str, Node]:
+    """The encoder whose vectors the config's retriever searches (else as it comes), and those vectors."""
+    own = run.config.retrieve.encoder(run)
+    if own is None or own.name == "encoder":
+        own = encoder(run)
+        return {"encoder": own, "embeddings": documents(run, own)}
+    return {"encoder": own, "embeddings": documents(run, own, "embed_tuned")}
+
+
+@lru_cache(maxsize=2)
+def _encoder(options: Encoder) -> TextEncoder:
+    """Sweeps share the loaded weights."""
+    return TextEncoder(options)
+
+
+def _tuned(options: Encoder, stage: Stage, *, params: Params, untuned: Any) -> TextEncoder:
+    return TextEncoder(options, tuned=(params["tower"], stage.key))
+
+
+def _embed(folder: Path, *, store: Store, encoder: TextEncoder) -> None:
+    enable_compilation_cache()
+    encode.embed_to_file(encoder, store.texts(), store.summary.documents, folder / "documents.npy")
+
+
+def _vectors(folder: Path) -> np.ndarray:
+    return np.load(folder / "documents.npy", mmap_mode="r")

@@ -1,0 +1,119 @@
+"""One pipeline, six slots: how a question of a user becomes a personalized answer.
+
+     (user, query)
+         │ expand      query text → what is searched for
+         │ neighbours  user → users whose histories are searched
+         │ retrieve    histories → scored candidates
+         │ select      candidates → the ordered documents of the prompt
+         │ prompt      question, documents, token budget → messages
+         │ generate    question, documents, prompts → answer
+         ▼
+      answer
+
+A slot is a plain callable on a batch of examples; a system is a choice of methods (`pbr_jax.methods`), one
+file each. Runs, training and single questions (`pbr-jax ask`) flow through the functions here.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+from pbr_jax.llm.protocol import OnBatch
+from pbr_jax.text.prompts import Written
+from pbr_jax.types import Candidate, Example
+
+
+class Query(NamedTuple):
+    """What is searched for: texts, and a vector [d] where an expansion has combined several."""
+
+    texts: tuple[str, ...]
+    vector: np.ndarray | None = None
+
+
+class Neighbour(NamedTuple):
+    """A user whose history is searched, and how much that user's documents count."""
+
+    user_id: str
+    weight: float = 1.0
+
+
+class Answer(NamedTuple):
+    """A model's raw answer, and the prompt that it was made from."""
+
+    text: str
+    prompt: Written
+    prompt_tokens: int
+
+
+Examples = Sequence[Example]
+Ranking = list[Candidate]
+
+ExpandSlot = Callable[[Examples], list[Query]]
+NeighboursSlot = Callable[[Examples], list[list[Neighbour]]]
+RetrieveSlot = Callable[[Examples, Sequence[Query], Sequence[Sequence[Neighbour]]], list[Ranking]]
+SelectSlot = Callable[[Examples, Sequence[Query], Sequence[Ranking]], list[Ranking]]
+PromptWriter = Callable[[Examples, Sequence[Ranking]], list[Written]]
+
+
+@runtime_checkable
+class GenerateSlot(Protocol):
+    """Answers to examples from their documents; `on_batch(positions, texts)` is told of finished ones."""
+
+    def __call__(
+        self,
+        examples: Examples,
+        rankings: Sequence[Ranking],
+        write: PromptWriter,
+        *,
+        on_batch: OnBatch | None = None,
+    ) -> list[Answer]: ...
+
+
+class Pipeline(NamedTuple):
+    """The first four slots of a system: from a question to the ordered documents of its prompt."""
+
+    expand: ExpandSlot
+    neighbours: NeighboursSlot
+    retrieve: RetrieveSlot
+    select: SelectSlot
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What slots count on the way, and the seconds that parts of them take; both reach results.json."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        """Adds the seconds of a block to those of this part."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start
+
+
+def rank(pipeline: Pipeline, examples: Examples, collaboration: str) -> list[Ranking]:
+    """The first four slots: ordered documents for every example.
+
+    Raises RuntimeError rather than pass another user's document on when `collaboration` is not "text":
+    whatever a method does, this is where private text is stopped.
+    """
+    queries = pipeline.expand(examples)
+    users = pipeline.neighbours(examples)
+    rankings = pipeline.select(examples, queries, pipeline.retrieve(examples, queries, users))
+    for example, ranking in zip(examples, rankings, strict=True):
+        foreign = [c.document.id for c in ranking if c.document.user_id != example.user_id]
+        if foreign and collaboration != "text":
+            raise RuntimeError(
+                f"example {example.id}: documents {foreign} belong to other users, but collaboration is "
+                f"{collaboration!r}; nothing was written"
+            )
+    return rankings

@@ -1,0 +1,81 @@
+"""From a config to the graph of its run: nothing is computed here, but everything is known.
+
+data ──► (what the methods need) ──► rank ──► generate
+"""
+
+from functools import cached_property
+from typing import Any
+
+from pbr_jax import results
+from pbr_jax.artefacts import digest
+from pbr_jax.code import code_of
+from pbr_jax.config import Config
+from pbr_jax.data import task
+from pbr_jax.graph import Node, Stage, unified, walk
+from pbr_jax.options import key_of
+from pbr_jax.parts.answers import answers
+from pbr_jax.parts.data import data
+from pbr_jax.parts.rankings import rankings
+from pbr_jax.parts.run import Run
+
+
+class Plan:
+    """The nodes of one config.
+
+    Raises UserError, like all of its properties, for what the user can mend: benchmarks, splits, methods.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.task = task(config.benchmark.name)
+        source = data(
+            config.benchmark,
+            config.methods,
+            limit=config.limit,
+            limit_training=config.limit_training,
+            seed=config.seed,
+        )
+        self.hashes = source.hashes
+        self.run = Run(config, self.task, source.node, {})
+        method = config.generate.resolved(self.task)
+        ranked = rankings(self.run)
+        self.last = unified(ranked if method is None else answers(self.run, method, ranked))
+        known = {node.key: node for node in walk(self.last)}
+        self.data, self.ranked = _stage(known[source.node.key]), _stage(known[ranked.key])
+        self.answered = None if method is None else _stage(self.last)
+
+    def check(self) -> None:
+        """Looks at all models, files and batch sizes before the first second of work."""
+        for node in walk(self.last):
+            node.check()
+
+    @cached_property
+    def identity(self) -> dict[str, str]:
+        """What a finished folder must be of: config, everything that computes, the evaluation, the data."""
+        return {
+            "config": digest(key_of(self.config)),
+            "run": self.last.key,
+            "evaluation": code_of(results.evaluated),
+            **self.hashes,
+        }
+
+    @cached_property
+    def name(self) -> str:
+        """Sixteen hex digits that stand for the identity."""
+        return digest(self.identity)
+
+    @cached_property
+    def parts(self) -> dict[str, dict[str, Any]]:
+        """What each node depends on beside its needs, as hashes: why two runs differ."""
+        found: dict[str, dict[str, Any]] = {}
+        for node in walk(self.last):
+            label = node.label if isinstance(node, Stage) else node.name
+            own = {name: digest(value) for name, value in node.identity.items() if name != "needs"}
+            found[label if label not in found else f"{label} {node.key[:6]}"] = own
+        return found
+
+
+def _stage(node: Node) -> Stage:
+    if not isinstance(node, Stage):
+        raise TypeError(f"{node.name} is not kept on disk")
+    return node

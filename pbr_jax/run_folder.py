@@ -1,0 +1,127 @@
+"""A run's folder: whose it is, and that nothing of anybody else's is lost in it.
+
+`run.json` is the first file that a run writes and says what the run is of; the folder is the run's from then
+on. A folder that holds anything else is left as it is.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pbr_jax.files import private_folder, write_lines, write_text
+from pbr_jax.types import UserError
+
+OWNER = "run.json"
+FILES = (OWNER, "config.json", "predictions.jsonl", "texts.jsonl", "results.json", "log.jsonl")
+_IDLE = ("benchmark.root", "keep_texts")
+_LARGEST = 8  # differences that are named
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder `out`, for a run that `owner` describes: its identity, its config and its parts' hashes."""
+
+    out: Path
+    owner: Mapping[str, Any]
+
+    def claim(self, *, overwrite: bool = False) -> None:
+        """Makes the folder this run's.
+
+        Raises:
+          UserError: it holds another run, and `overwrite` is not given; or files that no run wrote.
+        """
+        try:
+            private_folder(self.out)
+            self._empty(overwrite=overwrite)
+            self._sweep_up()
+            if not (self.out / OWNER).exists():
+                write_text(self.out / OWNER, json.dumps(self.owner, indent=1) + "\n")
+        except OSError as error:
+            raise UserError(
+                f"cannot write to the output folder {self.out}: {error.strerror}; choose another --out"
+            ) from error
+
+    def _empty(self, *, overwrite: bool) -> None:
+        """Takes another run's files away where that is allowed; what is not a run's stays as it is."""
+        there = sorted(path.name for path in self.out.iterdir() if not path.name.endswith(".partial"))
+        ours = [name for name in there if name in FILES]
+        for name in ours:
+            if (self.out / name).is_symlink() or not (self.out / name).is_file():
+                raise UserError(f"{self.out / name} is no plain file; choose another --out")
+        if not there:
+            return
+        found = _read(self.out / OWNER)
+        if found is None and (ours or not overwrite):
+            raise UserError(
+                f"{self.out} holds {', '.join(there[:4])}, which no run wrote that this version knows; "
+                "choose a new --out" + ("" if ours else ", or put the run beside it with --overwrite")
+            )
+        if found is None or found["identity"] == self.owner["identity"]:
+            return
+        begun = not {"results.json", "predictions.jsonl"} & set(ours)  # of a run that failed: nothing is lost
+        if not overwrite and not begun:
+            raise UserError(
+                f"{self.out} holds another run, which differs in {differences(found, self.owner)}; "
+                "choose another --out, or replace it with --overwrite"
+            )
+        for name in reversed(FILES):  # the owner last: a kill leaves a folder that is still known
+            if name in ours:
+                (self.out / name).unlink()
+
+    def _sweep_up(self) -> None:
+        """Takes away what a run that was killed while it wrote left half-written."""
+        for name in FILES:
+            for left in self.out.glob(f".{name}.*.partial"):
+                left.unlink(missing_ok=True)
+
+    def finished(self) -> dict[str, Any] | None:
+        """The content of results.json, where this run is complete."""
+        try:
+            values = json.loads((self.out / "results.json").read_text(encoding="utf-8"))
+            same = all(values["fingerprint"].get(k) == v for k, v in self.owner["identity"].items())
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+        return values if same and all((self.out / name).is_file() for name in FILES[1:3]) else None
+
+    def write(self, name: str, text: str | Iterable[str]) -> None:
+        """Writes one of the run's files, whole or not at all."""
+        write_lines(self.out / name, [text] if isinstance(text, str) else text)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """What a folder's owner says; None where it is none of ours."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return found if isinstance(found["identity"], dict) and isinstance(found["config"], dict) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """In words: the config's fields that differ, then the parts whose content or code does."""
+    before, after = flat(found["config"]), flat(wanted["config"])
+    told = [
+        f"{name} ({before.get(name)!r}, now {after.get(name)!r})"
+        for name in dict.fromkeys([*before, *after])
+        if before.get(name) != after.get(name) and name not in _IDLE and ".from." not in name
+    ]
+    parts, now = found.get("parts") or {}, wanted["parts"]
+    for what, word in (("options", "the content of"), ("code", "the code of")):
+        changed = [n for n in now if n in parts and parts[n].get(what) != now[n].get(what)]
+        if changed and not told:
+            told.append(f"{word} {', '.join(changed[:_LARGEST])}")
+    for name, value in wanted["identity"].items():
+        if found["identity"].get(name) != value and not told:
+            told.append({"evaluation": "the code of the evaluation"}.get(name, f"its {name}"))
+    rest = f" and {len(told) - _LARGEST} more" if len(told) > _LARGEST else ""
+    return ", ".join(told[:_LARGEST]) + rest
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested fields by their dotted names."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return found

@@ -1,0 +1,47 @@
+"""Slot 6: what the language model is asked."""
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from pbr_jax.data import task
+from pbr_jax.methods.generate import Auto, Ipa
+from pbr_jax.pipeline import GenerateSlot, Tally
+from pbr_jax.text.prompts import Written
+from pbr_jax.types import Example
+
+MESSAGES = [{"role": "user", "content": "hello"}]
+ASKED = Example("q", "u", "hello", "hello", None)
+
+
+def slot(method: Ipa, asked: list[dict[str, Any]]) -> GenerateSlot:
+    def answer(prompts: Sequence[Any], *, on_batch: Callable[..., None], **options: Any) -> list[str]:
+        assert prompts == [MESSAGES]
+        asked.append(options)
+        on_batch([0], ["answer"])
+        return ["answer"]
+
+    llm: Any = SimpleNamespace(
+        fingerprint="", generate=answer, score=zip, count=len, truncate=zip, render=str, num_tokens=len
+    )
+    return method.slot(Tally(), llm=llm, task=task("lamp_7"), seed=4)
+
+
+def write(examples: Sequence[Example], rankings: Sequence[Any]) -> list[Written]:
+    assert (list(examples), list(rankings)) == ([ASKED], [[]])
+    return [Written(MESSAGES, 0)]
+
+
+def test_the_model_is_asked_as_the_config_says_and_the_caller_is_told():
+    asked, told = [], []
+    method = Ipa(max_new_tokens=9, top_p=0.5, num_beams=3)
+    answers = slot(method, asked)([ASKED], [[]], write, on_batch=lambda *p: told.append(p))
+    assert [(a.text, a.prompt.messages, a.prompt_tokens) for a in answers] == [("answer", MESSAGES, 1)]
+    assert asked == [{"max_new_tokens": 9, "temperature": 0.0, "top_p": 0.5, "num_beams": 3, "seed": 4}]
+    assert told == [([0], ["answer"])]
+
+
+def test_auto_answers_where_answers_are_scored_and_keeps_its_options():
+    assert Auto(max_new_tokens=5, top_p=0.5).resolved(task("lamp_7")) == Ipa(max_new_tokens=5, top_p=0.5)
+    assert Auto().resolved(task("personabench")) is None
+    assert Ipa().resolved(task("personabench")) == Ipa()

@@ -1,0 +1,177 @@
+"""Neighbours and users as vectors: who is found, at which moment, and from what."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import pytest
+
+from pbr_jax.config import Config, name_of
+from pbr_jax.index.store import Store, build
+from pbr_jax.methods.neighbours import METHODS, Mean
+from pbr_jax.models.user_transformer import UserTransformerConfig, user_transformer
+from pbr_jax.parts import users
+from pbr_jax.parts.users import Users
+from pbr_jax.pipeline import Tally
+from pbr_jax.text.encode import TextEncoder
+from pbr_jax.types import Document, Example, UserError
+
+D = 4
+
+
+class Named(TextEncoder):
+    """An encoder of texts such as "2 ...": the vector near that axis, and a little of its own."""
+
+    def __init__(self) -> None:
+        pass
+
+    def encode(self, texts, *, role="document", progress=False) -> np.ndarray:
+        found = np.zeros((len(texts), D), np.float32)
+        for row, text in enumerate(texts):
+            found[row, int(text.split()[0])] = 1
+            found[row] += 0.01 * np.random.default_rng(len(text)).normal(size=D).astype(np.float32)
+        return found
+
+
+def history(user: str, axis: int, times: list[float | None]) -> tuple[Document, ...]:
+    return tuple(Document(f"{user}{i}", user, f"{axis} {user} {i}", {}, t) for i, t in enumerate(times))
+
+
+def ask(user: str, profile: tuple[Document, ...], time: float | None = 100.0, query: str = "3 q") -> Example:
+    return Example(f"q-{user}-{time}", user, query, "in", "t", profile, time)
+
+
+class World(NamedTuple):
+    store: Store
+    users: Users
+
+
+def resources(folder: Path, examples: list[Example], encode=users.mean) -> World:
+    build(folder / "store.sqlite", examples)
+    store, encoder = Store(folder / "store.sqlite"), Named()
+    return World(store, Users(store, encoder.encode(list(store.texts())), encoder, encode))
+
+
+def found(world: World, examples: list[Example], method: str = "mean", **options) -> list[list[str]]:
+    chosen = next(m for m in METHODS if name_of(m) == method)(**{"m": 3, **options})
+    needs: dict[str, Any] = {"seed": 0} if method == "random" else {"users": world.users}
+    slot = chosen.slot(Tally(), store=world.store, **needs)  # type: ignore[call-arg]
+    return [[neighbour.user_id for neighbour in of_example] for of_example in slot(examples)]
+
+
+@pytest.fixture
+def circle() -> list[Example]:
+    """Users a0 a1 a2 of one kind, b0 b1 b2 of another; undated."""
+    return [ask(f"{kind}{i}", history(f"{kind}{i}", "ab".index(kind), [None] * (i + 1)), None)
+            for kind in "ab" for i in range(3)]  # fmt: skip
+
+
+def test_the_asking_user_comes_first_then_those_of_the_same_kind(tmp_path, circle):
+    for example, names in zip(circle, found(resources(tmp_path, circle), circle), strict=True):
+        assert names[0] == example.user_id
+        assert sorted(names) == [f"{example.user_id[0]}{i}" for i in range(3)]
+
+
+def test_it_is_the_brute_force_order(tmp_path, circle):
+    world = resources(tmp_path, circle)
+    vectors = world.users.asking(circle)
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    for i, names in enumerate(found(world, circle, m=6)):
+        order = [j for j in np.argsort(-(unit @ unit[i]), kind="stable") if j != i]
+        assert names == [circle[j].user_id for j in (i, *order)]
+
+
+def test_nearest_users_can_be_passed_over(tmp_path, circle):
+    world = resources(tmp_path, circle)
+    all_, rest = found(world, circle, m=6), found(world, circle, m=3, skip=2)
+    assert [names[3:5] for names in all_] == [names[1:] for names in rest]
+
+
+def test_more_users_than_there_are_and_one_alone(tmp_path, circle):
+    world = resources(tmp_path, circle)
+    assert [len(names) for names in found(world, circle, m=99)] == [6] * 6
+    assert found(world, circle, m=1) == [[e.user_id] for e in circle]
+    slot = Mean(m=1).slot(Tally(), store=world.store)  # alone nobody is compared: no vectors are needed
+    assert [[one.user_id] for (one,) in slot(circle)] == [[e.user_id] for e in circle]
+    alone = resources(tmp_path, circle[:1])
+    assert found(alone, circle[:1]) == [["a0"]]
+    assert found(alone, circle[:1], method="random") == [["a0"]]
+
+
+def test_a_user_without_history_is_placed_by_the_query_and_is_nobodys_neighbour(tmp_path, circle):
+    cold = ask("cold", (), None, query="1 what")
+    names = found(resources(tmp_path, [*circle, cold]), [*circle, cold], m=4)
+    assert names[-1][0] == "cold"
+    assert {name[0] for name in names[-1][1:]} == {"b"}
+    assert all("cold" not in of_example for of_example in names[:-1])
+
+
+def test_others_are_known_by_what_they_had_written_before(tmp_path):
+    """v wrote of the same as u first, w only after the first question."""
+    u = history("u", 0, [1.0])
+    others = [
+        ask("v", (*history("v", 0, [2.0]), *history("v'", 1, [50.0, 51.0, 52.0])), 60.0),
+        ask("w", (*history("w", 1, [2.0]), *history("w'", 0, [50.0, 51.0, 52.0])), 60.0),
+    ]
+    others = [
+        Example(e.id, e.user_id, e.query, e.input, e.target,
+                tuple(Document(d.id, e.user_id, d.text, {}, d.time) for d in e.profile), e.time)
+        for e in others
+    ]  # fmt: skip
+    early, late = ask("u", u, 10.0), ask("u", u, 100.0)
+    world = resources(tmp_path, [early, late, *others])
+    assert found(world, [early, late], m=2) == [["u", "v"], ["u", "w"]]
+    # With one snapshot, the first question's moment serves them all: stale, never too young.
+    assert found(world, [early, late], m=2, snapshots=1) == [["u", "v"], ["u", "v"]]
+    undated = ask("u", u, None)
+    assert found(world, [undated], m=2) == [["u"]]
+
+
+@pytest.mark.filterwarnings("default")  # ScaNN's own
+def test_scann_finds_nearly_the_same_users(tmp_path):
+    pytest.importorskip("scann")
+    crowd = [ask(f"{i}", history(f"{i}", i % D, [None] * (1 + i % 3)), None) for i in range(400)]
+    world = resources(tmp_path, crowd)
+    exact, approximate = (found(world, crowd[:50], m=6, index=kind) for kind in ("exact", "scann"))
+    same = [len({*one} & {*two}) / 6 for one, two in zip(exact, approximate, strict=True)]
+    assert sum(same) / len(same) > 0.9
+
+
+def test_random_others_depend_on_seed_and_question_alone(tmp_path, circle):
+    world = resources(tmp_path, circle)
+    one = found(world, circle, method="random")
+    assert one == found(world, circle, method="random")
+    assert one[0] == found(world, circle[:1], method="random")[0]
+    assert all(len(set(names)) == 3 and names[0] == e.user_id for names, e in zip(one, circle))
+    assert len({tuple(names[1:]) for names in one}) > 2
+
+
+def test_histories_reach_the_encoder_oldest_first(tmp_path):
+    seen = []
+
+    def spy(histories, embeddings):
+        seen.extend(rows.tolist() for rows in histories)
+        return users.mean(histories, embeddings)
+
+    mixed = history("u", 0, [9.0, 1.0, None, 5.0])
+    world = resources(tmp_path, [ask("u", mixed)], spy)
+    world.users.asking(list(world.store.examples()))
+    assert seen == [[2, 1, 3, 0]]
+
+
+def test_the_transformer_encodes_known_and_unknown_users_alike(tmp_path, circle):
+    model = UserTransformerConfig(width=D, max_documents=4)
+    params = user_transformer(model).init(jax.random.key(0))
+    world = resources(tmp_path, circle, users.transformer(params, model))
+    new = Example("new", "a1", "q", "in", None)  # not stored: the whole history
+    np.testing.assert_allclose(world.users.asking([new])[0], world.users.asking(circle)[1], rtol=1e-5)
+    assert world.users.asking([]).shape == (0, D)
+    assert world.users.at(None).shape == (6, D)
+
+
+def test_other_users_need_collaboration_by_text():
+    for policy in ("none", "signals"):
+        with pytest.raises(UserError, match="other users' documents would enter prompts"):
+            Config(collaboration=policy, neighbours=Mean(m=2))  # type: ignore[arg-type]
+    Config(neighbours=Mean(m=1))

@@ -1,0 +1,180 @@
+"""Retrieval slots: who is ranked, in which order, and what they refuse."""
+
+import inspect
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from pbr_jax.index.store import Store, build
+from pbr_jax.methods import expand, neighbours, retrieve, select
+from pbr_jax.options import Retrieve
+from pbr_jax.pipeline import Neighbour, Pipeline, Query, Ranking, RetrieveSlot, Tally, rank
+from pbr_jax.text.encode import TextEncoder
+from pbr_jax.types import Candidate, Document, Example
+
+METHODS = ("random", "recency", "bm25", "dense")
+
+
+class Hashed(TextEncoder):
+    """An encoder whose vectors are a function of the text alone."""
+
+    def __init__(self) -> None:
+        pass
+
+    def encode(self, texts: Sequence[str], *, role: str = "document", progress: bool = False) -> np.ndarray:
+        return np.stack([vector(text) for text in texts]) if texts else np.zeros((0, 8), np.float32)
+
+
+def vector(text: str) -> np.ndarray:
+    return np.random.default_rng(zlib.crc32(text.encode())).normal(size=8).astype(np.float32)
+
+
+class World(NamedTuple):
+    store: Store
+    encoder: Hashed
+    embeddings: np.ndarray
+
+    def slot(self, method: Retrieve, seed: int = 0) -> RetrieveSlot:
+        """The slot of a method, given what it asks for."""
+        asked = inspect.signature(method.slot).parameters
+        there = {**self._asdict(), "seed": seed}
+        return method.slot(Tally(), **{name: there[name] for name in asked if name in there})
+
+
+def chosen(method: str, k: int) -> Retrieve:
+    kinds = {"none": retrieve.Nothing, "random": retrieve.Random, "recency": retrieve.Recency,
+             "bm25": retrieve.BM25, "dense": retrieve.Dense}  # fmt: skip
+    return kinds[method](k=k)
+
+
+def resources(folder: Path, examples: list[Example]) -> World:
+    build(folder / "store.sqlite", examples)
+    store = Store(folder / "store.sqlite")
+    embeddings = np.stack([vector(text) for text in store.texts()] or [np.zeros(8, np.float32)])
+    return World(store, Hashed(), embeddings)
+
+
+def history(user: str, count: int, dated: bool = True) -> tuple[Document, ...]:
+    """Documents whose dates run against the order of the list."""
+    return tuple(
+        Document(
+            f"{user}{i}", user, f"{user} likes thing{i} and word{i % 3}", {}, 100.0 - i if dated else None
+        )
+        for i in range(count)
+    )
+
+
+def ask(user: str, profile: tuple[Document, ...]) -> Example:
+    return Example(f"q-{user}", user, "word1 thing4", "in", "t", profile, time=1000.0)
+
+
+def ranked(method: str, world: World, examples: list[Example], depth: int, seed: int = 0) -> list[Ranking]:
+    tally = Tally()
+    pipeline = Pipeline(
+        expand.Nothing().slot(tally),
+        neighbours.Self().slot(tally),
+        world.slot(chosen(method, depth), seed),
+        select.TopK().slot(tally),
+    )
+    return rank(pipeline, examples, "none")
+
+
+@pytest.fixture
+def examples() -> list[Example]:
+    return [ask("a", history("a", 9)), ask("b", history("b", 2)), ask("c", ()), ask("d", history("d", 1))]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_ranks_only_the_own_history_and_copes_with_short_ones(
+    tmp_path: Path, examples, method: str
+):
+    found = ranked(method, resources(tmp_path, examples), examples, depth=4)
+    assert [len(ranking) for ranking in found] == [4, 2, 0, 1]
+    for example, ranking in zip(examples, found, strict=True):
+        assert all(c.document in example.profile for c in ranking)
+        assert len({c.document.id for c in ranking}) == len(ranking)
+        assert [c.score for c in ranking] == sorted((c.score for c in ranking), reverse=True)
+
+
+def test_zero_shot_retrieves_nothing(tmp_path: Path, examples):
+    assert ranked("none", resources(tmp_path, examples), examples, depth=4) == [[], [], [], []]
+
+
+def test_recency_is_newest_first_and_the_profiles_end_where_undated(tmp_path: Path):
+    mixed = (*history("b", 2, dated=False), *history("b", 4)[2:])
+    asked = [ask("a", history("a", 5)), ask("b", mixed), ask("c", history("c", 3, dated=False))]
+    found = ranked("recency", resources(tmp_path, asked), asked, depth=3)
+    assert [[c.document.id for c in ranking] for ranking in found] == [
+        ["a0", "a1", "a2"], ["b2", "b3", "b1"], ["c2", "c1", "c0"],
+    ]  # fmt: skip
+
+
+def test_dense_is_the_brute_force_order(tmp_path: Path, examples):
+    found = ranked("dense", resources(tmp_path, examples), examples, depth=4)
+    scores = [float(vector(examples[0].query) @ vector(d.text)) for d in examples[0].profile]
+    best = np.argsort(-np.array(scores), kind="stable")[:4]
+    assert [c.document for c in found[0]] == [examples[0].profile[i] for i in best]
+    np.testing.assert_allclose([c.score for c in found[0]], [scores[i] for i in best], rtol=1e-5)
+
+
+def test_bm25_prefers_the_documents_with_the_querys_words(tmp_path: Path, examples):
+    found = ranked("bm25", resources(tmp_path, examples), examples, depth=4)
+    assert found[0][0].document.id == "a4"
+    assert {c.document.id for c in found[0][1:3]} <= {"a1", "a7"}
+
+
+def test_random_depends_on_seed_and_example_not_on_company(tmp_path: Path, examples):
+    world = resources(tmp_path, examples)
+    first = ranked("random", world, examples, depth=9)
+    alone = ranked("random", world, examples[:1], depth=9)
+    other = ranked("random", world, examples, depth=9, seed=1)
+    assert first[0] == alone[0] != other[0]
+    assert first[0] != ranked("recency", world, examples, depth=9)[0]
+
+
+def test_random_is_uniform_over_the_history(tmp_path: Path):
+    profile = history("a", 4)
+    asked = [Example(str(i), "a", "q", "in", "t", profile) for i in range(2000)]
+    first = [r[0].document.id for r in ranked("random", resources(tmp_path, asked), asked, depth=1)]
+    counts = np.array([first.count(d.id) for d in profile])
+    assert ((counts - 500) ** 2 / 500).sum() < 16.27  # chi-square, 3 degrees of freedom, p = 0.001
+
+
+def test_a_retriever_that_leaks_is_stopped_before_anything_is_written(tmp_path: Path, examples):
+    def leak(asked, queries, users) -> list[Ranking]:
+        return [[Candidate(examples[0].profile[0], 1.0, 0)] for _ in asked]
+
+    tally = Tally()
+    pipeline = Pipeline(
+        expand.Nothing().slot(tally), neighbours.Self().slot(tally), leak, select.TopK().slot(tally)
+    )
+    assert rank(pipeline, examples[:1], "none")
+    for policy in ("none", "signals"):
+        with pytest.raises(RuntimeError, match="belong to other users"):
+            rank(pipeline, examples[:2], policy)
+    assert len(rank(pipeline, examples[:2], "text")) == 2
+
+
+def test_an_expansions_own_vector_is_used_where_there_is_one(tmp_path: Path, examples):
+    world = resources(tmp_path, examples)
+    slot = world.slot(retrieve.Dense(k=1))
+    target = examples[0].profile[6]
+    queries = [Query(("anything",), vector(target.text) * 100), Query((examples[1].profile[1].text,))]
+    found = slot(examples[:2], queries, [[Neighbour("a")], [Neighbour("b")]])
+    assert found[0][0].document == target
+    assert found[1][0].document == examples[1].profile[1]
+
+
+def test_a_neighbours_weight_multiplies_the_scores(tmp_path: Path, examples):
+    world = resources(tmp_path, examples)
+    for method in ("bm25", "dense"):
+        slot = world.slot(chosen(method, 9))
+        users = [[Neighbour("a"), Neighbour("b", 0.5)]]
+        found = slot(examples[:1], [Query((examples[0].query,))], users)[0]
+        alone = slot(examples[:1], [Query((examples[0].query,))], [[Neighbour("b")]])[0]
+        assert [c.score for c in found if c.document.user_id == "b"] == [c.score * 0.5 for c in alone]
+        assert len(found) == 11

@@ -1,0 +1,76 @@
+"""Feedback: values of answers, and which candidate gets which."""
+
+import numpy as np
+import pytest
+
+from pbr_jax.data.tasks import TASKS
+from pbr_jax.parts.feedback import collect, metric
+from pbr_jax.pipeline import Answer
+from pbr_jax.text.prompts import Written
+from pbr_jax.types import Candidate, Document, Example, UserError
+
+
+def value(task: str, answer: str, target: str, name: str = "auto") -> float:
+    return float(metric(TASKS[task], name)([answer], [target])[0])
+
+
+def test_the_tasks_first_metric_is_the_value():
+    assert value("lamp_2", "comedy", "comedy") == 1.0
+    assert value("lamp_2", "action", "comedy") == 0.0
+    assert value("lamp_7", "a b c", "a b d") == pytest.approx(2 / 3)
+    assert value("lamp_7", "c b a", "a b c", "rougeL") == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(
+    ("answer", "target", "wanted"),
+    [("5", "5", 1.0), ("4", "5", 0.75), ("1", "5", 0.0), ("1", "3", 0.0), ("2", "3", 0.5), ("x", "3", 0.0),
+     ("9", "5", 0.0), ("50", "5", 0.0)],
+)  # fmt: skip
+def test_errors_of_ratings_are_values_from_0_to_1(answer, target, wanted):
+    assert value("lamp_3", answer, target) == pytest.approx(wanted)
+
+
+def test_a_metric_that_single_answers_do_not_have_is_refused():
+    for name in ("f1_macro", "rmse"):
+        with pytest.raises(UserError, match="which a single answer does not have"):
+            metric(TASKS["lamp_3" if name == "rmse" else "lamp_2"], name)
+    with pytest.raises(UserError, match="no metric of answers is named"):
+        metric(TASKS["lamp_7"], "bleu")
+
+
+def refuse(*_, **__):
+    raise AssertionError("asked")
+
+
+def ask(id: str, target: str | None = "yes") -> Example:
+    return Example(id=id, user_id=id, query=id, input=id, target=target)
+
+
+def candidate(row: int) -> Candidate:
+    return Candidate(Document(str(row), "u", f"text {row}"), 0.0, row)
+
+
+def test_every_candidate_is_asked_alone_and_gets_its_own_value():
+    asked = []
+
+    def write(examples, rankings):
+        asked.extend((e.id, [c.row for c in ranking]) for e, ranking in zip(examples, rankings))
+        return [Written([{"role": "user", "content": str(ranking[0].row)}], 1) for ranking in rankings]
+
+    def generate(examples, rankings, write, *, on_batch=None):
+        written = write(examples, rankings)
+        texts = ["yes" if int(prompt.messages[0]["content"]) % 2 else "no" for prompt in written]
+        return [Answer(text, prompt, 1) for text, prompt in zip(texts, written, strict=True)]
+
+    examples = [ask("a"), ask("none"), ask("b")]
+    rankings = [[candidate(7), candidate(4)], [], [candidate(5)]]
+    found = collect(TASKS["lamp_7"], generate, write, examples, rankings, metric(TASKS["lamp_7"]))
+    assert asked == [("a", [7]), ("a", [4]), ("b", [5])]
+    assert [f.rows.tolist() for f in found] == [[7, 4], [], [5]]
+    assert [f.values.tolist() for f in found] == [[1.0, 0.0], [], [1.0]]
+    assert all(f.values.dtype == np.float32 for f in found)
+
+
+def test_a_training_question_without_target_is_named():
+    with pytest.raises(UserError, match="training question 'b' has no target"):
+        collect(TASKS["lamp_7"], refuse, refuse, [ask("a"), ask("b", None)], [[], []], refuse)

@@ -1,0 +1,200 @@
+"""What each field of a config moves: a recorded table, so that a change of it is a reviewed diff.
+
+`tests/keys.json` lists, for each config, the stages whose keys change with each field. To record it anew,
+after a deliberate change: PBR_JAX_RECORD_KEYS=1 pytest tests/test_keys.py, and read the diff.
+"""
+
+import dataclasses
+import json
+import os
+import shutil
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pbr_jax import config as c
+from pbr_jax.config import Config, override
+from pbr_jax.graph import stages
+from pbr_jax.options import Options, hints
+from pbr_jax.plan import Plan
+from pbr_jax.types import UserError
+
+TABLE = Path(__file__).with_name("keys.json")
+CONFIGS = Path(__file__).parents[1] / "configs"
+SYSTEMS = {
+    "cfrag": {},
+    "pbr": {},
+    "bm25": {
+        "select.method": "bm25",
+        "neighbours.method": "random",
+        "neighbours.m": 2,
+        "collaboration": "text",
+    },
+}
+# Values that a rule of thumb does not find.
+OTHERS: dict[str, Any] = {
+    "benchmark.split": "train", "benchmark.training": "dev",
+    "llm.backend": "jax", "encoder.pooling": "cls", "select.own": 1,
+    "feedback.metric": "rougeL", "feedback.limit": 3, "feedback.candidates": 3,
+}  # fmt: skip
+
+
+@pytest.fixture
+def plan(tiny_models, write_tweets, tmp_path: Path) -> Callable[..., Plan]:
+    tweets = {f"u{i}": [f"i love tea day {j}" for j in range(3)] for i in range(4)}
+    write_tweets({f"t{i}": own for i, own in enumerate(tweets.values())}, "train")
+    root = write_tweets(tweets)
+    released = tmp_path / "released.json"
+    released.write_text(json.dumps({u: {"utterances": ["tea"], "reasoning": "cats"} for u in tweets}))
+    place = {"benchmark.name": "lamp_7", "benchmark.root": str(root), "llm.model": tiny_models["llm.model"]}
+    place["encoder.model"] = tiny_models["encoder.model"]
+
+    def made(name: str, **fields: Any) -> Plan:
+        config = c.load(CONFIGS / f"{name}.py").config
+        config = override(config, {**place, **SYSTEMS[name]})
+        if "select.model" in c.names(config):
+            config = override(config, {"select.model": tiny_models["encoder.model"]})
+        return Plan(override(config, fields))
+
+    return made
+
+
+def changed(config: Config, name: str) -> Any:
+    """Another value of a field."""
+    if name in OTHERS:
+        return OTHERS[name]
+    *parents, last = name.split(".")
+    options: Any = config
+    for parent in parents:
+        options = getattr(options, parent)
+    value, hint = getattr(options, last), hints(type(options))[last]
+    kinds = typing.get_args(hint) or (hint,)
+    if typing.get_origin(hint) is typing.Literal:
+        return next((k for k in kinds if k != value), value)
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, float):
+        return value * 0.5 if value else 0.25
+    if isinstance(value, int):
+        return value + 1
+    if value is None:
+        return next({int: 7, float: 0.3, str: "x"}[k] for k in kinds if k is not type(None))
+    return value + "x"
+
+
+def moved(plan: Callable[..., Plan], name: str) -> dict[str, Any]:
+    """Per field: the stages whose keys it moves, or why it cannot be changed alone."""
+    base = plan(name)
+    before = {label: stage.key for label, stage in stages(base.last).items()}
+    found: dict[str, Any] = {}
+    for field in c.names(base.config):
+        slot, _, last = field.partition(".")
+        if (last == "method" and slot in c.SLOTS) or last in ("model", "root"):
+            continue  # known by their content: see below
+        try:
+            after = {
+                n: s.key for n, s in stages(plan(name, **{field: changed(base.config, field)}).last).items()
+            }
+        except UserError as error:
+            found[field] = f"refused: {str(error).split(':')[0].split(',')[0][:60]}"
+            continue
+        found[field] = " ".join(label for label in before if after.get(label) != before[label])
+    return found
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_every_field_moves_the_stages_that_it_is_recorded_to_move(plan: Callable[..., Plan], name: str):
+    found = moved(plan, name)
+    table = json.loads(TABLE.read_text()) if TABLE.is_file() else {}
+    if "PBR_JAX_RECORD_KEYS" in os.environ:
+        TABLE.write_text(json.dumps({**table, name: found}, indent=1, ensure_ascii=False) + "\n")
+        return
+    assert found == table[name]
+
+
+def test_training_is_untouched_by_what_it_does_not_read(plan: Callable[..., Plan]):
+    table = json.loads(TABLE.read_text())["cfrag"]
+    trained = {"user_encoder", "retriever", "reranker", "feedback_retriever", "feedback_reranker"}
+    for field in ("select.k", "select.own", "retrieve.training.track", "select.training.checkpoint_every",
+                  "eval.resamples", "system", "keep_texts", "llm.timeout"):  # fmt: skip
+        assert not trained & set(table[field].split()), field
+    assert "retriever" not in table["select.lesson.loss"].split()
+    assert not set(table["prompt.gamma"].split()) & {"data", "embed", "user_encoder", "rank_for_retriever"}
+
+
+def test_what_is_known_by_its_content_may_lie_anywhere(
+    plan: Callable[..., Plan], tiny_models, tmp_path: Path
+):
+    """Models and data that are moved are the same; other content under the same path is not."""
+    for field in ("encoder.model", "llm.model", "select.model"):
+        there = tmp_path / field
+        shutil.copytree(tiny_models[field.replace("select", "encoder")], there)
+        base, other = plan("cfrag"), plan("cfrag", **{field: str(there)})
+        assert base.identity == other.identity, field
+        weights = there / "model.safetensors"
+        raw = bytearray(weights.read_bytes())
+        raw[-1] ^= 1
+        weights.write_bytes(bytes(raw))
+        assert plan("cfrag", **{field: str(there)}).identity["run"] != base.identity["run"], field
+    copied = tmp_path / "copied"
+    shutil.copytree(plan("cfrag").config.benchmark.root, copied)
+    assert plan("cfrag", **{"benchmark.root": str(copied)}).identity == plan("cfrag").identity
+
+
+def test_a_released_file_is_known_by_its_content(plan: Callable[..., Plan], tmp_path: Path):
+    file = tmp_path / "released.json"
+    base = plan("pbr", **{"expand.released": str(file)})
+    assert "llm" not in base.ranked.needs["expand"].needs
+    told = json.loads(file.read_text())
+    told["u0"]["reasoning"] = "football"
+    other = tmp_path / "other.json"
+    other.write_bytes(file.read_bytes())
+    assert plan("pbr", **{"expand.released": str(other)}).identity == base.identity
+    file.write_text(json.dumps(told))
+    assert plan("pbr", **{"expand.released": str(file)}).identity["run"] != base.identity["run"]
+
+
+def test_one_more_option_at_its_default_moves_no_key(
+    plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+):
+    from pbr_jax.graph import key_of
+    from pbr_jax.methods.retrieve import BM25
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class More(BM25):
+        more: int = 3
+
+    assert key_of(BM25(k=7))["k"] == key_of(More(k=7))["k"]
+    assert set(key_of(More(k=7))) == set(key_of(BM25(k=7)))
+    assert "more" in key_of(More(more=4))
+
+
+def test_every_method_names_its_needs_as_its_slot_takes_them():
+    """`needs` and `slot` meet by keyword."""
+    import inspect
+
+    from pbr_jax.methods import METHODS
+
+    for slot, methods in METHODS.items():
+        for method in methods:
+            parameters = inspect.signature(method.slot).parameters
+            if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+                continue  # none and auto of generate: nothing is computed
+            keywords = {n for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
+            assert isinstance(method(), Options), (slot, method)
+            assert list(parameters)[:2] == ["self", "tally"], method
+            assert "run" not in keywords, method
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_the_needs_of_every_chosen_method_are_what_its_slot_takes(plan: Callable[..., Plan], name: str):
+    import inspect
+
+    from pbr_jax.graph import Slot, walk
+
+    for node in walk(plan(name).last):
+        if isinstance(node, Slot):
+            inspect.signature(node.method.slot).bind(None, **dict.fromkeys(node.needs))

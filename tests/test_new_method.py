@@ -1,0 +1,137 @@
+"""docs/new_method.md: the methods that it shows run as it says, outside of the package."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+import pbr_jax
+from pbr_jax.cli import main
+from pbr_jax.config import load, override
+from pbr_jax.types import UserError
+
+DOCS = Path(__file__).parents[1] / "docs" / "new_method.md"
+SMALL = {"generate.max_new_tokens": 2, "prompt.max_tokens": 300, "eval.resamples": 20}
+
+
+@pytest.fixture(autouse=True)
+def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def shown(tmp_path: Path) -> dict[str, Path]:
+    """The files that the page shows, by their names."""
+    found = {}
+    for name, source in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", DOCS.read_text(), flags=re.DOTALL):
+        (tmp_path / name).write_text(source)
+        found[name] = tmp_path / name
+    return found
+
+
+@pytest.fixture
+def flags(tiny_models, write_tweets) -> list[str]:
+    lengths = {"ann": [1, 5, 3], "bob": [2, 9], "cyd": [4]}
+    tweets = {
+        u: [" ".join(["tea", f"day{j}", *["cats"] * n]) for j, n in enumerate(own)]
+        for u, own in lengths.items()
+    }
+    place = {"benchmark.name": "lamp_7", "benchmark.root": str(write_tweets(tweets)), **SMALL}
+    place |= {"encoder.model": tiny_models["encoder.model"], "llm.model": tiny_models["llm.model"]}
+    return [word for name, value in place.items() for word in (f"--{name}", str(value))]
+
+
+def first(out: Path) -> list[str]:
+    lines = (out / "predictions.jsonl").read_text().splitlines()
+    return [json.loads(line)["documents"][0]["id"] for line in lines]
+
+
+def test_the_toy_is_short(shown: dict[str, Path]):
+    assert len(shown["longest.py"].read_text().splitlines()) < 30
+
+
+def test_the_toy_through_run_report_ask_sweep_and_python(
+    shown: dict[str, Path], flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    file = shown["longest.py"]
+    assert main(["run", str(file), *flags, "--out", str(tmp_path / "long")]) == 0
+    assert first(tmp_path / "long") == ["ann-1", "bob-1", "cyd-0"]
+    assert main(["run", str(file), *flags, "--select.shortest", "--out", str(tmp_path / "short")]) == 0
+    assert first(tmp_path / "short") == ["ann-0", "bob-0", "cyd-0"]
+    capsys.readouterr()
+    assert main(["report", str(tmp_path / "long"), str(tmp_path / "short")]) == 0
+    assert "select.shortest=True" in capsys.readouterr().out
+    assert main(["ask", "--run", str(tmp_path / "short"), "--user", "ann", "tea"]) == 0
+    told = [line.split()[1] for line in capsys.readouterr().err.splitlines() if "ann-" in line]
+    assert told[0] == "ann-0"
+    with file.open("a") as source:
+        source.write(
+            '\n\ndef sweep():\n    yield from [{}, {"select.shortest": True}, {"select.method": "top_k"}]\n'
+        )
+    assert main(["sweep", str(file), *flags, "--out", str(tmp_path / "sweep")]) == 0
+    assert len(list((tmp_path / "sweep").glob("*/results.json"))) == 3
+    config = override(load(file).config, dict(zip([f[2:] for f in flags[::2]], _typed(flags[1::2]))))
+    assert pbr_jax.run(config, tmp_path / "python").predictions()[0]["documents"][0]["id"] == "ann-1"
+
+
+def _typed(values: list[str]) -> list[object]:
+    return [int(value) if value.isdigit() else value for value in values]
+
+
+def test_an_edit_of_its_code_gives_new_numbers_and_a_comment_does_not(
+    shown: dict[str, Path], flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    file, out = shown["longest.py"], tmp_path / "out"
+    source = file.read_text()
+    assert main(["run", str(file), *flags, "--out", str(out)]) == 0
+    before = first(out)
+    file.write_text(
+        source.replace("first instead", "first, not last").replace("    def slot", "    # here\n    def slot")
+    )
+    assert main(["run", str(file), *flags, "--out", str(out)]) == 0
+    made = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    assert [event["stage"] for event in made if event["event"] == "made"] == [
+        "data",
+        "embed",
+        "rank",
+        "generate",
+    ]
+    file.write_text(source.replace("reverse=not self.shortest", "reverse=self.shortest"))
+    capsys.readouterr()
+    assert main(["run", str(file), *flags, "--out", str(out)]) == 2
+    assert "the code of select.longest" in capsys.readouterr().err
+    assert first(out) == before
+    assert main(["ask", "--run", str(out), "--user", "ann", "tea"]) == 2
+    assert "whose code has changed since" in capsys.readouterr().err.splitlines()[-1]
+    assert main(["run", str(file), *flags, "--out", str(tmp_path / "new")]) == 0
+    assert first(tmp_path / "new") == ["ann-0", "bob-0", "cyd-0"] != before
+    assert main(["run", str(file), *flags, "--out", str(out), "--overwrite"]) == 0
+    assert first(out) == first(tmp_path / "new")
+
+
+def test_a_method_with_a_stage_of_its_own(
+    shown: dict[str, Path], flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    out = tmp_path / "out"
+    assert main(["run", str(shown["rare.py"]), *flags, "--dry"]) == 0
+    assert "word_counts  would be made" in capsys.readouterr().out
+    assert main(["run", str(shown["rare.py"]), *flags, "--out", str(out)]) == 0
+    results = json.loads((out / "results.json").read_text())
+    assert results["counts"]["rare_documents"] == 6
+    assert "word_counts" in results["seconds"]
+    assert main(["run", str(shown["rare.py"]), *flags, "--dry"]) == 0
+    assert "word_counts  found" in capsys.readouterr().out
+    shutil.rmtree(out)
+    again = main(["run", str(shown["rare.py"]), *flags, "--collaboration", "none", "--out", str(out)])
+    assert again == 2
+    assert "select.method rare learns from other users' histories" in capsys.readouterr().err
+
+
+def test_a_wrong_method_is_told_when_the_config_is_made(shown: dict[str, Path]):
+    config = load(shown["longest.py"]).config
+    with pytest.raises(UserError, match=r"select.method is 'longer', want one of longest"):
+        type(config.select)(method="longer")
+    with pytest.raises(UserError, match=r"select.method is 'longer', want one of top_k, bm25"):
+        override(config, {"select.method": "longer"})

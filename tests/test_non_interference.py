@@ -1,0 +1,140 @@
+"""What other people wrote and nobody agreed to share changes nothing: over all configs, with made-up users.
+
+With collaboration none, replacing every other user's texts leaves a user's rankings, scores, prompts and
+trained parameters as they were; a part that learns from others is refused instead. With signals no text of
+others is in a prompt.
+"""
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pbr_jax import config as c
+from pbr_jax.config import Config, override
+from pbr_jax.parts import language_model
+from pbr_jax.pipeline import Ranking
+from pbr_jax.plan import Plan
+from pbr_jax.types import Example, UserError
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+NAMES = sorted(p.stem for p in CONFIGS.glob("*.py") if p.stem != "quickstart")
+WORDS = ("tea", "cats", "football", "violins", "love", "about", "that", "day", *"0123456789")
+LEARNING = ("cfrag", "cfrag_as_released", "ropg")
+SMALL = {
+    "prompt.max_tokens": 200, "generate.method": "none", "feedback.max_new_tokens": 2, "llm.batch_size": 8,
+    "eval.resamples": 20,
+    "encoder.max_length": 32, "retrieve.k": 2, "seed": 1,
+}  # fmt: skip
+TRAINING = {"epochs": 1, "batch_size": 4, "devices": 1, "selection": 0.2}
+ME = "me"
+
+
+@pytest.fixture(autouse=True)
+def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+
+
+def histories(seed: int, prefix: str, users: int) -> dict[str, list[str]]:
+    """Made-up users; texts of very different lengths, as what is batched together must not matter."""
+    draw = random.Random(seed)
+    return {
+        f"{prefix}{i}": [
+            f"CANARY{prefix}{i}x " + " ".join(draw.choices(WORDS, k=draw.randint(1, 24)))
+            for _ in range(draw.randint(0, 6))
+        ]
+        for i in range(users)
+    }
+
+
+def data(write_tweets, seed: int) -> Path:
+    """The same "me" among other people, whose number, texts and lengths the seed draws."""
+    own = [f"CANARYmex i love {word} {day}" for day, word in enumerate(WORDS[:5])]
+    draw = random.Random(seed)
+    write_tweets(histories(seed, "t", 8), "train")
+    return write_tweets(
+        {**histories(seed + 1, "o", draw.randint(2, 5)), ME: own, **histories(seed + 2, "p", 2)}
+    )
+
+
+def config(name: str, models: dict[str, str], root: Path, **fields: object) -> Config:
+    base = c.load(CONFIGS / f"{name}.py").config
+    place = {"benchmark.name": "lamp_7", "benchmark.root": str(root)}
+    place |= {"encoder.model": models["encoder.model"], "llm.model": models["llm.model"]}
+    known = set(c.names(base))
+    wanted = {**place, **SMALL, "select.model": models["encoder.model"], "expand.max_new_tokens": 4}
+    wanted |= {"expand.history_tokens": 64, "neighbours.m": min(3, base.neighbours.m)}
+    wanted |= {
+        f"{part}.training.{n}": v
+        for part in ("user_encoder", "retrieve", "select")
+        for n, v in TRAINING.items()
+    }
+    return override(base, {**{n: v for n, v in wanted.items() if n in known}, **fields})
+
+
+def prompts(plan: Plan, examples: list[Example], rankings: list[Ranking]) -> list[object]:
+    write = language_model.writer(plan.run).value
+    return [written.messages for written in write(examples, rankings)]
+
+
+def mine(plan: Plan) -> tuple[list[str], np.ndarray, object]:
+    """The documents, their scores and the prompt of my own question."""
+    store = plan.data.value
+    examples = list(store.examples())
+    place = next(i for i, example in enumerate(examples) if example.user_id == ME)
+    ranking = list(plan.ranked.value.read(store))[place]
+    written = prompts(plan, [examples[place]], [ranking])[0]
+    return [x.document.id for x in ranking], np.array([x.score for x in ranking]), written
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in LEARNING])
+def test_without_collaboration_others_texts_change_nothing(tiny_models, write_tweets, name: str):
+    seen = [
+        mine(Plan(config(name, tiny_models, data(write_tweets, seed), collaboration="none")))
+        for seed in (0, 10)
+    ]
+    for ids, scores, prompt in seen[1:]:
+        assert ids == seen[0][0]
+        np.testing.assert_allclose(scores, seen[0][1], rtol=0, atol=1e-6)
+        assert prompt == seen[0][2]
+    assert name == "zero_shot" or seen[0][0]
+
+
+@pytest.mark.parametrize("name", LEARNING)
+def test_what_learns_from_others_or_shows_their_texts_is_refused_when_told_not_to(
+    tiny_models, write_tweets, name: str
+):
+    root = data(write_tweets, 0)
+    with pytest.raises(UserError, match="say so with collaboration"):
+        Plan(config(name, tiny_models, root, collaboration="none"))
+
+
+@pytest.mark.parametrize("name", ["cfrag", "ropg"])
+def test_with_signals_no_text_of_others_is_in_a_prompt(tiny_models, write_tweets, name: str):
+    """What others wrote shapes parameters here; documents and prompts are the user's own all the same."""
+    fields = {"collaboration": "signals", "neighbours.m": 1}
+    plan = Plan(config(name, tiny_models, data(write_tweets, 0), **fields))
+    store = plan.data.value
+    examples, rankings = list(store.examples()), list(plan.ranked.value.read(store))
+    for example, ranking, written in zip(examples, rankings, prompts(plan, examples, rankings), strict=True):
+        assert {x.document.user_id for x in ranking} <= {example.user_id}
+        text = json.dumps(written)
+        assert text.count("CANARY") == text.count(f"CANARY{example.user_id}x")
+    with pytest.raises(UserError, match="say so with collaboration text"):
+        config(
+            name, tiny_models, Path("nowhere"), collaboration="signals",
+            **{"neighbours.method": "mean", "neighbours.m": 2},
+        )  # fmt: skip
+
+
+def test_every_part_that_learns_from_others_says_so(tiny_models, write_tweets):
+    root = data(write_tweets, 0)
+    for fields, who in (
+        ({"retrieve.method": "tuned", "retrieve.alpha": 0.0}, "retriever"),
+        ({"retrieve.method": "tuned"}, "retriever|user encoder"),
+        ({"select.method": "tuned", "select.users": False}, "reranker"),
+    ):
+        with pytest.raises(UserError, match=rf"({who}).* learns from other users' histories.*signals"):
+            Plan(config("dense", tiny_models, root, **fields))
