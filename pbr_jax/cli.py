@@ -18,7 +18,7 @@ from pbr_jax.data import prepared, synthetic
 from pbr_jax.eval.report import report
 from pbr_jax.files import refuse_unmarked, replace_own
 from pbr_jax.graph import tree
-from pbr_jax.llm import cache
+from pbr_jax.llm import answers_file
 from pbr_jax.picture import picture
 from pbr_jax.plan import Plan
 from pbr_jax.run import ask, run
@@ -253,14 +253,14 @@ def _synthetic(options: argparse.Namespace, rest: list[str]) -> int:
 
 def _export(options: argparse.Namespace, rest: list[str]) -> int:
     _nothing_left(rest)
-    count = cache.Answers(cache.location()).export(options.file)
+    count = answers_file.Answers(answers_file.location()).export(options.file)
     print(f"{count} answers in {options.file}")
     return 0
 
 
 def _import(options: argparse.Namespace, rest: list[str]) -> int:
     _nothing_left(rest)
-    merged = cache.Answers(cache.location()).merge(options.file)
+    merged = answers_file.Answers(answers_file.location()).merge(options.file)
     print(f"{merged.added} answers added, {merged.known} were there, {merged.conflicts} differed: ours kept")
     return 0
 

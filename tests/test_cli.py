@@ -14,7 +14,7 @@ from pbr_jax.cli import main
 from pbr_jax.config import Config, override
 from pbr_jax.files import cache_folder
 from pbr_jax.flags import parsed
-from pbr_jax.llm.cache import Answers
+from pbr_jax.llm.answers_file import Answers
 
 ROOT = Path(__file__).parents[1]
 DENSE, BM25, ZERO = (str(ROOT / "configs" / f"{name}.py") for name in ("dense", "bm25", "zero_shot"))

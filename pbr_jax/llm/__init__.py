@@ -4,7 +4,7 @@ import functools
 from pathlib import Path
 
 from pbr_jax import options as schema
-from pbr_jax.llm import cache
+from pbr_jax.llm import answers_file, cache
 from pbr_jax.llm.protocol import LLM, Prompt, Score
 
 __all__ = ["LLM", "Prompt", "Score", "load"]
@@ -17,7 +17,7 @@ def load(config: schema.LLM) -> cache.Cached:
     Raises:
       UserError: no such model, or one that is not supported.
     """
-    return _load(config, cache.location())
+    return _load(config, answers_file.location())
 
 
 @functools.lru_cache(maxsize=4)

@@ -1,16 +1,8 @@
 """The frozen language model on a server that speaks OpenAI's protocol: vLLM, SGLang, llama.cpp, TGI, OpenAI.
 
 Texts come from `/chat/completions` (messages) and `/completions` (plain text). Log-probabilities of a
-given answer are not part of that protocol; `llm.log_probs` names the way a server has beside it:
-
-- `vllm`: `/completions` with `prompt_logprobs`
-  (https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html);
-- `echo`: `/completions` with `echo` and `logprobs`, OpenAI's former way, which vLLM and others kept;
-- `sglang`: `/generate` with `return_logprob`, beside `/v1`
-  (https://docs.sglang.io/basic_usage/sampling_params.html).
-
-All three are sent token ids, so the boundary between prompt and answer is exact; that needs the served
-model's own tokenizer. llama.cpp and TGI give no log-probabilities of a prompt.
+given answer are not part of that protocol; `llm.log_probs` names the way a server has beside it, one of
+`http_dialects.DIALECTS`.
 """
 
 import functools
@@ -19,11 +11,12 @@ import json
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from pbr_jax import options as schema
 from pbr_jax.llm import chat
-from pbr_jax.llm.http_client import Client, Refused, check_url, message_of
+from pbr_jax.llm.http_client import Client, Refused, check_url
+from pbr_jax.llm.http_dialects import ADVICE, DIALECTS, Dialect, choice, text_of
 from pbr_jax.llm.local import check_context, check_options, check_pairs, groups
 from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Score
 from pbr_jax.models import pretrained
@@ -158,7 +151,7 @@ class HTTPLLM:
             something else than the log-probabilities of the tokens it was sent.
         """
         check_pairs(prompts, targets)
-        codec, dialect = self._codec, _DIALECTS.get(self._config.log_probs)
+        codec, dialect = self._codec, DIALECTS.get(self._config.log_probs)
         if codec is None or dialect is None:
             raise UserError(
                 "scoring answers with a model on a server needs llm.log_probs (vllm, echo or sglang) and "
@@ -213,10 +206,10 @@ class HTTPLLM:
                 raise
             self._limit_name = "max_completion_tokens"
             answer = self._client.post(address, {**body, self._limit_name: max_new_tokens}, stop)
-        choice = _choice(answer, address, options.get("n", 1))
-        return _text(choice.get("text") if is_text else choice.get("message"), address)
+        first = choice(answer, address, options.get("n", 1))
+        return text_of(first.get("text") if is_text else first.get("message"), address)
 
-    def _sum(self, dialect: "_Dialect", first: int, ids: tuple[int, ...], stop: threading.Event) -> Score:
+    def _sum(self, dialect: Dialect, first: int, ids: tuple[int, ...], stop: threading.Event) -> Score:
         """The score of the tokens from place `first` on."""
         if first == len(ids):
             return Score(0.0, 0)
@@ -225,7 +218,7 @@ class HTTPLLM:
         body = dialect.body(self._config.model, list(ids), first)
         found = dialect.read(self._client.post(address, body, stop), ids, first, address)
         if not all(isinstance(value, float | int) and math.isfinite(value) for value in found):
-            raise UserError(f"{address}: a token's log-probability is missing or not a number; {_ADVICE}")
+            raise UserError(f"{address}: a token's log-probability is missing or not a number; {ADVICE}")
         return Score(math.fsum(found), len(found))
 
     def _check(self, max_new_tokens: int, temperature: float, top_p: float, num_beams: int) -> None:
@@ -243,125 +236,6 @@ class HTTPLLM:
 
 def _utf8(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")  # half a character, as JSON files may hold
-
-
-# -- Reading answers -----------------------------------------------------------------------------
-
-
-def _choice(answer: Mapping[str, Any], address: str, most: int = 1) -> Mapping[str, Any]:
-    """The first of at most so many choices: with beams, the best."""
-    choices = answer.get("choices")
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        said = message_of(answer)
-        raise UserError(
-            f"{address}: the answer has no choices"
-            + (f" but an error ({' '.join(said.split())[:300]})" if said else "")
-            + "; check that llm.url is the address of a server that speaks OpenAI's protocol"
-        )
-    if len(choices) > most:
-        raise UserError(
-            f"{address}: the answer has {len(choices)} choices, want {most}; see the server's log"
-        )
-    return choices[0]
-
-
-def _text(given: Any, address: str) -> str:
-    """The text of a choice: its `text`, or its `message`'s content, refusal, or nothing."""
-    text = given
-    if isinstance(given, dict):
-        text = given.get("content")
-        if text is None:
-            text = given.get("refusal") or ""
-    if not isinstance(text, str):
-        raise UserError(f"{address}: a choice has no text but {type(text).__name__}; see the server's log")
-    return text
-
-
-class _Dialect(NamedTuple):
-    """A way to ask for a prompt's log-probabilities.
-
-    `body(model, ids, first)` is the request; `read(answer, ids, first, address)` gives the log-probabilities
-    of `ids[first:]`. One token is generated, and not used: not every server takes 0.
-    """
-
-    path: str
-    body: Callable[[str, list[int], int], dict[str, Any]]
-    read: Callable[[Mapping[str, Any], tuple[int, ...], int, str], list[Any]]
-    beside_v1: bool = False
-
-
-_ADVICE = "check that llm.log_probs names this server's kind and llm.tokenizer is the served model's"
-
-
-def _vllm_body(model: str, ids: list[int], first: int) -> dict[str, Any]:
-    return {"model": model, "prompt": ids, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
-
-
-def _read_vllm(answer: Mapping[str, Any], ids: tuple[int, ...], first: int, address: str) -> list[Any]:
-    """An entry for each token, the first null: by token id, the token's own and the most probable ones."""
-    entries = _listed(_choice(answer, address).get("prompt_logprobs"), "prompt_logprobs", address)
-    _same_number(entries, (len(ids),), "vllm", address)
-    found = []
-    for token, entry in zip(ids[first:], entries[first:]):
-        own = entry.get(str(token)) if isinstance(entry, dict) else None
-        if not isinstance(own, dict):
-            raise UserError(f"{address}: vllm gave other tokens than {token}, which was sent; {_ADVICE}")
-        found.append(own.get("logprob"))
-    return found
-
-
-def _echo_body(model: str, ids: list[int], first: int) -> dict[str, Any]:
-    request = {"model": model, "prompt": ids, "max_tokens": 1, "temperature": 0.0}
-    return request | {"echo": True, "logprobs": 1}
-
-
-def _read_echo(answer: Mapping[str, Any], ids: tuple[int, ...], first: int, address: str) -> list[Any]:
-    """A number for each token, the first null, and one more where the generated token is told too."""
-    inner = _choice(answer, address).get("logprobs")
-    given = inner.get("token_logprobs") if isinstance(inner, dict) else None
-    entries = _listed(given, "logprobs.token_logprobs", address)
-    _same_number(entries, (len(ids), len(ids) + 1), "echo", address)
-    return entries[first : len(ids)]
-
-
-def _sglang_body(model: str, ids: list[int], first: int) -> dict[str, Any]:
-    sampling = {"max_new_tokens": 1, "temperature": 0.0}
-    start = {"return_logprob": True, "logprob_start_len": first - 1}
-    return {"input_ids": ids, "sampling_params": sampling, **start}
-
-
-def _read_sglang(answer: Mapping[str, Any], ids: tuple[int, ...], first: int, address: str) -> list[Any]:
-    """[log-probability, id, text] for each token from `logprob_start_len` on, the first of them null."""
-    inner = answer.get("meta_info")
-    given = inner.get("input_token_logprobs") if isinstance(inner, dict) else None
-    entries = _listed(given, "meta_info.input_token_logprobs", address)
-    _same_number(entries, (len(ids) - first + 1,), "sglang", address)
-    for token, entry in zip(ids[first:], entries[1:]):
-        # The last id of the vocabulary is reported as 0.
-        if not isinstance(entry, list) or len(entry) < 2 or entry[1] not in (token, 0):
-            raise UserError(f"{address}: sglang gave other tokens than {token}, which was sent; {_ADVICE}")
-    return [entry[0] for entry in entries[1:]]
-
-
-def _listed(value: Any, name: str, address: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise UserError(f"{address}: the answer has no {name}; {_ADVICE}")
-    return value
-
-
-def _same_number(entries: Sequence[Any], wanted: Sequence[int], dialect: str, address: str) -> None:
-    if len(entries) not in wanted:
-        raise UserError(
-            f"{address}: {dialect} gave {len(entries)} log-probabilities, "
-            f"want {' or '.join(map(str, wanted))}; {_ADVICE}"
-        )
-
-
-_DIALECTS = {
-    "vllm": _Dialect("/completions", _vllm_body, _read_vllm),
-    "echo": _Dialect("/completions", _echo_body, _read_echo),
-    "sglang": _Dialect("/generate", _sglang_body, _read_sglang, beside_v1=True),
-}
 
 
 @functools.lru_cache(maxsize=4)

@@ -22,7 +22,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from pbr_jax.models import layers
-from pbr_jax.models.pretrained import Rule, assign, read_json, read_tensors, transpose
+from pbr_jax.models.pretrained import read_json, read_tensors
+from pbr_jax.models.rules import Rule, assign, transpose
 from pbr_jax.types import Model, Params, UserError
 
 # Phi(x) = 1/2 + x P(x²) / Q(x²) on |x| <= 5.5, the standard normal distribution, highest power first:

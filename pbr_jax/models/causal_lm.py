@@ -24,7 +24,7 @@ from jaxtyping import Array, Float, Int
 from pbr_jax.models import gguf_file, pretrained, sharding
 from pbr_jax.models.causal_lm_config import CausalLMConfig
 from pbr_jax.models.causal_lm_layers import Decoder, Output, Past, capped, times
-from pbr_jax.models.pretrained import Rule
+from pbr_jax.models.rules import Rule, assign
 from pbr_jax.types import Model, Params
 
 # Flax makes classes while it traces, and does not expect two threads to do so at once (`llm.lanes` has them).
@@ -157,7 +157,7 @@ def load(path: Path, dtype: Any = jnp.float32, devices: int = 1) -> tuple[Model,
         rules, ignore = {name: rule for name, rule in rules.items() if name != _HEAD}, [*ignore, _HEAD]
     target = jax.eval_shape(model.init, jax.random.key(0))
     put = _put(config, devices)
-    params = pretrained.assign(tensors, rules, target, ignore=ignore, source=str(path), put=put)
+    params = assign(tensors, rules, target, ignore=ignore, source=str(path), put=put)
     return model, params, config
 
 

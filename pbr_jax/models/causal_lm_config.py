@@ -3,12 +3,12 @@
 A family is a set of values for the fields of `CausalLMConfig`; the model's code knows the fields alone.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from pbr_jax.models import gguf_file
+from pbr_jax.models.rope import Rope, gguf_rope, json_ropes
 from pbr_jax.types import UserError
 
 # Fields that a family's config.json may leave out, with the values they then have.
@@ -33,30 +33,6 @@ FAMILIES = (*_ABSENT, "gemma3")
 
 _ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh"]] = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 _GEMMA: dict[str, Any] = dict(norm_offset=1.0, post_norms=True, scale_embedding=True)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rope:
-    """Rotary positions: pair i of `width / 2` turns by position * theta ** (-2 i / width) / divisor i.
-
-    Su et al., RoFormer, https://arxiv.org/abs/2104.09864, 2021. Texts longer than `original` tokens take
-    `long_divisors` where there are any: Ding et al., LongRoPE, https://arxiv.org/abs/2402.13753, 2024.
-    """
-
-    width: int  # of the part of a head that turns
-    theta: float = 10_000.0
-    divisors: tuple[float, ...] = ()  # empty: ones
-    long_divisors: tuple[float, ...] = ()
-    original: int = 0  # tokens, where there are long_divisors
-    scale: float = 1.0  # of cosines and sines
-
-    def __post_init__(self) -> None:
-        for divisors in (self.divisors, self.long_divisors):
-            if divisors and len(divisors) != self.width // 2:
-                raise UserError(
-                    f"{len(divisors)} rotary factors for {self.width // 2} frequencies; "
-                    "check the model's config"
-                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +111,7 @@ def _from_json(family: str, fields: Mapping[str, Any], source: str) -> dict[str,
     head_width = int(fields.get("head_dim") or width // heads)
     context = int(fields.get("max_position_embeddings") or 2048)
     windows = _windows(family, fields, source)
-    rope, local_rope = _ropes(family, fields, head_width, context, source)
+    rope, local_rope = json_ropes(family, fields, head_width, context, source)
     bias = bool(fields.get("attention_bias", False))
     common: dict[str, Any] = dict(
         vocab_size=int(fields["vocab_size"]),
@@ -212,76 +188,12 @@ def _every(period: int, layers: int) -> list[bool]:
     return [(layer + 1) % period != 0 for layer in range(layers)]
 
 
-def _ropes(
-    family: str, fields: Mapping[str, Any], head_width: int, context: int, source: str
-) -> tuple[Rope, Rope | None]:
-    """Rotary positions of full and of sliding layers (None: the same); as of transformers 5, or older."""
-    given = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
-    top = {
-        "rope_theta": fields.get("rope_theta"),
-        "partial_rotary_factor": fields.get("partial_rotary_factor"),
-    }
-    if "original_max_position_embeddings" in fields:
-        top["original_max_position_embeddings"] = fields["original_max_position_embeddings"]
-    full = given.get("full_attention", given)
-    rope = _rope({name: value for name, value in top.items() if value} | full, head_width, context, source)
-    if family != "gemma3_text":
-        return rope, None
-    local = {"rope_theta": fields["rope_local_base_freq"]} | (given.get("sliding_attention") or {})
-    return rope, _rope(local, head_width, context, source)
-
-
-def _rope(fields: Mapping[str, Any], head_width: int, context: int, source: str) -> Rope:
-    theta = float(fields.get("rope_theta") or 10_000.0)
-    width = int(head_width * float(fields.get("partial_rotary_factor") or 1.0))
-    kind = fields.get("rope_type", fields.get("type", "default"))
-    if kind == "default":
-        return Rope(width=width, theta=theta)
-    if kind == "linear":
-        return Rope(width=width, theta=theta, divisors=(float(fields["factor"]),) * (width // 2))
-    if kind == "llama3":
-        return Rope(width=width, theta=theta, divisors=_llama3_divisors(fields, theta, width))
-    if kind in ("longrope", "su"):
-        original = int(fields["original_max_position_embeddings"])
-        factor = float(fields.get("factor") or context / original)
-        return Rope(
-            width=width,
-            theta=theta,
-            divisors=tuple(float(value) for value in fields["short_factor"]),
-            long_divisors=tuple(float(value) for value in fields["long_factor"]),
-            original=original,
-            scale=float(fields.get("attention_factor") or _longrope_scale(factor, original)),
-        )
-    raise UserError(f"{source}: rope_type {kind!r} is not supported; use default, linear, llama3 or longrope")
-
-
-def _longrope_scale(factor: float, original: int) -> float:
-    """What a context grown by `factor` does to the spread of scores (LongRoPE, as released with Phi-3)."""
-    return math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
-
-
-def _llama3_divisors(fields: Mapping[str, Any], theta: float, width: int) -> tuple[float, ...]:
-    """Llama 3's banded position interpolation.
-
-    It leaves wavelengths below `original / high_freq_factor` alone, divides those above
-    `original / low_freq_factor` by `factor`, and blends the frequencies linearly in between.
-    """
-    names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-    factor, low, high, original = (float(fields[name]) for name in names)
-    divisors = []
-    for i in range(width // 2):
-        turns = original / (2 * math.pi * theta ** (2 * i / width))  # of this frequency in the context
-        blend = min(max((turns - low) / (high - low), 0.0), 1.0)
-        divisors.append(1 / (blend + (1 - blend) / factor))
-    return tuple(divisors)
-
-
 def _from_gguf(file: gguf_file.GGUFFile) -> dict[str, Any]:
     family = file.architecture
     heads, width = int(file.field("{arch}.attention.head_count")), int(file.field("{arch}.embedding_length"))
     head_width = int(file.get("{arch}.attention.key_length", width // heads))
     layers, context = int(file.field("{arch}.block_count")), int(file.field("{arch}.context_length"))
-    rope = _gguf_rope(file, head_width, context)
+    rope = gguf_rope(file, head_width, context)
     common: dict[str, Any] = dict(
         vocab_size=file.shape("token_embd.weight")[0],
         width=width,
@@ -327,27 +239,3 @@ def _gguf_windows(file: gguf_file.GGUFFile, layers: int) -> tuple[int, ...]:
 
 
 _GGUF_PERIOD = {"gemma2": 2, "gemma3": 6}
-
-
-def _gguf_rope(file: gguf_file.GGUFFile, head_width: int, context: int) -> Rope:
-    width = int(file.get("{arch}.rope.dimension_count", head_width))
-    theta = float(file.get("{arch}.rope.freq_base", 1e6 if file.architecture == "gemma3" else 10_000.0))
-    if short := file.rope_divisors("rope_factors_short.weight"):
-        original = int(file.get("{arch}.rope.scaling.original_context_length", context))
-        scale = file.get("{arch}.rope.scaling.attn_factor") or _longrope_scale(context / original, original)
-        long = file.rope_divisors("rope_factors_long.weight")
-        return Rope(
-            width=width,
-            theta=theta,
-            divisors=short,
-            long_divisors=long,
-            original=original,
-            scale=float(scale),
-        )
-    if divisors := file.rope_divisors("rope_freqs.weight"):
-        return Rope(width=width, theta=theta, divisors=divisors)
-    scaling = file.get("{arch}.rope.scaling.type", "none")
-    fields = {"rope_theta": theta, "rope_type": "default" if scaling == "none" else scaling}
-    if scaling == "linear":
-        fields["factor"] = file.field("{arch}.rope.scaling.factor")
-    return _rope(fields, width, context, str(file.path))

@@ -9,8 +9,9 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
-from pbr_jax.models.causal_lm_config import CausalLMConfig, Rope
+from pbr_jax.models.causal_lm_config import CausalLMConfig
 from pbr_jax.models.norms import RMSNorm
+from pbr_jax.models.rope import Rope
 
 EVERYTHING = 2**30  # tokens: the window of a layer without one
 FEW_ROWS = 48  # as in decoding

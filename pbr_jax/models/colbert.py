@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from pbr_jax.models import bert
-from pbr_jax.models.pretrained import Rule, Tensors, assign, read_json, read_tensors, transpose
+from pbr_jax.models.pretrained import Tensors, read_json, read_tensors
+from pbr_jax.models.rules import Rule, assign, transpose
 from pbr_jax.types import Model, Params, UserError
 
 LIMIT = 2**24  # similarities that `max_sim` holds at once: 64 MiB

@@ -19,7 +19,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from pbr_jax.models import bert, layers
-from pbr_jax.models.pretrained import Rule, assign, read_tensors
+from pbr_jax.models.pretrained import read_tensors
+from pbr_jax.models.rules import Rule, assign
 from pbr_jax.types import Model, Params, UserError
 
 

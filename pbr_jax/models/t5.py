@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from pbr_jax.models import pretrained, sharding
-from pbr_jax.models.pretrained import Rule
+from pbr_jax.models.rules import Rule, assign, transpose
 from pbr_jax.models.t5_config import T5Config
 from pbr_jax.models.t5_layers import Cross, CrossProjection, Decoder, Encoder, Output, Past
 from pbr_jax.types import Params, UserError
@@ -132,13 +132,11 @@ RULES: dict[str, Rule] = {
     r"encoder\.block\.(?P<layer>\d+)\.layer\.1\.layer_norm\.weight": Rule("encoder/layers/mlp_norm/scale"),
     r"decoder\.block\.(?P<layer>\d+)\.layer\.2\.layer_norm\.weight": Rule("decoder/layers/mlp_norm/scale"),
     **{
-        _BLOCK + rf"0\.SelfAttention\.{name}\.weight": Rule(
-            f"{{stack}}/layers/{to}/kernel", pretrained.transpose
-        )
+        _BLOCK + rf"0\.SelfAttention\.{name}\.weight": Rule(f"{{stack}}/layers/{to}/kernel", transpose)
         for name, to in _ATTENTION.items()
     },
     **{
-        _BLOCK + rf"1\.EncDecAttention\.{name}\.weight": Rule(f"{to}/kernel", pretrained.transpose)
+        _BLOCK + rf"1\.EncDecAttention\.{name}\.weight": Rule(f"{to}/kernel", transpose)
         for name, to in {
             "q": "decoder/layers/cross_query",
             "k": "cross/key",
@@ -147,9 +145,7 @@ RULES: dict[str, Rule] = {
         }.items()
     },
     **{
-        _BLOCK + rf"[12]\.DenseReluDense\.{name}\.weight": Rule(
-            f"{{stack}}/layers/{to}/kernel", pretrained.transpose
-        )
+        _BLOCK + rf"[12]\.DenseReluDense\.{name}\.weight": Rule(f"{{stack}}/layers/{to}/kernel", transpose)
         for name, to in _DENSE.items()
     },
 }
@@ -181,7 +177,7 @@ def load(path: Path, dtype: Any = jnp.float32, devices: int = 1) -> tuple[T5, Pa
     model = t5(config, dtype)
     target = jax.eval_shape(model.init, jax.random.key(0))
     put = functools.partial(sharding.place_one, rules=SHARDING, mesh=sharding.mesh(devices))
-    params = pretrained.assign(tensors, RULES, target, ignore=_IGNORED, source=str(path), put=put)
+    params = assign(tensors, RULES, target, ignore=_IGNORED, source=str(path), put=put)
     return model, params, config
 
 

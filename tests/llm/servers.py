@@ -133,6 +133,15 @@ def fake_log_prob(place: int, token: int) -> float:
     return -((7 * token + 3 * place) % 13) / 8 - 0.125
 
 
+def fake_score(model: Path, prompt: Any, target: str) -> Any:
+    """What the formula gives a target: by the places and ids of its tokens behind the prompt's."""
+    from pbr_jax.llm import Score, chat
+
+    codec = chat.load(model)
+    first, second = codec.encode(prompt), codec.encode_target(target)
+    return Score(sum(fake_log_prob(len(first) + n, token) for n, token in enumerate(second)), len(second))
+
+
 def fake_answer(path: str, request: Json) -> tuple[int, Json]:
     """A model that repeats its prompt, with the seed where there is one, and knows all log-probabilities."""
     if path == "/v1/chat/completions":

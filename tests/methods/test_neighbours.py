@@ -10,10 +10,12 @@ import pytest
 from pbr_jax.config import Config, name_of
 from pbr_jax.index.store import Store, build
 from pbr_jax.methods.neighbours import METHODS, Mean
+from pbr_jax.methods.retrieve import BM25
 from pbr_jax.models.user_transformer import UserTransformerConfig, user_transformer
 from pbr_jax.parts import users
 from pbr_jax.parts.users import Users
 from pbr_jax.pipeline import Tally
+from pbr_jax.plan import Plan
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.types import Document, Example, UserError
 
@@ -168,6 +170,15 @@ def test_the_transformer_encodes_known_and_unknown_users_alike(tmp_path, circle)
     np.testing.assert_allclose(world.users.asking([new])[0], world.users.asking(circle)[1], rtol=1e-5)
     assert world.users.asking([]).shape == (0, D)
     assert world.users.at(None).shape == (6, D)
+
+
+def test_alone_no_vectors_of_users_are_asked_for():
+    def needs(m: int) -> set[str]:
+        config = Config(collaboration="text", retrieve=BM25(), neighbours=Mean(m=m))
+        return set(Plan(config).ranked.needs["neighbours"].needs)
+
+    assert needs(1) == {"store"}
+    assert needs(2) == {"store", "users"}
 
 
 def test_other_users_need_collaboration_by_text():

@@ -126,14 +126,3 @@ def test_what_a_file_leaves_out_is_as_in_transformers(family):
     whole = transformers.AutoConfig.for_model(family, **sizes).to_dict()
     given = CausalLMConfig.from_json(whole)
     assert CausalLMConfig.from_json({"model_type": family} | sizes) == given
-
-
-def test_llama3_frequencies():
-    """Fast turns stay, slow turns are divided by the factor, those between are blended (worked by hand)."""
-    rope = {
-        "rope_type": "llama3", "rope_theta": 10_000.0, "factor": 8.0, "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0, "original_max_position_embeddings": 128,
-    }  # fmt: skip
-    divisors = CausalLMConfig.from_json(FIELDS | {"rope_parameters": rope}).rope.divisors
-    # Frequencies 1, 0.1, 0.01, 0.001 turn 20.37, 2.037, 0.2037, 0.02037 times in 128 tokens.
-    assert divisors == pytest.approx((1.0, 1 / (0.34573 + 0.65427 / 8), 8.0, 8.0), rel=1e-4)

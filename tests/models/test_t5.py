@@ -79,6 +79,18 @@ def read(model, params, ids):
     return compiled(model.cross)(params, compiled(model.encode)(params, jnp.asarray(ids), mask), mask)
 
 
+def assert_same(found, wanted):
+    """Hidden states that differ by rounding alone: at most 1e-4 of their root mean square.
+
+    T5 does not scale attention scores, which reach 17 here, and a softmax turns the rounding of a score into
+    a relative error of its weights. So one last bit more or less in every weight moves the hidden states by
+    2e-5 of that scale, and so do two orders of the sums: which order XLA picks depends on shapes and machine.
+    Queries that are wrong by one part in a thousand move them by 3e-3.
+    """
+    scale = np.sqrt(np.mean(np.square(wanted)))
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4 * scale)
+
+
 def long(array):
     return torch.tensor(np.asarray(array).astype(np.int64))
 
@@ -137,7 +149,7 @@ def test_decoding_token_by_token_equals_the_whole_forward(tiny):
             past.values.at[:, :, :, start:end].set(output.values),
             jnp.int32(end),
         )
-    np.testing.assert_allclose(jnp.concatenate(pieces, axis=1), whole, atol=1e-5)
+    assert_same(jnp.concatenate(pieces, axis=1), whole)
 
 
 def test_rows_that_read_one_text_equal_copies_of_it(tiny):
@@ -145,7 +157,7 @@ def test_rows_that_read_one_text_equal_copies_of_it(tiny):
     decoder_ids = tokens(6, 8, seed=4)
     found = compiled(model.decode)(params, jnp.asarray(decoder_ids), read(model, params, IDS)).hidden
     wanted = forward(model, params, np.repeat(IDS, 3, axis=0), decoder_ids)
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    assert_same(found, wanted)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -155,7 +167,7 @@ def test_padding_of_the_encoder_changes_nothing(tiny, side):
     widths = ((0, 0), (20, 0) if side == "left" else (0, 20))
     mask = np.pad(np.ones(IDS.shape, bool), widths)
     found = forward(model, params, np.pad(IDS, widths, constant_values=5), TARGETS, mask)
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    assert_same(found, wanted)
 
 
 @pytest.mark.parametrize("length", [29, 0])
@@ -165,7 +177,7 @@ def test_the_batch_around_a_row_changes_nothing(tiny, length):
     wanted = forward(model, params, IDS, TARGETS)[:1]
     ids = np.concatenate([np.pad(IDS[:1], ((0, 0), (0, 20))), tokens(1, 29, seed=2)])
     found = forward(model, params, ids, TARGETS, np.arange(29)[None, :] < np.array([[9], [length]]))
-    np.testing.assert_allclose(found[:1], wanted, atol=1e-5)
+    assert_same(found[:1], wanted)
     assert jnp.isfinite(found).all()
 
 
@@ -173,7 +185,7 @@ def test_tokens_after_a_target_change_nothing(tiny):
     _, model, params, _ = tiny
     other = np.concatenate([TARGETS[:, :5], tokens(2, 3, seed=3)], axis=1)
     found, wanted = forward(model, params, IDS, other), forward(model, params, IDS, TARGETS)
-    np.testing.assert_allclose(found[:, :5], wanted[:, :5], atol=1e-5)
+    assert_same(found[:, :5], wanted[:, :5])
     assert np.abs(found[:, 5:] - wanted[:, 5:]).max() > 0.1
 
 
@@ -182,7 +194,7 @@ def test_blocks_of_queries_equal_one_block(tiny, monkeypatch):
     wanted = forward(model, params, IDS, TARGETS)
     monkeypatch.setattr(t5_layers, "QUERY_BLOCK", 5)
     blocks = t5.t5(config)  # another function, so that it is traced anew
-    np.testing.assert_allclose(forward(blocks, params, IDS, TARGETS), wanted, atol=1e-5)
+    assert_same(forward(blocks, params, IDS, TARGETS), wanted)
 
 
 def test_bfloat16_stays_near_float32(tiny):

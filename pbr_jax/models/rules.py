@@ -1,0 +1,142 @@
+"""How the tensors of a file become a model's parameters.
+
+A port of an architecture is one table, `tensor name -> Rule(path, transform)`, which `assign` applies
+strictly both ways.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pbr_jax.types import Params, UserError
+
+
+def transpose(tensor: np.ndarray) -> np.ndarray:
+    """A torch `Linear` weight [out in] as a kernel [in out]."""
+    return tensor.T
+
+
+def identity(tensor: np.ndarray) -> np.ndarray:
+    """The tensor as it is stored."""
+    return tensor
+
+
+class Rule(NamedTuple):
+    """Where a tensor goes (`layers/attention/query/kernel`) and how it is turned on the way.
+
+    Named groups of the rule's pattern may stand in `path` as `{name}`. A group called `layer` is the
+    place on axis 0 of the target, where layers are stacked for `lax.scan`; `transform` sees one layer.
+    """
+
+    path: str
+    transform: Callable[[np.ndarray], np.ndarray] = identity
+
+
+def assign(
+    tensors: Mapping[str, np.ndarray],
+    rules: Mapping[str, Rule],
+    target: Params,
+    *,
+    ignore: Sequence[str] = (),
+    source: str = "weights",
+    put: Callable[[str, np.ndarray], Any] = lambda path, array: array,
+) -> Params:
+    """Parameters of the shapes and dtypes of `target`, filled from named tensors.
+
+    Strict both ways: every tensor has exactly one rule and every place of the target is filled
+    exactly once. All problems are reported together. One parameter is filled after another, and one
+    tensor read after another: beside what `put` keeps, memory holds one parameter and one tensor.
+
+    Args:
+      tensors: the file's tensors by name, such as `Tensors`.
+      rules: pattern (matched against the whole name) -> `Rule`.
+      target: nested dict of `ShapeDtypeStruct`, as `jax.eval_shape(model.init, key)` gives.
+      ignore: patterns of tensor names that are deliberately not read (poolers, heads, buffers).
+      source: what the message calls the weights, such as their path.
+      put: what becomes of each filled array, given its path; such as `jax.device_put`.
+
+    Returns:
+      Nested dict of what `put` returns: numpy arrays, unless it is given.
+
+    Raises:
+      UserError: lists wrong shapes, missing places, unused tensors and tensors that have several rules
+        or fill a place that another filled.
+    """
+    plan = _Plan(_flatten(target))
+    patterns = {re.compile(pattern): rule for pattern, rule in rules.items()}
+    ignored = [re.compile(pattern) for pattern in ignore]
+    for name in tensors:
+        matches = [(match, rule) for pattern, rule in patterns.items() if (match := pattern.fullmatch(name))]
+        if len(matches) == 1:
+            plan.add(name, *matches[0])
+        elif matches:
+            plan.problems["ambiguous"].append(name)
+        elif not any(pattern.fullmatch(name) for pattern in ignored):
+            plan.problems["unused"].append(name)
+    params = {path: put(path, plan.fill(path, tensors)) for path in plan.target}
+    plan.check(source)
+    return _unflatten(params)
+
+
+class _Plan:
+    """Which tensors fill which parameter (`None`: all of it, else one layer), and what is wrong with that."""
+
+    def __init__(self, target: dict[str, Any]):
+        self.target = target
+        self.sources: dict[str, dict[int | None, tuple[str, Rule]]] = {path: {} for path in target}
+        kinds = ("wrong shape", "missing", "unused", "ambiguous")
+        self.problems: dict[str, list[str]] = {kind: [] for kind in kinds}
+
+    def add(self, name: str, match: re.Match[str], rule: Rule) -> None:
+        groups = match.groupdict()
+        path = rule.path.format(**groups)
+        layer = int(groups["layer"]) if groups.get("layer") is not None else None
+        leaf = self.target.get(path)
+        if leaf is None or (layer is not None and layer >= leaf.shape[0]):
+            self.problems["unused"].append(name)
+        elif layer in self.sources[path]:
+            self.problems["ambiguous"].append(name)
+        else:
+            self.sources[path][layer] = (name, rule)
+
+    def fill(self, path: str, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
+        array = np.empty(self.target[path].shape, self.target[path].dtype)
+        for layer, (name, rule) in self.sources[path].items():
+            place, value = (array if layer is None else array[layer]), rule.transform(tensors[name])
+            if value.shape == place.shape:
+                place[...] = value
+            else:
+                self.problems["wrong shape"].append(f"{name} {value.shape} for {path} {place.shape}")
+            del value  # before the next tensor is read
+        return array
+
+    def check(self, source: str) -> None:
+        for path, filled in self.sources.items():
+            stacked = any(layer is not None for layer in filled)
+            wanted = range(self.target[path].shape[0]) if stacked else (None,)
+            self.problems["missing"] += [
+                path if layer is None else f"{path}[{layer}]" for layer in wanted if layer not in filled
+            ]
+        found = [f"{kind}: {', '.join(sorted(names))}" for kind, names in self.problems.items() if names]
+        if found:
+            raise UserError(f"{source} do not fit the model of their config: {'; '.join(found)}")
+
+
+def _flatten(tree: Params, prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        flat |= _flatten(value, f"{prefix}{name}/") if isinstance(value, dict) else {prefix + name: value}
+    return flat
+
+
+def _unflatten(flat: Mapping[str, Any]) -> Params:
+    tree: Params = {}
+    for path, value in flat.items():
+        *parents, name = path.split("/")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[name] = value
+    return tree

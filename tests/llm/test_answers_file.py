@@ -1,0 +1,305 @@
+"""The database of answers: what survives crowds, full disks and damage, and how it travels."""
+
+import contextlib
+import json
+import math
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pbr_jax.llm import Score, answers_file
+from pbr_jax.llm.answers_file import Answers, Merged
+from pbr_jax.types import UserError
+
+ODD = "ünïcode 😀 \0 \n\r\u2028 \ud83d alone"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "cache" / "llm.sqlite"
+
+
+def rows(file: Path) -> list[tuple[str, str, str]]:
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        return connection.execute("SELECT key, kind, value FROM answers ORDER BY key").fetchall()
+
+
+def key(number: int) -> str:
+    return f"{number:064x}"
+
+
+def test_floats_and_odd_texts_survive_exactly(file: Path):
+    totals = [0.1 + 0.2, -math.pi, 1e-300, -1.797e308, -0.0, -math.inf, float(np.float32(0.1))]
+    scores = {key(place): Score(total, place) for place, total in enumerate(totals)}
+    answers = Answers(file)
+    assert answers.add("score", scores) == scores
+    assert [s.total.hex() for s in answers.find(list(scores)).values()] == [t.hex() for t in totals]
+    texts = {key(100): ODD, key(101): "", key(102): "7"}
+    answers.add("text", texts)
+    assert answers.find(list(texts)) == texts
+
+
+# -- Crowds ----------------------------------------------------------------------------------------
+
+
+WRITE = """
+import sys
+from pathlib import Path
+from pbr_jax.llm.answers_file import Answers
+answers, name, count = Answers(Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])
+print("ready", flush=True)
+sys.stdin.readline()
+for i in range(count):
+    same, own = f"{i:064x}", f"{int(name) + 1:032x}{i:032x}"
+    stands = answers.add("text", {same: name, own: f"{name} {i}"})
+    assert stands[own] == f"{name} {i}"
+    print(i, stands[same], flush=True)
+"""
+
+
+def writer(file: Path, name: int, count: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", WRITE, str(file), str(name), str(count)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def test_four_processes_write_the_same_and_different_answers_at_once(file: Path):
+    """From nothing: they also race for making the database. All are told the same standing answers."""
+    processes = [writer(file, name, 60) for name in range(4)]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    printed = [process.communicate()[0].splitlines() for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4
+    assert len(printed[0]) == 60
+    assert printed[0] == printed[1] == printed[2] == printed[3]
+    assert len(rows(file)) == 60 + 4 * 60
+
+
+def test_a_writer_killed_at_any_moment_leaves_a_whole_database_with_all_it_said(file: Path):
+    draw = random.Random(0)
+    said = 0
+    for attempt in range(5):
+        process = writer(file, attempt, 10**6)
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        time.sleep(draw.uniform(0.001, 0.15))
+        process.send_signal(signal.SIGKILL)
+        lines = process.communicate()[0].splitlines(keepends=True)
+        own = [f"{attempt + 1:032x}{i:032x}" for i, line in enumerate(lines) if line.endswith("\n")]
+        assert len(Answers(file).find(own)) == len(own)
+        said += len(own)
+    assert said > 0
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_a_lock_that_is_never_given_back_is_named(file: Path, monkeypatch: pytest.MonkeyPatch):
+    Answers(file).add("text", {key(1): "a"})
+    monkeypatch.setattr(answers_file, "_PATIENCE", 0.05)
+    with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        assert Answers(file).find([key(1)]) == {key(1): "a"}  # reading goes on
+        with pytest.raises(UserError, match=r"was locked by another process for 0\.05 s"):
+            Answers(file).add("text", {key(2): "b"})
+
+
+@pytest.mark.parametrize("kilobytes", [0, 16, 40, 100])
+def test_a_full_disk_is_one_clear_line_and_loses_nothing(file: Path, kilobytes: int):
+    """A limit on file size makes the kernel refuse the bytes, as a full disk does, sooner or later."""
+    script = (
+        "import sys; from pathlib import Path; from pbr_jax.llm.answers_file import Answers\n"
+        "from pbr_jax.types import UserError\n"
+        "try:\n"
+        "    for i in range(200):\n"
+        "        Answers(Path(sys.argv[1])).add('text', {f'{i:064x}': 'text ' * 200})\n"
+        "        print(i, flush=True)\n"
+        "except UserError as error: sys.exit(str(error))\n"
+    )
+    limited = [
+        "bash", "-c", f'ulimit -f {kilobytes}; exec "$@"', "-", sys.executable, "-c", script, str(file),
+    ]  # fmt: skip
+    done = subprocess.run(limited, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.startswith(f"cannot write {file}: ")
+    assert done.stderr.count("\n") == 1
+    told = [key(i) for i in range(len(done.stdout.splitlines()))]
+    assert len(Answers(file).find(told)) == len(told)
+    Answers(file).add("text", {key(1000): "there is space again"})
+
+
+# -- Export and import -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def filled(file: Path) -> Answers:
+    answers = Answers(file)
+    answers.add("text", {key(9): ODD, key(3): "drei"})
+    answers.add("score", {key(5): Score(0.1 + 0.2, 4), key(6): Score(float("-inf"), 1)})
+    return answers
+
+
+def test_an_export_goes_round_and_equal_caches_export_equal_bytes(filled: Answers, tmp_path: Path):
+    assert filled.export(tmp_path / "new" / "a.jsonl") == 4
+    other = Answers(tmp_path / "other.sqlite")
+    other.add("text", {key(3): "drei"})
+    assert other.merge(tmp_path / "new" / "a.jsonl") == Merged(added=3, known=1, conflicts=0)
+    assert other.merge(tmp_path / "new" / "a.jsonl") == Merged(added=0, known=4, conflicts=0)
+    other.export(tmp_path / "b.jsonl")
+    content = (tmp_path / "b.jsonl").read_bytes()
+    assert content == (tmp_path / "new" / "a.jsonl").read_bytes()
+    assert [json.loads(line)["key"] for line in content.splitlines()] == [key(i) for i in (3, 5, 6, 9)]
+    assert json.loads(content.splitlines()[0]) == {"key": key(3), "kind": "text", "value": "drei"}
+    keys = [key(i) for i in (3, 5, 6, 9)]
+    assert other.find(keys) == filled.find(keys)
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["a.jsonl"]
+
+
+def test_an_answer_that_differs_is_kept_and_counted(filled: Answers, tmp_path: Path):
+    other = Answers(tmp_path / "other.sqlite")
+    other.add("text", {key(3): "three", key(4): "four"})
+    other.export(tmp_path / "a.jsonl")
+    assert filled.merge(tmp_path / "a.jsonl") == Merged(added=1, known=0, conflicts=1)
+    assert filled.find([key(3), key(4)]) == {key(3): "drei", key(4): "four"}
+
+
+BAD_LINES = {
+    "{": "Expecting property name",
+    "": "Expecting value",
+    "[1]": "want one object with key, kind and value",
+    "[" * 100_000: "recursion",
+    '{"key": "' + key(8) + '", "kind": "text"}': "want one object with key, kind and value",
+    '{"key": "' + key(8) + '", "kind": "text", "value": "", "more": 1}': "want one object",
+    '{"key": "abc", "kind": "text", "value": ""}': "key 'abc', want 64 hexadecimal digits",
+    '{"key": 7, "kind": "text", "value": ""}': "key 7, want 64",
+    '{"key": "' + key(8) + '", "kind": "text", "value": 7}': "kind 'text' with value 7, want a text",
+    '{"key": "' + key(8) + '", "kind": "score", "value": [1.0]}': r"value \[1\.0\], want .* a score",
+    '{"key": "' + key(8) + '", "kind": "score", "value": [1.0, -1]}': "want .* a score",
+    '{"key": "' + key(8) + '", "kind": ["text"], "value": "a"}': r"kind \['text'\]",
+    '{"key": "' + key(8) + '", "kind": "text", "value": "\udce9"}': "utf-8",
+}
+
+
+@pytest.mark.parametrize("bad", BAD_LINES, ids=lambda line: line[-30:])
+def test_an_import_with_a_bad_line_names_it_and_changes_nothing(bad: str, filled: Answers, tmp_path: Path):
+    path, before = tmp_path / "a.jsonl", rows(filled.file)
+    good = json.dumps({"key": key(7), "kind": "text", "value": "new"})
+    path.write_bytes("\n".join([good, bad, good]).encode("utf-8", "surrogateescape"))
+    with pytest.raises(UserError, match=f"(?i)a.jsonl, line 2: .*{BAD_LINES[bad]}.*; nothing was imported"):
+        filled.merge(path)
+    assert rows(filled.file) == before
+
+
+def test_a_place_that_cannot_be_read_or_written_is_named(filled: Answers, tmp_path: Path):
+    with pytest.raises(UserError, match=r"cannot read .*nowhere\.jsonl: No such file"):
+        filled.merge(tmp_path / "nowhere.jsonl")
+    with pytest.raises(UserError, match=r"cannot read .*: Is a directory"):
+        filled.merge(tmp_path)
+    with pytest.raises(UserError, match=r"cannot write .*choose another place"):
+        filled.export(filled.file / "a.jsonl")
+    with pytest.raises(UserError, match=r"cannot write .*: Is a directory"):
+        filled.export(tmp_path)
+    with pytest.raises(UserError, match=r"there is no cache of answers at .*PBR_JAX_CACHE"):
+        Answers(tmp_path / "none.sqlite").export(tmp_path / "a.jsonl")
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+
+
+def test_an_export_that_fails_leaves_the_old_file(
+    filled: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = tmp_path / "a.jsonl"
+    filled.export(path)
+    old = path.read_bytes()
+    filled.add("text", {key(4): "new"})
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match=r"cannot write .*No space"):
+        filled.export(path)
+    assert path.read_bytes() == old
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        b"my notes\n",
+        b"\xff\0" * 99,
+        b"\n",
+        b"{}\n",
+        b"[" * 99999,
+        b'{"key": "7", "kind": "text", "value": ""}\n',
+    ],
+    ids=lambda content: repr(content[:9]),
+)
+def test_an_export_replaces_nothing_but_an_export(foreign: bytes, filled: Answers, tmp_path: Path):
+    path, link = tmp_path / "a.jsonl", tmp_path / "link.jsonl"
+    path.write_bytes(foreign)
+    with pytest.raises(UserError, match=r"a\.jsonl exists and was not written by .*choose another FILE"):
+        filled.export(path)
+    assert path.read_bytes() == foreign
+    path.write_bytes(b"")
+    link.symlink_to(path)
+    with pytest.raises(UserError, match=r"link\.jsonl is a symbolic link"):
+        filled.export(link)
+    assert path.read_bytes() == b""
+    assert filled.export(path) == 4
+    filled.add("text", {key(4): "new"})
+    assert filled.export(path) == 5
+
+
+def test_an_export_does_not_replace_the_cache_itself(filled: Answers):
+    before = filled.file.read_bytes()
+    with pytest.raises(UserError, match=r"exists and was not written"):
+        filled.export(filled.file)
+    assert filled.file.read_bytes() == before
+
+
+# -- Privacy ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mask", [0, 0o022])
+def test_answers_are_only_their_owners_whatever_the_umask(mask: int, file: Path, tmp_path: Path):
+    modes: dict[str, str] = {}
+    before = os.umask(mask)
+    try:
+        with Answers(file)._connection() as connection:  # while SQLite has its own files beside it
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("INSERT INTO answers VALUES ('a', 'text', '\"b\"')")
+            modes = {path.name: oct(path.stat().st_mode) for path in file.parent.iterdir()}
+            connection.execute("ROLLBACK")
+        Answers(file).export(tmp_path / "a.jsonl")
+    finally:
+        os.umask(before)
+    assert modes.keys() >= {"llm.sqlite", "llm.sqlite-wal", "llm.sqlite-shm"}
+    assert set(modes.values()) == {"0o100600"}
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "a.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_cache_that_others_could_read_is_closed_and_stays_write_protected(filled: Answers):
+    filled.file.chmod(0o644)
+    with contextlib.closing(sqlite3.connect(filled.file)) as holder:
+        holder.execute("SELECT * FROM answers").fetchall()
+        beside = [filled.file.with_name(f"llm.sqlite-{name}") for name in ("wal", "shm")]
+        assert [path.stat().st_mode & 0o777 for path in beside] == [0o644] * 2
+        filled.find([key(3)])
+        assert [path.stat().st_mode & 0o777 for path in (filled.file, *beside)] == [0o600] * 3
+    filled.file.chmod(0o444)
+    with contextlib.suppress(UserError):
+        filled.find([key(3)])
+    assert filled.file.stat().st_mode & 0o777 == 0o400
