@@ -45,6 +45,17 @@ def code_of(made: Any) -> str:
     return hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest()[:16]
 
 
+def imports(source: bytes) -> set[str]:
+    """The names of the modules and packages that a source imports, parts of packages left out."""
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError):
+        return set()
+    found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    found |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
+    return {name.partition(".")[0] for name in found}
+
+
 @functools.lru_cache(maxsize=256)
 def _closure(module: str, file: Path, source: bytes | None) -> frozenset[str]:
     """The hashes of a module and of all that it imports; `source`: what was run in place of its file."""
@@ -59,7 +70,7 @@ def _closure(module: str, file: Path, source: bytes | None) -> frozenset[str]:
         if _is_installed(path):
             found |= {_version()} if name.partition(".")[0] == _PACKAGE else set()
             continue
-        text = source if name == module and source is not None else _content(path)
+        text = source if name == module and source is not None else _source(name) or _content(path)
         value, imported = _parsed(name, path.name == "__init__.py", text)
         found.add(f"{path.name} {value}")
         waiting += [(other, own) for other in imported if (own := _file(other)) is not None]
@@ -112,7 +123,7 @@ def _foreign_file(module: str) -> Path | None:
 
 
 def _source(module: str) -> bytes | None:
-    """What was run of a config file, which may be read several times in one process; others are read once."""
+    """What was run of a config file and of what lies beside it, whatever has come there since."""
     kept = getattr(sys.modules.get(module), "__source__", None)
     return kept if isinstance(kept, bytes) else None
 

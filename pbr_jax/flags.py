@@ -27,6 +27,7 @@ _OPTIONS = {
   --index I         run the I-th alone, counted from 0
   --max-parallel J  so many runs at once, each in a process of its own""",
 }
+_TITLES = "Value error|Invalid choice|Unrecognized options|Missing argument"  # of tyro's boxes
 _OFTEN = (
     "benchmark.name", "benchmark.root", "benchmark.split", "limit", "seed", "collaboration", "encoder.model",
     "llm.model", "expand.method", "neighbours.method", "neighbours.m", "retrieve.method", "retrieve.k",
@@ -104,7 +105,7 @@ def parsed(words: list[str], default: Config, program: str) -> Config:
         if error.code in (0, None):
             raise
         text = " ".join(re.sub(r"\x1b\[[0-9;]*m|[─│╭╮╰╯]", " ", printed.getvalue()).split())
-        text = re.sub(r"^(Value error|Invalid choice)|(Argument helptext|For full helptext).*", "", text)
+        text = re.sub(rf"^({_TITLES})|(Argument helptext|For full helptext).*", "", text)
         raise UserError(text.strip() or "the command line could not be read") from error
 
 
@@ -118,11 +119,20 @@ def _split(words: list[str]) -> list[str]:
 
 
 def _spelled_out(words: list[str], default: Config) -> list[str]:
-    """A switch may stand alone: `--llm.offline` is `--llm.offline True`."""
-    names = configs.names(default)
-    switches = [name for name in names if isinstance(_value(default, name), bool)]
-    found = []
-    for word, following in zip(words, [*words[1:], ""]):
-        alone = word.removeprefix("--") in switches and following not in ("True", "False")
-        found += [word, "True"] if alone else [word]
-    return found
+    """Switches as tyro reads them: `--llm.offline`, alone or with on or true, is `--llm.offline True`."""
+    switches = {name for name in configs.names(default) if isinstance(_value(default, name), bool)}
+    found, switch = [], ""
+    for word in [*words, "--"]:
+        value = _SWITCHED.get(word.lower())
+        if switch and value is None and not word.startswith("--"):
+            raise UserError(f"{switch} is {word!r}, want on or off")
+        if switch:
+            found.append(str(value is not False))
+        if not switch or value is None:
+            found.append(word)
+        name = word.removeprefix("--").replace("-", "_")
+        switch = name if word.startswith("--") and name in switches else ""
+    return found[:-1]
+
+
+_SWITCHED = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}

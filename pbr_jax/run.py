@@ -66,7 +66,7 @@ def run(config: Config, out: str | Path, *, overwrite: bool = False) -> Results:
     folder = RunFolder(out, owner)
     folder.claim(overwrite=overwrite)
     found = folder.finished()
-    if found is None or (config.keep_texts == "on") != (out / "texts.jsonl").is_file():
+    if found is None or config.keep_texts != (out / "texts.jsonl").is_file():
         with logging_to(_logger(out / "log.jsonl")):
             found = _made(plan, folder)
     return Results(out, found)
@@ -96,7 +96,7 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
     }
     folder.write("config.json", json.dumps(to_dict(config), indent=2) + "\n")
     folder.write("predictions.jsonl", map(line, records))
-    if config.keep_texts == "on":
+    if config.keep_texts:
         folder.write("texts.jsonl", map(line, evaluation.texts(store, *read())))
     else:
         (folder.out / "texts.jsonl").unlink(missing_ok=True)

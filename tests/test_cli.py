@@ -318,7 +318,10 @@ def test_a_cache_is_exported_and_imported(
     assert "line 4" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["--llm.offline"], ["--llm.offline", "True"], ["--llm.offline=True"]])
+@pytest.mark.parametrize(
+    "words",
+    [["--llm.offline"], ["--llm.offline", "True"], ["--llm.offline=True"], ["--llm.offline", "on"]],
+)
 def test_a_switch_is_set_alone_or_with_a_value(words: list[str]):
     assert parsed([*words, "--seed", "3"], Config(), "pbr-jax") == override(
         Config(), {"llm.offline": True, "seed": 3}

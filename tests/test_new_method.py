@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -127,6 +129,49 @@ def test_a_method_with_a_stage_of_its_own(
     again = main(["run", str(shown["rare.py"]), *flags, "--collaboration", "none", "--out", str(out)])
     assert again == 2
     assert "select.method rare learns from other users' histories" in capsys.readouterr().err
+
+
+@pytest.fixture
+def helper(tmp_path: Path, shown: dict[str, Path]) -> Iterator[Callable[[str], Path]]:
+    """Writes a config into a folder, with the class of longest.py in a module beside it."""
+    source = shown["longest.py"].read_text()
+    cls, config = source.split("def get_config")
+
+    def write(folder: str) -> Path:
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "own_classes.py").write_text(cls)
+        file = tmp_path / folder / "config.py"
+        file.write_text(
+            "from pbr_jax.config import Config\nfrom own_classes import Longest\n\ndef get_config" + config
+        )
+        return file
+
+    yield write
+    sys.modules.pop("own_classes", None)
+
+
+def test_a_class_in_a_module_beside_the_config(
+    helper: Callable[[str], Path], flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    file, out = helper("a"), tmp_path / "out"
+    assert main(["run", str(file), *flags, "--out", str(out)]) == 0
+    sys.modules.pop("own_classes")  # as in a new process
+    assert main(["ask", "--run", str(out), "--user", "ann", "tea"]) == 0
+    beside = file.parent / "own_classes.py"
+    beside.write_text(beside.read_text().replace("reverse=not", "reverse="))
+    capsys.readouterr()
+    assert main(["ask", "--run", str(out), "--user", "ann", "tea"]) == 2
+    assert "own_classes.py, whose code has changed since" in capsys.readouterr().err
+    assert main(["run", str(file), *flags, "--out", str(out)]) == 2
+    assert "the code of select.longest" in capsys.readouterr().err
+
+
+def test_modules_of_one_name_beside_two_configs_are_told_apart(helper: Callable[[str], Path]):
+    first, second = helper("a"), helper("b")
+    assert load(first).config.select.method == "longest"
+    assert load(first).config.select.method == "longest"
+    with pytest.raises(UserError, match="this process has another module own_classes"):
+        load(second)
 
 
 def test_a_wrong_method_is_told_when_the_config_is_made(shown: dict[str, Path]):

@@ -163,7 +163,7 @@ def test_what_the_model_saw_is_kept_for_its_owner_unless_told_otherwise(tweets: 
     for file in (tmp_path / "out").iterdir():
         assert file.stat().st_mode & 0o077 == 0, file
     assert (tmp_path / "out").stat().st_mode & 0o077 == 0
-    off = override(seen, {"keep_texts": "off"})
+    off = override(seen, {"keep_texts": False})
     before = (tmp_path / "out" / "predictions.jsonl").read_bytes()
     run(off, tmp_path / "out")  # the same run: its texts go
     assert not (tmp_path / "out" / "texts.jsonl").exists()

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from pbr_jax.code import code_of
+from pbr_jax.code import code_of, imports
 from pbr_jax.config.schema import SLOTS, Config
 from pbr_jax.methods import METHODS
 from pbr_jax.options import Method, Options, checked, hints, swapped
@@ -63,6 +63,7 @@ def execute(path: Path) -> ModuleType:
     if spec is None:
         raise UserError(f"{path} is no Python file; a config file ends in .py")
     module, source = importlib.util.module_from_spec(spec), path.read_bytes()
+    beside = _beside(path.resolve(), source)
     module.__dict__["__source__"] = source  # what is run, for the hash of its code
     sys.modules[name] = module
     sys.path.insert(0, str(path.resolve().parent))  # a config may import what lies beside it
@@ -70,7 +71,38 @@ def execute(path: Path) -> ModuleType:
         exec(compile(source, str(path), "exec"), module.__dict__)
     finally:
         sys.path.pop(0)
+    for other, content in beside.items():
+        if other in sys.modules and not hasattr(sys.modules[other], "__path__"):
+            sys.modules[other].__dict__["__source__"] = content
     return module
+
+
+def _beside(path: Path, source: bytes) -> dict[str, bytes]:
+    """The modules beside a config that it imports and that are to be loaded now, with their sources.
+
+    Raises UserError where this process has another module of such a name: it would be run instead.
+    """
+    found: dict[str, bytes] = {}
+    waiting, seen = [source], set()
+    while waiting:
+        for name in imports(waiting.pop()):
+            places = (path.parent / name / "__init__.py", path.parent / f"{name}.py")
+            file = next((place for place in places if place.is_file()), None)
+            if name in seen or file is None:
+                continue
+            seen.add(name)
+            known = sys.modules.get(name)
+            where = Path(getattr(known, "__file__", None) or file).resolve()
+            if where != file:
+                raise UserError(
+                    f"{path} imports {name} from beside it, and this process has another module {name} "
+                    f"({where}); give it another name, or start another process"
+                )
+            content = file.read_bytes()
+            if known is None:
+                found[name] = content
+            waiting.append(content)
+    return found
 
 
 # -- names -----------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ class Config(Options):
     # signals: others' data may shape parameters; text: others' documents may enter prompts too
     collaboration: Literal["none", "signals", "text"] = "none"
     # whether questions, prompts and documents are kept in the run's folder, for its owner to read
-    keep_texts: Literal["on", "off"] = field(default="on", metadata=IDLE)
+    keep_texts: bool = field(default=True, metadata=IDLE)
 
     benchmark: Benchmark = field(default_factory=Benchmark)
     encoder: Encoder = field(default_factory=Encoder)

@@ -11,17 +11,17 @@ __all__ = ["LLM", "Prompt", "Score", "load"]
 
 
 def load(config: schema.LLM) -> cache.Cached:
-    """The language model that a config names, behind the cache of answers; the same object for the same
-    config. Weights are read at the first answer that is not in the cache.
+    """The language model that a config names, behind the cache of answers; the same object as long as config
+    and model are the same. Weights are read at the first answer that is not in the cache.
 
     Raises:
       UserError: no such model, or one that is not supported.
     """
-    return _load(config, answers_file.location())
+    return _load(config, answers_file.location(), _backend(config).fingerprint)
 
 
 @functools.lru_cache(maxsize=4)
-def _load(config: schema.LLM, file: Path) -> cache.Cached:
+def _load(config: schema.LLM, file: Path, content: str) -> cache.Cached:
     return cache.Cached(_backend(config), file, config.offline)
 
 

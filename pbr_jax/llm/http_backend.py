@@ -43,6 +43,8 @@ class HTTPLLM:
     ):
         """`pause` is how a failed request waits for its next try; see `http_client.Client`."""
         self._config = config
+        path = config.tokenizer
+        self._tokenizer = pretrained.fingerprint(pretrained.locate(path)) if path else "estimate"
         self._url = check_url(config.url)
         self._limit_name = "max_tokens"
         self._client = Client(
@@ -60,9 +62,7 @@ class HTTPLLM:
         Where the server stands is no part of it: the same name at another address counts as the same
         model. Serve other weights under another name.
         """
-        path = self._config.tokenizer
-        tokenizer = pretrained.fingerprint(pretrained.locate(path)) if path else "estimate"
-        identity = json.dumps(["http", self._config.model, tokenizer, _VERSION])
+        identity = json.dumps(["http", self._config.model, self._tokenizer, _VERSION])
         return hashlib.sha256(identity.encode()).hexdigest()
 
     @functools.cached_property
@@ -238,7 +238,6 @@ def _utf8(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")  # half a character, as JSON files may hold
 
 
-@functools.lru_cache(maxsize=4)
 def load(config: schema.LLM) -> HTTPLLM:
-    """The model a config names; the same object for the same config."""
+    """The model a config names."""
     return HTTPLLM(config)

@@ -203,9 +203,8 @@ def _power_of_two(count: int) -> int:
     return 1 << (count - 1).bit_length()
 
 
-@functools.lru_cache(maxsize=4)
 def load(config: schema.LLM) -> JaxLLM:
-    """The model a config names; the same object for the same config."""
+    """The model a config names."""
     return JaxLLM(
         pretrained.locate(config.model),
         dtype=config.dtype,

@@ -41,6 +41,7 @@ class LocalModel:
         if batch_size < 1:
             raise UserError(f"llm.batch_size is {batch_size}; it must be at least 1")
         self._path = path
+        self._content = pretrained.fingerprint(path)  # now: whatever lies there later is another's
         self._dtype = jnp.dtype(dtype)
         self._batch_size = batch_size
         self._wanted_context = context
@@ -49,7 +50,7 @@ class LocalModel:
     @property
     def fingerprint(self) -> str:
         """Of weights, tokenizer, template, number format and the backend's version."""
-        identity = f"{pretrained.fingerprint(self._path)} {self._dtype.name} {self.version}"
+        identity = f"{self._content} {self._dtype.name} {self.version}"
         return hashlib.sha256(identity.encode()).hexdigest()
 
     @functools.cached_property

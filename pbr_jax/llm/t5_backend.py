@@ -194,9 +194,8 @@ def teacher_forced_loss(
     return losses.sum() / jnp.maximum(where.sum(), 1)
 
 
-@functools.lru_cache(maxsize=4)
 def load(config: schema.LLM) -> T5LLM:
-    """The model a config names; the same object for the same config."""
+    """The model a config names."""
     return T5LLM(
         pretrained.locate(config.model),
         dtype=config.dtype,

@@ -93,13 +93,9 @@ class Select(Method):
     section: ClassVar[str] = "select"
 
     k: int | None = None  # documents in the prompt; None: as many as were retrieved
-    own: int | None = None  # of them from the own history, the rest from others' (CFRAG Figure 7)
 
     def check(self) -> None:
         self.at_least("k", 1)
-        self.at_least("own", 0)
-        if self.own is not None and (self.k is None or self.own > self.k):
-            raise UserError(f"select.own is {self.own} and select.k {self.k}, want own at most k")
 
 
 @dataclass(frozen=True, kw_only=True)

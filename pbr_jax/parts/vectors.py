@@ -8,6 +8,7 @@ import numpy as np
 
 from pbr_jax.graph import Given, Node, Stage
 from pbr_jax.index.store import Store
+from pbr_jax.models.pretrained import fingerprint, locate
 from pbr_jax.options import Encoder
 from pbr_jax.parts.run import Run, enable_compilation_cache, once
 from pbr_jax.text import encode
@@ -42,16 +43,19 @@ def documents(run: Run, encoder: Node, label: str = "embed") -> Node:
 
 def searched(run: Run) -> dict[str, Node]:
     """The encoder whose vectors the config's retriever searches (else as it comes), and those vectors."""
-    own = run.config.retrieve.encoder(run)
-    if own is None or own.name == "encoder":
-        own = encoder(run)
-        return {"encoder": own, "embeddings": documents(run, own)}
+    plain, own = encoder(run), run.config.retrieve.encoder(run)
+    if own is None or own is plain:
+        return {"encoder": plain, "embeddings": documents(run, plain)}
     return {"encoder": own, "embeddings": documents(run, own, "embed_tuned")}
 
 
-@lru_cache(maxsize=2)
 def _encoder(options: Encoder) -> TextEncoder:
-    """Sweeps share the loaded weights."""
+    return _loaded(options, fingerprint(locate(options.model)))
+
+
+@lru_cache(maxsize=2)
+def _loaded(options: Encoder, content: str) -> TextEncoder:
+    """Sweeps share the loaded weights, as long as the same lie there."""
     return TextEncoder(options)
 
 

@@ -76,6 +76,7 @@ class TextEncoder:
             raise UserError(
                 f"encoder.model {config.model!r} is a GGUF file; give a BERT folder with safetensors"
             )
+        self._content = pretrained.fingerprint(self.folder)  # now: whatever lies there later is another's
         self.bert_config = bert.BertConfig.from_json(self.folder)
         self.settings = _resolve(config, self.folder, self.bert_config.max_position_embeddings)
         if tuned is not None:
@@ -96,7 +97,7 @@ class TextEncoder:
     def fingerprint(self) -> str:
         """sha256 (hex) of all that the embeddings depend on: model files, settings and prefixes."""
         parts = [
-            pretrained.fingerprint(self.folder),
+            self._content,
             *self.settings,
             self.config.query_prefix,
             self.config.document_prefix,

@@ -490,6 +490,21 @@ def test_load_follows_the_cache_folder(tiny: Path, tmp_path: Path, monkeypatch: 
     assert llm is not pbr_jax.llm.load(LLMConfig(model=str(tiny)))
 
 
+def test_other_weights_in_the_same_place_are_another_model(tiny: Path, tmp_path: Path):
+    from safetensors.numpy import load_file, save_file
+
+    place = tmp_path / "model"
+    shutil.copytree(tiny, place)
+    before = pbr_jax.llm.load(LLMConfig(model=str(place)))
+    score = before.score(["the"], ["cat"])
+    tensors = load_file(place / "model.safetensors")
+    save_file({name: 2 * value for name, value in tensors.items()}, place / "model.safetensors")
+    after = pbr_jax.llm.load(LLMConfig(model=str(place)))
+    assert after.fingerprint != before.fingerprint
+    assert after.score(["the"], ["cat"]) != score
+    assert before.score(["the"], ["cat"]) == score  # what is in memory keeps its name
+
+
 def test_an_answer_from_the_cache_reads_no_weights(tiny: Path, tmp_path: Path, file: Path):
     wanted = Cached(JaxLLM(tiny), file).generate(["the cat"], max_new_tokens=4)
     fresh = JaxLLM(tiny)

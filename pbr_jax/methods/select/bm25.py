@@ -6,14 +6,13 @@ from typing import Literal
 
 import numpy as np
 
-from pbr_jax.methods.select.by_score import by_score
-from pbr_jax.options import Select
+from pbr_jax.methods.select.by_score import ByScore, by_score
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
 from pbr_jax.text import bm25
 
 
 @dataclass(frozen=True, kw_only=True)
-class BM25(Select):
+class BM25(ByScore):
     """The words of the query, weighed by how rare they are among the candidates."""
 
     method: Literal["bm25"] = "bm25"

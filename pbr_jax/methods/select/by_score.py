@@ -2,17 +2,32 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from pbr_jax.options import Select
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot
+from pbr_jax.types import UserError
 
 Score = Callable[[Examples, Sequence[Query], Sequence[Ranking]], list[np.ndarray]]
 """New scores [r] of each example's candidates."""
 
 
-def by_score(options: Select, score: Score) -> SelectSlot:
+@dataclass(frozen=True, kw_only=True)
+class ByScore(Select):
+    """The base of selections that score each candidate; `by_score` makes their callable."""
+
+    own: int | None = None  # of the k from the own history, the rest from others' (CFRAG Figure 7)
+
+    def check(self) -> None:
+        super().check()
+        self.at_least("own", 0)
+        if self.own is not None and (self.k is None or self.own > self.k):
+            raise UserError(f"select.own is {self.own} and select.k {self.k}, want own at most k")
+
+
+def by_score(options: ByScore, score: Score) -> SelectSlot:
     """All candidates, best first; equal scores keep the retriever's order."""
     own, k = options.own, options.k
 

@@ -8,17 +8,17 @@ import jax
 import numpy as np
 
 from pbr_jax.graph import Given, Node
-from pbr_jax.methods.select.by_score import by_score
+from pbr_jax.methods.select.by_score import ByScore, by_score
 from pbr_jax.models import cross_encoder
 from pbr_jax.models.pretrained import fingerprint, locate
-from pbr_jax.options import IDLE, Select
+from pbr_jax.options import IDLE
 from pbr_jax.parts.reranking import Reranker
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
 
 
 @dataclass(frozen=True, kw_only=True)
-class CrossEncoder(Select):
+class CrossEncoder(ByScore):
     """A reranker (bge-reranker and the like) judges each pair."""
 
     method: Literal["cross_encoder"] = "cross_encoder"
@@ -55,7 +55,7 @@ def _load(model: str, max_length: int) -> Reranker:
     return Reranker(loaded, params, config, folder, max_length, None)
 
 
-def judged(options: Select, reranker: Reranker) -> SelectSlot:
+def judged(options: ByScore, reranker: Reranker) -> SelectSlot:
     """Candidates in the order of the reranker's scores."""
 
     def score(examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]) -> list[np.ndarray]:

@@ -8,14 +8,15 @@ from typing import Literal
 import numpy as np
 
 from pbr_jax.graph import Node, given
-from pbr_jax.options import Select
+from pbr_jax.methods.select.by_score import ByScore
+from pbr_jax.methods.select.top_k import TopK
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shuffled(Select):
-    """The best `k` candidates in random order, a function of seed and question alone; then the rest."""
+class Shuffled(ByScore):
+    """The documents of `top_k` in random order, a function of seed and question alone; then the rest."""
 
     method: Literal["shuffled"] = "shuffled"
 
@@ -23,14 +24,16 @@ class Shuffled(Select):
         return {"seed": given("seed", run.config.seed)}
 
     def slot(self, tally: Tally, *, seed: int) -> SelectSlot:
+        best = TopK(k=self.k, own=self.own).slot(tally)
+
         def select(
             examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]
         ) -> list[Ranking]:
-            found = []
-            for example, ranking in zip(examples, rankings, strict=True):
-                best = sorted(ranking, key=lambda candidate: -candidate.score)
-                found.append(_shuffled(best, self.k, f"{seed}\0{example.user_id}\0{example.id}"))
-            return found
+            ordered = best(examples, queries, rankings)
+            return [
+                _shuffled(ranking, self.k, f"{seed}\0{example.user_id}\0{example.id}")
+                for example, ranking in zip(examples, ordered, strict=True)
+            ]
 
         return select
 

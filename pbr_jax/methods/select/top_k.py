@@ -6,13 +6,12 @@ from typing import Literal
 
 import numpy as np
 
-from pbr_jax.methods.select.by_score import by_score
-from pbr_jax.options import Select
+from pbr_jax.methods.select.by_score import ByScore, by_score
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopK(Select):
+class TopK(ByScore):
     """Best first; equal scores keep the retriever's order."""
 
     method: Literal["top_k"] = "top_k"

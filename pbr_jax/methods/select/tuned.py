@@ -17,11 +17,12 @@ from pbr_jax.graph import Given, Node, Stage
 from pbr_jax.index.store import Store
 from pbr_jax.methods.expand.none import Nothing
 from pbr_jax.methods.generate.ipa import Ipa
+from pbr_jax.methods.select.by_score import ByScore
 from pbr_jax.methods.select.cross_encoder import judged
 from pbr_jax.methods.select.top_k import TopK
 from pbr_jax.models import cross_encoder
 from pbr_jax.models.pretrained import fingerprint, locate
-from pbr_jax.options import IDLE, Lesson, Select, Training, tuning
+from pbr_jax.options import IDLE, Lesson, Training, tuning
 from pbr_jax.parts import feedback, users
 from pbr_jax.parts.rankings import Questions
 from pbr_jax.parts.reranking import Reranker
@@ -33,7 +34,7 @@ from pbr_jax.types import Feedback, Params
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tuned(Select):
+class Tuned(ByScore):
     """A cross-encoder that starts from `model` and learns from `feedback`."""
 
     training_split: ClassVar[Literal["unused", "welcome", "needed"]] = "needed"
