@@ -52,11 +52,12 @@ Log = Callable[[Mapping[str, Any]], None]
 
 
 def obtain(
-    name: str, key: Mapping[str, Any], make: Callable[[Path], None], log: Log | None = None
+    name: str, key: Mapping[str, Any], make: Callable[[Path], None], log: Log | None = None, label: str = ""
 ) -> Artefact:
     """The artefact of a stage, made now if nobody has made it before or if it is damaged.
 
-    `make(folder)` may find files of an interrupted attempt with the same key and continues them.
+    `make(folder)` may find files of an interrupted attempt with the same key and continues them. `label` is
+    what the terminal calls the stage, where a run has several of a name.
     """
     hash_ = digest({"stage": name, **key})
     path = cache_folder() / name / hash_
@@ -67,7 +68,7 @@ def obtain(
         with FileLock(path.with_suffix(".lock"), mode=0o600):
             standing = _standing(name, path, log)  # another process may have made it while we waited
             if standing is None:
-                return _made(name, key, make, path, log)
+                return _made(name, key, make, path, log, label or name)
         seconds = standing
     if log is not None:
         log({"event": "found", "stage": name, "key": hash_})
@@ -96,9 +97,14 @@ def _standing(name: str, path: Path, log: Log | None) -> float | None:
 
 
 def _made(
-    name: str, key: Mapping[str, Any], make: Callable[[Path], None], path: Path, log: Log | None
+    name: str,
+    key: Mapping[str, Any],
+    make: Callable[[Path], None],
+    path: Path,
+    log: Log | None,
+    label: str,
 ) -> Artefact:
-    print(f"{name} ...", file=sys.stderr, flush=True)
+    print(f"{label} ...", file=sys.stderr, flush=True)
     partial = path.with_suffix(".partial")
     private_folder(partial)
     tighten(partial)  # one that an interrupted attempt of an older version left
@@ -113,7 +119,7 @@ def _made(
     os.replace(partial, path)
     _sync(path.parent)
     _verified.update({_place(path, file): _recorded(record) for file, record in files.items()})
-    print(f"{name}: {seconds:.1f} s", file=sys.stderr, flush=True)
+    print(f"{label}: {seconds:.1f} s", file=sys.stderr, flush=True)
     if log is not None:
         log({"event": "made", "stage": name, "key": path.name, "seconds": seconds})
     return Artefact(path, path.name, seconds, made=True)

@@ -230,7 +230,9 @@ def _validate(options: argparse.Namespace, rest: list[str]) -> int:
     _nothing_left(rest)
     for split in data.validate(Benchmark(name=options.name, root=options.root)):
         counts = (
-            f"{count} {what}" for what, count in dataclasses.asdict(split).items() if type(count) is int
+            f"{count} {what.replace('_', ' ')}"
+            for what, count in dataclasses.asdict(split).items()
+            if type(count) is int
         )
         print(f"{split.split}: {', '.join(counts)}")
         for repair in split.repairs:

@@ -99,7 +99,12 @@ def parsed(words: list[str], default: Config, program: str) -> Config:
     try:
         with contextlib.redirect_stderr(printed):
             return tyro.cli(
-                Config, args=words, default=default, prog=program, config=[tyro.conf.FlagConversionOff]
+                Config,
+                args=words,
+                default=default,
+                prog=program,
+                use_underscores=True,
+                config=[tyro.conf.FlagConversionOff],
             )
     except SystemExit as error:
         if error.code in (0, None):

@@ -167,7 +167,7 @@ class Stage(Node):
         def make(folder: Path) -> None:
             self._make(folder, *self._options, **self._values())
 
-        return obtain(self.name, self.identity, make, _log.get())
+        return obtain(self.name, self.identity, make, _log.get(), self.label)
 
     def _compute(self) -> Any:
         return self._load(self.artefact.path)

@@ -11,7 +11,8 @@
       answer
 
 A slot is a plain callable on a batch of examples; a system is a choice of methods (`pbr_jax.methods`), one
-file each. Runs, training and single questions (`pbr-jax ask`) flow through the functions here.
+file each. Runs, training and single questions (`pbr-jax ask`) flow through `rank`, the first four slots; the
+last two follow in `pbr_jax.parts.answers`, where rankings become prompts and answers.
 """
 
 import time

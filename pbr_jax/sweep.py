@@ -112,7 +112,9 @@ def sweep(
     planned = trials(file, base)
     earlier = claim(out)
 
-    def attempt(trial: Trial) -> Results | str:
+    def attempt(place: int, trial: Trial) -> Results | str:
+        told = ", ".join(f"{name} {value}" for name, value in trial.overrides.items())
+        print(f"run {place} of {len(planned)}: {told or trial.config.system}", file=sys.stderr, flush=True)
         try:
             if max_parallel > 1:
                 failure = _in_process(command(file, trial, out))
@@ -127,7 +129,7 @@ def sweep(
     listed = [{"run": n, "overrides": o} for n, o in {**names, **kept}.items() if n is not None]
     write_text(out / _LIST, "".join(map(line, listed)))
     with ThreadPoolExecutor(max_parallel) as pool:
-        outcomes = list(pool.map(attempt, planned))
+        outcomes = list(pool.map(attempt, itertools.count(1), planned))
     failed = [f"{dict(t.overrides)}: {o}" for t, o in zip(planned, outcomes) if isinstance(o, str)]
     if failed:
         raise UserError(

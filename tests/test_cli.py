@@ -339,7 +339,7 @@ def test_the_long_help_of_a_run_lists_every_field_of_its_methods(capfd: pytest.C
             main(words)
         assert caught.value.code == 0
         text = capfd.readouterr().out
-        assert all(name in text for name in ("--benchmark.name", "--retrieve.k", "--generate.top-p"))
+        assert all(name in text for name in ("--benchmark.name", "--retrieve.k", "--generate.top_p"))
         assert "--retrieve.epsilon" not in text
     with pytest.raises(SystemExit):
         main(["run", "dense", "--retrieve.method", "bm25", "--help-all"])

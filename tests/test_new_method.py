@@ -131,6 +131,12 @@ def test_a_method_with_a_stage_of_its_own(
     assert "select.method rare learns from other users' histories" in capsys.readouterr().err
 
 
+def test_a_retriever(shown: dict[str, Path], flags: list[str], tmp_path: Path):
+    out = tmp_path / "out"
+    assert main(["run", str(shown["earliest.py"]), *flags, "--out", str(out)]) == 0
+    assert first(out) == ["ann-0", "bob-0", "cyd-0"]
+
+
 @pytest.fixture
 def helper(tmp_path: Path, shown: dict[str, Path]) -> Iterator[Callable[[str], Path]]:
     """Writes a config into a folder, with the class of longest.py in a module beside it."""

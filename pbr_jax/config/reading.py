@@ -298,5 +298,8 @@ def _found(slot: str, place: Mapping[str, str]) -> type[Method]:
         raise UserError(f"{slot}.method is {name} of {module.__name__}, which is no {SLOTS[slot].__name__}")
     if code_of(cls) != place.get("code"):
         where = place.get("file", module.__name__)
-        raise UserError(f"{slot}.method is {name} in {where}, whose code has changed since; run again")
+        raise UserError(
+            f"{slot}.method is {name} in {where}, whose code has changed since; "
+            "run it anew, into another folder or with --overwrite"
+        )
     return cls

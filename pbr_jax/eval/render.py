@@ -75,7 +75,10 @@ def _md(text: str) -> str:
     text = re.sub(r"([\\`*|#~])", r"\\\1", " ".join(text.split()))
     text = re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", text)  # inside a word it is no markup
     text = re.sub(r"\](?=[(\[:])", r"\\]", text)
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = re.sub(
+        r"&(?=#?\w+;)", "&amp;", text
+    )  # the next two: what would begin an entity, a tag, a quotation
+    return re.sub(r"^>", "&gt;", re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text))
 
 
 _CSS = """

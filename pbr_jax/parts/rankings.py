@@ -48,16 +48,19 @@ class Questions:
         examples = store.examples(training=self.training)
         if self.sample is None:
             return islice(examples, self.start, self.stop)
-        order = np.random.default_rng([self.seed, 3]).permutation(self.count(store, drawn=False))
+        order = np.random.default_rng([self.seed, 3]).permutation(self._total(store))
         chosen = set(order[: self.sample].tolist())
         return (example for place, example in enumerate(examples) if place in chosen)
 
-    def count(self, store: Store, *, drawn: bool = True) -> int:
-        """How many they are, or, not `drawn`, how many there are to draw from."""
-        total = store.summary.training if self.training else store.summary.examples
-        if not drawn or self.sample is not None:
-            return min(total, self.sample or total) if drawn else total
+    def count(self, store: Store) -> int:
+        """How many they are."""
+        total = self._total(store)
+        if self.sample is not None:
+            return min(total, self.sample)
         return len(range(total)[self.start : self.stop])
+
+    def _total(self, store: Store) -> int:
+        return store.summary.training if self.training else store.summary.examples
 
 
 EVALUATED = Questions()

@@ -55,13 +55,22 @@ def test_html_needs_nothing_from_elsewhere(page):
     assert not re.search(r"(?:src|href)=|url\(|@import", html_page(page))
 
 
+def test_markdown_escapes_what_would_be_markup_and_nothing_else():
+    def written(text: str) -> str:
+        return markdown(Page("t", [Paragraph(text)])).split("\n\n")[1].rstrip("\n")
+
+    assert written("p<0.001, 2 > 1, R&D") == "p<0.001, 2 > 1, R&D"
+    assert written("<b>x</b> &lt; &#38; <!--") == "&lt;b>x&lt;/b> &amp;lt; &\\#38; &lt;!--"
+    assert written("> said") == "&gt; said"
+
+
 def test_markdown_tables_keep_their_columns(page):
     text = markdown(page)
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert [len(re.findall(r"(?<!\\)\|", row)) for row in rows] == [3, 3, 3, 3]
     assert "**1.0**" in rows[2]
     assert "two lines" in rows[3]
-    assert "&lt;b&gt;&amp;a\\|b\\*c_d_e" in text
+    assert "&lt;b>&a\\|b\\*c_d_e" in text
     assert "[t](u)" not in text
     assert "[0, 1]" in text
     assert "> **Warning:** careful" in text

@@ -58,6 +58,7 @@ class Tuned(ByScore):
         params = self.params(run)
         options = (self.model, self.max_length, self.user_layers)
         needs = {"params": params, **known}
+        # What the model is, the key of its tuned parameters says.
         return {"reranker": Given("tuned reranker", options, needs, _load, identity=lambda: options[1:])}
 
     @once
