@@ -10,6 +10,7 @@ What is kept here holds users' texts: folders are of mode 0700 and files 0600, w
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import stat
@@ -24,9 +25,15 @@ from typing import Any
 from filelock import FileLock
 
 from pbr_jax.files import cache_folder, private_folder, tighten, write_text
+from pbr_jax.types import UserError
 
 _MANIFEST = "stage.json"
 _LARGE = 64 << 20  # bytes: files from here on are hashed only where their times or places have changed
+
+_UNREADABLE = (
+    LookupError, TypeError, ValueError,
+    FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError,
+)  # fmt: skip
 
 _Signature = tuple[int, int, int]  # time of the last change in ns, size in bytes, inode
 _verified: dict[Path, _Signature] = {}  # files whose content this process has hashed
@@ -34,7 +41,12 @@ _verified: dict[Path, _Signature] = {}  # files whose content this process has h
 
 def digest(value: Any) -> str:
     """Sixteen hex digits that name a JSON-able value, whatever the order of its keys."""
-    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    try:
+        text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    except TypeError as error:
+        raise UserError(
+            f"{error}: no part of a key; want numbers, texts, lists of these and options"
+        ) from error
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -106,11 +118,14 @@ def _made(
 ) -> Artefact:
     print(f"{label} ...", file=sys.stderr, flush=True)
     partial = path.with_suffix(".partial")
+    if partial.is_symlink() or not partial.is_dir():
+        _remove(partial)
+    begun = partial.is_dir()
     private_folder(partial)
     tighten(partial)  # one that an interrupted attempt of an older version left
-    with _stopwatch(partial) as elapsed:
-        make(partial)
-    seconds = elapsed()
+    for half_written in partial.rglob(".*.partial"):  # by an attempt that was killed (`files.write_text`)
+        half_written.unlink()
+    seconds = _filled(partial, make, begun, label)
     files = _close(partial)
     manifest = {"stage": name, "key": dict(key), "seconds": seconds, "files": files}
     write_text(partial / _MANIFEST, json.dumps({**manifest, "digest": digest(manifest)}))
@@ -123,6 +138,29 @@ def _made(
     if log is not None:
         log({"event": "made", "stage": name, "key": path.name, "seconds": seconds})
     return Artefact(path, path.name, seconds, made=True)
+
+
+def _filled(partial: Path, make: Callable[[Path], None], begun: bool, label: str) -> float:
+    """The seconds of all attempts. One that stumbles over what an earlier one left begins anew, once.
+
+    What was left is put aside, not lost, until the artefact is whole.
+    """
+    aside = partial.with_suffix(".damaged")
+    try:
+        with _stopwatch(partial) as elapsed:
+            make(partial)
+    except _UNREADABLE as error:
+        if not begun or isinstance(error, UserError):
+            raise
+        print(
+            f"{label}: cannot go on from {partial} ({error!r:.200}); begins anew", file=sys.stderr, flush=True
+        )
+        _remove(aside)
+        partial.rename(aside)
+        private_folder(partial)
+        return _filled(partial, make, False, label)
+    _remove(aside)
+    return elapsed()
 
 
 def _remove(path: Path) -> None:
@@ -154,8 +192,9 @@ def _stopwatch(folder: Path) -> Iterator[Callable[[], float]]:
 def _number(path: Path) -> float:
     """The number in a file; 0.0 where there is none."""
     try:
-        return float(path.read_text())
-    except (FileNotFoundError, ValueError):
+        found = float(path.read_text())
+        return found if math.isfinite(found) else 0.0
+    except (OSError, ValueError):
         return 0.0
 
 

@@ -6,6 +6,7 @@ Whatever the user can mend ends with one line on stderr and exit code 2, never w
 import argparse
 import dataclasses
 import errno
+import re
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -25,7 +26,10 @@ from pbr_jax.run import ask, run
 from pbr_jax.sweep import claim, command, sweep, trials
 from pbr_jax.types import UserError
 
-_NO_PLACE = (errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EPERM, errno.EFBIG)
+_NO_PLACE = (
+    errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EPERM, errno.EFBIG,
+    errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP,
+)  # fmt: skip
 
 # What our own files begin with, so that nobody else's is overwritten.
 _REPORT = {
@@ -39,7 +43,9 @@ _PICTURE = "<!-- pbr_jax picture -->"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
     try:
-        options, rest = _parser().parse_known_args(arguments)
+        words = list(sys.argv[1:] if arguments is None else arguments)
+        _refuse_undecodable(words)
+        options, rest = _parser().parse_known_args(words)
         return options.function(options, rest)
     except UserError as error:
         return _fail(error)
@@ -59,6 +65,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _fail(message: object) -> int:
     print(f"pbr-jax: error: {' '.join(str(message).split())}", file=sys.stderr)
     return 2
+
+
+def _refuse_undecodable(words: list[str]) -> None:
+    """Raises UserError for bytes that Python took for no text: no file of ours could hold them."""
+    for word in words:
+        if re.search("[\ud800-\udfff]", word):
+            raise UserError(
+                f"argument {word!r} is not UTF-8; write it in UTF-8, rename a file that is called so"
+            )
 
 
 class _Parser(argparse.ArgumentParser):

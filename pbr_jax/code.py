@@ -3,199 +3,195 @@
 The code of a function is that of its module and of every module that it imports, as far as these are being
 worked on: an installed pbr_jax is known by its version, the Python library and other installed packages are
 not looked at. What counts is the syntax tree without docstrings, so comments, layout and documentation move
-no key.
+no key. Code without a file (a notebook's) counts by its bytecode and by the values that it names. What a
+function holds beside its code counts too: the arguments of a partial, the object of a method, a closure.
 
 The price: in a checkout an edit of a module that everything imports, such as `types`, makes everything
-anew (answers of language models are kept apart, and stay). What is reached by name at run time (`getattr`,
-`importlib`) is not seen. A file counts as it was when the process first looked at it.
+anew (answers of language models are kept apart, and stay). Not seen is what a module of a file computes when
+it is imported (from an environment variable, say), and what is reached by name at run time (`getattr`,
+`importlib`). A file counts as it was when the process first looked at it.
 """
 
-import ast
+import dataclasses
+import dis
 import functools
 import hashlib
-import importlib.util
 import inspect
+import pickle
 import sys
-import sysconfig
 import types
-from collections.abc import Iterator
-from importlib import metadata
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pbr_jax.options import Options, key_of
+from pbr_jax.sources import closure, file_of, is_installed, source_of
+from pbr_jax.types import UserError
+
 _PACKAGE = __name__.partition(".")[0]
-_ROOT = Path(__file__).resolve().parent
-_INSTALLED = tuple({Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")})
-_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _NOWHERE = ("builtins", "abc", "typing")
+_CODE = (type, functools.partial, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+_SEEN = "seen"  # stands for what is being told already: functions that name each other
 
 
 def code_of(made: Any) -> str:
-    """The hash of the code behind a function, a method or a class, its bases included; sixteen hex digits."""
+    """The hash of the code behind a function, a method or a class, its bases included; sixteen hex digits.
+
+    Raises:
+      UserError: it holds a value that no hash tells apart.
+    """
+    return _hashed(_code(made, frozenset()))
+
+
+def _hashed(value: Any) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
+
+
+def _code(made: Any, seen: frozenset[int]) -> Any:
+    """What stands for some code: hashes of sources, and the values that it holds."""
+    held: list[Any] = []
     while isinstance(made, functools.partial):
+        held += [made.args, made.keywords]
         made = made.func
-    made = getattr(made, "__func__", made)
-    found: set[str] = set()
+    owner = getattr(made, "__self__", None)
+    if owner is not None and not isinstance(owner, types.ModuleType):
+        held.append(owner)
+    made = inspect.unwrap(getattr(made, "__func__", made))
+    if id(made) in seen:
+        return _SEEN
+    seen |= {id(made)}
+    sources: set[str] = set()
     for part in made.__mro__ if isinstance(made, type) else (made,):
-        if part.__module__ in _NOWHERE:
-            continue
         name = part.__module__
-        file = _file(name)
-        found |= {_spoken(part)} if file is None else _closure(name, file, _source(name))
-    return hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest()[:16]
-
-
-def imports(source: bytes) -> set[str]:
-    """The names of the modules and packages that a source imports, parts of packages left out."""
-    try:
-        nodes = list(ast.walk(ast.parse(source)))
-    except (SyntaxError, ValueError):
-        return set()
-    found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    found |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
-    return {name.partition(".")[0] for name in found}
-
-
-@functools.lru_cache(maxsize=256)
-def _closure(module: str, file: Path, source: bytes | None) -> frozenset[str]:
-    """The hashes of a module and of all that it imports; `source`: what was run in place of its file."""
-    found: set[str] = set()
-    seen: set[str] = set()
-    waiting: list[tuple[str, Path]] = [(module, file)]
-    while waiting:
-        name, path = waiting.pop()
-        if name in seen:
+        if name in _NOWHERE:
             continue
-        seen.add(name)
-        if _is_installed(path):
-            found |= {_version()} if name.partition(".")[0] == _PACKAGE else set()
+        file = file_of(name)
+        if file is None:
+            sources.add(_hashed(_spoken(part, seen)))
             continue
-        text = source if name == module and source is not None else _source(name) or _content(path)
-        value, imported = _parsed(name, path.name == "__init__.py", text)
-        found.add(f"{path.name} {value}")
-        waiting += [(other, own) for other in imported if (own := _file(other)) is not None]
-    return frozenset(found)
+        sources |= closure(name, file, source_of(name))
+        if not is_installed(file):
+            held += [_cells(function) for function in _functions(part)]
+    told = [
+        _told(value, seen) for value in held if not (isinstance(value, tuple | dict | list) and not value)
+    ]
+    return [sorted(sources), told] if told else sorted(sources)
 
 
-@functools.cache
-def _version() -> str:
-    return f"{_PACKAGE} {metadata.version('pbr-jax')}"
+# -- code without a file, and values that code holds ---------------------------------------------------
 
 
-@functools.cache
-def _is_installed(file: Path) -> bool:
-    return any(folder in file.parents for folder in _INSTALLED)
+def _spoken(made: Any, seen: frozenset[int]) -> Any:
+    """A function or class without a file: bytecode, defaults, and the values of the names that it uses."""
+    if isinstance(made, type):
+        plain = {
+            name: _told(value, seen)
+            for name, value in sorted(vars(made).items())
+            if not name.startswith("__") and not _is_code(value)
+        }
+        return [made.__qualname__, plain, [_spoken(one, seen) for one in _functions(made)]]
+    if not isinstance(made, types.FunctionType):
+        return repr(made)
+    space = made.__globals__
+    named = {name: _told(space[name], seen) for name in sorted(_globals(made.__code__)) if name in space}
+    own = [made.__defaults__, made.__kwdefaults__, _cells(made)]
+    return [_bytecode(made.__code__, made.__doc__), named, [_told(value, seen) for value in own]]
 
 
-def _file(module: str) -> Path | None:
-    """The source file of a module; None for what has none (a notebook's cells) or is of no interest."""
-    top, _, rest = module.partition(".")
-    if top == _PACKAGE:
-        return _own_file(rest)
-    known = sys.modules.get(module)
-    if known is not None and not getattr(known, "__file__", None):
-        return None
-    return _foreign_file(module)
+def _bytecode(code: types.CodeType, doc: str | None = None) -> Any:
+    constants = [
+        _bytecode(value) if isinstance(value, types.CodeType) else repr(value)
+        for value in code.co_consts
+        if doc is None or value != doc
+    ]
+    return [code.co_code.hex(), constants, code.co_names, code.co_varnames, code.co_freevars]
 
 
-@functools.cache
-def _own_file(rest: str) -> Path | None:
-    place = _ROOT.joinpath(*rest.split(".")) if rest else _ROOT
-    options = (place / "__init__.py", place.with_suffix(".py"))
-    return next((file for file in options if file.is_file()), None)
+def _globals(code: types.CodeType) -> set[str]:
+    found = {str(step.argval) for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL"}
+    inner = (value for value in code.co_consts if isinstance(value, types.CodeType))
+    return found.union(*map(_globals, inner))
 
 
-@functools.cache
-def _foreign_file(module: str) -> Path | None:
-    """Found without importing an installed package's parts."""
-    top = module.partition(".")[0]
-    if top != module and ((own := _foreign_file(top)) is None or _is_installed(own)):
-        return None
-    known = sys.modules.get(module)
-    origin = getattr(known, "__file__", None)
-    if known is None:
+def _is_code(value: Any) -> bool:
+    return isinstance(value, types.FunctionType | staticmethod | classmethod | property)
+
+
+def _functions(made: Any) -> list[types.FunctionType]:
+    """A function itself, or those that a class defines; not what `dataclass` wrote for it."""
+    if not isinstance(made, type):
+        return [made] if isinstance(made, types.FunctionType) else []
+    found = []
+    for name, value in vars(made).items():
+        getters = [value.fget, value.fset] if isinstance(value, property) else [value]
+        for getter in getters:
+            function = inspect.unwrap(getattr(getter, "__func__", getter)) if _is_code(value) else None
+            if isinstance(function, types.FunctionType) and not _written_by_dataclass(made, name, function):
+                found.append(function)
+    return found
+
+
+def _written_by_dataclass(cls: type, name: str, function: types.FunctionType) -> bool:
+    return (
+        dataclasses.is_dataclass(cls)
+        and name.startswith("__")
+        and function.__code__.co_filename == "<string>"
+    )
+
+
+def _cells(function: types.FunctionType) -> list[Any]:
+    """The values that a function's closure holds, but the class that `super` needs."""
+    found = []
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         try:
-            spec = importlib.util.find_spec(module)
-        except (ImportError, ValueError, AttributeError):
-            return None
-        origin = spec.origin if spec is not None else None
-    return Path(origin).resolve() if origin and origin.endswith(".py") else None
+            found += [cell.cell_contents] if name != "__class__" else []
+        except ValueError:  # not filled yet
+            continue
+    return found
 
 
-def _source(module: str) -> bytes | None:
-    """What was run of a config file and of what lies beside it, whatever has come there since."""
-    kept = getattr(sys.modules.get(module), "__source__", None)
-    return kept if isinstance(kept, bytes) else None
-
-
-@functools.cache
-def _content(file: Path) -> bytes:
-    return file.read_bytes()
-
-
-@functools.lru_cache(maxsize=2048)
-def _parsed(module: str, is_package: bool, source: bytes) -> tuple[str, tuple[str, ...]]:
-    """The hash of a source's syntax tree, and the modules that it imports."""
-    tree = ast.parse(source)
-    value, imports = _hash(tree)
-    return value, tuple(dict.fromkeys(name for node in imports for name in _names(node, module, is_package)))
-
-
-def _hash(tree: ast.Module) -> tuple[str, list[ast.Import | ast.ImportFrom]]:
-    """The hash of a tree without its docstrings, and the imports in it."""
-    imports = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            imports.append(node)
-        elif isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
-            node.body = node.body[1:]
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16], imports
-
-
-def _names(node: ast.Import | ast.ImportFrom, module: str, is_package: bool) -> Iterator[str]:
-    """The modules of an import: `from a import b` is a.b where that is a module, else a."""
-    if isinstance(node, ast.Import):
-        yield from (alias.name for alias in node.names)
-        return
-    base = _absolute(node, module, is_package)
-    package = _file(base)
-    inside = package is not None and package.name == "__init__.py" and not _is_installed(package)
-    for alias in node.names:
-        inner = f"{base}.{alias.name}"
-        yield inner if inside and _file(inner) is not None else base
-
-
-def _absolute(node: ast.ImportFrom, module: str, is_package: bool) -> str:
-    if not node.level:
-        return node.module or ""
-    parents = module.split(".")
-    parents = parents[: len(parents) - node.level + is_package]
-    return ".".join([*parents, *([node.module] if node.module else [])])
-
-
-def _spoken(made: Any) -> str:
-    """The hash of a function or class without a file (a notebook's), and of what it names beside it."""
-    seen: dict[str, str] = {}
-    space = vars(sys.modules[made.__module__]) if made.__module__ in sys.modules else {}
-
-    def visit(part: Any) -> None:
-        if part.__qualname__ in seen:
-            return
-        tree = _tree(part)
-        seen[part.__qualname__] = repr(getattr(part, "__code__", part)) if tree is None else _hash(tree)[0]
-        for node in ast.walk(tree) if tree is not None else ():
-            other = space.get(node.id) if isinstance(node, ast.Name) else None
-            if isinstance(other, types.FunctionType | type) and other.__module__ == made.__module__:
-                visit(other)
-            elif isinstance(node, ast.Name) and isinstance(other, int | float | str | bytes | tuple):
-                seen[node.id] = repr(other)
-
-    visit(made)
-    return hashlib.sha256(repr(sorted(seen.items())).encode()).hexdigest()[:16]
-
-
-def _tree(part: Any) -> ast.Module | None:
+def _told(value: Any, seen: frozenset[int]) -> Any:
+    """What tells a value from another. Raises UserError where nothing does."""
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return repr(value)
+    if isinstance(value, Options):
+        return [key_of(value), _code(type(value), seen)]
+    if isinstance(value, types.ModuleType):
+        file = file_of(value.__name__)
+        return (
+            [value.__name__]
+            if file is None
+            else sorted(closure(value.__name__, file, source_of(value.__name__)))
+        )
+    if isinstance(value, _CODE) or hasattr(value, "__wrapped__"):
+        return _code(value, seen) if not _is_library(value) else repr((value.__module__, _name(value)))
+    if isinstance(value, Mapping):
+        return sorted([repr(name), repr(_told(inner, seen))] for name, inner in value.items())
+    if isinstance(value, list | tuple):
+        return [_told(inner, seen) for inner in value]
+    if isinstance(value, set | frozenset):
+        return sorted(repr(_told(inner, seen)) for inner in value)
     try:
-        return ast.parse(inspect.cleandoc("\n" + inspect.getsource(part)))
-    except (OSError, TypeError, SyntaxError):
-        return None
+        return [_code(type(value), seen), hashlib.sha256(pickle.dumps(value)).hexdigest()]
+    except Exception as error:  # whatever a class of the user's raises
+        raise UserError(
+            f"code holds a {type(value).__name__}, which nothing tells from another; "
+            "pass it as an option, or make it in a node that the method needs"
+        ) from error
+
+
+def _is_library(value: Any) -> bool:
+    """Whether a function or class is of an installed package or comes with Python: nobody edits these."""
+    if isinstance(value, functools.partial):
+        return False
+    name = getattr(value, "__module__", None) or "builtins"
+    top = name.partition(".")[0]
+    if top in ("__main__", _PACKAGE):
+        return False
+    place = getattr(sys.modules.get(name), "__file__", None)
+    outside = bool(place) and (not place.endswith(".py") or is_installed(Path(place).resolve()))
+    return top in sys.stdlib_module_names or outside
+
+
+def _name(value: Any) -> str:
+    return getattr(value, "__qualname__", None) or getattr(value, "__name__", type(value).__qualname__)

@@ -84,16 +84,16 @@ def _value(config: Config, name: str) -> object:
 
 def parsed(words: list[str], default: Config, program: str) -> Config:
     """The default with `--field.name VALUE` overrides: methods first, then their options."""
-    words = _split(words)
-    methods = {
-        word[2:]: value for word, value in zip(words, [*words[1:], ""])
-        if word in {f"--{slot}.method" for slot in SLOTS}
-    }  # fmt: skip
-    default = configs.choose(default, methods)
+    words = _joined(words)
+    given = [word[2:].partition("=") for word in words if word.startswith("--")]
+    wanted = {f"{slot}.method" for slot in SLOTS}
+    default = configs.choose(
+        default, {name: value for name, equals, value in given if equals and name in wanted}
+    )
     known = set(configs.names(default))
-    for flag in (word for word in words if word.startswith("--")):
-        if flag != "--help" and flag[2:].replace("-", "_") not in known:
-            raise configs.unknown(flag[2:], default)
+    for name, _, _ in given:
+        if name != "help" and name.replace("-", "_") not in known:
+            raise configs.unknown(name, default)
     words = _spelled_out(words, default)
     printed = io.StringIO()
     try:
@@ -114,30 +114,32 @@ def parsed(words: list[str], default: Config, program: str) -> Config:
         raise UserError(text.strip() or "the command line could not be read") from error
 
 
-def _split(words: list[str]) -> list[str]:
-    """`--field=value` as two words."""
+def _joined(words: list[str]) -> list[str]:
+    """`--field value` as one word, `--field=value`, in which the value may begin with dashes."""
     found: list[str] = []
     for word in words:
-        flag, equals, value = word.partition("=")
-        found += [flag, value] if equals and word.startswith("--") else [word]
+        last = found[-1] if found else ""
+        if last.startswith("--") and "=" not in last and last != "--help" and not word.startswith("--"):
+            found[-1] = f"{last}={word}"
+        else:
+            found.append(word)
     return found
 
 
 def _spelled_out(words: list[str], default: Config) -> list[str]:
-    """Switches as tyro reads them: `--llm.offline`, alone or with on or true, is `--llm.offline True`."""
+    """Switches as tyro reads them: `--llm.offline`, alone or with on or true, is `--llm.offline=True`."""
     switches = {name for name in configs.names(default) if isinstance(_value(default, name), bool)}
-    found, switch = [], ""
-    for word in [*words, "--"]:
-        value = _SWITCHED.get(word.lower())
-        if switch and value is None and not word.startswith("--"):
-            raise UserError(f"{switch} is {word!r}, want on or off")
-        if switch:
-            found.append(str(value is not False))
-        if not switch or value is None:
-            found.append(word)
-        name = word.removeprefix("--").replace("-", "_")
-        switch = name if word.startswith("--") and name in switches else ""
-    return found[:-1]
+    found = []
+    for word in words:
+        flag, equals, value = word.partition("=")
+        name = flag.removeprefix("--").replace("-", "_")
+        if flag.startswith("--") and name in switches:
+            on = _SWITCHED.get(value.lower()) if equals else True
+            if on is None:
+                raise UserError(f"{name} is {value!r}, want on or off")
+            word = f"{flag}={on}"
+        found.append(word)
+    return found
 
 
 _SWITCHED = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}

@@ -9,6 +9,7 @@ what is there and what would have to be made.
 import abc
 import contextlib
 import functools
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import cached_property
@@ -18,6 +19,8 @@ from typing import Any
 from pbr_jax.artefacts import Artefact, Log, digest, find, obtain
 from pbr_jax.code import code_of
 from pbr_jax.options import Method, key_of
+from pbr_jax.sources import refuse_edited
+from pbr_jax.types import UserError
 
 _log: ContextVar[Log | None] = ContextVar("log", default=None)
 
@@ -151,6 +154,8 @@ class Stage(Node):
         label: str = "",
         check: Callable[[], object] | None = None,
     ) -> None:
+        if not re.fullmatch(r"\w[\w-]*", name):  # it names a folder
+            raise UserError(f"a stage is named {name!r}, want letters, digits, _ and -")
         super().__init__(name, needs, check)
         self.label, self._options, self._make, self._load = label or name, options, make, load
 
@@ -166,6 +171,7 @@ class Stage(Node):
 
         def make(folder: Path) -> None:
             self._make(folder, *self._options, **self._values())
+            refuse_edited(self.label)
 
         return obtain(self.name, self.identity, make, _log.get(), self.label)
 

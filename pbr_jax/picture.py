@@ -12,7 +12,7 @@ from pbr_jax.graph import unified
 from pbr_jax.index.store import Store
 from pbr_jax.parts import vectors
 from pbr_jax.plan import Plan
-from pbr_jax.run import pipeline_of, read_config
+from pbr_jax.run import pipeline_of, plan_of
 from pbr_jax.types import Example, UserError
 
 
@@ -23,8 +23,7 @@ def picture(folder: str | Path, question: str) -> str:
     combines vectors. Raises UserError for a folder without a run, an unknown question, a user without
     documents, and where matplotlib is missing.
     """
-    plan = Plan(read_config(Path(folder)))
-    plan.check()
+    plan = plan_of(Path(folder))
     if not plots.available():
         raise UserError("a picture needs matplotlib: pip install 'pbr-jax[plots]'")
     return plots.svg(plots.plane(groups(plan, _example(plan.data.value, question))))

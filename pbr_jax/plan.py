@@ -17,6 +17,7 @@ from pbr_jax.parts.answers import answers
 from pbr_jax.parts.data import data
 from pbr_jax.parts.rankings import rankings
 from pbr_jax.parts.run import Run
+from pbr_jax.types import UserError
 
 
 class Plan:
@@ -26,6 +27,8 @@ class Plan:
     """
 
     def __init__(self, config: Config) -> None:
+        if type(config) is not Config:
+            raise UserError(f"found a {type(config).__name__}, want a pbr_jax.config.Config itself")
         self.config = config
         self.task = task(config.benchmark.name)
         source = data(

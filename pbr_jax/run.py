@@ -26,7 +26,7 @@ from pbr_jax.parts.rankings import SLOTS, Rankings
 from pbr_jax.parts.run import line
 from pbr_jax.pipeline import Pipeline, Tally, rank
 from pbr_jax.plan import Plan
-from pbr_jax.run_folder import RunFolder
+from pbr_jax.run_folder import PREDICTIONS, RunFolder, altered
 from pbr_jax.text import prompts
 from pbr_jax.types import Candidate, Example, UserError
 
@@ -64,11 +64,12 @@ def run(config: Config, out: str | Path, *, overwrite: bool = False) -> Results:
     plan.check()
     owner = {"identity": plan.identity, "config": to_dict(config), "parts": plan.parts}
     folder = RunFolder(out, owner)
-    folder.claim(overwrite=overwrite)
-    found = folder.finished()
-    if found is None or config.keep_texts != (out / "texts.jsonl").is_file():
-        with logging_to(_logger(out / "log.jsonl")):
-            found = _made(plan, folder)
+    with folder.alone():
+        folder.claim(overwrite=overwrite)
+        found = folder.finished()
+        if found is None or config.keep_texts != (out / "texts.jsonl").is_file():
+            with logging_to(_logger(out / "log.jsonl")):
+                found = _made(plan, folder)
     return Results(out, found)
 
 
@@ -95,7 +96,8 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
         "fingerprint": {**plan.identity, "commit": commit(), "versions": _versions()},
     }
     folder.write("config.json", json.dumps(to_dict(config), indent=2) + "\n")
-    folder.write("predictions.jsonl", map(line, records))
+    folder.write(PREDICTIONS, map(line, records))
+    values["predictions"] = folder.hash(PREDICTIONS)
     if config.keep_texts:
         folder.write("texts.jsonl", map(line, evaluation.texts(store, *read())))
     else:
@@ -133,11 +135,12 @@ def ask(folder: str | Path, user: str, query: str) -> Answer:
 
     The user's whole history is visible. Raises UserError for a folder without a run and an unknown user.
     """
-    config = read_config(Path(folder))
+    plan = plan_of(Path(folder))
+    config = plan.config
     if config.generate.method in ("auto", "none"):
         config = override(config, {"generate.method": "ipa"})
-    plan = Plan(config)
-    plan.check()
+        plan = Plan(config)
+        plan.check()
     plan.data.value.history(user)  # an unknown user is an error before any model is loaded
     # Asked now: after everything that is dated.
     example = Example(id="", user_id=user, query=query, input=query, target=None, time=math.inf)
@@ -149,6 +152,19 @@ def ask(folder: str | Path, user: str, query: str) -> Answer:
     generate = plan.answered.needs["generate"].value(tally)
     answer = generate([example], [shown], plan.answered.needs["write"].value)[0]
     return Answer(prompts.answer(plan.task, answer.text), shown[: answer.prompt.documents])
+
+
+def plan_of(folder: Path) -> Plan:
+    """The plan of a finished run. Raises UserError where its data or models are not there as they were."""
+    plan = Plan(read_config(folder))
+    plan.check()
+    changed = altered(folder, plan.parts, plan.hashes)
+    if changed:
+        raise UserError(
+            f"{folder}: what the run used has changed since ({', '.join(changed)}); "
+            "run it anew, into another folder or with --overwrite"
+        )
+    return plan
 
 
 def pipeline_of(plan: Plan) -> Pipeline:
@@ -164,7 +180,9 @@ def read_config(folder: Path) -> Config:
         return from_dict(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError as error:
         raise UserError(f"{folder} is not the folder of a finished run: config.json is missing") from error
-    except ValueError as error:
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); run again to write it anew") from error
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: {error}") from error
 
 

@@ -4,16 +4,23 @@
 on. A folder that holds anything else is left as it is.
 """
 
+import contextlib
+import hashlib
 import json
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pbr_jax.files import private_folder, write_lines, write_text
+from filelock import FileLock, Timeout
+
+from pbr_jax.artefacts import digest
+from pbr_jax.files import cache_folder, private_folder, write_lines, write_text
 from pbr_jax.types import UserError
 
 OWNER = "run.json"
+PREDICTIONS = "predictions.jsonl"
 FILES = (OWNER, "config.json", "predictions.jsonl", "texts.jsonl", "results.json", "log.jsonl")
 _IDLE = ("benchmark.root", "keep_texts")
 _LARGEST = 8  # differences that are named
@@ -81,13 +88,38 @@ class RunFolder:
         try:
             values = json.loads((self.out / "results.json").read_text(encoding="utf-8"))
             same = all(values["fingerprint"].get(k) == v for k, v in self.owner["identity"].items())
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
-        return values if same and all((self.out / name).is_file() for name in FILES[1:3]) else None
+        whole = (self.out / "config.json").is_file() and self.hash(PREDICTIONS) == values.get("predictions")
+        return values if same and whole else None
 
     def write(self, name: str, text: str | Iterable[str]) -> None:
         """Writes one of the run's files, whole or not at all."""
         write_lines(self.out / name, [text] if isinstance(text, str) else text)
+
+    def hash(self, name: str) -> str:
+        """sha256 (hex) of one of the run's files; "" where it is not there."""
+        try:
+            with (self.out / name).open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError:
+            return ""
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Waits until no other process writes to the folder, and keeps others waiting meanwhile."""
+        folder = cache_folder() / "locks"
+        private_folder(folder)
+        lock = FileLock(folder / f"{digest(str(self.out.resolve()))}.lock", timeout=0, mode=0o600)
+        try:
+            lock.acquire()
+        except Timeout:
+            print(f"{self.out}: waiting for another process that writes to it", file=sys.stderr, flush=True)
+            lock.acquire(timeout=-1)
+        try:
+            yield
+        finally:
+            lock.release()
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -95,8 +127,23 @@ def _read(path: Path) -> dict[str, Any] | None:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         return found if isinstance(found["identity"], dict) and isinstance(found["config"], dict) else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
+
+
+def altered(folder: Path, plan_parts: Mapping[str, Any], data: Mapping[str, str]) -> list[str]:
+    """The data and parts (models, released files, options) that are not what the run in a folder used."""
+    owner = _read(folder / OWNER)
+    if owner is None:
+        return []
+    parts = owner.get("parts")
+    before = {
+        name: part.get("options")
+        for name, part in (parts.items() if isinstance(parts, dict) else ())
+        if isinstance(part, dict)
+    }
+    changed = [n for n, part in plan_parts.items() if n in before and before[n] != part.get("options")]
+    return [*(n for n, value in data.items() if owner["identity"].get(n) != value), *changed]
 
 
 def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

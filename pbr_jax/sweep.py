@@ -22,6 +22,7 @@ from typing import Any
 
 from pbr_jax.artefacts import digest
 from pbr_jax.config import Config, ConfigFile, Overrides, override, to_dict
+from pbr_jax.config.reading import blamed
 from pbr_jax.files import private_folder, write_text
 from pbr_jax.parts.run import line
 from pbr_jax.plan import Plan
@@ -32,17 +33,25 @@ from pbr_jax.types import UserError
 
 def grid(values: Mapping[str, Iterable[Any]]) -> Iterator[dict[str, Any]]:
     """Every combination of the fields' values."""
-    for combination in itertools.product(*values.values()):
+    for combination in itertools.product(*_columns("grid", values)):
         yield dict(zip(values, combination, strict=True))
 
 
 def zipped(values: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
     """The first value of every field together, then the second, and so on."""
-    lengths = {name: len(column) for name, column in values.items()}
+    columns = _columns("zipped", values)
+    lengths = dict(zip(values, map(len, columns), strict=True))
     if len(set(lengths.values())) > 1:
         raise UserError(f"zipped() wants lists of one length, found {lengths}")
-    for row in zip(*values.values(), strict=True):
+    for row in zip(*columns, strict=True):
         yield dict(zip(values, row, strict=True))
+
+
+def _columns(caller: str, values: Mapping[str, Iterable[Any]]) -> list[list[Any]]:
+    for name, column in values.items():
+        if not isinstance(column, Iterable):
+            raise UserError(f"{caller}() wants lists of values, found {column!r:.60} for {name}; write [...]")
+    return [list(column) for column in values.values()]
 
 
 def seeds(count: int) -> Iterator[dict[str, Any]]:
@@ -74,14 +83,38 @@ class Trial:
 
 def trials(file: ConfigFile, base: Config) -> list[Trial]:
     """The runs of a config file's sweep over `base`, without repetitions; one run if it has none."""
-    overrides = file.sweep() if file.sweep is not None else [{}]
-    found = [Trial(entry, override(base, entry)) for entry in overrides]
+    with blamed(file.path):
+        found = [Trial(entry, override(base, entry)) for entry in _overrides(file)]
     return list({digest(to_dict(trial.config)): trial for trial in found}.values())
+
+
+def _overrides(file: ConfigFile) -> list[Overrides]:
+    """What a config file's sweep yields; UserError for what could not be written down in a list of runs."""
+    given = file.sweep() if file.sweep is not None else [{}]
+    entries: list[Any] = list(given) if isinstance(given, Iterable) else [given]
+    for entry in entries:
+        if not _is_plain(entry):
+            raise UserError(
+                f"sweep() gives {entry!r:.80}, want dicts of plain values by dotted names, such as "
+                "{'retrieve.k': 4}; yield them, or return a list of them"
+            )
+    if not entries:
+        raise UserError("sweep() gives no runs; yield at least one dict, {} for the config as it is")
+    return entries
+
+
+def _is_plain(entry: Any) -> bool:
+    if not isinstance(entry, Mapping) or not all(isinstance(name, str) for name in entry):
+        return False
+    try:
+        return bool(line(dict(entry)))
+    except (TypeError, ValueError):
+        return False
 
 
 def command(file: ConfigFile, trial: Trial, out: Path) -> str:
     """The command line of one run, whole: it needs nothing but the config file."""
-    flags = [f"--{name} {shlex.quote(_text(value))}" for name, value in _changes(file, trial)]
+    flags = [f"--{name}={shlex.quote(_text(value))}" for name, value in _changes(file, trial)]
     return " ".join(
         ["pbr-jax run", shlex.quote(str(file.path)), *flags, "--out", shlex.quote(str(out / trial.name))]
     )
@@ -169,7 +202,7 @@ def _listed(path: Path) -> dict[str, Any] | None:
     try:
         records = [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines()]
         return {record["run"]: record["overrides"] for record in records}
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{path} was not written by a sweep; choose a new --out") from error
 
 

@@ -435,6 +435,57 @@ def test_a_count_of_seconds_that_was_cut_off_is_none():
     assert obtain("s", {}, make).made
 
 
+def test_what_a_killed_attempt_left_half_written_is_not_kept():
+    def killed(folder: Path) -> None:
+        (folder / "deep").mkdir()
+        for place in (folder, folder / "deep"):
+            (place / ".text.jsonl.x1_y2.partial").write_text("hal")
+        (folder / "finished").write_text("whole")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        obtain("s", {}, killed)
+    found = obtain("s", {}, lambda folder: None).path
+    assert sorted(path.name for path in found.rglob("*")) == ["deep", "finished", "stage.json"]
+
+
+def test_an_attempt_that_stumbles_over_an_earlier_one_begins_anew():
+    def make(folder: Path) -> None:
+        if (folder / "state").exists():
+            int((folder / "state").read_text())
+        else:
+            (folder / "state").write_text("damaged")
+            if not (folder.with_suffix(".damaged")).exists():
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        obtain("s", {}, make)
+    found = obtain("s", {}, make)
+    assert (found.path / "state").read_text() == "damaged"
+    assert [path.suffix for path in found.path.parent.iterdir() if path != found.path] == [".lock"]
+
+
+def test_a_fault_of_the_stage_itself_is_raised_and_what_was_left_is_kept():
+    def make(folder: Path) -> None:
+        (folder / "state").write_text("long work")
+        raise ValueError("wrong")
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match="wrong"):
+            obtain("s", {}, make)
+    assert next(cache_folder().rglob("*.damaged/state")).read_text() == "long work"
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_a_partial_folder_that_is_none_is_replaced(kind: str):
+    path = obtain("s", {}, lambda folder: None).path
+    path.rename(path.with_suffix(".elsewhere"))
+    partial = path.with_suffix(".partial")
+    partial.write_text("x") if kind == "file" else partial.symlink_to(path.with_suffix(".nowhere"))
+    assert obtain("s", {}, lambda folder: None).made
+    assert not partial.exists()
+
+
 # -- files that the user named -------------------------------------------------------------------------
 
 

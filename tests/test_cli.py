@@ -193,6 +193,22 @@ def sampled_beams(case: Case) -> None:
     case.flags = ["--generate.num-beams", "2", "--generate.temperature", "0.7"]
 
 
+def seed_beyond_32_bits(case: Case) -> None:
+    case.flags = ["--seed", str(2**64)]
+
+
+def negative_seed(case: Case) -> None:
+    case.flags = ["--seed", "-1"]
+
+
+def system_not_utf8(case: Case) -> None:
+    case.flags = ["--system", "caf\udce9"]
+
+
+def prefix_not_utf8(case: Case) -> None:
+    case.flags = ["--encoder.query_prefix=caf\udce9"]
+
+
 def broken_config(case: Case) -> None:
     path = case.tmp / "broken.py"
     path.write_text("def get_config():\n    return 1 / 0\n")
@@ -229,6 +245,10 @@ BAD = {
     foreign_cache: ["llm.sqlite", "move it away"],
     sampled_beams: ["generate.num_beams is 2", "generate.temperature 0.7"],
     broken_config: ["broken.py", "line 2", "ZeroDivisionError"],
+    seed_beyond_32_bits: ["seed is 18446744073709551616", "from 0 to 4294967295"],
+    negative_seed: ["seed is -1", "from 0 to 4294967295"],
+    system_not_utf8: ["'caf\\udce9' is not UTF-8"],
+    prefix_not_utf8: ["caf\\udce9' is not UTF-8"],
 }
 
 
@@ -281,6 +301,9 @@ def test_a_full_disk_is_one_clear_line(case: Case, kilobytes: int):
         ),
         (["data", "validate", "--benchmark.name", "lamp_7", "--benchmark.root", "nowhere"], ["nowhere"]),
         (["data", "validate", "--benchmark.name", "lamp_7"], ["--benchmark.root"]),
+        (["ask", "--run", "nowhere", "--user", "\udcff", "q"], ["'\\udcff' is not UTF-8"]),
+        (["ask", "--run", "nowhere", "--user", "u", "caf\udce9"], ["'caf\\udce9' is not UTF-8"]),
+        (["ask", "--run", __file__, "--user", "u", "q"], ["config.json", "cannot be read"]),
         (["cache"], ["ACTION"]),
         (["cache", "import"], ["FILE"]),
         (["cache", "import", "nowhere.jsonl"], ["cannot read nowhere.jsonl"]),
@@ -379,6 +402,16 @@ def test_an_option_of_another_method_is_told_with_its_owner(case: Case, capfd: p
     case.flags = ["--retrieve.method", "dense", "--retrieve.epsilon", "0.5"]
     assert case.run() == 2
     assert "belongs to bm25, and retrieve.method is dense" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("number", [2**31, 10**22])
+@pytest.mark.parametrize("config", ["dense", "bm25", "recency", "random"])
+def test_more_than_there_is_means_all(case: Case, config: str, number: int, weights: None):
+    case.config = config
+    case.flags = ["--generate.method", "none", "--retrieve.k", str(number), "--limit", str(number)]
+    assert case.run() == 0
+    lines = [json.loads(line) for line in (case.out / "predictions.jsonl").read_text().splitlines()]
+    assert [len(line["documents"]) for line in lines] == [2, 1]
 
 
 def test_a_dry_run_says_what_would_be_made_and_makes_nothing(case: Case, capfd: pytest.CaptureFixture[str]):

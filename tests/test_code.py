@@ -1,6 +1,7 @@
 """The hash of code: what moves it, and what does not."""
 
 import importlib
+import json
 import subprocess
 import sys
 import textwrap
@@ -10,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from pbr_jax import code
+from pbr_jax import sources as written
 from pbr_jax.code import code_of
+from pbr_jax.types import UserError
 
 Load = Callable[..., Any]
 
@@ -32,12 +34,20 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
             path = tmp_path / f"{name}.py"
             path.parent.mkdir(exist_ok=True)
             path.write_text(textwrap.dedent(source))
-        for cached in (code._foreign_file, code._content, code._closure, code._parsed, code._is_installed):
+        written._unloaded.clear()
+        for cached in (
+            written._foreign_file,
+            written._content,
+            written.closure,
+            written._parsed,
+            written.is_installed,
+        ):
             cached.cache_clear()
         importlib.invalidate_caches()
         return importlib.import_module(module)
 
     yield loaded
+    written._unloaded.clear()
     for name in set(sys.modules) - before:
         del sys.modules[name]
 
@@ -111,7 +121,9 @@ def test_the_packages_own_modules_are_followed_and_installed_ones_are_not():
     dense, tuned = (
         {
             entry.split()[0]
-            for entry in code._closure(cls.__module__, Path(sys.modules[cls.__module__].__file__ or ""), None)
+            for entry in written.closure(
+                cls.__module__, Path(sys.modules[cls.__module__].__file__ or ""), None
+            )
         }
         for cls in (Dense, Tuned)
     )
@@ -119,6 +131,140 @@ def test_the_packages_own_modules_are_followed_and_installed_ones_are_not():
     assert not {"reranker.py", "cli.py", "cross_encoder.py"} & dense
     assert {"reranker.py", "loop.py", "lessons.py", "distillation.py", "cross_encoder.py"} <= tuned
     assert "numpy" not in " ".join(dense | tuned)
+
+
+def test_folders_without_init_and_packages_around_a_module_count(load: Load):
+    sources = {
+        "space_of_mine/score": "value = 1\n",
+        "maker_one": "from space_of_mine import score\n\n\ndef make():\n    return score.value\n",
+        "pack_of_mine/__init__": "SIGN = 1\n",
+        "pack_of_mine/inner": "import pack_of_mine\n",
+        "maker_two": "import pack_of_mine.inner as a\n\n\ndef make():\n    return a.pack_of_mine.SIGN\n",
+    }
+    for maker, edit in (("maker_one", "space_of_mine/score"), ("maker_two", "pack_of_mine/__init__")):
+        first = code_of(load(maker, **sources).make)
+        assert code_of(load(maker, **{**sources, edit: "SIGN = value = 2\n"}).make) != first
+
+
+HELD = """
+    import functools
+
+    def count(folder, *, sign=1):
+        return sign
+
+    def closed(sign):
+        return lambda folder: count(folder, sign=sign)
+
+    def partial(sign):
+        return functools.partial(count, sign=sign)
+
+    class Own:
+        def __init__(self, sign):
+            self.sign = sign
+
+        def count(self, folder):
+            return self.sign
+
+    def bound(sign):
+        return Own(sign).count
+
+    def factory(sign):
+        class Made:
+            def count(self, folder):
+                return sign
+
+        return Made
+
+    def unknown(sign):
+        return functools.partial(count, sign=open(__file__))
+"""
+
+
+@pytest.mark.parametrize("maker", ["closed", "partial", "bound", "factory"])
+def test_what_code_holds_beside_its_source_counts(load: Load, maker: str):
+    make = getattr(load("held_of_mine", held_of_mine=HELD), maker)
+    assert code_of(make(1)) == code_of(make(1)) != code_of(make(-1))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_what_nothing_tells_apart_is_refused(load: Load):
+    with pytest.raises(UserError, match="code holds a TextIOWrapper, which nothing tells from another"):
+        code_of(load("held_of_mine", held_of_mine=HELD).unknown(1))
+
+
+CELLS = """
+import functools
+import numpy as np
+from beside_of_mine import third
+scale = 2
+table = {"a": [1, 2], "b": {3}}
+weights = np.arange(3)
+def half(x):
+    return x / scale
+pair = (lambda x: x + 1, lambda x: x + 2)
+class Base:
+    offset = 0
+    def both(self, x):
+        return half(x) + self.offset
+class Method(Base):
+    "Told."
+    def slot(self, x, *, k=1):
+        "Does it."
+        return self.both(x) + pair[0](x) + pair[1](x) + table["a"][0] + weights[0] + third(x)
+    @property
+    def name(self):
+        return "n"
+"""
+EDITS = {
+    "scale = 2": "scale = 3", "[1, 2]": "[5, 2]", "{3}": "{4}", "arange(3)": "arange(1, 4)",
+    "x / scale": "x * scale", "x + 2": "x + 3", "offset = 0": "offset = 1", "k=1": "k=2",
+    "self.both(x)": "-self.both(x)", 'return "n"': 'return "m"',
+}  # fmt: skip
+
+
+def test_code_of_a_notebook_counts_with_all_that_it_names(tmp_path: Path):
+    """One process after another, as kernels are; from stdin, where no sources are to be found."""
+    (tmp_path / "beside_of_mine.py").write_text("def third(x):\n    return x / 3\n")
+
+    def keys(*cells: str) -> list[str]:
+        script = f"""
+        import json, sys
+        from pbr_jax.code import code_of
+
+        for cells in json.loads({json.dumps(json.dumps(cells))}):
+            exec(cells)
+            print(code_of(Method))
+        """
+        done = subprocess.run(
+            [sys.executable, "-"], input=textwrap.dedent(script), capture_output=True, text=True, cwd=tmp_path
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()
+
+    words = CELLS.replace("Told.", "Said.").replace("Does it.", "It.") + "# a comment\n"
+    edited = [CELLS.replace(old, new) for old, new in EDITS.items()]
+    assert CELLS not in edited
+    found = keys(CELLS, words, *edited)
+    assert found[0] == found[1] == keys(CELLS)[0]
+    (tmp_path / "beside_of_mine.py").write_text("def third(x):\n    return x / 4\n")
+    assert len({*found, *keys(CELLS)}) == len(EDITS) + 2
+
+
+def test_an_edit_while_something_is_made_is_refused(load: Load, tmp_path: Path):
+    sources = {"lazy_of_mine": "value = 1\n", "top_of_mine": "def make():\n    import lazy_of_mine\n"}
+    code_of(load("top_of_mine", **sources).make)
+    written.refuse_edited("rank")
+    (tmp_path / "lazy_of_mine.py").write_text("value = 2\n")
+    with pytest.raises(UserError, match=r"lazy_of_mine.py was edited while rank was made, which is not kept"):
+        written.refuse_edited("rank")
+
+
+def test_an_edit_of_the_package_after_it_was_loaded_is_refused(monkeypatch: pytest.MonkeyPatch):
+    own = Path(str(sys.modules["pbr_jax.code"].__file__))
+    monkeypatch.setitem(written._began, own, (0, 0))
+    written._content.cache_clear()
+    with pytest.raises(UserError, match=r"code.py was edited after this process had loaded it"):
+        written._content(own, "pbr_jax.code")
 
 
 def test_code_without_a_file_counts_by_what_it_names():

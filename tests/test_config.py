@@ -3,14 +3,19 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pbr_jax import config as c
 from pbr_jax.artefacts import digest
-from pbr_jax.config import Config
+from pbr_jax.config import Config, Eval, Prompt
 from pbr_jax.methods import retrieve
+from pbr_jax.options import Options
+from pbr_jax.plan import Plan
 from pbr_jax.types import UserError
 
 CONFIGS = sorted(Path(__file__).parents[1].joinpath("configs").rglob("*.py"))
@@ -142,3 +147,70 @@ def test_a_name_of_a_packaged_config_is_found_and_nothing_beside_it(tmp_path: Pa
         with pytest.raises(UserError, match="there is no config"):
             c.found(name)
     assert all(c.listed().values())
+
+
+@pytest.mark.parametrize(
+    "place",
+    [3, 0, [], {}, "x:Y", {"file": 3}, {"file": 3, "class": "C"}, {"file": __file__}, {"class": 3},
+     {"class": "json:JSONDecoder", "code": []}, {"class": "json:JSONDecoder"}],
+)  # fmt: skip
+def test_a_place_of_a_class_that_nobody_wrote_is_told(place: object):
+    with pytest.raises(UserError, match=r"retrieve\.from is .*, want"):
+        c.from_dict({"retrieve": {"method": "own", "from": place}})
+
+
+@pytest.mark.parametrize(
+    "name", ["", ":C", ".relative:C", "nothing_of_this_name:C", "json:C", "json:JSONDecoder"]
+)
+def test_a_class_that_is_not_found_is_told(name: str):
+    with pytest.raises(UserError, match=r"retrieve\.method is"):
+        c.from_dict({"retrieve": {"method": "own", "from": {"class": name, "code": "x"}}})
+
+
+def test_a_file_of_a_class_that_does_not_run_any_more_is_told(tmp_path: Path):
+    (tmp_path / "mine.py").write_text("x = 1\ny = 1 / 0\n")
+    place = {"file": str(tmp_path / "mine.py"), "class": "C", "code": "x"}
+    with pytest.raises(UserError, match=r"mine\.py, line 2: ZeroDivisionError"):
+        c.from_dict({"retrieve": {"method": "own", "from": place}})
+
+
+@dataclass(frozen=True, kw_only=True)
+class MyPrompt(Prompt):
+    max_tokens: int = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class MyConfig(Config):
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Odd(Options):
+    pair: tuple[int, str] = (1, "a")
+    many: tuple[float, ...] = ()
+    listed: list[str] = field(default_factory=list)
+    free: Any = None
+
+
+ODD: Any = Odd
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: Config(prompt=MyPrompt()), r"prompt is .*\(MyPrompt\), want Prompt"),
+        (lambda: Plan(MyConfig()), "found a MyConfig, want a pbr_jax.config.Config itself"),
+        (lambda: Config(eval=Eval(confidence=float("nan"))), "eval.confidence is nan, want a finite number"),
+        (
+            lambda: Odd(),
+            r"listed is declared as list\[str\]; options are texts, numbers, switches, or tuples",
+        ),
+        (lambda: ODD(pair=(1, 2)), r"pair is 2 \(int\), want str"),
+        (lambda: ODD(pair=(1,)), r"pair is \(1,\), want 2 values"),
+        (lambda: ODD(many=(1, "x")), r"many is 'x' \(str\), want float"),
+    ],
+)
+def test_options_are_of_our_own_classes_and_plain_values(make: Callable[[], object], told: str):
+    """Another class of the same name has other defaults, and the same key."""
+    with pytest.raises(UserError, match=told):
+        make()

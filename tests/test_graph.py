@@ -177,3 +177,9 @@ def test_the_tree_tells_what_would_be_made():
     assert first.value
     assert "one  found, made in" in tree(stage("last", label="two", x=stage("first", label="one")))
     assert list(stages(last)) == ["one", "two"]
+
+
+@pytest.mark.parametrize("name", ["../evil", "", ".", "a/b", "a b"])
+def test_a_stage_is_named_as_a_folder_can_be(name: str):
+    with pytest.raises(UserError, match="a stage is named"):
+        Stage(name, (), {}, make, load)

@@ -137,6 +137,40 @@ def test_a_retriever(shown: dict[str, Path], flags: list[str], tmp_path: Path):
     assert first(out) == ["ann-0", "bob-0", "cyd-0"]
 
 
+MISPLACED = """
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from pbr_jax.config import Config
+from pbr_jax.methods.retrieve import Recency
+from pbr_jax.options import Select
+
+
+@dataclass(frozen=True, kw_only=True)
+class Renumbered(Select):
+    method: Literal["renumbered"] = "renumbered"
+
+    def slot(self, tally):
+        return lambda examples, queries, rankings: [
+            [replace(candidate, row=ROW) for row, candidate in enumerate(ranking)] for ranking in rankings
+        ]
+
+
+def get_config():
+    return Config(system="renumbered", retrieve=Recency(k=4), select=Renumbered())
+"""
+
+
+@pytest.mark.parametrize("row", ["row", "-1", "10**6", "candidate.row ^ 1"])
+def test_a_candidate_with_another_documents_row_stops_the_run(row: str, flags: list[str], tmp_path: Path):
+    """What is kept of a ranking are its rows: they would bring another user's text into a prompt."""
+    file = tmp_path / "renumbered.py"
+    file.write_text(MISPLACED.replace("ROW", row))
+    with pytest.raises(RuntimeError, match=r"is given as row .*nothing was written"):
+        main(["run", str(file), *flags, "--out", str(tmp_path / "out")])
+    assert not (tmp_path / "out" / "predictions.jsonl").exists()
+
+
 @pytest.fixture
 def helper(tmp_path: Path, shown: dict[str, Path]) -> Iterator[Callable[[str], Path]]:
     """Writes a config into a folder, with the class of longest.py in a module beside it."""

@@ -307,3 +307,22 @@ def test_retrieval_benchmarks_rank_ten_whatever_k_is(tmp_path: Path):
     assert results.predictions()[0]["prediction"] == ""
     assert "generate" not in results.values["seconds"]
     assert results.metrics["recall@10"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (None, "cannot be read"),
+        ("{", "Expecting property name"),
+        ("[" * 100_000, "recursion depth"),
+        ('{"retrieve":' * 400 + "1" + "}" * 400, "unknown config field"),
+        ('{"retrieve": {"from": {"file": 3}}}', "retrieve.from is"),
+    ],
+)
+def test_a_config_that_was_edited_by_hand_is_told_in_one_line(text: str | None, told: str, tmp_path: Path):
+    path = tmp_path / "config.json"
+    path.mkdir() if text is None else path.write_text(text)
+    with pytest.raises(UserError, match=told) as caught:
+        ask(tmp_path, "ann", "anything")
+    assert str(caught.value).startswith(f"{path}: ")
+    assert len(str(caught.value)) < 500

@@ -3,12 +3,14 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from pbr_jax.cli import main
-from pbr_jax.run_folder import differences
+from pbr_jax.run_folder import RunFolder, differences
 
 
 @pytest.fixture(autouse=True)
@@ -177,3 +179,58 @@ def test_differences_are_told_in_words():
     assert "evaluation" in differences(base, owner({"a": {"b": 1}}, {}, {"evaluation": "e"}))
     many = owner({str(i): i for i in range(12)}, {}, {})
     assert differences(many, owner({str(i): -1 for i in range(12)}, {}, {})).endswith("and 4 more")
+
+
+@pytest.mark.parametrize("left", ["", "half", None])
+def test_predictions_that_are_not_the_runs_are_written_anew(
+    words: list[str], tmp_path: Path, left: str | None
+):
+    assert main([*words, str(tmp_path / "out")]) == 0
+    file = tmp_path / "out" / "predictions.jsonl"
+    whole = file.read_text()
+    if left is None:
+        file.unlink()
+    else:
+        file.write_text(whole.splitlines(keepends=True)[0] if left else left)
+    assert main([*words, str(tmp_path / "out")]) == 0
+    assert file.read_text() == whole
+
+
+def test_a_run_waits_for_another_that_writes_to_its_folder(words: list[str], tmp_path: Path):
+    """Two systems, one folder: the second finds what the first wrote, and leaves it."""
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "pbr_jax.cli", *words, str(out)]
+    environment = {**os.environ, "PBR_JAX_CACHE": str(tmp_path / "cache"), "JAX_PLATFORMS": "cpu"}
+    with RunFolder(out, {}).alone():
+        process = subprocess.Popen(
+            [*command, "--seed", "1"], env=environment, stderr=subprocess.PIPE, text=True
+        )
+        assert process.stderr is not None
+        assert "waiting for another process that writes to it" in process.stderr.readline()
+        assert not out.exists()
+        out.mkdir()
+        (out / "run.json").write_text(
+            json.dumps({"identity": {"run": "x"}, "config": {"seed": 0}, "parts": {}})
+        )
+        (out / "results.json").write_text("{}")
+        before = content(out)
+    assert process.wait(120) == 2
+    assert "holds another run, which differs in" in process.stderr.read()
+    process.stderr.close()
+    assert content(out) == before
+
+
+def test_ask_and_picture_refuse_what_the_run_did_not_use(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    out, root = str(tmp_path / "out"), Path(words[words.index("--benchmark.root") + 1])
+    assert main([*words, out]) == 0
+    file = root / "dev_questions.json"
+    file.write_text(file.read_text().replace("one tea", "two teas"))
+    for command in (
+        ["ask", "--run", out, "--user", "ann", "tea"],
+        ["picture", "--run", out, "--question", "ann", "--out", str(tmp_path / "a.svg")],
+    ):
+        capsys.readouterr()
+        assert main(command) == 2
+        assert "what the run used has changed since (data" in capsys.readouterr().err

@@ -2,6 +2,8 @@
 
 import json
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,8 @@ import pytest
 from pbr_jax import config as c
 from pbr_jax.cli import main
 from pbr_jax.files import cache_folder
-from pbr_jax.sweep import command, grid, product, seeds, sweep, trials, zipped
+from pbr_jax.flags import config as configured
+from pbr_jax.sweep import claim, command, grid, product, seeds, sweep, trials, zipped
 from pbr_jax.types import UserError
 
 CONFIG = Path(__file__).parents[1] / "configs" / "ablations" / "system_k.py"
@@ -137,3 +140,82 @@ def test_a_runs_folder_is_no_sweeps_folder(
     assert main(["sweep", str(CONFIG), *words, "--out", str(tmp_path / "out")]) == 2
     assert "holds a run" in capfd.readouterr().err
     assert before == {p: p.read_bytes() for p in (tmp_path / "out").iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("return None", "sweep() gives None, want dicts"),
+        ("return 5", "sweep() gives 5, want dicts"),
+        ("return {'retrieve.k': 4}", "sweep() gives 'retrieve.k', want dicts"),
+        ("yield 5", "sweep() gives 5, want dicts"),
+        ("yield [1]", "sweep() gives [1], want dicts"),
+        ("yield {1: 2}", "sweep() gives {1: 2}, want dicts"),
+        ("yield {'seed': {}}", "seed is {} (dict), want int"),
+        ("yield {'retrieve': Dense()}", "sweep() gives {'retrieve': Dense("),
+        ("yield {'user_encoder': {'training': Training()}}", "want dicts of plain values by dotted names"),
+        ("yield {'generate.temperature': float('inf')}", "want dicts of plain values"),
+        ("raise ValueError('out of luck')", "line 5: ValueError: out of luck"),
+        ("return grid({'retrieve.k': []})", "sweep() gives no runs"),
+        ("yield {'retrieve.kk': 3}", "unknown config field 'retrieve.kk'"),
+    ],
+)
+def test_a_wrong_sweep_is_one_line_with_its_file(
+    body: str, told: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from pbr_jax.config import Config, Training\nfrom pbr_jax.methods.retrieve import Dense\n"
+        f"from pbr_jax.sweep import grid, zipped\ndef get_config(): return Config()\ndef sweep(): {body}\n"
+    )
+    assert main(["sweep", str(path), "--out", str(tmp_path / "out"), "--list"]) == 2
+    error = capfd.readouterr().err
+    assert error.startswith(f"pbr-jax: error: {path}")
+    assert error.count("\n") == 1
+    assert told in error
+
+
+@pytest.mark.parametrize("caller", ["grid", "zipped"])
+def test_one_value_in_the_place_of_a_list_is_told(caller: str, tmp_path: Path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        f"from pbr_jax.config import Config\nfrom pbr_jax.sweep import {caller}\n"
+        f"def get_config(): return Config()\ndef sweep(): return {caller}({{'retrieve.k': 3}})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pbr_jax.cli", "sweep", str(path), "--out", str(tmp_path / "out"), "--list"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip  # in a process of its own: here tests check types too
+    assert done.returncode == 2
+    told = f"{path}: {caller}() wants lists of values, found 3 for retrieve.k"
+    assert told in done.stderr.splitlines()[-1]
+
+
+def test_a_sweep_that_is_no_function_is_told(tmp_path: Path):
+    (tmp_path / "mine.py").write_text(
+        "from pbr_jax.config import Config\nsweep = 3\ndef get_config(): return Config()\n"
+    )
+    with pytest.raises(UserError, match=r"mine\.py: sweep is 3, want a function"):
+        c.load(tmp_path / "mine.py")
+
+
+@pytest.mark.parametrize(
+    "text", ["-x", "--k=v", "--", "-h", "--help", "--out", "a b", "x=y", "", "a\nb", "x.py"]
+)
+def test_values_of_any_form_survive_the_printed_command(
+    text: str, flags: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    file = c.load(CONFIG.parents[1] / "bm25.py")
+    base = c.override(file.config, flags)
+    changed = c.override(base, {"system": text, "encoder.query_prefix": text, "llm.offline": True})
+    words = shlex.split(command(file, trials(file, changed)[0], tmp_path / "out"))[1:]
+    assert main([*words, "--dry"]) == 0
+    found = [word for word in words[1:-2] if word != "--dry"]
+    assert configured(found, "pbr-jax run")[1] == changed
+
+
+@pytest.mark.parametrize("line", ['{"run": "a"}', '{"run": [], "overrides": {}}', "[1]", "[" * 100_000])
+def test_a_list_that_no_sweep_wrote_is_told(line: str, tmp_path: Path):
+    (tmp_path / "sweep.jsonl").write_text(line + "\n")
+    with pytest.raises(UserError, match="was not written by a sweep"):
+        claim(tmp_path)

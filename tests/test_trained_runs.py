@@ -1,11 +1,6 @@
 """Systems that learn, end to end on tiny random models: stages, resuming, privacy, odd users."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -185,32 +180,3 @@ def test_what_a_late_stage_would_refuse_is_refused_before_the_first(
         with pytest.raises(UserError, match=message):
             run(config("cfrag", tiny_models, tweets, **fields), tmp_path / "out")
     assert not (tmp_path / "cache" / "data").exists()
-
-
-@pytest.mark.slow
-def test_kill_9_anywhere_and_rerun_gives_the_same_predictions(tiny_models, tweets: Path, tmp_path: Path):
-    """Killed while feedback is collected and while the reranker is tuned."""
-    fields = {"benchmark.name": "lamp_7", "benchmark.root": tweets, **SMALL, **tiny_models}
-    fields |= {"select.model": tiny_models["encoder.model"]}
-    fields |= {"select.training.epochs": 15, "select.training.checkpoint_every": 3}
-    fields |= {"neighbours.method": "mean", "generate.method": "none"}
-    flags = [word for name, value in fields.items() for word in (f"--{name}", str(value))]
-    command = [sys.executable, "-m", "pbr_jax.cli", "run", str(CONFIGS / "cfrag.py"), *flags, "--out"]
-
-    def start(cache: str) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, "PBR_JAX_CACHE": str(tmp_path / cache), "JAX_PLATFORMS": "cpu"}
-        return subprocess.Popen([*command, str(tmp_path / f"{cache}-out")], env=environment)
-
-    for pattern in ("feedback/*.partial", "reranker/*.partial/checkpoints/*"):
-        process = start("killed")
-        deadline = time.monotonic() + 300
-        while process.poll() is None and time.monotonic() < deadline:
-            if list((tmp_path / "killed").glob(pattern)):
-                process.send_signal(signal.SIGKILL)
-                break
-            time.sleep(0.02)
-        assert process.wait() == -signal.SIGKILL
-    assert start("killed").wait() == 0
-    assert start("whole").wait() == 0
-    one, two = ((tmp_path / f"{name}-out" / "predictions.jsonl").read_bytes() for name in ("killed", "whole"))
-    assert one == two

@@ -1,21 +1,23 @@
 """Config files: read, checked, overridden by dotted names, and written as plain values."""
 
+import contextlib
 import dataclasses
 import difflib
 import hashlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from pbr_jax.code import code_of, imports
+from pbr_jax.code import code_of
 from pbr_jax.config.schema import SLOTS, Config
 from pbr_jax.methods import METHODS
 from pbr_jax.options import Method, Options, checked, hints, swapped
+from pbr_jax.sources import imports
 from pbr_jax.types import UserError
 
 Overrides = Mapping[str, Any]
@@ -41,19 +43,28 @@ def load(path: Path) -> ConfigFile:
         raise UserError(
             f"config file not found: {path}; want a Python file, or a name that pbr-jax configs lists"
         )
-    try:
+    with blamed(path):
         module = execute(path)
-        get = getattr(module, "get_config", None)
+        get, sweep = getattr(module, "get_config", None), getattr(module, "sweep", None)
         config = get() if get is not None else None
+        if not any((sweep is None, callable(sweep))):
+            raise UserError(f"sweep is {sweep!r:.60}, want a function that yields overrides")
+    if type(config) is not Config:
+        raise UserError(f"{path} must define get_config() that returns pbr_jax.config.Config")
+    return ConfigFile(path, config, sweep)
+
+
+@contextlib.contextmanager
+def blamed(path: Path) -> Iterator[None]:
+    """Whatever a config file's Python raises as a UserError that says where: it is the user's to mend."""
+    try:
+        yield
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
-    except Exception as error:  # whatever the user's Python raises is the user's to mend
+    except Exception as error:
         frames = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
         line = frames[-1] if frames else getattr(error, "lineno", "?")
         raise UserError(f"{path}, line {line}: {type(error).__name__}: {error}") from error
-    if not isinstance(config, Config):
-        raise UserError(f"{path} must define get_config() that returns pbr_jax.config.Config")
-    return ConfigFile(path, config, getattr(module, "sweep", None))
 
 
 def execute(path: Path) -> ModuleType:
@@ -206,7 +217,7 @@ def _replaced(options: Any, tree: Mapping[str, Any], prefix: str, config: Config
         old = getattr(options, name) if name in known else None
         if name not in known or (isinstance(old, Options) and not isinstance(value, Mapping | Options)):
             raise unknown(prefix + name, config)
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value:
             if not isinstance(old, Options):
                 raise unknown(f"{prefix}{name}.{next(iter(value))}", config)
             value = _replaced(old, value, f"{prefix}{name}.", config)
@@ -248,7 +259,8 @@ def from_dict(values: Mapping[str, Any]) -> Config:
             inner = dict(inner)
             place = inner.pop("from", None)
             name = inner.pop("method", None)
-            classes[slot] = _found(slot, place) if place else _class(slot, name or name_of(_default(slot)))
+            default = name_of(_default(slot))
+            classes[slot] = _class(slot, name or default) if place is None else _found(slot, place)
             plain[slot] = inner
     known = Config(**{slot: cls() for slot, cls in classes.items()})
     return _built(Config, plain, "", classes, known)
@@ -278,18 +290,25 @@ def _built(
     return cls(**arguments)
 
 
-def _found(slot: str, place: Mapping[str, str]) -> type[Method]:
+def _found(slot: str, place: Any) -> type[Method]:
     """A class of one's own, where `to_dict` said that it is."""
+    texts = isinstance(place, Mapping) and all(isinstance(value, str) for value in place.values())
+    if not texts or not {"class", "code"} <= place.keys():
+        raise UserError(
+            f"{slot}.from is {place!r:.80}, want the place of a class as a run writes it; run it anew"
+        )
     if "file" in place:
         file = Path(place["file"])
         if not file.is_file():
             raise UserError(f"{slot}.method is a class in {file}, which is not there any more; bring it back")
-        module, name = execute(file), place["class"]
+        with blamed(file):
+            module = execute(file)
+        name = place["class"]
     else:
         where, _, name = place["class"].partition(":")
         try:
             module = import_module(where)
-        except ImportError as error:
+        except Exception as error:  # as in `blamed`
             raise UserError(
                 f"{slot}.method is {place['class']}, which cannot be imported: {error}"
             ) from error

@@ -65,7 +65,7 @@ class Config(Options):
         return [getattr(self, slot) for slot in SLOTS]
 
     def check(self) -> None:
-        self.at_least("seed", 0)
+        self.between("seed", 0, 2**32 - 1)
         self.at_least("limit", 1)
         self.at_least("limit_training", 1)
         for slot in SLOTS:

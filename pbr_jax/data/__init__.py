@@ -6,6 +6,7 @@
 
 import difflib
 import hashlib
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -99,7 +100,8 @@ def read(benchmark: Benchmark, limit: int | None = None) -> Iterator[Example]:
     if limit is not None and limit < 1:
         raise UserError(f"limit: found {limit}, wanted at least 1, or none to read all examples")
     files(benchmark)
-    return islice(_reader(benchmark).examples(benchmark, _ignore), limit)
+    most = None if limit is None else min(limit, sys.maxsize)  # islice takes no more
+    return islice(_reader(benchmark).examples(benchmark, _ignore), most)
 
 
 def files(benchmark: Benchmark) -> tuple[Path, ...]:

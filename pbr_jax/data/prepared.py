@@ -24,6 +24,7 @@ from pbr_jax.data import tfds_folder, users
 from pbr_jax.data.records import Note
 from pbr_jax.data.rows import VERSION, from_row
 from pbr_jax.data.tfds_folder import Folder, Rows
+from pbr_jax.files import private_folder
 from pbr_jax.options import Benchmark
 from pbr_jax.types import Example, UserError
 
@@ -49,7 +50,7 @@ def prepare(benchmark: Benchmark, folder: str | Path) -> Path:
     data.splits(benchmark)  # a wrong name or root is told before anything is made
     path = Path(folder) / DATASET / benchmark.name / VERSION
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(path.parent)  # TFDS's own files are as the umask says
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror}; choose another --out") from error
     with FileLock(path.with_name(f"{VERSION}.lock")), tempfile.TemporaryDirectory() as downloads:

@@ -214,7 +214,7 @@ def _columns(runs: Sequence[Run], name: str, ids: list[str]) -> tuple[list[np.nd
 def _warnings(rows: list[Row]) -> list[str]:
     runs = [run for row in rows for run in row.runs]
     found = [f"{run.path} dropped {run.dropped} examples." for run in runs if run.dropped]
-    if len({run.fingerprint.get("data") for run in runs}) > 1:
+    if len({str(run.fingerprint.get("data")) for run in runs}) > 1:
         found.append("The runs read different data (their data hashes differ): numbers are not comparable.")
     scored = [set(run.records) for run in runs if run.records is not None]
     if len({run.n for run in runs}) > 1 or any(ids != scored[0] for ids in scored):

@@ -66,7 +66,7 @@ def run_folders(path: Path) -> list[Path]:
     inside = sorted(found.parent for found in path.glob("*/results.json"))
     listed = path / "sweep.jsonl"
     lines = _read_text(listed).splitlines() if listed.is_file() else []
-    places = {_object(text, str(listed)).get("run"): place for place, text in enumerate(lines)}
+    places = {str(_object(text, str(listed)).get("run")): place for place, text in enumerate(lines)}
     return sorted(inside, key=lambda folder: places.get(folder.name, len(places))) or [path]
 
 
@@ -88,10 +88,10 @@ def read_run(path: Path) -> Run:
         intervals={key: _pair(value, f"{name}: intervals.{key}") for key, value in intervals.items()},
         fingerprint=fingerprint,
         variants={key: str(v) for key, v in _mapping(results, "variants", name, optional=True).items()},
-        notes=tuple(map(str, results.get("notes") or ())),
+        notes=tuple(map(str, _list(results, "notes", name))),
         counts=_numbers(results, "counts", name),
         seconds=_numbers(results, "seconds", name),
-        config=dict(_flat(_read_json(path / "config.json"))),
+        config=_read_config(path / "config.json"),
         records=_read_records(path / "predictions.jsonl"),
     )  # fmt: skip
 
@@ -104,7 +104,7 @@ def table_rows(runs: Sequence[Run]) -> list[Row]:
         alike.setdefault(json.dumps([run.system, told], sort_keys=True), []).append(run)
     groups: list[tuple[Run, ...]] = []
     for group in alike.values():
-        seeds = {run.config.get("seed") for run in group}
+        seeds = {str(run.config.get("seed")) for run in group}
         groups += [tuple(group)] if len(seeds) == len(group) else [(run,) for run in group]
     labels = [_label(group[0], [other[0] for other in groups]) for group in groups]
     return [
@@ -133,6 +133,13 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield prefix + key, value
 
 
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        return dict(_flat(_read_json(path)))
+    except RecursionError as error:
+        raise UserError(f"{path}: nested too deeply ({error}); run again to write it anew") from None
+
+
 def _read_json(path: Path) -> dict[str, Any]:
     return _object(_read_text(path), str(path))
 
@@ -151,7 +158,9 @@ def _read_text(path: Path) -> str:
 def _object(text: str, where: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except ValueError as error:
+        if "\\u" in text:  # an escape can be half a character, which nobody could print
+            json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{where}: not valid JSON ({error}); run again to write it anew") from None
     if not isinstance(value, dict):
         raise UserError(f"{where}: expected a JSON object, found {type(value).__name__}")
@@ -207,14 +216,21 @@ def _mapping(value: Mapping[str, Any], key: str, where: object, optional: bool =
     return found
 
 
+def _list(value: Mapping[str, Any], key: str, where: object) -> list[Any]:
+    found = value.get(key) or []
+    if not isinstance(found, list):
+        raise UserError(f"{where}: {key} is {type(found).__name__}, expected a list")
+    return found
+
+
 def _numbers(value: Mapping[str, Any], key: str, where: object, optional: bool = True) -> dict[str, float]:
     found = _mapping(value, key, where, optional)
     return {name: _number(number, f"{where}: {key}.{name}") for name, number in found.items()}
 
 
 def _number(value: Any, where: str) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise UserError(f"{where} is {value!r}, expected a number")
+    if type(value) not in (int, float) or (type(value) is int and value.bit_length() > 1000):
+        raise UserError(f"{where} is {value!r:.60}, expected a number")
     return float(value)
 
 

@@ -16,7 +16,16 @@ import numpy as np
 from pbr_jax import options as schema
 from pbr_jax.llm import beams, decoding, prefixes, reading
 from pbr_jax.llm.lanes import side_by_side
-from pbr_jax.llm.local import Ids, LocalModel, check_context, check_options, draw, groups, occurrences
+from pbr_jax.llm.local import (
+    Ids,
+    LocalModel,
+    check_beams,
+    check_context,
+    check_options,
+    draw,
+    groups,
+    occurrences,
+)
 from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Score
 from pbr_jax.llm.reading import Reader, size
 from pbr_jax.llm.sampling import Sampling, sampling
@@ -67,6 +76,7 @@ class JaxLLM(LocalModel):
         """One continuation for each prompt; see `protocol.LLM.generate`. Equal prompts decoded greedily
         are computed once."""
         check_options(max_new_tokens, temperature, top_p, num_beams)
+        check_beams(num_beams, self._codec.stops, causal_lm.read_config(self._path).vocab_size)
         ids = self._encode(prompts)
         for index, prompt in enumerate(ids):
             check_context(index, len(prompt), max_new_tokens, self.context, "generate.max_new_tokens")

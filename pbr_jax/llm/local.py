@@ -3,7 +3,7 @@
 import functools
 import hashlib
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -105,6 +105,16 @@ def check_options(max_new_tokens: int, temperature: float, top_p: float, num_bea
         raise UserError(
             f"generate.num_beams is {num_beams} and generate.temperature {temperature}; beams are searched, "
             "not sampled: set one of them to its default"
+        )
+
+
+def check_beams(num_beams: int, stops: Collection[int], vocabulary: int) -> None:
+    """Raises UserError for more beams than a vocabulary can fill; see `beam_search` for how many it needs."""
+    most = vocabulary // (max(1, len(stops)) + 1)
+    if num_beams > max(1, most):
+        raise UserError(
+            f"generate.num_beams is {num_beams}, and the model's vocabulary of {vocabulary} tokens fills "
+            f"{most}; lower it"
         )
 
 

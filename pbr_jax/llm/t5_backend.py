@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from pbr_jax import options as schema
 from pbr_jax.llm import t5_decoding
-from pbr_jax.llm.local import Ids, LocalModel, check_options, draw, groups, occurrences
+from pbr_jax.llm.local import Ids, LocalModel, check_beams, check_options, draw, groups, occurrences
 from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Score
 from pbr_jax.llm.reading import bucket
 from pbr_jax.llm.sampling import sampling
@@ -62,6 +62,7 @@ class T5LLM(LocalModel):
           UserError: a prompt that is empty or longer than the context; options that make no sense.
         """
         check_options(max_new_tokens, temperature, top_p, num_beams)
+        check_beams(num_beams, self._codec.stops, t5.read_config(self._path).vocab_size)
         ids = self._encode(prompts)
         self._check_lengths(ids, [max_new_tokens] * len(ids), "generate.max_new_tokens")
         draws = occurrences(ids) if temperature else [0] * len(ids)

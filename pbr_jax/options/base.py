@@ -2,8 +2,10 @@
 
 import dataclasses
 import functools
+import inspect
+import math
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import UnionType
 from typing import Any, ClassVar, Literal
@@ -63,18 +65,47 @@ def checked(name: str, value: Any, hint: Any) -> Any:
         if value in typing.get_args(hint):
             return value
         raise UserError(f"{name} is {value!r}, want one of {', '.join(map(str, typing.get_args(hint)))}")
+    if origin is tuple and type(value) in (tuple, list):  # JSON knows lists alone
+        return tuple(checked(name, one, inner) for one, inner in _parts(name, value, typing.get_args(hint)))
     allowed = typing.get_args(hint) if origin in (typing.Union, UnionType) else (hint,)
-    if float in allowed and type(value) is int:
+    if float in allowed and type(value) in (int, float):
+        if not math.isfinite(value):
+            raise UserError(f"{name} is {value}, want a finite number")
         return float(value)
-    plain = {kind for kind in allowed if isinstance(kind, type)}
-    if hint is Any or type(value) in plain or _is_options(value, plain):
+    if hint is Any:
+        allowed = _PLAIN
+    plain = {kind for kind in allowed if kind in _PLAIN or _is_class_of_options(kind)}
+    if len(plain) < len(allowed):
+        raise UserError(
+            f"{name} is declared as {hint}; options are texts, numbers, switches, or tuples of these"
+        )
+    if type(value) in plain or _is_options(value, plain):
         return value
     wanted = " or ".join("none" if kind is type(None) else _type_name(kind) for kind in allowed)
     raise UserError(f"{name} is {value!r} ({type(value).__name__}), want {wanted}")
 
 
+def _parts(name: str, value: Sequence[Any], hints: tuple[Any, ...]) -> Iterable[tuple[Any, Any]]:
+    """The members of a tuple with their types: `tuple[int, ...]` or `tuple[int, str]`."""
+    if len(hints) == 2 and hints[1] is Ellipsis:
+        return ((one, hints[0]) for one in value)
+    if len(value) != len(hints):
+        raise UserError(f"{name} is {value!r}, want {len(hints)} values")
+    return zip(value, hints)
+
+
+_PLAIN = (type(None), bool, int, float, str)
+
+
+def _is_class_of_options(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Options)
+
+
 def _is_options(value: Any, allowed: set[type]) -> bool:
-    return isinstance(value, Options) and isinstance(value, tuple(allowed))
+    """A class made from one of ours would be another thing of the same name; slots alone take classes."""
+    return isinstance(value, Options) and any(
+        type(value) is kind or (inspect.isabstract(kind) and isinstance(value, kind)) for kind in allowed
+    )
 
 
 def _type_name(kind: Any) -> str:

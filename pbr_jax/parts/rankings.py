@@ -109,6 +109,23 @@ def _check(run: Run, questions: Questions) -> None:
         raise UserError("the training split is asked for, and no method of the config says that it learns")
 
 
+def _refuse_misplaced(store: Store, rankings: list[Ranking]) -> None:
+    """Raises RuntimeError where a candidate's row, which is what is kept, is that of another document.
+
+    Else a method that miscounts would pass on documents that `pipeline.rank` has never seen.
+    """
+    found = {c.row: c.document for ranking in rankings for c in ranking}
+    rows = sorted(row for row in found if 0 <= row < store.summary.documents)
+    there = dict(zip(rows, store.documents(rows), strict=True))
+    for candidate in (c for ranking in rankings for c in ranking):
+        document, at = candidate.document, there.get(candidate.row)
+        if at is None or (at.user_id, at.id) != (document.user_id, document.id):
+            raise RuntimeError(
+                f"document {document.id} of user {document.user_id} is given as row {candidate.row}, where "
+                "another stands; a candidate's row must be its own, and nothing was written"
+            )
+
+
 def _rank(
     folder: Path, questions: Questions, collaboration: str, *, store: Store, **makers: Callable[[Tally], Any]
 ) -> None:
@@ -117,8 +134,14 @@ def _rank(
     pipeline = Pipeline(**{name: make(tally) for name, make in makers.items()})
     examples = progress(questions.read(store), "rankings", questions.count(store))
     for chunk in chunks(examples):
-        for example, ranking in zip(chunk, rank(pipeline, chunk, collaboration), strict=True):
-            rows, scores = [c.row for c in ranking], [c.score for c in ranking]
+        ranked = rank(pipeline, chunk, collaboration)
+        _refuse_misplaced(store, ranked)
+        for example, ranking in zip(chunk, ranked, strict=True):
+            rows, scores = [int(c.row) for c in ranking], [float(c.score) for c in ranking]
+            if not np.isfinite(scores).all():
+                raise UserError(
+                    f"question {example.id}: a method gave the scores {scores}, want finite numbers"
+                )
             lines.append(line({"id": example.id, "rows": rows, "scores": scores}))
     write_text(folder / "rankings.jsonl", "".join(lines))
     write_tally(tally, folder)

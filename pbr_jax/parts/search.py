@@ -30,7 +30,8 @@ def search(
         asked = _vectors(encoder, queries)
         if personalize is not None:
             asked = personalize(examples, asked)
-        hits = index.search(asked, scopes, k)
+        longest = max((len(scope.rows) for of_query in scopes for scope in of_query), default=0)
+        hits = index.search(asked, scopes, max(1, min(k, longest)))  # there is room for k, found or not
         rankings = []
         for users, rows, scores in zip(neighbours, hits.rows, hits.scores, strict=True):
             ranking: Ranking = []

@@ -17,6 +17,14 @@ def keep(params: Params, folder: Path) -> None:
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
 
+def is_kept(folder: Path) -> bool:
+    """Whether an attempt had kept its parameters when it was killed; its checkpoints are taken away."""
+    if not (folder / _PARAMS).exists():
+        return False
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    return True
+
+
 def load_kept(folder: Path) -> Params:
     """The parameters that `keep` wrote."""
     return load_params(folder / _PARAMS)

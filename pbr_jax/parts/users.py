@@ -17,7 +17,7 @@ from pbr_jax.models.user_transformer import UserTransformerConfig, user_transfor
 from pbr_jax.options import UserEncoder
 from pbr_jax.parts import vectors
 from pbr_jax.parts.run import Run, enable_compilation_cache, once
-from pbr_jax.parts.trained import check_training, keep, load_kept
+from pbr_jax.parts.trained import check_training, is_kept, keep, load_kept
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.types import Example, Params
 
@@ -174,6 +174,8 @@ def _train(
     embeddings: np.ndarray,
     encoder: TextEncoder,
 ) -> None:
+    if is_kept(folder):
+        return
     from pbr_jax.train import user_encoder
 
     enable_compilation_cache()

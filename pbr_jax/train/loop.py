@@ -60,8 +60,7 @@ def fit(task: Task, config: Training, folder: Path, *, seed: int) -> Fitted:
     devices it goes on too, and sums are then rounded otherwise.
 
     Raises:
-      UserError: a batch size that does not divide, nothing to train on.
-      FloatingPointError: a loss that is not finite.
+      UserError: a batch size that does not divide, nothing to train on, a loss that is not finite.
     """
     if not task.examples:
         raise UserError("there is no example to train on; want at least one")

@@ -58,11 +58,11 @@ class Metrics:
             self.flush()
 
     def flush(self) -> None:
-        """Writes what was added. Raises FloatingPointError at a loss that is not finite."""
+        """Writes what was added. Raises UserError at a loss that is not finite."""
         pending, self._pending = self._pending, []
         for step, values in jax.device_get(pending):
             if not math.isfinite(values["loss"]):
-                raise FloatingPointError(
+                raise UserError(
                     f"the loss of step {step} is {values['loss']}; lower the learning rate, or clip"
                 )
             self.note(step, values)

@@ -1,6 +1,7 @@
 """Prepared benchmarks: written whole or not at all, read from anywhere, served in batches that resume."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -75,6 +76,18 @@ def test_files_that_are_no_dataset_are_left_as_they_are(tweets: Benchmark, tmp_p
     before = contents(path) | {str(file): file.read_bytes() for file in official}
     assert "dataset_info.json: cannot be read" in message(prepared.prepare, tweets, tweets.root)
     assert contents(path) | {str(file): file.read_bytes() for file in official} == before
+
+
+def test_what_holds_users_texts_is_private_whatever_the_umask(tweets: Benchmark, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir(mode=0o755)
+    before = os.umask(0)
+    try:
+        for place in ("there", "new"):
+            prepared.prepare(tweets, tmp_path / place)
+    finally:
+        os.umask(before)
+    modes = {name: (tmp_path / name).stat().st_mode & 0o777 for name in ("new", "there", "there/pbr_jax")}
+    assert modes == {"new": 0o700, "there": 0o755, "there/pbr_jax": 0o700}
 
 
 def test_several_benchmarks_share_a_folder(tweets: Benchmark, folder: Path, tmp_path: Path) -> None:

@@ -61,9 +61,12 @@ def test_labels_tell_runs_of_a_system_apart_and_seeds_collapse(tmp_path):
         ("results.json", None, "has no results.json, so it is no finished run"),
         ("config.json", None, "has no config.json"),
         ("results.json", '{"system": ', "results.json: not valid JSON"),
+        ("results.json", r'{"system": "\ud800"}', "results.json: not valid JSON .*surrogates"),
         ("results.json", "[]", "results.json: expected a JSON object, found list"),
         ("results.json", "{}", "results.json: field 'system' is missing"),
         ("config.json", "\udcff", "config.json: cannot be read"),
+        *((file, '{"a":' * depth + "1" + "}" * depth, "recursion depth")
+          for file in ("config.json", "results.json", "predictions.jsonl") for depth in (100_000,)),
         ("predictions.jsonl", '{"id": 1}\n{', "predictions.jsonl, line 2: not valid JSON"),
         ("predictions.jsonl", '{"metrics": {}}', "line 1: field 'id' is missing"),
         ("predictions.jsonl", '{"id": "a", "metrics": {"mae": 1}}', "line 1: field 'user_id' is missing"),
@@ -91,6 +94,9 @@ def test_broken_folders_are_named(tmp_path, file, text, message):
         ({"n": True}, "n is True, expected a count"),
         ({"metrics": [1]}, "metrics is list, expected an object"),
         ({"metrics": {"mae": "low"}}, "metrics.mae is 'low', expected a number"),
+        ({"metrics": {"mae": 10**400}}, "metrics.mae is 10+, expected a number"),
+        ({"notes": 5}, "notes is int, expected a list"),
+        ({"notes": "few"}, "notes is str, expected a list"),
         ({"intervals": {"mae": [1]}}, r"intervals.mae is \[1\], expected \[low, high\]"),
     ],
 )
@@ -111,6 +117,8 @@ def test_a_sweeps_folder_stands_for_its_finished_runs_in_order(tmp_path: Path):
         (tmp_path / name / "results.json").write_text("{}")
     assert run_folders(tmp_path) == [tmp_path / "a", tmp_path / "b"]
     (tmp_path / "sweep.jsonl").write_text('{"run": "b"}\n{"run": "c"}\n{"run": "a"}\n')
+    assert run_folders(tmp_path) == [tmp_path / "b", tmp_path / "a"]
+    (tmp_path / "sweep.jsonl").write_text('{"run": []}\n{"run": {}}\n{"run": "b"}\n{}\n')
     assert run_folders(tmp_path) == [tmp_path / "b", tmp_path / "a"]
     assert run_folders(tmp_path / "a") == [tmp_path / "a"]
     assert run_folders(tmp_path / "c") == [tmp_path / "c"]

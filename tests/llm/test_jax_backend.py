@@ -256,6 +256,13 @@ def test_classes_hold_every_prompt_that_fits_and_few_make_no_class_of_their_own(
         (lambda m: m.generate(["a"], max_new_tokens=1, temperature=-1.0), "temperature is -1"),
         (lambda m: m.generate(["a"], max_new_tokens=1, top_p=0.0), "top_p is 0"),
         (lambda m: m.generate(["a"], max_new_tokens=1, num_beams=0), "num_beams is 0"),
+        *(
+            (
+                lambda m, k=k: m.generate(["a"], max_new_tokens=1, num_beams=k),
+                f"generate.num_beams is {k}, .*vocabulary",
+            )
+            for k in (500, 10**9)
+        ),
         (lambda m: m.generate(["a"], max_new_tokens=1, num_beams=2, temperature=0.5), "not sampled"),
     ],
 )  # fmt: skip
@@ -343,11 +350,11 @@ def test_embedded_model_answers_as_hugging_face_does():
     assert not unexpected
     reference.tie_weights()
     prompts = [[{"role": "user", "content": question}] for question in QUESTIONS]
-    found = llm.generate(prompts, max_new_tokens=16)
-    for prompt, text in zip(prompts, found):
-        whole = torch.tensor([llm._codec.encode(prompt)])
-        tokens = reference.generate(
-            whole, attention_mask=torch.ones_like(whole), max_new_tokens=16, do_sample=False, eos_token_id=2,
-            pad_token_id=2,
-        )[0, whole.shape[1] :].tolist()  # fmt: skip
-        assert text == llm._codec.decode(tokens), prompt
+    encoded = [llm._codec.encode(prompt) for prompt in prompts]
+    width = max(map(len, encoded))
+    padded = torch.tensor([[2] * (width - len(ids)) + ids for ids in encoded])
+    mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in encoded])
+    rows = reference.generate(
+        padded, attention_mask=mask, max_new_tokens=16, do_sample=False, eos_token_id=2, pad_token_id=2
+    )[:, width:].tolist()
+    assert llm.generate(prompts, max_new_tokens=16) == [llm._codec.decode(tokens) for tokens in rows]

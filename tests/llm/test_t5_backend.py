@@ -269,6 +269,13 @@ def test_messages_are_joined_by_blank_lines(llm):
         (lambda m: m.generate(["a"], max_new_tokens=1, temperature=-1.0), "temperature is -1"),
         (lambda m: m.generate(["a"], max_new_tokens=1, top_p=0.0), "top_p is 0"),
         (lambda m: m.generate(["a"], max_new_tokens=1, num_beams=0), "num_beams is 0"),
+        *(
+            (
+                lambda m, k=k: m.generate(["a"], max_new_tokens=1, num_beams=k),
+                f"generate.num_beams is {k}, .*vocabulary",
+            )
+            for k in (500, 10**9)
+        ),
         (
             lambda m: m.generate(["a"], max_new_tokens=1, num_beams=2, temperature=1.0),
             "beams are searched, not",

@@ -185,6 +185,6 @@ def test_a_loss_that_is_not_finite_stops_the_training(tmp_path):
     def broken(params, batch, key):
         return loss(params, batch, key) / 0.0
 
-    with pytest.raises(FloatingPointError, match=r"the loss of step 1 is inf; lower the learning rate"):
+    with pytest.raises(UserError, match=r"the loss of step 1 is inf; lower the learning rate"):
         loop.fit(task()._replace(loss=broken), settings(), tmp_path, seed=1)
     assert json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])["step"] == 0

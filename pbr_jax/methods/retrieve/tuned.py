@@ -28,7 +28,7 @@ from pbr_jax.parts import feedback, users, vectors
 from pbr_jax.parts.rankings import Questions
 from pbr_jax.parts.run import Run, enable_compilation_cache, once
 from pbr_jax.parts.search import Personalize, search
-from pbr_jax.parts.trained import check_training, keep, load_kept
+from pbr_jax.parts.trained import check_training, is_kept, keep, load_kept
 from pbr_jax.parts.users import Users
 from pbr_jax.pipeline import Examples, RetrieveSlot, Tally
 from pbr_jax.text.encode import TextEncoder
@@ -107,6 +107,8 @@ def _train(
     lessons: list[Feedback],
     users: Users | None = None,
 ) -> None:
+    if is_kept(folder):
+        return
     from pbr_jax.train import retriever
 
     enable_compilation_cache()

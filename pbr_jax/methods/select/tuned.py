@@ -27,7 +27,7 @@ from pbr_jax.parts import feedback, users
 from pbr_jax.parts.rankings import Questions
 from pbr_jax.parts.reranking import Reranker
 from pbr_jax.parts.run import Run, enable_compilation_cache, once
-from pbr_jax.parts.trained import check_training, keep, load_kept
+from pbr_jax.parts.trained import check_training, is_kept, keep, load_kept
 from pbr_jax.parts.users import Users
 from pbr_jax.pipeline import SelectSlot, Tally
 from pbr_jax.types import Feedback, Params
@@ -100,6 +100,8 @@ def _train(
     model: Path,
     users: Users | None = None,
 ) -> None:
+    if is_kept(folder):
+        return
     from pbr_jax.train import reranker
 
     enable_compilation_cache()
