@@ -57,6 +57,8 @@ def _code(made: Any, seen: frozenset[int]) -> Any:
     if owner is not None and not isinstance(owner, types.ModuleType):
         held.append(owner)
     made = inspect.unwrap(getattr(made, "__func__", made))
+    if not isinstance(made, _CODE):  # an object that can be called
+        return _told(made, seen)
     if id(made) in seen:
         return _SEEN
     seen |= {id(made)}

@@ -32,6 +32,11 @@ settings.load_profile("ci" if "CI" in os.environ else "default")
 DATA = Path(os.environ.get("PBR_JAX_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests first, so that no worker is left with one at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder of real benchmarks; tests that need it skip where it is absent."""

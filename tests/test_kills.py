@@ -29,7 +29,9 @@ KINDS = {"user_encoder": "training", "retriever": "training", "reranker": "train
     "feedback": "generating",
     "generate": "generating",
 }
-TOGETHER = 4  # kills of one folder and cache: what is made is never killed again, so then it begins anew
+TOGETHER = (
+    2 if KILLS < 4 else 4
+)  # kills of one folder and cache: what is made is never killed again, so then it begins anew
 PATIENCE = 300.0  # seconds after which a run hangs
 MARK = ', "mark": true'
 

@@ -97,7 +97,8 @@ def test_without_collaboration_others_texts_change_nothing(tiny_models, write_tw
     ]
     for ids, scores, prompt in seen[1:]:
         assert ids == seen[0][0]
-        np.testing.assert_allclose(scores, seen[0][1], rtol=0, atol=1e-6)
+        # The tiny encoder's vectors are not of unit length, so it is the scores' scale that rounding has.
+        np.testing.assert_allclose(scores, seen[0][1], rtol=0, atol=1e-6 * max(1.0, *np.abs(scores), 0.0))
         assert prompt == seen[0][2]
     assert name == "zero_shot" or seen[0][0]
 

@@ -22,7 +22,13 @@ def load(config: schema.LLM) -> cache.Cached:
 
 @functools.lru_cache(maxsize=4)
 def _load(config: schema.LLM, file: Path, content: str) -> cache.Cached:
-    return cache.Cached(_backend(config), file, config.offline)
+    return cache.Cached(_kept(config, content), file, config.offline)
+
+
+@functools.lru_cache(maxsize=4)
+def _kept(config: schema.LLM, content: str) -> LLM:
+    """Weights stay in memory whatever becomes of the file of answers."""
+    return _backend(config)
 
 
 def _backend(config: schema.LLM) -> LLM:
