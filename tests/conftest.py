@@ -10,6 +10,15 @@ from typing import Any
 # Test workers share the cores, and torch's threads spin while they wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# For the same reason each worker, and with it XLA's threads, keeps to its own share of the cores.
+if "PYTEST_XDIST_WORKER" in os.environ and hasattr(os, "sched_setaffinity"):
+    _worker, _workers = (
+        int(os.environ["PYTEST_XDIST_WORKER"][2:]),
+        int(os.environ["PYTEST_XDIST_WORKER_COUNT"]),
+    )
+    _cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, _cores[_worker::_workers] or [_cores[_worker % len(_cores)]])
+
 # Workers and the processes that tests start share what they compile; the first process makes the folder.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     _compiled = tempfile.TemporaryDirectory(prefix="pbr_jax_tests_")
