@@ -114,8 +114,8 @@ def _refuse_misplaced(store: Store, rankings: list[Ranking]) -> None:
 
     Else a method that miscounts would pass on documents that `pipeline.rank` has never seen.
     """
-    found = {c.row: c.document for ranking in rankings for c in ranking}
-    rows = sorted(row for row in found if 0 <= row < store.summary.documents)
+    given = {c.row for ranking in rankings for c in ranking}
+    rows = sorted(row for row in given if 0 <= row < store.summary.documents)
     there = dict(zip(rows, store.documents(rows), strict=True))
     for candidate in (c for ranking in rankings for c in ranking):
         document, at = candidate.document, there.get(candidate.row)

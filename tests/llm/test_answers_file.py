@@ -22,11 +22,6 @@ from pbr_jax.types import UserError
 ODD = "ünïcode 😀 \0 \n\r\u2028 \ud83d alone"
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "cache" / "llm.sqlite"
-
-
 def rows(file: Path) -> list[tuple[str, str, str]]:
     with contextlib.closing(sqlite3.connect(file)) as connection:
         return connection.execute("SELECT key, kind, value FROM answers ORDER BY key").fetchall()

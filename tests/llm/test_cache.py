@@ -87,11 +87,6 @@ class Silent(Counting):
         return super()._answers(values, done, lambda positions, found: None)
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "cache" / "llm.sqlite"
-
-
 def rows(file: Path) -> list[tuple[str, str, str]]:
     with contextlib.closing(sqlite3.connect(file)) as connection:
         return connection.execute("SELECT key, kind, value FROM answers ORDER BY key").fetchall()

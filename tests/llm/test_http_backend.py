@@ -30,13 +30,6 @@ PROMPTS: tuple[Prompt, ...] = (
 TARGETS = ("dog", " hat", "a long answer of many tokens", "dog", "é", "", "1")
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("tiny")
-    servers.write_tiny(path)
-    return path
-
-
 def load(url: str, **fields: Any) -> HTTPLLM:
     """A model that waits for nothing between tries."""
     config = schema.LLM(**{"backend": "http", "model": "m", "url": url, "retries": 2, **fields})

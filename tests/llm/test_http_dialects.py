@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import servers
 from servers import Fault, Server, fake_answer, fake_score
 
 from pbr_jax import config as schema
@@ -20,13 +19,6 @@ PROMPTS: tuple[Prompt, ...] = (
     [{"role": "user", "content": "hi"}],
 )  # fmt: skip
 TARGETS = ("dog", " hat", "a long answer of many tokens", "dog", "é", "", "1")
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("tiny")
-    servers.write_tiny(path)
-    return path
 
 
 def scorer(server: Server, tiny: Path, dialect: str) -> HTTPLLM:
