@@ -34,11 +34,12 @@ TOGETHER = (
 )  # kills of one folder and cache: what is made is never killed again, so then it begins anew
 PATIENCE = 300.0  # seconds after which a run hangs
 MARK = ', "mark": true'
+TOKENS = 16 if KILLS < 4 else 48  # of an answer: how long stages last in which many moments are hit
 
 # Every stage is long, in many pieces that are kept. Of retriever and reranker the last parameters are the
 # result, so that every step counts; the user encoder's are the best ones.
 LENGTHY = {
-    "llm.batch_size": 1, "generate.max_new_tokens": 48, "prompt.max_tokens": 1500,
+    "llm.batch_size": 1, "generate.max_new_tokens": TOKENS, "prompt.max_tokens": 1500,
     "user_encoder.dropout": 0.3, "select.lesson.loss": "reinforce",
     "retrieve.training.selection": 0.0, "select.training.selection": 0.0,
     **{f"{part}.training.{name}": value for part in ("user_encoder", "retrieve", "select")

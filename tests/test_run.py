@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -47,9 +48,10 @@ def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
 
 
-def config(root: Path, **fields: object) -> Config:
+def config(root: Path, models: Mapping[str, str] = {}, **fields: object) -> Config:
+    """With the embedded models, or with these."""
     place = {"benchmark.name": "lamp_7", "benchmark.root": str(root), "retrieve.k": 2}
-    return override(Config(), {**place, **SMALL, **fields})
+    return override(Config(), {**place, **SMALL, **models, **fields})
 
 
 def dotted(fields: dict[str, object]) -> list[str]:
@@ -145,8 +147,10 @@ def test_changed_data_or_config_is_computed_anew(tweets: Path, tmp_path: Path, w
     assert changed.values["fingerprint"]["data"] != first.values["fingerprint"]["data"]
 
 
-def test_what_the_model_saw_is_kept_for_its_owner_unless_told_otherwise(tweets: Path, tmp_path: Path):
-    seen = config(tweets, **{"prompt.max_tokens": 300})
+def test_what_the_model_saw_is_kept_for_its_owner_unless_told_otherwise(
+    tiny_models, tweets: Path, tmp_path: Path
+):
+    seen = config(tweets, tiny_models, **{"prompt.max_tokens": 900})
     run(seen, tmp_path / "out")
     records = [json.loads(line) for line in (tmp_path / "out" / "texts.jsonl").read_text().splitlines()]
     assert [record["id"] for record in records] == list(HISTORIES)
@@ -230,7 +234,7 @@ def test_kill_9_during_generation_and_rerun_gives_the_same_predictions(
     assert len(predictions[0].splitlines()) == count
 
 
-def test_canaries_never_reach_another_users_prompt(write_tweets, tmp_path: Path):
+def test_canaries_never_reach_another_users_prompt(tiny_models, write_tweets, tmp_path: Path):
     """In all systems, with one shared cache, histories that share most of their words."""
     histories = {
         f"u{i}": [f"CANARY{i}x{j} we all like the same tea and cats" for j in range(i % 4)] for i in range(12)
@@ -238,8 +242,8 @@ def test_canaries_never_reach_another_users_prompt(write_tweets, tmp_path: Path)
     root = write_tweets(histories)
     for method in SYSTEMS:
         for k in (1, 5):
-            fields = {"retrieve.method": method, "retrieve.k": k, "prompt.max_tokens": 256}
-            prompts = written(config(root, **fields))
+            fields = {"retrieve.method": method, "retrieve.k": k, "prompt.max_tokens": 900}
+            prompts = written(config(root, tiny_models, **fields))
             assert len(prompts) == 12
             for user, prompt in zip(histories, prompts, strict=True):
                 text = json.dumps(prompt)
@@ -247,27 +251,30 @@ def test_canaries_never_reach_another_users_prompt(write_tweets, tmp_path: Path)
                 assert own >= (0 if method == "none" else min(k, len(histories[user])))
                 for other in set(histories) - {user}:
                     assert f"CANARY{other[1:]}x" not in text
-    out = run(config(root, **{"retrieve.method": "dense"}), tmp_path / "out")
+    out = run(config(root, tiny_models, **{"retrieve.method": "dense"}), tmp_path / "out")
     for record in out.predictions():
         foreign = json.dumps([record["prediction"], record["documents"]])
         assert not any(f"CANARY{u[1:]}x" in foreign for u in set(histories) - {record["user_id"]})
 
 
-def test_a_users_documents_reach_nobody_through_a_cache_of_equal_questions(write_tweets, tmp_path: Path):
+def test_a_users_documents_reach_nobody_through_a_cache_of_equal_questions(
+    tiny_models, write_tweets, tmp_path: Path
+):
     """Two users ask word for word the same; the one without a history gets nothing of the other."""
     root = write_tweets({"has": ["SECRET tea"], "has-not": []})
     questions = json.loads((root / "dev_questions.json").read_text())
     questions[1]["input"] = questions[0]["input"] = "Paraphrase the following tweet: tea"
     (root / "dev_questions.json").write_text(json.dumps(questions))
-    prompts = written(config(root))
+    equal = config(root, tiny_models, **{"prompt.max_tokens": 900})
+    prompts = written(equal)
     assert "SECRET" in json.dumps(prompts[0])
     assert "SECRET" not in json.dumps(prompts[1])
-    lines = run(config(root), tmp_path / "out").predictions()
+    lines = run(equal, tmp_path / "out").predictions()
     assert [len(record["documents"]) for record in lines] == [1, 0]
 
 
-def test_ask_answers_one_user_from_the_own_history(tweets: Path, tmp_path: Path):
-    run(config(tweets), tmp_path / "out")
+def test_ask_answers_one_user_from_the_own_history(tiny_models, tweets: Path, tmp_path: Path):
+    run(config(tweets, tiny_models, **{"prompt.max_tokens": 900}), tmp_path / "out")
     answer = ask(tmp_path / "out", "ann", "a tweet about my cat")
     assert len(answer.documents) == 2
     assert {c.document.user_id for c in answer.documents} == {"ann"}

@@ -13,7 +13,7 @@ from pbr_jax.config import override
 from pbr_jax.plan import Plan
 
 ROOT = Path(__file__).parents[1]
-SMALL = {"prompt.max_tokens": 900, "generate.max_new_tokens": 2, "eval.resamples": 20, "retrieve.k": 9}
+SMALL = {"prompt.max_tokens": 500, "generate.max_new_tokens": 2, "eval.resamples": 20, "retrieve.k": 9}
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def test_one_question_id_in_two_splits_is_two_people(
     write_tweets({"61": ["SECRET tea"], "62": ["SECRET too"]}, training)
     root = write_tweets({"61": ["my own cats"], "63": []}, "test")
     place = {"benchmark.split": "test", "benchmark.training": training}
-    results = run(config(root, **place, **OTHERS), tmp_path / "out")
+    results = run(config(root, **place, **OTHERS, **{"generate.method": "none"}), tmp_path / "out")
     for record in results.predictions():
         own = [d for d in record["documents"] if d["user_id"] == record["user_id"]]
         assert len(own) == (record["id"] == "61")
