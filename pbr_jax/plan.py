@@ -1,6 +1,6 @@
 """From a config to the graph of its run: nothing is computed here, but everything is known.
 
-data ──► (what the methods need) ──► rank ──► generate
+data ──► (what the methods need) ──► rank ──► generate, likelihood
 """
 
 from functools import cached_property
@@ -11,8 +11,9 @@ from pbr_jax.artefacts import digest
 from pbr_jax.code import code_of
 from pbr_jax.config import Config
 from pbr_jax.data import task
-from pbr_jax.graph import Node, Stage, unified, walk
+from pbr_jax.graph import Given, Node, Stage, unified, walk
 from pbr_jax.options import key_of
+from pbr_jax.parts import likelihood
 from pbr_jax.parts.answers import answers
 from pbr_jax.parts.data import data
 from pbr_jax.parts.rankings import rankings
@@ -42,10 +43,18 @@ class Plan:
         self.run = Run(config, self.task, source.node, {})
         method = config.generate.resolved(self.task)
         ranked = rankings(self.run)
-        self.last = unified(ranked if method is None else answers(self.run, method, ranked))
+        made = {"ranked": ranked}
+        if method is not None:
+            made["answered"] = answers(self.run, method, ranked)
+        if likelihood.wanted(self.run, method):
+            made["scored"] = likelihood.likelihoods(self.run, ranked)
+        self.last = unified(Given("results", (), made, dict))
         known = {node.key: node for node in walk(self.last)}
-        self.data, self.ranked = _stage(known[source.node.key]), _stage(known[ranked.key])
-        self.answered = None if method is None else _stage(self.last)
+        self.data, self.ranked = _stage(known[source.node.key]), _stage(self.last.needs["ranked"])
+        self.answered, self.scored = map(self._optional, ("answered", "scored"))
+
+    def _optional(self, name: str) -> Stage | None:
+        return _stage(self.last.needs[name]) if name in self.last.needs else None
 
     def check(self) -> None:
         """Looks at all models, files and batch sizes before the first second of work."""

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pbr_jax.data import Task
 from pbr_jax.eval.evaluate import Evaluation, evaluate
@@ -11,35 +11,62 @@ from pbr_jax.options import Eval
 from pbr_jax.text import prompts
 from pbr_jax.types import Candidate, Example
 
-Rankings = Iterable[Sequence[Candidate]]
-Answers = Iterable[Mapping[str, Any]] | None
-"""`text`, `prompt_tokens`, `documents` and `messages` of each example; None: nothing was answered."""
+
+class Made(NamedTuple):
+    """What a run made of the examples, in their order; None: no such thing.
+
+    `answers` have `text`; `scores` the `total` log-probability of the target, its `tokens` and `bytes`; both
+    what the model saw: `prompt_tokens`, `documents` (how many of the ranking) and `messages`.
+    """
+
+    rankings: Iterable[Sequence[Candidate]]
+    answers: Iterable[Mapping[str, Any]] | None = None
+    scores: Iterable[Mapping[str, Any]] | None = None
 
 
 def evaluated(
-    task: Task, store: Store, rankings: Rankings, answers: Answers, options: Eval, *, seed: int
+    task: Task, store: Store, made: Made, options: Eval, *, seed: int
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """What results.json says of the metrics, and the lines of predictions.jsonl."""
-    records = list(_records(task, store, rankings, answers))
+    scores = None if made.scores is None else list(made.scores)
+    made = made._replace(scores=scores)
+    records = list(_records(task, store, made))
     examples = list(store.examples())
-    evaluation = evaluate(
-        task,
-        ids=[example.id for example in examples],
-        users=[example.user_id for example in examples],
-        predictions=[record["prediction"] for record in records] if answers is not None else None,
-        targets=[example.target for example in examples],
-        alternatives=[example.alternatives for example in examples],
-        rankings=[[d["id"] for d in record["documents"]] for record in records],
-        relevant=[example.relevant for example in examples],
-        scored=[example.scored for example in examples],
-        categories=[example.category for example in examples],
-        resamples=options.resamples,
-        confidence=options.confidence,
-        seed=seed,
-    )
+    near = store.near_targets
+
+    def score(scored: Iterable[bool]) -> Evaluation:
+        return evaluate(
+            task,
+            ids=[example.id for example in examples],
+            users=[example.user_id for example in examples],
+            predictions=[record["prediction"] for record in records] if made.answers is not None else None,
+            targets=[example.target for example in examples],
+            alternatives=[example.alternatives for example in examples],
+            likelihoods=scores,
+            rankings=[[d["id"] for d in record["documents"]] for record in records],
+            relevant=[example.relevant for example in examples],
+            scored=list(scored),
+            categories=[example.category for example in examples],
+            resamples=options.resamples,
+            confidence=options.confidence,
+            seed=seed,
+        )
+
+    evaluation = score(example.scored for example in examples)
     for record, metrics in zip(records, evaluation.per_example, strict=True):
         record["metrics"] = metrics
-    return _values(evaluation, store, examples, records), records
+    values = _values(evaluation, store, examples, records)
+    if near.any():
+        rest = score(example.scored and not held for example, held in zip(examples, near, strict=True))
+        values["without_near_targets"] = {"n": rest.n, **_metrics(rest)}
+    return values, records
+
+
+def _metrics(evaluation: Evaluation) -> dict[str, Any]:
+    return {
+        "metrics": evaluation.metrics,
+        "intervals": {name: list(pair) for name, pair in evaluation.intervals.items()},
+    }
 
 
 def _values(
@@ -49,8 +76,7 @@ def _values(
     return {
         "n": evaluation.n,
         "dropped": summary.examples - len(records),
-        "metrics": evaluation.metrics,
-        "intervals": {name: list(pair) for name, pair in evaluation.intervals.items()},
+        **_metrics(evaluation),
         "by_category": evaluation.by_category,
         "variants": evaluation.variants,
         "notes": evaluation.notes,
@@ -62,24 +88,29 @@ def _values(
             "empty_profiles": summary.empty_profiles,
             "targets_in_history": summary.targets_in_history,
             "targets_in_other_histories": summary.targets_elsewhere,
+            "near_targets": summary.near_targets,
             "training_examples": summary.training,
         },
     }
 
 
-def _records(task: Task, store: Store, rankings: Rankings, answers: Answers) -> Iterator[dict[str, Any]]:
+def _records(task: Task, store: Store, made: Made) -> Iterator[dict[str, Any]]:
     """A line of predictions.jsonl for every example, without its metrics.
 
-    The first `prompt_documents` of `documents` stood in the prompt.
+    The first `prompt_documents` of `documents` stood in the prompt. `near_target`: a document of the user's
+    own history nearly holds the target, see `pbr_jax.index.store.Summary`.
     """
-    for example, ranking, made in zip(store.examples(), rankings, _made(answers), strict=False):
+    for example, near, ranking, seen in zip(
+        store.examples(), store.near_targets, made.rankings, _seen(made), strict=False
+    ):
         yield {
             "id": example.id,
             "user_id": example.user_id,
-            "prediction": prompts.answer(task, made["text"]),
+            "prediction": prompts.answer(task, seen["text"]),
             "target": example.target,
-            "prompt_tokens": made["prompt_tokens"],
-            "prompt_documents": made["documents"],
+            "near_target": bool(near),
+            "prompt_tokens": seen["prompt_tokens"],
+            "prompt_documents": seen["documents"],
             "documents": [_told(candidate) for candidate in ranking],
         }
 
@@ -88,19 +119,22 @@ def _told(candidate: Candidate) -> dict[str, Any]:
     return {"id": candidate.document.id, "user_id": candidate.document.user_id, "score": candidate.score}
 
 
-def _made(answers: Answers) -> Iterable[Mapping[str, Any]]:
+def _seen(made: Made) -> Iterable[Mapping[str, Any]]:
+    """What the model saw and said of each example."""
     nothing = {"text": "", "prompt_tokens": 0, "documents": 0, "messages": []}
-    return itertools.repeat(nothing) if answers is None else answers
+    if made.answers is not None:
+        return made.answers
+    return itertools.repeat(nothing) if made.scores is None else ({**nothing, **seen} for seen in made.scores)
 
 
-def texts(store: Store, rankings: Rankings, answers: Answers) -> Iterator[dict[str, Any]]:
+def texts(store: Store, made: Made) -> Iterator[dict[str, Any]]:
     """What the model saw of every example, for texts.jsonl: question, prompt, documents' texts, its words."""
-    for example, ranking, made in zip(store.examples(), rankings, _made(answers), strict=False):
+    for example, ranking, seen in zip(store.examples(), made.rankings, _seen(made), strict=False):
         yield {
             "id": example.id,
             "query": example.query,
             "input": example.input,
-            "prompt": made["messages"],
-            "answer": made["text"],
+            "prompt": seen["messages"],
+            "answer": seen["text"],
             "documents": [{**_told(candidate), "text": candidate.document.text} for candidate in ranking],
         }

@@ -22,6 +22,7 @@ from pbr_jax.config import Config, from_dict, override, to_dict
 from pbr_jax.files import open_private
 from pbr_jax.graph import logging_to, stages
 from pbr_jax.parts.answers import Answers, documents_in_prompt
+from pbr_jax.parts.likelihood import Likelihoods
 from pbr_jax.parts.rankings import SLOTS, Rankings
 from pbr_jax.parts.run import line
 from pbr_jax.pipeline import Pipeline, Tally, rank
@@ -79,16 +80,19 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
     answered: Answers | None = None if plan.answered is None else plan.answered.value
     ranked: Rankings = plan.ranked.value
 
-    def read() -> tuple[Any, Any]:
-        return ranked.read(store), None if answered is None else answered.read()
+    scored: Likelihoods | None = None if plan.scored is None else plan.scored.value
+
+    def read() -> evaluation.Made:
+        return evaluation.Made(ranked.read(store), answered and answered.read(), scored and scored.read())
 
     start = time.perf_counter()
-    found, records = evaluation.evaluated(plan.task, store, *read(), config.eval, seed=config.seed)
+    found, records = evaluation.evaluated(plan.task, store, read(), config.eval, seed=config.seed)
     spent = round(time.perf_counter() - start, 3)
     values = {
         "system": config.system,
         "benchmark": config.benchmark.name,
         "split": config.benchmark.split,
+        "ceiling": any(method.ceiling for method in config.methods),
         **found,
         "counts": {**found["counts"], **ranked.tally.counts, **(answered.tally.counts if answered else {})},
         "seconds": {**_seconds(plan), "evaluate": spent},
@@ -99,7 +103,7 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
     folder.write(PREDICTIONS, map(line, records))
     values["predictions"] = folder.hash(PREDICTIONS)
     if config.keep_texts:
-        folder.write("texts.jsonl", map(line, evaluation.texts(store, *read())))
+        folder.write("texts.jsonl", map(line, evaluation.texts(store, read())))
     else:
         (folder.out / "texts.jsonl").unlink(missing_ok=True)
     folder.write("results.json", json.dumps(values, indent=2, ensure_ascii=False) + "\n")

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.usefixtures("weights")
 
 SYSTEMS = ("none", "random", "recency", "bm25", "dense")
 SMALL = {"llm.batch_size": 4, "generate.max_new_tokens": 4, "prompt.max_tokens": 96, "eval.resamples": 50}
+SMALL |= {"eval.likelihood": "off"}
 HISTORIES = {
     "ann": ["the cat sat on my new red sofa", "cats are better than dogs", "i love my cat"],
     "bob": ["football tonight with the boys", "what a goal that was"],
@@ -67,22 +68,24 @@ def written(config: Config) -> list[Any]:
 
 
 def test_a_run_writes_what_the_design_promises(tweets: Path, tmp_path: Path):
-    results = run(config(tweets), tmp_path / "out")
+    results = run(config(tweets, **{"eval.likelihood": "auto"}), tmp_path / "out")
     values = json.loads((tmp_path / "out" / "results.json").read_text())
     assert values == results.values
     assert (values["system"], values["benchmark"], values["split"]) == ("dense", "lamp_7", "dev")
     assert (values["n"], values["dropped"], values["counts"]["empty_profiles"]) == (5, 0, 1)
-    assert set(values["metrics"]) == set(values["intervals"]) == {"rouge1", "rougeL", "meteor"}
+    assert set(values["metrics"]) == set(values["intervals"]) == {
+        "rouge1", "rougeL", "meteor", "target_nll", "target_bpb",
+    }  # fmt: skip
     assert all(low <= values["metrics"][m] <= high for m, (low, high) in values["intervals"].items())
-    assert set(values["seconds"]) == {"data", "embed", "rank", "generate", "evaluate"}
+    assert set(values["seconds"]) == {"data", "embed", "rank", "generate", "likelihood", "evaluate"}
     assert set(values["fingerprint"]) == {"config", "run", "evaluation", "data", "commit", "versions"}
-    assert values["keys"]["generate"] == values["fingerprint"]["run"]
+    assert set(values["keys"]) == {"data", "embed", "rank", "generate", "likelihood"}
     lines = results.predictions()
     assert [record["id"] for record in lines] == list(HISTORIES)
     for record in lines:
         assert set(record) == {
-            "id", "user_id", "prediction", "target", "prompt_tokens", "prompt_documents", "documents",
-            "metrics",
+            "id", "user_id", "prediction", "target", "near_target", "prompt_tokens", "prompt_documents",
+            "documents", "metrics",
         }  # fmt: skip
         assert len(record["documents"]) == min(2, len(HISTORIES[record["user_id"]]))
         assert record["prompt_tokens"] > 10
@@ -91,7 +94,7 @@ def test_a_run_writes_what_the_design_promises(tweets: Path, tmp_path: Path):
     assert json.loads((tmp_path / "out" / "config.json").read_text())["retrieve"]["k"] == 2
     events = [json.loads(event) for event in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
     assert [event["stage"] for event in events if event["event"] == "made"] == [
-        "data", "embed", "rank", "generate",
+        "data", "embed", "rank", "generate", "likelihood",
     ]  # fmt: skip
 
 

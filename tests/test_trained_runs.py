@@ -37,6 +37,7 @@ def tweets(write_tweets) -> Path:
 TRAINING = {"epochs": 2, "batch_size": 4, "devices": 1, "selection": 0.2}
 SMALL = {
     "prompt.max_tokens": 200, "generate.max_new_tokens": 4, "llm.batch_size": 8, "eval.resamples": 50,
+    "eval.likelihood": "off",
     "neighbours.m": 3, "retrieve.k": 2, "select.k": 2, "encoder.max_length": 32,
     **{f"{part}.training.{name}": value for part in ("user_encoder", "retrieve", "select")
        for name, value in TRAINING.items()},

@@ -70,10 +70,12 @@ class Config(Options):
         self.at_least("limit_training", 1)
         for slot in SLOTS:
             _check_method(slot, getattr(self, slot))
-        if self.neighbours.method != "self" and self.neighbours.m > 1 and self.collaboration != "text":
+        users = self.neighbours
+        if users.method != "self" and users.others and self.collaboration != "text":
+            instead = "set neighbours.m to 1" if users.others < users.m else "take another method"
             raise UserError(
-                f"neighbours.method is {self.neighbours.method} with m = {self.neighbours.m}: other users' "
-                "documents would enter prompts; say so with collaboration text, or set neighbours.m to 1"
+                f"neighbours.method is {users.method} with m = {users.m}: other users' documents would enter "
+                f"prompts; say so with collaboration text, or {instead}"
             )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -53,6 +54,7 @@ def evaluate(
     predictions: Sequence[str] | None = None,
     targets: Sequence[str | None] | None = None,
     alternatives: Sequence[Sequence[str]] | None = None,
+    likelihoods: Sequence[Mapping[str, Any]] | None = None,
     rankings: Sequence[Sequence[str]] | None = None,
     relevant: Sequence[Groups] | None = None,
     scored: Sequence[bool] | None = None,
@@ -65,13 +67,16 @@ def evaluate(
 
     Every sequence has one item an example. Ranking metrics need `rankings` (document ids, best
     first) and `relevant` (see `Example.relevant`); metrics of answers need `predictions` and
-    `targets`. Where an example has `alternatives`, further right answers, exact_match and token_f1
-    are the best over all of them, as in SQuAD's official scorer. Where all targets are withheld there
-    is nothing to score: n is 0, and a note says so. Raises UserError, naming the example, where some
-    targets are missing or a scored question of a retrieval benchmark has no relevant document.
+    `targets`. `likelihoods` give `total` (log-probability of the target, nats), `tokens` and `bytes`, and
+    with them target_nll, minus the log-probability per token, and target_bpb, in bits per byte, by which
+    models of different tokenizers compare. Where an example has `alternatives`, further right answers,
+    exact_match and token_f1 are the best over all of them, as in SQuAD's official scorer. Where all targets
+    are withheld there is nothing to score: n is 0, and a note says so. Raises UserError, naming the example,
+    where some targets are missing or a scored question of a retrieval benchmark has no relevant document.
     """
     fields = dict(users=users, predictions=predictions, targets=targets, alternatives=alternatives,
-                  rankings=rankings, relevant=relevant, scored=scored, categories=categories)  # fmt: skip
+                  likelihoods=likelihoods, rankings=rankings, relevant=relevant, scored=scored,
+                  categories=categories)  # fmt: skip
     _check_lengths(len(ids), fields)
     kept = [i for i in range(len(ids)) if scored is None or scored[i]]
     per_example: list[dict[str, float]] = [{} for _ in ids]
@@ -80,6 +85,7 @@ def evaluate(
     scored_ids = [ids[i] for i in kept]
     answers = (_take(values, kept) for values in (predictions, targets, alternatives))
     columns, notes = _answer_columns(task, scored_ids, *answers)
+    columns += _likelihood_columns(_take(likelihoods, kept))
     if task.kind == "retrieval":
         rankings, relevant = _take(rankings, kept), _take(relevant, kept)
         columns = _ranking_columns(task, scored_ids, rankings, relevant) + columns
@@ -126,7 +132,7 @@ def _ranking_columns(
 
 
 def _no_text(predictions: Sequence[str], targets: Sequence[str]) -> np.ndarray:
-    raise TypeError("a ranking metric has no statistics of answers")
+    raise TypeError("a metric of rankings or likelihoods has no statistics of answers")
 
 
 def _answer_columns(
@@ -150,6 +156,22 @@ def _answer_columns(
         if column.metric.name in ANSWER_METRICS:
             _raise_to_best(column, predictions, alternatives or [])
     return columns, []
+
+
+def _likelihood_columns(likelihoods: list[Mapping[str, Any]] | None) -> list[_Column]:
+    """Nats per token and bits per byte of the targets, or none where any is withheld."""
+    if likelihoods is None or any(one["total"] is None for one in likelihoods):
+        return []
+    totals, tokens, sizes = (
+        np.array([one[name] for one in likelihoods], float) for name in ("total", "tokens", "bytes")
+    )
+    values = {
+        "target_nll": -totals / np.maximum(tokens, 1),  # an empty target is certain
+        "target_bpb": -totals / np.log(2) / np.maximum(sizes, 1),
+    }
+    return [
+        _Column(Metric(name, _no_text, plain_mean, False), value[:, None]) for name, value in values.items()
+    ]
 
 
 def _raise_to_best(column: _Column, predictions: list[str], alternatives: list[Sequence[str]]) -> None:

@@ -15,6 +15,7 @@ date counts as its last moment: what is dated "2015" was not before any question
 import errno
 import hashlib
 import json
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
@@ -32,18 +33,23 @@ CREATE TABLE documents(row INTEGER PRIMARY KEY, user INTEGER, id TEXT, text TEXT
 CREATE INDEX answers ON documents(answer);
 CREATE TABLE examples(position INTEGER PRIMARY KEY, training INTEGER, id TEXT, user INTEGER, query TEXT,
                       input TEXT, target TEXT, time REAL, relevant TEXT, category TEXT, scored INTEGER,
-                      rows BLOB, answer INTEGER, alternatives TEXT, UNIQUE(training, id));
+                      rows BLOB, answer INTEGER, alternatives TEXT, near INTEGER,
+                      UNIQUE(training, id));
 CREATE INDEX askers ON examples(user);
 CREATE TABLE summary(name TEXT PRIMARY KEY, value TEXT);
 """
+
+_NEAR = 0.6  # of the target's words in one document of the history: the answer is nearly there to be copied
+_WORD = re.compile(r"[^\W_]+")
 
 
 class Summary(NamedTuple):
     """Counts. Users and documents are those of both splits, all else is of the evaluated one.
 
     `targets_in_history` and `targets_elsewhere` count examples whose target stands in their own history
-    (kept, as released) and in other users' (never a candidate). `texts` is the hash of all document texts
-    in row order.
+    (kept, as released) and in other users' (never a candidate); `near_targets` those of which one document of
+    their own history holds at least .6 of the target's words. `texts` is the hash of all document texts in
+    row order.
     """
 
     examples: int
@@ -53,6 +59,7 @@ class Summary(NamedTuple):
     empty_profiles: int
     targets_in_history: int
     targets_elsewhere: int
+    near_targets: int
     texts: str
 
 
@@ -84,6 +91,7 @@ def build(
         for (text,) in connection.execute("SELECT text FROM documents ORDER BY row"):
             digest.update(hashlib.sha256(text.encode()).digest())
         (elsewhere,) = connection.execute(_ELSEWHERE).fetchone()
+        (near,) = connection.execute("SELECT COUNT(*) FROM examples WHERE NOT training AND near").fetchone()
         summary = Summary(
             examples=evaluated,
             training=writer.examples - evaluated,
@@ -92,6 +100,7 @@ def build(
             empty_profiles=empty,
             targets_in_history=leaks,
             targets_elsewhere=elsewhere,
+            near_targets=near,
             texts=digest.hexdigest()[:16],
         )
         connection.executemany("INSERT INTO summary VALUES (?,?)", summary._asdict().items())
@@ -125,8 +134,9 @@ class _Writer:
             self.examples, training, example.id, self.user(example.user_id), example.query, example.input,
             example.target, example.time, json.dumps(example.relevant), example.category, example.scored,
             rows.tobytes(), _answer(example.target), json.dumps(example.alternatives),
+            _nearly_holds_target(example, self.document_target),
         )  # fmt: skip
-        self.connection.execute("INSERT INTO examples VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)", values)
+        self.connection.execute("INSERT INTO examples VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)", values)
         self.examples += 1
 
     def user(self, name: str) -> int:
@@ -164,6 +174,16 @@ def _holds_target(example: Example, document_target: str | None) -> bool:
         return False
     target = example.target.strip()
     return any(d.fields.get(document_target, "").strip() == target for d in example.profile)
+
+
+def _nearly_holds_target(example: Example, document_target: str | None) -> bool:
+    """Whether a document's answer (its text, where it has none) holds most words of the target."""
+    if document_target is None or example.target is None:
+        return False
+    wanted = set(_WORD.findall(example.target.lower()))
+    least = _NEAR * len(wanted)
+    held = (d.fields.get(document_target) or d.text for d in example.profile)
+    return bool(wanted) and any(len(wanted & set(_WORD.findall(text.lower()))) >= least for text in held)
 
 
 class Store:
@@ -209,6 +229,12 @@ class Store:
         cursor = self._connection.execute(f"SELECT {name} FROM documents ORDER BY row")
         values = (missing if value is None else value for (value,) in cursor)
         return np.fromiter(values, dtype, count=self.summary.documents)
+
+    @cached_property
+    def near_targets(self) -> np.ndarray:
+        """Whether the history of each evaluated example nearly holds its target, bool [e]; see `Summary`."""
+        found = self._connection.execute("SELECT near FROM examples WHERE NOT training ORDER BY position")
+        return np.array([bool(near) for (near,) in found], bool)
 
     @cached_property
     def example_times(self) -> np.ndarray:

@@ -210,9 +210,12 @@ class Lesson(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Eval(Options):
-    """Intervals of the reported numbers."""
+    """What is measured, and the intervals of the reported numbers."""
 
     section: ClassVar[str] = "eval"
+
+    # of the targets; auto: where answers are generated and the model can score; on: without answers too
+    likelihood: Literal["auto", "on", "off"] = "auto"
 
     resamples: int = 2000  # of the paired bootstrap over users
     confidence: float = 0.95

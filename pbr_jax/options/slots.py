@@ -22,6 +22,9 @@ class Method(Options, abc.ABC):
     training_split: ClassVar[Literal["unused", "welcome", "needed"]] = "unused"
     """Whether it looks at the training split: not at all, where there is one, or never without."""
 
+    ceiling: ClassVar[bool] = False
+    """Whether it reads what is to be predicted: a bound on what a system can reach, and never one itself."""
+
     method: str
 
     def needs(self, run: Any) -> Mapping[str, Any]:
@@ -61,6 +64,11 @@ class Neighbours(Method):
     section: ClassVar[str] = "neighbours"
 
     m: int = 1  # users, the asking user included
+
+    @property
+    def others(self) -> int:
+        """How many of the users are not the one who asks."""
+        return self.m - 1
 
     def check(self) -> None:
         self.at_least("m", 1)

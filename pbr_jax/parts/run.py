@@ -18,6 +18,7 @@ from pbr_jax.options import (
     LLM,
     Benchmark,
     Encoder,
+    Eval,
     Expand,
     Feedback,
     Generate,
@@ -64,6 +65,8 @@ class Settings(Protocol):
     def prompt(self) -> Prompt: ...
     @property
     def generate(self) -> Generate: ...
+    @property
+    def eval(self) -> Eval: ...
 
 
 class Run(NamedTuple):

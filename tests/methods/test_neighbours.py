@@ -9,7 +9,7 @@ import pytest
 
 from pbr_jax.config import Config, name_of
 from pbr_jax.index.store import Store, build
-from pbr_jax.methods.neighbours import METHODS, Mean
+from pbr_jax.methods.neighbours import METHODS, Mean, Random
 from pbr_jax.methods.retrieve import BM25
 from pbr_jax.models.user_transformer import UserTransformerConfig, user_transformer
 from pbr_jax.parts import users
@@ -149,6 +149,15 @@ def test_random_others_depend_on_seed_and_question_alone(tmp_path, circle):
     assert len({tuple(names[1:]) for names in one}) > 2
 
 
+def test_without_the_own_history_all_of_them_are_others(tmp_path, circle):
+    world = resources(tmp_path, circle)
+    for example, names in zip(circle, found(world, circle, method="random", own=False), strict=True):
+        assert len(set(names)) == 3
+        assert example.user_id not in names
+    everybody = found(world, circle, method="random", own=False, m=99)
+    assert {len(names) for names in everybody} == {len(circle) - 1}
+
+
 def test_histories_reach_the_encoder_oldest_first(tmp_path):
     seen = []
 
@@ -186,3 +195,5 @@ def test_other_users_need_collaboration_by_text():
         with pytest.raises(UserError, match="other users' documents would enter prompts"):
             Config(collaboration=policy, neighbours=Mean(m=2))  # type: ignore[arg-type]
     Config(neighbours=Mean(m=1))
+    with pytest.raises(UserError, match=r"documents would enter prompts.*take another method"):
+        Config(neighbours=Random(m=1, own=False))

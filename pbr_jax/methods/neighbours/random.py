@@ -1,4 +1,4 @@
-"""Anybody: the control of every choice of users (CFRAG Figure 5)."""
+"""Anybody: the control of a choice of users (CFRAG Figure 5) and, without `own`, of personalization itself."""
 
 import hashlib
 from collections.abc import Mapping
@@ -21,6 +21,11 @@ class Random(Neighbours):
     training_split: ClassVar[Literal["unused", "welcome", "needed"]] = "welcome"
 
     method: Literal["random"] = "random"
+    own: bool = True  # whether the asking user is one of the m; False: others alone, a control
+
+    @property
+    def others(self) -> int:
+        return self.m - self.own
 
     def needs(self, run: Run) -> Mapping[str, Node]:
         return {"store": run.data, "seed": given("seed", run.config.seed)}
@@ -35,9 +40,10 @@ class Random(Neighbours):
                 generator = np.random.default_rng(
                     int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
                 )
-                drawn = generator.choice(len(names), min(self.m, len(names)), replace=False)
-                others = [names[i] for i in drawn if names[i] != example.user_id]
-                found.append([Neighbour(name) for name in (example.user_id, *others[: self.m - 1])])
+                drawn = generator.choice(len(names), min(self.others + 1, len(names)), replace=False)
+                others = [names[i] for i in drawn if names[i] != example.user_id][: self.others]
+                own = [example.user_id] * self.own
+                found.append([Neighbour(name) for name in own + others])
             return found
 
         return neighbours

@@ -1,0 +1,53 @@
+"""The documents after which the user's true answer is most probable: a ceiling, never a system.
+
+Each candidate stands alone in the prompt, and the language model scores the target behind it, so the choice
+reads what is to be predicted ("oracle singles"). It tells how much a better choice could gain.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from pbr_jax.graph import Node
+from pbr_jax.llm import LLM
+from pbr_jax.methods.select.by_score import ByScore, by_score
+from pbr_jax.parts import language_model
+from pbr_jax.parts.run import Run
+from pbr_jax.pipeline import Examples, PromptWriter, Query, Ranking, SelectSlot, Tally
+from pbr_jax.types import Example, UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Oracle(ByScore):
+    """Candidates by log p(target | prompt with this candidate alone), nats."""
+
+    ceiling: ClassVar[bool] = True
+
+    method: Literal["oracle"] = "oracle"
+
+    def needs(self, run: Run) -> Mapping[str, Node]:
+        language_model.check_scores(run, "select.method oracle")
+        return {"llm": language_model.frozen(run), "write": language_model.writer(run)}
+
+    def slot(self, tally: Tally, *, llm: LLM, write: PromptWriter) -> SelectSlot:
+        def score(
+            examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]
+        ) -> list[np.ndarray]:
+            singles = [(e, [c]) for e, ranking in zip(examples, rankings, strict=True) for c in ranking]
+            targets = [_target(example) for example, _ in singles]
+            written = write([example for example, _ in singles], [single for _, single in singles])
+            found = iter(llm.score([prompt.messages for prompt in written], targets))
+            return [np.array([next(found).total for _ in ranking]) for ranking in rankings]
+
+        return by_score(self, score)
+
+
+def _target(example: Example) -> str:
+    if example.target is None:
+        raise UserError(
+            f"select.method oracle reads the answers, and question {example.id!r} has none; take a split "
+            "with targets, or another method"
+        )
+    return example.target

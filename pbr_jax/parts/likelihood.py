@@ -1,0 +1,108 @@
+"""How probable the language model finds what the user really wrote, given the prompt of the run.
+
+No answer is decoded: the target is read once behind the prompt (PURPLE's reward, Du et al., 2026, Eq. 3). So
+the measure is graded where answers of a small model are all alike, and it costs a fraction of theirs.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from pbr_jax.files import write_text
+from pbr_jax.graph import Stage
+from pbr_jax.index.store import Store
+from pbr_jax.llm import LLM, Score
+from pbr_jax.options import Generate
+from pbr_jax.parts import language_model
+from pbr_jax.parts.answers import documents_in_prompt
+from pbr_jax.parts.rankings import Rankings
+from pbr_jax.parts.run import CHUNK, Run, chunks, line
+from pbr_jax.pipeline import PromptWriter
+from pbr_jax.text.prompts import Written
+from pbr_jax.types import Example, UserError
+
+
+class Likelihoods:
+    """log p(target | prompt) of every example on disk, with what the model was shown."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """`total` (nats), `tokens`, `bytes` of the target, all None where it is withheld; `prompt_tokens`,
+        `documents` and `messages` as of an answer."""
+        with (self._folder / "likelihoods.jsonl").open(encoding="utf-8") as file:
+            yield from map(json.loads, file)
+
+
+def wanted(run: Run, method: Generate | None) -> bool:
+    """Whether targets are scored: where answers are and the model can, or as eval.likelihood says."""
+    asked = run.config.eval.likelihood
+    if asked == "auto":
+        return method is not None and language_model.can_score(run)
+    return asked == "on"
+
+
+def likelihoods(run: Run, ranked: Stage) -> Stage:
+    """The likelihood of every evaluated question's target after the prompt with its documents."""
+    needs = {
+        "store": run.data,
+        "ranked": ranked,
+        "write": language_model.writer(run),
+        "llm": language_model.frozen(run),
+    }
+    return Stage(
+        "likelihood",
+        (documents_in_prompt(run),),
+        needs,
+        _score,
+        Likelihoods,
+        check=partial(language_model.check_scores, run, "eval.likelihood on"),
+    )
+
+
+def _score(folder: Path, k: int, *, store: Store, ranked: Rankings, write: PromptWriter, llm: LLM) -> None:
+    """Each score is in the cache once it is there, where the next attempt finds it."""
+    lines: list[str] = []
+    examples = store.examples()
+    with tqdm(desc="likelihoods", total=store.summary.examples, disable=None, leave=False) as bar:
+        for rankings in chunks(ranked.read(store)):
+            some = list(islice(examples, CHUNK))
+            written = write(some, [ranking[:k] for ranking in rankings])
+            scores = _scores(llm, some, written, bar)
+            lines += [line(_record(*found, llm)) for found in zip(some, written, scores, strict=True)]
+    write_text(folder / "likelihoods.jsonl", "".join(lines))
+
+
+def _scores(llm: LLM, examples: list[Example], written: list[Written], bar: tqdm) -> list[Score | None]:
+    """The score of every target; None where it is withheld."""
+    known = [(i, example.target) for i, example in enumerate(examples) if example.target is not None]
+    prompts, targets = [written[i].messages for i, _ in known], [target for _, target in known]
+
+    def on_batch(positions: Sequence[int], _: Sequence[Score]) -> None:
+        bar.update(len(positions))
+
+    try:
+        found = llm.score(prompts, targets, on_batch=on_batch)
+    except UserError as error:
+        raise UserError(f"likelihood of the targets: {error}; or set eval.likelihood off") from error
+    scores: list[Score | None] = [None] * len(examples)
+    for (i, _), score in zip(known, found, strict=True):
+        scores[i] = score
+    return scores
+
+
+def _record(example: Example, prompt: Written, score: Score | None, llm: LLM) -> dict[str, Any]:
+    return {
+        "total": score and score.total,
+        "tokens": score and score.tokens,
+        "bytes": None if example.target is None else len(example.target.encode()),
+        "prompt_tokens": llm.num_tokens(prompt.messages),
+        "documents": prompt.documents,
+        "messages": prompt.messages,
+    }
