@@ -91,17 +91,13 @@ def test_the_oracle_shows_the_documents_after_which_the_answer_is_likeliest_one_
     results = run(best, tmp_path / "out")
     assert results.values["ceiling"]
     plan = Plan(best)
-    write, llm = language_model.writer(plan.run).value, load(best.llm)
-    for example, record in zip(plan.data.value.examples(), results.predictions(), strict=True):
-        documents = [
-            Candidate(d, 0.0, 0) for d in plan.data.value.documents(plan.data.value.history(example.user_id))
-        ]
-        singles = {
-            c.document.id: llm.score([write([example], [[c]])[0].messages], [example.target])[0]
-            for c in documents
-        }
-        order = sorted(singles, key=lambda id: -singles[id].total)
-        assert [d["id"] for d in record["documents"]] == order
+    store, write, llm = plan.data.value, language_model.writer(plan.run).value, load(best.llm)
+    for example, record in zip(store.examples(), results.predictions(), strict=True):
+        nats = {}
+        for document in store.documents(store.history(example.user_id)):
+            (alone,) = write([example], [[Candidate(document, 0.0, 0)]])
+            nats[document.id] = llm.score([alone.messages], [example.target])[0].total
+        assert [d["id"] for d in record["documents"]] == sorted(nats, key=lambda id: -nats[id])
     with pytest.raises(UserError, match="oracle reads the answers, and question '' has none"):
         ask(tmp_path / "out", "ann", "tea")
 
@@ -123,7 +119,7 @@ def test_withheld_targets_have_no_likelihood_and_a_server_that_tells_none_is_ref
 def test_a_target_that_does_not_fit_the_context_says_how_to_go_on_without_it(
     tiny_models, write_tweets, tmp_path: Path
 ):
-    small = {"llm.context": 230, "prompt.max_tokens": 226, "generate.method": "none", "eval.likelihood": "on"}
+    small = {"llm.context": 99, "prompt.max_tokens": 90, "generate.method": "none", "eval.likelihood": "on"}
     with pytest.raises(UserError, match=r"the targets: prompt 0 has .*; or set eval\.likelihood off"):
         run(config(write_tweets(HISTORIES), tiny_models, **small), tmp_path / "out")
 

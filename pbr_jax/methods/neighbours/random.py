@@ -1,4 +1,4 @@
-"""Anybody: the control of a choice of users (CFRAG Figure 5) and, without `own`, of personalization itself."""
+"""Anybody: the control of choices of users (CFRAG Figure 5) and, without `own`, of personalization."""
 
 import hashlib
 from collections.abc import Mapping
