@@ -37,6 +37,7 @@ class Plan:
             config.methods,
             limit=config.limit,
             limit_training=config.limit_training,
+            limit_history=config.limit_history,
             seed=config.seed,
         )
         self.hashes = source.hashes

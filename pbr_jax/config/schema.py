@@ -41,6 +41,7 @@ class Config(Options):
     seed: int = 0  # of everything random
     limit: int | None = None  # first N examples only
     limit_training: int | None = None  # first N examples of the training split: to learn from, and neighbours
+    limit_history: int | None = None  # newest N documents of the own history of each evaluated question
     # signals: others' data may shape parameters; text: others' documents may enter prompts too
     collaboration: Literal["none", "signals", "text"] = "none"
     # whether questions, prompts and documents are kept in the run's folder, for its owner to read
@@ -68,6 +69,7 @@ class Config(Options):
         self.between("seed", 0, 2**32 - 1)
         self.at_least("limit", 1)
         self.at_least("limit_training", 1)
+        self.at_least("limit_history", 0)
         for slot in SLOTS:
             _check_method(slot, getattr(self, slot))
         users = self.neighbours

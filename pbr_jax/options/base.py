@@ -68,6 +68,10 @@ def checked(name: str, value: Any, hint: Any) -> Any:
     if origin is tuple and type(value) in (tuple, list):  # JSON knows lists alone
         return tuple(checked(name, one, inner) for one, inner in _parts(name, value, typing.get_args(hint)))
     allowed = typing.get_args(hint) if origin in (typing.Union, UnionType) else (hint,)
+    named = [one for kind in allowed if typing.get_origin(kind) is Literal for one in typing.get_args(kind)]
+    if any(value == one for one in named):
+        return value
+    allowed = tuple(kind for kind in allowed if typing.get_origin(kind) is not Literal)
     if float in allowed and type(value) in (int, float):
         if not math.isfinite(value):
             raise UserError(f"{name} is {value}, want a finite number")
@@ -81,7 +85,8 @@ def checked(name: str, value: Any, hint: Any) -> Any:
         )
     if type(value) in plain or _is_options(value, plain):
         return value
-    wanted = " or ".join("none" if kind is type(None) else _type_name(kind) for kind in allowed)
+    names = ["none" if kind is type(None) else _type_name(kind) for kind in allowed]
+    wanted = " or ".join([*names, *named])
     raise UserError(f"{name} is {value!r} ({type(value).__name__}), want {wanted}")
 
 

@@ -27,6 +27,10 @@ class Method(Options, abc.ABC):
 
     method: str
 
+    def learns(self) -> Literal["unused", "welcome", "needed"]:
+        """`training_split`, where it depends on options."""
+        return self.training_split
+
     def needs(self, run: Any) -> Mapping[str, Any]:
         """The nodes (`pbr_jax.graph`) that `slot` computes with, by the names of its arguments."""
         return {}

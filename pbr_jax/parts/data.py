@@ -1,6 +1,7 @@
 """Examples and documents: a benchmark's files, read into a store."""
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ from pbr_jax.graph import Given, Node, Stage
 from pbr_jax.index import store
 from pbr_jax.options import Benchmark, Method
 from pbr_jax.parts.run import progress
-from pbr_jax.types import UserError
+from pbr_jax.types import Example, UserError
 
 
 class Data(NamedTuple):
@@ -20,9 +21,18 @@ class Data(NamedTuple):
 
 
 def data(
-    benchmark: Benchmark, methods: list[Method], *, limit: int | None, limit_training: int | None, seed: int
+    benchmark: Benchmark,
+    methods: list[Method],
+    *,
+    limit: int | None,
+    limit_training: int | None,
+    limit_history: int | None,
+    seed: int,
 ) -> Data:
     """The examples of the evaluated split and, where a method looks at it, of the training split.
+
+    `limit_history` cuts the own history of every evaluated question to its newest documents, and nobody
+    else's: what methods learn from, and whose documents are borrowed, stays as it is.
 
     Raises:
       UserError: no such benchmark, split or file; a method learns, and there is no training split or it is
@@ -37,16 +47,19 @@ def data(
     names = {"evaluated": "data", "training": "training"}
     hashes = {names[name]: node.key if made else fingerprint(of) for (name, node), of in zip(
         needs.items(), (benchmark, learned)) if of is not None}  # fmt: skip
-    options = (limit, None if learned is None else limit_training)
+    if limit_history is not None and task(benchmark.name).kind == "retrieval":
+        raise UserError(
+            f"limit_history is {limit_history}, and {benchmark.name} scores which documents are found: cut "
+            "away, they could not be; leave it out"
+        )
+    options = (limit, None if learned is None else limit_training, limit_history)
     return Data(Stage("data", options, needs, _build, _open), hashes)
 
 
 def _training_split(benchmark: Benchmark, methods: list[Method], there: tuple[str, ...]) -> Benchmark | None:
     """The split that is learned from; None where nothing looks at it, or it is missing and not needed."""
-    learns = [
-        f"{method.section}.method {method.method}" for method in methods if method.training_split == "needed"
-    ]
-    if all(method.training_split == "unused" for method in methods):
+    learns = [f"{method.section}.method {method.method}" for method in methods if method.learns() == "needed"]
+    if all(method.learns() == "unused" for method in methods):
         return None
     if benchmark.split == benchmark.training:
         if learns:
@@ -90,13 +103,23 @@ def _build(
     folder: Path,
     limit: int | None,
     limit_training: int | None,
+    limit_history: int | None,
     *,
     evaluated: Benchmark,
     training: Benchmark | None = None,
 ) -> None:
-    examples = progress(read(evaluated, limit), "examples")
+    examples = (_cut(one, limit_history) for one in progress(read(evaluated, limit), "examples"))
     learned = progress(read(training, limit_training), "training examples") if training is not None else ()
     store.build(folder / "store.sqlite", examples, task(evaluated.name).document_target, learned)
+
+
+def _cut(example: Example, newest: int | None) -> Example:
+    """The question with so many documents of its history: the latest, undated ones being the oldest."""
+    if newest is None or len(example.profile) <= newest:
+        return example
+    age = [-math.inf if document.time is None else document.time for document in example.profile]
+    kept = set(sorted(range(len(age)), key=age.__getitem__)[len(age) - newest :])
+    return dataclasses.replace(example, profile=tuple(d for i, d in enumerate(example.profile) if i in kept))
 
 
 def _open(folder: Path) -> store.Store:

@@ -1,12 +1,15 @@
 """BM25 with statistics of the example's candidates (CFRAG Figure 6)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from pbr_jax.graph import Node
 from pbr_jax.methods.select.by_score import ByScore, by_score
+from pbr_jax.methods.select.own_share import Curve
+from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
 from pbr_jax.text import bm25
 
@@ -27,7 +30,10 @@ class BM25(ByScore):
         self.between("b", 0, 1)
         self.at_least("epsilon", 0)
 
-    def slot(self, tally: Tally) -> SelectSlot:
+    def needs(self, run: Run) -> Mapping[str, Node]:
+        return self.sharing(run)
+
+    def slot(self, tally: Tally, *, gains: Curve | None = None) -> SelectSlot:
         def score(
             examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]
         ) -> list[np.ndarray]:
@@ -38,4 +44,4 @@ class BM25(ByScore):
                 found.append(index.scores(" ".join(query.texts)))
             return found
 
-        return by_score(self, score)
+        return by_score(self, score, gains)

@@ -1,12 +1,17 @@
 """Candidates in the order of new scores: what most selections share, and the share of the own history."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
+from pbr_jax.graph import Node
+from pbr_jax.methods.select import own_share
+from pbr_jax.methods.select.own_share import Curve
 from pbr_jax.options import Select
+from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot
 from pbr_jax.types import UserError
 
@@ -18,17 +23,35 @@ Score = Callable[[Examples, Sequence[Query], Sequence[Ranking]], list[np.ndarray
 class ByScore(Select):
     """The base of selections that score each candidate; `by_score` makes their callable."""
 
-    own: int | None = None  # of the k from the own history, the rest from others' (CFRAG Figure 7)
+    # of the k from the own history, the rest from others' (CFRAG Figure 7); auto: the own ones first, others'
+    # in free places where that makes training users' answers more probable
+    own: int | Literal["auto"] | None = None
 
     def check(self) -> None:
         super().check()
+        if self.own == "auto":
+            if self.k is None:
+                raise UserError("select.own is auto and select.k none; say how many places the prompt has")
+            return
         self.at_least("own", 0)
         if self.own is not None and (self.k is None or self.own > self.k):
             raise UserError(f"select.own is {self.own} and select.k {self.k}, want own at most k")
 
+    def learns(self) -> Literal["unused", "welcome", "needed"]:
+        return "needed" if self.own == "auto" else super().learns()
 
-def by_score(options: ByScore, score: Score) -> SelectSlot:
-    """All candidates, best first; equal scores keep the retriever's order."""
+    def sharing(self, run: Run) -> Mapping[str, Node]:
+        """What `by_score` needs beside scores: `gains`, where `own` is auto."""
+        if self.own != "auto":
+            return {}
+        return {"gains": own_share.curve(run, dataclasses.replace(self, own=None), self.k)}
+
+
+def by_score(options: ByScore, score: Score, gains: Curve | None = None) -> SelectSlot:
+    """All candidates, best first; equal scores keep the retriever's order.
+
+    With `own` auto, others' are left out where `gains` says that they do not help, or are not needed.
+    """
     own, k = options.own, options.k
 
     def select(examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]) -> list[Ranking]:
@@ -39,12 +62,22 @@ def by_score(options: ByScore, score: Score) -> SelectSlot:
                 dataclasses.replace(ranking[i], score=float(values[i]))
                 for i in np.argsort(-values, kind="stable")
             ]
-            if own is not None and k is not None:
+            if own == "auto" and k is not None:
+                best = _filled(best, example.user_id, k, gains or [])
+            elif isinstance(own, int) and k is not None:
                 best = _divided(best, example.user_id, own, k)
             chosen.append(best)
         return chosen
 
     return select
+
+
+def _filled(ranking: Ranking, user: str, k: int, gains: Curve) -> Ranking:
+    """The own candidates, and with them as many others' as have free places of the k, where those help."""
+    own = [c for c in ranking if c.document.user_id == user]
+    if len(own) >= k or not gains[len(own)].helps:
+        return own
+    return _divided(ranking, user, k, k)
 
 
 def _divided(ranking: Ranking, user: str, own: int, k: int) -> Ranking:

@@ -9,6 +9,7 @@ import numpy as np
 
 from pbr_jax.graph import Given, Node
 from pbr_jax.methods.select.by_score import ByScore, by_score
+from pbr_jax.methods.select.own_share import Curve
 from pbr_jax.models import cross_encoder
 from pbr_jax.models.pretrained import fingerprint, locate
 from pbr_jax.options import IDLE
@@ -31,10 +32,10 @@ class CrossEncoder(ByScore):
         self.at_least("max_length", 8)
 
     def needs(self, run: Run) -> Mapping[str, Node]:
-        return {"reranker": pretrained(self.model, self.max_length)}
+        return {"reranker": pretrained(self.model, self.max_length), **self.sharing(run)}
 
-    def slot(self, tally: Tally, *, reranker: Reranker) -> SelectSlot:
-        return judged(self, reranker)
+    def slot(self, tally: Tally, *, reranker: Reranker, gains: Curve | None = None) -> SelectSlot:
+        return judged(self, reranker, gains)
 
 
 def pretrained(model: str, max_length: int) -> Node:
@@ -55,7 +56,7 @@ def _load(model: str, max_length: int) -> Reranker:
     return Reranker(loaded, params, config, folder, max_length, None)
 
 
-def judged(options: ByScore, reranker: Reranker) -> SelectSlot:
+def judged(options: ByScore, reranker: Reranker, gains: Curve | None = None) -> SelectSlot:
     """Candidates in the order of the reranker's scores."""
 
     def score(examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]) -> list[np.ndarray]:
@@ -65,4 +66,4 @@ def judged(options: ByScore, reranker: Reranker) -> SelectSlot:
         ]
         return reranker.scores(examples, pairs)
 
-    return by_score(options, score)
+    return by_score(options, score, gains)

@@ -13,6 +13,7 @@ import numpy as np
 from pbr_jax.graph import Node
 from pbr_jax.llm import LLM
 from pbr_jax.methods.select.by_score import ByScore, by_score
+from pbr_jax.methods.select.own_share import Curve
 from pbr_jax.parts import language_model
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, PromptWriter, Query, Ranking, SelectSlot, Tally
@@ -29,9 +30,10 @@ class Oracle(ByScore):
 
     def needs(self, run: Run) -> Mapping[str, Node]:
         language_model.check_scores(run, "select.method oracle")
-        return {"llm": language_model.frozen(run), "write": language_model.writer(run)}
+        model = {"llm": language_model.frozen(run), "write": language_model.writer(run)}
+        return {**model, **self.sharing(run)}
 
-    def slot(self, tally: Tally, *, llm: LLM, write: PromptWriter) -> SelectSlot:
+    def slot(self, tally: Tally, *, llm: LLM, write: PromptWriter, gains: Curve | None = None) -> SelectSlot:
         def score(
             examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]
         ) -> list[np.ndarray]:
@@ -41,7 +43,7 @@ class Oracle(ByScore):
             found = iter(llm.score([prompt.messages for prompt in written], targets))
             return [np.array([next(found).total for _ in ranking]) for ranking in rankings]
 
-        return by_score(self, score)
+        return by_score(self, score, gains)
 
 
 def _target(example: Example) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from pbr_jax.graph import Node, given
 from pbr_jax.methods.select.by_score import ByScore
+from pbr_jax.methods.select.own_share import Curve
 from pbr_jax.methods.select.top_k import TopK
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
@@ -21,10 +22,10 @@ class Shuffled(ByScore):
     method: Literal["shuffled"] = "shuffled"
 
     def needs(self, run: Run) -> Mapping[str, Node]:
-        return {"seed": given("seed", run.config.seed)}
+        return {"seed": given("seed", run.config.seed), **self.sharing(run)}
 
-    def slot(self, tally: Tally, *, seed: int) -> SelectSlot:
-        best = TopK(k=self.k, own=self.own).slot(tally)
+    def slot(self, tally: Tally, *, seed: int, gains: Curve | None = None) -> SelectSlot:
+        best = TopK(k=self.k, own=self.own).slot(tally, gains=gains)
 
         def select(
             examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]

@@ -1,12 +1,15 @@
 """Candidates by the retriever's score."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from pbr_jax.graph import Node
 from pbr_jax.methods.select.by_score import ByScore, by_score
+from pbr_jax.methods.select.own_share import Curve
+from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
 
 
@@ -16,10 +19,13 @@ class TopK(ByScore):
 
     method: Literal["top_k"] = "top_k"
 
-    def slot(self, tally: Tally) -> SelectSlot:
+    def needs(self, run: Run) -> Mapping[str, Node]:
+        return self.sharing(run)
+
+    def slot(self, tally: Tally, *, gains: Curve | None = None) -> SelectSlot:
         def score(
             examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]
         ) -> list[np.ndarray]:
             return [np.array([candidate.score for candidate in ranking]) for ranking in rankings]
 
-        return by_score(self, score)
+        return by_score(self, score, gains)

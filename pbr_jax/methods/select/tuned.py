@@ -19,6 +19,7 @@ from pbr_jax.methods.expand.none import Nothing
 from pbr_jax.methods.generate.ipa import Ipa
 from pbr_jax.methods.select.by_score import ByScore
 from pbr_jax.methods.select.cross_encoder import judged
+from pbr_jax.methods.select.own_share import Curve
 from pbr_jax.methods.select.top_k import TopK
 from pbr_jax.models import cross_encoder
 from pbr_jax.models.pretrained import fingerprint, locate
@@ -59,7 +60,8 @@ class Tuned(ByScore):
         options = (self.model, self.max_length, self.user_layers)
         needs = {"params": params, **known}
         # What the model is, the key of its tuned parameters says.
-        return {"reranker": Given("tuned reranker", options, needs, _load, identity=lambda: options[1:])}
+        loaded = Given("tuned reranker", options, needs, _load, identity=lambda: options[1:])
+        return {"reranker": loaded, **self.sharing(run)}
 
     @once
     def params(self, run: Run) -> Stage:
@@ -85,8 +87,8 @@ class Tuned(ByScore):
     def _users(self, run: Run) -> dict[str, Node]:
         return {"users": users.users(run)} if self.users else {}
 
-    def slot(self, tally: Tally, *, reranker: Reranker) -> SelectSlot:
-        return judged(self, reranker)
+    def slot(self, tally: Tally, *, reranker: Reranker, gains: Curve | None = None) -> SelectSlot:
+        return judged(self, reranker, gains)
 
 
 def _train(
