@@ -6,6 +6,7 @@ from typing import Any
 
 from pbr_jax.data import Task
 from pbr_jax.eval.evaluate import Evaluation, evaluate
+from pbr_jax.eval.shares import answer_shares, note
 from pbr_jax.index.store import Store
 from pbr_jax.options import Eval
 from pbr_jax.text import prompts
@@ -13,7 +14,7 @@ from pbr_jax.types import Candidate, Example
 
 Rankings = Iterable[Sequence[Candidate]]
 Answers = Iterable[Mapping[str, Any]] | None
-"""`text`, `prompt_tokens`, `documents` and `messages` of each example; None: nothing was answered."""
+"""What `parts.answers.Answers` reads of each example; None: nothing was answered."""
 
 
 def evaluated(
@@ -22,11 +23,14 @@ def evaluated(
     """What results.json says of the metrics, and the lines of predictions.jsonl."""
     records = list(_records(task, store, rankings, answers))
     examples = list(store.examples())
+    predictions = [record["prediction"] for record in records]
+    expected = [record["expected"] for record in records if "expected" in record]
     evaluation = evaluate(
         task,
         ids=[example.id for example in examples],
         users=[example.user_id for example in examples],
-        predictions=[record["prediction"] for record in records] if answers is not None else None,
+        predictions=predictions if answers is not None else None,
+        expected=expected or None,
         targets=[example.target for example in examples],
         alternatives=[example.alternatives for example in examples],
         rankings=[[d["id"] for d in record["documents"]] for record in records],
@@ -39,11 +43,16 @@ def evaluated(
     )
     for record, metrics in zip(records, evaluation.per_example, strict=True):
         record["metrics"] = metrics
-    return _values(evaluation, store, examples, records), records
+    shares = answer_shares(task, predictions) if answers is not None else {}
+    return _values(evaluation, store, examples, records, shares), records
 
 
 def _values(
-    evaluation: Evaluation, store: Store, examples: Sequence[Example], records: Sequence[Mapping[str, Any]]
+    evaluation: Evaluation,
+    store: Store,
+    examples: Sequence[Example],
+    records: Sequence[Mapping[str, Any]],
+    shares: Mapping[str, float],
 ) -> dict[str, Any]:
     summary = store.summary
     return {
@@ -53,7 +62,8 @@ def _values(
         "intervals": {name: list(pair) for name, pair in evaluation.intervals.items()},
         "by_category": evaluation.by_category,
         "variants": evaluation.variants,
-        "notes": evaluation.notes,
+        "notes": [*evaluation.notes, *note(shares, len(records))],
+        "answers": shares,
         "counts": {
             "examples": summary.examples,
             "unscored": sum(not example.scored for example in examples),
@@ -81,7 +91,18 @@ def _records(task: Task, store: Store, rankings: Rankings, answers: Answers) -> 
             "prompt_tokens": made["prompt_tokens"],
             "prompt_documents": made["documents"],
             "documents": [_told(candidate) for candidate in ranking],
+            **_probable(task, made["probabilities"]),
         }
+
+
+def _probable(task: Task, probabilities: Mapping[str, float] | None) -> dict[str, Any]:
+    """The labels' probabilities where they are known, and the rating that they make expect."""
+    if probabilities is None:
+        return {}
+    if task.kind != "rating":
+        return {"probabilities": probabilities}
+    expected = sum(share * float(label) for label, share in probabilities.items())
+    return {"expected": expected, "probabilities": probabilities}
 
 
 def _told(candidate: Candidate) -> dict[str, Any]:
@@ -89,7 +110,7 @@ def _told(candidate: Candidate) -> dict[str, Any]:
 
 
 def _made(answers: Answers) -> Iterable[Mapping[str, Any]]:
-    nothing = {"text": "", "prompt_tokens": 0, "documents": 0, "messages": []}
+    nothing = {"text": "", "prompt_tokens": 0, "documents": 0, "messages": [], "probabilities": None}
     return itertools.repeat(nothing) if answers is None else answers
 
 

@@ -51,6 +51,7 @@ def evaluate(
     ids: Sequence[str],
     users: Sequence[str],
     predictions: Sequence[str] | None = None,
+    expected: Sequence[float] | None = None,
     targets: Sequence[str | None] | None = None,
     alternatives: Sequence[Sequence[str]] | None = None,
     rankings: Sequence[Sequence[str]] | None = None,
@@ -66,19 +67,22 @@ def evaluate(
     Every sequence has one item an example. Ranking metrics need `rankings` (document ids, best
     first) and `relevant` (see `Example.relevant`); metrics of answers need `predictions` and
     `targets`. Where an example has `alternatives`, further right answers, exact_match and token_f1
-    are the best over all of them, as in SQuAD's official scorer. Where all targets are withheld there
-    is nothing to score: n is 0, and a note says so. Raises UserError, naming the example, where some
-    targets are missing or a scored question of a retrieval benchmark has no relevant document.
+    are the best over all of them, as in SQuAD's official scorer. `expected` are further predictions of
+    a rating task, numbers between the labels: their metrics are called `expected_mae` and so on. Where
+    all targets are withheld there is nothing to score: n is 0, and a note says so. Raises UserError,
+    naming the example, where some targets are missing or a scored question of a retrieval benchmark has
+    no relevant document.
     """
-    fields = dict(users=users, predictions=predictions, targets=targets, alternatives=alternatives,
-                  rankings=rankings, relevant=relevant, scored=scored, categories=categories)  # fmt: skip
+    fields = dict(users=users, predictions=predictions, expected=expected, targets=targets,
+                  alternatives=alternatives, rankings=rankings, relevant=relevant, scored=scored,
+                  categories=categories)  # fmt: skip
     _check_lengths(len(ids), fields)
     kept = [i for i in range(len(ids)) if scored is None or scored[i]]
     per_example: list[dict[str, float]] = [{} for _ in ids]
     if not kept:
         return Evaluation(per_example=per_example, notes=["no example is scored"])
     scored_ids = [ids[i] for i in kept]
-    answers = (_take(values, kept) for values in (predictions, targets, alternatives))
+    answers = (_take(values, kept) for values in (predictions, expected, targets, alternatives))
     columns, notes = _answer_columns(task, scored_ids, *answers)
     if task.kind == "retrieval":
         rankings, relevant = _take(rankings, kept), _take(relevant, kept)
@@ -130,7 +134,12 @@ def _no_text(predictions: Sequence[str], targets: Sequence[str]) -> np.ndarray:
 
 
 def _answer_columns(
-    task: Task, ids: list[str], predictions: list | None, targets: list | None, alternatives: list | None
+    task: Task,
+    ids: list[str],
+    predictions: list | None,
+    expected: list | None,
+    targets: list | None,
+    alternatives: list | None,
 ) -> tuple[list[_Column], list[str]]:
     """Metrics of answers, or none and the note that says why."""
     retrieval = task.kind == "retrieval"
@@ -149,6 +158,12 @@ def _answer_columns(
     for column in columns:
         if column.metric.name in ANSWER_METRICS:
             _raise_to_best(column, predictions, alternatives or [])
+    if expected is not None:
+        numbers = list(map(repr, expected))
+        columns += [
+            _Column(metric._replace(name=f"expected_{metric.name}"), metric.statistics(numbers, targets))
+            for metric in metrics
+        ]
     return columns, []
 
 

@@ -78,6 +78,14 @@ class LLM(Options):
                 f"llm.url is {self.url!r}, want the address of the server's API, such as http://127.0.0.1:8000/v1"
             )
 
+    def check_scoring(self, who: str) -> None:
+        """Raises UserError, naming who asks, where the backend cannot say how likely a given answer is."""
+        if self.backend == "http" and (self.log_probs == "none" or not self.tokenizer):
+            raise UserError(
+                f"{who} with a model on a server needs llm.log_probs (vllm, echo or sglang) and "
+                "llm.tokenizer (the served model's folder or GGUF file); set both"
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt(Options):
