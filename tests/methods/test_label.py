@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pbr_jax import Config, ask, run
+from pbr_jax import Config, run
 from pbr_jax.config import override
 from pbr_jax.data import TASKS, task
 from pbr_jax.llm.cache import Cached
@@ -28,38 +28,28 @@ from pbr_jax.types import Example, UserError
 torch: Any = pytest.importorskip("torch")
 transformers: Any = pytest.importorskip("transformers")
 
-RECORDS: dict[str, dict[str, str]] = {
-    "lamp_1": {"title": "On trees", "abstract": "Trees grow."},
-    "lamp_2": {"tag": "comedy", "description": "Two friends."},
-    "lamp_3": {"text": "Broke at once.", "score": "1"},
-}
-INPUTS = {
-    "lamp_1": 'For an author with the title "ASKED", which reference is related? Just answer with [1] or [2] '
-    'without explanation. [1]: "ASKED" [2]: "ASKED"',
-    "lamp_2": "Which tag? tags: [comedy, action] description: ASKED",
-    "lamp_3": "What is the score of the following review? review: ASKED",
-}
+LABELLED = ("lamp_1", "lamp_2", "lamp_3")
 ASKED = {"ann": "fine", "bob": "a longer one, and better", "cyd": "bad"}
 DOCUMENTS = {"ann": 2, "bob": 0, "cyd": 1}
+PROMPT = Written([{"role": "system", "content": "s"}, {"role": "user", "content": "review: x\nscore:"}], 0)
+EXAMPLE = Example("q", "u", "x", "review: x", None)
 
 
 @pytest.fixture
 def config(tiny_models, tmp_path: Path) -> Callable[..., Config]:
-    """A run over three users, one of them without a history."""
+    """A LaMP-3 run over three users, one of them without a history."""
 
-    def made(name: str, **fields: Any) -> Config:
-        root = tmp_path / name
-        root.mkdir(exist_ok=True)
+    def made(**fields: Any) -> Config:
+        record = {"text": "Broke at once.", "score": "1"}
         questions = [
-            {"id": user, "input": INPUTS[name].replace("ASKED", text),
-             "profile": [{"id": f"{user}{i}", **RECORDS[name]} for i in range(DOCUMENTS[user])]}
+            {"id": user, "input": f"What is the score of the following review? review: {text}",
+             "profile": [{"id": f"{user}{i}", **record} for i in range(DOCUMENTS[user])]}
             for user, text in ASKED.items()
         ]  # fmt: skip
-        golds = [{"id": user, "output": TASKS[name].labels[1]} for user in ASKED]
-        (root / "dev_questions.json").write_text(json.dumps(questions))
-        told = json.dumps({"task": name.replace("lamp", "LaMP"), "golds": golds})
-        (root / "dev_outputs.json").write_text(told)
-        place = {"benchmark.name": name, "benchmark.root": str(root), "retrieve.method": "recency"}
+        golds = [{"id": user, "output": "2"} for user in ASKED]
+        (tmp_path / "dev_questions.json").write_text(json.dumps(questions))
+        (tmp_path / "dev_outputs.json").write_text(json.dumps({"task": "LaMP_3", "golds": golds}))
+        place = {"benchmark.name": "lamp_3", "benchmark.root": str(tmp_path), "retrieve.method": "recency"}
         place |= {"llm.model": tiny_models["llm.model"], "prompt.max_tokens": 900, "eval.resamples": 50}
         return override(Config(), {**place, "generate.method": "label", **fields})
 
@@ -90,50 +80,43 @@ def softmax(values: Sequence[float]) -> np.ndarray:
     return powers / powers.sum()
 
 
-@pytest.mark.parametrize(
-    ("name", "calibration"),
-    [("lamp_1", "content_free"), ("lamp_2", "none"), ("lamp_3", "none"), ("lamp_3", "content_free")],
-)
-def test_the_answer_is_the_most_probable_label_as_torch_has_it(
-    config, log_p, tmp_path: Path, name: str, calibration: str
-):
-    labels = TASKS[name].labels
-    results = run(config(name, **{"generate.calibration": calibration}), tmp_path / "out")
+def test_ratings_are_answered_as_torch_has_them(config, log_p, tmp_path: Path):
+    results = run(config(**{"generate.calibration": "content_free"}), tmp_path / "out")
     texts = [json.loads(text) for text in (tmp_path / "out" / "texts.jsonl").read_text().splitlines()]
     for record, seen in zip(results.predictions(), texts, strict=True):
+        asked = ASKED[record["user_id"]]
         assert record["prompt_documents"] == DOCUMENTS[record["user_id"]]
-        values = [log_p(seen["prompt"], label) for label in labels]
-        if calibration == "content_free":
-            asked = ASKED[record["user_id"]]
-            assert asked in seen["prompt"][-1]["content"]
-            empty = [{**m, "content": m["content"].replace(asked, "N/A")} for m in seen["prompt"]]
-            values = [value - log_p(empty, label) for value, label in zip(values, labels)]
-        wanted = dict(zip(labels, softmax(values)))
+        assert asked in seen["prompt"][-1]["content"]
+        empty = [{**m, "content": m["content"].replace(asked, "N/A")} for m in seen["prompt"]]
+        values = [log_p(seen["prompt"], label) - log_p(empty, label) for label in "12345"]
+        wanted = dict(zip("12345", softmax(values)))
         assert record["probabilities"] == pytest.approx(wanted, rel=1e-3)
         assert record["prediction"] == max(wanted, key=lambda label: wanted[label])
-        if name == "lamp_3":
-            expected = sum(int(label) * share for label, share in wanted.items())
-            assert record["expected"] == pytest.approx(expected, rel=1e-3)
-            assert record["metrics"]["expected_mae"] == pytest.approx(abs(expected - 2), rel=1e-2)
-        else:
-            assert "expected" not in record
-    assert sum(results.values["answers"].values()) == pytest.approx(1)
-    assert ask(tmp_path / "out", "bob", "anything at all").text in labels
+        expected = sum(int(label) * share for label, share in wanted.items())
+        assert record["expected"] == pytest.approx(expected, rel=1e-3)
+        assert record["metrics"]["expected_mae"] == pytest.approx(abs(expected - 2), rel=1e-2)
+    predicted = [record["prediction"] for record in results.predictions()]
+    assert results.values["answers"] == {label: predicted.count(label) / 3 for label in "12345"}
+
+
+@pytest.mark.parametrize("name", ["lamp_1", "lamp_2"])
+def test_labels_of_several_tokens_are_weighed_as_torch_weighs_them(tiny_models, log_p, name: str):
+    slot = Label().slot(Tally(), llm=JaxLLM(Path(tiny_models["llm.model"])), task=task(name))
+    [found] = slot([EXAMPLE], [[]], lambda examples, rankings: [PROMPT])
+    values = [log_p(PROMPT.messages, label) for label in TASKS[name].labels]
+    assert list((found.probabilities or {}).values()) == pytest.approx(softmax(values), rel=1e-3)
+    assert found.text == TASKS[name].labels[int(np.argmax(values))]
 
 
 def test_without_documents_every_question_is_calibrated_by_the_wording_alone(config, log_p, tmp_path: Path):
     fields = {"generate.calibration": "content_free_no_documents", "generate.normalize": "tokens"}
-    results = run(config("lamp_3", **fields), tmp_path / "out")
+    results = run(config(**fields), tmp_path / "out")
     texts = [json.loads(text) for text in (tmp_path / "out" / "texts.jsonl").read_text().splitlines()]
     bare = next(seen["prompt"] for seen in texts if not seen["documents"])
     empty = [{**m, "content": m["content"].replace(ASKED["bob"], "N/A")} for m in bare]
     for record, seen in zip(results.predictions(), texts, strict=True):
         values = [log_p(seen["prompt"], label) - log_p(empty, label) for label in "12345"]
         assert list(record["probabilities"].values()) == pytest.approx(softmax(values), rel=1e-3)
-
-
-PROMPT = Written([{"role": "system", "content": "s"}, {"role": "user", "content": "review: x\nscore:"}], 0)
-EXAMPLE = Example("q", "u", "x", "review: x", None)
 
 
 def answered(method: Label, plain: Sequence[Score], empty: Sequence[Score], name: str = "lamp_1") -> Answer:
@@ -174,7 +157,7 @@ def test_normalising_compares_means_of_tokens():
     assert list(found.probabilities.values()) == pytest.approx(shares)  # pyright: ignore
 
 
-@pytest.mark.parametrize("name", RECORDS)
+@pytest.mark.parametrize("name", LABELLED)
 def test_every_label_is_its_own_prediction(name: str):
     for label in TASKS[name].labels:
         assert prompts.answer(TASKS[name], label) == label
@@ -237,8 +220,8 @@ def test_a_task_without_labels_is_refused_before_any_work(write_tweets, tiny_mod
 def test_a_server_that_cannot_score_is_refused_before_any_work(config, tiny_models):
     server = {"llm.backend": "http", "llm.url": "http://127.0.0.1:9/v1", "llm.log_probs": "vllm"}
     with pytest.raises(UserError, match=r"generate.method label .* needs llm.log_probs .* and llm.tokenizer"):
-        Plan(config("lamp_3", **server))
-    Plan(config("lamp_3", **server, **{"llm.tokenizer": tiny_models["llm.model"]}))
+        Plan(config(**server))
+    Plan(config(**server, **{"llm.tokenizer": tiny_models["llm.model"]}))
 
 
 @pytest.mark.parametrize(
