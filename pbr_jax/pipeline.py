@@ -17,7 +17,7 @@ last two follow in `pbr_jax.parts.answers`, where rankings become prompts and an
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -44,11 +44,15 @@ class Neighbour(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A model's raw answer, and the prompt that it was made from."""
+    """A model's raw answer, and the prompt that it was made from.
+
+    `probabilities` of the task's labels, which add up to 1, where all of them were scored.
+    """
 
     text: str
     prompt: Written
     prompt_tokens: int
+    probabilities: Mapping[str, float] | None = None
 
 
 Examples = Sequence[Example]

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from pbr_jax.data import Task
 from pbr_jax.eval.evaluate import Evaluation, evaluate
+from pbr_jax.eval.shares import answer_shares, note
 from pbr_jax.index.store import Store
 from pbr_jax.options import Eval
 from pbr_jax.text import prompts
@@ -15,8 +16,7 @@ from pbr_jax.types import Candidate, Example
 class Made(NamedTuple):
     """What a run made of the examples, in their order; None: no such thing.
 
-    `answers` have `text`; `scores` the `total` log-probability of the target, its `tokens` and `bytes`; both
-    what the model saw: `prompt_tokens`, `documents` (how many of the ranking) and `messages`.
+    `answers` are as `parts.answers.Answers` reads them, `scores` as `parts.likelihood.Likelihoods` does.
     """
 
     rankings: Iterable[Sequence[Candidate]]
@@ -33,13 +33,16 @@ def evaluated(
     records = list(_records(task, store, made))
     examples = list(store.examples())
     near = store.near_targets
+    predictions = [record["prediction"] for record in records] if made.answers is not None else None
+    expected = [record["expected"] for record in records if "expected" in record]
 
     def score(scored: Iterable[bool]) -> Evaluation:
         return evaluate(
             task,
             ids=[example.id for example in examples],
             users=[example.user_id for example in examples],
-            predictions=[record["prediction"] for record in records] if made.answers is not None else None,
+            predictions=predictions,
+            expected=expected or None,
             targets=[example.target for example in examples],
             alternatives=[example.alternatives for example in examples],
             likelihoods=scores,
@@ -55,7 +58,7 @@ def evaluated(
     evaluation = score(example.scored for example in examples)
     for record, metrics in zip(records, evaluation.per_example, strict=True):
         record["metrics"] = metrics
-    values = _values(evaluation, store, examples, records)
+    values = _values(evaluation, store, examples, records, answer_shares(task, predictions or []))
     if near.any():
         rest = score(example.scored and not held for example, held in zip(examples, near, strict=True))
         values["without_near_targets"] = {"n": rest.n, **_metrics(rest)}
@@ -70,7 +73,11 @@ def _metrics(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def _values(
-    evaluation: Evaluation, store: Store, examples: Sequence[Example], records: Sequence[Mapping[str, Any]]
+    evaluation: Evaluation,
+    store: Store,
+    examples: Sequence[Example],
+    records: Sequence[Mapping[str, Any]],
+    shares: Mapping[str, float],
 ) -> dict[str, Any]:
     summary = store.summary
     return {
@@ -79,7 +86,8 @@ def _values(
         **_metrics(evaluation),
         "by_category": evaluation.by_category,
         "variants": evaluation.variants,
-        "notes": evaluation.notes,
+        "notes": [*evaluation.notes, *note(shares, len(records))],
+        "answers": shares,
         "counts": {
             "examples": summary.examples,
             "unscored": sum(not example.scored for example in examples),
@@ -112,7 +120,18 @@ def _records(task: Task, store: Store, made: Made) -> Iterator[dict[str, Any]]:
             "prompt_tokens": seen["prompt_tokens"],
             "prompt_documents": seen["documents"],
             "documents": [_told(candidate) for candidate in ranking],
+            **_probable(task, seen["probabilities"]),
         }
+
+
+def _probable(task: Task, probabilities: Mapping[str, float] | None) -> dict[str, Any]:
+    """The labels' probabilities where they are known, and the rating that they make expect."""
+    if probabilities is None:
+        return {}
+    if task.kind != "rating":
+        return {"probabilities": probabilities}
+    expected = sum(share * float(label) for label, share in probabilities.items())
+    return {"expected": expected, "probabilities": probabilities}
 
 
 def _told(candidate: Candidate) -> dict[str, Any]:
@@ -121,7 +140,7 @@ def _told(candidate: Candidate) -> dict[str, Any]:
 
 def _seen(made: Made) -> Iterable[Mapping[str, Any]]:
     """What the model saw and said of each example."""
-    nothing = {"text": "", "prompt_tokens": 0, "documents": 0, "messages": []}
+    nothing = {"text": "", "prompt_tokens": 0, "documents": 0, "messages": [], "probabilities": None}
     if made.answers is not None:
         return made.answers
     return itertools.repeat(nothing) if made.scores is None else ({**nothing, **seen} for seen in made.scores)

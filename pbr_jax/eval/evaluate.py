@@ -52,6 +52,7 @@ def evaluate(
     ids: Sequence[str],
     users: Sequence[str],
     predictions: Sequence[str] | None = None,
+    expected: Sequence[float] | None = None,
     targets: Sequence[str | None] | None = None,
     alternatives: Sequence[Sequence[str]] | None = None,
     likelihoods: Sequence[Mapping[str, Any]] | None = None,
@@ -67,15 +68,18 @@ def evaluate(
 
     Every sequence has one item an example. Ranking metrics need `rankings` (document ids, best
     first) and `relevant` (see `Example.relevant`); metrics of answers need `predictions` and
-    `targets`. `likelihoods` give `total` (log-probability of the target, nats), `tokens` and `bytes`, and
-    with them target_nll, minus the log-probability per token, and target_bpb, in bits per byte, by which
-    models of different tokenizers compare. Where an example has `alternatives`, further right answers,
-    exact_match and token_f1 are the best over all of them, as in SQuAD's official scorer. Where all targets
-    are withheld there is nothing to score: n is 0, and a note says so. Raises UserError, naming the example,
-    where some targets are missing or a scored question of a retrieval benchmark has no relevant document.
+    `targets`. `expected` are further predictions of a rating task, numbers between the labels: their metrics
+    are called `expected_mae` and so on. `likelihoods` give `total` (log-probability of the target, nats),
+    `tokens` and `bytes`, and with them target_nll, minus the log-probability per token, and target_bpb, in
+    bits per byte, by which models of different tokenizers compare. Where an example has `alternatives`,
+    further right answers, exact_match and token_f1 are the best over all of them, as in SQuAD's official
+    scorer. Where all targets are withheld there is nothing to score: n is 0, and a note says so. Raises
+    UserError, naming the example, where some targets are missing or a scored question of a retrieval
+    benchmark has no relevant document.
     """
-    fields = dict(users=users, predictions=predictions, targets=targets, alternatives=alternatives,
-                  likelihoods=likelihoods, rankings=rankings, relevant=relevant, scored=scored,
+    fields = dict(users=users, predictions=predictions, expected=expected, targets=targets,
+                  alternatives=alternatives, likelihoods=likelihoods, rankings=rankings, relevant=relevant,
+                  scored=scored,
                   categories=categories)  # fmt: skip
     _check_lengths(len(ids), fields)
     kept = [i for i in range(len(ids)) if scored is None or scored[i]]
@@ -83,7 +87,7 @@ def evaluate(
     if not kept:
         return Evaluation(per_example=per_example, notes=["no example is scored"])
     scored_ids = [ids[i] for i in kept]
-    answers = (_take(values, kept) for values in (predictions, targets, alternatives))
+    answers = (_take(values, kept) for values in (predictions, expected, targets, alternatives))
     columns, notes = _answer_columns(task, scored_ids, *answers)
     columns += _likelihood_columns(_take(likelihoods, kept))
     if task.kind == "retrieval":
@@ -136,7 +140,12 @@ def _no_text(predictions: Sequence[str], targets: Sequence[str]) -> np.ndarray:
 
 
 def _answer_columns(
-    task: Task, ids: list[str], predictions: list | None, targets: list | None, alternatives: list | None
+    task: Task,
+    ids: list[str],
+    predictions: list | None,
+    expected: list | None,
+    targets: list | None,
+    alternatives: list | None,
 ) -> tuple[list[_Column], list[str]]:
     """Metrics of answers, or none and the note that says why."""
     retrieval = task.kind == "retrieval"
@@ -155,6 +164,12 @@ def _answer_columns(
     for column in columns:
         if column.metric.name in ANSWER_METRICS:
             _raise_to_best(column, predictions, alternatives or [])
+    if expected is not None:
+        numbers = list(map(repr, expected))
+        columns += [
+            _Column(metric._replace(name=f"expected_{metric.name}"), metric.statistics(numbers, targets))
+            for metric in metrics
+        ]
     return columns, []
 
 

@@ -24,7 +24,7 @@ from pbr_jax.types import UserError
 
 Strings = Sequence[str]
 
-LOWER_IS_BETTER = frozenset({"mae", "rmse", "target_nll", "target_bpb"})
+LOWER_IS_BETTER = frozenset({"mae", "rmse", "expected_mae", "expected_rmse", "target_nll", "target_bpb"})
 VARIANTS = {"meteor": meteor.VARIANT}
 """Metrics that exist in several definitions, and the one computed here."""
 

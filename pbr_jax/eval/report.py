@@ -17,6 +17,7 @@ from pbr_jax.eval import plots, render
 from pbr_jax.eval.metrics import LOWER_IS_BETTER, plain_mean, text_metric
 from pbr_jax.eval.render import Block, Cell, Figure, Heading, Page, Paragraph, Table
 from pbr_jax.eval.runs import Row, Run, differing_fields, read_run, run_folders, table_rows
+from pbr_jax.eval.shares import shares_table
 from pbr_jax.eval.significance import Difference, Finish, difference, resampled_means
 from pbr_jax.types import UserError
 
@@ -64,13 +65,13 @@ def _blocks(rows: list[Row], all_metrics: bool, reference: str | None, plot: boo
     blocks: list[Block] = [Paragraph(text, warning=True) for text in _warnings(rows)]
     if not names:
         withheld = Paragraph("These runs have no metrics: their targets are withheld.")
-        return [*blocks, withheld, *_costs(rows), _origins(rows)]
+        return [*blocks, withheld, *shares_table(rows), *_costs(rows), _origins(rows)]
     blocks.append(_values(rows, names))
     if plot:
         blocks.append(_figure(rows, names[0]))
     if len(rows) > 1:
         blocks.append(_differences(rows, names, _reference(rows, reference)))
-    return [*blocks, *map(Paragraph, _notes(rows)), *_costs(rows), _origins(rows)]
+    return [*blocks, *shares_table(rows), *map(Paragraph, _notes(rows)), *_costs(rows), _origins(rows)]
 
 
 def _metric_names(rows: list[Row]) -> list[str]:
@@ -202,6 +203,9 @@ def _columns(runs: Sequence[Run], name: str, ids: list[str]) -> tuple[list[np.nd
     records = [[(run.records or {})[id] for id in ids] for run in runs]
     if all(name in record.metrics for column in records for record in column):
         return [np.array([[record.metrics[name]] for record in column]) for column in records], plain_mean
+    if name == "expected_rmse" and all("expected_mae" in r.metrics for column in records for r in column):
+        squares = [np.array([[r.metrics["expected_mae"] ** 2] for r in column]) for column in records]
+        return squares, text_metric("rmse").finish
     task = TASKS.get(runs[0].benchmark)
     answered = all(r.prediction is not None and r.target is not None for column in records for r in column)
     if name not in _RECOMPUTED or task is None or not answered:

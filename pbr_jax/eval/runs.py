@@ -37,6 +37,7 @@ class Run:
     fingerprint: dict[str, Any]
     variants: dict[str, str]
     notes: tuple[str, ...]
+    answers: dict[str, float]
     counts: dict[str, float]
     seconds: dict[str, float]
     config: dict[str, Any]
@@ -89,6 +90,7 @@ def read_run(path: Path) -> Run:
         fingerprint=fingerprint,
         variants={key: str(v) for key, v in _mapping(results, "variants", name, optional=True).items()},
         notes=tuple(map(str, _list(results, "notes", name))),
+        answers=_numbers(results, "answers", name),
         counts=_numbers(results, "counts", name),
         seconds=_numbers(results, "seconds", name),
         config=_read_config(path / "config.json"),

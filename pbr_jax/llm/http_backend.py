@@ -151,12 +151,9 @@ class HTTPLLM:
             something else than the log-probabilities of the tokens it was sent.
         """
         check_pairs(prompts, targets)
-        codec, dialect = self._codec, DIALECTS.get(self._config.log_probs)
-        if codec is None or dialect is None:
-            raise UserError(
-                "scoring answers with a model on a server needs llm.log_probs (vllm, echo or sglang) and "
-                "llm.tokenizer (the served model's folder or GGUF file); set both"
-            )
+        self._config.check_scoring("scoring answers")
+        codec, dialect = self._codec, DIALECTS[self._config.log_probs]
+        assert codec is not None  # the tokenizer is set
         pairs = []
         for index, (prompt, target) in enumerate(zip(prompts, targets)):
             first = codec.encode(prompt)

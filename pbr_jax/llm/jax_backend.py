@@ -178,22 +178,30 @@ class JaxLLM(LocalModel):
 
 
 def log_probabilities(reader: Reader, pairs: Sequence[tuple[Ids, Ids]]) -> list[float]:
-    """log p(second | first) of each pair, in nats; what the pairs begin with in common is read once."""
+    """log p(second | first) of each pair, in nats; what the pairs begin with in common is read once.
+
+    So are pairs that differ in their last token alone, such as a prompt with labels of one token.
+    """
     # The last target token is predicted, never read.
-    tree = prefixes.tree([a + b[:-1] for a, b in pairs], [len(first) - 1 for first, _ in pairs])
+    same = groups([(first, second[:-1]) for first, second in pairs])
+    begun = [(pairs[group[0]][0], pairs[group[0]][1][:-1]) for group in same]
+    tree = prefixes.tree([a + b for a, b in begun], [len(first) - 1 for first, _ in begun])
     pool, batches = reader.read(tree)
     score = reading.log_probabilities(reader.apply, reader.config.logit_cap, reader.one_core)
     totals = np.zeros(len(pairs))
     for batch in batches:
-        targets = [pairs[member][1] for member in batch.members]
-        count = sum(map(len, targets))
+        scored = [(row, place) for row, member in enumerate(batch.members) for place in same[member]]
+        targets = [pairs[place][1] for _, place in scored]
+        lengths = list(map(len, targets))
+        count = sum(lengths)
         rows, places, wanted = (np.zeros(size(count, 32), np.int32) for _ in range(3))
-        rows[:count] = np.repeat(np.arange(len(targets)), list(map(len, targets)))
-        starts = [len(pairs[member][0]) - 1 - tree.leaves[member].start for member in batch.members]
+        rows[:count] = np.repeat([row for row, _ in scored], lengths)
+        starts = [len(pairs[place][0]) - 1 - tree.leaves[batch.members[row]].start for row, place in scored]
         places[:count] = np.concatenate([start + np.arange(len(t)) for start, t in zip(starts, targets)])
         wanted[:count] = np.concatenate(targets)
         found = score(reader.params, pool, *batch.inputs, rows, places, wanted, tokens=batch.tokens)
-        np.add.at(totals, np.array(batch.members)[rows[:count]], np.asarray(found, np.float64)[:count])
+        owners = np.repeat([place for _, place in scored], lengths)
+        np.add.at(totals, owners, np.asarray(found, np.float64)[:count])
     return totals.tolist()
 
 

@@ -78,6 +78,19 @@ class LLM(Options):
                 f"llm.url is {self.url!r}, want the address of the server's API, such as http://127.0.0.1:8000/v1"
             )
 
+    @property
+    def can_score(self) -> bool:
+        """Whether the backend says how likely a given answer is."""
+        return self.backend == "jax" or (self.log_probs != "none" and bool(self.tokenizer))
+
+    def check_scoring(self, who: str) -> None:
+        """Raises UserError, naming who asks, where it does not."""
+        if not self.can_score:
+            raise UserError(
+                f"{who} with a model on a server needs llm.log_probs (vllm, echo or sglang) and "
+                "llm.tokenizer (the served model's folder or GGUF file); set both"
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt(Options):

@@ -25,7 +25,8 @@ class Answers:
         self._folder = folder
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """`text`, `prompt_tokens`, `documents` (how many stood in the prompt) and `messages` of each."""
+        """`text`, `prompt_tokens`, `documents` (how many stood in the prompt), `messages` and
+        `probabilities` (of the labels, or None) of each."""
         with (self._folder / "generations.jsonl").open(encoding="utf-8") as file:
             yield from map(json.loads, file)
 
@@ -67,6 +68,7 @@ def _generate(
                 "prompt_tokens": found.prompt_tokens,
                 "documents": found.prompt.documents,
                 "messages": found.prompt.messages,
+                "probabilities": found.probabilities,
             }
         )
         for found in _answered(answer, examples, rankings, write)

@@ -12,7 +12,6 @@ from pbr_jax.parts.run import Run, once
 from pbr_jax.pipeline import Examples, PromptWriter, Ranking
 from pbr_jax.text import prompts
 from pbr_jax.text.prompts import Written
-from pbr_jax.types import UserError
 
 
 @once
@@ -35,21 +34,6 @@ def frozen(run: Run) -> Node:
 
 def _load(options: Options) -> LLM:
     return pbr_jax.llm.load(options)
-
-
-def can_score(run: Run) -> bool:
-    """Whether the model tells log-probabilities: servers do where `log_probs` says how, all others always."""
-    options = run.config.llm
-    return options.backend == "jax" or options.log_probs != "none"
-
-
-def check_scores(run: Run, what: str) -> None:
-    """Raises UserError where the model cannot score; `what` is the setting that needs it."""
-    if not can_score(run):
-        raise UserError(
-            f"{what} needs log-probabilities, and llm.log_probs is none; set it to the server's kind (vllm, "
-            "echo or sglang), or choose otherwise"
-        )
 
 
 @once

@@ -44,7 +44,7 @@ def wanted(run: Run, method: Generate | None) -> bool:
     """Whether targets are scored: where answers are and the model can, or as eval.likelihood says."""
     asked = run.config.eval.likelihood
     if asked == "auto":
-        return method is not None and language_model.can_score(run)
+        return method is not None and run.config.llm.can_score
     return asked == "on"
 
 
@@ -62,7 +62,7 @@ def likelihoods(run: Run, ranked: Stage) -> Stage:
         needs,
         _score,
         Likelihoods,
-        check=partial(language_model.check_scores, run, "eval.likelihood on"),
+        check=partial(run.config.llm.check_scoring, "eval.likelihood on"),
     )
 
 

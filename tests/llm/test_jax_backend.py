@@ -8,7 +8,7 @@ import pytest
 
 from pbr_jax import config as schema
 from pbr_jax import llm as llms
-from pbr_jax.llm import decoding, jax_backend
+from pbr_jax.llm import decoding, jax_backend, prefixes
 from pbr_jax.llm.jax_backend import JaxLLM
 from pbr_jax.llm.protocol import Score
 from pbr_jax.models import pretrained
@@ -195,6 +195,22 @@ def test_equal_prompts_are_decoded_once(tiny, monkeypatch):
     texts = llm.generate(["the cat", "mat", "the cat", "the cat"], max_new_tokens=5)
     assert len(seen) == 2
     assert texts[0] == texts[2] == texts[3] != texts[1]
+
+
+def test_labels_of_one_token_cost_one_reading_of_their_prompt(tiny, monkeypatch):
+    path, _ = tiny
+    llm, sizes, plant = JaxLLM(path), [], prefixes.tree
+
+    def tree(*arguments):
+        found = plant(*arguments)
+        sizes.append(found.size)
+        return found
+
+    monkeypatch.setattr(prefixes, "tree", tree)
+    together = llm.score(["the cat"] * 5, list("12345"))
+    assert sizes == [len(ids_of(llm, "the cat"))]
+    alone = [llm.score(["the cat"], [label])[0].total for label in "12345"]
+    assert [score.total for score in together] == pytest.approx(alone, rel=1e-5)
 
 
 def test_scores_that_are_done_are_kept_and_the_rest_is_told(tiny):

@@ -112,7 +112,7 @@ def test_withheld_targets_have_no_likelihood_and_a_server_that_tells_none_is_ref
     server = {"llm.backend": "http", "llm.url": "http://127.0.0.1:9"}
     server["benchmark.split"] = "test"
     assert Plan(config(root, tiny_models, **server)).scored is None
-    with pytest.raises(UserError, match=r"llm\.log_probs is none; set it"):
+    with pytest.raises(UserError, match=r"eval\.likelihood on with a model on a server needs llm\.log_probs"):
         Plan(config(root, tiny_models, **server, **{"eval.likelihood": "on"})).check()
 
 

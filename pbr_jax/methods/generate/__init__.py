@@ -2,8 +2,9 @@
 
 from pbr_jax.methods.generate.auto import Auto
 from pbr_jax.methods.generate.ipa import Ipa
+from pbr_jax.methods.generate.label import Label
 from pbr_jax.methods.generate.none import Nothing
 
-METHODS = (Auto, Nothing, Ipa)
+METHODS = (Auto, Nothing, Ipa, Label)
 
-__all__ = ["METHODS", "Auto", "Ipa", "Nothing"]
+__all__ = ["METHODS", "Auto", "Ipa", "Label", "Nothing"]

@@ -29,7 +29,7 @@ class Oracle(ByScore):
     method: Literal["oracle"] = "oracle"
 
     def needs(self, run: Run) -> Mapping[str, Node]:
-        language_model.check_scores(run, "select.method oracle")
+        run.config.llm.check_scoring("select.method oracle")
         model = {"llm": language_model.frozen(run), "write": language_model.writer(run)}
         return {**model, **self.sharing(run)}
 

@@ -51,7 +51,7 @@ Curve = list[Gain]
 def curve(run: Run, scored: Select, k: int | None) -> Stage:
     """The gains from filling up to k documents, at every number of own ones, with this selection's scores."""
     run.learns_from_others("select.own auto")
-    language_model.check_scores(run, "select.own auto")
+    run.config.llm.check_scoring("select.own auto")
     if not run.config.neighbours.others:
         raise UserError(
             "select.own auto chooses between own and other users' documents, and there are no others; set "
