@@ -63,6 +63,7 @@ def _values(
             "targets_in_history": summary.targets_in_history,
             "targets_in_other_histories": summary.targets_elsewhere,
             "training_examples": summary.training,
+            **({} if evaluation.unreadable is None else {"unreadable_answers": evaluation.unreadable}),
         },
     }
 
