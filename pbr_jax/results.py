@@ -98,6 +98,7 @@ def _values(
             "targets_in_other_histories": summary.targets_elsewhere,
             "near_targets": summary.near_targets,
             "training_examples": summary.training,
+            **({} if evaluation.unreadable is None else {"unreadable_answers": evaluation.unreadable}),
         },
     }
 

@@ -5,8 +5,14 @@ question is a user with a history of chat sessions; a document is a session, its
 turns joined by a space, as in the official retrieval code. Relevance and what is scored follow the
 official scorer: a session counts if its id contains "answer" and one of the user's turns carries
 `has_answer`; questions to abstain from and questions without such a session are not scored.
+
+`benchmark.form pbr` is what PBR's released code makes of the same file (Zhang et al., "Personalize Before
+Retrieve", 2025, section 4.1): a document's text is compact JSON of the session's date and the user's turns,
+and every session whose id contains "answer" is relevant, also those that the assistant alone answers. Which
+questions are scored stays the same. The paper's R@k is `recall_all@k`, its N@k `ndcg_longmemeval@k`.
 """
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,7 +52,8 @@ def examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
             if name in seen:
                 raise record.fault("question_id", f"the id {name!r} a second time", "unique ids")
             seen.add(name)
-            yield _example(record, users.of_question(record, "question_id", benchmark), note)
+            user = users.of_question(record, "question_id", benchmark)
+            yield _example(record, user, note, as_pbr=benchmark.form == "pbr")
 
 
 def _files(benchmark: Benchmark) -> list[Path]:
@@ -54,10 +61,10 @@ def _files(benchmark: Benchmark) -> list[Path]:
     return [root] if root.is_file() else sorted(root.glob("*.json"))
 
 
-def _example(record: Record, user: str, note: Note) -> Example:
+def _example(record: Record, user: str, note: Note, *, as_pbr: bool) -> Example:
     name = record.name("question_id")
     question = record.text("question")
-    documents, relevant = _sessions(record, user, note)
+    documents, relevant, told = _sessions(record, user, note, as_pbr)
     return Example(
         id=name,
         user_id=user,
@@ -68,14 +75,15 @@ def _example(record: Record, user: str, note: Note) -> Example:
         time=record.time("question_date"),
         relevant=relevant,
         category=record.text("question_type"),
-        scored="_abs" not in name and bool(relevant),
+        scored="_abs" not in name and told,
     )
 
 
 def _sessions(
-    record: Record, user: str, note: Note
-) -> tuple[tuple[Document, ...], tuple[tuple[str, ...], ...]]:
-    """The documents in file order and, for each relevant session id, the documents that hold it.
+    record: Record, user: str, note: Note, as_pbr: bool
+) -> tuple[tuple[Document, ...], tuple[tuple[str, ...], ...], bool]:
+    """The documents in file order; for each relevant session id the documents that hold it; and whether the
+    user's side of any of them is marked as telling the answer.
 
     A session id that occurs again in a history gets a suffix ("id#2"). The official scorer counts
     ids, so the occurrences are alternatives of one another.
@@ -89,16 +97,19 @@ def _sessions(
     seen: set[str] = set()
     documents: list[Document] = []
     relevant: dict[str, list[str]] = {}
+    told = False
     for position, name in enumerate(names):
         name = _name(record, name, position)
         unique = users.unique(name, seen)
         if unique != name:
             note(f"{record.file}: {record.label}: the session {name!r} occurs again, kept as {unique!r}")
         turns = _turns(record, sessions[position], position)
-        documents.append(_document(record, unique, user, turns, position))
-        if "answer" in name and any(turn.values.get("has_answer") for turn in turns):
+        documents.append(_document(record, unique, user, turns, position, as_pbr))
+        marked = "answer" in name and any(turn.values.get("has_answer") for turn in turns)
+        told = told or marked
+        if marked or (as_pbr and "answer" in name):
             relevant.setdefault(name, []).append(unique)
-    return tuple(documents), tuple(map(tuple, relevant.values()))
+    return tuple(documents), tuple(map(tuple, relevant.values())), told
 
 
 def _name(record: Record, name: object, position: int) -> str:
@@ -116,12 +127,17 @@ def _turns(record: Record, session: object, position: int) -> list[Record]:
     return [turn for turn in turns if turn.text("role") == "user"]
 
 
-def _document(record: Record, name: str, user: str, turns: list[Record], position: int) -> Document:
-    text = " ".join(turn.text("content") for turn in turns)
+def _document(
+    record: Record, name: str, user: str, turns: list[Record], position: int, as_pbr: bool
+) -> Document:
+    said = [turn.text("content") for turn in turns]
+    text = " ".join(said)
     date = record.items("haystack_dates")[position]
     interval = parse_interval(date) if isinstance(date, str) else None
     if date and interval is None:
         raise record.fault(f"haystack_dates[{position}]", repr(date), "a date such as 2023/05/20 (Sat) 02:21")
     fields = {"text": text, "date": date or ""}
     dates = {} if interval is None else moments(interval)
+    if as_pbr:  # what prompts of answers show stays the plain text, in fields
+        text = json.dumps({"date": date, "conversation": said}, separators=(",", ":"))
     return Document(id=name, user_id=user, text=text, fields=fields, **dates)

@@ -150,6 +150,11 @@ class Reader:
     def examples(self, benchmark: Benchmark, note: Note) -> Iterator[Example]:
         """The examples in the order of the official files; repairs were noted when these were read."""
         folder = _of(benchmark)
+        if benchmark.form != Benchmark.form:
+            raise UserError(
+                f"{folder.path}: found {benchmark.name} prepared in its official form, wanted "
+                f"{benchmark.form!r}; set --benchmark.root to the released files"
+            )
         found, alone = map(from_row, _rows(folder, benchmark.split)), _alone(folder)
         if benchmark.training == Benchmark().training:  # users were named for it
             return found

@@ -36,8 +36,13 @@ class Task:
     document_target: str | None = None
 
 
+ANSWER_METRICS = ("exact_match", "squad_f1", "subspan_em", "token_f1")
+"""Metrics of short answers, each the best over all accepted ones; `pbr_jax.eval.metrics` defines them.
+
+Question sets are scored by these alone, retrieval benchmarks by these too where answers were generated.
+"""
+
 _ROUGE = ("rouge1", "rougeL", "meteor")
-_ANSWER = ("exact_match", "token_f1")  # the best over all accepted answers
 _RANKING = tuple(
     f"{name}@{k}" for name in ("recall", "ndcg", "recall_any", "recall_all") for k in (1, 3, 5, 10)
 )
@@ -63,10 +68,10 @@ TASKS: dict[str, Task] = {
         Task(name="personabench", kind="retrieval", metrics=_RANKING, splits=PERSONABENCH_SPLITS),
         Task(name="longmemeval", kind="retrieval",
              metrics=(*_RANKING, *(f"ndcg_longmemeval@{k}" for k in (1, 3, 5, 10))), splits=()),
-        Task(name="nq_open", kind="generation", metrics=_ANSWER, max_new_tokens=32),
-        Task(name="trivia_qa", kind="generation", metrics=_ANSWER, max_new_tokens=32),
-        Task(name="squad", kind="generation", metrics=_ANSWER, max_new_tokens=32),
-        Task(name="web_questions", kind="generation", metrics=_ANSWER, max_new_tokens=32,
+        Task(name="nq_open", kind="generation", metrics=ANSWER_METRICS, max_new_tokens=32),
+        Task(name="trivia_qa", kind="generation", metrics=ANSWER_METRICS, max_new_tokens=32),
+        Task(name="squad", kind="generation", metrics=ANSWER_METRICS, max_new_tokens=32),
+        Task(name="web_questions", kind="generation", metrics=ANSWER_METRICS, max_new_tokens=32,
              splits=("train", "dev", "devtest", "test")),
         Task(name="synthetic", kind="generation", metrics=_ROUGE, max_new_tokens=32,
              document_target="title"),

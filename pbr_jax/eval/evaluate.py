@@ -6,14 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from pbr_jax.data.tasks import Task
-from pbr_jax.eval.metrics import VARIANTS, Metric, is_plain_mean, plain_mean, text_metric
+from pbr_jax.data.tasks import ANSWER_METRICS, Task
+from pbr_jax.eval.metrics import VARIANTS, Metric, is_plain_mean, plain_mean, text_metric, unreadable
 from pbr_jax.eval.ranking import Groups, is_ranking_metric, ranking_metric
 from pbr_jax.eval.significance import interval, resampled_means
 from pbr_jax.types import UserError
-
-ANSWER_METRICS = ("exact_match", "token_f1")
-"""Computed on retrieval benchmarks where answers were generated too."""
 
 _FEW_USERS = 10
 
@@ -26,7 +23,8 @@ class Evaluation:
     is the mean (so neither f1_macro nor rmse), and is empty where the example is not scored. `n`
     counts scored examples. `by_category` gives `n` and every metric of each category, where
     examples have any. `variants` names the definition of metrics that have several; `notes` are
-    sentences for the reader of the numbers.
+    sentences for the reader of the numbers. `unreadable` counts answers to scored examples that name no
+    label, or of a rating no number; None where nothing was answered, or the task takes any answer.
     """
 
     metrics: dict[str, float] = field(default_factory=dict)
@@ -36,6 +34,7 @@ class Evaluation:
     by_category: dict[str, dict[str, float]] = field(default_factory=dict)
     variants: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    unreadable: int | None = None
 
 
 @dataclass(frozen=True)
@@ -72,10 +71,10 @@ def evaluate(
     are called `expected_mae` and so on. `likelihoods` give `total` (log-probability of the target, nats),
     `tokens` and `bytes`, and with them target_nll, minus the log-probability per token, and target_bpb, in
     bits per byte, by which models of different tokenizers compare. Where an example has `alternatives`,
-    further right answers, exact_match and token_f1 are the best over all of them, as in SQuAD's official
-    scorer. Where all targets are withheld there is nothing to score: n is 0, and a note says so. Raises
-    UserError, naming the example, where some targets are missing or a scored question of a retrieval
-    benchmark has no relevant document.
+    further right answers, `ANSWER_METRICS` are the best over all of them, as in SQuAD's official scorer.
+    Where all targets are withheld there is nothing to score: n is 0, and a note says so. Raises UserError,
+    naming the example, where some targets are missing or a scored question of a retrieval benchmark has no
+    relevant document.
     """
     fields = dict(users=users, predictions=predictions, expected=expected, targets=targets,
                   alternatives=alternatives, likelihoods=likelihoods, rankings=rankings, relevant=relevant,
@@ -87,14 +86,15 @@ def evaluate(
     if not kept:
         return Evaluation(per_example=per_example, notes=["no example is scored"])
     scored_ids = [ids[i] for i in kept]
-    answers = (_take(values, kept) for values in (predictions, expected, targets, alternatives))
+    answers = [_take(values, kept) for values in (predictions, expected, targets, alternatives)]
     columns, notes = _answer_columns(task, scored_ids, *answers)
     columns += _likelihood_columns(_take(likelihoods, kept))
     if task.kind == "retrieval":
         rankings, relevant = _take(rankings, kept), _take(relevant, kept)
         columns = _ranking_columns(task, scored_ids, rankings, relevant) + columns
+    unread = _unreadable(task, answers[0])
     if not columns:
-        return Evaluation(per_example=per_example, notes=notes)
+        return Evaluation(per_example=per_example, notes=notes, unreadable=unread)
     for column in filter(lambda column: is_plain_mean(column.metric), columns):
         for i, value in zip(kept, column.statistics[:, 0], strict=True):
             per_example[i][column.metric.name] = float(value)
@@ -107,6 +107,7 @@ def evaluate(
         by_category=_by_category(columns, _take(categories, kept)),
         variants={name: VARIANTS[name] for name in (c.metric.name for c in columns) if name in VARIANTS},
         notes=notes + _user_notes(owners),
+        unreadable=unread,
     )
 
 
@@ -187,6 +188,13 @@ def _likelihood_columns(likelihoods: list[Mapping[str, Any]] | None) -> list[_Co
     return [
         _Column(Metric(name, _no_text, plain_mean, False), value[:, None]) for name, value in values.items()
     ]
+
+
+def _unreadable(task: Task, predictions: list[str] | None) -> int | None:
+    if predictions is None or task.kind not in ("classification", "rating"):
+        return None
+    labels = task.labels if task.kind == "classification" else ()
+    return sum(unreadable(prediction, labels) for prediction in predictions)
 
 
 def _raise_to_best(column: _Column, predictions: list[str], alternatives: list[Sequence[str]]) -> None:

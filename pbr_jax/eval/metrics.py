@@ -13,6 +13,7 @@ bootstrap of any of them is one matrix product over the rows, exact rather than 
 
 import re
 import string
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -70,6 +71,8 @@ def text_metric(name: str, labels: Strings = ()) -> Metric:
         "rougeL": (partial(_rouge, name="rougeL"), plain_mean),
         "meteor": (_meteor, plain_mean),
         "exact_match": (_exact_match, plain_mean),
+        "squad_f1": (_squad_f1, plain_mean),
+        "subspan_em": (_subspan_em, plain_mean),
         "token_f1": (_token_f1, plain_mean),
     }
     if name not in makers:
@@ -99,6 +102,14 @@ def rating_error(prediction: str, target: str) -> float:
     if found is None:
         found = 1.0 if abs(1 - wanted) > abs(5 - wanted) else 5.0
     return found - wanted
+
+
+def unreadable(prediction: str, labels: Strings) -> bool:
+    """Whether a prediction names none of the labels; without labels (a rating) whether it is no number.
+
+    Such a prediction is scored all the same: as wrong, or with the farther end of the scale.
+    """
+    return prediction.strip() not in labels if labels else _number(prediction) is None
 
 
 def words(text: str) -> frozenset[str]:
@@ -183,9 +194,36 @@ def _meteor(predictions: Strings, targets: Strings) -> np.ndarray:
     return _column(meteor.meteor(list(predictions), list(targets)))
 
 
-def _exact_match(predictions: Strings, targets: Strings) -> np.ndarray:
+def _normalised(predictions: Strings, targets: Strings) -> list[tuple[str, str]]:
     pairs = zip(predictions, targets, strict=True)
-    return _column([squad_normalised(found) == squad_normalised(target) for found, target in pairs])
+    return [(squad_normalised(found), squad_normalised(wanted)) for found, wanted in pairs]
+
+
+def _exact_match(predictions: Strings, targets: Strings) -> np.ndarray:
+    return _column([found == wanted for found, wanted in _normalised(predictions, targets)])
+
+
+def _subspan_em(predictions: Strings, targets: Strings) -> np.ndarray:
+    """Whether the answer stands in the prediction, character by character, both normalised as SQuAD does.
+
+    PBR's Table 8 and LUF's Table 2 (as in Liu et al., "Lost in the Middle: How Language Models Use Long
+    Contexts", 2024). An answer of which nothing is left matches only a prediction of which nothing is left.
+    """
+    pairs = _normalised(predictions, targets)
+    return _column([wanted in found if wanted else not found for found, wanted in pairs])
+
+
+def _squad_f1(predictions: Strings, targets: Strings) -> np.ndarray:
+    """F1 of the bags of normalised words, 1 where both are empty, as SQuAD 2.0's official scorer has it.
+
+    Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine Comprehension of Text", 2016, section 6.1.
+    """
+    scores = []
+    for pair in _normalised(predictions, targets):
+        found, wanted = (Counter(text.split()) for text in pair)
+        total = found.total() + wanted.total()
+        scores.append(2 * (found & wanted).total() / total if total else 1.0)
+    return _column(scores)
 
 
 def _token_f1(predictions: Strings, targets: Strings) -> np.ndarray:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from pbr_jax.data.tasks import TASKS
-from pbr_jax.eval import plots, render
+from pbr_jax.eval import plots, remarks, render
 from pbr_jax.eval.metrics import LOWER_IS_BETTER, plain_mean, text_metric
 from pbr_jax.eval.render import Block, Cell, Figure, Heading, Page, Paragraph, Table
 from pbr_jax.eval.runs import Row, Run, differing_fields, read_run, run_folders, table_rows
@@ -101,7 +101,7 @@ def _values(rows: list[Row], names: list[str]) -> Table:
     best = {name: _best(rows, name) for name in names}
     table = []
     for row in rows:
-        cells = [Cell(row.label)]
+        cells = [Cell(remarks.label(row))]
         for name in names:
             value = _mean(row, name)
             cells.append(Cell(_value_text(row, name), bold=value is not None and value == best[name]))
@@ -232,6 +232,9 @@ def _notes(rows: list[Row]) -> list[str]:
     runs = [run for row in rows for run in row.runs]
     found = [f"{name}: {variant}." for run in runs for name, variant in run.variants.items()]
     found += [note[:1].upper() + note[1:].rstrip(".") + "." for run in runs for note in run.notes]
+    found += [
+        note for row in rows for note in (remarks.unreadable_answers(row), remarks.fallbacks(row)) if note
+    ]
     if len(rows) > 1 and any(run.records is None for run in runs):
         found.append("Runs without predictions.jsonl have no paired difference.")
     return list(dict.fromkeys(found))
@@ -248,6 +251,7 @@ def _costs(rows: list[Row]) -> list[Block]:
         if not questions:
             continue
         failed = f"{counts.get('expand_parse_failures', 0) / answers:.1%}" if answers else _ABSENT
+        failed += f" ({kinds})" if (kinds := remarks.failures(row)) else ""
         asked = [counts.get(f"expand_{name}", 0) for name in ("answers", "prompt_tokens", "answer_tokens")]
         timed = [seconds.get(name, 0) for name in ("rank", *parts)]
         cells = [row.label, failed, *(_short(value / questions) for value in (*asked, *timed))]

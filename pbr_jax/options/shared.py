@@ -18,6 +18,15 @@ class Benchmark(Options):
     root: str = field(default="", metadata=IDLE)  # folder (or file) with the official files
     split: str = "dev"  # LaMP: train|dev|test; PersonaBench: noise_0.0 …; LongMemEval: file stem
     training: str = "train"  # what trained systems learn from, and where neighbours come from too
+    # longmemeval: sessions and relevance as its own code has them, or as PBR's has (docs/data_format.md)
+    form: Literal["official", "pbr"] = "official"
+
+    def check(self) -> None:
+        if self.form != "official" and self.name != "longmemeval":
+            raise UserError(
+                f"benchmark.form is {self.form!r} and benchmark.name {self.name!r}, want longmemeval for "
+                "that form; set benchmark.form official"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

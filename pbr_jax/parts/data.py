@@ -81,6 +81,7 @@ def _training_split(benchmark: Benchmark, methods: list[Method], there: tuple[st
 def _files(benchmark: Benchmark, seed: int) -> Node:
     """The benchmark of a split, with its root; the synthetic one is made where no root is given."""
     told = [benchmark.name, benchmark.split, benchmark.training]
+    told += [] if benchmark.form == Benchmark.form else [benchmark.form]
     if benchmark.name == "synthetic" and not benchmark.root:
         made = Stage("synthetic", (seed,), {}, _generate, _same)
         return Given("files", (benchmark,), {"folder": made}, _placed, identity=lambda: told)

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from pbr_jax import data
-from pbr_jax.config import Benchmark
+from pbr_jax.config import Benchmark, Config, override
+from pbr_jax.data import prepared
+from pbr_jax.methods import retrieve
+from pbr_jax.plan import Plan
 from pbr_jax.types import Example, UserError
 
 
@@ -85,6 +88,49 @@ def test_a_session_answered_by_the_assistant_alone_is_not_relevant(tmp_path: Pat
     example = only(write(tmp_path, question(sessions=sessions)))
     assert example.relevant == (("answer_2",),)
     assert example.scored
+
+
+def test_in_pbrs_form_a_document_is_json_and_every_session_named_an_answer_is_relevant(
+    tmp_path: Path,
+) -> None:
+    sessions = {
+        "answer_1": [turn("user", 'Which "café"?', False), turn("assistant", "This.", True)],
+        "answer_2": [turn("user", "It is blue.", True), turn("assistant", "Ah."), turn("user", "Yes.")],
+        "other": [turn("user", "Marked but not named.", True)],
+    }
+    untold = {"answer_1": sessions["answer_1"]}
+    benchmark = write(
+        tmp_path, question("q1", sessions), question("q2", untold), question("q3_abs", sessions)
+    )
+    found = list(data.read(replace(benchmark, form="pbr")))
+    date = "2023/05/20 (Sat) 02:21"
+    assert found[0].profile[0].text == r'{"date":"' + date + r'","conversation":["Which \"caf\u00e9\"?"]}'
+    assert [json.loads(document.text) for document in found[0].profile[1:]] == [
+        {"date": date, "conversation": ["It is blue.", "Yes."]},
+        {"date": date, "conversation": ["Marked but not named."]},
+    ]
+    assert found[0].relevant == (("answer_1",), ("answer_2",))
+    official = list(data.read(benchmark))
+    assert official[0].relevant == (("answer_2",),)
+    assert [e.scored for e in found] == [e.scored for e in official] == [True, False, False]
+    assert [d.fields for d in found[0].profile] == [d.fields for d in official[0].profile]
+
+
+def test_the_form_is_a_part_of_the_datas_key_and_of_longmemeval_alone(tmp_path: Path) -> None:
+    benchmark = write(tmp_path, question())
+    config = Config(benchmark=benchmark, retrieve=retrieve.Recency())
+    pbr = override(config, {"benchmark.form": "pbr"})
+    assert Plan(config).data.key != Plan(pbr).data.key
+    with pytest.raises(UserError, match=r"benchmark\.form is 'pbr' and benchmark.name 'lamp_7'"):
+        Benchmark(name="lamp_7", form="pbr")
+
+
+def test_prepared_data_are_of_the_official_form_alone(tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow_datasets")
+    benchmark = write(tmp_path, question())
+    there = replace(benchmark, root=str(prepared.prepare(benchmark, tmp_path / "prepared")))
+    assert only(there) == only(benchmark)
+    assert "prepared in its official form, wanted 'pbr'" in error_of(replace(there, form="pbr"))
 
 
 def test_what_the_official_scorer_skips_is_not_scored(tmp_path: Path) -> None:

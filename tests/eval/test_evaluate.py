@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, f1_score
 
-from pbr_jax.data.tasks import TASKS, Task
+from pbr_jax.data.tasks import ANSWER_METRICS, TASKS, Task
 from pbr_jax.eval.evaluate import evaluate
 from pbr_jax.eval.metrics import text_metric
 from pbr_jax.eval.significance import bootstrap
@@ -68,7 +68,8 @@ def test_retrieval_leaves_out_unscored_questions_and_splits_by_category():
 def test_answers_on_a_retrieval_benchmark_are_scored_when_given():
     options = dict(ids=["q"], users=["u"], rankings=[["a"]], relevant=[[["a"]]])
     found = evaluate(RANKED, **options, predictions=["Red cat"], targets=["the red dog"])  # pyright: ignore
-    assert list(found.metrics) == ["recall@1", "recall@3", "ndcg@3", "exact_match", "token_f1"]
+    assert list(found.metrics) == ["recall@1", "recall@3", "ndcg@3", *ANSWER_METRICS]
+    assert found.metrics["squad_f1"] == pytest.approx(2 * 1 / (2 + 2))
     assert found.metrics["token_f1"] == pytest.approx(2 * 1 / (2 + 3))
     assert "exact_match" not in evaluate(RANKED, **options, targets=["t"]).metrics  # pyright: ignore
 
@@ -80,7 +81,12 @@ def test_a_question_with_several_right_answers_gets_the_best_of_them():
     assert [example["exact_match"] for example in found.per_example] == [1.0, 0.0, 1.0, 0.0]
     best = [2 / 3, 2 / 3, 1.0, 0.0]  # over sets of words: {the, bob} and {bob}; {red, cat} and {cat}
     assert [example["token_f1"] for example in found.per_example] == pytest.approx(best)
-    assert found.metrics == pytest.approx({"exact_match": 0.5, "token_f1": sum(best) / 4})
+    squad = [1.0, 2 / 3, 1.0, 0.0]
+    assert [example["squad_f1"] for example in found.per_example] == pytest.approx(squad)
+    assert [example["subspan_em"] for example in found.per_example] == [1.0, 1.0, 1.0, 0.0]
+    assert found.metrics == pytest.approx(
+        {"exact_match": 0.5, "token_f1": sum(best) / 4, "squad_f1": sum(squad) / 4, "subspan_em": 0.75}
+    )
     alone = evaluate(TASKS["nq_open"], ids=list("abcd"), users=list("abcd"), **answers)  # pyright: ignore
     assert alone.metrics["exact_match"] == 0.25
 
@@ -107,6 +113,21 @@ def test_nothing_generated_or_nothing_scored_is_said():
     assert (found.n, found.notes) == (0, ["no answers were generated, so none are scored"])
     empty = evaluate(RANKED, ids=["q"], users=["u"], rankings=[["a"]], relevant=[[]], scored=[False])
     assert (empty.n, empty.metrics, empty.notes) == (0, {}, ["no example is scored"])
+
+
+@pytest.mark.parametrize(
+    ("name", "predictions", "unread"),
+    [
+        ("lamp_1", ["[1]", "[3]", "neither"], 2), ("lamp_2", ["comedy", "Comedy", ""], 2),
+        ("lamp_3", ["4", "four", "11"], 1), ("lamp_4", ["", "x", "y"], None),
+    ],
+)  # fmt: skip
+def test_answers_that_cannot_be_read_are_counted(name, predictions, unread):
+    right = (*TASKS[name].labels[:1], "1")[0]
+    asked = dict(ids=list("abc"), users=list("abc"), predictions=predictions)
+    assert evaluate(TASKS[name], **asked, targets=[right] * 3).unreadable == unread  # pyright: ignore
+    assert evaluate(TASKS[name], **asked).unreadable == unread  # pyright: ignore  # nor do they need targets
+    assert evaluate(TASKS[name], ids=["a"], users=["u"], targets=[right]).unreadable is None
 
 
 def test_user_errors_name_the_example():

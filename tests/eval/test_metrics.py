@@ -14,6 +14,7 @@ from pbr_jax.eval.metrics import (
     rating_error,
     squad_normalised,
     text_metric,
+    unreadable,
     words,
 )
 from pbr_jax.types import UserError
@@ -116,6 +117,71 @@ def test_token_f1_compares_sets_of_lower_cased_words():
 def test_exact_match_ignores_case_articles_and_punctuation():
     assert squad_normalised("The  Beatles' an-thology, a.") == "beatles anthology"
     assert value("exact_match", ["the Beatles.", "Beatle"], ["Beatles", "Beatles"]) == 0.5
+
+
+VOCABULARY = ["The", "the", "a", "An", "cat", "cat's", "Cat.", "theme", "sat", "(2)", "!", "über"]
+
+
+def random_texts(seed: int, count: int = 300) -> list[str]:
+    key = np.random.default_rng(seed)
+    return [" ".join(key.choice(VOCABULARY, key.integers(0, 6))) for _ in range(count)]
+
+
+def bag(text: str) -> list[str]:
+    """SQuAD's words, character by character and word by word instead of by its expressions."""
+    kept = "".join(c for c in text.lower() if not (c.isascii() and not c.isalnum() and not c.isspace()))
+    return [word for word in kept.split() if word not in ("a", "an", "the")]
+
+
+def bag_f1(prediction: str, target: str) -> float:
+    """Precision and recall of words that are crossed off one by one."""
+    found, left, common = bag(prediction), bag(target), 0
+    if not found or not left:
+        return float(found == left)
+    wanted = len(left)
+    for word in found:
+        if word in left:
+            left.remove(word)
+            common += 1
+    precision, recall = common / len(found), common / wanted
+    return 2 * precision * recall / (precision + recall) if common else 0.0
+
+
+def test_squad_f1_counts_every_word_as_often_as_it_stands_there():
+    assert value("squad_f1", ["red Red blue"], ["The red, red sea"]) == pytest.approx(2 * 2 / (3 + 3))
+    assert value("squad_f1", ["", "the", "x", ""], ["a", "!", "", "x"]) == pytest.approx(2 / 4)
+    pairs = list(zip(random_texts(0), random_texts(1)))
+    expected = [bag_f1(*pair) for pair in pairs]
+    assert len({round(f1, 6) for f1 in expected}) > 8
+    found = text_metric("squad_f1").statistics(*zip(*pairs))[:, 0]
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_subspan_em_finds_the_answer_anywhere_in_the_prediction():
+    found = ["It was the Red-Dog, I think.", "Dogs", "cat", "a", "anything"]
+    wanted = ["a reddog", "dog", "dogs", "The", "the"]
+    assert text_metric("subspan_em").statistics(found, wanted)[:, 0].tolist() == [1, 1, 0, 1, 0]
+    pairs = list(zip(random_texts(2), random_texts(3)))
+    joined = [(" ".join(bag(a)), " ".join(bag(b))) for a, b in pairs]
+    spans = [any(a[i : i + len(b)] == b for i in range(len(a))) if b else not a for a, b in joined]
+    assert 0.02 < np.mean(spans) < 0.98
+    assert text_metric("subspan_em").statistics(*zip(*pairs))[:, 0].tolist() == spans
+
+
+def test_an_article_before_the_answer_costs_no_squad_f1():
+    answers = ["Bob", "red cat", "1999", "Gulf of Guinea", "Theatre"]
+    articled = [f"the {answer}" for answer in answers]
+    assert value("squad_f1", articled, answers) == value("subspan_em", articled, answers) == 1.0
+    assert value("token_f1", articled, answers) < 0.8
+
+
+def test_what_is_unreadable_names_no_label_or_is_no_number():
+    assert [unreadable(text, ("[1]", "[2]")) for text in ("[1]", " [2]\n", "[3]", "", "the first")] == [
+        False, False, True, True, True,
+    ]  # fmt: skip
+    assert [unreadable(text, ()) for text in ("4", " 2.5\n", "9", "five", "", "nan", "5" * 200)] == [
+        False, False, False, True, True, True, True,
+    ]  # fmt: skip
 
 
 def test_plain_means_are_told_from_the_others_and_directions_are_known():

@@ -232,6 +232,43 @@ def test_what_expansions_cost_is_a_table_of_its_own(tmp_path, runs):
     assert costs[1:] == [["pbr", "18.8%", "2", "1,234", "5.5", "0.4", "0.45", "0", "0.005", "0"]]
 
 
+def test_answers_that_could_not_be_read_are_told_with_their_share(tmp_path: Path):
+    for seed, unread in ((1, 3), (2, 6)):
+        folder = write(tmp_path / f"r{seed}", "dense", answers(seed, 0.5), seed=seed)
+        results = json.loads((folder / "results.json").read_text())
+        results["counts"] = {"examples": N, "unscored": 4, "unreadable_answers": unread}
+        (folder / "results.json").write_text(json.dumps(results))
+    text = report([tmp_path / "r1", tmp_path / "r2"])
+    assert "dense: 9 of 40 answers (22.5%) name no label or number" in text
+    results["counts"]["unreadable_answers"] = 0
+    (folder / "results.json").write_text(json.dumps(results))
+    assert "name no label" not in report([folder])
+
+
+def expanded(folder: Path, counts: dict[str, int]) -> Path:
+    results = json.loads((folder / "results.json").read_text())
+    (folder / "results.json").write_text(json.dumps({**results, "counts": counts}))
+    return folder
+
+
+def test_a_row_that_fell_back_in_more_than_a_fifth_of_its_questions_says_so(tmp_path: Path):
+    def run(system: str, seed: int, fell: int) -> Path:
+        counts = {"examples": 20, "expand_answers": 40, "expand_parse_failures": fell + 1,
+                  "expand_fallbacks": fell, "expand_failures_utterances": fell,
+                  "expand_failures_reasoning": 1}  # fmt: skip
+        return expanded(write(tmp_path / f"{system}{seed}", system, answers(seed, 0.5), seed=seed), counts)
+
+    none = write(tmp_path / "none", "none", answers(9, 0.5))
+    text = report([none, run("pbr", 1, 4), run("pbr", 2, 5), run("mill", 1, 4)])  # 9 of 40, and 4 of 20
+    values, _, costs, *_ = tables(text)
+    assert [row[0] for row in values[1:]] == ["none", "pbr †", "mill"]
+    assert "† pbr: an answer of the language model could not be used in 9 of 40 questions (22.5%)" in text
+    assert text.count("†") == 2
+    assert [row[1] for row in costs[1:]] == [
+        "13.8% (utterances 9, reasoning 2)", "12.5% (utterances 4, reasoning 1)",
+    ]  # fmt: skip
+
+
 def test_differences_can_be_from_any_system(tmp_path: Path):
     runs = [write(tmp_path / name, name, answers(n, 0.1 * n)) for n, name in ((2, "zero_shot"), (3, "dense"))]
     assert "Difference from zero_shot" in report(runs)

@@ -171,10 +171,77 @@ def test_an_expansions_own_vector_is_used_where_there_is_one(tmp_path: Path, exa
 
 def test_a_neighbours_weight_multiplies_the_scores(tmp_path: Path, examples):
     world = resources(tmp_path, examples)
-    for method in ("bm25", "dense"):
-        slot = world.slot(chosen(method, 9))
-        users = [[Neighbour("a"), Neighbour("b", 0.5)]]
-        found = slot(examples[:1], [Query((examples[0].query,))], users)[0]
-        alone = slot(examples[:1], [Query((examples[0].query,))], [[Neighbour("b")]])[0]
-        assert [c.score for c in found if c.document.user_id == "b"] == [c.score * 0.5 for c in alone]
-        assert len(found) == 11
+    for method in ("bm25", "dense", "recency"):
+        slot, queries = world.slot(chosen(method, 9)), [Query((examples[0].query,))]
+        full, half = (
+            slot(examples[:1], queries, [[Neighbour("a"), Neighbour("b", weight)]])[0]
+            for weight in (1.0, 0.5)
+        )
+        assert [(c.document.id, c.score) for c in half] == [
+            (c.document.id, c.score * (0.5 if c.document.user_id == "b" else 1)) for c in full
+        ]
+        assert len(half) == 11
+
+
+def found_by(method: str, folder: Path, profiles: dict[str, tuple[Document, ...]], k: int) -> Ranking:
+    """What the first user's question finds in the histories of all, best first."""
+    asked = [ask(user, profile) for user, profile in profiles.items()]
+    slot = resources(folder, asked).slot(chosen(method, k))
+    return slot(asked[:1], [Query((asked[0].query,))], [[Neighbour(user) for user in profiles]])[0]
+
+
+def best_first(ranking: Ranking) -> list[str]:
+    return [c.document.id for c in sorted(ranking, key=lambda c: -c.score)]
+
+
+def test_recency_is_by_time_over_the_documents_of_all_users(tmp_path: Path):
+    long = tuple(Document(f"a{t}", "a", "x", time=float(t)) for t in (1, 2, 3, 4, 5, 6))
+    short = tuple(Document(f"b{t}", "b", "x", time=float(t)) for t in (60, 50))
+    found = found_by("recency", tmp_path, {"a": long, "b": short, "c": ()}, k=3)
+    assert best_first(found) == ["b60", "b50", "a6", "a5", "a4"]
+
+
+def test_recency_of_undated_histories_goes_from_all_ends_at_once(tmp_path: Path):
+    profiles = {user: history(user, count, dated=False) for user, count in (("a", 3), ("b", 2))}
+    dated = (*profiles["b"], Document("b9", "b", "x", time=5.0))
+    assert best_first(found_by("recency", tmp_path, profiles, k=9)) == ["a2", "b1", "a1", "b0", "a0"]
+    found = found_by("recency", tmp_path, {"a": profiles["a"], "b": dated}, k=9)
+    assert best_first(found) == ["b9", "a2", "a1", "b1", "a0", "b0"]
+
+
+def okapi(texts: list[list[str]], query: list[str]) -> list[float]:
+    """Rank_bm25's formula term by term, for terms of fewer than half of the texts."""
+    mean = sum(map(len, texts)) / len(texts)
+    idf = {
+        t: np.log((len(texts) - n + 0.5) / (n + 0.5))
+        for t in query
+        if 2 * (n := sum(t in text for text in texts)) < len(texts)
+    }
+    assert len(idf) == len(query)
+    return [
+        sum(
+            idf[t] * text.count(t) * 2.5 / (text.count(t) + 1.5 * (0.25 + 0.75 * len(text) / mean))
+            for t in query
+        )
+        for text in texts
+    ]
+
+
+def test_bm25_across_users_has_the_scores_of_one_index(tmp_path: Path):
+    texts = {"a": ["word1 x", "word1 thing4", "v", "y z"], "b": ["thing4 thing4 q", "r s t", "word1 u"]}
+    profiles = {
+        user: tuple(Document(f"{user}{i}", user, text, time=1.0) for i, text in enumerate(own))
+        for user, own in texts.items()
+    }
+    expected = okapi([text.split() for own in texts.values() for text in own], ["word1", "thing4"])
+    found = {c.document.id: c.score for c in found_by("bm25", tmp_path, profiles, k=9)}
+    names = [f"{user}{i}" for user, own in texts.items() for i in range(len(own))]
+    np.testing.assert_allclose([found[name] for name in names], expected, rtol=1e-12)
+    assert len(set(expected)) > 3
+
+
+def test_each_user_still_gives_the_best_k(tmp_path: Path):
+    profiles = {user: history(user, count) for user, count in (("a", 5), ("b", 1), ("c", 4))}
+    for method in ("bm25", "recency", "random", "dense"):
+        found = found_by(method, tmp_path, profiles, k=2)
+        assert [c.document.user_id for c in found] == ["a", "a", "b", "c", "c"], method

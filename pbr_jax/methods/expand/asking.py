@@ -1,7 +1,7 @@
 """What the expansions share: asking the language model, looking into the history, and vectors of texts."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
@@ -10,6 +10,7 @@ import numpy as np
 from pbr_jax.graph import Node
 from pbr_jax.index.store import Store
 from pbr_jax.llm import LLM
+from pbr_jax.llm.protocol import Score
 from pbr_jax.options import Expand
 from pbr_jax.parts import language_model, vectors
 from pbr_jax.parts.run import Run
@@ -19,6 +20,7 @@ from pbr_jax.text.encode import Role, TextEncoder
 
 _T = TypeVar("_T")
 
+_SLACK = 2  # tokens: a text that is tokenised again can count a little less than when it was written
 REPEATS = 5  # of the query beside a long text, so that its words keep their weight (query2doc, section 3)
 
 
@@ -53,27 +55,62 @@ class Looking(Asking):
         return {"store": run.data, "llm": language_model.frozen(run), **vectors.searched(run)}
 
 
-class Model(NamedTuple):
-    """The language model, and where its answers are counted."""
+class Reply(NamedTuple):
+    """What the model wrote, and whether the limit of tokens cut it off."""
+
+    text: str
+    cut: bool
+
+
+@dataclass(frozen=True)
+class Model:
+    """The language model; what it is asked and what becomes of its answers is counted."""
 
     llm: LLM
     tally: Tally
     max_new_tokens: int
+    _fell_back: set[str] = field(default_factory=set)  # ids of questions that have been counted
 
-    def ask(self, prompts: Sequence[str], read: Callable[[str], _T | None]) -> list[_T | None]:
-        """The model's answers as `read` understands them, None where it does not. Greedy, and counted."""
+    def ask(self, prompts: Sequence[str]) -> list[Reply]:
+        """The model's replies. Greedy, and counted."""
         if not prompts:
             return []
-        messages = [[{"role": "user", "content": prompt}] for prompt in prompts]
+        messages = _messages(prompts)
         with self.tally.timed("expand_llm"):
             texts = self.llm.generate(messages, max_new_tokens=self.max_new_tokens)
-        answers = [read(text) for text in texts]
+        written = list(map(self.llm.count, texts))
         counts = self.tally.counts
-        counts["expand_answers"] += len(answers)
-        counts["expand_parse_failures"] += sum(answer is None for answer in answers)
+        counts["expand_answers"] += len(texts)
         counts["expand_prompt_tokens"] += sum(map(self.llm.num_tokens, messages))
-        counts["expand_answer_tokens"] += sum(map(self.llm.count, texts))
-        return answers
+        counts["expand_answer_tokens"] += sum(written)
+        limit = self.max_new_tokens - _SLACK
+        return [Reply(text, tokens >= limit) for text, tokens in zip(texts, written, strict=True)]
+
+    def score(self, prompts: Sequence[str], targets: Sequence[str]) -> list[Score]:
+        """log p(target | prompt) of each pair; the tokens that are read count as the prompt's."""
+        if not prompts:
+            return []
+        messages = _messages(prompts)
+        with self.tally.timed("expand_llm"):
+            scores = self.llm.score(messages, targets)
+        read = sum(map(self.llm.num_tokens, messages)) + sum(score.tokens for score in scores)
+        self.tally.counts["expand_prompt_tokens"] += read
+        return scores
+
+    def counted(self, kind: str, examples: Examples, answers: Sequence[_T | None]) -> list[_T | None]:
+        """These answers to the examples, once those that are None, which could not be used, are counted."""
+        counts = self.tally.counts
+        for example, answer in zip(examples, answers, strict=True):
+            if answer is None:
+                counts["expand_parse_failures"] += 1
+                counts[f"expand_failures_{kind}"] += 1
+                counts["expand_fallbacks"] += example.id not in self._fell_back
+                self._fell_back.add(example.id)
+        return list(answers)
+
+
+def _messages(prompts: Sequence[str]) -> list[list[dict[str, str]]]:
+    return [[{"role": "user", "content": prompt}] for prompt in prompts]
 
 
 class History(NamedTuple):

@@ -10,7 +10,7 @@ import numpy as np
 from pbr_jax.index.store import Store
 from pbr_jax.llm import LLM
 from pbr_jax.methods.expand import parsing, wording
-from pbr_jax.methods.expand.asking import History, Looking, Model, averaged, encoded, with_vectors
+from pbr_jax.methods.expand.asking import History, Looking, Model, Reply, averaged, encoded, with_vectors
 from pbr_jax.pipeline import Examples, ExpandSlot, Query, Ranking, Tally
 from pbr_jax.text.encode import TextEncoder
 
@@ -31,8 +31,8 @@ class _Grounded(Looking):
     def shown(self, model: Model, template: str, query: str, ranking: Ranking) -> str:
         """A prompt with documents in it."""
         documents = [candidate.document for candidate in ranking]
-        text = wording.numbered(documents, self.history_tokens, model.llm)
-        return template.format(query=query, documents=text)
+        texts = wording.shown(documents, self.history_tokens, model.llm)
+        return template.format(query=query, documents=wording.numbered(texts))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Mill(_Grounded):
     """Sub-queries with passages, and found documents, each kept where the others agree (MILL).
 
     A passage is scored by its similarity to the `k1` documents found for the query, a document by its
-    similarity to the passages; the better half of each is kept.
+    similarity to the passages; the better half of each is kept. An answer that is no list is one passage.
     """
 
     method: Literal["mill"] = "mill"
@@ -54,7 +54,8 @@ class Mill(_Grounded):
         def expand(examples: Examples) -> list[Query]:
             queries = [example.query for example in examples]
             prompts = [wording.MILL.format(query=query, m=self.m) for query in queries]
-            answers = model.ask(prompts, parsing.strings)
+            replies = model.ask(prompts)
+            answers = model.counted("passages", examples, [_texts(reply) for reply in replies])
             passages = [(answer or [])[: self.m] for answer in answers]
             rankings = history.look(examples, _plain(examples), self.k1)
             written = _vectors_of(history.encoder, passages)
@@ -65,6 +66,12 @@ class Mill(_Grounded):
             return averaged(history.encoder, queries, parts)
 
         return expand
+
+
+def _texts(reply: Reply) -> list[str] | None:
+    """The items of a list, or the whole text."""
+    whole = parsing.passage(reply.text)
+    return None if whole is None else parsing.strings(reply.text, cut=reply.cut) or [whole]
 
 
 def _vectors_of(encoder: TextEncoder, texts: Sequence[Sequence[str]]) -> list[np.ndarray]:
@@ -110,7 +117,9 @@ class ThinkQE(_Grounded):
                 new = [[c for c in r if c.row not in s][: self.k1] for r, s in zip(rankings, shown)]
                 asking = [place for place, found in enumerate(new) if found]
                 prompts = [self.shown(model, wording.THINKQE, queries[p], new[p]) for p in asking]
-                for place, answer in zip(asking, model.ask(prompts, parsing.passage), strict=True):
+                answers = [parsing.passage(reply.text) for reply in model.ask(prompts)]
+                model.counted("passages", [examples[place] for place in asking], answers)
+                for place, answer in zip(asking, answers, strict=True):
                     shown[place] |= {candidate.row for candidate in new[place]}
                     passages[place] += [answer] if answer else []
             return averaged(history.encoder, queries, passages)
@@ -137,7 +146,8 @@ class RaFe(_Grounded):
     def expansion(self, model: Model, history: History) -> ExpandSlot:
         def expand(examples: Examples) -> list[Query]:
             prompts = [wording.RAFE.format(query=example.query, m=self.m) for example in examples]
-            answers = model.ask(prompts, parsing.strings)
+            read = [parsing.strings(reply.text, cut=reply.cut) for reply in model.ask(prompts)]
+            answers = model.counted("rewrites", examples, read)
             options = [[e.query, *(a or [])[: self.m]] for e, a in zip(examples, answers, strict=True)]
             asking = [example for example, texts in zip(examples, options) for _ in texts]
             flat = [text for texts in options for text in texts]
@@ -153,11 +163,8 @@ class RaFe(_Grounded):
         """log p(query | documents found by text) per token; -inf where nothing is found."""
         rankings = look(examples, [Query((text,)) for text in texts], self.k1)
         found = [place for place, ranking in enumerate(rankings) if ranking]
-        contents = [self.shown(model, wording.FEEDBACK, "", rankings[place]) for place in found]
-        prompts = [[{"role": "user", "content": content}] for content in contents]
-        with model.tally.timed("expand_llm"):
-            asked = [examples[place].query for place in found]
-            answers = model.llm.score(prompts, asked) if found else []
+        prompts = [self.shown(model, wording.FEEDBACK, "", rankings[place]) for place in found]
+        answers = model.score(prompts, [examples[place].query for place in found])
         scores = [-np.inf] * len(texts)
         for place, answer in zip(found, answers, strict=True):
             scores[place] = answer.mean

@@ -6,7 +6,7 @@ the answer; P-Anchor is the centre of the user's documents (`pbr_jax.index.page_
 to the query's vector.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -21,7 +21,7 @@ from pbr_jax.index import page_rank
 from pbr_jax.index.store import Store
 from pbr_jax.llm import LLM
 from pbr_jax.methods.expand import parsing, wording
-from pbr_jax.methods.expand.asking import History, Looking, Model, encoded, sums_of
+from pbr_jax.methods.expand.asking import History, Looking, Model, Reply, encoded, sums_of
 from pbr_jax.methods.expand.fusion import fuse
 from pbr_jax.options import IDLE
 from pbr_jax.parts import language_model, vectors
@@ -38,7 +38,9 @@ class PBR(Looking):
     """Texts: the query, the utterances, the reasoning. Vector: their fusion with the user's anchor."""
 
     method: Literal["pbr"] = "pbr"
-    m: int = 5  # utterances
+    m: int = 5  # utterances; of fewer than half of them that can be used the answer is a failure
+    # what stands in the utterances' place where their answer failed; raw: the answer itself, as released
+    on_failure: Literal["query", "raw"] = "query"
     # a file of utterances and reasoning by question id; "": the language model writes them
     released: str = field(default="", metadata=IDLE)
     utterances: bool = True  # whether these are added to the query
@@ -125,23 +127,40 @@ class PBR(Looking):
         """From the `k1` documents of the user nearest to the query (Eq. 4 to 6)."""
         rankings = history.look(examples, [Query((example.query,)) for example in examples], self.k1)
         shown = [
-            wording.numbered([candidate.document for candidate in r], self.history_tokens, model.llm)
+            wording.shown([candidate.document for candidate in r], self.history_tokens, model.llm)
             for r in rankings
         ]
 
-        def prompts(template: str) -> list[str]:
-            return [
-                template.format(query=example.query, documents=documents, m=self.m)
-                for example, documents in zip(examples, shown, strict=True)
-            ]
+        def replies(template: str) -> list[Reply]:
+            return model.ask(
+                [
+                    template.format(query=example.query, documents=wording.plain(texts), m=self.m)
+                    for example, texts in zip(examples, shown, strict=True)
+                ]
+            )
 
-        nothing = [None] * len(examples)
-        said = model.ask(prompts(wording.UTTERANCES), parsing.strings) if self.utterances else nothing
-        thought = model.ask(prompts(wording.REASONING), parsing.passage) if self.reasoning else nothing
-        return [
-            Expansion(tuple(words or [example.query])[: self.m], (reasons or example.query,))
-            for example, words, reasons in zip(examples, said, thought, strict=True)
-        ]
+        said = thought = queries = [(example.query,) for example in examples]
+        if self.utterances:
+            found = replies(wording.UTTERANCES)
+            read = [self._utterances(reply, texts) for reply, texts in zip(found, shown, strict=True)]
+            usable = model.counted("utterances", examples, read)
+            said = [words or self._instead(r, query) for words, r, query in zip(usable, found, queries)]
+        if self.reasoning:
+            read = [parsing.passage(reply.text) for reply in replies(wording.REASONING)]
+            reasons = model.counted("reasoning", examples, read)
+            thought = [(text,) if text else query for text, query in zip(reasons, queries)]
+        return [Expansion(*parts) for parts in zip(said, thought, strict=True)]
+
+    def _utterances(self, reply: Reply, shown: Sequence[str]) -> tuple[str, ...] | None:
+        """What a reply says that is no copy of the texts shown; None for less than half of what was asked."""
+        listed = parsing.strings(reply.text, cut=reply.cut) or ()
+        own = [text for text in listed if not parsing.is_copy(text, shown)]
+        return tuple(own[: self.m]) if len(own) >= self.m / 2 else None
+
+    def _instead(self, reply: Reply, query: tuple[str]) -> tuple[str]:
+        """What stands in for utterances that a reply lacks."""
+        raw = parsing.passage(reply.text) if self.on_failure == "raw" else None
+        return (raw,) if raw else query
 
 
 def _mean(encoder: TextEncoder, texts: list[tuple[str, ...]]) -> np.ndarray:

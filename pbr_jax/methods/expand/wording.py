@@ -1,7 +1,7 @@
 """The wording of every prompt of the expansions, in one place.
 
 Each asks for what its paper asks for, in words of our own, so that small models understand it too. `{query}`
-is the user's question, `{documents}` are numbered texts of the user's history, `{m}` is a number.
+is the user's question, `{documents}` are texts of the user's history, `{m}` is a number.
 """
 
 from collections.abc import Sequence
@@ -26,11 +26,17 @@ Question: {query}
 Paragraph:"""
 
 # Jagerman et al., "Query Expansion by Prompting Large Language Models", 2023 (its form Q2E, zero-shot).
-QUERY2TERM = """\
-Which words and short phrases would a text contain that answers the query? Name about ten.
-Reply with a JSON list of strings and nothing else: ["...", "..."]
+KEYWORDS = """\
+Which words and short phrases would a text contain that answers the query? List about ten.
 
-Query: {query}"""
+Query: {query}
+Keywords:"""
+
+# Zhang et al., "Personalize Before Retrieve", 2025 (PBR), appendix 2: what its row "Query2Term" asks for.
+RATIONALE = """\
+Answer the question, but before that say what the answer rests on.
+
+Question: {query}"""
 
 # Wang et al., "Query2doc: Query Expansion with Large Language Models", 2023.
 QUERY2DOC = """\
@@ -108,9 +114,18 @@ Work towards the answer step by step, from what the passages tell about this use
 user reasons and speaks."""
 
 
-def numbered(documents: Sequence[Document], tokens: int, llm: LLM) -> str:
-    """The documents, made safe for a prompt, numbered, and cut so that they share `tokens` fairly."""
+def shown(documents: Sequence[Document], tokens: int, llm: LLM) -> list[str]:
+    """The documents' texts, made safe for a prompt, and cut so that they share `tokens` fairly."""
     texts = [clean(document.text) for document in documents]
     shares = water_fill([llm.count(text) for text in texts], tokens)
-    cut = (llm.truncate(text, share) for text, share in zip(texts, shares))
-    return "\n\n".join(f"{number}. {text}" for number, text in enumerate(cut, 1))
+    return [llm.truncate(text, share) for text, share in zip(texts, shares)]
+
+
+def numbered(texts: Sequence[str]) -> str:
+    """The texts one below the other, with numbers."""
+    return "\n\n".join(f"{number}. {text}" for number, text in enumerate(texts, 1))
+
+
+def plain(texts: Sequence[str]) -> str:
+    """The texts one below the other, without numbers, which a model that is to list texts would continue."""
+    return "\n\n".join(texts)

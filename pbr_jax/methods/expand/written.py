@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pbr_jax.llm import LLM
 from pbr_jax.methods.expand import parsing, wording
-from pbr_jax.methods.expand.asking import Asking, Model, averaged, encoded, joined, with_vectors
+from pbr_jax.methods.expand.asking import Asking, Model, Reply, averaged, encoded, joined, with_vectors
 from pbr_jax.pipeline import Examples, ExpandSlot, Query, Tally
 from pbr_jax.text.encode import TextEncoder
 
@@ -16,10 +16,15 @@ class _Written(Asking):
     """One prompt, texts that are read from its answer, and how they join the query."""
 
     prompt: ClassVar[str]
+    kind: ClassVar[str] = "passages"  # of its answers, where failures are counted
 
-    def read(self, answer: str) -> list[str] | None:
-        """The texts of an answer; None where it cannot be read."""
-        found = parsing.passage(answer)
+    def asks(self) -> str:
+        """The prompt, `{query}` in it."""
+        return self.prompt
+
+    def read(self, reply: Reply) -> list[str] | None:
+        """The texts of a reply; None where it cannot be read."""
+        found = parsing.passage(reply.text)
         return None if found is None else [found]
 
     def combine(
@@ -33,7 +38,8 @@ class _Written(Asking):
 
         def expand(examples: Examples) -> list[Query]:
             queries = [example.query for example in examples]
-            answers = model.ask([self.prompt.format(query=query) for query in queries], self.read)
+            replies = model.ask([self.asks().format(query=query) for query in queries])
+            answers = model.counted(self.kind, examples, [self.read(reply) for reply in replies])
             return self.combine(encoder, queries, [answer or [] for answer in answers])
 
         return expand
@@ -62,13 +68,23 @@ class Query2Doc(_Written):
 
 @dataclass(frozen=True, kw_only=True)
 class Query2Term(_Written):
-    """Keywords of an answer, appended to the query."""
+    """Keywords of an answer, appended to the query.
 
-    prompt: ClassVar[str] = wording.QUERY2TERM
+    What the model writes is taken as it stands; of a list its items, without what makes it a list.
+    """
+
+    kind: ClassVar[str] = "keywords"
     method: Literal["query2term"] = "query2term"
+    form: Literal["keywords", "rationale"] = (
+        "keywords"  # rationale: PBR's row of this name asks for an answer
+    )
 
-    def read(self, answer: str) -> list[str] | None:
-        return parsing.strings(answer)
+    def asks(self) -> str:
+        return wording.KEYWORDS if self.form == "keywords" else wording.RATIONALE
+
+    def read(self, reply: Reply) -> list[str] | None:
+        listed = parsing.strings(reply.text, cut=reply.cut) if self.form == "keywords" else None
+        return listed or super().read(reply)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +92,7 @@ class CoT(_Written):
     """A step-by-step answer, appended to the query."""
 
     prompt: ClassVar[str] = wording.COT
+    kind: ClassVar[str] = "reasoning"
     method: Literal["cot"] = "cot"
 
 
@@ -84,10 +101,11 @@ class Rewrite(_Written):
     """The query, reworded; the words of the user's own are no longer searched for."""
 
     prompt: ClassVar[str] = wording.REWRITE
+    kind: ClassVar[str] = "rewrites"
     method: Literal["rewrite"] = "rewrite"
 
-    def read(self, answer: str) -> list[str] | None:
-        found = parsing.line(answer)
+    def read(self, reply: Reply) -> list[str] | None:
+        found = parsing.line(reply.text)
         return None if found is None else [found]
 
     def combine(

@@ -1,8 +1,9 @@
 """Slot 3: scored candidates from the histories of the neighbours.
 
 Every retriever scores only rows that `Store.visible` gave it for this example and this user, so that time
-and ownership are settled before any ranking. Scores of a neighbour's documents are multiplied by the
-neighbour's weight, which is 1 for the asking user.
+and ownership are settled before any ranking. Each user gives the best `k`, by scores that can be compared
+across users: BM25 indexes all of their documents together, recency orders all of them by time. Scores of a
+neighbour's documents are multiplied by the neighbour's weight, which is 1 for the asking user.
 """
 
 from pbr_jax.methods.retrieve.bm25 import BM25

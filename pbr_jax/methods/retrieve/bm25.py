@@ -1,4 +1,4 @@
-"""BM25 with statistics of the one profile that is searched, as LaMP builds it."""
+"""BM25 with statistics of what is searched: one profile, as LaMP builds it, or those of several users."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 
 from pbr_jax.graph import Node
 from pbr_jax.index.store import Store
-from pbr_jax.methods.retrieve.scored import scored
+from pbr_jax.methods.retrieve.scored import scored_together
 from pbr_jax.options import Retrieve
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Query, RetrieveSlot, Tally
@@ -18,7 +18,10 @@ from pbr_jax.types import Example
 
 @dataclass(frozen=True, kw_only=True)
 class BM25(Retrieve):
-    """The words of the query, weighed by how rare they are among the user's documents."""
+    """The words of the query, weighed by how rare they are among the documents of all users searched.
+
+    One index holds them all, so that scores of different users compare; each user still gives the best `k`.
+    """
 
     method: Literal["bm25"] = "bm25"
     k1: float = 1.5  # term saturation (rank_bm25's default, as in LaMP)
@@ -36,9 +39,9 @@ class BM25(Retrieve):
         return {"store": run.data}
 
     def slot(self, tally: Tally, *, store: Store) -> RetrieveSlot:
-        def score(example: Example, query: Query, rows: np.ndarray) -> np.ndarray:
-            texts = [document.text for document in store.documents(rows)]
+        def score(example: Example, query: Query, rows: list[np.ndarray]) -> list[np.ndarray]:
+            texts = [document.text for own in rows for document in store.documents(own)]
             index = bm25.BM25(texts, k1=self.k1, b=self.b, epsilon=self.epsilon, tokenizer=self.tokenizer)
-            return index.scores(" ".join(query.texts))
+            return np.split(index.scores(" ".join(query.texts)), np.cumsum([len(own) for own in rows])[:-1])
 
-        return scored(store, self.k, score)
+        return scored_together(store, self.k, score)

@@ -8,7 +8,7 @@ import numpy as np
 
 from pbr_jax.graph import Node
 from pbr_jax.index.store import Store
-from pbr_jax.methods.retrieve.scored import scored
+from pbr_jax.methods.retrieve.scored import scored_together
 from pbr_jax.options import Retrieve
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Query, RetrieveSlot, Tally
@@ -17,10 +17,11 @@ from pbr_jax.types import Example
 
 @dataclass(frozen=True, kw_only=True)
 class Recency(Retrieve):
-    """Newest first. The score is the document's place in time, oldest 0.
+    """Newest first. The score is the document's place in time among all that are searched, oldest 0.
 
     Undated documents count as older than dated ones and keep the order of the profile, whose last entry is
-    taken as the newest.
+    taken as the newest. Where neither date nor profile tells, of documents that stand equally far from the
+    ends of several profiles, that of the first user (the asking one, then the nearest) is the newest.
     """
 
     method: Literal["recency"] = "recency"
@@ -29,10 +30,13 @@ class Recency(Retrieve):
         return {"store": run.data}
 
     def slot(self, tally: Tally, *, store: Store) -> RetrieveSlot:
-        def score(example: Example, query: Query, rows: np.ndarray) -> np.ndarray:
-            order = np.argsort(np.nan_to_num(store.times[rows], nan=-np.inf), kind="stable")
-            places = np.empty(len(rows))
-            places[order] = np.arange(len(rows))
-            return places
+        def score(example: Example, query: Query, rows: list[np.ndarray]) -> list[np.ndarray]:
+            sizes = [len(own) for own in rows]
+            times = np.nan_to_num(store.times[np.concatenate(rows)], nan=-np.inf)
+            from_end = np.concatenate([np.arange(size)[::-1] for size in sizes])
+            user = np.repeat(np.arange(len(rows)), sizes)
+            places = np.empty(len(times))
+            places[np.lexsort((-user, -from_end, times))] = np.arange(len(times))
+            return np.split(places, np.cumsum(sizes)[:-1])
 
-        return scored(store, self.k, score)
+        return scored_together(store, self.k, score)

@@ -1,4 +1,4 @@
-"""Retrievers that score one user's visible documents at a time: what `random`, `recency` and `bm25` share."""
+"""Retrievers that score visible documents: what `random`, `recency` and `bm25` share."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,21 +12,33 @@ from pbr_jax.types import Example
 Score = Callable[[Example, Query, np.ndarray], np.ndarray]
 """(example, query, rows [r]) -> scores [r] of one user's visible documents."""
 
+ScoreAll = Callable[[Example, Query, list[np.ndarray]], list[np.ndarray]]
+"""(example, query, rows [r] of each user) -> scores [r] of each user, comparable with one another."""
+
 
 def scored(store: Store, k: int, score: Score) -> RetrieveSlot:
-    """The `k` best of each user; of equal scores the first in the profile."""
+    """The `k` best of each user, who is scored alone; of equal scores the first in the profile."""
+
+    def each(example: Example, query: Query, rows: list[np.ndarray]) -> list[np.ndarray]:
+        return [score(example, query, own) if len(own) else np.zeros(0) for own in rows]
+
+    return scored_together(store, k, each)
+
+
+def scored_together(store: Store, k: int, score: ScoreAll) -> RetrieveSlot:
+    """The `k` best of each user, where a score looks at the documents of all users who are searched."""
 
     def retrieve(
         examples: Examples, queries: Sequence[Query], neighbours: Sequence[Sequence[Neighbour]]
     ) -> list[Ranking]:
         rankings = []
         for example, query, users in zip(examples, queries, neighbours, strict=True):
+            rows = [store.visible(example, user.user_id) for user in users]
             ranking: Ranking = []
-            for user in users:
-                rows = store.visible(example, user.user_id)
-                scores = score(example, query, rows) if len(rows) else np.zeros(0)
+            found = score(example, query, rows) if rows else []
+            for user, own, scores in zip(users, rows, found, strict=True):
                 best = np.argsort(-scores, kind="stable")[:k]
-                ranking += candidates(store, rows[best], scores[best] * user.weight)
+                ranking += candidates(store, own[best], scores[best] * user.weight)
             rankings.append(ranking)
         return rankings
 

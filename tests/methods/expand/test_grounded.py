@@ -61,9 +61,19 @@ def test_mill_no_more_passages_count_than_were_asked_for(slot, world, examples):
     assert "2 narrower" in llm.prompts[0]
 
 
-def test_mill_an_unreadable_answer_leaves_the_query(slot, world, examples):
-    found = slot(config("mill"), world(Scripted(lambda prompt: "?")))(examples)
+def test_mill_an_answer_that_is_no_list_is_one_passage(slot, world, examples):
+    resources = world(Scripted(lambda prompt: "green tea in the morning"))
+    ann, _, cyd, _ = slot(config("mill", k1=1), resources)(examples)
+    assert ann.texts == (QUERY,) * 5 + ("green tea in the morning", nearest("ann", vector(QUERY), 1)[0])
+    assert cyd.texts == (QUERY,) * 5 + ("green tea in the morning",)
+    assert resources.tally.counts["expand_parse_failures"] == 0
+
+
+def test_mill_an_empty_answer_leaves_the_query(slot, world, examples):
+    resources = world(Scripted(lambda prompt: " "))
+    found = slot(config("mill"), resources)(examples)
     assert [query.texts for query in found] == [(QUERY,)] * 4
+    assert resources.tally.counts["expand_failures_passages"] == 4
 
 
 def test_thinkqe_each_round_shows_what_no_round_has_shown(slot, world, examples):
@@ -125,5 +135,23 @@ def test_rafe_of_equals_and_without_a_history_the_query_stays(slot, world, examp
 
 
 def test_rafe_an_unreadable_answer_leaves_the_query(slot, world, examples):
-    llm = Scripted(lambda prompt: "hm", lambda prompt, target: -3.0)
-    assert slot(config("rafe"), world(llm))(examples[:1])[0].texts == (QUERY,)
+    resources = world(Scripted(lambda prompt: "hm", lambda prompt, target: -3.0))
+    assert slot(config("rafe"), resources)(examples[:1])[0].texts == (QUERY,)
+    assert resources.tally.counts["expand_failures_rewrites"] == 1
+
+
+def test_rafe_what_is_read_to_score_rewrites_is_counted(slot, world, examples):
+    llm = Scripted(lambda prompt: json.dumps(REWRITES), lambda prompt, target: -3.0)
+    resources = world(llm)
+    slot(config("rafe"), resources)(examples)
+    assert len(llm.prompts) == 4 + 3 * 4  # nobody scores for cyd, who has no history
+    read = sum(len(prompt.split()) for prompt in llm.prompts)
+    assert resources.tally.counts["expand_prompt_tokens"] == read + 3 * 4 * 2  # a target has two tokens here
+    assert resources.tally.counts["expand_answers"] == 4
+
+
+def test_thinkqe_a_question_that_fell_back_in_two_rounds_is_one_question(slot, world, examples):
+    resources = world(Scripted(lambda prompt: ""))
+    slot(config("thinkqe", k1=1, rounds=3), resources)(examples[:2])
+    assert resources.tally.counts["expand_failures_passages"] == 5  # bob has two documents to show
+    assert resources.tally.counts["expand_fallbacks"] == 2

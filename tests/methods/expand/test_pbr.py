@@ -14,7 +14,7 @@ from pbr_jax.data import expansions
 from pbr_jax.eval.ranking import ranking_metric
 from pbr_jax.index import page_rank
 from pbr_jax.methods.expand import PBR
-from pbr_jax.methods.expand.wording import numbered
+from pbr_jax.methods.expand.wording import shown
 from pbr_jax.options import Expand
 from pbr_jax.parts.search import search
 from pbr_jax.pipeline import ExpandSlot, Neighbour, Query, Tally
@@ -111,8 +111,8 @@ def test_the_prompts_show_the_k1_nearest_documents_in_order(slot, world, example
     slot(config(k1=2, m=7), world(llm))(examples[:1])
     nearest = sorted(HISTORIES["ann"], key=lambda text: -float(vector(text) @ vector(QUERY)))
     for prompt in llm.prompts:
-        shown = prompt[prompt.index(OPEN) : prompt.index(CLOSE)]
-        assert f"1. {nearest[0]}\n\n2. {nearest[1]}\n" in shown
+        history = prompt[prompt.index(OPEN) : prompt.index(CLOSE)]
+        assert history == f"{OPEN}\n{nearest[0]}\n\n{nearest[1]}\n"  # no numbers that could be continued
         assert not any(text in prompt for text in nearest[2:])
         assert QUERY in prompt
     assert "Write 7 things" in llm.prompts[0]
@@ -123,10 +123,10 @@ def test_documents_share_the_budget_and_cannot_close_their_block(slot, world, ex
     loud = replace(examples[0], profile=tuple(replace(d, text=long) for d in examples[0].profile[:1]))
     assert loud.profile
     llm = Scripted(speak)
-    text = numbered([*loud.profile, examples[3].profile[0]], 20, llm)
-    assert len(text.split()) <= 20 + 2  # and the numbers
-    assert examples[3].profile[0].text in text
-    whole = numbered(loud.profile, 1000, llm)
+    texts = shown([*loud.profile, examples[3].profile[0]], 20, llm)
+    assert sum(len(text.split()) for text in texts) <= 20
+    assert texts[1] == examples[3].profile[0].text
+    (whole,) = shown(loud.profile, 1000, llm)
     assert CLOSE not in whole
     assert "<|im_end|>" not in whole
 
@@ -143,6 +143,59 @@ def test_a_failed_part_is_the_query_and_no_more_utterances_count_than_asked_for(
     )
     found = slot(config(anchor="none", m=2), world(Scripted(speak)))(examples[:1])[0]
     assert found.texts == (QUERY, *UTTERANCES[:2], REASONING)
+
+
+def saying(*items: str):
+    """A model that lists these and reasons."""
+    listed = "\n".join(f"{i}. {text}" for i, text in enumerate(items, 1))
+    return Scripted(lambda prompt: listed if "JSON" in prompt else REASONING)
+
+
+def test_copies_of_the_history_are_no_utterances(slot, world, examples):
+    llm = saying("Moved to Bergen in May!", *UTTERANCES, "green tea in the morning")
+    found = slot(config(m=3, k1=6), world(llm))(examples[:1])[0]
+    assert found.texts == (QUERY, *UTTERANCES, REASONING)
+    for user, taken in (
+        ("ann", ()),
+        ("dan", tuple(HISTORIES["ann"][:3])),
+    ):  # it was not dan who was shown them
+        resources = world(saying(*HISTORIES["ann"][:3]))
+        asked = next(example for example in examples if example.user_id == user)
+        found = slot(config(m=3, k1=6), resources)([asked])[0]
+        assert found.texts == (QUERY, *(taken or (QUERY,)), REASONING)
+        assert resources.tally.counts["expand_failures_utterances"] == (user == "ann")
+
+
+def test_fewer_than_half_of_the_utterances_are_a_failure(slot, world, examples):
+    for m, failed in ((6, False), (7, True)):
+        resources = world(saying(*UTTERANCES))
+        found = slot(config(m=m), resources)(examples[:1])[0]
+        assert found.texts == (QUERY, *((QUERY,) if failed else UTTERANCES), REASONING)
+        assert resources.tally.counts["expand_failures_utterances"] == failed
+
+
+def test_failures_are_counted_by_kind_and_by_question(slot, world, examples):
+    def answer(prompt: str) -> str:
+        if "JSON" in prompt:
+            return "no" if "bergen" in prompt else json.dumps(UTTERANCES)
+        return "" if "dog" in prompt or "canary" in prompt else REASONING
+
+    resources = world(Scripted(answer))
+    slot(config(k1=6), resources)(examples)  # ann's fail both, bob's reasoning fails
+    counts = resources.tally.counts
+    found = {name: counts[name] for name in counts if "fail" in name or "fall" in name}
+    assert found == {"expand_parse_failures": 3, "expand_failures_utterances": 1,
+                     "expand_failures_reasoning": 2, "expand_fallbacks": 2}  # fmt: skip
+
+
+def test_as_released_the_raw_text_of_a_failed_answer_is_the_only_utterance(slot, world, examples):
+    llm = Scripted(lambda prompt: "I am sorry" if "JSON" in prompt else "")
+    resources = world(llm)
+    found = slot(config(on_failure="raw"), resources)(examples[:1])[0]
+    assert found.texts == (QUERY, "I am sorry", QUERY)
+    assert resources.tally.counts["expand_failures_utterances"] == 1
+    silent = slot(config(on_failure="raw"), world(Scripted(lambda prompt: "")))(examples[:1])[0]
+    assert silent.texts == (QUERY, QUERY, QUERY)
 
 
 def test_released_expansions_need_no_model_and_count_all(world, examples, tmp_path: Path):

@@ -40,6 +40,9 @@ def test_hyde_averages_query_and_passage(slot, world, examples):
         ("query2doc", PASSAGE, (PASSAGE,)),
         ("cot", "First, tea is a drink.\nSo green.", ("First, tea is a drink.\nSo green.",)),
         ("query2term", '["green tea", "taste"]', ("green tea", "taste")),
+        ("query2term", "['green tea', 'taste']", ("green tea", "taste")),
+        ("query2term", "1. green tea\n2. taste", ("green tea", "taste")),
+        ("query2term", "green tea, taste, my morning", ("green tea, taste, my morning",)),
     ],
 )
 def test_what_is_appended_shares_a_vector_with_the_query(slot, world, examples, method, answer, added):
@@ -47,6 +50,22 @@ def test_what_is_appended_shares_a_vector_with_the_query(slot, world, examples, 
         assert query.texts == (QUERY,) * 5 + added
         assert query.vector is not None
         np.testing.assert_array_equal(query.vector, vector(" ".join((QUERY, *added))))
+
+
+def test_query2terms_rationale_is_taken_whole(slot, world, examples):
+    llm = Scripted(lambda prompt: "1. Tea is a drink.\n2. So green.")
+    found = slot(config("query2term", form="rationale"), world(llm))(examples[:1])[0]
+    assert found.texts == (QUERY,) * 5 + ("1. Tea is a drink.\n2. So green.",)
+    keywords = Scripted(lambda prompt: "tea")
+    slot(config("query2term"), world(keywords))(examples[:1])
+    assert "Answer" in llm.prompts[0]
+    assert "Answer" not in keywords.prompts[0]
+
+
+def test_keywords_that_the_limit_cut_off_are_left_out(slot, world, examples):
+    llm = Scripted(lambda prompt: "1. green tea\n2. black tea\n3. mor")
+    found = slot(config("query2term", max_new_tokens=8), world(llm))(examples[:1])[0]
+    assert found.texts[5:] == ("green tea", "black tea")
 
 
 def test_a_rewrite_takes_the_querys_place(slot, world, examples):
@@ -61,7 +80,7 @@ def test_a_rewrite_takes_the_querys_place(slot, world, examples):
     [
         ("hyde", ""),
         ("query2doc", "<think>well"),
-        ("query2term", "no idea"),
+        ("query2term", "  "),
         ("cot", " \n"),
         ("rewrite", '""'),
     ],
@@ -69,7 +88,10 @@ def test_a_rewrite_takes_the_querys_place(slot, world, examples):
 def test_an_unreadable_answer_leaves_the_query_and_is_counted(slot, world, examples, method, answer):
     resources = world(Scripted(lambda prompt: answer))
     found = slot(config(method), resources)(examples)
-    assert resources.tally.counts["expand_parse_failures"] == len(examples)
+    counts = resources.tally.counts
+    assert counts["expand_parse_failures"] == counts["expand_fallbacks"] == len(examples)
+    kinds = {"query2term": "keywords", "cot": "reasoning", "rewrite": "rewrites"}
+    assert counts[f"expand_failures_{kinds.get(method, 'passages')}"] == len(examples)
     for query in found:
         assert query.texts == (QUERY,)
         assert query.vector is not None

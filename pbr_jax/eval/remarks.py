@@ -1,0 +1,59 @@
+"""What a reader of a table must know of a row: answers of the language model that could not be read.
+
+`unreadable_answers` are predictions that name no label or number. `expand_failures_<kind>` are answers that
+should have expanded a query, and `expand_fallbacks` the questions that had one such.
+"""
+
+from collections import defaultdict
+
+from pbr_jax.eval.runs import Row
+
+MARK = "†"  # of rows that are mostly not what their name says
+_TOLERATED = 0.2  # share of questions that may fall back unmarked
+_FAILURES = "expand_failures_"
+
+
+def counts(row: Row) -> defaultdict[str, float]:
+    """What the runs of a row counted, together; 0 for what none did."""
+    total: defaultdict[str, float] = defaultdict(float)
+    for run in row.runs:
+        for name, count in run.counts.items():
+            total[name] += count
+    return total
+
+
+def unreadable_answers(row: Row) -> str:
+    """The note on predictions that name no label or number; "" where all do."""
+    found = counts(row)
+    unread, asked = found["unreadable_answers"], found["examples"] - found["unscored"]
+    told = f"{row.label}: {unread:.0f} of {asked:.0f} answers ({unread / max(asked, 1):.1%})"
+    return f"{told} name no label or number; the worst answer is scored." if unread else ""
+
+
+def label(row: Row) -> str:
+    """The row's label, marked where more than a fifth of its questions fell back."""
+    return f"{row.label} {MARK}" if _share(row) > _TOLERATED else row.label
+
+
+def fallbacks(row: Row) -> str:
+    """The note on a row that `label` marks; "" for others."""
+    if _share(row) <= _TOLERATED:
+        return ""
+    asked = f"{counts(row)['examples']:.0f} questions ({_share(row):.1%})"
+    return (
+        f"{MARK} {row.label}: an answer of the language model could not be used in "
+        f"{counts(row)['expand_fallbacks']:.0f} of {asked}; the query, or as the config says the raw answer, "
+        "stands in its place there."
+    )
+
+
+def _share(row: Row) -> float:
+    found = counts(row)
+    return found["expand_fallbacks"] / max(found["examples"], 1)
+
+
+def failures(row: Row) -> str:
+    """How many answers of each kind failed: "utterances 12, reasoning 3"; "" where none did."""
+    found = counts(row)
+    kinds = (name.removeprefix(_FAILURES) for name in found if name.startswith(_FAILURES))
+    return ", ".join(f"{kind} {found[_FAILURES + kind]:.0f}" for kind in kinds)
