@@ -128,7 +128,5 @@ def test_a_command_line_says_auto(tiny_models, tweets, tmp_path: Path):
     fields |= {"collaboration": "text", "neighbours.method": "mean", "neighbours.m": 3, "select.k": 2}
     fields |= {"select.own": "auto", "generate.method": "none", "out": tmp_path / "out"}
     words = [word for name, value in fields.items() for word in (f"--{name}", str(value))]
-    assert (
-        main(["run", "dense", *(w for name, value in fields.items() for w in (f"--{name}", str(value)))]) == 0
-    )
+    assert main(["run", "dense", *words]) == 0
     assert json.loads((tmp_path / "out" / "config.json").read_text())["select"]["own"] == "auto"
