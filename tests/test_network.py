@@ -80,9 +80,8 @@ def tweets(write_tweets) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("weights")
-def test_a_whole_run_connects_to_nothing(tweets, tmp_path):
-    outcome = run("dense.py", tweets, tmp_path / "out")
+def test_a_whole_run_connects_to_nothing(tiny_models, tweets, tmp_path):
+    outcome = run("dense.py", tweets, tmp_path / "out", **tiny_models)
     assert outcome.code == 0, outcome.stderr
     assert outcome.attempts == []
     assert json.loads((tmp_path / "out" / "results.json").read_text())["n"] == 2

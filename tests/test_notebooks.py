@@ -23,6 +23,6 @@ def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     fewer = [cell for cell in notebook.cells if "limit=16" in cell.source]
     assert fewer, "no cell says how many questions are asked"
     for cell in fewer:
-        cell.source = cell.source.replace("limit=16", "limit=4")
+        cell.source = cell.source.replace("limit=16", "limit=2")
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
     assert os.path.exists(tmp_path / "runs" / "notebook" / "dense" / "results.json")

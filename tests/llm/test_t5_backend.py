@@ -177,7 +177,7 @@ def test_nothing_that_counts_gives_a_loss_of_zero_with_finite_gradients(tiny):
 def test_batches_do_not_change_results(tiny, llm):
     """Alone or among others: the same texts by every way of decoding, and the same scores."""
     alone = T5LLM(tiny[0], batch_size=1)
-    prompts = PROMPTS[:4]
+    prompts = PROMPTS[:3]
     ways: list[dict[str, Any]] = [{}, {"num_beams": 2}, {"temperature": 0.8, "top_p": 0.9, "seed": 5}]
     for way in ways:
         assert alone.generate(prompts, max_new_tokens=5, **way) == llm.generate(
