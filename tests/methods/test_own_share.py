@@ -107,7 +107,7 @@ def test_histories_are_cut_to_their_newest_documents_and_nobody_elses(tiny_model
         assert [len(store.visible(e, e.user_id)) for e in store.examples()] == wanted
         assert len(store.history("train/t3")) == 3
     store = Plan(config(tweets, tiny_models, **fields, limit_history=1)).data.value
-    assert [d.text for d in store.documents(store.history("d3"))] == ["d3 love football day 2"]
+    assert [d.text for d in store.documents(store.history("d3"))] == ["d3 love cats day 2"]
     with pytest.raises(UserError, match="limit_history is -1"):
         config(tweets, tiny_models, limit_history=-1)
 
