@@ -21,9 +21,6 @@ from pbr_jax.eval.values import confidence_of, setting
 _BINARY = ("accuracy", "exact_match")
 """Metrics that are 0 or 1 for each example."""
 
-_DRAWS = 400
-"""Draws for each comparison of a table at least: of fewer the correction could make no p small."""
-
 
 class Counts(NamedTuple):
     """Questions that only this row answers rightly, that only the reference does, and McNemar's exact p."""
@@ -36,8 +33,7 @@ class Counts(NamedTuple):
 def differences(rows: Sequence[Row], names: Sequence[str], reference: Row) -> list[Block]:
     """The table of differences from the reference, and sentences on pairs that have none."""
     others = [row for row in rows if row is not reference]
-    draws = _DRAWS * len(others) * len(names)
-    found = [paired(row, reference, names, at_least=draws) for row in others]
+    found = [paired(row, reference, names) for row in others]
     counts = [_discordant(row, reference, names) for row in others]
     binary = [name for name in names if any(name in one for one in counts)]
     corrected = _corrected(found)
@@ -59,11 +55,8 @@ def differences(rows: Sequence[Row], names: Sequence[str], reference: Row) -> li
     return [Table(caption, header, table), *map(Paragraph, _reasons(others, reference, names))]
 
 
-def paired(row: Row, reference: Row, names: Sequence[str], *, at_least: int = 0) -> dict[str, Difference]:
-    """Row minus reference, metric by metric; without those that cannot be compared.
-
-    Several seeds enter as the mean of their values; `at_least` draws of users are made.
-    """
+def paired(row: Row, reference: Row, names: Sequence[str]) -> dict[str, Difference]:
+    """Row minus reference, metric by metric, seeds averaged; without those that cannot be compared."""
     runs = [*row.runs, *reference.runs]
     users = shared_users(runs)
     known: dict[str, Column] = {}
@@ -77,7 +70,7 @@ def paired(row: Row, reference: Row, names: Sequence[str], *, at_least: int = 0)
     found = estimates(
         list(known.values()),
         list(users.values()),
-        resamples=max(at_least, int(setting(reference.first, "eval.resamples", 2000))),
+        resamples=int(setting(reference.first, "eval.resamples", 2000.0)),
         confidence=confidence_of(reference.first),
     )
     return dict(zip(known, found, strict=True))

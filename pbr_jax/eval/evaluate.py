@@ -176,11 +176,18 @@ def _values(columns: list[_Scores], rows: np.ndarray) -> dict[str, float]:
 
 
 def _intervals(
-    columns: list[_Scores], users: list[str], rows: np.ndarray, **options: float
+    columns: list[_Scores],
+    users: list[str],
+    rows: np.ndarray,
+    *,
+    resamples: int,
+    confidence: float,
+    seed: int,
 ) -> dict[str, tuple[float, float]]:
     """All metrics over these examples, on the same draws."""
     over = [Column(column.metric.finish, [column.statistics[rows]]) for column in columns]
-    found = estimates(over, [users[row] for row in rows], **options)  # type: ignore[arg-type]
+    owners = [users[row] for row in rows]
+    found = estimates(over, owners, resamples=resamples, confidence=confidence, seed=seed)
     return {column.metric.name: (one.low, one.high) for column, one in zip(columns, found, strict=True)}
 
 

@@ -183,7 +183,7 @@ def _estimate(
         low, high = value - reach, value + reach
         p = spread.p_value(abs(value)) if len(counts) >= FEWEST else None
     else:
-        low, high, p = _percentiles(column.combined(draws), spread.freedoms[0], confidence)
+        low, high, p = _by_draws(value, column.combined(draws), spread.freedoms[0], confidence)
     return Difference(value, low, high, p, detectable=reach + spread.reach(1 - POWER))
 
 
@@ -240,23 +240,22 @@ def _spread(
     return _Spread(variances, freedoms)
 
 
-def _percentiles(
-    draws: Float[np.ndarray, " b"], freedom: float, confidence: float
+def _by_draws(
+    value: float, draws: Float[np.ndarray, " b"], freedom: float, confidence: float
 ) -> tuple[float, float, float]:
-    """Interval of the draws, and the p at which it would just end at zero.
+    """The interval between percentiles of the draws, and the p of their standard deviation.
 
     Draws spread less than the value does, by `sqrt(freedom / (freedom + 1))`, and how far is uncertain: the
-    percentiles are those of the normal distribution at t's quantile, widened by as much.
+    percentiles are those of the normal distribution at t's quantile, widened by as much. The share of draws
+    beyond zero is no p to correct: it is never under 1 / b, and for many comparisons that is much.
     """
     from scipy import special
 
     widening = ((freedom + 1) / freedom) ** 0.5
     tail = float(special.ndtr(-special.stdtrit(freedom, (1 + confidence) / 2) * widening))
     low, high = map(float, np.quantile(draws, [tail, 1 - tail]))
-    # Zero itself is counted to both sides, and one draw is added: p is never 0.
-    rarer = (1 + min(int(np.sum(draws <= 0)), int(np.sum(draws >= 0)))) / (1 + len(draws))
-    distance = -float(special.ndtri(min(0.5, rarer))) / widening
-    return low, high, 2 * float(special.stdtr(freedom, -distance))
+    error = float(draws.std()) * widening
+    return low, high, 2 * float(special.stdtr(freedom, -abs(value) / error))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

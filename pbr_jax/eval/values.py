@@ -38,9 +38,9 @@ def intervals(row: Row, names: Sequence[str], confidence: float) -> dict[str, In
         computed = estimates(
             list(known.values()),
             list(users.values()),
-            resamples=int(setting(row.first, "eval.resamples", 2000)),
+            resamples=int(setting(row.first, "eval.resamples", 2000.0)),
             confidence=confidence,
-            seed=int(setting(row.first, "seed", 0)),
+            seed=int(setting(row.first, "seed", 0.0)),
         )
         found |= {name: (one.low, one.high) for name, one in zip(known, computed, strict=True)}
     return {name: pair for name, pair in found.items() if pair[0] < pair[1]}

@@ -214,7 +214,7 @@ class Eval(Options):
 
     section: ClassVar[str] = "eval"
 
-    resamples: int = 2000  # of the paired bootstrap over users
+    resamples: int = 2000  # of the bootstrap over users, where there are 20 of them
     confidence: float = 0.95
 
     def check(self) -> None:

@@ -65,9 +65,7 @@ def test_retrieval_leaves_out_unscored_questions_and_splits_by_category():
     assert found.by_category["two"] == {"n": 1.0, **found.per_example[1]}
     assert found.intervals["recall@3"] == (0.75, 0.75)  # one user: no width, and it is said
     assert found.by_category_intervals["two"]["recall@3"] == (0.5, 0.5)
-    assert found.notes == [
-        "one user: how sure the numbers are cannot be known, so intervals have no width"
-    ]
+    assert found.notes == ["one user: how sure the numbers are cannot be known, so intervals have no width"]
 
 
 def test_categories_have_intervals_over_their_own_users():
