@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from pbr_jax.data.tasks import Task
-from pbr_jax.eval.metrics import VARIANTS, Metric, is_plain_mean, plain_mean, text_metric
+from pbr_jax.eval.metrics import VARIANTS, Metric, is_plain_mean, plain_mean, text_metric, within_range
 from pbr_jax.eval.ranking import Groups, is_ranking_metric, ranking_metric
 from pbr_jax.eval.significance import FEW, FEWEST, Column, estimates
 from pbr_jax.types import UserError
@@ -188,7 +188,8 @@ def _intervals(
     over = [Column(column.metric.finish, [column.statistics[rows]]) for column in columns]
     owners = [users[row] for row in rows]
     found = estimates(over, owners, resamples=resamples, confidence=confidence, seed=seed)
-    return {column.metric.name: (one.low, one.high) for column, one in zip(columns, found, strict=True)}
+    names = [column.metric.name for column in columns]
+    return {name: within_range(name, (one.low, one.high)) for name, one in zip(names, found, strict=True)}
 
 
 def _categories(categories: list[str] | None) -> dict[str, np.ndarray]:

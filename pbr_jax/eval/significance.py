@@ -242,12 +242,13 @@ def _spread(
 
 def _by_draws(
     value: float, draws: Float[np.ndarray, " b"], freedom: float, confidence: float
-) -> tuple[float, float, float]:
+) -> tuple[float, float, float | None]:
     """The interval between percentiles of the draws, and the p of their standard deviation.
 
     Draws spread less than the value does, by `sqrt(freedom / (freedom + 1))`, and how far is uncertain: the
     percentiles are those of the normal distribution at t's quantile, widened by as much. The share of draws
-    beyond zero is no p to correct: it is never under 1 / b, and for many comparisons that is much.
+    beyond zero is no p to correct: it is never under 1 / b, and for many comparisons that is much. One draw
+    has no deviation, and gives no p.
     """
     from scipy import special
 
@@ -255,7 +256,7 @@ def _by_draws(
     tail = float(special.ndtr(-special.stdtrit(freedom, (1 + confidence) / 2) * widening))
     low, high = map(float, np.quantile(draws, [tail, 1 - tail]))
     error = float(draws.std()) * widening
-    return low, high, 2 * float(special.stdtr(freedom, -abs(value) / error))
+    return low, high, 2 * float(special.stdtr(freedom, -abs(value) / error)) if error > 0 else None
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

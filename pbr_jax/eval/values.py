@@ -11,7 +11,7 @@ from pbr_jax.eval.comparable import (
     shared_users,
     statistics_of,
 )
-from pbr_jax.eval.metrics import LOWER_IS_BETTER
+from pbr_jax.eval.metrics import LOWER_IS_BETTER, within_range
 from pbr_jax.eval.render import Cell, Table
 from pbr_jax.eval.runs import Category, Row, Run
 from pbr_jax.eval.significance import FEW, Column, estimates
@@ -42,7 +42,8 @@ def intervals(row: Row, names: Sequence[str], confidence: float) -> dict[str, In
             confidence=confidence,
             seed=int(setting(row.first, "seed", 0.0)),
         )
-        found |= {name: (one.low, one.high) for name, one in zip(known, computed, strict=True)}
+        pairs = ((one.low, one.high) for one in computed)
+        found |= {name: within_range(name, pair) for name, pair in zip(known, pairs, strict=True)}
     return {name: pair for name, pair in found.items() if pair[0] < pair[1]}
 
 

@@ -35,6 +35,19 @@ def test_classification_values_intervals_and_examples():
     assert (found.n, found.variants, found.notes) == (40, {}, [])  # 20 users: nothing to excuse
 
 
+def test_intervals_of_few_users_end_where_the_scale_does():
+    """Student's t over three users' means .75, 1, 1 reaches beyond 1; over errors 0, 0, 1 below 0."""
+    users = [f"u{i // 4}" for i in range(12)]
+    options = dict(ids=[str(i) for i in range(12)], users=users)
+    found = evaluate(TASKS["lamp_1"], predictions=["[1]"] * 12, targets=["[2]", *["[1]"] * 11], **options)  # type: ignore[arg-type]
+    low, _ = stats.t.interval(0.95, 2, 11 / 12, stats.sem([0.75, 1, 1]))
+    assert found.intervals["accuracy"] == pytest.approx((low, 1.0))
+    off = evaluate(TASKS["lamp_3"], predictions=["1"] * 12, targets=["5", *["1"] * 11], **options)  # type: ignore[arg-type]
+    _, high = stats.t.interval(0.95, 2, 1 / 3, stats.sem([1, 0, 0]))
+    assert off.intervals["mae"] == pytest.approx((0.0, high))
+    assert high > 1  # an error has no such end
+
+
 def test_generation_names_the_variant_of_meteor():
     found = evaluate(
         TASKS["lamp_4"], ids=["a", "b"], users=["u", "v"], predictions=["a b", "c"], targets=["a b", "d"]
