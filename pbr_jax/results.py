@@ -85,6 +85,11 @@ def _values(
         "dropped": summary.examples - len(records),
         **_metrics(evaluation),
         "by_category": evaluation.by_category,
+        "by_category_intervals": {
+            category: {name: list(pair) for name, pair in intervals.items()}
+            for category, intervals in evaluation.by_category_intervals.items()
+        },
+        "by_category_users": evaluation.by_category_users,
         "variants": evaluation.variants,
         "notes": [*evaluation.notes, *note(shares, len(records))],
         "answers": shares,

@@ -2,17 +2,25 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from pbr_jax.data.tasks import ANSWER_METRICS, Task
-from pbr_jax.eval.metrics import VARIANTS, Metric, is_plain_mean, plain_mean, text_metric, unreadable
+from pbr_jax.eval.metrics import (
+    VARIANTS,
+    Metric,
+    is_plain_mean,
+    plain_mean,
+    text_metric,
+    unreadable,
+    within_range,
+)
 from pbr_jax.eval.ranking import Groups, is_ranking_metric, ranking_metric
-from pbr_jax.eval.significance import interval, resampled_means
+from pbr_jax.eval.significance import FEW, FEWEST, Column, estimates
 from pbr_jax.types import UserError
 
-_FEW_USERS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,9 +30,10 @@ class Evaluation:
     `per_example[i]` holds the metrics that one example has by itself, of which the reported value
     is the mean (so neither f1_macro nor rmse), and is empty where the example is not scored. `n`
     counts scored examples. `by_category` gives `n` and every metric of each category, where
-    examples have any. `variants` names the definition of metrics that have several; `notes` are
-    sentences for the reader of the numbers. `unreadable` counts answers to scored examples that name no
-    label, or of a rating no number; None where nothing was answered, or the task takes any answer.
+    examples have any; `by_category_intervals` and `by_category_users` say how sure they are. `variants`
+    names the definition of metrics that have several; `notes` are sentences for the reader of the numbers.
+    `unreadable` counts answers to scored examples that name no label, or of a rating no number; None where
+    nothing was answered, or the task takes any answer.
     """
 
     metrics: dict[str, float] = field(default_factory=dict)
@@ -32,13 +41,15 @@ class Evaluation:
     per_example: list[dict[str, float]] = field(default_factory=list)
     n: int = 0
     by_category: dict[str, dict[str, float]] = field(default_factory=dict)
+    by_category_intervals: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
+    by_category_users: dict[str, int] = field(default_factory=dict)
     variants: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     unreadable: int | None = None
 
 
 @dataclass(frozen=True)
-class _Column:
+class _Scores:
     """A metric and its statistics `[n, s]` over the scored examples."""
 
     metric: Metric
@@ -63,7 +74,7 @@ def evaluate(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Evaluation:
-    """The task's metrics over all scored examples, with intervals from a bootstrap over users.
+    """The task's metrics over all scored examples, with intervals over users (see `significance`).
 
     Every sequence has one item an example. Ranking metrics need `rankings` (document ids, best
     first) and `relevant` (see `Example.relevant`); metrics of answers need `predictions` and
@@ -99,12 +110,19 @@ def evaluate(
         for i, value in zip(kept, column.statistics[:, 0], strict=True):
             per_example[i][column.metric.name] = float(value)
     owners = [users[i] for i in kept]
+    sure = partial(_intervals, columns, owners, resamples=resamples, confidence=confidence, seed=seed)
+    everything = np.arange(len(kept))
+    of_category = _categories(_take(categories, kept))
     return Evaluation(
-        metrics=_values(columns, np.arange(len(kept))),
-        intervals=_intervals(columns, owners, resamples=resamples, confidence=confidence, seed=seed),
+        metrics=_values(columns, everything),
+        intervals=sure(everything),
         per_example=per_example,
         n=len(kept),
-        by_category=_by_category(columns, _take(categories, kept)),
+        by_category={
+            name: {"n": float(len(rows)), **_values(columns, rows)} for name, rows in of_category.items()
+        },
+        by_category_intervals={name: sure(rows) for name, rows in of_category.items()},
+        by_category_users={name: len({owners[row] for row in rows}) for name, rows in of_category.items()},
         variants={name: VARIANTS[name] for name in (c.metric.name for c in columns) if name in VARIANTS},
         notes=notes + _user_notes(owners),
         unreadable=unread,
@@ -123,7 +141,7 @@ def _take(values: Sequence | None, kept: list[int]) -> list | None:
 
 def _ranking_columns(
     task: Task, ids: list[str], rankings: list | None, relevant: list | None
-) -> list[_Column]:
+) -> list[_Scores]:
     if rankings is None or relevant is None:
         raise ValueError(f"{task.name} is scored by its rankings: give rankings and relevant")
     names = [name for name in task.metrics if is_ranking_metric(name)]
@@ -133,7 +151,7 @@ def _ranking_columns(
             row[:] = [ranking_metric(name, ranking, groups) for name in names]
         except UserError as error:
             raise UserError(f"{task.name}, question {id!r}: {error}") from None
-    return [_Column(Metric(name, _no_text, plain_mean, True), rows[:, [i]]) for i, name in enumerate(names)]
+    return [_Scores(Metric(name, _no_text, plain_mean, True), rows[:, [i]]) for i, name in enumerate(names)]
 
 
 def _no_text(predictions: Sequence[str], targets: Sequence[str]) -> np.ndarray:
@@ -147,7 +165,7 @@ def _answer_columns(
     expected: list | None,
     targets: list | None,
     alternatives: list | None,
-) -> tuple[list[_Column], list[str]]:
+) -> tuple[list[_Scores], list[str]]:
     """Metrics of answers, or none and the note that says why."""
     retrieval = task.kind == "retrieval"
     if predictions is None:
@@ -161,7 +179,7 @@ def _answer_columns(
             f"{missing[0]!r}; complete the outputs file, or take it away to predict without scoring"
         )
     metrics = [text_metric(name, task.labels) for name in (ANSWER_METRICS if retrieval else task.metrics)]
-    columns = [_Column(metric, metric.statistics(predictions, targets)) for metric in metrics]
+    columns = [_Scores(metric, metric.statistics(predictions, targets)) for metric in metrics]
     for column in columns:
         if column.metric.name in ANSWER_METRICS:
             _raise_to_best(column, predictions, alternatives or [])
@@ -174,7 +192,7 @@ def _answer_columns(
     return columns, []
 
 
-def _likelihood_columns(likelihoods: list[Mapping[str, Any]] | None) -> list[_Column]:
+def _likelihood_columns(likelihoods: list[Mapping[str, Any]] | None) -> list[_Scores]:
     """Nats per token and bits per byte of the targets, or none where any is withheld."""
     if likelihoods is None or any(one["total"] is None for one in likelihoods):
         return []
@@ -186,7 +204,7 @@ def _likelihood_columns(likelihoods: list[Mapping[str, Any]] | None) -> list[_Co
         "target_bpb": -totals / np.log(2) / np.maximum(sizes, 1),
     }
     return [
-        _Column(Metric(name, _no_text, plain_mean, False), value[:, None]) for name, value in values.items()
+        _Scores(Metric(name, _no_text, plain_mean, False), value[:, None]) for name, value in values.items()
     ]
 
 
@@ -197,7 +215,7 @@ def _unreadable(task: Task, predictions: list[str] | None) -> int | None:
     return sum(unreadable(prediction, labels) for prediction in predictions)
 
 
-def _raise_to_best(column: _Column, predictions: list[str], alternatives: list[Sequence[str]]) -> None:
+def _raise_to_best(column: _Scores, predictions: list[str], alternatives: list[Sequence[str]]) -> None:
     """Each example's score becomes the best over its alternatives too."""
     rows = [row for row, answers in enumerate(alternatives) for _ in answers]
     if rows:
@@ -206,37 +224,42 @@ def _raise_to_best(column: _Column, predictions: list[str], alternatives: list[S
         np.maximum.at(column.statistics, rows, others)
 
 
-def _values(columns: list[_Column], rows: np.ndarray) -> dict[str, float]:
+def _values(columns: list[_Scores], rows: np.ndarray) -> dict[str, float]:
     return {
         c.metric.name: float(c.metric.finish(c.statistics[rows].mean(0, keepdims=True))[0]) for c in columns
     }
 
 
 def _intervals(
-    columns: list[_Column], users: list[str], *, resamples: int, confidence: float, seed: int
+    columns: list[_Scores],
+    users: list[str],
+    rows: np.ndarray,
+    *,
+    resamples: int,
+    confidence: float,
+    seed: int,
 ) -> dict[str, tuple[float, float]]:
-    """All metrics on the same draws: one matrix product over their statistics side by side."""
-    side_by_side = np.concatenate([column.statistics for column in columns], axis=1)
-    means = resampled_means(side_by_side, users, resamples=resamples, seed=seed)
-    ends = np.cumsum([column.statistics.shape[1] for column in columns])[:-1]
-    return {
-        column.metric.name: interval(column.metric.finish(part), confidence)
-        for column, part in zip(columns, np.split(means, ends, axis=1), strict=True)
-    }
+    """All metrics over these examples, on the same draws."""
+    over = [Column(column.metric.finish, [column.statistics[rows]]) for column in columns]
+    owners = [users[row] for row in rows]
+    found = estimates(over, owners, resamples=resamples, confidence=confidence, seed=seed)
+    names = [column.metric.name for column in columns]
+    return {name: within_range(name, (one.low, one.high)) for name, one in zip(names, found, strict=True)}
 
 
-def _by_category(columns: list[_Column], categories: list[str] | None) -> dict[str, dict[str, float]]:
+def _categories(categories: list[str] | None) -> dict[str, np.ndarray]:
+    """The examples of each category, by its name; nothing where examples have none."""
     if not categories or not any(categories):
         return {}
     of_example = np.asarray(categories, dtype=str)
-    rows = {category: np.flatnonzero(of_example == category) for category in sorted(set(categories))}
-    return {name: {"n": float(len(kept)), **_values(columns, kept)} for name, kept in rows.items()}
+    return {category: np.flatnonzero(of_example == category) for category in sorted(set(categories))}
 
 
 def _user_notes(users: list[str]) -> list[str]:
     count = len(set(users))
     if count == 1:
-        return ["one user: a bootstrap over users gives intervals of no width"]
-    return (
-        [f"only {count} users: intervals from a bootstrap over users are rough"] if count < _FEW_USERS else []
-    )
+        return ["one user: how sure the numbers are cannot be known, so intervals have no width"]
+    if count >= FEW:
+        return []
+    told = f"{count} users: intervals are Student's t, each user left out in turn"
+    return [told + (", and differences have no p" if count < FEWEST else "")]

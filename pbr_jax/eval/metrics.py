@@ -11,6 +11,7 @@ bootstrap of any of them is one matrix product over the rows, exact rather than 
 0.6667
 """
 
+import math
 import re
 import string
 from collections import Counter
@@ -28,6 +29,8 @@ Strings = Sequence[str]
 LOWER_IS_BETTER = frozenset({"mae", "rmse", "expected_mae", "expected_rmse", "target_nll", "target_bpb"})
 VARIANTS = {"meteor": meteor.VARIANT}
 """Metrics that exist in several definitions, and the one computed here."""
+
+_SHARES = frozenset({"accuracy", "f1_macro", "rouge1", "rougeL", "meteor", "exact_match", "token_f1"})
 
 _WORD = re.compile(r"[^\W_]+")
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
@@ -79,6 +82,13 @@ def text_metric(name: str, labels: Strings = ()) -> Metric:
         raise UserError(f"no metric of answers is named {name!r}; there are {', '.join(makers)}")
     statistics, finish = makers[name]
     return Metric(name, statistics, finish, name not in LOWER_IS_BETTER)
+
+
+def within_range(name: str, interval: tuple[float, float]) -> tuple[float, float]:
+    """The part of a metric's interval in which its values can lie: t knows no ends of a scale."""
+    share = name in _SHARES or "@" in name  # ranking metrics are named by their k
+    lowest = 0.0 if share or name in LOWER_IS_BETTER else -math.inf
+    return max(lowest, interval[0]), min(1.0 if share else math.inf, interval[1])
 
 
 def cfrag_f1(predictions: Strings, targets: Strings, labels: Strings) -> np.ndarray:

@@ -1,30 +1,25 @@
 """Tables that set runs side by side, with intervals and paired differences.
 
 One table for each benchmark and split. Rows are runs, labelled by system and the config fields in
-which runs of that system differ; runs that differ by seed alone are one row, mean ± standard
-deviation. A second table gives differences from the zero-shot run, or from the first where there
-is none, by a paired bootstrap over users. A third says what each number was computed on.
+which runs of that system differ; runs that differ by seed alone are one row. A second table gives
+differences from the zero-shot run, or from the first where there is none, and a last one says what
+each number was computed on. Read `values` and `differences` for what stands in them, `comparable`
+for what may be compared, `significance` for how sure it is.
 """
 
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from pbr_jax.data.tasks import TASKS
 from pbr_jax.eval import plots, remarks, render
-from pbr_jax.eval.metrics import LOWER_IS_BETTER, plain_mean, text_metric
+from pbr_jax.eval.comparable import ABSENT as _ABSENT
+from pbr_jax.eval.comparable import obstacles, same_variant
+from pbr_jax.eval.differences import differences
 from pbr_jax.eval.render import Block, Cell, Figure, Heading, Page, Paragraph, Table
 from pbr_jax.eval.runs import Row, Run, differing_fields, read_run, run_folders, table_rows
 from pbr_jax.eval.shares import shares_table
-from pbr_jax.eval.significance import Difference, Finish, difference, resampled_means
+from pbr_jax.eval.values import categories, confidence_of, intervals, mean, values
 from pbr_jax.types import UserError
-
-_RECOMPUTED = ("f1_macro", "rmse")
-"""Metrics that single examples do not have; they are computed from predictions and targets."""
-
-_ABSENT = "–"
 
 
 def report(
@@ -66,11 +61,12 @@ def _blocks(rows: list[Row], all_metrics: bool, reference: str | None, plot: boo
     if not names:
         withheld = Paragraph("These runs have no metrics: their targets are withheld.")
         return [*blocks, withheld, *shares_table(rows), *_costs(rows), _origins(rows)]
-    blocks.append(_values(rows, names))
+    blocks.append(values(rows, names))
     if plot:
         blocks.append(_figure(rows, names[0]))
     if len(rows) > 1:
-        blocks.append(_differences(rows, names, _reference(rows, reference)))
+        blocks += differences(rows, names, _reference(rows, reference))
+    blocks += categories(rows, names)
     return [*blocks, *shares_table(rows), *map(Paragraph, _notes(rows)), *_costs(rows), _origins(rows)]
 
 
@@ -82,56 +78,6 @@ def _metric_names(rows: list[Row]) -> list[str]:
     return order + [name for name in found if name not in order]
 
 
-def _mean(row: Row, name: str) -> float | None:
-    """The metric of a row, averaged over its seeds."""
-    values = [run.metrics[name] for run in row.runs if name in run.metrics]
-    return statistics.fmean(values) if len(values) == len(row.runs) else None
-
-
-def _spread(row: Row, name: str) -> tuple[float, float]:
-    """Low and high end: the interval of one run, one standard deviation around several seeds."""
-    value = _mean(row, name) or 0.0
-    if len(row.runs) > 1:
-        deviation = statistics.stdev(run.metrics[name] for run in row.runs)
-        return value - deviation, value + deviation
-    return row.first.intervals.get(name, (value, value))
-
-
-def _values(rows: list[Row], names: list[str]) -> Table:
-    best = {name: _best(rows, name) for name in names}
-    table = []
-    for row in rows:
-        cells = [Cell(remarks.label(row))]
-        for name in names:
-            value = _mean(row, name)
-            cells.append(Cell(_value_text(row, name), bold=value is not None and value == best[name]))
-        table.append(cells)
-    run = rows[0].first
-    caption = f"Metrics with {_confidence(run):.0%} intervals from a bootstrap over users"
-    if any(len(row.runs) > 1 for row in rows):
-        caption += "; mean ± standard deviation where a run was repeated under several seeds"
-    lower = [name for name in names if name in LOWER_IS_BETTER]
-    caption += f". Lower is better for {' and '.join(lower)}." if lower else ". Higher is better."
-    return Table(caption, ["run", *names], table)
-
-
-def _value_text(row: Row, name: str) -> str:
-    value = _mean(row, name)
-    if value is None:
-        return _ABSENT
-    low, high = _spread(row, name)
-    if len(row.runs) > 1:
-        return f"{value:.4f} ± {high - value:.4f} ({len(row.runs)} seeds)"
-    return f"{value:.4f} [{low:.4f}, {high:.4f}]" if name in row.first.intervals else f"{value:.4f}"
-
-
-def _best(rows: list[Row], name: str) -> float | None:
-    values = [value for value in (_mean(row, name) for row in rows) if value is not None]
-    if len(rows) == 1 or not values:
-        return None
-    return min(values) if name in LOWER_IS_BETTER else max(values)
-
-
 def _reference(rows: list[Row], wanted: str | None) -> Row:
     found = next((row for row in rows if row.system == (wanted or "zero_shot")), None)
     if found is None and wanted is not None:
@@ -140,91 +86,13 @@ def _reference(rows: list[Row], wanted: str | None) -> Row:
     return found or rows[0]
 
 
-def _differences(rows: list[Row], names: list[str], reference: Row) -> Table:
-    table = []
-    for row in (row for row in rows if row is not reference):
-        found = paired(row, reference, names)
-        table.append([Cell(row.label), *(Cell(_difference_text(found.get(name))) for name in names)])
-    caption = (
-        f"Difference from {reference.label}: {_confidence(reference.first):.0%} interval and p from a "
-        "paired bootstrap over users, not corrected for several comparisons"
-    )
-    return Table(caption, ["run", *(f"Δ {name}" for name in names)], table)
-
-
-def _difference_text(found: Difference | None) -> str:
-    if found is None:
-        return _ABSENT
-    if found.low == found.high:  # one user, or no question answered differently: nothing to infer from
-        return f"{found.value:+.4f}"
-    p = f"p={found.p_value:.3f}" if found.p_value >= 0.001 else "p<0.001"
-    return f"{found.value:+.4f} [{found.low:+.4f}, {found.high:+.4f}] {p}"
-
-
-def paired(row: Row, reference: Row, names: Sequence[str]) -> dict[str, Difference]:
-    """Row minus reference, metric by metric; empty where they do not hold the same examples.
-
-    Several seeds enter as the mean of their values, each seed resampled alike.
-    """
-    users = _common_users([*row.runs, *reference.runs])
-    if not users:
-        return {}
-    found: dict[str, Difference] = {}
-    columns = {name: _columns([*row.runs, *reference.runs], name, list(users)) for name in names}
-    known = {name: pair for name, pair in columns.items() if pair is not None}
-    if not known:
-        return {}
-    run = reference.first
-    side_by_side = np.concatenate([part for parts, _ in known.values() for part in parts], axis=1)
-    resamples = int(_setting(run, "eval.resamples", 2000.0))
-    means = resampled_means(side_by_side, list(users.values()), resamples=resamples, seed=0)
-    start = 0
-    for name, (parts, finish) in known.items():
-        values, resampled = [], []
-        for part in parts:
-            values.append(float(finish(part.mean(0, keepdims=True))[0]))
-            resampled.append(finish(means[:, start : start + part.shape[1]]))
-            start += part.shape[1]
-        split = len(row.runs)
-        value = statistics.fmean(values[:split]) - statistics.fmean(values[split:])
-        draws = np.mean(resampled[:split], axis=0) - np.mean(resampled[split:], axis=0)
-        found[name] = difference(value, draws, _confidence(run))
-    return found
-
-
-def _common_users(runs: Sequence[Run]) -> dict[str, str]:
-    """User of each scored example, sorted by id; empty where runs do not hold the same examples."""
-    users = [{id: record.user_id for id, record in (run.records or {}).items()} for run in runs]
-    return dict(sorted(users[0].items())) if all(other == users[0] for other in users) else {}
-
-
-def _columns(runs: Sequence[Run], name: str, ids: list[str]) -> tuple[list[np.ndarray], Finish] | None:
-    """Statistics `[n, s]` of each run and how they end in a value; None where a run lacks the metric."""
-    records = [[(run.records or {})[id] for id in ids] for run in runs]
-    if all(name in record.metrics for column in records for record in column):
-        return [np.array([[record.metrics[name]] for record in column]) for column in records], plain_mean
-    if name == "expected_rmse" and all("expected_mae" in r.metrics for column in records for r in column):
-        squares = [np.array([[r.metrics["expected_mae"] ** 2] for r in column]) for column in records]
-        return squares, text_metric("rmse").finish
-    task = TASKS.get(runs[0].benchmark)
-    answered = all(r.prediction is not None and r.target is not None for column in records for r in column)
-    if name not in _RECOMPUTED or task is None or not answered:
-        return None
-    metric = text_metric(name, task.labels)
-    texts = ([(str(r.prediction), str(r.target)) for r in column] for column in records)
-    return [metric.statistics(*map(list, zip(*pairs, strict=True))) for pairs in texts], metric.finish
-
-
 def _warnings(rows: list[Row]) -> list[str]:
     runs = [run for row in rows for run in row.runs]
     found = [f"{run.path} dropped {run.dropped} examples." for run in runs if run.dropped]
-    if len({str(run.fingerprint.get("data")) for run in runs}) > 1:
-        found.append("The runs read different data (their data hashes differ): numbers are not comparable.")
-    scored = [set(run.records) for run in runs if run.records is not None]
-    if len({run.n for run in runs}) > 1 or any(ids != scored[0] for ids in scored):
-        found.append("The runs did not score the same examples: numbers are not comparable.")
-    if len({tuple(sorted(run.variants.items())) for run in runs if run.metrics}) > 1:
-        found.append("The runs computed a metric in different variants: numbers are not comparable.")
+    found += [f"The runs {why}: numbers are not comparable." for why in obstacles(runs)]
+    for name in _metric_names(rows):
+        if not same_variant([run for run in runs if name in run.metrics], name):
+            found.append(f"The runs computed {name} in different variants: its numbers are not comparable.")
     return found
 
 
@@ -298,16 +166,6 @@ def _origins(rows: list[Row]) -> Table:
     return Table("What the numbers were computed on", header, lines)
 
 
-def _confidence(run: Run) -> float:
-    return _setting(run, "eval.confidence", 0.95)
-
-
-def _setting(run: Run, field: str, default: float) -> float:
-    """A number of the run's config, or the default where an older or edited config has none."""
-    value = run.config.get(field)
-    return float(value) if isinstance(value, int | float) and value > 0 else default
-
-
 def _figure(rows: list[Row], name: str) -> Block:
     if not plots.available():
         return Paragraph("No plot: matplotlib is not installed (pip install 'pbr-jax[plots]').")
@@ -320,15 +178,14 @@ def _figure(rows: list[Row], name: str) -> Block:
         for row, point in points:
             series.setdefault(row.system, []).append(point)
         picture, what = plots.lines(series, name, field), f"{name} over {field}"
-    spread = "standard deviations over seeds" if any(len(r.runs) > 1 for r in rows) else "intervals"
-    return Figure(plots.svg(picture), f"{what}, with {spread}")
+    return Figure(plots.svg(picture), f"{what}, with intervals where they are known")
 
 
 def _point(row: Row, name: str, field: str | None) -> plots.Point | None:
-    value = _mean(row, name)
+    value = mean(row, name)
     if value is None:
         return None
-    low, high = _spread(row, name)
+    low, high = intervals(row, [name], confidence_of(row.first)).get(name, (value, value))
     x = row.first.config.get(field) if field else None
     return plots.Point(row.label, value, low, high, float(x) if isinstance(x, int | float) else None)
 

@@ -24,7 +24,10 @@ class Record:
 
 @dataclass(frozen=True)
 class Run:
-    """A run's folder. `config` is flat, its keys dotted; `records` are the scored examples by id."""
+    """A run's folder. `config` is flat, its keys dotted; `records` are the scored examples by id.
+
+    `weights` has hashes of the content of "llm" and "encoder", as far as the run used them and says so.
+    """
 
     path: Path
     system: str
@@ -42,6 +45,18 @@ class Run:
     seconds: dict[str, float]
     config: dict[str, Any]
     records: dict[str, Record] | None
+    categories: dict[str, "Category"]
+    weights: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Category:
+    """The scored examples of one category; `users` is None where an older run does not say it."""
+
+    n: int
+    users: int | None
+    metrics: dict[str, float]
+    intervals: dict[str, tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -76,7 +91,6 @@ def read_run(path: Path) -> Run:
     if not path.is_dir():
         raise UserError(f"no run folder at {path}; give folders that `pbr-jax run --out` wrote")
     results, name = _read_json(path / "results.json"), path / "results.json"
-    intervals = _mapping(results, "intervals", name, optional=True)
     fingerprint = _mapping(results, "fingerprint", name, optional=True)
     return Run(
         path=path,
@@ -86,7 +100,7 @@ def read_run(path: Path) -> Run:
         n=_count(results, "n", name),
         dropped=_count(results, "dropped", name),
         metrics=_numbers(results, "metrics", name, optional=False),
-        intervals={key: _pair(value, f"{name}: intervals.{key}") for key, value in intervals.items()},
+        intervals=_pairs(results, "intervals", name),
         fingerprint=fingerprint,
         variants={key: str(v) for key, v in _mapping(results, "variants", name, optional=True).items()},
         notes=tuple(map(str, _list(results, "notes", name))),
@@ -95,6 +109,8 @@ def read_run(path: Path) -> Run:
         seconds=_numbers(results, "seconds", name),
         config=_read_config(path / "config.json"),
         records=_read_records(path / "predictions.jsonl"),
+        categories=_categories(results, name),
+        weights=_weights(path / "run.json"),
     )  # fmt: skip
 
 
@@ -140,6 +156,27 @@ def _read_config(path: Path) -> dict[str, Any]:
         return dict(_flat(_read_json(path)))
     except RecursionError as error:
         raise UserError(f"{path}: nested too deeply ({error}); run again to write it anew") from None
+
+
+def _categories(results: Mapping[str, Any], where: Path) -> dict[str, Category]:
+    intervals = _mapping(results, "by_category_intervals", where, optional=True)
+    users = _numbers(results, "by_category_users", where)
+    found = {}
+    for name in _mapping(results, "by_category", where, optional=True):
+        metrics = _numbers(results["by_category"], name, f"{where}: by_category")
+        n = int(metrics.pop("n", 0))
+        pairs = _pairs(intervals, name, f"{where}: by_category_intervals")
+        found[name] = Category(n, int(users[name]) if name in users else None, metrics, pairs)
+    return found
+
+
+def _weights(path: Path) -> dict[str, str]:
+    """What run.json says of the models' content; nothing where there is no such file."""
+    if not path.exists():
+        return {}
+    parts = _mapping(_read_json(path), "parts", path, optional=True)
+    found = {name: _mapping(parts, name, f"{path}: parts", optional=True) for name in ("llm", "encoder")}
+    return {name: str(part["options"]) for name, part in found.items() if "options" in part}
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -234,6 +271,11 @@ def _number(value: Any, where: str) -> float:
     if type(value) not in (int, float) or (type(value) is int and value.bit_length() > 1000):
         raise UserError(f"{where} is {value!r:.60}, expected a number")
     return float(value)
+
+
+def _pairs(value: Mapping[str, Any], key: str, where: object) -> dict[str, tuple[float, float]]:
+    found = _mapping(value, key, where, optional=True)
+    return {name: _pair(pair, f"{where}: {key}.{name}") for name, pair in found.items()}
 
 
 def _pair(value: Any, where: str) -> tuple[float, float]:

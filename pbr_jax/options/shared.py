@@ -238,8 +238,7 @@ class Eval(Options):
 
     # of the targets; auto: where answers are generated and the model can score; on: without answers too
     likelihood: Literal["auto", "on", "off"] = "auto"
-
-    resamples: int = 2000  # of the paired bootstrap over users
+    resamples: int = 2000  # of the bootstrap over users, where there are 20 of them
     confidence: float = 0.95
 
     def check(self) -> None:

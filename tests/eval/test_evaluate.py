@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 from sklearn.metrics import accuracy_score, f1_score
 
 from pbr_jax.data.tasks import ANSWER_METRICS, TASKS, Task
 from pbr_jax.eval.evaluate import evaluate
 from pbr_jax.eval.metrics import text_metric
-from pbr_jax.eval.significance import bootstrap
+from pbr_jax.eval.significance import interval
 from pbr_jax.types import UserError
 
 RANKED = Task(name="ranked", kind="retrieval", metrics=("recall@1", "recall@3", "ndcg@3"))
@@ -27,11 +28,24 @@ def test_classification_values_intervals_and_examples():
     )  # fmt: skip
     for name in task.metrics:
         metric = text_metric(name, task.labels)
-        alone = bootstrap(metric.statistics(predictions, targets), users, metric.finish, seed=3)
+        alone = interval(metric.statistics(predictions, targets), users, metric.finish, seed=3)
         assert found.intervals[name] == pytest.approx(alone)
     # One example has an accuracy, but no macro F1.
     assert found.per_example == [{"accuracy": float(p == t)} for p, t in zip(predictions, targets)]
-    assert (found.n, found.variants, found.notes) == (40, {}, [])
+    assert (found.n, found.variants, found.notes) == (40, {}, [])  # 20 users: nothing to excuse
+
+
+def test_intervals_of_few_users_end_where_the_scale_does():
+    """Student's t over three users' means .75, 1, 1 reaches beyond 1; over errors 0, 0, 1 below 0."""
+    users = [f"u{i // 4}" for i in range(12)]
+    options = dict(ids=[str(i) for i in range(12)], users=users)
+    found = evaluate(TASKS["lamp_1"], predictions=["[1]"] * 12, targets=["[2]", *["[1]"] * 11], **options)  # type: ignore[arg-type]
+    low, _ = stats.t.interval(0.95, 2, 11 / 12, stats.sem([0.75, 1, 1]))
+    assert found.intervals["accuracy"] == pytest.approx((low, 1.0))
+    off = evaluate(TASKS["lamp_3"], predictions=["1"] * 12, targets=["5", *["1"] * 11], **options)  # type: ignore[arg-type]
+    _, high = stats.t.interval(0.95, 2, 1 / 3, stats.sem([1, 0, 0]))
+    assert off.intervals["mae"] == pytest.approx((0.0, high))
+    assert high > 1  # an error has no such end
 
 
 def test_generation_names_the_variant_of_meteor():
@@ -41,7 +55,8 @@ def test_generation_names_the_variant_of_meteor():
     assert list(found.metrics) == ["rouge1", "rougeL", "meteor"]
     assert found.metrics["rouge1"] == 0.5
     assert found.variants == {"meteor": "exact+stem, no WordNet"}
-    assert found.notes == ["only 2 users: intervals from a bootstrap over users are rough"]
+    told = "2 users: intervals are Student's t, each user left out in turn, and differences have no p"
+    assert found.notes == [told]
 
 
 def test_retrieval_leaves_out_unscored_questions_and_splits_by_category():
@@ -62,7 +77,32 @@ def test_retrieval_leaves_out_unscored_questions_and_splits_by_category():
     assert found.by_category["one"]["recall@3"] == 1.0
     assert found.by_category["two"] == {"n": 1.0, **found.per_example[1]}
     assert found.intervals["recall@3"] == (0.75, 0.75)  # one user: no width, and it is said
-    assert found.notes == ["one user: a bootstrap over users gives intervals of no width"]
+    assert found.by_category_intervals["two"]["recall@3"] == (0.5, 0.5)
+    assert found.notes == ["one user: how sure the numbers are cannot be known, so intervals have no width"]
+
+
+def test_categories_have_intervals_over_their_own_users():
+    """Both have as many questions of each user, so the means of users are a plain sample of t."""
+    key = np.random.default_rng(1)
+    targets, predictions = (key.choice(["[1]", "[2]"], 48).tolist() for _ in range(2))
+    users = [f"u{i // 8}" for i in range(48)]
+    categories = ["odd" if i % 2 else "even" for i in range(36)] + ["rare"] * 12
+    found = evaluate(
+        TASKS["lamp_1"], ids=[str(i) for i in range(48)], users=users, predictions=predictions,
+        targets=targets, categories=categories, confidence=0.9,
+    )  # fmt: skip
+    right = np.array([p == t for p, t in zip(predictions, targets)], float)
+    means = right[1:32:2].reshape(4, 4).mean(1)  # of the four users who have whole shares of "odd"
+    assert found.by_category["odd"]["n"] == 18
+    assert found.by_category_users == {"even": 5, "odd": 5, "rare": 2}
+    assert found.by_category_intervals["rare"].keys() == found.metrics.keys()
+    whole = evaluate(
+        TASKS["lamp_1"], ids=list("abcdefghijklmnop"), users=users[1:32:2], predictions=predictions[1:32:2],
+        targets=targets[1:32:2], categories=["odd"] * 16, confidence=0.9,
+    )  # fmt: skip
+    expected = stats.t.interval(0.9, 3, means.mean(), stats.sem(means))
+    assert whole.by_category_intervals["odd"]["accuracy"] == pytest.approx(expected)
+    assert whole.by_category_intervals["odd"] == whole.intervals
 
 
 def test_answers_on_a_retrieval_benchmark_are_scored_when_given():

@@ -1,7 +1,6 @@
 """Reports on run folders written by hand: labels, best values, differences, warnings, pictures."""
 
 import json
-import re
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +8,9 @@ import pytest
 
 from pbr_jax.data.tasks import TASKS
 from pbr_jax.eval import plots
-from pbr_jax.eval.evaluate import evaluate
 from pbr_jax.eval.metrics import plain_mean, text_metric
 from pbr_jax.eval.report import headline_metrics, report
-from pbr_jax.eval.significance import paired_difference
+from pbr_jax.eval.significance import Column, estimates
 from pbr_jax.types import UserError
 
 N = 24
@@ -26,53 +24,8 @@ def answers(seed: int, right: float) -> list[str]:
     return [target if key.random() < right else str(key.integers(1, 6)) for target in TARGETS]
 
 
-def write(
-    path: Path,
-    system: str,
-    predictions: list[str],
-    *,
-    ids=IDS,
-    users=USERS,
-    seed=0,
-    k=4,
-    data="d" * 20,
-    dropped=0,
-) -> Path:
-    """A finished lamp_3 run."""
-    found = evaluate(TASKS["lamp_3"], ids=ids, users=users, predictions=predictions, targets=TARGETS)
-    results = {"system": system, "benchmark": "lamp_3", "split": "dev", "n": found.n, "dropped": dropped,
-               "metrics": found.metrics, "intervals": found.intervals, "seconds": {}, "notes": found.notes,
-               "fingerprint": {"data": data, "config": "c" * 20, "commit": "f" * 40}}  # fmt: skip
-    config = {
-        "system": system,
-        "seed": seed,
-        "retrieve": {"k": k},
-        "eval": {"resamples": 300, "confidence": 0.9},
-    }
-    path.mkdir()
-    (path / "results.json").write_text(json.dumps(results))
-    (path / "config.json").write_text(json.dumps(config))
-    rows = zip(ids, users, predictions, TARGETS, found.per_example, strict=True)
-    lines = (dict(zip(("id", "user_id", "prediction", "target", "metrics"), row)) for row in rows)
-    (path / "predictions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
-
-
-def tables(text: str) -> list[list[list[str]]]:
-    """Tables of a Markdown text as lists of rows of cells, rulers left out."""
-    blocks = re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE)
-    return [
-        [
-            [cell.strip() for cell in line.strip("|").split("|")]
-            for line in block.splitlines()
-            if "---" not in line
-        ]
-        for block in blocks
-    ]
-
-
 @pytest.fixture
-def runs(tmp_path) -> list[Path]:
+def runs(tmp_path, write) -> list[Path]:
     return [
         write(tmp_path / "a", "dense", answers(1, 0.6)),
         write(tmp_path / "b", "zero_shot", answers(2, 0.1)),
@@ -80,88 +33,66 @@ def runs(tmp_path) -> list[Path]:
     ]
 
 
-def test_values_differences_and_origins(runs):
+def test_values_differences_and_origins(runs, tables):
     text = report(runs, "md")
     values, differences, origins = tables(text)
-    assert values[0] == ["run", "mae", "rmse"]
+    assert values[0] == ["run", "retrieve.k", "n", "users", "mae", "rmse"]
     assert [row[0] for row in values[1:]] == ["dense retrieve.k=4", "zero_shot", "dense retrieve.k=8"]
-    maes = [json.loads((run / "results.json").read_text())["metrics"]["mae"] for run in runs]
+    assert [row[1:4] for row in values[1:]] == [["4", "24", "12"], ["4", "24", "12"], ["8", "24", "12"]]
+    found = [json.loads((run / "results.json").read_text()) for run in runs]
+    maes = [one["metrics"]["mae"] for one in found]
     assert maes[2] == min(maes)
-    assert [row[1].startswith("**") for row in values[1:]] == [False, False, True]  # lower is better
-    assert [f"{mae:.4f} [" in row[1] for mae, row in zip(maes, values[1:])] == [True] * 3
+    assert [row[4].startswith("**") for row in values[1:]] == [False, False, True]  # lower is better
+    ends = [one["intervals"]["mae"] for one in found]
+    shown = [f"{mae:.4f} [{low:.4f}, {high:.4f}]" for mae, (low, high) in zip(maes, ends)]
+    assert [row[4].strip("*") for row in values[1:]] == shown
     assert "90% intervals" in text
     assert [row[0] for row in differences[1:]] == ["dense retrieve.k=4", "dense retrieve.k=8"]
-    assert "Difference from zero_shot" in text
+    assert "Difference from zero_shot, paired, n = 24 questions of 12 users" in text
     assert origins[1] == ["dense retrieve.k=4", str(N), "0", "d" * 13, "c" * 13, "f" * 13, str(runs[0])]
     assert "Warning" not in text
 
 
-def test_differences_are_those_of_a_paired_bootstrap(runs):
-    (_, _, second), expected = tables(report(runs, "md"))[1], []
-    for name in ("mae", "rmse"):  # rmse is recomputed from the answers
-        metric = text_metric(name)
-        first, base = (metric.statistics(answers(*made), TARGETS) for made in ((3, 0.8), (2, 0.1)))
-        order = sorted(range(N), key=lambda i: IDS[i])
-        users = [USERS[i] for i in order]
-        found = paired_difference(
-            first[order], base[order], users, metric.finish, resamples=300, confidence=0.9
-        )
-        expected.append(f"{found.value:+.4f} [{found.low:+.4f}, {found.high:+.4f}]")
-    assert [cell.rsplit(" p", 1)[0] for cell in second[1:]] == expected
-
-
-def test_of_one_user_no_difference_is_called_significant(tmp_path):
+def test_of_one_user_no_difference_is_called_significant(tmp_path, write, tables):
     made = {"dense": answers(1, 0.6), "zero_shot": answers(2, 0.1)}
     runs = [write(tmp_path / name, name, texts, users=["u"] * N) for name, texts in made.items()]
     found = [text_metric("mae").statistics(texts, TARGETS).mean() for texts in made.values()]
-    assert tables(report(runs, "md"))[1][1][1] == f"{found[0] - found[1]:+.4f}"
+    values, differences, _ = tables(report(runs, "md"))
+    assert differences[1][1:3] == [f"{found[0] - found[1]:+.4f}", "–"]
+    assert [row[3].strip("*") for row in values[1:]] == [f"{value:.4f}" for value in found]
 
 
-def test_seeds_are_one_row_with_their_deviation(tmp_path):
+def test_seeds_are_one_row_with_their_deviation(tmp_path, write, tables):
     made = [answers(seed, 0.5) for seed in range(3)]
     runs = [write(tmp_path / f"s{seed}", "random", made[seed], seed=seed) for seed in range(3)]
     runs.insert(0, write(tmp_path / "z", "zero_shot", answers(9, 0.2)))
     values, differences, origins = tables(report(runs, "md"))
-    maes = [text_metric("mae").statistics(p, TARGETS).mean() for p in made]
-    assert values[2] == [
-        "random",
-        f"**{np.mean(maes):.4f} ± {np.std(maes, ddof=1):.4f} (3 seeds)**",
-        values[2][2],
-    ]
+    errors = [text_metric("mae").statistics(p, TARGETS) for p in made]
+    maes = [found.mean() for found in errors]
+    (one,) = estimates([Column(plain_mean, errors)], USERS, confidence=0.9)
+    shown = f"{np.mean(maes):.4f} ± {np.std(maes, ddof=1):.4f} [{one.low:.4f}, {one.high:.4f}] (3 seeds)"
+    assert values[2][:4] == ["random", "24", "12", f"**{shown}**"]
     assert [row[0] for row in origins[2:]] == ["random seed=0", "random seed=1", "random seed=2"]
-    # For a plain mean, seeds may be averaged example by example.
-    errors = np.mean([text_metric("mae").statistics(p, TARGETS) for p in made], axis=0)
     base = text_metric("mae").statistics(answers(9, 0.2), TARGETS)
-    found = paired_difference(errors, base, USERS, plain_mean, resamples=300, confidence=0.9)
-    assert differences[1][1].startswith(f"{found.value:+.4f} [{found.low:+.4f}, {found.high:+.4f}]")
+    (less,) = estimates([Column(plain_mean, errors, [base])], USERS, confidence=0.9)
+    assert differences[1][1].startswith(f"{less.value:+.4f} [{less.low:+.4f}, {less.high:+.4f}] p")
 
 
-def test_runs_that_cannot_be_compared_say_so(tmp_path, runs):
-    other = write(
-        tmp_path / "other", "bm25", answers(4, 0.5), ids=[f"x{i}" for i in range(N)], data="e", dropped=2
-    )
-    text = report([*runs, other], "md")
-    assert "their data hashes differ" in text
-    assert "did not score the same examples" in text
-    assert f"{other} dropped 2 examples" in text.replace("\\", "")
-    assert tables(text)[1][-1] == ["bm25", "–", "–"]
-
-
-def test_a_run_without_predictions_has_values_but_no_difference(runs):
+def test_a_run_without_predictions_has_values_but_no_difference(runs, tables):
     (runs[2] / "predictions.jsonl").unlink()
     text = report(runs, "md")
-    assert tables(text)[1][-1] == ["dense retrieve.k=8", "–", "–"]
+    assert tables(text)[1][-1] == ["dense retrieve.k=8", "–", "–", "–", "–"]
     assert "without predictions.jsonl" in text
     assert "Warning" not in text
 
 
-def test_one_run_is_neither_best_nor_different(runs):
+def test_one_run_is_neither_best_nor_different(runs, tables):
     text = report(runs[:1], "md")
     assert len(tables(text)) == 2
     assert "**" not in text
 
 
-def test_withheld_labels_are_said(tmp_path):
+def test_withheld_labels_are_said(tmp_path, write):
     path = write(tmp_path / "r", "dense", answers(1, 1.0))
     found = json.loads((path / "results.json").read_text()) | {"metrics": {}, "intervals": {}, "n": 0}
     (path / "results.json").write_text(json.dumps(found))
@@ -219,7 +150,7 @@ def test_bad_requests_are_user_errors(runs, tmp_path):
         report([tmp_path / "gone"], "md")
 
 
-def test_what_expansions_cost_is_a_table_of_its_own(tmp_path, runs):
+def test_what_expansions_cost_is_a_table_of_its_own(tmp_path, runs, write, tables):
     assert "What expanding" not in report(runs)
     for seed in (1, 2):
         folder = write(tmp_path / f"e{seed}", "pbr", answers(4, 0.5), seed=seed)
@@ -232,7 +163,7 @@ def test_what_expansions_cost_is_a_table_of_its_own(tmp_path, runs):
     assert costs[1:] == [["pbr", "18.8%", "2", "1,234", "5.5", "0.4", "0.45", "0", "0.005", "0"]]
 
 
-def test_answers_that_could_not_be_read_are_told_with_their_share(tmp_path: Path):
+def test_answers_that_could_not_be_read_are_told_with_their_share(tmp_path: Path, write):
     for seed, unread in ((1, 3), (2, 6)):
         folder = write(tmp_path / f"r{seed}", "dense", answers(seed, 0.5), seed=seed)
         results = json.loads((folder / "results.json").read_text())
@@ -251,7 +182,7 @@ def expanded(folder: Path, counts: dict[str, int]) -> Path:
     return folder
 
 
-def test_a_row_that_fell_back_in_more_than_a_fifth_of_its_questions_says_so(tmp_path: Path):
+def test_a_row_that_fell_back_in_more_than_a_fifth_of_its_questions_says_so(tmp_path: Path, write):
     def run(system: str, seed: int, fell: int) -> Path:
         counts = {"examples": 20, "expand_answers": 40, "expand_parse_failures": fell + 1,
                   "expand_fallbacks": fell, "expand_failures_utterances": fell,
@@ -269,7 +200,7 @@ def test_a_row_that_fell_back_in_more_than_a_fifth_of_its_questions_says_so(tmp_
     ]  # fmt: skip
 
 
-def test_differences_can_be_from_any_system(tmp_path: Path):
+def test_differences_can_be_from_any_system(tmp_path: Path, write):
     runs = [write(tmp_path / name, name, answers(n, 0.1 * n)) for n, name in ((2, "zero_shot"), (3, "dense"))]
     assert "Difference from zero_shot" in report(runs)
     assert "Difference from dense" in report(runs, reference="dense")

@@ -1,0 +1,105 @@
+"""What rows of a table share: whether they may be set against each other, and where their settings differ."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pbr_jax.data.tasks import TASKS
+from pbr_jax.eval.metrics import plain_mean, text_metric
+from pbr_jax.eval.runs import Row, Run
+from pbr_jax.eval.significance import Finish
+
+ABSENT = "–"
+"""What stands where there is nothing to say."""
+
+_TOLD = ("llm.", "encoder.", "prompt.", "generate.", "retrieve.k", "select.k", "neighbours.m",
+         "benchmark.training", "limit_training", "feedback.limit")  # fmt: skip
+"""Fields, and sections, that every row tells where rows differ in them: with another model, budget or
+number of documents a difference between systems may be theirs."""
+
+_UNTOLD = frozenset(
+    {"llm.batch_size", "llm.tensor_parallel", "llm.offline", "llm.key_variable", "llm.concurrency",
+     "llm.timeout", "llm.retries", "encoder.batch_tokens"}
+)  # fmt: skip
+"""How fast the same comes about."""
+
+_RECOMPUTED = ("f1_macro", "rmse")
+"""Metrics that single examples do not have; they are computed from predictions and targets."""
+
+
+def obstacles(runs: Sequence[Run]) -> list[str]:
+    """Why no difference between these runs means anything; empty where nothing known speaks against it."""
+    found = []
+    if len({str(run.fingerprint.get("data")) for run in runs}) > 1:
+        found.append("read different data (their data hashes differ)")
+    known = [run.records for run in runs if run.records is not None]
+    asked = [{id: record.user_id for id, record in records.items()} for records in known]
+    if len({run.n for run in runs}) > 1 or any(one != asked[0] for one in asked):
+        found.append("did not score the same examples")
+    elif any(records[id].target != known[0][id].target for records in known for id in records):
+        found.append("were scored against different targets")
+    return found
+
+
+def same_variant(runs: Sequence[Run], name: str) -> bool:
+    """Whether all these runs compute the metric by one definition."""
+    return len({run.variants.get(name) for run in runs}) == 1
+
+
+def shared_users(runs: Sequence[Run]) -> dict[str, str]:
+    """User of each scored example, sorted by id; empty where runs cannot be compared, or hold no examples."""
+    if obstacles(runs) or any(run.records is None for run in runs):
+        return {}
+    return {id: record.user_id for id, record in sorted((runs[0].records or {}).items())}
+
+
+def statistics_of(
+    runs: Sequence[Run], name: str, ids: Sequence[str]
+) -> tuple[list[np.ndarray], Finish] | None:
+    """Statistics `[n, s]` of each run and how they end in a value; None where a run lacks the metric."""
+    records = [[(run.records or {})[id] for id in ids] for run in runs]
+    if all(name in record.metrics for column in records for record in column):
+        return [np.array([[record.metrics[name]] for record in column]) for column in records], plain_mean
+    task = TASKS.get(runs[0].benchmark)
+    answered = all(r.prediction is not None and r.target is not None for column in records for r in column)
+    if name not in _RECOMPUTED or task is None or not answered:
+        return None
+    metric = text_metric(name, task.labels)
+    texts = ([(str(r.prediction), str(r.target)) for r in column] for column in records)
+    return [metric.statistics(*map(list, zip(*pairs, strict=True))) for pairs in texts], metric.finish
+
+
+def settings(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """The settings that bear on a comparison and differ between rows: what each row says, by the field."""
+    fields = dict.fromkeys(field for row in rows for field in row.first.config if _is_told(field))
+    found = {field: [_shown(row.first.config.get(field)) for row in rows] for field in fields}
+    found["training data"] = [_hashes(run.fingerprint.get("training") for run in row.runs) for row in rows]
+    for part in ("llm", "encoder"):
+        if _differs_in_secret(rows, part):
+            found[f"{part} weights"] = [_hashes(run.weights.get(part) for run in row.runs) for row in rows]
+    return {field: values for field, values in found.items() if len(set(values)) > 1}
+
+
+def _is_told(field: str) -> bool:
+    return field not in _UNTOLD and any(
+        field.startswith(name) if name.endswith(".") else field == name for name in _TOLD
+    )
+
+
+def _shown(value: Any) -> str:
+    """A value in a cell; None says nothing, and neither does a field that the row's method lacks."""
+    return ABSENT if value is None else str(value)
+
+
+def _hashes(found: Any) -> str:
+    return ", ".join(dict.fromkeys(str(value or ABSENT)[:8] for value in found))
+
+
+def _differs_in_secret(rows: Sequence[Row], part: str) -> bool:
+    """Whether runs with the same settings of a model had other weights: a path holds something else now."""
+    known: dict[str, set[str]] = {}
+    for run in (run for row in rows for run in row.runs if part in run.weights):
+        own = {key: value for key, value in run.config.items() if key.startswith(f"{part}.")}
+        known.setdefault(repr(sorted(own.items())), set()).add(run.weights[part])
+    return any(len(hashes) > 1 for hashes in known.values())

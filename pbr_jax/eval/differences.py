@@ -1,0 +1,166 @@
+"""Tables of paired differences: each row less a reference, how sure that is, what could have been seen."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from pbr_jax.eval.comparable import ABSENT, obstacles, same_variant, shared_users, statistics_of
+from pbr_jax.eval.render import Block, Cell, Paragraph, Table
+from pbr_jax.eval.runs import Row
+from pbr_jax.eval.significance import (
+    FEW,
+    FEWEST,
+    POWER,
+    Column,
+    Difference,
+    estimates,
+    holm,
+    mcnemar,
+)
+from pbr_jax.eval.values import confidence_of, setting
+
+_BINARY = ("accuracy", "exact_match")
+"""Metrics that are 0 or 1 for each example."""
+
+
+class Counts(NamedTuple):
+    """Questions that only this row answers rightly, that only the reference does, and McNemar's exact p."""
+
+    gained: int
+    lost: int
+    p_value: float
+
+
+def differences(rows: Sequence[Row], names: Sequence[str], reference: Row) -> list[Block]:
+    """The table of differences from the reference, and sentences on pairs that have none."""
+    others = [row for row in rows if row is not reference]
+    found = [paired(row, reference, names) for row in others]
+    counts = [_discordant(row, reference, names) for row in others]
+    binary = [name for name in names if any(name in one for one in counts)]
+    corrected = _corrected(found)
+    corrected_counts = _corrected(counts)
+    header, table = ["run"], []
+    for name in names:
+        header += [f"Δ {name}", f"detectable {name}", *([f"McNemar {name}"] if name in binary else [])]
+    for i, row in enumerate(others):
+        cells = [row.label]
+        for name in names:
+            cells += [
+                _difference_text(found[i].get(name), corrected.get((i, name))),
+                _seen(found[i].get(name)),
+            ]
+            if name in binary:
+                cells.append(_counts_text(counts[i].get(name), corrected_counts.get((i, name))))
+        table.append([Cell(text) for text in cells])
+    caption = _caption(others, reference, len(corrected), bool(binary))
+    return [Table(caption, header, table), *map(Paragraph, _reasons(others, reference, names))]
+
+
+def paired(row: Row, reference: Row, names: Sequence[str]) -> dict[str, Difference]:
+    """Row minus reference, metric by metric, seeds averaged; without those that cannot be compared."""
+    runs = [*row.runs, *reference.runs]
+    users = shared_users(runs)
+    known: dict[str, Column] = {}
+    for name in names if users else ():
+        pair = statistics_of(runs, name, list(users)) if same_variant(runs, name) else None
+        if pair is not None:
+            split = len(row.runs)
+            known[name] = Column(pair[1], pair[0][:split], pair[0][split:])
+    if not known:
+        return {}
+    found = estimates(
+        list(known.values()),
+        list(users.values()),
+        resamples=int(setting(reference.first, "eval.resamples", 2000.0)),
+        confidence=confidence_of(reference.first),
+    )
+    return dict(zip(known, found, strict=True))
+
+
+def _discordant(row: Row, reference: Row, names: Sequence[str]) -> dict[str, Counts]:
+    """McNemar's counts of the 0/1 metrics, between rows of one seed and from ten users on."""
+    runs = [*row.runs, *reference.runs]
+    users = shared_users(runs)
+    if len(runs) > 2 or len(set(users.values())) < FEWEST:
+        return {}
+    found = {}
+    for name in (name for name in names if name in _BINARY and same_variant(runs, name)):
+        pair = statistics_of(runs, name, list(users))
+        if pair is not None:
+            found[name] = Counts(*mcnemar(pair[0][0][:, 0], pair[0][1][:, 0]))
+    return found
+
+
+def _corrected(found: Sequence[Mapping[str, Difference | Counts]]) -> dict[tuple[int, str], float]:
+    """Holm's p of all cells that have one, by row and metric."""
+    given = {
+        (i, name): one.p_value
+        for i, row in enumerate(found)
+        for name, one in row.items()
+        if one.p_value is not None
+    }
+    return dict(zip(given, holm(list(given.values())), strict=True))
+
+
+def _caption(others: Sequence[Row], reference: Row, compared: int, binary: bool) -> str:
+    first = reference.first
+    users = len({record.user_id for record in (first.records or {}).values()})
+    several = any(len(row.runs) > 1 for row in (*others, reference))
+    how = "a bootstrap over users" if users >= FEW else "Student's t, each user left out in turn"
+    if several:
+        how += " (rows of several seeds: Student's t, each user and each seed left out in turn)"
+    told = [
+        f"Difference from {reference.label}, paired, n = {first.n} questions of {users or 'unknown'} users: "
+        f"{confidence_of(first):.0%} intervals from {how}",
+        f"p corrected over the {compared} comparisons of this table (Holm)"
+        if compared
+        else f"No p is given{f' of fewer than {FEWEST} users' if users < FEWEST else ''}",
+        "Detectable: the smallest difference that this comparison would have found with "
+        f"{POWER:.0%} power, before correction",
+    ]
+    if binary:
+        told.append(
+            "McNemar: questions that only this row and that only the reference answers rightly, and the "
+            "exact p, which takes questions as independent, corrected over its column (Holm)"
+        )
+    return ". ".join(told)
+
+
+def _difference_text(found: Difference | None, p: float | None) -> str:
+    if found is None:
+        return ABSENT
+    if found.low == found.high:  # one user, or no question answered differently: nothing to infer from
+        return f"{found.value:+.4f}"
+    text = f"{found.value:+.4f} [{found.low:+.4f}, {found.high:+.4f}]"
+    return text if p is None else f"{text} {_p(p)}"
+
+
+def _seen(found: Difference | None) -> str:
+    return f"{found.detectable:.4f}" if found is not None and found.detectable else ABSENT
+
+
+def _counts_text(found: Counts | None, p: float | None) -> str:
+    return ABSENT if found is None or p is None else f"{found.gained} : {found.lost} {_p(p)}"
+
+
+def _p(p: float) -> str:
+    return f"p={p:.3f}" if p >= 0.001 else "p<0.001"
+
+
+def _reasons(others: Sequence[Row], reference: Row, names: Sequence[str]) -> list[str]:
+    """Why there is no difference, a sentence for each pair that has none."""
+    found = []
+    for row in others:
+        runs = [*row.runs, *reference.runs]
+        why = obstacles(runs)
+        if why:
+            found.append(
+                f"No difference between {row.label} and {reference.label} is given: they {' and '.join(why)}."
+            )
+            continue
+        for name in (name for name in names if not same_variant(runs, name)):
+            if all(name in run.metrics for run in runs):
+                found.append(
+                    f"No difference of {name} between {row.label} and {reference.label} is given: they "
+                    "computed it in different variants."
+                )
+    return found

@@ -1,0 +1,143 @@
+"""Tables of values: each row's metrics with their intervals, overall and by category."""
+
+import statistics
+from collections.abc import Sequence
+
+from pbr_jax.eval.comparable import (
+    ABSENT,
+    obstacles,
+    same_variant,
+    settings,
+    shared_users,
+    statistics_of,
+)
+from pbr_jax.eval.metrics import LOWER_IS_BETTER, within_range
+from pbr_jax.eval.render import Cell, Table
+from pbr_jax.eval.runs import Category, Row, Run
+from pbr_jax.eval.significance import FEW, Column, estimates
+
+Interval = tuple[float, float]
+
+
+def mean(row: Row, name: str) -> float | None:
+    """The metric of a row, averaged over its seeds; None where a run lacks it."""
+    return _mean([run.metrics for run in row.runs], name)
+
+
+def intervals(row: Row, names: Sequence[str], confidence: float) -> dict[str, Interval]:
+    """Intervals over users, and over seeds where a row has several; none where nothing can be inferred.
+
+    They are computed from the examples, so that all rows' are of one kind; where a folder holds no examples,
+    they are those of its results.json, and several seeds have none.
+    """
+    users = shared_users(row.runs)
+    columns = {name: statistics_of(row.runs, name, list(users)) for name in names} if users else {}
+    known = {name: Column(pair[1], pair[0]) for name, pair in columns.items() if pair is not None}
+    found = dict(row.first.intervals) if len(row.runs) == 1 else {}
+    if known:
+        computed = estimates(
+            list(known.values()),
+            list(users.values()),
+            resamples=int(setting(row.first, "eval.resamples", 2000.0)),
+            confidence=confidence,
+            seed=int(setting(row.first, "seed", 0.0)),
+        )
+        pairs = ((one.low, one.high) for one in computed)
+        found |= {name: within_range(name, pair) for name, pair in zip(known, pairs, strict=True)}
+    return {name: pair for name, pair in found.items() if pair[0] < pair[1]}
+
+
+def values(rows: Sequence[Row], names: Sequence[str]) -> Table:
+    """Every row's metrics, what they were computed on, and the settings in which rows differ."""
+    confidence = confidence_of(rows[0].first)
+    best = {name: _best(rows, name) for name in names}
+    told = settings(rows)
+    table = []
+    for i, row in enumerate(rows):
+        known = intervals(row, names, confidence)
+        texts = [row.label, *(told[field][i] for field in told), str(row.first.n), _users(row)]
+        cells = [Cell(text) for text in texts]
+        for name in names:
+            text, value = _text([run.metrics for run in row.runs], name, known.get(name)), mean(row, name)
+            cells.append(Cell(text, bold=value is not None and value == best[name]))
+        table.append(cells)
+    several = any(len(row.runs) > 1 for row in rows)
+    return Table(_caption(names, confidence, several), ["run", *told, "n", "users", *names], table)
+
+
+def categories(rows: Sequence[Row], names: Sequence[str]) -> list[Table]:
+    """Every row's metrics by category; nothing where examples have no categories."""
+    table = []
+    for row in rows:
+        for category in dict.fromkeys(name for run in row.runs for name in run.categories):
+            found = [run.categories[category] for run in row.runs if category in run.categories]
+            texts = (_text([one.metrics for one in found], name, _only(found, name)) for name in names)
+            users = ABSENT if found[0].users is None else str(found[0].users)
+            table.append([Cell(text) for text in (row.label, category, str(found[0].n), users, *texts)])
+    caption = (
+        f"By category, with {confidence_of(rows[0].first):.0%} intervals over the users of each; "
+        "± is the standard deviation over seeds"
+    )
+    return [Table(caption, ["run", "category", "n", "users", *names], table)] if table else []
+
+
+def confidence_of(run: Run) -> float:
+    """Of the intervals that stand beside this run's numbers."""
+    return setting(run, "eval.confidence", 0.95)
+
+
+def setting(run: Run, field: str, default: float) -> float:
+    """A number of the run's config, or the default where an older or edited config has none."""
+    value = run.config.get(field)
+    return float(value) if isinstance(value, int | float) and value > 0 else default
+
+
+def _caption(names: Sequence[str], confidence: float, several: bool) -> str:
+    caption = (
+        f"Metrics with {confidence:.0%} intervals over users: a bootstrap from {FEW} users on, Student's t "
+        "with fewer (each user left out in turn)"
+    )
+    if several:
+        caption += (
+            "; where a run was repeated under several seeds: mean ± standard deviation over seeds, and over "
+            "users and seeds Student's t (each user and each seed left out in turn)"
+        )
+    lower = [name for name in names if name in LOWER_IS_BETTER]
+    return caption + (f". Lower is better for {' and '.join(lower)}." if lower else ". Higher is better.")
+
+
+def _mean(metrics: Sequence[dict[str, float]], name: str) -> float | None:
+    found = [one[name] for one in metrics if name in one]
+    return statistics.fmean(found) if found and len(found) == len(metrics) else None
+
+
+def _text(metrics: Sequence[dict[str, float]], name: str, interval: Interval | None) -> str:
+    value = _mean(metrics, name)
+    if value is None:
+        return ABSENT
+    sure = "" if interval is None else f" [{interval[0]:.4f}, {interval[1]:.4f}]"
+    if len(metrics) == 1:
+        return f"{value:.4f}{sure}"
+    deviation = statistics.stdev(one[name] for one in metrics)
+    return f"{value:.4f} ± {deviation:.4f}{sure} ({len(metrics)} seeds)"
+
+
+def _only(found: Sequence[Category], name: str) -> Interval | None:
+    """The interval of a single seed's category; of no use where it has no width."""
+    pair = found[0].intervals.get(name) if len(found) == 1 else None
+    return pair if pair and pair[0] < pair[1] else None
+
+
+def _users(row: Row) -> str:
+    users = shared_users(row.runs)
+    return str(len(set(users.values()))) if users else ABSENT
+
+
+def _best(rows: Sequence[Row], name: str) -> float | None:
+    """The best of several rows; None where they cannot be compared, for then none is the best."""
+    having = [row for row in rows if mean(row, name) is not None]
+    runs = [run for row in having for run in row.runs]
+    if len(rows) == 1 or not having or obstacles(runs) or not same_variant(runs, name):
+        return None
+    found = [value for row in having if (value := mean(row, name)) is not None]
+    return min(found) if name in LOWER_IS_BETTER else max(found)

@@ -1,0 +1,83 @@
+"""Finished runs written by hand, and reports read back as cells."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pbr_jax.data.tasks import TASKS
+from pbr_jax.eval.evaluate import evaluate
+
+N = 24
+
+
+def _write(
+    path: Path,
+    system: str,
+    predictions: list[str],
+    *,
+    benchmark: str = "lamp_3",
+    targets: list[str] | None = None,
+    ids: list[str] | None = None,
+    users: list[str] | None = None,
+    categories: list[str] | None = None,
+    seed: int = 0,
+    k: int = 4,
+    data: str = "d" * 20,
+    dropped: int = 0,
+    fields: dict[str, Any] | None = None,
+    fingerprint: dict[str, str] | None = None,
+    weights: dict[str, str] | None = None,
+) -> Path:
+    """A finished run of N questions, two of each user; targets go round the task's labels or 1 to 5."""
+    task = TASKS[benchmark]
+    ids, users = ids or [f"q{i}" for i in range(N)], users or [f"u{i // 2}" for i in range(N)]
+    labels = task.labels or tuple("12345")
+    targets = targets or [labels[i % len(labels)] for i in range(len(ids))]
+    sure = {"resamples": 300, "confidence": 0.9}
+    found = evaluate(task, ids=ids, users=users, predictions=predictions, targets=targets,
+                     categories=categories, seed=seed, **sure)  # type: ignore[arg-type]  # fmt: skip
+    results = {"system": system, "benchmark": benchmark, "split": "dev", "n": found.n, "dropped": dropped,
+               "metrics": found.metrics, "intervals": found.intervals, "seconds": {}, "notes": found.notes,
+               "variants": found.variants, "by_category": found.by_category,
+               "by_category_intervals": found.by_category_intervals,
+               "by_category_users": found.by_category_users,
+               "fingerprint": {"data": data, "config": "c" * 20, "commit": "f" * 40} | (fingerprint or {}),
+               }  # fmt: skip
+    config = {"system": system, "seed": seed, "retrieve": {"k": k}, "eval": sure, **(fields or {})}
+    path.mkdir()
+    (path / "results.json").write_text(json.dumps(results))
+    (path / "config.json").write_text(json.dumps(config))
+    if weights:
+        parts = {name: {"options": hash} for name, hash in weights.items()}
+        (path / "run.json").write_text(json.dumps({"parts": parts}))
+    rows = zip(ids, users, predictions, targets, found.per_example, strict=True)
+    lines = (dict(zip(("id", "user_id", "prediction", "target", "metrics"), row)) for row in rows)
+    (path / "predictions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def _tables(text: str) -> list[list[list[str]]]:
+    """Tables of a Markdown text as lists of rows of cells, rulers left out."""
+    blocks = re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE)
+    return [
+        [
+            [cell.strip() for cell in line.strip("|").split("|")]
+            for line in block.splitlines()
+            if "---" not in line
+        ]
+        for block in blocks
+    ]
+
+
+@pytest.fixture
+def write() -> Callable[..., Path]:
+    return _write
+
+
+@pytest.fixture
+def tables() -> Callable[[str], list[list[list[str]]]]:
+    return _tables
