@@ -86,7 +86,7 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
     found, records = evaluation.evaluated(plan.task, store, *read(), config.eval, seed=config.seed)
     spent = round(time.perf_counter() - start, 3)
     values = {
-        "system": config.system,
+        "system": plan.system,
         "benchmark": config.benchmark.name,
         "split": config.benchmark.split,
         **found,

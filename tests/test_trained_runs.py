@@ -3,10 +3,12 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pbr_jax import Config, ask, run
 from pbr_jax.config import choose, load, names, override
+from pbr_jax.graph import walk
 from pbr_jax.parts import language_model
 from pbr_jax.plan import Plan
 from pbr_jax.types import UserError
@@ -140,6 +142,25 @@ def test_ropg_learns_from_the_own_history_and_needs_no_users(
     assert all(d["user_id"] == r["user_id"] for r in results.predictions() for d in r["documents"])
 
 
+def test_feedback_by_likelihood_decodes_nothing_and_has_a_name_of_its_own(
+    tiny_models, tweets: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from pbr_jax.llm.cache import Cached
+
+    monkeypatch.setattr(Cached, "generate", lambda *_, **__: pytest.fail("asked for an answer"))
+    fields = {"feedback.metric": "likelihood", "neighbours.m": 1, "prompt.max_tokens": 1200}
+    fields["feedback.limit"] = 4
+    ropg = config("ropg", tiny_models, tweets, **fields)
+    plan = Plan(ropg)
+    assert plan.system == "ropg, likelihood feedback"
+    (lessons,) = [node.value for node in walk(plan.last) if node.name == "feedback"]
+    assert any(len(found.values) > 1 for found in lessons)
+    assert all(np.ptp(found.values) > 0 for found in lessons if len(found.values) > 1)
+    assert Plan(override(ropg, {"feedback.metric": "auto"})).system == "ropg"
+    untaught = config("dense", tiny_models, tweets, **{"feedback.metric": "likelihood"})
+    assert Plan(untaught).system == "dense"
+
+
 def test_without_collaboration_no_text_crosses_though_everything_was_trained(tiny_models, tweets: Path):
     plan = Plan(config("cfrag", tiny_models, tweets, **{"neighbours.m": 1, "collaboration": "signals"}))
     store = plan.data.value
@@ -176,6 +197,10 @@ def test_what_a_late_stage_would_refuse_is_refused_before_the_first(
         ({"select.method": "cross_encoder"}, "has no head that judges documents"),
         ({"select.training.batch_size": 5, "select.training.accumulate": 2}, "batch_size is 5"),
         ({"feedback.metric": "rmse"}, "which a single answer does not have"),
+        (
+            {"feedback.metric": "likelihood", "llm.backend": "http", "llm.url": "http://127.0.0.1:1/v1"},
+            "feedback.metric is likelihood, and the server's model cannot score",
+        ),
     ):
         with pytest.raises(UserError, match=message):
             run(config("cfrag", tiny_models, tweets, **fields), tmp_path / "out")

@@ -99,6 +99,8 @@ class Optimizer(Options):
 
     name: Literal["adam", "adamw", "sgd"] = "adamw"
     learning_rate: float = 1e-3  # at its peak
+    # of the heads, which start from random weights where all else is pretrained; None: as all else
+    head_learning_rate: float | None = None
     schedule: Literal["constant", "linear", "cosine"] = "constant"  # after the warm-up; the others fall to 0
     warmup: float = 0.0  # share of all steps in which the learning rate rises from 0
     weight_decay: float = 0.0  # adam, sgd: added to the gradient (L2); adamw: decoupled
@@ -109,6 +111,7 @@ class Optimizer(Options):
 
     def check(self) -> None:
         self.at_least("learning_rate", 0)
+        self.at_least("head_learning_rate", 0)
         self.between("warmup", 0, 1)
         self.at_least("weight_decay", 0)
         self.at_least("clip", 1e-12)
@@ -143,8 +146,12 @@ class Training(Options):
 
 
 def tuning(**changes: Any) -> Training:
-    """The training of an encoder that is tuned rather than made: few epochs, small steps."""
-    optimizer = Optimizer(name="adam", learning_rate=1e-5)
+    """The training of an encoder that is tuned rather than made: few epochs, small steps, new heads aside.
+
+    Both rates are of those that CFRAG's paper searches (section 5.1.4): at the tower's, a head of random
+    weights stays what it is.
+    """
+    optimizer = Optimizer(name="adam", learning_rate=1e-5, head_learning_rate=1e-3)
     return Training(**{"epochs": 2, "batch_size": 8, "accumulate": None, "optimizer": optimizer, **changes})
 
 
@@ -180,7 +187,9 @@ class Feedback(Options):
 
     section: ClassVar[str] = "feedback"
 
-    metric: str = "auto"  # of the answer; auto: the task's first (mae: as 1 - mae / the worst possible)
+    # of the answer; auto: the task's first (mae: as 1 - mae / the worst possible). likelihood: nothing is
+    # answered, a candidate is worth log p(target | prompt with it) per token of the target, in nats
+    metric: str = "auto"
     limit: int | None = None  # training questions asked, drawn by the seed; None: all
     candidates: int | None = None  # documents from each user; None: as many as retrieve.k
     num_beams: int = 1  # of the answers
@@ -201,7 +210,12 @@ class Lesson(Options):
     # released, and ROPG-KD; reinforce: one sampled candidate against the best-scored one, ROPG-RL
     loss: Literal["reverse_kl", "forward_kl", "reinforce"] = "reverse_kl"
     student_temperature: float = 1.0
-    teacher_temperature: float = 1.0
+    teacher_temperature: float = 1.0  # tau, in the unit of `teacher`
+    # how values v of a question's candidates become the teacher's logits: values: v / tau, tau in the
+    # values' unit (nats of a likelihood, points of a metric). z_scores: (v - mean) / deviation / tau, so that
+    # every question speaks equally loud. bounded_z_scores: (v - mean) / max(deviation, tau), so that a
+    # question whose values differ by less than tau does not shout
+    teacher: Literal["values", "z_scores", "bounded_z_scores"] = "values"
 
     def check(self) -> None:
         self.at_least("student_temperature", 1e-6)

@@ -1,8 +1,10 @@
 """What the language model makes of each candidate document alone.
 
 CFRAG section 4.2.2, Eq. 6, and ROPG: a question is answered once with each of its candidates, and the
-answer's metric is the candidate's value. Answers are cached one by one, so nothing is asked twice: not by a
-run that was killed, nor in a second round whose candidates are in part those of the first.
+answer's metric is the candidate's value. Or, which is ours: the value is the log-probability of the
+question's target behind the candidate; that is graded where metrics are alike, and nothing is decoded.
+Answers and scores are cached one by one, so nothing is asked twice: not by a run that was killed, nor in a
+second round whose candidates are in part those of the first.
 """
 
 import json
@@ -20,6 +22,7 @@ from pbr_jax.eval.rouge import rouge
 from pbr_jax.files import write_text
 from pbr_jax.graph import Slot, Stage
 from pbr_jax.index.store import Store
+from pbr_jax.llm import LLM
 from pbr_jax.options import Expand, Generate, Retrieve, Select
 from pbr_jax.parts import language_model
 from pbr_jax.parts.rankings import Questions, Rankings, rankings
@@ -30,8 +33,14 @@ from pbr_jax.types import Example, Feedback, UserError
 
 _TOGETHER = 64  # questions whose candidates are answered together
 
+LIKELIHOOD = "likelihood"
+"""The `feedback.metric` that is log p(target | prompt with one document) per token of the target, in nats."""
+
 Values = Callable[[Sequence[str], Sequence[str]], np.ndarray]
 """(answers, targets) -> values [n], the higher the better."""
+
+Judge = Callable[[Sequence[Example], Sequence[Ranking], PromptWriter], np.ndarray]
+"""(examples, each one's documents, writer of prompts) -> values [n], the higher the better."""
 
 
 def metric(task: Task, name: str = "auto") -> Values:
@@ -63,13 +72,30 @@ def _rating(answers: Sequence[str], targets: Sequence[str]) -> np.ndarray:
     return np.maximum(1 - errors / worst, 0.0)
 
 
+def by_answers(task: Task, generate: GenerateSlot, values: Values) -> Judge:
+    """Documents are worth what the answer that is given with them is worth (CFRAG Eq. 6)."""
+
+    def judge(examples: Sequence[Example], rankings: Sequence[Ranking], write: PromptWriter) -> np.ndarray:
+        found = generate(examples, rankings, write)
+        answers = [prompts.answer(task, answer.text) for answer in found]
+        return values(answers, [str(example.target) for example in examples])
+
+    return judge
+
+
+def by_likelihood(llm: LLM) -> Judge:
+    """Documents are worth log p(target | prompt with them) per token of the target, in nats."""
+
+    def judge(examples: Sequence[Example], rankings: Sequence[Ranking], write: PromptWriter) -> np.ndarray:
+        written = [prompt.messages for prompt in write(examples, rankings)]
+        scores = llm.score(written, [str(example.target) for example in examples])
+        return np.array([score.mean for score in scores])
+
+    return judge
+
+
 def collect(
-    task: Task,
-    generate: GenerateSlot,
-    write: PromptWriter,
-    examples: Sequence[Example],
-    rankings: Sequence[Ranking],
-    values: Values,
+    judge: Judge, write: PromptWriter, examples: Sequence[Example], rankings: Sequence[Ranking]
 ) -> list[Feedback]:
     """The value of every candidate of every example, which must have targets."""
     missing = next((example.id for example in examples if example.target is None), None)
@@ -77,9 +103,7 @@ def collect(
         raise UserError(f"training question {missing!r} has no target; feedback needs the outputs file")
     alone = [(e, [candidate]) for e, ranking in zip(examples, rankings) for candidate in ranking]
     asked = [example for example, _ in alone]
-    found = generate(asked, [ranking for _, ranking in alone], write)
-    answers = [prompts.answer(task, answer.text) for answer in found]
-    judged = values(answers, [str(example.target) for example in asked]).astype(np.float32)
+    judged = judge(asked, [ranking for _, ranking in alone], write).astype(np.float32)
     parts = np.split(judged, np.cumsum([len(ranking) for ranking in rankings])[:-1])
     return [
         Feedback(np.array([c.row for c in ranking], np.int64), part)
@@ -102,23 +126,24 @@ def feedback(
 ) -> Stage:
     """The value of every candidate that these methods find for the training questions.
 
-    `generate` answers, as `feedback`'s options have it. Raises UserError without leave to learn from others.
+    `generate` answers, as `feedback`'s options have it; by likelihood nothing is answered. Raises UserError
+    without leave to learn from others.
     """
     run.learns_from_others(label)
     options, asked = run.config.feedback, questions(run)
     retrieve = replace(retrieve, k=options.candidates or retrieve.k)
-    generate = replace(
-        generate,
-        num_beams=options.num_beams,
-        max_new_tokens=options.max_new_tokens or run.config.generate.max_new_tokens,
-    )
     needs = {
         "store": run.data,
         "task": language_model.task(run),
         "ranked": rankings(run, asked, f"rank_for_{label}", expand=expand, retrieve=retrieve, select=select),
         "write": language_model.writer(run),
-        "generate": Slot(generate, run),
     }
+    if options.metric == LIKELIHOOD:
+        needs["llm"] = language_model.frozen(run)
+    else:
+        limit = options.max_new_tokens or run.config.generate.max_new_tokens
+        answers = replace(generate, num_beams=options.num_beams, max_new_tokens=limit)
+        needs["generate"] = Slot(answers, run)
     return Stage(
         "feedback",
         (asked, options.metric),
@@ -126,8 +151,20 @@ def feedback(
         _collect,
         read,
         label=f"feedback_{label}",
-        check=lambda: metric(run.task, options.metric),
+        check=lambda: _check(run),
     )
+
+
+def _check(run: Run) -> None:
+    """Raises UserError for a metric that single answers do not have, and a model that cannot score."""
+    name = run.config.feedback.metric
+    if name != LIKELIHOOD:
+        metric(run.task, name)
+    elif not language_model.can_score(run):
+        raise UserError(
+            f"feedback.metric is {LIKELIHOOD}, and the server's model cannot score; set llm.log_probs to the "
+            "server's kind (vllm, echo or sglang) and llm.tokenizer, or feedback.metric to auto"
+        )
 
 
 def _collect(
@@ -139,16 +176,16 @@ def _collect(
     task: Task,
     ranked: Rankings,
     write: PromptWriter,
-    generate: Any,
+    generate: Any = None,
+    llm: LLM | None = None,
 ) -> None:
-    values, answer, lines = metric(task, name), generate(Tally()), []
+    judge = by_answers(task, generate(Tally()), metric(task, name)) if llm is None else by_likelihood(llm)
+    lines = []
     pairs = zip(asked.read(store), _without_targets(store, asked, ranked), strict=True)
     with tqdm(desc="feedback", unit="question", total=asked.count(store), disable=None, leave=False) as bar:
         for chunk in chunks(pairs, _TOGETHER):
             examples, rankings = zip(*chunk, strict=True)
-            for example, found in zip(
-                examples, collect(task, answer, write, examples, rankings, values), strict=True
-            ):
+            for example, found in zip(examples, collect(judge, write, examples, rankings), strict=True):
                 lines.append(
                     line({"id": example.id, "rows": found.rows.tolist(), "values": found.values.tolist()})
                 )

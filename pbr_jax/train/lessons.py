@@ -23,18 +23,21 @@ from pbr_jax.train.sharding import Batch
 from pbr_jax.types import Feedback, Params, UserError
 
 _BATCH = 16  # questions evaluated at once
+_LEAST_DEVIATION = 1e-6  # of values; below it they are alike, up to rounding
 
 
 class Scorer(NamedTuple):
     """What is taught.
 
     `arrays(questions)` makes the inputs [b ...] of some questions, of the same shapes for any; a question has
-    `candidates` places. `scores(params, batch, key)` are [b c]; key: of dropout, None: no dropout.
+    `candidates` places. `scores(params, batch, key)` are [b c]; key: of dropout, None: no dropout. `heads`
+    are the names of parameters that no pretraining has seen.
     """
 
     params: Callable[[], Params]
     arrays: Callable[[np.ndarray], Batch]
     scores: Callable[[Params, dict[str, Array], Array | None], Float[Array, "b c"]]
+    heads: tuple[str, ...] = ()
 
 
 def teach(
@@ -77,7 +80,7 @@ def teach(
             total += float(judge(params, batch(questions, where)))
         return total / len(held)
 
-    task = Task(scorer.params, loss, len(learned), some, evaluate if len(held) else None)
+    task = Task(scorer.params, loss, len(learned), some, evaluate if len(held) else None, scorer.heads)
     return fit(task, config, folder, seed=seed)
 
 
@@ -107,12 +110,31 @@ def _losses(
         return sampled_reinforce(scores, values, present, lesson.student_temperature, key)
     return kl_distillation(
         scores,
-        values,
+        teacher_logits(values, present, lesson),
         direction="reverse" if lesson.loss == "reverse_kl" else "forward",
         student_temperature=lesson.student_temperature,
-        teacher_temperature=lesson.teacher_temperature,
         where=present,
     )
+
+
+def teacher_logits(
+    values: Float[Array, "b c"], present: Bool[Array, "b c"], lesson: Lesson
+) -> Float[Array, "b c"]:
+    """Logits of the distribution that feedback's values stand for; `Lesson.teacher` says how.
+
+    Mean and standard deviation (of the population) are those of a question's own candidates. Values that
+    are all alike stand for the even distribution.
+    """
+    temperature = lesson.teacher_temperature
+    if lesson.teacher == "values":
+        return values / temperature
+    count = jnp.maximum(present.sum(axis=-1, keepdims=True), 1)
+    mean = jnp.where(present, values, 0.0).sum(axis=-1, keepdims=True) / count
+    centred = jnp.where(present, values - mean, 0.0)
+    deviation = jnp.sqrt(jnp.square(centred).sum(axis=-1, keepdims=True) / count)
+    if lesson.teacher == "bounded_z_scores":
+        return centred / jnp.maximum(deviation, temperature)
+    return centred / jnp.maximum(deviation, _LEAST_DEVIATION) / temperature
 
 
 def sampled_reinforce(

@@ -26,6 +26,8 @@ class Task(NamedTuple):
 
     `batch(rows)` makes the arrays [b ...] of the rows it is given, of the same shapes for every step. The
     first evaluation is of the parameters before the first step, so that training never makes them worse.
+    `heads` are the names, at the top of the parameters, of parts that start from random weights while the
+    rest is pretrained: they have a learning rate of their own, and how far they move is told.
     """
 
     params: Callable[[], Params]
@@ -33,6 +35,7 @@ class Task(NamedTuple):
     examples: int
     batch: Callable[[Rows], sharding.Batch]
     evaluate: Evaluate | None = None
+    heads: tuple[str, ...] = ()
 
 
 class Fitted(NamedTuple):
@@ -68,7 +71,7 @@ def fit(task: Task, config: Training, folder: Path, *, seed: int) -> Fitted:
     parts = sharding.parts(config.batch_size, config.accumulate, mesh)
     batches = Batches(task.examples, config.batch_size, seed)
     total = batches.steps * config.epochs
-    rule = optimizer(config.optimizer, total)
+    rule = optimizer(config.optimizer, total, task.heads)
     update = steps.train_step(task.loss, rule, accumulate=parts, dtype=jnp.dtype(config.dtype))
     step = steps.compiled(update, mesh)
     evaluate_every = config.evaluate_every or batches.steps

@@ -72,7 +72,8 @@ def train(
             batch["types"] = found.types.reshape(shape)
         return batch if users is None else batch | {"users": users[questions].astype(np.float32)}
 
-    scorer = Scorer(lambda: start, arrays, _scores(model))
+    heads = ("score",) if users is None else ("user", "score")  # MLP_3, MLP_2
+    scorer = Scorer(lambda: start, arrays, _scores(model), heads)
     return teach(scorer, feedback, options.lesson, options.training, folder, seed=seed)
 
 

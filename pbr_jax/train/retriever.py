@@ -82,7 +82,8 @@ def train(
         _, tower, _ = bert.load(encoder.folder)
         return dual_encoder.from_bert(config, tower, jax.random.key(seed))
 
-    scorer = Scorer(params, arrays, _scores(config, options.alpha))
+    heads = () if users is None else ("user",)  # MLP_1
+    scorer = Scorer(params, arrays, _scores(config, options.alpha), heads)
     return teach(scorer, feedback, options.lesson, options.training, folder, seed=seed)
 
 

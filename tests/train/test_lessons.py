@@ -80,6 +80,27 @@ def test_padded_candidates_and_questions_teach_nothing():
     np.testing.assert_allclose(same["direction"], gradients["direction"], rtol=1e-5)
 
 
+def test_the_teacher_speaks_in_the_unit_that_is_asked_for():
+    values = np.array([[-2.0, -1.5, -1.0, 7.0], [0.3, 0.31, 0.29, 0.3], [4.0, 4.0, 4.0, 4.0]], np.float32)
+    present = np.array([[True, True, True, False], [True] * 4, [True] * 4])
+    for kind in ("values", "z_scores", "bounded_z_scores"):
+        lesson = Lesson(teacher=kind, teacher_temperature=0.1)
+        found = np.asarray(lessons.teacher_logits(jnp.asarray(values), jnp.asarray(present), lesson))
+        for row, there, logits in zip(values, present, found, strict=True):
+            kept = row[there].astype(float)
+            centred, deviation = kept - kept.mean(), kept.std()
+            wanted = {
+                "values": kept / 0.1,
+                "z_scores": centred / max(deviation, 1e-6) / 0.1,
+                "bounded_z_scores": centred / max(deviation, 0.1),
+            }[kind]
+            np.testing.assert_allclose(logits[there], wanted, rtol=1e-3, atol=1e-4)
+    # Below the bound it is the plain temperature, up to a constant; far above it a scale does not matter.
+    assert np.ptp(found[1]) == pytest.approx(0.02 / 0.1, rel=1e-3)
+    louder = lessons.teacher_logits(jnp.asarray(10 * values), jnp.asarray(present), lesson)
+    np.testing.assert_allclose(louder[0, :3], found[0, :3], rtol=1e-4)
+
+
 def test_sampled_reinforce_is_the_policy_gradient_on_average():
     """Its gradient over many draws is that of minus the expected value, whatever the baseline."""
     scores = jnp.array([[0.3, -0.2, 0.9, 5.0]])
