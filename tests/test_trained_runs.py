@@ -67,7 +67,9 @@ def made(out: Path) -> list[str]:
     return [event["stage"] for event in events if event["event"] == "made"]
 
 
-def test_one_command_runs_all_of_cfrag_and_again_does_nothing(tiny_models, tweets: Path, tmp_path: Path):
+def test_one_command_runs_all_of_cfrag_and_again_does_nothing(
+    tiny_models, tweets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     cfrag = config("cfrag", tiny_models, tweets, **{"prompt.max_tokens": 400})
     results = run(cfrag, tmp_path / "out")
     assert made(tmp_path / "out") == [
@@ -79,6 +81,16 @@ def test_one_command_runs_all_of_cfrag_and_again_does_nothing(tiny_models, tweet
     assert values["counts"]["training_examples"] == 12
     assert values["counts"]["users"] == 20
     assert {"feedback_retriever", "feedback_reranker", "retriever", "reranker"} <= set(values["seconds"])
+    few = "no questions chose the step"
+    told = capsys.readouterr().err
+    logged = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    for part, heads in (("retriever", {"user"}), ("reranker", {"user", "score"})):
+        assert any(note.startswith(f"{part}: {few}") for note in values["notes"])
+        assert f"{part}: note: {few}" in told
+        assert any(event["event"] == "note" and event["stage"] == part for event in logged)
+        moved = values["trained"][part]["moved"]
+        assert set(moved) == heads
+        assert min(moved.values()) > 0.01  # six steps at the default rates
     for record in results.predictions():
         assert 2 <= len(record["documents"]) <= 3 * 2  # also without an own history
         owners = {document["user_id"] for document in record["documents"]}

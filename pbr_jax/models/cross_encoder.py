@@ -8,7 +8,7 @@ Generation" (CFRAG, SIGIR 2025, https://arxiv.org/abs/2504.05731), Eq. 9-10:
 The plain reranker is the same body with the classification head that it was pretrained with.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -152,6 +152,11 @@ _HEAD = {
 }
 
 
+def has_head(tensors: Iterable[str]) -> bool:
+    """Whether weights of these names were trained to judge pairs."""
+    return any(name.startswith("classifier.") for name in tensors)
+
+
 def load(
     folder: Path, key: Array, *, user_width: int | None = None, user_layers: int = 2, score_layers: int = 3
 ) -> tuple[CrossEncoder, Params, CrossEncoderConfig]:
@@ -171,7 +176,7 @@ def load(
     tensors = read_tensors(folder)
     config = CrossEncoderConfig(
         body=bert.BertConfig.from_json(folder),
-        head=any(name.startswith("classifier.") for name in tensors),
+        head=has_head(tensors),
         user_width=user_width,
         user_layers=user_layers,
         score_layers=score_layers,

@@ -125,11 +125,13 @@ class Optimizer(Options):
 class Training(Options):
     """One trained part: how long, in what batches, and when to look whether it helps."""
 
-    epochs: int = 1
+    epochs: int = 1  # 0: the parameters before training, a control
     batch_size: int = 64  # examples of one step, over all devices and hosts
     accumulate: int | None = 1  # parts that a batch is computed in; None: up to 4 on one CPU, else 1
     dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; parameters stay float32
-    selection: float = 0.1  # share of the training examples held out to choose the best step
+    # share held out to choose the best step; 0: the last is taken. Of the users, where the user encoder is
+    # trained; of the informative questions, and at least 8, where a retriever or reranker is tuned
+    selection: float = 0.1
     evaluate_every: int | None = None  # steps; None: once an epoch
     patience: int = 3  # evaluations without a better one before training stops
     checkpoint_every: int | None = field(default=None, metadata=IDLE)  # steps; None: with every evaluation
@@ -139,8 +141,9 @@ class Training(Options):
     optimizer: Optimizer = field(default_factory=Optimizer)
 
     def check(self) -> None:
-        for name in ("epochs", "batch_size", "accumulate", "evaluate_every", "patience", "checkpoint_every"):
+        for name in ("batch_size", "accumulate", "evaluate_every", "patience", "checkpoint_every"):
             self.at_least(name, 1)
+        self.at_least("epochs", 0)
         self.at_least("devices", 1)
         self.between("selection", 0, 0.9)
 
@@ -152,7 +155,8 @@ def tuning(**changes: Any) -> Training:
     weights stays what it is.
     """
     optimizer = Optimizer(name="adam", learning_rate=1e-5, head_learning_rate=1e-3)
-    return Training(**{"epochs": 2, "batch_size": 8, "accumulate": None, "optimizer": optimizer, **changes})
+    defaults = {"epochs": 2, "batch_size": 8, "accumulate": None, "selection": 0.2, "optimizer": optimizer}
+    return Training(**{**defaults, **changes})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -120,6 +120,11 @@ def questions(run: Run) -> Questions:
     return Questions(training=True, sample=limit, seed=0 if limit is None else run.config.seed)
 
 
+def least_range(run: Run) -> float:
+    """A question is informative where the values of its candidates range over more than this."""
+    return 0.05 if run.config.feedback.metric == LIKELIHOOD else 0.0  # nats: less is noise
+
+
 @once
 def feedback(
     run: Run, label: str, *, expand: Expand, retrieve: Retrieve, select: Select, generate: Generate

@@ -48,6 +48,8 @@ def train(
     folder: Path,
     *,
     seed: int,
+    owners: Sequence[str] | None = None,
+    least: float = 0.0,
 ) -> Fitted:
     """Tunes the whole encoder and the maps on top of it; arguments as in `train.retriever`.
 
@@ -74,7 +76,9 @@ def train(
 
     heads = ("score",) if users is None else ("user", "score")  # MLP_3, MLP_2
     scorer = Scorer(lambda: start, arrays, _scores(model), heads)
-    return teach(scorer, feedback, options.lesson, options.training, folder, seed=seed)
+    return teach(
+        scorer, feedback, options.lesson, options.training, folder, seed=seed, owners=owners, least=least
+    )
 
 
 def load(

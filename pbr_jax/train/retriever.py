@@ -46,6 +46,8 @@ def train(
     folder: Path,
     *,
     seed: int,
+    owners: Sequence[str] | None = None,
+    least: float = 0.0,
 ) -> Fitted:
     """Tunes the encoder's tower and, where there are users, the map of their vectors.
 
@@ -56,6 +58,7 @@ def train(
       texts: of documents by their rows.
       encoder: what is tuned: its weights, pooling and lengths.
       folder: of checkpoints.
+      owners, least: see `lessons.teach`.
 
     Returns:
       Parameters of `model_config`'s dual encoder.
@@ -84,7 +87,9 @@ def train(
 
     heads = () if users is None else ("user",)  # MLP_1
     scorer = Scorer(params, arrays, _scores(config, options.alpha), heads)
-    return teach(scorer, feedback, options.lesson, options.training, folder, seed=seed)
+    return teach(
+        scorer, feedback, options.lesson, options.training, folder, seed=seed, owners=owners, least=least
+    )
 
 
 def model_config(encoder: TextEncoder, user_layers: int, user_width: int | None) -> DualEncoderConfig:

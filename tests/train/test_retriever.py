@@ -13,10 +13,10 @@ from pbr_jax.train import retriever
 from pbr_jax.types import Feedback
 
 TEXTS = [f"{topic} day {i}" for i in range(4) for topic in ("tea", "cats", "football", "violins")]
-QUERIES = [f"i love {topic}" for topic in ("tea", "cats", "football", "violins")] * 3
+QUERIES = [f"i love {topic}" for topic in ("tea", "cats", "football", "violins")] * 5
 ADAM = Optimizer(name="adam", learning_rate=3e-3)
 TRAINING = Training(
-    epochs=30, batch_size=4, devices=1, selection=0.25, patience=99, evaluate_every=15, optimizer=ADAM
+    epochs=20, batch_size=4, devices=1, selection=0.25, patience=99, evaluate_every=15, optimizer=ADAM
 )
 
 
@@ -48,7 +48,8 @@ def test_the_tower_learns_what_helps_and_the_pipeline_scores_alike(tiny_models, 
     taught = feedback()
     fitted = retriever.train(QUERIES, users, taught, texts, encoder, options, tmp_path, seed=0)
     values = [line["selection"] for line in fitted.metrics if "selection" in line]
-    assert max(values) > 0.85 * values[0]  # minus the divergence
+    assert max(values) > 0.95 * values[0]  # minus the divergence
+    assert set(fitted.moved) == ({"user"} if alpha else set())
 
     # What the pipeline does with the parameters: the tuned tower, then Eq. 5.
     tuned = TextEncoder(encoder.config, tuned=(fitted.params["tower"], "name"))

@@ -70,7 +70,12 @@ class Tuned(Retrieve):
             needs["users"] = users.users(run)
         return Stage(
             "retriever",
-            (dataclasses.replace(self, k=Retrieve.k), feedback.questions(run), run.config.seed),
+            (
+                dataclasses.replace(self, k=Retrieve.k),
+                feedback.questions(run),
+                run.config.seed,
+                feedback.least_range(run),
+            ),
             needs,
             _train,
             load_kept,
@@ -101,6 +106,7 @@ def _train(
     options: Tuned,
     asked: Questions,
     seed: int,
+    least: float,
     *,
     store: Store,
     encoder: TextEncoder,
@@ -122,8 +128,10 @@ def _train(
         options,
         folder,
         seed=seed,
+        owners=[example.user_id for example in examples],
+        least=least,
     )
-    keep(fitted.params, folder)
+    keep(fitted, folder, "retriever")
 
 
 def _preferences(
