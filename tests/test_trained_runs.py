@@ -216,4 +216,7 @@ def test_what_a_late_stage_would_refuse_is_refused_before_the_first(
     ):
         with pytest.raises(UserError, match=message):
             run(config("cfrag", tiny_models, tweets, **fields), tmp_path / "out")
+    dot = config("ropg", tiny_models, tweets, **{"retrieve.similarity": "dot", "neighbours.m": 1})
+    with pytest.raises(UserError, match=r"encoder\.normalize auto; the candidates that it learns from"):
+        run(dot, tmp_path / "out")
     assert not (tmp_path / "cache" / "data").exists()

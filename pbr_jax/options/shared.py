@@ -194,6 +194,8 @@ class Feedback(Options):
     # of the answer; auto: the task's first (mae: as 1 - mae / the worst possible). likelihood: nothing is
     # answered, a candidate is worth log p(target | prompt with it) per token of the target, in nats
     metric: str = "auto"
+    # what an error of a rating is worth: 1 - error / the worst possible, as ROPG; - error, as CFRAG's code
+    errors: Literal["scaled", "negated"] = "scaled"
     limit: int | None = None  # training questions asked, drawn by the seed; None: all
     candidates: int | None = None  # documents from each user; None: as many as retrieve.k
     num_beams: int = 1  # of the answers

@@ -43,11 +43,11 @@ Judge = Callable[[Sequence[Example], Sequence[Ranking], PromptWriter], np.ndarra
 """(examples, each one's documents, writer of prompts) -> values [n], the higher the better."""
 
 
-def metric(task: Task, name: str = "auto") -> Values:
+def metric(task: Task, name: str = "auto", errors: str = "scaled") -> Values:
     """The value of an answer, from 0 to 1: a metric that a single answer has.
 
     "auto" is the task's first metric. Errors of ratings become 1 - |error| / the largest that the target
-    allows on the scale 1 to 5, as ROPG does.
+    allows on the scale 1 to 5, as ROPG does; `errors` "negated": - |error|, as CFRAG's code.
 
     Raises:
       UserError: a metric that is none of single answers, such as f1_macro.
@@ -56,7 +56,7 @@ def metric(task: Task, name: str = "auto") -> Values:
     if name in ("rouge1", "rougeL"):
         return lambda answers, targets: rouge(answers, targets, name)
     if name == "mae":
-        return _rating
+        return _rating if errors == "scaled" else lambda answers, targets: -_errors(answers, targets)
     found = text_metric(name, task.labels)
     if not is_plain_mean(found) or not found.higher_is_better:
         raise UserError(
@@ -67,9 +67,13 @@ def metric(task: Task, name: str = "auto") -> Values:
 
 
 def _rating(answers: Sequence[str], targets: Sequence[str]) -> np.ndarray:
-    errors = np.array([abs(rating_error(*pair)) for pair in zip(answers, targets, strict=True)])
+    errors = _errors(answers, targets)
     worst = np.array([max(abs(float(target) - 1), abs(float(target) - 5)) for target in targets])
     return np.maximum(1 - errors / worst, 0.0)
+
+
+def _errors(answers: Sequence[str], targets: Sequence[str]) -> np.ndarray:
+    return np.array([abs(rating_error(*pair)) for pair in zip(answers, targets, strict=True)])
 
 
 def by_answers(task: Task, generate: GenerateSlot, values: Values) -> Judge:
@@ -151,7 +155,7 @@ def feedback(
         needs["generate"] = Slot(answers, run)
     return Stage(
         "feedback",
-        (asked, options.metric),
+        (asked, options.metric, options.errors),
         needs,
         _collect,
         read,
@@ -176,6 +180,7 @@ def _collect(
     folder: Path,
     asked: Questions,
     name: str,
+    errors: str,
     *,
     store: Store,
     task: Task,
@@ -184,7 +189,9 @@ def _collect(
     generate: Any = None,
     llm: LLM | None = None,
 ) -> None:
-    judge = by_answers(task, generate(Tally()), metric(task, name)) if llm is None else by_likelihood(llm)
+    judge = (
+        by_answers(task, generate(Tally()), metric(task, name, errors)) if llm is None else by_likelihood(llm)
+    )
     lines = []
     pairs = zip(asked.read(store), _without_targets(store, asked, ranked), strict=True)
     with tqdm(desc="feedback", unit="question", total=asked.count(store), disable=None, leave=False) as bar:

@@ -11,11 +11,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from pbr_jax.losses.distillation import kl_distillation
 from pbr_jax.losses.policy_gradient import reinforce
 from pbr_jax.losses.reduction import masked_log_softmax, masked_mean
+from pbr_jax.models.layers import places, row_keys
 from pbr_jax.options import Lesson, Training
 from pbr_jax.train.batches import Rows
 from pbr_jax.train.loop import Fitted, Task, fit
@@ -136,6 +137,13 @@ def padded_values(feedback: Sequence[Feedback], width: int) -> tuple[np.ndarray,
     return values, present
 
 
+def candidate_rows(batch: dict[str, Array], count: int) -> Array | None:
+    """Numbers [b * c] of the candidates of each question, from those of the questions, if they have any."""
+    if "row" not in batch:
+        return None
+    return (batch["row"][:, None] * count + jnp.arange(count, dtype=jnp.int32)[None]).reshape(-1)
+
+
 def _loss(scorer: Scorer, lesson: Lesson):
     def loss(params: Params, batch: dict[str, Array], key: Array) -> Float[Array, ""]:
         dropout, sampling = jax.random.split(key)
@@ -150,7 +158,7 @@ def _losses(
 ) -> Float[Array, "b"]:
     values, present = batch["values"], batch["present"]
     if lesson.loss == "reinforce":
-        return sampled_reinforce(scores, values, present, lesson.student_temperature, key)
+        return sampled_reinforce(scores, values, present, lesson.student_temperature, key, batch.get("row"))
     return kl_distillation(
         scores,
         teacher_logits(values, present, lesson),
@@ -186,15 +194,18 @@ def sampled_reinforce(
     present: Bool[Array, "b c"],
     temperature: float,
     key: Array,
+    rows: Int[Array, "b"] | None = None,
 ) -> Float[Array, "b"]:
     """REINFORCE with one candidate sampled from the softmax of the scores, against the best-scored one.
 
     Salemi et al., "Optimization Methods for Personalizing Large Language Models through Retrieval
-    Augmentation" (ROPG-RL), https://arxiv.org/abs/2404.05970, 2024. Padding is never drawn.
+    Augmentation" (ROPG-RL), https://arxiv.org/abs/2404.05970, 2024. Padding is never drawn. What is
+    drawn follows from the key and the questions' numbers, `rows`; None: their places.
     """
     log_probs = masked_log_softmax(scores / temperature, present)
     possible = jnp.where(present, log_probs, -jnp.inf)
-    drawn = jax.random.categorical(key, jax.lax.stop_gradient(possible))
+    keys = row_keys(key, places(scores) if rows is None else rows)
+    drawn = jax.vmap(jax.random.categorical)(keys, jax.lax.stop_gradient(possible))
     best = jnp.argmax(possible, axis=-1)
     advantage = _taken(values, drawn) - _taken(values, best)
     return reinforce(_taken(log_probs, drawn), advantage, where=present.any(axis=-1))

@@ -27,8 +27,9 @@ Evaluate = Callable[[Params], float]
 class Task(NamedTuple):
     """What is trained.
 
-    `batch(rows)` makes the arrays [b ...] of the rows it is given, of the same shapes for every step. The
-    first evaluation is of the parameters before the first step, so that training never makes them worse.
+    `batch(rows)` makes the arrays [b ...] of the rows it is given, of the same shapes for every step; beside
+    them the loss finds the examples' numbers as `row`, for what is random in it. The first evaluation is of
+    the parameters before the first step, so that training never makes them worse.
     `heads` are the names, at the top of the parameters, of parts that start from random weights while the
     rest is pretrained: they have a learning rate of their own, and how far they move is told.
     """
@@ -104,7 +105,8 @@ def fit(task: Task, config: Training, folder: Path, *, seed: int) -> Fitted:
             while progress.step < total and progress.worse < config.patience:
                 rows = batches.rows(progress.step)
                 rows = Rows(rows.indices[own], rows.where[own], rows.step)
-                now, found = step(now, sharding.put(task.batch(rows), mesh), key)
+                numbers = {"row": rows.indices.astype(np.int32)}
+                now, found = step(now, sharding.put(task.batch(rows) | numbers, mesh), key)
                 progress.step += 1
                 metrics.add(progress.step, found)
                 bar.update()

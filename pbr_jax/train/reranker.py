@@ -15,7 +15,7 @@ from pbr_jax.options import Lesson, Training
 from pbr_jax.text.packing import multiple
 from pbr_jax.text.pairs import pair_arrays
 from pbr_jax.text.tokenizing import load_tokenizer
-from pbr_jax.train.lessons import Scorer, teach
+from pbr_jax.train.lessons import Scorer, candidate_rows, teach
 from pbr_jax.train.loop import Fitted
 from pbr_jax.train.sharding import Batch
 from pbr_jax.types import Feedback, Params
@@ -106,6 +106,7 @@ def _scores(model: CrossEncoder):
             mask=batch["mask"].reshape(b * c, t),
             types=None if types is None else types.reshape(b * c, t),
             key=key,
+            rows=candidate_rows(batch, c),
         )
         return found.reshape(b, c)
 

@@ -31,6 +31,11 @@ def test_errors_of_ratings_are_values_from_0_to_1(answer, target, wanted):
     assert value("lamp_3", answer, target) == pytest.approx(wanted)
 
 
+def test_errors_of_ratings_can_count_as_they_are():
+    values = metric(TASKS["lamp_3"], "mae", "negated")(["5", "4", "1", "9"], ["5", "5", "5", "3"])
+    assert values.tolist() == [0.0, -1.0, -4.0, -6.0]
+
+
 def test_a_metric_that_single_answers_do_not_have_is_refused():
     for name in ("f1_macro", "rmse"):
         with pytest.raises(UserError, match="which a single answer does not have"):
