@@ -8,7 +8,7 @@ is ROPG-RL.
 pbr-jax run configs/ropg.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """
 
-from pbr_jax.config import Config, Feedback, Lesson, Optimizer, Training
+from pbr_jax.config import Config, Feedback, Lesson, Optimizer, tuning
 from pbr_jax.methods import retrieve
 
 
@@ -21,6 +21,6 @@ def get_config() -> Config:
             k=4,
             alpha=0.0,
             lesson=Lesson(loss="forward_kl"),
-            training=Training(epochs=2, batch_size=8, optimizer=Optimizer(name="adam", learning_rate=1e-5)),
+            training=tuning(optimizer=Optimizer(name="adam", learning_rate=1e-5)),
         ),
     )

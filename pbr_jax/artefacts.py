@@ -72,7 +72,7 @@ def obtain(
     what the terminal calls the stage, where a run has several of a name.
     """
     hash_ = digest({"stage": name, **key})
-    path = cache_folder() / name / hash_
+    path = place(name, hash_)
     try:
         seconds = _seconds(path)
     except _Damage:
@@ -87,10 +87,15 @@ def obtain(
     return Artefact(path, hash_, seconds, made=False)
 
 
+def place(name: str, hash_: str) -> Path:
+    """Where the artefact of a stage lies, or would lie."""
+    return cache_folder() / name / hash_
+
+
 def find(name: str, key: Mapping[str, Any]) -> float | None:
     """The seconds that a finished artefact took; None where there is none that is whole."""
     try:
-        return _seconds(cache_folder() / name / digest({"stage": name, **key}))
+        return _seconds(place(name, digest({"stage": name, **key})))
     except _Damage:
         return None
 

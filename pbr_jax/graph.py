@@ -10,13 +10,14 @@ import abc
 import contextlib
 import functools
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pbr_jax.artefacts import Artefact, Log, digest, find, obtain
+from pbr_jax.artefacts import Artefact, Log, digest, find, obtain, place
 from pbr_jax.code import code_of
 from pbr_jax.options import Method, key_of
 from pbr_jax.sources import refuse_edited
@@ -33,6 +34,14 @@ def logging_to(log: Log | None) -> Iterator[None]:
         yield
     finally:
         _log.reset(token)
+
+
+def tell(label: str, note: str) -> None:
+    """Tells the user, on stderr and in the log, what to know of a stage's result."""
+    print(f"{label}: note: {note}", file=sys.stderr, flush=True)
+    log = _log.get()
+    if log is not None:
+        log({"event": "note", "stage": label, "note": note})
 
 
 class Node(abc.ABC):
@@ -177,6 +186,16 @@ class Stage(Node):
 
     def _compute(self) -> Any:
         return self._load(self.artefact.path)
+
+    @property
+    def folder(self) -> Path:
+        """Where the artefact lies, once it is there."""
+        return place(self.name, self.key)
+
+    @property
+    def was_made(self) -> bool:
+        """Whether it was made here and now, not found."""
+        return "artefact" in vars(self) and self.artefact.made
 
     @property
     def seconds(self) -> float | None:

@@ -16,9 +16,12 @@ from pbr_jax.options import key_of
 from pbr_jax.parts import likelihood
 from pbr_jax.parts.answers import answers
 from pbr_jax.parts.data import data
+from pbr_jax.parts.feedback import LIKELIHOOD
 from pbr_jax.parts.rankings import rankings
 from pbr_jax.parts.run import Run
 from pbr_jax.types import UserError
+
+_SUFFIX = f", {LIKELIHOOD} feedback"
 
 
 class Plan:
@@ -61,6 +64,14 @@ class Plan:
         """Looks at all models, files and batch sizes before the first second of work."""
         for node in walk(self.last):
             node.check()
+
+    @property
+    def system(self) -> str:
+        """The name in tables. Feedback by likelihood is no metric's feedback: the two have two names."""
+        by_likelihood = self.config.feedback.metric == LIKELIHOOD
+        learned = any(node.name == "feedback" for node in walk(self.last))
+        told = "" if LIKELIHOOD in self.config.system or not (by_likelihood and learned) else _SUFFIX
+        return self.config.system + told
 
     @cached_property
     def identity(self) -> dict[str, str]:

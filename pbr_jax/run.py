@@ -25,6 +25,7 @@ from pbr_jax.parts.answers import Answers, documents_in_prompt
 from pbr_jax.parts.likelihood import Likelihoods
 from pbr_jax.parts.rankings import SLOTS, Rankings
 from pbr_jax.parts.run import line
+from pbr_jax.parts.trained import reports
 from pbr_jax.pipeline import Pipeline, Tally, rank
 from pbr_jax.plan import Plan
 from pbr_jax.run_folder import PREDICTIONS, RunFolder, altered
@@ -88,13 +89,17 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
     start = time.perf_counter()
     found, records = evaluation.evaluated(plan.task, store, read(), config.eval, seed=config.seed)
     spent = round(time.perf_counter() - start, 3)
+    trained = reports(plan.last)
+    notes = [f"{label}: {note}" for label, report in trained.items() for note in report.pop("notes")]
     values = {
-        "system": config.system,
+        "system": plan.system,
         "benchmark": config.benchmark.name,
         "split": config.benchmark.split,
         "ceiling": any(method.ceiling for method in config.methods),
         **found,
         "counts": {**found["counts"], **ranked.tally.counts, **(answered.tally.counts if answered else {})},
+        "notes": found["notes"] + notes,
+        "trained": trained,
         "seconds": {**_seconds(plan), "evaluate": spent},
         "keys": {label: stage.key for label, stage in stages(plan.last).items()},
         "fingerprint": {**plan.identity, "commit": commit(), "versions": _versions()},

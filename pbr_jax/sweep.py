@@ -1,13 +1,15 @@
 """Sweeps: many runs from one config file, each named by the hash of all that it depends on.
 
-A config file's `sweep()` yields dotted overrides. The functions here build them: `grid` (every
-combination), `zipped` (side by side), `seeds`, and `product` (of several sweeps).
+A config file's `sweep()` yields dotted overrides; as `sweep(config=None)` it is given the config that these
+will change. The functions here build them: `grid` (every combination), `zipped` (side by side), `seeds`, and
+`product` (of several sweeps).
 
     def sweep():
         return product(zipped({"system": ["bm25", "dense"], "retrieve.method": ["bm25", "dense"]}),
                        grid({"retrieve.k": [1, 4]}))
 """
 
+import inspect
 import itertools
 import json
 import shlex
@@ -84,13 +86,15 @@ class Trial:
 def trials(file: ConfigFile, base: Config) -> list[Trial]:
     """The runs of a config file's sweep over `base`, without repetitions; one run if it has none."""
     with blamed(file.path):
-        found = [Trial(entry, override(base, entry)) for entry in _overrides(file)]
+        found = [Trial(entry, override(base, entry)) for entry in _overrides(file, base)]
     return list({digest(to_dict(trial.config)): trial for trial in found}.values())
 
 
-def _overrides(file: ConfigFile) -> list[Overrides]:
+def _overrides(file: ConfigFile, base: Config) -> list[Overrides]:
     """What a config file's sweep yields; UserError for what could not be written down in a list of runs."""
-    given = file.sweep() if file.sweep is not None else [{}]
+    if file.sweep is None:
+        return [{}]
+    given = file.sweep(base) if inspect.signature(file.sweep).parameters else file.sweep()
     entries: list[Any] = list(given) if isinstance(given, Iterable) else [given]
     for entry in entries:
         if not _is_plain(entry):

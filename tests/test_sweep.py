@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pbr_jax import config as c
@@ -219,3 +220,22 @@ def test_a_list_that_no_sweep_wrote_is_told(line: str, tmp_path: Path):
     (tmp_path / "sweep.jsonl").write_text(line + "\n")
     with pytest.raises(UserError, match="was not written by a sweep"):
         claim(tmp_path)
+
+
+def test_a_reranker_is_called_untuned_only_where_it_was_pretrained_to_judge(tmp_path: Path):
+    from safetensors.numpy import save_file
+
+    file = c.load(CONFIG.with_name("cfrag_modules.py"))
+    folder = tmp_path / "reranker"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    for tensor, system, method in (
+        ("embeddings.weight", "cfrag, no reranker", "top_k"),
+        ("classifier.weight", "cfrag, untuned reranker", "cross_encoder"),
+    ):
+        save_file({tensor: np.zeros(1, np.float32)}, folder / "model.safetensors")
+        base = c.override(file.config, {"select.model": str(folder)})
+        found = {trial.config.system: trial.config for trial in trials(file, base)}
+        (name,) = [name for name in found if name in ("cfrag, no reranker", "cfrag, untuned reranker")]
+        assert (name, found[name].select.method) == (system, method)
+        assert c.to_dict(found["cfrag, random reranker"])["select"]["training"]["epochs"] == 0

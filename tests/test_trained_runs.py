@@ -3,10 +3,12 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pbr_jax import Config, ask, run
 from pbr_jax.config import choose, load, names, override
+from pbr_jax.graph import walk
 from pbr_jax.plan import Plan
 from pbr_jax.types import UserError
 
@@ -65,7 +67,9 @@ def made(out: Path) -> list[str]:
     return [event["stage"] for event in events if event["event"] == "made"]
 
 
-def test_one_command_runs_all_of_cfrag_and_again_does_nothing(tiny_models, tweets: Path, tmp_path: Path):
+def test_one_command_runs_all_of_cfrag_and_again_does_nothing(
+    tiny_models, tweets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     cfrag = config("cfrag", tiny_models, tweets, **{"prompt.max_tokens": 400})
     results = run(cfrag, tmp_path / "out")
     assert made(tmp_path / "out") == [
@@ -77,6 +81,16 @@ def test_one_command_runs_all_of_cfrag_and_again_does_nothing(tiny_models, tweet
     assert values["counts"]["training_examples"] == 12
     assert values["counts"]["users"] == 20
     assert {"feedback_retriever", "feedback_reranker", "retriever", "reranker"} <= set(values["seconds"])
+    few = "no questions chose the step"
+    told = capsys.readouterr().err
+    logged = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    for part, heads in (("retriever", {"user"}), ("reranker", {"user", "score"})):
+        assert any(note.startswith(f"{part}: {few}") for note in values["notes"])
+        assert f"{part}: note: {few}" in told
+        assert any(event["event"] == "note" and event["stage"] == part for event in logged)
+        moved = values["trained"][part]["moved"]
+        assert set(moved) == heads
+        assert min(moved.values()) > 0.01  # six steps at the default rates
     for record in results.predictions():
         assert 2 <= len(record["documents"]) <= 3 * 2  # also without an own history
         owners = {document["user_id"] for document in record["documents"]}
@@ -140,6 +154,25 @@ def test_ropg_learns_from_the_own_history_and_needs_no_users(
     assert all(d["user_id"] == r["user_id"] for r in results.predictions() for d in r["documents"])
 
 
+def test_feedback_by_likelihood_decodes_nothing_and_has_a_name_of_its_own(
+    tiny_models, tweets: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from pbr_jax.llm.cache import Cached
+
+    monkeypatch.setattr(Cached, "generate", lambda *_, **__: pytest.fail("asked for an answer"))
+    fields = {"feedback.metric": "likelihood", "neighbours.m": 1, "prompt.max_tokens": 1200}
+    fields["feedback.limit"] = 4
+    ropg = config("ropg", tiny_models, tweets, **fields)
+    plan = Plan(ropg)
+    assert plan.system == "ropg, likelihood feedback"
+    (lessons,) = [node.value for node in walk(plan.last) if node.name == "feedback"]
+    assert any(len(found.values) > 1 for found in lessons)
+    assert all(np.ptp(found.values) > 0 for found in lessons if len(found.values) > 1)
+    assert Plan(override(ropg, {"feedback.metric": "auto"})).system == "ropg"
+    untaught = config("dense", tiny_models, tweets, **{"feedback.metric": "likelihood"})
+    assert Plan(untaught).system == "dense"
+
+
 def test_training_on_others_needs_their_leave(tiny_models, tweets: Path):
     with pytest.raises(UserError, match="say so with collaboration text"):
         config("cfrag", tiny_models, tweets, collaboration="none")
@@ -169,7 +202,14 @@ def test_what_a_late_stage_would_refuse_is_refused_before_the_first(
         ({"select.method": "cross_encoder"}, "has no head that judges documents"),
         ({"select.training.batch_size": 5, "select.training.accumulate": 2}, "batch_size is 5"),
         ({"feedback.metric": "rmse"}, "which a single answer does not have"),
+        (
+            {"feedback.metric": "likelihood", "llm.backend": "http", "llm.url": "http://127.0.0.1:1/v1"},
+            "feedback.metric is likelihood, and the server's model cannot score",
+        ),
     ):
         with pytest.raises(UserError, match=message):
             run(config("cfrag", tiny_models, tweets, **fields), tmp_path / "out")
+    dot = config("ropg", tiny_models, tweets, **{"retrieve.similarity": "dot", "neighbours.m": 1})
+    with pytest.raises(UserError, match=r"encoder\.normalize auto; the candidates that it learns from"):
+        run(dot, tmp_path / "out")
     assert not (tmp_path / "cache" / "data").exists()

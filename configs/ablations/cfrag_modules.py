@@ -1,8 +1,9 @@
-"""CFRAG without each of its modules: the rows of the paper's Table 3.
+"""CFRAG without each of its modules: the rows of the paper's Table 3, and a control.
 
 (0) all; (1) own history only; (2) users as means of their documents; (3) untuned retriever; (4) retriever
 without users; (5) untuned reranker; (6) reranker without users. Row 5 needs a reranker that was pretrained
-to judge; with a plain encoder as `select.model`, the default, it is the retriever's own order.
+to judge; with a plain encoder as `select.model`, the default, the row is the retriever's own order and is
+called "no reranker". The control is the reranker as it starts, its heads random: what a tuned one must beat.
 
 pbr-jax sweep configs/ablations/cfrag_modules.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """
@@ -12,17 +13,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pbr_jax.config import Config, Overrides
+from pbr_jax.methods.select.cross_encoder import is_pretrained
 
 
 def get_config() -> Config:
     return runpy.run_path(str(Path(__file__).parents[1] / "cfrag.py"))["get_config"]()
 
 
-def sweep() -> Iterator[Overrides]:
+def sweep(config: Config | None = None) -> Iterator[Overrides]:
+    select = (config or get_config()).select
     yield {"system": "cfrag"}
     yield {"system": "cfrag, own history", "neighbours.m": 1, "collaboration": "signals"}
     yield {"system": "cfrag, mean users", "neighbours.method": "mean"}
     yield {"system": "cfrag, untuned retriever", "retrieve.method": "dense"}
     yield {"system": "cfrag, retriever without users", "retrieve.alpha": 0.0}
-    yield {"system": "cfrag, untuned reranker", "select.method": "top_k"}
+    if is_pretrained(getattr(select, "model", "")):
+        yield {"system": "cfrag, untuned reranker", "select.method": "cross_encoder"}
+    else:
+        yield {"system": "cfrag, no reranker", "select.method": "top_k"}
     yield {"system": "cfrag, reranker without users", "select.users": False}
+    yield {"system": "cfrag, random reranker", "select.training.epochs": 0}

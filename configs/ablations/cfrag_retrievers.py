@@ -1,5 +1,8 @@
 """CFRAG with other retrievers and rerankers (Figure 6): BM25 as both, both untuned, both tuned.
 
+An untuned reranker needs a `select.model` that was pretrained to judge; the default was not, and its row is
+called "no reranker".
+
 pbr-jax sweep configs/ablations/cfrag_retrievers.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """
 
@@ -8,13 +11,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pbr_jax.config import Config, Overrides
+from pbr_jax.methods.select.cross_encoder import is_pretrained
 
 
 def get_config() -> Config:
     return runpy.run_path(str(Path(__file__).parents[1] / "cfrag.py"))["get_config"]()
 
 
-def sweep() -> Iterator[Overrides]:
+def sweep(config: Config | None = None) -> Iterator[Overrides]:
+    select = (config or get_config()).select
     yield {"system": "cfrag, bm25", "retrieve.method": "bm25", "select.method": "bm25"}
-    yield {"system": "cfrag, untuned", "retrieve.method": "dense", "select.method": "top_k"}
+    judges = is_pretrained(getattr(select, "model", ""))
+    name = "cfrag, untuned" if judges else "cfrag, untuned retriever, no reranker"
+    untuned = "cross_encoder" if judges else "top_k"
+    yield {"system": name, "retrieve.method": "dense", "select.method": untuned}
     yield {"system": "cfrag"}

@@ -1,6 +1,7 @@
 """CFRAG's tuned values (section 5.1.4).
 
-Temperature of the contrastive loss, weight of the user's preference.
+Temperature of the contrastive loss with the weight of the user's preference; learning rates of towers and of
+heads, alike for retriever and reranker; number of users.
 
 pbr-jax sweep configs/ablations/cfrag_search.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pbr_jax.config import Config, Overrides
-from pbr_jax.sweep import grid
+from pbr_jax.sweep import grid, zipped
 
 
 def get_config() -> Config:
@@ -18,4 +19,9 @@ def get_config() -> Config:
 
 
 def sweep() -> Iterator[Overrides]:
-    return grid({"user_encoder.temperature": [0.01, 0.1, 1.0], "retrieve.alpha": [0.01, 0.1, 0.5, 1.0]})
+    yield from grid({"user_encoder.temperature": [0.01, 0.1, 1.0], "retrieve.alpha": [0.01, 0.1, 0.5, 1.0]})
+    for rate in ("learning_rate", "head_learning_rate"):
+        yield from zipped(
+            {f"{slot}.training.optimizer.{rate}": [1e-3, 1e-4, 1e-5] for slot in ("retrieve", "select")}
+        )
+    yield from grid({"neighbours.m": range(1, 7)})

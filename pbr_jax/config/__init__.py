@@ -29,6 +29,7 @@ from pbr_jax.options import (
     Prompt,
     Training,
     UserEncoder,
+    tuning,
 )
 
 __all__ = [
@@ -55,5 +56,6 @@ __all__ = [
     "names",
     "override",
     "to_dict",
+    "tuning",
     "unknown",
 ]

@@ -27,11 +27,15 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 class ConfigFile(NamedTuple):
-    """What a config file defines; `sweep` is None where it defines none."""
+    """What a config file defines; `sweep` is None where it defines none.
+
+    `sweep` may take an argument that has a default: the config that its overrides will change, with what the
+    command line says.
+    """
 
     path: Path
     config: Config
-    sweep: Callable[[], Iterable[Overrides]] | None
+    sweep: Callable[..., Iterable[Overrides]] | None
 
 
 # -- files -----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ ABSENT = "–"
 """What stands where there is nothing to say."""
 
 _TOLD = ("llm.", "encoder.", "prompt.", "generate.", "retrieve.k", "select.k", "neighbours.m",
-         "benchmark.training", "limit_training", "feedback.limit")  # fmt: skip
+         "benchmark.training", "limit_training", "limit_history", "feedback.limit")  # fmt: skip
 """Fields, and sections, that every row tells where rows differ in them: with another model, budget or
 number of documents a difference between systems may be theirs."""
 
@@ -61,6 +61,9 @@ def statistics_of(
     records = [[(run.records or {})[id] for id in ids] for run in runs]
     if all(name in record.metrics for column in records for record in column):
         return [np.array([[record.metrics[name]] for record in column]) for column in records], plain_mean
+    if name == "expected_rmse" and all("expected_mae" in r.metrics for column in records for r in column):
+        squares = [np.array([[r.metrics["expected_mae"] ** 2] for r in column]) for column in records]
+        return squares, text_metric("rmse").finish
     task = TASKS.get(runs[0].benchmark)
     answered = all(r.prediction is not None and r.target is not None for column in records for r in column)
     if name not in _RECOMPUTED or task is None or not answered:

@@ -22,7 +22,6 @@ from pbr_jax.eval.significance import FEW, FEWEST, Column, estimates
 from pbr_jax.types import UserError
 
 
-
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """Scores of one run.

@@ -31,8 +31,9 @@ def unreadable_answers(row: Row) -> str:
 
 
 def label(row: Row) -> str:
-    """The row's label, marked where more than a fifth of its questions fell back."""
-    return f"{row.label} {MARK}" if _share(row) > _TOLERATED else row.label
+    """The row's label, marked where more than a fifth of its questions fell back, or it read the answers."""
+    told = f"{row.label} {MARK}" if _share(row) > _TOLERATED else row.label
+    return f"{told} (a ceiling: it reads the answers)" if row.first.ceiling else told
 
 
 def fallbacks(row: Row) -> str:

@@ -16,7 +16,15 @@ from pbr_jax.eval.comparable import ABSENT as _ABSENT
 from pbr_jax.eval.comparable import obstacles, same_variant
 from pbr_jax.eval.differences import differences
 from pbr_jax.eval.render import Block, Cell, Figure, Heading, Page, Paragraph, Table
-from pbr_jax.eval.runs import Row, Run, differing_fields, read_run, run_folders, table_rows
+from pbr_jax.eval.runs import (
+    Row,
+    Run,
+    differing_fields,
+    read_run,
+    run_folders,
+    table_rows,
+    without_near_targets,
+)
 from pbr_jax.eval.shares import shares_table
 from pbr_jax.eval.values import categories, confidence_of, intervals, mean, values
 from pbr_jax.types import UserError
@@ -66,8 +74,25 @@ def _blocks(rows: list[Row], all_metrics: bool, reference: str | None, plot: boo
         blocks.append(_figure(rows, names[0]))
     if len(rows) > 1:
         blocks += differences(rows, names, _reference(rows, reference))
+    blocks += _without_near(rows, names, reference)
     blocks += categories(rows, names)
     return [*blocks, *shares_table(rows), *map(Paragraph, _notes(rows)), *_costs(rows), _origins(rows)]
+
+
+def _without_near(rows: list[Row], names: list[str], reference: str | None) -> list[Block]:
+    """The same tables without questions that may be answered by copying from the user's history."""
+    rest = without_near_targets(rows)
+    if not rest:
+        return []
+    left = rest[0].first.n
+    blocks: list[Block] = [
+        Paragraph(
+            f"The same without the {rows[0].first.n - left} questions of which a document in the user's own "
+            "history holds at least .6 of the target's words:"
+        ),
+        values(rest, names),
+    ]
+    return blocks + (differences(rest, names, _reference(rest, reference)) if len(rest) > 1 else [])
 
 
 def _metric_names(rows: list[Row]) -> list[str]:

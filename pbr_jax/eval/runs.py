@@ -1,5 +1,6 @@
 """Finished runs read back from their folders, and the rows that they make in a table."""
 
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ class Record:
     prediction: str | None
     target: str | None
     metrics: dict[str, float]
+    near: bool = False  # whether the user's own history nearly holds the target
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,8 @@ class Run:
     """A run's folder. `config` is flat, its keys dotted; `records` are the scored examples by id.
 
     `weights` has hashes of the content of "llm" and "encoder", as far as the run used them and says so.
+    `ceiling`: it read the answers. `without_near` has `n` and `metrics` of the questions whose target the
+    user's history does not nearly hold; empty where there are no others.
     """
 
     path: Path
@@ -47,6 +51,8 @@ class Run:
     records: dict[str, Record] | None
     categories: dict[str, "Category"]
     weights: dict[str, str]
+    ceiling: bool
+    without_near: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -111,7 +117,34 @@ def read_run(path: Path) -> Run:
         records=_read_records(path / "predictions.jsonl"),
         categories=_categories(results, name),
         weights=_weights(path / "run.json"),
+        ceiling=results.get("ceiling") is True,
+        without_near=_mapping(results, "without_near_targets", name, optional=True),
     )  # fmt: skip
+
+
+def without_near_targets(rows: Sequence[Row]) -> list[Row]:
+    """The same rows over the questions whose target the user's own history does not nearly hold.
+
+    Empty where no run has other questions, or too few are left.
+    """
+    if not any(run.without_near.get("n") for row in rows for run in row.runs):
+        return []
+    return [dataclasses.replace(row, runs=tuple(map(_without_near, row.runs))) for row in rows]
+
+
+def _without_near(run: Run) -> Run:
+    if not run.without_near:
+        return run
+    name = run.path / "results.json"
+    records = None if run.records is None else {i: r for i, r in run.records.items() if not r.near}
+    return dataclasses.replace(
+        run,
+        n=_count(run.without_near, "n", name),
+        metrics=_numbers(run.without_near, "metrics", name),
+        intervals=_pairs(run.without_near, "intervals", name),
+        records=records,
+        categories={},
+    )
 
 
 def table_rows(runs: Sequence[Run]) -> list[Row]:
@@ -227,6 +260,7 @@ def _read_records(path: Path) -> dict[str, Record] | None:
                 prediction=value.get("prediction"),
                 target=value.get("target"),
                 metrics={key: _number(v, f"{where}: metrics.{key}") for key, v in metrics.items()},
+                near=value.get("near_target") is True,
             )
     return records
 

@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Sequence
 
+from pbr_jax.eval import remarks
 from pbr_jax.eval.comparable import (
     ABSENT,
     obstacles,
@@ -55,7 +56,7 @@ def values(rows: Sequence[Row], names: Sequence[str]) -> Table:
     table = []
     for i, row in enumerate(rows):
         known = intervals(row, names, confidence)
-        texts = [row.label, *(told[field][i] for field in told), str(row.first.n), _users(row)]
+        texts = [remarks.label(row), *(told[field][i] for field in told), str(row.first.n), _users(row)]
         cells = [Cell(text) for text in texts]
         for name in names:
             text, value = _text([run.metrics for run in row.runs], name, known.get(name)), mean(row, name)
@@ -134,10 +135,10 @@ def _users(row: Row) -> str:
 
 
 def _best(rows: Sequence[Row], name: str) -> float | None:
-    """The best of several rows; None where they cannot be compared, for then none is the best."""
-    having = [row for row in rows if mean(row, name) is not None]
+    """The best of several systems; None where they cannot be compared, for then none is the best."""
+    having = [row for row in rows if mean(row, name) is not None and not row.first.ceiling]
     runs = [run for row in having for run in row.runs]
-    if len(rows) == 1 or not having or obstacles(runs) or not same_variant(runs, name):
+    if len(having) < 2 or obstacles(runs) or not same_variant(runs, name):
         return None
     found = [value for row in having if (value := mean(row, name)) is not None]
     return min(found) if name in LOWER_IS_BETTER else max(found)

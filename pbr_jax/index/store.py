@@ -15,6 +15,7 @@ date counts as its last moment: what is dated "2015" was not before any question
 import errno
 import hashlib
 import json
+import math
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
@@ -68,11 +69,14 @@ def build(
     examples: Iterable[Example],
     document_target: str | None = None,
     training: Iterable[Example] = (),
+    *,
+    newest: int | None = None,
 ) -> Summary:
     """Writes the examples and their documents to a new SQLite file, streaming.
 
     `document_target` names the field of a document that plays the role of an answer. `training` are
-    the examples of the training split.
+    the examples of the training split. `newest` cuts the history of every example that is not
+    of it to so many documents; whether it nearly held the target is told of the whole one.
     """
     path.unlink(missing_ok=True)
     connection = sqlite3.connect(path)
@@ -83,7 +87,7 @@ def build(
         for example in examples:
             empty += not example.profile
             leaks += _holds_target(example, document_target)
-            writer.add(example, training=False)
+            writer.add(example, training=False, newest=newest)
         evaluated = writer.examples
         for example in training:
             writer.add(example, training=True)
@@ -128,8 +132,8 @@ class _Writer:
         self.documents = 0
         self.examples = 0
 
-    def add(self, example: Example, *, training: bool) -> None:
-        rows = np.array([self.document(d) for d in example.profile], np.int64)
+    def add(self, example: Example, *, training: bool, newest: int | None = None) -> None:
+        rows = np.array([self.document(d) for d in _latest(example.profile, newest)], np.int64)
         values = (
             self.examples, training, example.id, self.user(example.user_id), example.query, example.input,
             example.target, example.time, json.dumps(example.relevant), example.category, example.scored,
@@ -160,6 +164,14 @@ class _Writer:
             return self.documents - 1
         found = self.connection.execute("SELECT row FROM documents WHERE user=? AND digest=?", (user, digest))
         return found.fetchone()[0]
+
+
+def _latest(profile: Sequence[Document], newest: int | None) -> Sequence[Document]:
+    """So many of the latest documents, undated ones being the oldest, in their order; None: all."""
+    if newest is None:
+        return profile
+    by_age = sorted(range(len(profile)), key=lambda i: -math.inf if (t := profile[i].time) is None else t)
+    return [profile[i] for i in sorted(by_age[max(len(profile) - newest, 0) :])]
 
 
 def _answer(text: str | None) -> int | None:

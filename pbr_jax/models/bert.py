@@ -152,8 +152,8 @@ def _check(file: Path, name: str, kind: Any, value: Any) -> None:
 def bert(config: BertConfig) -> Model:
     """The encoder as a pair of pure functions.
 
-    `apply(params, ids, *, segments, positions=None, types=None, attended=None, key=None) -> states
-    [b t d]`, with every input but the key [b t]:
+    `apply(params, ids, *, segments, positions=None, types=None, attended=None, key=None,
+    rows=None) -> states [b t d]`, with every input but the last two [b t]:
 
     - segments: number of the text that a token belongs to; tokens see only their own segment. A row
       of one text has 1 on its tokens and 0 on its padding; a packed row has 1, 2, ... The states of
@@ -162,6 +162,7 @@ def bert(config: BertConfig) -> Model:
     - types: token types ("sentence A or B"); None: all 0.
     - attended: False on tokens that no token attends to, though they see the others; None: all True.
     - key: of dropout at the config's rates; None: no dropout.
+    - rows: Int [b], the rows' numbers: with the key they say what dropout drops; None: their places.
 
     `apply` raises ValueError where positions are None and rows are longer than the position table.
     """
@@ -180,6 +181,7 @@ def bert(config: BertConfig) -> Model:
         types: Int[Any, "b t"] | None = None,
         attended: Bool[Any, "b t"] | None = None,
         key: Array | None = None,
+        rows: Int[Any, "b"] | None = None,
     ) -> Float[Array, "b t d"]:
         if positions is None:
             if ids.shape[1] > config.max_position_embeddings:
@@ -192,7 +194,7 @@ def bert(config: BertConfig) -> Model:
             types = jnp.zeros(ids.shape, jnp.int32)
         inputs = [jnp.asarray(x) for x in (ids, segments, positions, types)]
         seen = None if attended is None else jnp.asarray(attended)
-        return cast(Array, module.apply({"params": params}, *inputs, seen, rngs=layers.rngs(key)))
+        return cast(Array, module.apply({"params": params}, *inputs, seen, rows, rngs=layers.rngs(key)))
 
     return Model(init, apply)
 
@@ -208,10 +210,12 @@ class _Bert(nn.Module):
         positions: Int[Array, "b t"],
         types: Int[Array, "b t"],
         attended: Bool[Array, "b t"] | None = None,
+        rows: Int[Any, "b"] | None = None,
     ) -> Float[Array, "b t d"]:
         config = self.config
+        rows = layers.places(ids) if rows is None else rows
         states = _Embeddings(config, name="embeddings")(ids, positions, types)
-        states = layers.drop(self, config.hidden_dropout_prob, states)
+        states = layers.drop(self, config.hidden_dropout_prob, states, rows)
         mask = segments[:, :, None] == segments[:, None, :]  # padding sees padding: no empty softmax
         if attended is not None:
             mask &= attended[:, None, :]
@@ -224,7 +228,7 @@ class _Bert(nn.Module):
             attention_dropout=config.attention_probs_dropout_prob,
             kernel_init=nn.initializers.normal(0.02),
         )
-        return layers.stack(self, layer, config.num_hidden_layers, states, mask)
+        return layers.stack(self, layer, config.num_hidden_layers, states, mask, rows=rows)
 
 
 class _Embeddings(nn.Module):

@@ -8,7 +8,7 @@ Generation" (CFRAG, SIGIR 2025, https://arxiv.org/abs/2504.05731), Eq. 9-10:
 The plain reranker is the same body with the classification head that it was pretrained with.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -52,15 +52,17 @@ class CrossEncoder(NamedTuple):
 def cross_encoder(config: CrossEncoderConfig) -> CrossEncoder:
     """The reranker as pure functions: `init(key) -> params`, and
 
-    - `apply(params, ids, users, *, mask, types=None, key=None) -> scores [b]`: Eq. 10, the personal score;
-      with `user_width` 0 it is MLP_3(h).
+    - `apply(params, ids, users, *, mask, types=None, key=None, rows=None) -> scores [b]`: Eq. 10, the
+      personal score; with `user_width` 0 it is MLP_3(h).
     - `relevance(params, ids, *, mask, types=None) -> scores [b]`: the pretrained head's logit, no user.
-    - `encode(params, ids, *, mask, types=None, key=None) -> states [b d]`: Eq. 9, the state of [CLS].
+    - `encode(params, ids, *, mask, types=None, key=None, rows=None) -> states [b d]`: Eq. 9, the state of
+      [CLS].
 
     ids: Int [b t], a pair of texts a row with the tokenizer's special tokens, [CLS] first; mask: Bool
     [b t], True on tokens; types: Int [b t], 0 on the query and 1 on the document where the body is a
     BERT, None for XLM-R; users: Float [b u], the user embedding of each row, None where none count;
-    key: of dropout in the body, None: no dropout.
+    key: of dropout in the body, None: no dropout; rows: Int [b], the pairs' numbers for it, None: their
+    places.
 
     Parameters: `body` as of `bert`; `head`, `user` and `score` where the config has them.
 
@@ -76,9 +78,10 @@ def cross_encoder(config: CrossEncoderConfig) -> CrossEncoder:
         mask: Bool[Any, "b t"],
         types: Int[Any, "b t"] | None = None,
         key: Array | None = None,
+        rows: Int[Any, "b"] | None = None,
     ) -> Float[Array, "b d"]:
         segments = jnp.asarray(mask, jnp.int32)
-        return body.apply(params["body"], ids, segments=segments, types=types, key=key)[:, 0]
+        return body.apply(params["body"], ids, segments=segments, types=types, key=key, rows=rows)[:, 0]
 
     def apply(
         params: Params,
@@ -88,12 +91,13 @@ def cross_encoder(config: CrossEncoderConfig) -> CrossEncoder:
         mask: Bool[Any, "b t"],
         types: Int[Any, "b t"] | None = None,
         key: Array | None = None,
+        rows: Int[Any, "b"] | None = None,
     ) -> Float[Array, "b"]:
         if config.user_width is None:
             raise ValueError(
                 "a personal score needs users: state the width of their embeddings as user_width"
             )
-        states = encode(params, ids, mask=mask, types=types, key=key)
+        states = encode(params, ids, mask=mask, types=types, key=key, rows=rows)
         if config.user_width:
             states = jnp.concatenate([states, user.apply(params["user"], users)], -1)
         return score.apply(params["score"], states)[:, 0]
@@ -152,6 +156,11 @@ _HEAD = {
 }
 
 
+def has_head(tensors: Iterable[str]) -> bool:
+    """Whether weights of these names were trained to judge pairs."""
+    return any(name.startswith("classifier.") for name in tensors)
+
+
 def load(
     folder: Path, key: Array, *, user_width: int | None = None, user_layers: int = 2, score_layers: int = 3
 ) -> tuple[CrossEncoder, Params, CrossEncoderConfig]:
@@ -171,7 +180,7 @@ def load(
     tensors = read_tensors(folder)
     config = CrossEncoderConfig(
         body=bert.BertConfig.from_json(folder),
-        head=any(name.startswith("classifier.") for name in tensors),
+        head=has_head(tensors),
         user_width=user_width,
         user_layers=user_layers,
         score_layers=score_layers,

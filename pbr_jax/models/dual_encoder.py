@@ -26,6 +26,7 @@ class DualEncoderConfig:
     tower: bert.BertConfig
     pooling: bert.Pooling = "mean"
     shared: bool = True  # one tower for queries and documents
+    normalize: bool = True  # texts to unit length, so that inner products are cosines
     user_width: int | None = None  # of a user embedding; None: no users
     user_layers: int = 2  # of MLP_1, tanh between them; the released code has one linear map
 
@@ -42,7 +43,7 @@ class Tokens(NamedTuple):
 
 
 class Embeddings(NamedTuple):
-    """Vectors of unit length; None for what was not given."""
+    """Vectors, of unit length unless the config says otherwise of texts; None for what was not given."""
 
     queries: Float[Array, "q d"] | None
     documents: Float[Array, "c d"] | None
@@ -52,11 +53,12 @@ class Embeddings(NamedTuple):
 def dual_encoder(config: DualEncoderConfig) -> Model:
     """The encoder as a pair of pure functions; each of its inputs may be given alone.
 
-    `apply(params, *, queries=None, documents=None, users=None, key=None) -> Embeddings`:
+    `apply(params, *, queries=None, documents=None, users=None, key=None, rows=None) -> Embeddings`:
 
     - queries, documents: `Tokens`.
     - users: user embeddings, Float [b u], any length; they come back as MLP_1's image.
     - key: of dropout in the towers; None: no dropout.
+    - rows: Int [b], numbers of the texts for dropout, queries or documents; None: their places.
 
     Parameters: `tower`, or `query_tower` and `document_tower`, as of `bert`; `user` where there are users.
 
@@ -74,14 +76,16 @@ def dual_encoder(config: DualEncoderConfig) -> Model:
         return params
 
     def embed(
-        params: Params, name: str, texts: Tokens | None, key: Array | None
+        params: Params, name: str, texts: Tokens | None, key: Array | None, rows: Int[Any, "b"] | None
     ) -> Float[Array, "b d"] | None:
         if texts is None:
             return None
         segments = jnp.asarray(texts.mask, jnp.int32)
-        states = tower.apply(params[name], texts.ids, segments=segments, key=key)
+        states = tower.apply(params[name], texts.ids, segments=segments, key=key, rows=rows)
         positions = jnp.broadcast_to(jnp.arange(segments.shape[1]), segments.shape)
-        return bert.pool(states, segments, positions, 1, pooling=config.pooling, normalize=True)[:, 0]
+        return bert.pool(states, segments, positions, 1, pooling=config.pooling, normalize=config.normalize)[
+            :, 0
+        ]
 
     def project(params: Params, users: Float[Any, "b u"] | None) -> Float[Array, "b d"] | None:
         if users is None:
@@ -97,11 +101,12 @@ def dual_encoder(config: DualEncoderConfig) -> Model:
         documents: Tokens | None = None,
         users: Float[Any, "b u"] | None = None,
         key: Array | None = None,
+        rows: Int[Any, "b"] | None = None,
     ) -> Embeddings:
         keys = (None, None) if key is None else jax.random.split(key)
         return Embeddings(
-            queries=embed(params, names[0], queries, keys[0]),
-            documents=embed(params, names[-1], documents, keys[1]),
+            queries=embed(params, names[0], queries, keys[0], rows),
+            documents=embed(params, names[-1], documents, keys[1], rows),
             users=project(params, users),
         )
 

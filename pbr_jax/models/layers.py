@@ -14,7 +14,7 @@ from typing import Any, cast
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from pbr_jax.types import Model, Params, UserError
 
@@ -57,17 +57,27 @@ def rngs(key: Array | None) -> dict[str, Array]:
     return {} if key is None else {"dropout": key}
 
 
-def drop(module: nn.Module, rate: float, x: Float[Array, "*n"]) -> Float[Array, "*n"]:
+def row_keys(key: Array, rows: Int[Any, "b"]) -> Array:
+    """A key for each row, by the row's number: not by its place, nor by what else is in the batch."""
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, rows)
+
+
+def drop(
+    module: nn.Module, rate: float, x: Float[Array, "b *n"], rows: Int[Any, "b"]
+) -> Float[Array, "b *n"]:
     """Dropout with a key of the module; `x` itself where the module has no key for it.
 
-    The rate is rounded to a multiple of 2^-16, and what is kept is scaled by that rate.
+    What a row loses follows from the key and the row's number in `rows`, so that a batch that is divided
+    loses what it would have lost whole. The rate is rounded to a multiple of 2^-16, and what is kept is
+    scaled by that rate.
     """
     if not rate or not module.has_rng("dropout"):
         return x
     # Two places share a word of 32 random bits, which are a third of a training step's time on CPU otherwise.
-    *b, n = x.shape
-    words = jax.random.bits(module.make_rng("dropout"), (*b, -(-n // 2)), jnp.uint32)
-    halves = jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(*b, -1)[..., :n]
+    b, *inner, n = x.shape
+    keys = row_keys(module.make_rng("dropout"), rows)
+    words = jax.vmap(lambda key: jax.random.bits(key, (*inner, -(-n // 2)), jnp.uint32))(keys)
+    halves = jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(b, *inner, -1)[..., :n]
     dropped = min(round(rate * 2**16), 2**16 - 1)
     return jnp.where(halves >= dropped, x / (1 - dropped / 2**16), 0)
 
@@ -83,7 +93,8 @@ class Dense(nn.Module):
         *b, i = inputs.shape
         kernel = self.param("kernel", self.kernel_init, (i, self.width))
         bias = self.param("bias", nn.initializers.zeros, (self.width,))
-        return (inputs.reshape(math.prod(b), i) @ kernel + bias[None]).reshape(*b, self.width)
+        rows = inputs.reshape(math.prod(b), i).astype(kernel.dtype)  # narrow weights compute narrowly
+        return (rows @ kernel + bias[None]).reshape(*b, self.width)
 
 
 def dense(width: int, name: str, kernel_init: nn.initializers.Initializer = XAVIER) -> Dense:
@@ -108,6 +119,11 @@ def split_heads(states: Float[Array, "*b t d"], heads: int) -> Float[Array, "*b 
     return states.reshape(*b, t, heads, d // heads).swapaxes(-3, -2)
 
 
+def places(x: Array) -> Int[Array, "b"]:
+    """The numbers of rows that have no others: 0, 1, 2, ..."""
+    return jnp.arange(x.shape[0], dtype=jnp.int32)
+
+
 def stack(
     module: nn.Module,
     config: LayerConfig,
@@ -115,6 +131,7 @@ def stack(
     states: Float[Array, "b t d"],
     mask: Bool[Array, "b #q t"],
     *,
+    rows: Int[Any, "b"] | None = None,
     name: str = "layers",
 ) -> Float[Array, "b t d"]:
     """States after layers that are scanned; to be called inside a compact `module`.
@@ -124,6 +141,7 @@ def stack(
     Args:
       mask: True where a token (axis 1) may attend to a token (axis 2). Where a token may attend to
         nothing its states are finite and mean nothing.
+      rows: the rows' numbers, for dropout; None: their places.
     """
     if not num_layers or not states.shape[1]:
         return states
@@ -133,11 +151,11 @@ def stack(
         EncoderLayer,
         variable_axes={"params": 0},
         split_rngs={"params": True, "dropout": True},
-        in_axes=nn.broadcast,  # pyright: ignore[reportArgumentType]  (its annotation says int)
+        in_axes=(nn.broadcast, nn.broadcast),  # pyright: ignore[reportArgumentType]  (its annotation says int)
         length=num_layers,
         unroll=unroll,
     )
-    states, _ = layers(config, name=name)(states, mask)
+    states, _ = layers(config, name=name)(states, mask, places(states) if rows is None else rows)
     return states
 
 
@@ -148,25 +166,27 @@ class EncoderLayer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, states: Float[Array, "b t d"], mask: Bool[Array, "b #q t"]
+        self, states: Float[Array, "b t d"], mask: Bool[Array, "b #q t"], rows: Int[Array, "b"]
     ) -> tuple[Float[Array, "b t d"], None]:
         config = self.config
         norm = partial(nn.LayerNorm, epsilon=config.epsilon)
-        attended = Attention(config, name="attention")(states, mask)
-        states = norm(name="attention_norm")(states + drop(self, config.dropout, attended))
+        attended = Attention(config, name="attention")(states, mask, rows)
+        states = norm(name="attention_norm")(states + drop(self, config.dropout, attended, rows))
         hidden = config.activation(dense(config.mlp_width, "up", config.kernel_init)(states))
-        hidden = drop(self, config.mlp_dropout, hidden)
+        hidden = drop(self, config.mlp_dropout, hidden, rows)
         added = dense(states.shape[-1], "down", config.kernel_init)(hidden)
-        return norm(name="mlp_norm")(states + drop(self, config.dropout, added)), None
+        return norm(name="mlp_norm")(states + drop(self, config.dropout, added, rows)), None
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention under a mask, softmax in float32."""
+    """Multi-head self-attention under a mask; its products in the states' dtype, softmax in float32."""
 
     config: LayerConfig
 
     @nn.compact
-    def __call__(self, states: Float[Array, "b t d"], mask: Bool[Array, "b #q t"]) -> Float[Array, "b t d"]:
+    def __call__(
+        self, states: Float[Array, "b t d"], mask: Bool[Array, "b #q t"], rows: Int[Array, "b"]
+    ) -> Float[Array, "b t d"]:
         config = self.config
         d = states.shape[-1]
         query, key, value = (
@@ -174,12 +194,13 @@ class Attention(nn.Module):
             for name in ("query", "key", "value")
         )
         query = query * query.shape[-1] ** -0.5
-        logits = jnp.einsum("bhqe,bhke->bhqk", query, key, preferred_element_type=jnp.float32)
+        # Widened behind the product, so that its gradients are products of the states' dtype too.
+        logits = jnp.einsum("bhqe,bhke->bhqk", query, key).astype(jnp.float32)
         logits = jnp.where(mask[:, None], logits, jnp.finfo(logits.dtype).min)
         # Softmax with its division after the product, on [q e] instead of [q k]: t / e times less to divide.
         weights = jnp.exp(logits - jax.lax.stop_gradient(logits.max(-1, keepdims=True)))
         total = weights.sum(-1, keepdims=True)
-        weights = drop(self, config.attention_dropout, weights)
+        weights = drop(self, config.attention_dropout, weights, rows).astype(value.dtype)
         attended = jnp.einsum("bhqk,bhke->bhqe", weights, value) / total
         attended = attended.swapaxes(1, 2).reshape(states.shape).astype(states.dtype)
         return dense(d, "output", config.kernel_init)(attended)

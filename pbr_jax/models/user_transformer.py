@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from pbr_jax.models import layers
 from pbr_jax.types import Model, Params
@@ -36,7 +36,7 @@ class UserTransformerConfig:
 def user_transformer(config: UserTransformerConfig) -> Model:
     """The user encoder as a pair of pure functions.
 
-    `apply(params, history, mask, *, replaced=None, key=None) -> users [b d]`, not normalised:
+    `apply(params, history, mask, *, replaced=None, key=None, rows=None) -> users [b d]`, not normalised:
 
     - history: Float [b n d], document embeddings, oldest first. The paper freezes them; gradients flow
       to them all the same, for a caller who trains a table of them as the released code does.
@@ -45,6 +45,9 @@ def user_transformer(config: UserTransformerConfig) -> Model:
     - replaced: Bool [b n], True where the learned [mask] embedding stands for the document, the
       augmentation "document mask" of section 4.1.2.
     - key: of dropout; None: no dropout.
+    - rows: Int [b], the users' numbers: with the key they say what dropout drops; None: their places.
+
+    It computes in the dtype of the parameters.
 
     Raises:
       ValueError: a history is not of the config's width, or longer than `max_documents`.
@@ -63,6 +66,7 @@ def user_transformer(config: UserTransformerConfig) -> Model:
         *,
         replaced: Bool[Any, "b n"] | None = None,
         key: Array | None = None,
+        rows: Int[Any, "b"] | None = None,
     ) -> Float[Array, "b d"]:
         _, n, d = history.shape
         if n > config.max_documents or d != config.width:
@@ -74,7 +78,7 @@ def user_transformer(config: UserTransformerConfig) -> Model:
         if replaced is None:
             replaced = jnp.zeros(mask.shape, bool)
         inputs = [jnp.asarray(x) for x in (history, mask, replaced)]
-        return cast(Array, module.apply({"params": params}, *inputs, rngs=layers.rngs(key)))
+        return cast(Array, module.apply({"params": params}, *inputs, rows, rngs=layers.rngs(key)))
 
     return Model(init, apply)
 
@@ -84,12 +88,16 @@ class _UserTransformer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, history: Float[Array, "b n d"], mask: Bool[Array, "b n"], replaced: Bool[Array, "b n"]
+        self,
+        history: Float[Array, "b n d"],
+        mask: Bool[Array, "b n"],
+        replaced: Bool[Array, "b n"],
+        rows: Int[Any, "b"] | None = None,
     ) -> Float[Array, "b d"]:
         config = self.config
         # As long as a document embedding of unit length.
         hidden = self.param("mask", nn.initializers.normal(config.width**-0.5), (config.width,))
-        history = jnp.where(replaced[..., None], hidden[None, None], history)
+        history = jnp.where(replaced[..., None], hidden[None, None], history.astype(hidden.dtype))
         positions = nn.Embed(
             config.max_documents, config.width, embedding_init=layers.XAVIER, name="position"
         )(jnp.maximum(jnp.cumsum(mask, -1) - 1, 0))
@@ -100,5 +108,6 @@ class _UserTransformer(nn.Module):
             attention_dropout=config.dropout,
             mlp_dropout=config.dropout,
         )
-        states = layers.stack(self, layer, config.num_layers, history + positions, mask[:, None, :])
+        states = history + positions
+        states = layers.stack(self, layer, config.num_layers, states, mask[:, None, :], rows=rows)
         return layers.masked_mean(states, mask)

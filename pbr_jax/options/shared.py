@@ -121,6 +121,8 @@ class Optimizer(Options):
 
     name: Literal["adam", "adamw", "sgd"] = "adamw"
     learning_rate: float = 1e-3  # at its peak
+    # of the heads, which start from random weights where all else is pretrained; None: as all else
+    head_learning_rate: float | None = None
     schedule: Literal["constant", "linear", "cosine"] = "constant"  # after the warm-up; the others fall to 0
     warmup: float = 0.0  # share of all steps in which the learning rate rises from 0
     weight_decay: float = 0.0  # adam, sgd: added to the gradient (L2); adamw: decoupled
@@ -131,6 +133,7 @@ class Optimizer(Options):
 
     def check(self) -> None:
         self.at_least("learning_rate", 0)
+        self.at_least("head_learning_rate", 0)
         self.between("warmup", 0, 1)
         self.at_least("weight_decay", 0)
         self.at_least("clip", 1e-12)
@@ -144,11 +147,13 @@ class Optimizer(Options):
 class Training(Options):
     """One trained part: how long, in what batches, and when to look whether it helps."""
 
-    epochs: int = 1
+    epochs: int = 1  # 0: the parameters before training, a control
     batch_size: int = 64  # examples of one step, over all devices and hosts
     accumulate: int | None = 1  # parts that a batch is computed in; None: up to 4 on one CPU, else 1
     dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; parameters stay float32
-    selection: float = 0.1  # share of the training examples held out to choose the best step
+    # share held out to choose the best step; 0: the last is taken. Of the users, where the user encoder is
+    # trained; of the informative questions, and at least 8, where a retriever or reranker is tuned
+    selection: float = 0.1
     evaluate_every: int | None = None  # steps; None: once an epoch
     patience: int = 3  # evaluations without a better one before training stops
     checkpoint_every: int | None = field(default=None, metadata=IDLE)  # steps; None: with every evaluation
@@ -158,16 +163,22 @@ class Training(Options):
     optimizer: Optimizer = field(default_factory=Optimizer)
 
     def check(self) -> None:
-        for name in ("epochs", "batch_size", "accumulate", "evaluate_every", "patience", "checkpoint_every"):
+        for name in ("batch_size", "accumulate", "evaluate_every", "patience", "checkpoint_every"):
             self.at_least(name, 1)
+        self.at_least("epochs", 0)
         self.at_least("devices", 1)
         self.between("selection", 0, 0.9)
 
 
 def tuning(**changes: Any) -> Training:
-    """The training of an encoder that is tuned rather than made: few epochs, small steps."""
-    optimizer = Optimizer(name="adam", learning_rate=1e-5)
-    return Training(**{"epochs": 2, "batch_size": 8, "accumulate": None, "optimizer": optimizer, **changes})
+    """The training of an encoder that is tuned rather than made: few epochs, small steps, new heads aside.
+
+    Both rates are of those that CFRAG's paper searches (section 5.1.4): at the tower's, a head of random
+    weights stays what it is.
+    """
+    optimizer = Optimizer(name="adam", learning_rate=1e-5, head_learning_rate=1e-3)
+    defaults = {"epochs": 2, "batch_size": 8, "accumulate": None, "selection": 0.2, "optimizer": optimizer}
+    return Training(**{**defaults, **changes})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +213,11 @@ class Feedback(Options):
 
     section: ClassVar[str] = "feedback"
 
-    metric: str = "auto"  # of the answer; auto: the task's first (mae: as 1 - mae / the worst possible)
+    # of the answer; auto: the task's first (mae: as 1 - mae / the worst possible). likelihood: nothing is
+    # answered, a candidate is worth log p(target | prompt with it) per token of the target, in nats
+    metric: str = "auto"
+    # what an error of a rating is worth: 1 - error / the worst possible, as ROPG; - error, as CFRAG's code
+    errors: Literal["scaled", "negated"] = "scaled"
     limit: int | None = None  # training questions asked, drawn by the seed; None: all
     candidates: int | None = None  # documents from each user; None: as many as retrieve.k
     num_beams: int = 1  # of the answers
@@ -223,7 +238,12 @@ class Lesson(Options):
     # released, and ROPG-KD; reinforce: one sampled candidate against the best-scored one, ROPG-RL
     loss: Literal["reverse_kl", "forward_kl", "reinforce"] = "reverse_kl"
     student_temperature: float = 1.0
-    teacher_temperature: float = 1.0
+    teacher_temperature: float = 1.0  # tau, in the unit of `teacher`
+    # how values v of a question's candidates become the teacher's logits: values: v / tau, tau in the
+    # values' unit (nats of a likelihood, points of a metric). z_scores: (v - mean) / deviation / tau, so that
+    # every question speaks equally loud. bounded_z_scores: (v - mean) / max(deviation, tau), so that a
+    # question whose values differ by less than tau does not shout
+    teacher: Literal["values", "z_scores", "bounded_z_scores"] = "values"
 
     def check(self) -> None:
         self.at_least("student_temperature", 1e-6)

@@ -1,7 +1,6 @@
 """Examples and documents: a benchmark's files, read into a store."""
 
 import dataclasses
-import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +9,7 @@ from pbr_jax.graph import Given, Node, Stage
 from pbr_jax.index import store
 from pbr_jax.options import Benchmark, Method
 from pbr_jax.parts.run import progress
-from pbr_jax.types import Example, UserError
+from pbr_jax.types import UserError
 
 
 class Data(NamedTuple):
@@ -109,18 +108,10 @@ def _build(
     evaluated: Benchmark,
     training: Benchmark | None = None,
 ) -> None:
-    examples = (_cut(one, limit_history) for one in progress(read(evaluated, limit), "examples"))
+    examples = progress(read(evaluated, limit), "examples")
     learned = progress(read(training, limit_training), "training examples") if training is not None else ()
-    store.build(folder / "store.sqlite", examples, task(evaluated.name).document_target, learned)
-
-
-def _cut(example: Example, newest: int | None) -> Example:
-    """The question with so many documents of its history: the latest, undated ones being the oldest."""
-    if newest is None or len(example.profile) <= newest:
-        return example
-    age = [-math.inf if document.time is None else document.time for document in example.profile]
-    kept = set(sorted(range(len(age)), key=age.__getitem__)[len(age) - newest :])
-    return dataclasses.replace(example, profile=tuple(d for i, d in enumerate(example.profile) if i in kept))
+    target = task(evaluated.name).document_target
+    store.build(folder / "store.sqlite", examples, target, learned, newest=limit_history)
 
 
 def _open(folder: Path) -> store.Store:

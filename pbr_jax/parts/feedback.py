@@ -1,8 +1,10 @@
 """What the language model makes of each candidate document alone.
 
 CFRAG section 4.2.2, Eq. 6, and ROPG: a question is answered once with each of its candidates, and the
-answer's metric is the candidate's value. Answers are cached one by one, so nothing is asked twice: not by a
-run that was killed, nor in a second round whose candidates are in part those of the first.
+answer's metric is the candidate's value. Or, which is ours: the value is the log-probability of the
+question's target behind the candidate; that is graded where metrics are alike, and nothing is decoded.
+Answers and scores are cached one by one, so nothing is asked twice: not by a run that was killed, nor in a
+second round whose candidates are in part those of the first.
 """
 
 import json
@@ -20,6 +22,7 @@ from pbr_jax.eval.rouge import rouge
 from pbr_jax.files import write_text
 from pbr_jax.graph import Slot, Stage
 from pbr_jax.index.store import Store
+from pbr_jax.llm import LLM
 from pbr_jax.options import Expand, Generate, Retrieve, Select
 from pbr_jax.parts import language_model
 from pbr_jax.parts.rankings import Questions, Rankings, rankings
@@ -30,15 +33,21 @@ from pbr_jax.types import Example, Feedback, UserError
 
 _TOGETHER = 64  # questions whose candidates are answered together
 
+LIKELIHOOD = "likelihood"
+"""The `feedback.metric` that is log p(target | prompt with one document) per token of the target, in nats."""
+
 Values = Callable[[Sequence[str], Sequence[str]], np.ndarray]
 """(answers, targets) -> values [n], the higher the better."""
 
+Judge = Callable[[Sequence[Example], Sequence[Ranking], PromptWriter], np.ndarray]
+"""(examples, each one's documents, writer of prompts) -> values [n], the higher the better."""
 
-def metric(task: Task, name: str = "auto") -> Values:
+
+def metric(task: Task, name: str = "auto", errors: str = "scaled") -> Values:
     """The value of an answer, from 0 to 1: a metric that a single answer has.
 
     "auto" is the task's first metric. Errors of ratings become 1 - |error| / the largest that the target
-    allows on the scale 1 to 5, as ROPG does.
+    allows on the scale 1 to 5, as ROPG does; `errors` "negated": - |error|, as CFRAG's code.
 
     Raises:
       UserError: a metric that is none of single answers, such as f1_macro.
@@ -47,7 +56,7 @@ def metric(task: Task, name: str = "auto") -> Values:
     if name in ("rouge1", "rougeL"):
         return lambda answers, targets: rouge(answers, targets, name)
     if name == "mae":
-        return _rating
+        return _rating if errors == "scaled" else lambda answers, targets: -_errors(answers, targets)
     found = text_metric(name, task.labels)
     if not is_plain_mean(found) or not found.higher_is_better:
         raise UserError(
@@ -58,18 +67,39 @@ def metric(task: Task, name: str = "auto") -> Values:
 
 
 def _rating(answers: Sequence[str], targets: Sequence[str]) -> np.ndarray:
-    errors = np.array([abs(rating_error(*pair)) for pair in zip(answers, targets, strict=True)])
+    errors = _errors(answers, targets)
     worst = np.array([max(abs(float(target) - 1), abs(float(target) - 5)) for target in targets])
     return np.maximum(1 - errors / worst, 0.0)
 
 
+def _errors(answers: Sequence[str], targets: Sequence[str]) -> np.ndarray:
+    return np.array([abs(rating_error(*pair)) for pair in zip(answers, targets, strict=True)])
+
+
+def by_answers(task: Task, generate: GenerateSlot, values: Values) -> Judge:
+    """Documents are worth what the answer that is given with them is worth (CFRAG Eq. 6)."""
+
+    def judge(examples: Sequence[Example], rankings: Sequence[Ranking], write: PromptWriter) -> np.ndarray:
+        found = generate(examples, rankings, write)
+        answers = [prompts.answer(task, answer.text) for answer in found]
+        return values(answers, [str(example.target) for example in examples])
+
+    return judge
+
+
+def by_likelihood(llm: LLM) -> Judge:
+    """Documents are worth log p(target | prompt with them) per token of the target, in nats."""
+
+    def judge(examples: Sequence[Example], rankings: Sequence[Ranking], write: PromptWriter) -> np.ndarray:
+        written = [prompt.messages for prompt in write(examples, rankings)]
+        scores = llm.score(written, [str(example.target) for example in examples])
+        return np.array([score.mean for score in scores])
+
+    return judge
+
+
 def collect(
-    task: Task,
-    generate: GenerateSlot,
-    write: PromptWriter,
-    examples: Sequence[Example],
-    rankings: Sequence[Ranking],
-    values: Values,
+    judge: Judge, write: PromptWriter, examples: Sequence[Example], rankings: Sequence[Ranking]
 ) -> list[Feedback]:
     """The value of every candidate of every example, which must have targets."""
     missing = next((example.id for example in examples if example.target is None), None)
@@ -77,9 +107,7 @@ def collect(
         raise UserError(f"training question {missing!r} has no target; feedback needs the outputs file")
     alone = [(e, [candidate]) for e, ranking in zip(examples, rankings) for candidate in ranking]
     asked = [example for example, _ in alone]
-    found = generate(asked, [ranking for _, ranking in alone], write)
-    answers = [prompts.answer(task, answer.text) for answer in found]
-    judged = values(answers, [str(example.target) for example in asked]).astype(np.float32)
+    judged = judge(asked, [ranking for _, ranking in alone], write).astype(np.float32)
     parts = np.split(judged, np.cumsum([len(ranking) for ranking in rankings])[:-1])
     return [
         Feedback(np.array([c.row for c in ranking], np.int64), part)
@@ -96,59 +124,80 @@ def questions(run: Run) -> Questions:
     return Questions(training=True, sample=limit, seed=0 if limit is None else run.config.seed)
 
 
+def least_range(run: Run) -> float:
+    """A question is informative where the values of its candidates range over more than this."""
+    return 0.05 if run.config.feedback.metric == LIKELIHOOD else 0.0  # nats: less is noise
+
+
 @once
 def feedback(
     run: Run, label: str, *, expand: Expand, retrieve: Retrieve, select: Select, generate: Generate
 ) -> Stage:
     """The value of every candidate that these methods find for the training questions.
 
-    `generate` answers, as `feedback`'s options have it. Raises UserError without leave to learn from others.
+    `generate` answers, as `feedback`'s options have it; by likelihood nothing is answered. Raises UserError
+    without leave to learn from others.
     """
     run.learns_from_others(label)
     options, asked = run.config.feedback, questions(run)
     retrieve = replace(retrieve, k=options.candidates or retrieve.k)
-    generate = replace(
-        generate,
-        num_beams=options.num_beams,
-        max_new_tokens=options.max_new_tokens or run.config.generate.max_new_tokens,
-    )
     needs = {
         "store": run.data,
         "task": language_model.task(run),
         "ranked": rankings(run, asked, f"rank_for_{label}", expand=expand, retrieve=retrieve, select=select),
         "write": language_model.writer(run),
-        "generate": Slot(generate, run),
     }
+    if options.metric == LIKELIHOOD:
+        needs["llm"] = language_model.frozen(run)
+    else:
+        limit = options.max_new_tokens or run.config.generate.max_new_tokens
+        answers = replace(generate, num_beams=options.num_beams, max_new_tokens=limit)
+        needs["generate"] = Slot(answers, run)
     return Stage(
         "feedback",
-        (asked, options.metric),
+        (asked, options.metric, options.errors),
         needs,
         _collect,
         read,
         label=f"feedback_{label}",
-        check=lambda: metric(run.task, options.metric),
+        check=lambda: _check(run),
     )
+
+
+def _check(run: Run) -> None:
+    """Raises UserError for a metric that single answers do not have, and a model that cannot score."""
+    name = run.config.feedback.metric
+    if name != LIKELIHOOD:
+        metric(run.task, name)
+    elif not language_model.can_score(run):
+        raise UserError(
+            f"feedback.metric is {LIKELIHOOD}, and the server's model cannot score; set llm.log_probs to the "
+            "server's kind (vllm, echo or sglang) and llm.tokenizer, or feedback.metric to auto"
+        )
 
 
 def _collect(
     folder: Path,
     asked: Questions,
     name: str,
+    errors: str,
     *,
     store: Store,
     task: Task,
     ranked: Rankings,
     write: PromptWriter,
-    generate: Any,
+    generate: Any = None,
+    llm: LLM | None = None,
 ) -> None:
-    values, answer, lines = metric(task, name), generate(Tally()), []
+    judge = (
+        by_answers(task, generate(Tally()), metric(task, name, errors)) if llm is None else by_likelihood(llm)
+    )
+    lines = []
     pairs = zip(asked.read(store), _without_targets(store, asked, ranked), strict=True)
     with tqdm(desc="feedback", unit="question", total=asked.count(store), disable=None, leave=False) as bar:
         for chunk in chunks(pairs, _TOGETHER):
             examples, rankings = zip(*chunk, strict=True)
-            for example, found in zip(
-                examples, collect(task, answer, write, examples, rankings, values), strict=True
-            ):
+            for example, found in zip(examples, collect(judge, write, examples, rankings), strict=True):
                 lines.append(
                     line({"id": example.id, "rows": found.rows.tolist(), "values": found.values.tolist()})
                 )

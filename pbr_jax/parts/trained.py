@@ -1,18 +1,33 @@
-"""What all trained parts share: their parameters on disk, and what can be told before a training."""
+"""What all trained parts share: their parameters on disk, and what is told of a training and before it."""
 
+import json
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from pbr_jax.files import write_text
+from pbr_jax.graph import Node, stages, tell
 from pbr_jax.models.params_file import load_params, save_params
 from pbr_jax.options import Training
 from pbr_jax.types import Params
 
+if TYPE_CHECKING:
+    from pbr_jax.train.loop import Fitted
+
 _PARAMS = "params.safetensors"
+_REPORT = "training.json"
 
 
-def keep(params: Params, folder: Path) -> None:
-    """The parameters that training found, and metrics.jsonl; its checkpoints have done their work."""
-    save_params(params, folder / f".{_PARAMS}")
+def keep(fitted: "Fitted", folder: Path, name: str) -> None:
+    """The parameters that training found and what it told, beside metrics.jsonl; checkpoints are taken away.
+
+    Notes go to the log and to stderr at once, as from the part of this name.
+    """
+    report = {"step": fitted.step, **(fitted.told or {}), "notes": list(fitted.notes)}
+    write_text(folder / _REPORT, json.dumps(report))
+    for note in fitted.notes:
+        tell(name, note)
+    save_params(fitted.params, folder / f".{_PARAMS}")
     (folder / f".{_PARAMS}").replace(folder / _PARAMS)
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
@@ -23,6 +38,22 @@ def is_kept(folder: Path) -> bool:
         return False
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     return True
+
+
+def reports(last: Node) -> dict[str, dict[str, Any]]:
+    """What the trainings under a node told, by the labels of their stages, as far as they are there.
+
+    Notes of trainings that were found, not made now, are told again.
+    """
+    found = {}
+    for label, stage in stages(last).items():
+        file = stage.folder / _REPORT
+        if stage.seconds is None or not file.is_file():
+            continue
+        found[label] = json.loads(file.read_text(encoding="utf-8"))
+        for note in () if stage.was_made else found[label]["notes"]:
+            tell(label, note)
+    return found
 
 
 def load_kept(folder: Path) -> Params:

@@ -184,4 +184,4 @@ def _train(
     objective = user_encoder.Objective(rates, options.loss, options.temperature, options.train_embeddings)
     model = _model(options, encoder)
     fitted = user_encoder.train(histories, embeddings, model, objective, options.training, folder, seed=seed)
-    keep(fitted.params, folder)
+    keep(fitted, folder, "user_encoder")

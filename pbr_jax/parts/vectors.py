@@ -29,10 +29,10 @@ def _told(options: Encoder) -> list[Any]:
 
 
 @once
-def tuned(run: Run, params: Stage) -> Node:
-    """The text encoder with another `tower` in its parameters."""
+def tuned(run: Run, params: Stage, unit: bool = True) -> Node:
+    """The text encoder with another `tower` in its parameters; `unit`: its vectors are of unit length."""
     needs = {"params": params, "untuned": encoder(run)}
-    return Given("tuned encoder", (run.config.encoder, params), needs, _tuned, identity=lambda: None)
+    return Given("tuned encoder", (run.config.encoder, params, unit), needs, _tuned, identity=lambda: unit)
 
 
 @once
@@ -59,8 +59,8 @@ def _loaded(options: Encoder, content: str) -> TextEncoder:
     return TextEncoder(options)
 
 
-def _tuned(options: Encoder, stage: Stage, *, params: Params, untuned: Any) -> TextEncoder:
-    return TextEncoder(options, tuned=(params["tower"], stage.key))
+def _tuned(options: Encoder, stage: Stage, unit: bool, *, params: Params, untuned: Any) -> TextEncoder:
+    return TextEncoder(options, tuned=(params["tower"], stage.key), unit=unit)
 
 
 def _embed(folder: Path, *, store: Store, encoder: TextEncoder) -> None:

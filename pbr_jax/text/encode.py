@@ -56,8 +56,8 @@ class TextEncoder:
       config: which model, and how texts are cut, pooled and batched. "auto" means what the model's
         folder says (sentence-transformers files), else mean pooling without normalisation.
       devices: the `jax.Device`s that the rows of a batch are spread over; None: all local ones.
-      tuned: parameters in place of the folder's, and a name that identifies them. Vectors are then of unit
-        length, whatever the settings say: that is how they were tuned.
+      tuned: parameters in place of the folder's, and a name that identifies them.
+      unit: whether tuned vectors are of unit length, whatever the settings say: as they were tuned.
 
     Raises:
       UserError: no such model, a file of it is malformed, or a setting does not fit it.
@@ -69,6 +69,7 @@ class TextEncoder:
         *,
         devices: Sequence[Any] | None = None,
         tuned: tuple[Params, str] | None = None,
+        unit: bool = True,
     ):
         self.config, self._tuned = config, tuned
         self.folder = pretrained.locate(config.model)
@@ -80,7 +81,7 @@ class TextEncoder:
         self.bert_config = bert.BertConfig.from_json(self.folder)
         self.settings = _resolve(config, self.folder, self.bert_config.max_position_embeddings)
         if tuned is not None:
-            self.settings = self.settings._replace(normalize=True)
+            self.settings = self.settings._replace(normalize=unit)
         self.tokenizer = load_tokenizer(self.folder, max_length=self.settings.max_length)
         devices = self._devices = list(devices or jax.local_devices())
         self.batch_tokens = config.batch_tokens or BATCH_TOKENS.get(devices[0].platform, 16384)

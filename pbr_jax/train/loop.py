@@ -1,12 +1,14 @@
 """The one training loop: steps, evaluations, checkpoints, and going on where a killed run was."""
 
 import dataclasses
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from tqdm import tqdm
 
 from pbr_jax.options import Training
@@ -14,6 +16,7 @@ from pbr_jax.train import sharding, state, steps
 from pbr_jax.train.batches import Batches, Rows
 from pbr_jax.train.checkpoints import Checkpoints
 from pbr_jax.train.metrics import Metrics
+from pbr_jax.train.movement import movements
 from pbr_jax.train.optimizers import optimizer
 from pbr_jax.types import Params, UserError
 
@@ -24,8 +27,11 @@ Evaluate = Callable[[Params], float]
 class Task(NamedTuple):
     """What is trained.
 
-    `batch(rows)` makes the arrays [b ...] of the rows it is given, of the same shapes for every step. The
-    first evaluation is of the parameters before the first step, so that training never makes them worse.
+    `batch(rows)` makes the arrays [b ...] of the rows it is given, of the same shapes for every step; beside
+    them the loss finds the examples' numbers as `row`, for what is random in it. The first evaluation is of
+    the parameters before the first step, so that training never makes them worse.
+    `heads` are the names, at the top of the parameters, of parts that start from random weights while the
+    rest is pretrained: they have a learning rate of their own, and how far they move is told.
     """
 
     params: Callable[[], Params]
@@ -33,14 +39,22 @@ class Task(NamedTuple):
     examples: int
     batch: Callable[[Rows], sharding.Batch]
     evaluate: Evaluate | None = None
+    heads: tuple[str, ...] = ()
 
 
 class Fitted(NamedTuple):
-    """The best parameters (without an evaluation: the last), their step, and the lines of metrics.jsonl."""
+    """The best parameters (without an evaluation: the last), their step, and the lines of metrics.jsonl.
+
+    `moved`: of each head |parameters - start| / |start|. `told`: further numbers of the training, as JSON.
+    `notes`: what its user should know.
+    """
 
     params: Params
     step: int
     metrics: list[dict[str, Any]]
+    moved: dict[str, float]
+    told: Mapping[str, Any] | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass
@@ -60,7 +74,8 @@ def fit(task: Task, config: Training, folder: Path, *, seed: int) -> Fitted:
     devices it goes on too, and sums are then rounded otherwise.
 
     Raises:
-      UserError: a batch size that does not divide, nothing to train on, a loss that is not finite.
+      UserError: a batch size that does not divide, nothing to train on, a loss, gradient or selection value
+        that is not finite.
     """
     if not task.examples:
         raise UserError("there is no example to train on; want at least one")
@@ -68,13 +83,14 @@ def fit(task: Task, config: Training, folder: Path, *, seed: int) -> Fitted:
     parts = sharding.parts(config.batch_size, config.accumulate, mesh)
     batches = Batches(task.examples, config.batch_size, seed)
     total = batches.steps * config.epochs
-    rule = optimizer(config.optimizer, total)
+    rule = optimizer(config.optimizer, total, task.heads)
     update = steps.train_step(task.loss, rule, accumulate=parts, dtype=jnp.dtype(config.dtype))
     step = steps.compiled(update, mesh)
     evaluate_every = config.evaluate_every or batches.steps
     save_every = config.checkpoint_every or evaluate_every
     key, own = jax.random.key(seed), sharding.own_rows(config.batch_size)
     layout = state.abstract(task.params, rule, sharding.replicated(mesh))
+    heads = _heads(task)
 
     with Checkpoints(folder / "checkpoints") as checkpoints, Metrics(folder, config.track) as metrics:
         if checkpoints.latest is not None:
@@ -84,34 +100,54 @@ def fit(task: Task, config: Training, folder: Path, *, seed: int) -> Fitted:
         else:
             now, progress = state.create(task.params, rule, sharding.replicated(mesh)), _Progress()
             metrics.start(-1)
-            _look(task, now, progress, metrics, checkpoints)
+            _look(task, now, progress, metrics, checkpoints, heads)
         with tqdm(desc="steps", initial=progress.step, total=total, disable=None, leave=False) as bar:
             while progress.step < total and progress.worse < config.patience:
                 rows = batches.rows(progress.step)
                 rows = Rows(rows.indices[own], rows.where[own], rows.step)
-                now, found = step(now, sharding.put(task.batch(rows), mesh), key)
+                numbers = {"row": rows.indices.astype(np.int32)}
+                now, found = step(now, sharding.put(task.batch(rows) | numbers, mesh), key)
                 progress.step += 1
                 metrics.add(progress.step, found)
                 bar.update()
                 if progress.step % evaluate_every == 0 or progress.step == total:
-                    _look(task, now, progress, metrics, checkpoints)
+                    _look(task, now, progress, metrics, checkpoints, heads)
                 elif progress.step % save_every == 0:
                     metrics.flush()
                     checkpoints.save(progress.step, now, dataclasses.asdict(progress), None)
         best = checkpoints.best
         if best is not None and best != progress.step:
             now, _ = checkpoints.restore(best, layout)
-        return Fitted(now.params, int(now.step), metrics.lines)
+        return Fitted(now.params, int(now.step), metrics.lines, movements(heads, now.params))
+
+
+def _heads(task: Task) -> Params:
+    """The heads before the first step, on the host."""
+    params = task.params() if task.heads else {}
+    return {name: jax.tree.map(np.array, params[name]) for name in task.heads}
 
 
 def _look(
-    task: Task, now: state.TrainState, progress: _Progress, metrics: Metrics, checkpoints: Checkpoints
+    task: Task,
+    now: state.TrainState,
+    progress: _Progress,
+    metrics: Metrics,
+    checkpoints: Checkpoints,
+    heads: Params,
 ) -> None:
     """An evaluation, and a checkpoint with its value. Without an evaluation the latest is the best."""
     metrics.flush()
     value = float(progress.step) if task.evaluate is None else task.evaluate(now.params)
+    if not math.isfinite(value):
+        raise UserError(
+            f"the selection value of step {progress.step} is {value}, want a finite number; lower the "
+            "learning rate, or look at the feedback's values"
+        )
+    told = {f"moved_{name}": share for name, share in movements(heads, now.params).items()}
     if task.evaluate is not None:
-        metrics.note(progress.step, {"selection": value})
+        told["selection"] = value
+    if told:
+        metrics.note(progress.step, told)
     better = progress.best is None or value > progress.best
     progress.worse = 0 if better else progress.worse + 1
     progress.best = value if better else progress.best

@@ -58,13 +58,13 @@ class Metrics:
             self.flush()
 
     def flush(self) -> None:
-        """Writes what was added. Raises UserError at a loss that is not finite."""
+        """Writes what was added. Raises UserError at a loss or gradient that is not finite."""
         pending, self._pending = self._pending, []
         for step, values in jax.device_get(pending):
-            if not math.isfinite(values["loss"]):
-                raise UserError(
-                    f"the loss of step {step} is {values['loss']}; lower the learning rate, or clip"
-                )
+            for name in [name for name in ("loss", "gradient_norm") if name in values]:
+                if not math.isfinite(values[name]):
+                    told = f"the {name.replace('_', ' ')} of step {step} is {values[name]}"
+                    raise UserError(f"{told}; lower the learning rate, or clip")
             self.note(step, values)
 
     def note(self, step: int, values: Mapping[str, Any]) -> None:

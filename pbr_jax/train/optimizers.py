@@ -1,7 +1,7 @@
 """From a config to an optax optimizer."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
@@ -11,22 +11,34 @@ from pbr_jax.options import Optimizer
 from pbr_jax.types import Params, UserError
 
 
-def optimizer(config: Optimizer, steps: int) -> optax.GradientTransformation:
+def optimizer(config: Optimizer, steps: int, heads: Collection[str] = ()) -> optax.GradientTransformation:
     """The optimizer of a training of `steps` steps.
 
     Gradients are clipped first, together, by their global norm. `adam` with a weight decay adds it to the
     gradient (L2), `adamw` to the update. Frozen parameters take no part: they do not move, have no
     moments, and their gradients do not count in the norm.
+
+    Args:
+      heads: names at the top of the parameters that have a learning rate of their own, where the config has
+        one for them.
     """
-    rate = schedule(config, steps)
-    chain = [] if config.clip is None else [optax.clip_by_global_norm(config.clip)]
-    if config.name != "adamw" and config.weight_decay:
-        chain.append(optax.add_decayed_weights(config.weight_decay))
-    chain.append(_NAMES[config.name](config, rate))
-    moving = optax.chain(*chain)
+    moving = _rule(config, config.learning_rate, steps)
+    if heads and config.head_learning_rate is not None:
+        head = _rule(config, config.head_learning_rate, steps)
+        label = _labels(lambda path: "head" if path[0] in heads else "rest")
+        moving = optax.partition({"head": head, "rest": moving}, label)
+    if config.clip is not None:
+        moving = optax.chain(optax.clip_by_global_norm(config.clip), moving)
     if not config.frozen:
         return moving
-    return optax.partition({"moving": moving, "frozen": optax.set_to_zero()}, _labels(config.frozen))
+    return optax.partition({"moving": moving, "frozen": optax.set_to_zero()}, _frozen(config.frozen))
+
+
+def _rule(config: Optimizer, peak: float, steps: int) -> optax.GradientTransformation:
+    rule = _NAMES[config.name](config, schedule(config, steps, peak))
+    if config.name == "adamw" or not config.weight_decay:
+        return rule
+    return optax.chain(optax.add_decayed_weights(config.weight_decay), rule)
 
 
 _NAMES: dict[str, Callable[[Optimizer, optax.Schedule], optax.GradientTransformation]] = {
@@ -36,10 +48,14 @@ _NAMES: dict[str, Callable[[Optimizer, optax.Schedule], optax.GradientTransforma
 }
 
 
-def schedule(config: Optimizer, steps: int) -> optax.Schedule:
-    """The learning rate of every step: it rises linearly over the warm-up, then stays, or falls to 0."""
+def schedule(config: Optimizer, steps: int, peak: float | None = None) -> optax.Schedule:
+    """The learning rate of every step: it rises linearly over the warm-up, then stays, or falls to 0.
+
+    `peak`: the highest; None: the config's learning rate.
+    """
+    peak = config.learning_rate if peak is None else peak
     warm = round(config.warmup * steps)
-    peak, rest = config.learning_rate, max(1, steps - warm)
+    rest = max(1, steps - warm)
     after = {
         "constant": optax.constant_schedule(peak),
         "linear": optax.linear_schedule(peak, 0.0, rest),
@@ -50,15 +66,23 @@ def schedule(config: Optimizer, steps: int) -> optax.Schedule:
     return optax.join_schedules([optax.linear_schedule(0.0, peak, warm), after], [warm])
 
 
-def _labels(pattern: str) -> Callable[[Params], Any]:
-    """Which parameters are frozen: those whose path (`encoder/layers/...`) begins with a match."""
+def _labels(label: Callable[[tuple[str, ...]], str]) -> Callable[[Params], Any]:
+    """Labels of parameters by their paths (`encoder`, `layers`, ...)."""
 
     def labels(params: Params) -> Any:
-        def label(path: tuple[Any, ...], leaf: Any) -> str:
-            name = "/".join(str(entry.key) for entry in path)
-            return "frozen" if re.match(pattern, name) else "moving"
+        return jax.tree_util.tree_map_with_path(
+            lambda path, leaf: label(tuple(str(entry.key) for entry in path)), params
+        )
 
-        found = jax.tree_util.tree_map_with_path(label, params)
+    return labels
+
+
+def _frozen(pattern: str) -> Callable[[Params], Any]:
+    """Which parameters are frozen: those whose path (`encoder/layers/...`) begins with a match."""
+    label = _labels(lambda path: "frozen" if re.match(pattern, "/".join(path)) else "moving")
+
+    def labels(params: Params) -> Any:
+        found = label(params)
         kinds = set(jax.tree.leaves(found))
         if kinds != {"frozen", "moving"}:
             what = "no" if "frozen" not in kinds else "every"

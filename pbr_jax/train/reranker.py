@@ -15,7 +15,7 @@ from pbr_jax.options import Lesson, Training
 from pbr_jax.text.packing import multiple
 from pbr_jax.text.pairs import pair_arrays
 from pbr_jax.text.tokenizing import load_tokenizer
-from pbr_jax.train.lessons import Scorer, teach
+from pbr_jax.train.lessons import Scorer, candidate_rows, teach
 from pbr_jax.train.loop import Fitted
 from pbr_jax.train.sharding import Batch
 from pbr_jax.types import Feedback, Params
@@ -48,6 +48,8 @@ def train(
     folder: Path,
     *,
     seed: int,
+    owners: Sequence[str] | None = None,
+    least: float = 0.0,
 ) -> Fitted:
     """Tunes the whole encoder and the maps on top of it; arguments as in `train.retriever`.
 
@@ -72,8 +74,11 @@ def train(
             batch["types"] = found.types.reshape(shape)
         return batch if users is None else batch | {"users": users[questions].astype(np.float32)}
 
-    scorer = Scorer(lambda: start, arrays, _scores(model))
-    return teach(scorer, feedback, options.lesson, options.training, folder, seed=seed)
+    heads = ("score",) if users is None else ("user", "score")  # MLP_3, MLP_2
+    scorer = Scorer(lambda: start, arrays, _scores(model), heads)
+    return teach(
+        scorer, feedback, options.lesson, options.training, folder, seed=seed, owners=owners, least=least
+    )
 
 
 def load(
@@ -101,6 +106,7 @@ def _scores(model: CrossEncoder):
             mask=batch["mask"].reshape(b * c, t),
             types=None if types is None else types.reshape(b * c, t),
             key=key,
+            rows=candidate_rows(batch, c),
         )
         return found.reshape(b, c)
 

@@ -1,5 +1,6 @@
 """Tuning the dual encoder on feedback: CFRAG section 4.2, and ROPG where no users count."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -14,7 +15,7 @@ from pbr_jax.models.dual_encoder import DualEncoderConfig, Tokens
 from pbr_jax.options import Lesson, Training
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.text.packing import multiple
-from pbr_jax.train.lessons import Scorer, teach
+from pbr_jax.train.lessons import Scorer, candidate_rows, teach
 from pbr_jax.train.loop import Fitted
 from pbr_jax.train.sharding import Batch
 from pbr_jax.types import Feedback, Params
@@ -28,6 +29,8 @@ class Options(Protocol):
 
     @property
     def alpha(self) -> float: ...
+    @property
+    def similarity(self) -> str: ...
     @property
     def user_layers(self) -> int: ...
     @property
@@ -46,6 +49,8 @@ def train(
     folder: Path,
     *,
     seed: int,
+    owners: Sequence[str] | None = None,
+    least: float = 0.0,
 ) -> Fitted:
     """Tunes the encoder's tower and, where there are users, the map of their vectors.
 
@@ -56,11 +61,13 @@ def train(
       texts: of documents by their rows.
       encoder: what is tuned: its weights, pooling and lengths.
       folder: of checkpoints.
+      owners, least: see `lessons.teach`.
 
     Returns:
       Parameters of `model_config`'s dual encoder.
     """
     config = model_config(encoder, options.user_layers, None if users is None else users.shape[1])
+    config = dataclasses.replace(config, normalize=options.similarity == "cosine")
     rows = np.unique(np.concatenate([found.rows for found in feedback]))
     place = {row: i for i, row in enumerate(rows.tolist())}
     documents = token_arrays(encoder, texts(rows), "document")
@@ -82,8 +89,11 @@ def train(
         _, tower, _ = bert.load(encoder.folder)
         return dual_encoder.from_bert(config, tower, jax.random.key(seed))
 
-    scorer = Scorer(params, arrays, _scores(config, options.alpha))
-    return teach(scorer, feedback, options.lesson, options.training, folder, seed=seed)
+    heads = () if users is None else ("user",)  # MLP_1
+    scorer = Scorer(params, arrays, _scores(config, options.alpha), heads)
+    return teach(
+        scorer, feedback, options.lesson, options.training, folder, seed=seed, owners=owners, least=least
+    )
 
 
 def model_config(encoder: TextEncoder, user_layers: int, user_width: int | None) -> DualEncoderConfig:
@@ -112,19 +122,14 @@ def _scores(config: DualEncoderConfig, alpha: float):
 
     def scores(params: Params, batch: dict[str, Array], key: Array | None) -> Float[Array, "b c"]:
         b, c, t = batch["document_ids"].shape
-        found = apply(
-            params,
-            queries=Tokens(batch["query_ids"], batch["query_mask"]),
-            documents=Tokens(
-                batch["document_ids"].reshape(b * c, t), batch["document_mask"].reshape(b * c, t)
-            ),
-            users=batch.get("users"),
-            key=key,
-        )
-        queries = found.queries
-        if found.users is not None:
-            queries = dual_encoder.personalize(queries, found.users, alpha)
-        documents = found.documents.reshape(b, c, -1)
+        rows, each = batch.get("row"), candidate_rows(batch, c)
+        asked = Tokens(batch["query_ids"], batch["query_mask"])
+        asked = apply(params, queries=asked, users=batch.get("users"), key=key, rows=rows)
+        texts = Tokens(batch["document_ids"].reshape(b * c, t), batch["document_mask"].reshape(b * c, t))
+        documents = apply(params, documents=texts, key=key, rows=each).documents.reshape(b, c, -1)
+        queries = asked.queries
+        if asked.users is not None:
+            queries = dual_encoder.personalize(queries, asked.users, alpha)
         return jnp.einsum("bd,bcd->bc", queries, documents, preferred_element_type=jnp.float32)
 
     return scores

@@ -14,7 +14,8 @@ from pbr_jax.train.state import TrainState
 from pbr_jax.types import Params
 
 Loss = Callable[[Params, dict[str, Array], Array], Float[Array, ""]]
-"""(params, batch, key) -> the mean loss of a batch. Whatever is random in it comes from the key."""
+"""(params, batch, key) -> the mean loss of a batch. Whatever is random in it comes from the key and, so that
+it is the same however the batch is divided, from `batch["row"]` [b], the number of each row."""
 
 Metrics = dict[str, Float[Array, ""]]
 Step = Callable[[TrainState, dict[str, Any], Array], tuple[TrainState, Metrics]]
@@ -32,9 +33,9 @@ def train_step(
     Args:
       loss: of a batch.
       optimizer: its state lives in the train state.
-      accumulate: parts that the batch is computed in, one after another; their gradients are averaged,
-        weighed by how many rows `batch["where"]` counts, where there is such a mask. A loss over pairs in
-        the batch (InfoNCE) then has the negatives of a part only: for all of them, use
+      accumulate: parts that the batch is computed in, one after another, with one key; their gradients are
+        averaged, weighed by how many rows `batch["where"]` counts, where there is such a mask. A loss over
+        pairs in the batch (InfoNCE) then has the negatives of a part only: for all of them, use
         `losses.contrastive`'s cached gradients.
       dtype: what parameters are rounded to inside the loss; they are kept and updated as they are.
     """
@@ -45,6 +46,8 @@ def train_step(
 
     def step(state: TrainState, batch: dict[str, Array], key: Array) -> tuple[TrainState, Metrics]:
         key = jax.random.fold_in(key, state.step)
+        size = len(next(iter(batch.values())))
+        batch = {"row": jnp.arange(size, dtype=jnp.int32), **batch}
         value, gradients = _gradients(rounded, state.params, batch, key, accumulate)
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
         params: Params = optax.apply_updates(state.params, updates)  # pyright: ignore[reportAssignmentType]
@@ -68,15 +71,15 @@ def _gradients(
     everything = jnp.ones(len(next(iter(batch.values()))), bool)
     counts = divide(batch.get("where", everything)).sum(1)
 
-    def part(total: Any, item: tuple[dict[str, Array], Array, Array]) -> tuple[Any, None]:
-        rows, number, share = item
-        found = jax.value_and_grad(loss)(params, rows, jax.random.fold_in(key, number))
+    def part(total: Any, item: tuple[dict[str, Array], Array]) -> tuple[Any, None]:
+        rows, share = item
+        found = jax.value_and_grad(loss)(params, rows, key)
         return jax.tree.map(lambda x, y: x + share * y, total, found), None
 
     zero = jnp.float32(0), jax.tree.map(jnp.zeros_like, params)
     shares = counts / jnp.maximum(counts.sum(), 1)
     parts = {name: divide(x) for name, x in batch.items()}
-    return jax.lax.scan(part, zero, (parts, jnp.arange(accumulate), shares))[0]
+    return jax.lax.scan(part, zero, (parts, shares))[0]
 
 
 def compiled(step: Step, mesh: Mesh) -> Step:

@@ -129,6 +129,7 @@ def _loss(model: UserTransformerConfig, objective: Objective, *, dropout: bool):
                 batch[f"{name}_mask"],
                 replaced=batch[f"{name}_hidden"],
                 key=own,
+                rows=batch.get("row"),
             )
             for name, own in zip(("first", "second"), keys)
         )

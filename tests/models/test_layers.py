@@ -62,7 +62,7 @@ def test_no_layers_change_nothing_and_have_no_parameters() -> None:
 def test_dropout_keeps_the_mean_and_needs_a_key() -> None:
     class Drop(nn.Module):
         def __call__(self, x: jax.Array) -> jax.Array:
-            return layers.drop(self, 0.25, x)
+            return layers.drop(self, 0.25, x, layers.places(x))
 
     x = jnp.linspace(1, 2, 20_001).reshape(3, -1)  # rows of an odd length
     dropped = np.asarray(Drop().apply({}, x, rngs=layers.rngs(jax.random.key(0))))
@@ -72,6 +72,20 @@ def test_dropout_keeps_the_mean_and_needs_a_key() -> None:
     for one, other in ((kept[:, :-1:2], kept[:, 1::2]), (kept[0], kept[1])):  # no place depends on another
         assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 0.06
     np.testing.assert_array_equal(np.asarray(Drop().apply({}, x, rngs=layers.rngs(None))), x)
+
+
+def test_a_row_loses_the_same_wherever_it_stands() -> None:
+    class Drop(nn.Module):
+        def __call__(self, x: jax.Array, rows: jax.Array) -> jax.Array:
+            return layers.drop(self, 0.5, x, rows)
+
+    x, rows = jnp.ones((4, 3, 7)), jnp.array([5, 2, 9, 2])
+    whole = np.asarray(Drop().apply({}, x, rows, rngs=layers.rngs(jax.random.key(0))))
+    for part in ([2, 0], [1, 3]):
+        some = Drop().apply({}, x[:2], rows[jnp.array(part)], rngs=layers.rngs(jax.random.key(0)))
+        np.testing.assert_array_equal(np.asarray(some), whole[part])
+    np.testing.assert_array_equal(whole[1], whole[3])
+    assert not np.array_equal(whole[0], whole[1])
 
 
 def dropping(**rates: Any) -> Callable[..., Any]:

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from pbr_jax.data.tasks import TASKS
-from pbr_jax.parts.feedback import collect, metric
+from pbr_jax.options import LLM
+from pbr_jax.parts.feedback import by_answers, by_likelihood, collect, metric
 from pbr_jax.pipeline import Answer
 from pbr_jax.text.prompts import Written
 from pbr_jax.types import Candidate, Document, Example, UserError
@@ -28,6 +29,11 @@ def test_the_tasks_first_metric_is_the_value():
 )  # fmt: skip
 def test_errors_of_ratings_are_values_from_0_to_1(answer, target, wanted):
     assert value("lamp_3", answer, target) == pytest.approx(wanted)
+
+
+def test_errors_of_ratings_can_count_as_they_are():
+    values = metric(TASKS["lamp_3"], "mae", "negated")(["5", "4", "1", "9"], ["5", "5", "5", "3"])
+    assert values.tolist() == [0.0, -1.0, -4.0, -6.0]
 
 
 def test_a_metric_that_single_answers_do_not_have_is_refused():
@@ -64,7 +70,8 @@ def test_every_candidate_is_asked_alone_and_gets_its_own_value():
 
     examples = [ask("a"), ask("none"), ask("b")]
     rankings = [[candidate(7), candidate(4)], [], [candidate(5)]]
-    found = collect(TASKS["lamp_7"], generate, write, examples, rankings, metric(TASKS["lamp_7"]))
+    judge = by_answers(TASKS["lamp_7"], generate, metric(TASKS["lamp_7"]))
+    found = collect(judge, write, examples, rankings)
     assert asked == [("a", [7]), ("a", [4]), ("b", [5])]
     assert [f.rows.tolist() for f in found] == [[7, 4], [], [5]]
     assert [f.values.tolist() for f in found] == [[1.0, 0.0], [], [1.0]]
@@ -73,4 +80,40 @@ def test_every_candidate_is_asked_alone_and_gets_its_own_value():
 
 def test_a_training_question_without_target_is_named():
     with pytest.raises(UserError, match="training question 'b' has no target"):
-        collect(TASKS["lamp_7"], refuse, refuse, [ask("a"), ask("b", None)], [[], []], refuse)
+        collect(refuse, refuse, [ask("a"), ask("b", None)], [[], []])
+
+
+def test_likelihood_is_the_mean_log_probability_of_the_targets_tokens(tiny_models):
+    """Against the model's logits, token by token, behind the prompt that each candidate alone makes."""
+    import torch
+    import transformers
+
+    import pbr_jax.llm
+
+    folder = tiny_models["llm.model"]
+    llm = pbr_jax.llm.load(LLM(model=folder))
+
+    def write(examples, rankings):
+        told = [f"{e.query} {ranking[0].document.text}" for e, ranking in zip(examples, rankings)]
+        return [Written([{"role": "user", "content": text}], 1) for text in told]
+
+    examples = [ask("a", "tea"), ask("b", "so many cats")]
+    rankings = [[candidate(0), candidate(1)], [candidate(2)]]
+    found = collect(by_likelihood(llm), write, examples, rankings)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=f"{folder}/tokenizer.json")
+
+    def encoded(text):
+        return tokenizer.encode(text, add_special_tokens=False)
+
+    for example, ranking, feedback in zip(examples, rankings, found, strict=True):
+        for one, value in zip(ranking, feedback.values, strict=True):
+            ((written,),) = [write([example], [[one]])]
+            prompt = encoded(llm.render(written.messages))
+            target = encoded(str(example.target))
+            with torch.no_grad():
+                logits = model(torch.tensor([prompt + target])).logits[0].log_softmax(-1)
+            places = range(len(prompt) - 1, len(prompt) + len(target) - 1)
+            wanted = np.mean([float(logits[at, token]) for at, token in zip(places, target, strict=True)])
+            assert value == pytest.approx(wanted, abs=1e-4)
+    assert found[0].values[0] != found[0].values[1]

@@ -14,10 +14,11 @@ from pbr_jax.options import UserEncoder
 from pbr_jax.parts import users
 from pbr_jax.parts.rankings import Questions
 from pbr_jax.parts.trained import keep, load_kept
+from pbr_jax.train.loop import Fitted
 
 TRAINED: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "retriever": (retriever._train, (retrieve.Tuned(), Questions(), 0)),
-    "reranker": (reranker._train, (select.Tuned(), Questions(), 0)),
+    "retriever": (retriever._train, (retrieve.Tuned(), Questions(), 0, 0.0)),
+    "reranker": (reranker._train, (select.Tuned(), Questions(), 0, 0.0)),
     "user encoder": (users._train, (UserEncoder(), 0)),
 }
 
@@ -26,7 +27,7 @@ TRAINED: dict[str, tuple[Any, tuple[Any, ...]]] = {
 def test_what_was_kept_is_not_trained_again(name: str, tmp_path: Path):
     """Its checkpoints are half gone, as a kill leaves them: whoever looked into them would stumble."""
     train, options = TRAINED[name]
-    keep({"w": np.ones(2, np.float32)}, tmp_path)
+    keep(Fitted({"w": np.ones(2, np.float32)}, 3, [], {}), tmp_path, name)
     (tmp_path / "checkpoints" / "15").mkdir(parents=True)
     train = inspect.unwrap(train)  # nothing that it needs is looked at, so its type does not matter
     needs = [p.name for p in inspect.signature(train).parameters.values() if p.kind is p.KEYWORD_ONLY]

@@ -53,6 +53,53 @@ def test_every_lesson_finds_the_direction_that_feedback_prefers(tmp_path, loss):
     assert max(values) > values[0]
 
 
+def taught(tmp_path, **changes):
+    points, _, feedback = world()
+    adam = Optimizer(name="adam", learning_rate=changes.pop("learning_rate", 0.1))
+    config = Training(**{"epochs": 2, "batch_size": 8, "devices": 1, "optimizer": adam, **changes})
+    start = np.random.default_rng(2).normal(size=WIDTH).astype(np.float32)
+    one = scorer(points)._replace(params=lambda: {"direction": jnp.asarray(start)}, heads=("direction",))
+    return teach(one, feedback, Lesson(teacher_temperature=0.1), config, tmp_path, seed=0), start
+
+
+def test_a_training_tells_how_far_it_came(tmp_path):
+    fitted, start = taught(tmp_path)
+    wanted = np.linalg.norm(fitted.params["direction"] - start) / np.linalg.norm(start)
+    assert fitted.moved == pytest.approx({"direction": wanted}, rel=1e-5)
+    assert fitted.told["moved"] == fitted.moved
+    lines = {line["step"]: line["moved_direction"] for line in fitted.metrics if "moved_direction" in line}
+    assert lines[0] == 0.0
+    assert lines[fitted.step] == pytest.approx(wanted, rel=1e-5)
+    assert (fitted.told["held_out"], fitted.told["informative"], fitted.notes) == (8, 38, ())
+
+
+@pytest.mark.parametrize(
+    ("changes", "notes"),
+    [
+        ({"learning_rate": 1e-5}, ["the head 'direction' moved", "scores are almost those before training"]),
+        ({"selection": 0.0}, ["no questions chose the step (training.selection is 0); the last step was"]),
+        ({"epochs": 0}, ["untrained, as training.epochs is 0"]),
+    ],
+)
+def test_what_a_training_did_not_do_is_told(tmp_path, changes, notes):
+    fitted, start = taught(tmp_path, **changes)
+    assert [told.startswith(note) for told, note in zip(fitted.notes, notes, strict=True)] == [True] * len(
+        notes
+    )
+    if "epochs" in changes:
+        np.testing.assert_array_equal(fitted.params["direction"], start)
+    if "selection" in changes:
+        assert fitted.step == 2 * 5
+
+
+def test_values_that_are_no_numbers_choose_nothing(tmp_path):
+    points, _, feedback = world()
+    feedback[7] = feedback[7]._replace(values=np.full_like(feedback[7].values, np.nan))
+    config = Training(epochs=1, batch_size=64, devices=1)
+    with pytest.raises(UserError, match="the loss of step 1 is nan"):
+        teach(scorer(points), feedback, Lesson(), config, tmp_path, seed=0)
+
+
 def test_padded_candidates_and_questions_teach_nothing():
     """Loss and gradients are those of the questions alone, one by one."""
     points, _, feedback = world(12)
@@ -78,6 +125,27 @@ def test_padded_candidates_and_questions_teach_nothing():
     other = batch | {"points": jnp.asarray(np.where(present[..., None], points, 1e3), jnp.float32)}
     _, same = loss({"direction": direction}, other, jax.random.key(0))
     np.testing.assert_allclose(same["direction"], gradients["direction"], rtol=1e-5)
+
+
+def test_the_teacher_speaks_in_the_unit_that_is_asked_for():
+    values = np.array([[-2.0, -1.5, -1.0, 7.0], [0.3, 0.31, 0.29, 0.3], [4.0, 4.0, 4.0, 4.0]], np.float32)
+    present = np.array([[True, True, True, False], [True] * 4, [True] * 4])
+    for kind in ("values", "z_scores", "bounded_z_scores"):
+        lesson = Lesson(teacher=kind, teacher_temperature=0.1)
+        found = np.asarray(lessons.teacher_logits(jnp.asarray(values), jnp.asarray(present), lesson))
+        for row, there, logits in zip(values, present, found, strict=True):
+            kept = row[there].astype(float)
+            centred, deviation = kept - kept.mean(), kept.std()
+            wanted = {
+                "values": kept / 0.1,
+                "z_scores": centred / max(deviation, 1e-6) / 0.1,
+                "bounded_z_scores": centred / max(deviation, 0.1),
+            }[kind]
+            np.testing.assert_allclose(logits[there], wanted, rtol=1e-3, atol=1e-4)
+    # Below the bound it is the plain temperature, up to a constant; far above it a scale does not matter.
+    assert np.ptp(found[1]) == pytest.approx(0.02 / 0.1, rel=1e-3)
+    louder = lessons.teacher_logits(jnp.asarray(10 * values), jnp.asarray(present), lesson)
+    np.testing.assert_allclose(louder[0, :3], found[0, :3], rtol=1e-4)
 
 
 def test_sampled_reinforce_is_the_policy_gradient_on_average():

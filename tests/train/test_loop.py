@@ -181,6 +181,20 @@ def test_bad_settings_are_told(tmp_path):
         loop.fit(task(), settings(optimizer=Optimizer(frozen="encoder")), tmp_path, seed=1)
 
 
+def test_a_selection_value_that_is_no_number_is_an_error_and_never_chosen(tmp_path):
+    values = iter([-2.0, float("nan")])
+    with pytest.raises(UserError, match=r"the selection value of step 5 is nan, want a finite number"):
+        loop.fit(task(lambda params: next(values)), settings(), tmp_path, seed=1)
+
+
+def test_a_gradient_that_is_not_finite_stops_a_training_whose_loss_is(tmp_path):
+    def steep(params, batch, key):
+        return loss(params, batch, key) + jnp.sqrt(jnp.square(params["layer"]["bias"]).sum())
+
+    with pytest.raises(UserError, match=r"the gradient norm of step 1 is nan"):
+        loop.fit(task(None)._replace(loss=steep), settings(epochs=1), tmp_path, seed=1)
+
+
 def test_a_loss_that_is_not_finite_stops_the_training(tmp_path):
     def broken(params, batch, key):
         return loss(params, batch, key) / 0.0

@@ -19,7 +19,7 @@ from pbr_jax.types import Example, Feedback, UserError
 
 TOPICS = ("tea", "cats", "football", "violins")
 TEXTS = [f"{topic} day {i}" + " that" * (i % 3) for i in range(4) for topic in TOPICS]
-QUERIES = [f"i love {topic}" for topic in TOPICS] * 4
+QUERIES = [f"i love {topic}" for topic in TOPICS] * 6
 ADAM = Optimizer(name="adam", learning_rate=3e-3)
 TRAINING = Training(
     epochs=15, batch_size=4, devices=1, selection=0.25, patience=99, evaluate_every=15, optimizer=ADAM
@@ -66,6 +66,7 @@ def test_it_learns_which_documents_help_and_selects_by_the_same_scores(tiny_mode
     values = [line["selection"] for line in fitted.metrics if "selection" in line]
     assert max(values) > 0.8 * values[0]
     assert "head" not in fitted.params
+    assert set(fitted.moved) == ({"user", "score"} if personal else {"score"})
 
     _, _, config = reranker.load(options, 16 if personal else 0, 0)
     config = dataclasses.replace(config, head=False)

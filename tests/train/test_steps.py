@@ -1,5 +1,6 @@
 """The training step and its optimizers, against torch and against itself on other layouts."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -36,9 +37,16 @@ def masked_loss(params, batch, key):
     return masked_mean(jnp.square(found - batch["targets"]), batch["where"])
 
 
-def run(config: Optimizer, count: int = 4, devices: int = 1, where: np.ndarray | None = None, **options: Any):
+def run(
+    config: Optimizer,
+    count: int = 4,
+    devices: int = 1,
+    where: np.ndarray | None = None,
+    heads: tuple[str, ...] = (),
+    **options: Any,
+):
     mesh = sharding.data_mesh(devices)
-    rule = optimizer(config, count)
+    rule = optimizer(config, count, heads)
     step = steps.compiled(steps.train_step(loss if where is None else masked_loss, rule, **options), mesh)
     now = state.create(params, rule, sharding.replicated(mesh))
     arrays = {"inputs": INPUTS, "targets": TARGETS}
@@ -104,6 +112,29 @@ def test_the_learning_rate_follows_its_schedule():
     rates = schedule(config, 4)
     wanted = torch_run(lambda p: torch.optim.SGD(p, lr=0.0), rates=rates)
     np.testing.assert_allclose(now.params["head"], wanted["head"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_heads_have_a_rate_of_their_own_and_are_clipped_with_the_rest(name):
+    """As torch's parameter groups."""
+    config, make = OPTIMIZERS[name]
+    config = dataclasses.replace(config, head_learning_rate=0.005)
+    now, _ = run(config, heads=("head",))
+
+    def groups(leaves):
+        rule = make(leaves)
+        options = {**rule.defaults, "lr": 0.005}
+        options.pop("params", None)
+        del rule.param_groups[0]["params"][1]
+        rule.add_param_group({**options, "params": [leaves[1]]})
+        return rule
+
+    wanted = torch_run(groups, clip=config.clip)
+    np.testing.assert_allclose(now.params["body"]["kernel"], wanted["kernel"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(now.params["head"], wanted["head"], rtol=1e-4, atol=1e-5)
+    still, _ = run(dataclasses.replace(config, frozen="body"), heads=("head",))
+    np.testing.assert_array_equal(still.params["body"]["kernel"], START["body"]["kernel"])
+    assert not np.array_equal(still.params["head"], START["head"])
 
 
 def test_frozen_parameters_do_not_move_and_do_not_count():

@@ -32,7 +32,7 @@ from pbr_jax.parts.trained import check_training, is_kept, keep, load_kept
 from pbr_jax.parts.users import Users
 from pbr_jax.pipeline import Examples, RetrieveSlot, Tally
 from pbr_jax.text.encode import TextEncoder
-from pbr_jax.types import Feedback, Params
+from pbr_jax.types import Feedback, Params, UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +43,8 @@ class Tuned(Retrieve):
 
     method: Literal["tuned"] = "tuned"
     alpha: float = 0.1  # weight of the user's preference beside the query (CFRAG Eq. 5); 0: no users
+    # of query and document; dot: of vectors of any length, as ROPG's code, with encoder.normalize no
+    similarity: Literal["cosine", "dot"] = "cosine"
     user_layers: int = 2  # of the map of user embeddings (MLP_1); 1 as released
     lesson: Lesson = field(default_factory=Lesson)
     training: Training = field(default_factory=tuning)
@@ -51,9 +53,14 @@ class Tuned(Retrieve):
         super().check()
         self.between("alpha", 0, 1)
         self.at_least("user_layers", 1)
+        if self.similarity == "dot" and self.alpha:
+            raise UserError(
+                f"retrieve.similarity is dot and retrieve.alpha {self.alpha}; users' preferences are cosines "
+                "(CFRAG Eq. 4): set alpha to 0, or similarity to cosine"
+            )
 
     def encoder(self, run: Run) -> Node:
-        return vectors.tuned(run, self.params(run))
+        return vectors.tuned(run, self.params(run), self.similarity == "cosine")
 
     @once
     def params(self, run: Run) -> Stage:
@@ -70,11 +77,16 @@ class Tuned(Retrieve):
             needs["users"] = users.users(run)
         return Stage(
             "retriever",
-            (dataclasses.replace(self, k=Retrieve.k), feedback.questions(run), run.config.seed),
+            (
+                dataclasses.replace(self, k=Retrieve.k),
+                feedback.questions(run),
+                run.config.seed,
+                feedback.least_range(run),
+            ),
             needs,
             _train,
             load_kept,
-            check=partial(check_training, self.training),
+            check=partial(_check, self, run.config.encoder.normalize),
         )
 
     def needs(self, run: Run) -> Mapping[str, Node]:
@@ -96,11 +108,21 @@ class Tuned(Retrieve):
         return search(store, encoder, embeddings, self.k, prefer)
 
 
+def _check(options: Tuned, normalize: str) -> None:
+    check_training(options.training)
+    if options.similarity == "dot" and normalize != "no":
+        raise UserError(
+            f"retrieve.similarity is dot and encoder.normalize {normalize}; the candidates that it learns "
+            "from would be others: set encoder.normalize to no"
+        )
+
+
 def _train(
     folder: Path,
     options: Tuned,
     asked: Questions,
     seed: int,
+    least: float,
     *,
     store: Store,
     encoder: TextEncoder,
@@ -122,8 +144,10 @@ def _train(
         options,
         folder,
         seed=seed,
+        owners=[example.user_id for example in examples],
+        least=least,
     )
-    keep(fitted.params, folder)
+    keep(fitted, folder, "retriever")
 
 
 def _preferences(

@@ -11,11 +11,12 @@ from pbr_jax.graph import Given, Node
 from pbr_jax.methods.select.by_score import ByScore, by_score
 from pbr_jax.methods.select.own_share import Curve
 from pbr_jax.models import cross_encoder
-from pbr_jax.models.pretrained import fingerprint, locate
+from pbr_jax.models.pretrained import fingerprint, locate, read_tensors
 from pbr_jax.options import IDLE
 from pbr_jax.parts.reranking import Reranker
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
+from pbr_jax.types import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,14 @@ class CrossEncoder(ByScore):
 
     def slot(self, tally: Tally, *, reranker: Reranker, gains: Curve | None = None) -> SelectSlot:
         return judged(self, reranker, gains)
+
+
+def is_pretrained(model: str) -> bool:
+    """Whether a model's folder has a head that was trained to judge; False where there is no such folder."""
+    try:
+        return cross_encoder.has_head(read_tensors(locate(model)))
+    except UserError:
+        return False
 
 
 def pretrained(model: str, max_length: int) -> Node:

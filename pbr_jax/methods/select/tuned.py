@@ -77,7 +77,12 @@ class Tuned(ByScore):
         base = Given("weights", (self.model,), {}, locate, identity=lambda: fingerprint(locate(self.model)))
         return Stage(
             "reranker",
-            (dataclasses.replace(self, k=None, own=None), feedback.questions(run), run.config.seed),
+            (
+                dataclasses.replace(self, k=None, own=None),
+                feedback.questions(run),
+                run.config.seed,
+                feedback.least_range(run),
+            ),
             {"store": run.data, "lessons": found, "model": base, **self._users(run)},
             _train,
             load_kept,
@@ -96,6 +101,7 @@ def _train(
     options: Tuned,
     asked: Questions,
     seed: int,
+    least: float,
     *,
     store: Store,
     lessons: list[Feedback],
@@ -116,8 +122,10 @@ def _train(
         options,
         folder,
         seed=seed,
+        owners=[example.user_id for example in examples],
+        least=least,
     )
-    keep(fitted.params, folder)
+    keep(fitted, folder, "reranker")
 
 
 def _load(

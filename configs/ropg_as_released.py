@@ -1,0 +1,28 @@
+"""ROPG-KD nearer to its released code than configs/ropg.py: raw dot products, four beams, batches of one.
+
+It was made for Contriever: `--encoder.model FOLDER`. Left as in configs/ropg.py: two epochs instead of 1000
+steps, documents without their dates, and the loss, which there takes probabilities for logits and counts
+padding.
+
+pbr-jax run configs/ropg_as_released.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
+"""
+
+from pbr_jax.config import Config, Encoder, Feedback, Lesson, Optimizer, tuning
+from pbr_jax.methods import retrieve
+
+
+def get_config() -> Config:
+    adam = Optimizer(name="adam", learning_rate=1e-5)
+    return Config(
+        system="ropg_as_released",
+        collaboration="signals",
+        encoder=Encoder(pooling="mean", normalize="no"),
+        feedback=Feedback(candidates=20, num_beams=4),
+        retrieve=retrieve.Tuned(
+            k=4,
+            alpha=0.0,
+            similarity="dot",
+            lesson=Lesson(loss="forward_kl"),
+            training=tuning(batch_size=1, optimizer=adam),
+        ),
+    )

@@ -1,0 +1,20 @@
+"""ROPG-KD at the size of configs/cfrag_small.py: likelihood feedback on 120 questions, 12 own documents each.
+
+pbr-jax run configs/ropg_small.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
+"""
+
+from pbr_jax.config import Config, Feedback, Lesson, Optimizer, tuning
+from pbr_jax.methods import retrieve
+
+
+def get_config() -> Config:
+    lesson = Lesson(
+        loss="forward_kl", teacher="bounded_z_scores", teacher_temperature=0.1, student_temperature=0.1
+    )
+    adam = Optimizer(name="adam", learning_rate=1e-5)
+    return Config(
+        system="ropg",
+        collaboration="signals",  # it learns from the training users' histories
+        feedback=Feedback(metric="likelihood", limit=120, candidates=12),
+        retrieve=retrieve.Tuned(k=3, alpha=0.0, lesson=lesson, training=tuning(epochs=5, optimizer=adam)),
+    )

@@ -1,0 +1,53 @@
+"""Which training questions choose the best step: enough of them, and of those that tell steps apart."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from pbr_jax.types import Feedback
+
+FEWEST = 8  # informative questions that choose, and that are left to learn from
+
+
+class Division(NamedTuple):
+    """Places of questions, sorted. `informative`: how many there are among all."""
+
+    learned: np.ndarray  # int64
+    held: np.ndarray  # int64; empty: none chooses, and the last step is taken
+    informative: int
+
+
+def divided(
+    feedback: Sequence[Feedback],
+    owners: Sequence[str] | None,
+    *,
+    share: float,
+    least: float,
+    seed: int,
+) -> Division:
+    """Holds questions out by users, drawn by the seed.
+
+    A question is informative if its values range over more than `least`. At least `FEWEST` and `share` of
+    these are held out, whole users at a time: what else a drawn user asked is not learned from. Where fewer
+    than `FEWEST` would be left, none is held out. Questions with fewer than two candidates are in no part.
+
+    Args:
+      owners: who asked each question; None: somebody else each.
+      share: of the informative questions; 0: none is held out.
+    """
+    useful = np.array([i for i, found in enumerate(feedback) if len(found.rows) > 1], np.int64)
+    informative = [i for i in useful.tolist() if np.ptp(feedback[i].values) > least]
+    users = np.array([str(i) for i in range(len(feedback))] if owners is None else owners)
+    wanted = max(FEWEST, math.ceil(share * len(informative)))
+    drawn: set[str] = set()
+    held: list[int] = []
+    for user in np.random.default_rng([seed, 2]).permutation(np.unique(users[informative])).tolist():
+        if share and len(held) < wanted:
+            drawn.add(user)
+            held += [i for i in informative if users[i] == user]
+    if len(held) < wanted or len(informative) - len(held) < FEWEST:
+        return Division(useful, useful[:0], len(informative))
+    learned = np.array([i for i in useful.tolist() if users[i] not in drawn], np.int64)
+    return Division(learned, np.sort(held), len(informative))
