@@ -49,7 +49,7 @@ def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
 
 
-def config(root: Path, models: Mapping[str, str] = {}, **fields: object) -> Config:
+def config(root: Path, models: Mapping[str, str] = {}, /, **fields: object) -> Config:
     """With the embedded models, or with these."""
     place = {"benchmark.name": "lamp_7", "benchmark.root": str(root), "retrieve.k": 2}
     return override(Config(), {**place, **SMALL, **models, **fields})
