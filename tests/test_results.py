@@ -16,10 +16,15 @@ def counts(folder: Path, name: str, raw: list[str] | None) -> dict[str, int]:
     answers = (
         None
         if raw is None
-        else [{"text": text, "prompt_tokens": 1, "documents": 0, "messages": []} for text in raw]
+        else [
+            {"text": text, "prompt_tokens": 1, "documents": 0, "messages": [], "probabilities": None}
+            for text in raw
+        ]
     )
     store = Store(folder / "store.sqlite")
-    values, _ = results.evaluated(task(name), store, [[], [], []], answers, Eval(resamples=10), seed=0)
+    values, _ = results.evaluated(
+        task(name), store, results.Made([[], [], []], answers), Eval(resamples=10), seed=0
+    )
     return values["counts"]
 
 

@@ -185,7 +185,7 @@ def _answer_columns(
     if expected is not None:
         numbers = list(map(repr, expected))
         columns += [
-            _Column(metric._replace(name=f"expected_{metric.name}"), metric.statistics(numbers, targets))
+            _Scores(metric._replace(name=f"expected_{metric.name}"), metric.statistics(numbers, targets))
             for metric in metrics
         ]
     return columns, []

@@ -182,7 +182,7 @@ def expanded(folder: Path, counts: dict[str, int]) -> Path:
     return folder
 
 
-def test_a_row_that_fell_back_in_more_than_a_fifth_of_its_questions_says_so(tmp_path: Path, write):
+def test_a_row_that_fell_back_in_more_than_a_fifth_of_its_questions_says_so(tmp_path: Path, write, tables):
     def run(system: str, seed: int, fell: int) -> Path:
         counts = {"examples": 20, "expand_answers": 40, "expand_parse_failures": fell + 1,
                   "expand_fallbacks": fell, "expand_failures_utterances": fell,

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from test_report import TARGETS, N, answers, tables, write
+from test_report import TARGETS, N, answers
 
 from pbr_jax.data.tasks import TASKS
 from pbr_jax.eval.evaluate import evaluate
@@ -31,7 +31,7 @@ def test_one_answer_to_everything_is_no_signal():
     assert note({}, 0) == []
 
 
-def test_a_report_shows_the_shares_of_every_row(tmp_path):
+def test_a_report_shows_the_shares_of_every_row(tmp_path, write, tables):
     runs = [write(tmp_path / name, name, answers(seed, 0.6)) for seed, name in enumerate(("a", "b", "c"))]
     for run, shares in zip(runs[:2], ({"1": 0.05, "5": 0.95}, {"1": 0.25, "other": 0.75})):
         values = json.loads((run / "results.json").read_text())
@@ -48,7 +48,7 @@ def test_a_report_shows_the_shares_of_every_row(tmp_path):
     assert text.count("there is no signal in such a run") == 1
 
 
-def test_expected_ratings_have_metrics_intervals_and_paired_differences(tmp_path):
+def test_expected_ratings_have_metrics_intervals_and_paired_differences(tmp_path, write, tables):
     ids, users = [f"q{i}" for i in range(N)], [f"u{i // 2}" for i in range(N)]
     expected = [[2.5 + i % 3 / 2 for i in range(N)], [3.0 + i % 4 / 4 for i in range(N)]]
     errors = [[abs(value - float(target)) for value, target in zip(column, TARGETS)] for column in expected]
@@ -69,7 +69,7 @@ def test_expected_ratings_have_metrics_intervals_and_paired_differences(tmp_path
         lines = [json.loads(line) for line in (runs[-1] / "predictions.jsonl").read_text().splitlines()]
         told = ({**line, "metrics": own} for line, own in zip(lines, found.per_example, strict=True))
         (runs[-1] / "predictions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in told))
-    cell = next(t for t in tables(report(runs)) if t[0][1] == "Δ mae")[1][4]
+    cell = next(t for t in tables(report(runs)) if t[0][1] == "Δ mae")[1][7]
     squares = [np.square(error)[:, None] for error in errors]
     wanted = paired_difference(
         squares[1], squares[0], users, lambda mean: np.sqrt(mean[..., 0]), resamples=300, confidence=0.9

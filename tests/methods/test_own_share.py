@@ -85,7 +85,7 @@ def test_the_curve_is_the_difference_of_likelihoods_of_training_answers(tiny_mod
     for example, ranking in zip(asked.read(store), ranked, strict=True):
         others = [c for c in ranking if c.document.user_id != example.user_id][:2]
         both = language_model.writer(plan.run).value([example] * 2, [others, []])
-        scores = llm.score([one.messages for one in both], [example.target] * 2)
+        scores = llm.score([one.messages for one in both], [str(example.target)] * 2)
         users.append(example.user_id)
         nll.append([-score.mean for score in scores])
     pairs = np.array(nll)

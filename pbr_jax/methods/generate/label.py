@@ -88,7 +88,7 @@ class Label(Generate):
                     on_batch(new.tolist(), [task.labels[place] for place in best])
 
             scores = llm.score([p for p, _ in pairs], [label for _, label in pairs], on_batch=keep)
-            values.flat = list(map(self._value, scores))
+            values = np.reshape(list(map(self._value, scores)), values.shape)
             found = _log_probabilities(values)
             return [
                 Answer(
