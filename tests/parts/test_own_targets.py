@@ -66,7 +66,7 @@ def test_the_language_model_is_never_asked_with_it(store: Store, ranked: Ranking
     folder = tmp_path / "feedback"
     folder.mkdir()
     feedback._collect(
-        folder, Questions(training=True), "auto",
+        folder, Questions(training=True), "auto", "scaled",
         store=store, task=TASK, ranked=ranked, write=write, generate=lambda tally: generate,
     )  # fmt: skip
     assert shown == [(id, f"{id}{i}") for id, places in KEPT.items() for i in places]
