@@ -23,7 +23,7 @@ def keep(fitted: "Fitted", folder: Path, name: str) -> None:
 
     Notes go to the log and to stderr at once, as from the part of this name.
     """
-    report = {"step": fitted.step, **(fitted.told or {}), "notes": list(fitted.notes)}
+    report = {"step": fitted.step, **fitted.told, "notes": list(fitted.notes)}
     write_text(folder / _REPORT, json.dumps(report))
     for note in fitted.notes:
         tell(name, note)

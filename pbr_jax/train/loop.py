@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -53,7 +54,7 @@ class Fitted(NamedTuple):
     step: int
     metrics: list[dict[str, Any]]
     moved: dict[str, float]
-    told: Mapping[str, Any] | None = None
+    told: Mapping[str, Any] = MappingProxyType({})
     notes: tuple[str, ...] = ()
 
 

@@ -18,7 +18,7 @@ TEXTS = [f"{topic} day {i}" for i in range(4) for topic in ("tea", "cats", "foot
 QUERIES = [f"i love {topic}" for topic in ("tea", "cats", "football", "violins")] * 5
 ADAM = Optimizer(name="adam", learning_rate=3e-3)
 TRAINING = Training(
-    epochs=20, batch_size=4, devices=1, selection=0.25, patience=99, evaluate_every=15, optimizer=ADAM
+    epochs=30, batch_size=4, devices=1, selection=0.25, patience=99, evaluate_every=15, optimizer=ADAM
 )
 
 
