@@ -169,7 +169,7 @@ def _check(run: Run) -> None:
     name = run.config.feedback.metric
     if name != LIKELIHOOD:
         metric(run.task, name)
-    elif not language_model.can_score(run):
+    elif not run.config.llm.can_score:
         raise UserError(
             f"feedback.metric is {LIKELIHOOD}, and the server's model cannot score; set llm.log_probs to the "
             "server's kind (vllm, echo or sglang) and llm.tokenizer, or feedback.metric to auto"

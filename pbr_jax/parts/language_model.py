@@ -36,13 +36,6 @@ def _load(options: Options) -> LLM:
     return pbr_jax.llm.load(options)
 
 
-def can_score(run: Run) -> bool:
-    """Whether the model tells log-probabilities: servers do where `log_probs` says how and the tokenizer is
-    known, all others always."""
-    options = run.config.llm
-    return options.backend == "jax" or (options.log_probs != "none" and bool(options.tokenizer))
-
-
 @once
 def task(run: Run) -> Node:
     """What is asked."""
