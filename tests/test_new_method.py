@@ -16,6 +16,7 @@ from pbr_jax.types import UserError
 
 DOCS = Path(__file__).parents[1] / "docs" / "new_method.md"
 SMALL = {"generate.max_new_tokens": 2, "prompt.max_tokens": 300, "eval.resamples": 20}
+SMALL |= {"eval.likelihood": "off"}
 
 
 @pytest.fixture(autouse=True)

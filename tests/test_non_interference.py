@@ -22,7 +22,8 @@ from pbr_jax.types import Example, UserError
 CONFIGS = Path(__file__).parents[1] / "configs"
 NAMES = sorted(p.stem for p in CONFIGS.glob("*.py") if p.stem != "quickstart")
 WORDS = ("tea", "cats", "football", "violins", "love", "about", "that", "day", *"0123456789")
-LEARNING = ("cfrag", "cfrag_as_released", "ropg")
+LEARNING = ("cfrag", "cfrag_as_released", "cfrag_small", "ropg", "ropg_as_released", "ropg_small")
+COLLABORATING = (*LEARNING, "others_random")
 SMALL = {
     "prompt.max_tokens": 200, "generate.method": "none", "feedback.max_new_tokens": 2, "llm.batch_size": 8,
     "eval.resamples": 20,
@@ -89,7 +90,7 @@ def mine(plan: Plan) -> tuple[list[str], np.ndarray, object]:
     return [x.document.id for x in ranking], np.array([x.score for x in ranking]), written
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in LEARNING])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in COLLABORATING])
 def test_without_collaboration_others_texts_change_nothing(tiny_models, write_tweets, name: str):
     seen = [
         mine(Plan(config(name, tiny_models, data(write_tweets, seed), collaboration="none")))
@@ -103,7 +104,7 @@ def test_without_collaboration_others_texts_change_nothing(tiny_models, write_tw
     assert name == "zero_shot" or seen[0][0]
 
 
-@pytest.mark.parametrize("name", LEARNING)
+@pytest.mark.parametrize("name", COLLABORATING)
 def test_what_learns_from_others_or_shows_their_texts_is_refused_when_told_not_to(
     tiny_models, write_tweets, name: str
 ):

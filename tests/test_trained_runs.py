@@ -109,9 +109,8 @@ def test_one_command_runs_all_of_cfrag_and_again_does_nothing(
 @pytest.mark.parametrize(
     "fields",
     [
-        {"neighbours.method": "mean", "retrieve.method": "dense", "select.users": False},
+        {"neighbours.method": "mean", "retrieve.method": "dense", "select.users": False, "select.own": 1},
         {"expand.method": "pbr", "expand.max_new_tokens": 4, "expand.history_tokens": 64},
-        {"neighbours.method": "random", "retrieve.alpha": 0.0, "select.method": "bm25", "select.own": 1},
         {"neighbours.skip": 3, "retrieve.method": "bm25", "select.method": "top_k",
          "user_encoder.train_embeddings": True, "user_encoder.loss": "nt_xent"},
     ],

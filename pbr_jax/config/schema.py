@@ -73,7 +73,7 @@ class Config(Options):
         for slot in SLOTS:
             _check_method(slot, getattr(self, slot))
         users = self.neighbours
-        if users.method != "self" and users.others and self.collaboration != "text":
+        if users.others and self.collaboration != "text":
             instead = "set neighbours.m to 1" if users.others < users.m else "take another method"
             raise UserError(
                 f"neighbours.method is {users.method} with m = {users.m}: other users' documents would enter "

@@ -11,6 +11,7 @@ from pbr_jax import data
 from pbr_jax.cli import main
 from pbr_jax.config import Benchmark
 from pbr_jax.data import prepared
+from pbr_jax.llm import Score
 from pbr_jax.types import Example, UserError
 
 Splits = dict[str, list[dict[str, Any]]]
@@ -208,8 +209,8 @@ class Parrot:
     def generate(self, prompts: Any, **options: Any) -> list[str]:
         return ["Bob"] * len(prompts)
 
-    def score(self, prompts: Any, targets: Any, **options: Any) -> list[Any]:
-        return []
+    def score(self, prompts: Any, targets: Any, **options: Any) -> list[Score]:
+        return [Score(-1.0, 2)] * len(prompts)
 
     def count(self, text: str) -> int:
         return len(text.split())

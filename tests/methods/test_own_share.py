@@ -1,16 +1,15 @@
 """Own documents first, and others' only where training users' answers became more probable by them."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pbr_jax import run
-from pbr_jax.cli import main
 from pbr_jax.config import Config, override
 from pbr_jax.eval.metrics import plain_mean
 from pbr_jax.eval.significance import paired_difference
+from pbr_jax.flags import parsed
 from pbr_jax.graph import stages
 from pbr_jax.llm import load
 from pbr_jax.methods import select
@@ -116,17 +115,14 @@ def test_auto_needs_places_others_and_leave_to_learn(tiny_models, tweets):
     with pytest.raises(UserError, match="say how many places the prompt has"):
         select.TopK(own="auto")
     with pytest.raises(UserError, match=r"select\.own is 'often' \(str\), want int or none or auto"):
-        select.TopK(k=2, own="often")  # type: ignore[arg-type]
+        config(tweets, tiny_models, **{"select.own": "often"})
     with pytest.raises(UserError, match="there are no others; set"):
         Plan(config(tweets, tiny_models, **{"neighbours.method": "self"}))
     with pytest.raises(UserError, match="learns from other users' histories, and collaboration is none"):
         Plan(config(tweets, tiny_models, **{"neighbours.m": 1, "collaboration": "none"}))
 
 
-def test_a_command_line_says_auto(tiny_models, tweets, tmp_path: Path):
-    fields = {"benchmark.name": "lamp_7", "benchmark.root": tweets, **tiny_models, "limit": 2}
-    fields |= {"collaboration": "text", "neighbours.method": "mean", "neighbours.m": 3, "select.k": 2}
-    fields |= {"select.own": "auto", "generate.method": "none", "out": tmp_path / "out"}
-    words = [word for name, value in fields.items() for word in (f"--{name}", str(value))]
-    assert main(["run", "dense", *words]) == 0
-    assert json.loads((tmp_path / "out" / "config.json").read_text())["select"]["own"] == "auto"
+def test_a_command_line_says_auto():
+    words = ["--collaboration=text", "--neighbours.method=mean", "--select.k=2", "--select.own=auto"]
+    assert isinstance(chosen := parsed(words, Config(), "pbr-jax run").select, select.TopK)
+    assert chosen.own == "auto"

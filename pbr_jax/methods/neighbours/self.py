@@ -13,6 +13,10 @@ class Self(Neighbours):
 
     method: Literal["self"] = "self"
 
+    @property
+    def others(self) -> int:
+        return 0
+
     def slot(self, tally: Tally) -> NeighboursSlot:
         def neighbours(examples: Examples) -> list[list[Neighbour]]:
             return [[Neighbour(example.user_id)] for example in examples]
