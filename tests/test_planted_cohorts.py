@@ -45,7 +45,7 @@ def precision(vectors: np.ndarray, cohort: np.ndarray, k: int = 5) -> float:
     return float((cohort[nearest] == cohort[:, None]).mean())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_contrastive_users_find_cohorts_that_means_do_not_show(tmp_path: Path):
     histories, documents, cohort = world(160, 4, 32, seed=0)
     model = UserTransformerConfig(width=32, max_documents=24)
@@ -58,7 +58,7 @@ def test_contrastive_users_find_cohorts_that_means_do_not_show(tmp_path: Path):
     assert found > of_means + 0.25
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("weights")
 def test_contrastive_neighbours_serve_those_who_have_written_little_better_than_their_own_history(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
