@@ -73,6 +73,26 @@ def weights() -> None:
         pytest.skip(str(error))
 
 
+@pytest.fixture(scope="session")
+def embedded_by_transformers(weights: None) -> Any:
+    """The embedded language model as transformers reads it into torch, float32."""
+    import transformers
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+    from pbr_jax.models import pretrained
+
+    path = pretrained.locate("SmolLM2-135M-Instruct")
+    model = transformers.LlamaForCausalLM(
+        transformers.AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+    ).eval()
+    state = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)["tensors"]
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    assert set(missing) <= {"lm_head.weight"}
+    assert not unexpected
+    model.tie_weights()
+    return model
+
+
 Tweets = Mapping[str, Sequence[str]]
 
 

@@ -348,29 +348,15 @@ QUESTIONS = (
 
 
 @pytest.mark.slow
-def test_embedded_model_answers_as_hugging_face_does():
+def test_embedded_model_answers_as_hugging_face_does(embedded_by_transformers):
     """SmolLM2's GGUF read by transformers into torch float32: the same 12 greedy tokens on 20 questions."""
-    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
-
-    try:
-        llm = JaxLLM(pretrained.locate("SmolLM2-135M-Instruct"), batch_size=20)
-    except UserError as error:
-        pytest.skip(str(error))
-    path = llm._path
-    reference = transformers.LlamaForCausalLM(
-        transformers.AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
-    ).eval()
-    state = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=reference)["tensors"]
-    missing, unexpected = reference.load_state_dict(state, strict=False)
-    assert set(missing) <= {"lm_head.weight"}
-    assert not unexpected
-    reference.tie_weights()
+    llm = JaxLLM(pretrained.locate("SmolLM2-135M-Instruct"), batch_size=20)
     prompts = [[{"role": "user", "content": question}] for question in QUESTIONS]
     encoded = [llm._codec.encode(prompt) for prompt in prompts]
     width = max(map(len, encoded))
     padded = torch.tensor([[2] * (width - len(ids)) + ids for ids in encoded])
     mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in encoded])
-    rows = reference.generate(
+    rows = embedded_by_transformers.generate(
         padded, attention_mask=mask, max_new_tokens=12, do_sample=False, eos_token_id=2, pad_token_id=2
     )[:, width:].tolist()
     assert llm.generate(prompts, max_new_tokens=12) == [llm._codec.decode(tokens) for tokens in rows]

@@ -3,13 +3,17 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import transformers
 
 from pbr_jax import ask, run
 from pbr_jax.config import Config, override
 from pbr_jax.llm import load
+from pbr_jax.models import pretrained
+from pbr_jax.options import LLM
 from pbr_jax.parts import language_model
 from pbr_jax.plan import Plan
 from pbr_jax.types import Candidate, UserError
@@ -32,19 +36,18 @@ def config(root: Path, models: dict[str, str], **fields: object) -> Config:
     return override(Config(), {**place, **small, "generate.max_new_tokens": 2, **fields})
 
 
-def nats_by_transformers(folder: str, messages: list[dict[str, str]], target: str) -> np.ndarray:
-    """log p of each token of the target by an independent model; the template is the codec's."""
+def nats(model: Any, tokenizer: Any, text: str, target: str) -> np.ndarray:
+    """log p of each token of the target behind the text, by a model of transformers."""
     import torch
-    import transformers
 
-    llm = load(Config().llm.__class__(model=folder))
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=f"{folder}/tokenizer.json")
-    model = transformers.LlamaForCausalLM.from_pretrained(folder)
-    first = tokenizer.encode(llm.render(messages), add_special_tokens=False)
-    second = tokenizer.encode(target, add_special_tokens=False)
+    first, second = (tokenizer.encode(one, add_special_tokens=False) for one in (text, target))
     with torch.no_grad():
         logits = model(torch.tensor([first + second])).logits[0].log_softmax(-1)
     return np.array([float(logits[len(first) - 1 + i, token]) for i, token in enumerate(second)])
+
+
+def texts(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "texts.jsonl").read_text().splitlines()]
 
 
 def test_the_metric_is_the_mean_log_probability_that_transformers_gives_the_targets(
@@ -54,12 +57,14 @@ def test_the_metric_is_the_mean_log_probability_that_transformers_gives_the_targ
     results = run(
         config(root, tiny_models, **{"generate.method": "none", "eval.likelihood": "on"}), tmp_path / "out"
     )
-    seen = [json.loads(line) for line in (tmp_path / "out" / "texts.jsonl").read_text().splitlines()]
+    folder = tiny_models["llm.model"]
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=f"{folder}/tokenizer.json")
+    model, render = transformers.LlamaForCausalLM.from_pretrained(folder), load(LLM(model=folder)).render
     nlls, bpbs = [], []
-    for record, text in zip(results.predictions(), seen, strict=True):
-        nats = nats_by_transformers(tiny_models["llm.model"], text["prompt"], record["target"])
-        nlls.append(-nats.mean())
-        bpbs.append(-nats.sum() / math.log(2) / len(record["target"].encode()))
+    for record, text in zip(results.predictions(), texts(tmp_path / "out"), strict=True):
+        found = nats(model, tokenizer, render(text["prompt"]), record["target"])
+        nlls.append(-found.mean())
+        bpbs.append(-found.sum() / math.log(2) / len(record["target"].encode()))
         assert record["metrics"]["target_nll"] == pytest.approx(nlls[-1], abs=1e-4)
         assert record["prediction"] == ""
         assert record["prompt_documents"] == min(2, len(HISTORIES[record["user_id"]]))
@@ -70,6 +75,25 @@ def test_the_metric_is_the_mean_log_probability_that_transformers_gives_the_targ
     }
     assert set(results.intervals) == set(results.metrics)
     assert results.values["notes"][0] == "no answers were generated, so none are scored"
+
+
+@pytest.mark.long
+@pytest.mark.data
+def test_forty_real_questions_are_scored_as_transformers_scores_them(
+    embedded_by_transformers, real_data: Path, tmp_path: Path
+):
+    path = pretrained.locate("SmolLM2-135M-Instruct")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    fields = {"benchmark.name": "lamp_7", "benchmark.root": str(real_data / "LaMP_7"), "limit": 40}
+    fields |= {"generate.method": "none", "eval.likelihood": "on", "retrieve.method": "bm25"}
+    results = run(override(Config(), fields), tmp_path / "out")
+    wanted = []
+    for record, text in zip(results.predictions(), texts(tmp_path / "out"), strict=True):
+        prompt = tokenizer.apply_chat_template(text["prompt"], tokenize=False, add_generation_prompt=True)
+        wanted.append(-nats(embedded_by_transformers, tokenizer, prompt, record["target"]).mean())
+        assert record["metrics"]["target_nll"] == pytest.approx(wanted[-1], abs=1e-3)
+    assert results.metrics["target_nll"] == pytest.approx(np.mean(wanted), abs=1e-3)
+    print(len(wanted), results.metrics["target_nll"], np.mean(wanted))
 
 
 def test_whoever_answers_is_measured_too_unless_told_otherwise(tiny_models, write_tweets, tmp_path: Path):
