@@ -347,7 +347,7 @@ QUESTIONS = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_embedded_model_answers_as_hugging_face_does(embedded_by_transformers):
     """SmolLM2's GGUF read by transformers into torch float32: the same 12 greedy tokens on 20 questions."""
     llm = JaxLLM(pretrained.locate("SmolLM2-135M-Instruct"), batch_size=20)

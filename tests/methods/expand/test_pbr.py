@@ -265,7 +265,7 @@ def personabench(real_data: Path, weights: None, tmp_path_factory) -> Iterator[W
 
 
 @pytest.mark.data
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fields", "recall", "ndcg"),
     [
