@@ -13,6 +13,7 @@ from pathlib import Path
 from pbr_jax.config import Config, Overrides
 
 HERE = Path(__file__).parent
+OTHERS = {"neighbours.method": "random", "neighbours.own": False, "neighbours.m": 6, "select.method": "top_k"}
 OWN = {"neighbours.method": "self", "neighbours.m": 1, "collaboration": "none", "select.method": "top_k"}
 
 
@@ -21,10 +22,11 @@ def get_config() -> Config:
 
 
 def sweep(config: Config | None = None) -> Iterator[Overrides]:
+    for method in ("none", "random", "recency", "bm25", "dense"):
+        yield {"system": "zero_shot" if method == "none" else method, "retrieve.method": method, **OWN}
+    yield {"system": "others_random", "retrieve.method": "random", "retrieve.k": 1, **OTHERS}
+    yield {"system": "ropg", "retrieve.alpha": 0.0, "retrieve.lesson.loss": "forward_kl", **OWN,
+           "feedback.candidates": 12, "collaboration": "signals"}  # fmt: skip
     yield from runpy.run_path(str(HERE / "cfrag_modules.py"))["sweep"](config or get_config())
     yield {"system": "cfrag, random users", "neighbours.method": "random"}
     yield {"system": "cfrag, users m to 2m", "neighbours.skip": 4}
-    for method in ("none", "random", "recency", "bm25", "dense"):
-        yield {"system": "zero_shot" if method == "none" else method, "retrieve.method": method, **OWN}
-    yield {"system": "ropg", "retrieve.alpha": 0.0, "retrieve.lesson.loss": "forward_kl", **OWN,
-           "feedback.candidates": 12, "collaboration": "signals"}  # fmt: skip

@@ -103,10 +103,12 @@ class LLM(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt(Options):
-    """Slot 5: the token budget of the prompt."""
+    """Slot 5: the wording of the prompt and its token budget."""
 
     section: ClassVar[str] = "prompt"
 
+    # own: labelled entries, an open label at the end. lamp: LaMP's structure, a sentence an entry, no labels.
+    form: Literal["own", "lamp"] = "own"
     max_tokens: int = 512  # of input and profile together (ClusterRAG Eq. 3: L_max)
     gamma: float = 0.6  # share of max_tokens kept free of profile for a long input (Eq. 3)
 

@@ -1,6 +1,7 @@
 """The frozen language model, and the prompts that are counted in its tokens."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import pbr_jax.llm
 from pbr_jax.data import Task
@@ -11,6 +12,7 @@ from pbr_jax.options import Prompt
 from pbr_jax.parts.run import Run, once
 from pbr_jax.pipeline import Examples, PromptWriter, Ranking
 from pbr_jax.text import prompts
+from pbr_jax.text.forms import form_of
 from pbr_jax.text.prompts import Written
 
 
@@ -50,7 +52,8 @@ def _same(task: Task) -> Task:
 def writer(run: Run) -> Node:
     """In-prompt augmentation: the documents, then the input, within the config's budget of tokens."""
     needs = {"llm": frozen(run), "task": task(run)}
-    return Given("prompts", (run.config.prompt,), needs, _writer)
+    check = partial(form_of, run.task.name, run.config.prompt.form)
+    return Given("prompts", (run.config.prompt,), needs, _writer, check=check)
 
 
 def _writer(options: Prompt, *, llm: LLM, task: Task) -> PromptWriter:
@@ -64,6 +67,7 @@ def _writer(options: Prompt, *, llm: LLM, task: Task) -> PromptWriter:
                 truncate=llm.truncate,
                 max_tokens=options.max_tokens,
                 gamma=options.gamma,
+                form=options.form,
             )
             for example, ranking in zip(examples, rankings, strict=True)
         ]

@@ -6,9 +6,7 @@ https://arxiv.org/abs/2102.09690, section 5.
 
 import re
 
-from pbr_jax.data.tasks import Task
-from pbr_jax.text.forms import FORMS
-from pbr_jax.text.prompts import CLOSE, Written
+from pbr_jax.text.prompts import Written
 from pbr_jax.types import Example
 
 NOTHING = "N/A"
@@ -26,12 +24,10 @@ def content_free_input(example: Example) -> str:
     return replaced if count else NOTHING
 
 
-def content_free(task: Task, example: Example, written: Written) -> Written:
+def content_free(example: Example, written: Written) -> Written:
     """The example's prompt with the content-free input; the documents stay, cut as they were."""
-    form = FORMS[task.name]
     *before, user = written.messages
-    # A document cannot hold the mark, and the input comes after it.
-    head, mark, _ = user["content"].partition(f"{CLOSE}\n{form.ask}\n\n") if written.documents else ("",) * 3
-    cue = f"\n{form.cue}" if before else ""  # where no wording fits, the input stands alone
-    content = f"{head}{mark}{content_free_input(example)}{cue}"
-    return Written([*before, {**user, "content": content}], written.documents)
+    start, end = written.asked
+    free, content = content_free_input(example), user["content"]
+    messages = [*before, {**user, "content": f"{content[:start]}{free}{content[end:]}"}]
+    return Written(messages, written.documents, (start, start + len(free)))

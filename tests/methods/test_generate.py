@@ -29,7 +29,7 @@ def slot(method: Ipa, asked: list[dict[str, Any]]) -> GenerateSlot:
 
 def write(examples: Sequence[Example], rankings: Sequence[Any]) -> list[Written]:
     assert (list(examples), list(rankings)) == ([ASKED], [[]])
-    return [Written(MESSAGES, 0)]
+    return [Written(MESSAGES, 0, (0, 0))]
 
 
 def test_the_model_is_asked_as_the_config_says_and_the_caller_is_told():

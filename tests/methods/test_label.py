@@ -31,7 +31,9 @@ transformers: Any = pytest.importorskip("transformers")
 LABELLED = ("lamp_1", "lamp_2", "lamp_3")
 ASKED = {"ann": "fine", "bob": "a longer one, and better", "cyd": "bad"}
 DOCUMENTS = {"ann": 2, "bob": 0, "cyd": 1}
-PROMPT = Written([{"role": "system", "content": "s"}, {"role": "user", "content": "review: x\nscore:"}], 0)
+PROMPT = Written(
+    [{"role": "system", "content": "s"}, {"role": "user", "content": "review: x\nscore:"}], 0, (0, 9)
+)
 EXAMPLE = Example("q", "u", "x", "review: x", None)
 
 
@@ -175,7 +177,10 @@ def test_an_interrupted_run_asks_only_for_what_is_missing(tiny_models, tmp_path:
     examples = [Example(f"q{i}", f"u{i}", f"no. {i}", f"review: no. {i}", None) for i in range(count)]
 
     def write(examples: Sequence[Example], _: Any) -> list[Written]:
-        return [Written([{"role": "user", "content": f"{e.input}\nscore:"}], 0) for e in examples]
+        return [
+            Written([{"role": "user", "content": f"{e.input}\nscore:"}], 0, (0, len(e.input)))
+            for e in examples
+        ]
 
     class Stop(Exception):
         pass

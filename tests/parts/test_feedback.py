@@ -61,7 +61,9 @@ def test_every_candidate_is_asked_alone_and_gets_its_own_value():
 
     def write(examples, rankings):
         asked.extend((e.id, [c.row for c in ranking]) for e, ranking in zip(examples, rankings))
-        return [Written([{"role": "user", "content": str(ranking[0].row)}], 1) for ranking in rankings]
+        return [
+            Written([{"role": "user", "content": str(ranking[0].row)}], 1, (0, 0)) for ranking in rankings
+        ]
 
     def generate(examples, rankings, write, *, on_batch=None):
         written = write(examples, rankings)
@@ -95,7 +97,7 @@ def test_likelihood_is_the_mean_log_probability_of_the_targets_tokens(tiny_model
 
     def write(examples, rankings):
         told = [f"{e.query} {ranking[0].document.text}" for e, ranking in zip(examples, rankings)]
-        return [Written([{"role": "user", "content": text}], 1) for text in told]
+        return [Written([{"role": "user", "content": text}], 1, (0, 0)) for text in told]
 
     examples = [ask("a", "tea"), ask("b", "so many cats")]
     rankings = [[candidate(0), candidate(1)], [candidate(2)]]

@@ -58,7 +58,7 @@ def test_the_language_model_is_never_asked_with_it(store: Store, ranked: Ranking
 
     def write(examples: Any, rankings: Any) -> list[Written]:
         shown.extend((e.id, c.document.id) for e, ranking in zip(examples, rankings) for c in ranking)
-        return [Written([{"role": "user", "content": ""}], len(ranking)) for ranking in rankings]
+        return [Written([{"role": "user", "content": ""}], len(ranking), (0, 0)) for ranking in rankings]
 
     def generate(examples: Any, rankings: Any, write: Any, *, on_batch: Any = None) -> list[Answer]:
         return [Answer("hail", prompt, 1) for prompt in write(examples, rankings)]

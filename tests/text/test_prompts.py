@@ -38,10 +38,17 @@ def article(index: int, words: int, title: int = 3) -> Document:
 
 
 def written(
-    documents, text="Write it. article: rain fell", task=HEADLINES, max_tokens=512, gamma=0.6
+    documents, text="Write it. article: rain fell", task=HEADLINES, max_tokens=512, gamma=0.6, form="own"
 ) -> Written:
     return write(
-        task, example(text), documents, count=count, truncate=truncate, max_tokens=max_tokens, gamma=gamma
+        task,
+        example(text),
+        documents,
+        count=count,
+        truncate=truncate,
+        max_tokens=max_tokens,
+        gamma=gamma,
+        form=form,
     )
 
 
@@ -62,7 +69,7 @@ def user_content(messages: list[dict[str, str]]) -> str:
 
 
 def test_every_task_has_a_form():
-    assert set(FORMS) == set(TASKS)
+    assert set(FORMS["own"]) == set(TASKS)
 
 
 def test_without_documents_the_prompt_is_the_input_and_the_open_label():
@@ -107,6 +114,54 @@ def test_entries_hold_the_fields_of_the_task(name):
     document = Document("d", "u", "all of it", fields, time=86400.0 + 5)
     content = user_content(prompt([document], task=TASKS[name]))
     assert f"{OPEN}\n{expected}\n{CLOSE}" in content
+
+
+SENTENCES = {
+    "lamp_1": 'Papers of {who}: "T"',
+    "lamp_2": 'What {who} chose before: "classic" as the tag of the film "D"',
+    "lamp_3": 'What {who} gave before: 4 as the score in "R"',
+    "lamp_4": 'What {who} chose before: "H" as the headline of "A"',
+    "synthetic": 'What {who} chose before: "H" as the headline of "A"',
+    "lamp_5": 'What {who} chose before: "T" as the title of "A"',
+    "lamp_7": 'Tweets of {who}: "W"',
+    "longlamp_abstract": 'What {who} wrote before: "A" as the abstract of "T"',
+    "longlamp_review": "What {who} wrote before: "
+    '"R" with the score 5.0 and the summary "S" on the product "P"',
+    "longlamp_topic": 'What {who} wrote before: "C" summed up as "S"',
+}
+
+
+@pytest.mark.parametrize("name", FORMS["lamp"])
+def test_in_lamps_form_entries_are_sentences_before_the_input(name):
+    document = Document("d", "u", "all of it", ENTRIES[name][0])
+    (message,) = prompt([document, document], task=TASKS[name], form="lamp")
+    lead, entry = SENTENCES[name].split(": ", 1)
+    assert message == {
+        "role": "user",
+        "content": f"{lead.format(who='this user')}: {entry}, and {entry}. In keeping with these: "
+        "Write it. article: rain fell",
+    }
+
+
+def test_in_lamps_form_without_documents_the_prompt_is_the_input_alone():
+    assert prompt([], form="lamp") == [{"role": "user", "content": "Write it. article: rain fell"}]
+
+
+def test_a_task_without_the_form_is_told():
+    with pytest.raises(UserError, match=r"prompt.form lamp has no prompt for 'personabench'; it has: lamp_1"):
+        prompt([], task=TASKS["personabench"], form="lamp")
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("max_tokens", [4, 16, 40, 80, 512])
+def test_a_prompt_knows_where_its_input_stands(form, max_tokens):
+    text = " ".join(f"w{n}" for n in range(30))
+    found = written([article(0, 40), article(1, 5)], text, max_tokens=max_tokens, form=form)
+    start, end = found.asked
+    assert found.messages[-1]["content"][start:end] == shorten(
+        text, end_words := count(found.messages[-1]["content"][start:end]), count=count, truncate=truncate
+    )
+    assert end_words == 30 or total(found.messages) <= max_tokens
 
 
 def test_the_documents_text_replaces_a_missing_main_field():
@@ -271,7 +326,7 @@ def byte_pairs() -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    corpus = [form.system + form.lead + form.ask for form in FORMS.values()]
+    corpus = [form.system + form.lead + form.ask for form in FORMS["own"].values()]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     tokenizer.train_from_iterator(
         corpus, trainers.BpeTrainer(vocab_size=500, show_progress=False, initial_alphabet=alphabet)
@@ -279,9 +334,14 @@ def byte_pairs() -> Tokenizer:
     return tokenizer
 
 
-@given(st.lists(st.text(max_size=300), max_size=4), st.text(min_size=1, max_size=300), st.integers(4, 300))
+@given(
+    st.lists(st.text(max_size=300), max_size=4),
+    st.text(min_size=1, max_size=300),
+    st.integers(4, 300),
+    st.sampled_from(sorted(FORMS)),
+)
 @settings(max_examples=150, deadline=None)
-def test_budget_holds_with_a_subword_tokenizer(byte_pairs, texts, asked, max_tokens):
+def test_budget_holds_with_a_subword_tokenizer(byte_pairs, texts, asked, max_tokens, form):
     def pieces(text: str) -> int:
         return len(byte_pairs.encode(text).ids)
 
@@ -290,8 +350,9 @@ def test_budget_holds_with_a_subword_tokenizer(byte_pairs, texts, asked, max_tok
 
     documents = [Document(str(n), "u", text, {"text": text, "title": "t"}) for n, text in enumerate(texts)]
     messages = write(
-        HEADLINES, example(asked), documents, count=pieces, truncate=first, max_tokens=max_tokens, gamma=0.6
-    ).messages
+        HEADLINES, example(asked), documents, count=pieces, truncate=first, max_tokens=max_tokens, gamma=0.6,
+        form=form,
+    ).messages  # fmt: skip
     assert sum(pieces(message["content"]) for message in messages) <= max_tokens
     assert messages[-1]["content"]
     if pieces(asked) <= math.floor(0.6 * max_tokens) - 8:

@@ -74,7 +74,7 @@ class Label(Generate):
                 return []
             written = write(examples, rankings)
             # Both in one call: they begin alike, and beginnings are read once.
-            prompts = [*written, *self._content_free(task, examples, written, write)]
+            prompts = [*written, *self._content_free(examples, written, write)]
             pairs = [(prompt.messages, label) for prompt in prompts for label in task.labels]
             values = np.full((len(prompts) // len(written), len(written), len(task.labels)), np.nan)
             told = np.zeros(len(written), bool)
@@ -103,11 +103,11 @@ class Label(Generate):
         return generate
 
     def _content_free(
-        self, task: Task, examples: Examples, written: Sequence[Written], write: PromptWriter
+        self, examples: Examples, written: Sequence[Written], write: PromptWriter
     ) -> list[Written]:
         """The examples' prompts with nothing in place of what is asked; none where none are wanted."""
         if self.calibration == "content_free":
-            return [content_free(task, *pair) for pair in zip(examples, written, strict=True)]
+            return [content_free(*pair) for pair in zip(examples, written, strict=True)]
         if self.calibration == "content_free_no_documents":
             empty = [replace(example, input=content_free_input(example)) for example in examples]
             return write(empty, [[] for _ in empty])
