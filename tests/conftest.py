@@ -82,9 +82,8 @@ def embedded_by_transformers(weights: None) -> Any:
     from pbr_jax.models import pretrained
 
     path = pretrained.locate("SmolLM2-135M-Instruct")
-    model = transformers.LlamaForCausalLM(
-        transformers.AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
-    ).eval()
+    sizes: Any = transformers.AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+    model = transformers.LlamaForCausalLM(sizes).eval()
     state = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)["tensors"]
     missing, unexpected = model.load_state_dict(state, strict=False)
     assert set(missing) <= {"lm_head.weight"}
