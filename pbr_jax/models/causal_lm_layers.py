@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from pbr_jax.models.causal_lm_config import CausalLMConfig
 from pbr_jax.models.norms import RMSNorm
@@ -19,11 +19,14 @@ QUERY_BLOCK, QUERY_BLOCKS = 64, 8  # tokens that attend at once, and in one pass
 
 
 class Past(NamedTuple):
-    """Keys and values of earlier tokens, in `s` slots; a slot of negative position is never attended to."""
+    """Keys and values of earlier tokens, in `s` slots; a slot of negative position is never attended to.
 
-    keys: Float[Array, "l b k s h"]
-    values: Float[Array, "l b k s h"]
-    positions: Int[Array, "b s"]
+    Without the axis b, all rows of a batch have these tokens before them, and attend to one copy.
+    """
+
+    keys: Float[Array, "l *b k s h"]
+    values: Float[Array, "l *b k s h"]
+    positions: Int[Array, "*b s"]
 
 
 class Output(NamedTuple):
@@ -52,6 +55,7 @@ class Decoder(nn.Module):
         positions: Int[Array, "b t"],
         past: Past | tuple[Past, ...] | None,
         tokens: int | None,
+        long: Bool[Array, "*b"] | None = None,
     ) -> Output:
         config = self.config
         shape = (config.vocab_size, config.width)
@@ -59,9 +63,9 @@ class Decoder(nn.Module):
         if not config.tied:
             self.param("head", nn.initializers.normal(0.02), shape, self.dtype)
         parts = () if past is None else (past,) if isinstance(past, Past) else past
-        pasts = [part for part in parts if part.positions.shape[1]]
+        pasts = [part for part in parts if part.positions.shape[-1]]
         layout = _layout(positions, tokens)
-        rotation = _rotations(config, positions, layout)
+        rotation = _rotations(config, positions, layout, long)
         layers = nn.scan(
             _Layer,
             variable_axes={"params": 0},
@@ -135,8 +139,8 @@ class _Layer(nn.Module):
         self,
         x: Float[Array, "n d"],
         kind: _Kind,
-        held: tuple[tuple[Float[Array, "b k _ h"], Float[Array, "b k _ h"]], ...],
-        places: tuple[Int[Array, "b _"], ...],
+        held: tuple[tuple[Float[Array, "*_ k _ h"], Float[Array, "*_ k _ h"]], ...],
+        places: tuple[Int[Array, "*_"], ...],
         layout: _Layout,
         rotations: _Rotation,
     ) -> tuple[Float[Array, "n d"], tuple[Float[Array, "b k t h"], Float[Array, "b k t h"]]]:
@@ -209,24 +213,26 @@ def _norm(config: CausalLMConfig, dtype: Any, name: str) -> RMSNorm:
     return RMSNorm(config.norm_epsilon, config.norm_offset, dtype, name=name)
 
 
-def _rotations(config: CausalLMConfig, positions: Int[Array, "b t"], layout: _Layout) -> _Rotation:
+def _rotations(
+    config: CausalLMConfig, positions: Int[Array, "b t"], layout: _Layout, long: Bool[Array, "*b"] | None
+) -> _Rotation:
     """Cosines and sines of the packed tokens: those of `rope`, then those of `local_rope` if there is one."""
     ropes = [config.rope] if config.local_rope is None else [config.rope, config.local_rope]
-    cosines, sines = zip(*(_rotation(rope, positions, layout) for rope in ropes))
+    cosines, sines = zip(*(_rotation(rope, positions, layout, long) for rope in ropes))
     return jnp.stack(cosines), jnp.stack(sines)
 
 
 def _rotation(
-    rope: Rope, positions: Int[Array, "b t"], layout: _Layout
+    rope: Rope, positions: Int[Array, "b t"], layout: _Layout, long: Bool[Array, "*b"] | None
 ) -> tuple[Float[Array, "n 1 w"], Float[Array, "n 1 w"]]:
     """Cosine and sine of position times frequency, for both halves of what turns."""
     half = rope.width // 2
     frequency = rope.theta ** (-jnp.arange(half, dtype=jnp.float32)[None, :] / half)
     if rope.long_divisors:
-        long = positions.max(axis=1, keepdims=True) >= rope.original
-        long = layout.pack(jnp.broadcast_to(long, positions.shape))
+        rows = positions.max(axis=1) >= rope.original if long is None else long
+        which = layout.pack(jnp.broadcast_to(jnp.reshape(rows, (-1, 1)), positions.shape))
         factors = jnp.array([rope.divisors, rope.long_divisors], jnp.float32)
-        frequency = frequency / factors[long.astype(jnp.int32)]
+        frequency = frequency / factors[which.astype(jnp.int32)]
     elif rope.divisors:
         frequency = frequency / jnp.array(rope.divisors, jnp.float32)[None, :]
     angle = layout.pack(positions)[:, None].astype(jnp.float32) * frequency
@@ -248,7 +254,7 @@ def _rotate(
     return turned if width == x.shape[-1] else jnp.concatenate([turned, still], axis=-1)
 
 
-_Piece = tuple[Float[Array, "b k _ h"], Float[Array, "b k _ h"], Int[Array, "b _"]]
+_Piece = tuple[Float[Array, "*_ k _ h"], Float[Array, "*_ k _ h"], Int[Array, "*_"]]
 
 
 def _attend(
@@ -260,8 +266,8 @@ def _attend(
 ) -> Float[Array, "b t d"]:
     """Softmax attention of every token over `pieces` of keys, values and their positions.
 
-    The pieces (own tokens, parts of the past) are never joined: what is only read is not moved, and in a
-    decoding loop what does not change is not copied.
+    The pieces (own tokens, parts of the past, of each row or of all) are never joined: what is only read is
+    not moved, and in a decoding loop what does not change is not copied.
     """
     b, t, a, h = query.shape
     k = pieces[0][0].shape[1]
@@ -301,7 +307,7 @@ def _attend(
 def _masked(
     scores: Float[Array, "b k g r s"],
     own: Int[Array, "b r"],
-    places: Int[Array, "b s"],
+    places: Int[Array, "*b s"],
     window: Int[Array, ""] | None,
     cap: float | None,
 ) -> Float[Array, "b k g r s"]:
@@ -309,19 +315,23 @@ def _masked(
 
     A finite fill: a row that sees nothing (padding) averages everything instead of making NaN.
     """
-    own, places = own[:, :, None], places[:, None, :]
+    own, places = own[:, :, None], jnp.atleast_2d(places)[:, None, :]
     visible = (places >= 0) & (places <= own)
     if window is not None:
         visible &= places > own - window
     return jnp.where(visible[:, None, None], capped(scores, cap), jnp.finfo(jnp.float32).min)
 
 
-def _scores(query: Float[Array, "b k g r h"], keys: Float[Array, "b k s h"]) -> Float[Array, "b k g r s"]:
+def _scores(query: Float[Array, "b k g r h"], keys: Float[Array, "*b k s h"]) -> Float[Array, "b k g r s"]:
+    if keys.ndim == 3:
+        return jnp.einsum("bkgrh,ksh->bkgrs", query, keys, preferred_element_type=jnp.float32)
     if query.shape[3] == 1:  # one token a row: on CPU faster by far with the long side first
         scores = jnp.einsum("bksh,bkgrh->bksgr", keys, query, preferred_element_type=jnp.float32)
         return jnp.moveaxis(scores, 2, 4)
     return jnp.einsum("bkgrh,bksh->bkgrs", query, keys, preferred_element_type=jnp.float32)
 
 
-def _mix(weights: Float[Array, "b k g r s"], values: Float[Array, "b k s h"]) -> Float[Array, "b k g r h"]:
+def _mix(weights: Float[Array, "b k g r s"], values: Float[Array, "*b k s h"]) -> Float[Array, "b k g r h"]:
+    if values.ndim == 3:
+        return jnp.einsum("bkgrs,ksh->bkgrh", weights, values, preferred_element_type=jnp.float32)
     return jnp.einsum("bkgrs,bksh->bkgrh", weights, values, preferred_element_type=jnp.float32)
