@@ -79,5 +79,6 @@ def nucleus(logits: Float[Array, "b v"], top_p: Float[Array, ""]) -> Bool[Array,
 
 def _ordered(x: Float[Array, "b v"]) -> UInt[Array, "b v"]:
     """Integers in the order of the numbers."""
-    bits = jax.lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32)
+    x = jnp.where(x == 0, 0.0, x.astype(jnp.float32))  # one zero, not two
+    bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
     return jnp.where(bits >> 31 == 1, ~bits, bits | jnp.uint32(2**31))
