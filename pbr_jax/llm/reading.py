@@ -152,7 +152,7 @@ class Reader:
         count, starts = size(len(nodes)), [node.start for node in nodes]
         ids, positions = _padded([node.ids for node in nodes], starts, count, size, 8)
         common = _common(paths)
-        shared, shared_at = _padded([paths[0][:common]], [0], 1, _power, 64)
+        shared, shared_at = _padded([paths[0][:common]], [0], 1, size, 64)
         rests = [path[common:] for path in paths]
         own, own_at = _padded(rests, [common] * len(rests), count, _power, 64)
         step = max(128, self.tokens // 8)

@@ -22,8 +22,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from pbr_jax.models import gguf_file, pretrained, sharding
+from pbr_jax.models.attention import capped
 from pbr_jax.models.causal_lm_config import CausalLMConfig
-from pbr_jax.models.causal_lm_layers import Decoder, Output, Past, capped, times
+from pbr_jax.models.causal_lm_layers import Decoder, Output, Past, times
 from pbr_jax.models.rules import Rule, assign
 from pbr_jax.types import Model, Params
 
