@@ -1,10 +1,13 @@
 """The in-process language model against Hugging Face's in torch, in turn, in one process.
 
     python benchmarks/llm.py score --root LAMP_7_FOLDER
+    python benchmarks/llm.py targets --root LAMP_7_FOLDER
     python benchmarks/llm.py generate --root LAMP_7_FOLDER
 
 `score` gives log p(target | prompt) of PURPLE-shaped prompts: for each of 16 users of the train split, 32
 profiles of 5 documents, drawn in order and all equally likely, from 20. The peer reads one prompt at a time.
+`targets` scores 64 targets after one prompt of 700 tokens, and prints the most memory that the process had.
+Both say how many programs were compiled.
 `generate` continues the prompts of 64 users of the dev split with the 4 documents that BM25 finds. The peer
 gets batches, padded on the left: in the order of the file, and sorted by length. Both have the same
 weights in float32, decode greedily and use all cores.
@@ -12,6 +15,7 @@ weights in float32, decode greedily and use all cores.
 
 import argparse
 import random
+import resource
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -134,6 +138,42 @@ def compare(runs: dict[str, Callable[[], Any]], repeats: int, tokens: int) -> No
         )
 
 
+def first_scores(llm: Any, prompts: Sequence[Any], targets: Sequence[str]) -> list[float]:
+    """The first scoring, with the programs that it compiled."""
+    from jax import monitoring
+
+    compiled: list[float] = []
+
+    def count(name: str, seconds: float, **_: Any) -> None:
+        if name == "/jax/core/compile/backend_compile_duration":
+            compiled.append(seconds)
+
+    _ = llm._reader
+    monitoring.register_event_duration_secs_listener(count)
+    start = time.perf_counter()
+    found = [score.total for score in llm.score(prompts, targets)]
+    seconds = time.perf_counter() - start
+    print(f"ours, first run: {seconds:.1f} s; {len(compiled)} programs compiled in {sum(compiled):.1f} s")
+    return found
+
+
+def targets(llm: Any, arguments: argparse.Namespace) -> None:
+    some = list(islice(examples(arguments.root, "train"), 300))
+    prompt = llm.truncate(" ".join(document.text for e in some for document in e.profile), 700)
+    wanted = [example.target for example in some[:64]]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    first_scores(llm, [prompt] * 64, wanted)
+    seconds = []
+    for _ in range(arguments.repeats):
+        start, used = time.perf_counter(), time.process_time()
+        llm.score([prompt] * 64, wanted)
+        seconds.append((time.perf_counter() - start, time.process_time() - used))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(f"a prompt of {llm.num_tokens(prompt)} tokens, 64 targets: {min(seconds)[0]:.2f} s")
+    print(f"CPU seconds: {min(used for _, used in seconds):.2f}")
+    print(f"most memory {peak / 2**20:.2f} GiB, {before / 2**20:.2f} GiB before the first scoring")
+
+
 def score(llm: Any, peer: Peer, arguments: argparse.Namespace) -> None:
     from pbr_jax.llm import prefixes
 
@@ -152,9 +192,7 @@ def score(llm: Any, peer: Peer, arguments: argparse.Namespace) -> None:
         f"{len(pairs)} prompts, {len(set(map(tuple, whole)))} distinct; "
         f"{asked} tokens asked, {computed} computed"
     )
-    start = time.perf_counter()
-    ours = [found.total for found in llm.score(prompts, targets)]
-    print(f"ours, first run (compilation included): {time.perf_counter() - start:.1f} s")
+    ours = first_scores(llm, prompts, targets)
     sample = range(0, len(pairs), max(1, len(pairs) // 16))
     theirs = peer.score([pairs[i] for i in sample])
     difference = max(abs(ours[i] - t) for i, t in zip(sample, theirs))
@@ -200,7 +238,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["score", "generate"])
+    parser.add_argument("what", choices=["score", "targets", "generate"])
     parser.add_argument("--root", type=Path, required=True, help="a folder with LaMP-7's train and dev files")
     parser.add_argument("--queries", type=int, default=16)
     parser.add_argument("--profiles", type=int, default=32)
@@ -212,8 +250,11 @@ def main() -> None:
     from pbr_jax.models.pretrained import locate
 
     path = locate(MODEL)
-    llm, peer = JaxLLM(path, batch_size=BATCH), Peer(path)
-    {"score": score, "generate": generate}[arguments.what](llm, peer, arguments)
+    llm = JaxLLM(path, batch_size=BATCH)
+    if arguments.what == "targets":
+        targets(llm, arguments)
+    else:
+        {"score": score, "generate": generate}[arguments.what](llm, Peer(path), arguments)
 
 
 if __name__ == "__main__":

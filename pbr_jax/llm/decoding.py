@@ -15,10 +15,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, UInt
 
 from pbr_jax.llm import prefixes
-from pbr_jax.llm.reading import Batch, Pool, Reader, compiled, past_of
+from pbr_jax.llm.reading import Batch, Before, Pool, Reader, compiled, past_of
 from pbr_jax.llm.sampling import Choice, Sampling, choose
 from pbr_jax.models import causal_lm
-from pbr_jax.models.causal_lm_config import CausalLMConfig
 from pbr_jax.types import Params
 
 STEPS = 32  # at most between two looks at what has finished
@@ -38,25 +37,26 @@ class Rows(NamedTuple):
     lengths: Int[Array, "b"]  # tokens read
     tokens: Int[Array, "b n"]  # chosen
     made: Int[Array, "b"]  # how many; the last of them is not read yet
+    limits: Int[Array, "b"]  # how many at most
     live: Bool[Array, "b"]
     names: UInt[Array, "b"]  # what randomness a row has, beside the seed
 
 
-def empty_rows(
-    config: CausalLMConfig, rows: int, width: int, max_new_tokens: int, dtype: Any
-) -> tuple[causal_lm.Past, Rows]:
+def empty_rows(reader: Reader, rows: int, width: int, max_new_tokens: int) -> tuple[causal_lm.Past, Rows]:
     """Room for prompts of up to `width` tokens, and rows; none is live."""
-    none = jnp.zeros(rows, jnp.int32)
+    none, c = jnp.zeros(rows, jnp.int32), reader.config
 
     def past(slots: int) -> causal_lm.Past:
-        keys = jnp.zeros((config.num_layers, rows, config.num_kv_heads, slots, config.head_width), dtype)
-        return causal_lm.Past(keys, keys.copy(), jnp.full((rows, slots), -1, jnp.int32))
+        shape = (c.num_layers, rows, c.num_kv_heads, slots, c.head_width)
+        places = jnp.full((rows, slots), -1, jnp.int32)
+        return causal_lm.Past(reader.zeros(shape, 2), reader.zeros(shape, 2), places)
 
     return past(width), Rows(
         new=past(max_new_tokens),
         lengths=none,
         tokens=jnp.zeros((rows, max_new_tokens), jnp.int32),
         made=none.copy(),
+        limits=none.copy(),
         live=jnp.zeros(rows, bool),
         names=jnp.zeros(rows, jnp.uint32),
     )
@@ -76,17 +76,18 @@ def admit(apply: Callable[..., causal_lm.Output], cap: float | None, one_core: b
         pool: Pool,
         ids: Int[Array, "b t"],
         positions: Int[Array, "b t"],
-        slots: Int[Array, "b s"],
-        earlier: Int[Array, "b s"],
+        before: Before,
+        long: Bool[Array, "*b"] | None,
         places: Int[Array, "b"],
         names: UInt[Array, "b"],
+        limits: Int[Array, "b"],
         sampling: Sampling,
         *,
         tokens: int,
         options: Options,
     ) -> tuple[causal_lm.Past, Rows]:
-        past = past_of(pool, slots, earlier)
-        output = apply(params, ids, positions, past, tokens=tokens)
+        shared, past = past_of(pool, before)
+        output = apply(params, ids, positions, (shared, past), tokens=tokens, long=long)
         lengths = positions.max(axis=1) + 1
         last = jnp.argmax(positions, axis=1)
         hidden = jnp.take_along_axis(output.hidden, last[:, None, None], axis=1)[:, 0]
@@ -94,21 +95,20 @@ def admit(apply: Callable[..., causal_lm.Output], cap: float | None, one_core: b
         chosen = choose(causal_lm.logits(params, hidden, cap), none, names, sampling, options.choice)
 
         n = options.max_new_tokens
-        width = held.positions.shape[1]
-        before = (earlier >= 0).sum(axis=1, keepdims=True)
-        order = jnp.arange(width)[None, :]
-        source = jnp.where(order < before, order, slots.shape[1] + order - before)
+        order = jnp.arange(held.positions.shape[1])[None, :]
+        source = _sources(order, before)
 
-        def write(old: Array, shared: Array, own: Array) -> Array:
-            both = jnp.concatenate([shared, own], axis=3)
-            rows = jax.vmap(lambda x, i: jnp.take(x, i, axis=2, mode="clip"), (1, 0), 1)(both, source)
+        def write(old: Array, *parts: Array) -> Array:
+            parts = tuple(jnp.broadcast_to(x, (*output.keys.shape[:3], *x.shape[3:])) for x in parts)
+            whole = jnp.concatenate(parts, axis=3)
+            rows = jax.vmap(lambda x, i: jnp.take(x, i, axis=2, mode="clip"), (1, 0), 1)(whole, source)
             return old.at[:, places].set(rows, mode="drop")
 
         real = jnp.where(order < lengths[:, None], order, -1)
         tokens_ = jnp.zeros((len(chosen), n), jnp.int32).at[:, 0].set(chosen)
         held = causal_lm.Past(
-            write(held.keys, past.keys, output.keys),
-            write(held.values, past.values, output.values),
+            write(held.keys, shared.keys[:, None], past.keys, output.keys),
+            write(held.values, shared.values[:, None], past.values, output.values),
             held.positions.at[places].set(real, mode="drop"),
         )
         return held, Rows(
@@ -116,11 +116,23 @@ def admit(apply: Callable[..., causal_lm.Output], cap: float | None, one_core: b
             lengths=rows.lengths.at[places].set(lengths, mode="drop"),
             tokens=rows.tokens.at[places].set(tokens_, mode="drop"),
             made=rows.made.at[places].set(1, mode="drop"),
-            live=rows.live.at[places].set(~jnp.isin(chosen, sampling.stops) & (n > 1), mode="drop"),
+            limits=rows.limits.at[places].set(limits, mode="drop"),
+            live=rows.live.at[places].set(
+                ~jnp.isin(chosen, sampling.stops) & (chosen >= 0) & (limits > 1), mode="drop"
+            ),
             names=rows.names.at[places].set(names, mode="drop"),
         )
 
     return compiled(run, one_core, static_argnames=("tokens", "options"), donate_argnums=(1, 2))
+
+
+def _sources(order: Int[Array, "1 w"], before: Before) -> Int[Array, "b w"]:
+    """Where a row's tokens lie in: what all rows share, its own past, and what it reads, in a line."""
+    shared = (before.shared_at >= 0).sum()
+    own = (before.own_at >= 0).sum(axis=1, keepdims=True)
+    after = before.shared.shape[0] + before.own.shape[1] + order - shared - own
+    rest = jnp.where(order < shared + own, before.shared.shape[0] + order - shared, after)
+    return jnp.where(order < shared, order, rest)
 
 
 @functools.lru_cache(maxsize=8)
@@ -172,7 +184,8 @@ def _next(rows: Rows, output: causal_lm.Output, chosen: Array, positions: Array,
         lengths=rows.lengths + rows.live,
         tokens=jnp.where(here, chosen[:, None], rows.tokens),
         made=made,
-        live=rows.live & ~jnp.isin(chosen, stops) & (made < n),
+        limits=rows.limits,
+        live=rows.live & ~jnp.isin(chosen, stops) & (chosen >= 0) & (made < rows.limits),
         names=rows.names,
     )
 
@@ -181,14 +194,16 @@ def decode(
     reader: Reader,
     prompts: Sequence[tuple[int, ...]],
     names: Sequence[int],
+    limits: Sequence[int],
     wanted: Sequence[bool],
     *,
     rows: int,
     width: int,
     options: Options,
     sampling: Sampling,
+    long: np.bool_ | None = None,
 ) -> Iterator[list[tuple[int, list[int]]]]:
-    """Continues prompts of up to `width` tokens, `rows` of them at a time.
+    """Continues prompts of up to `width` tokens by up to `limits` tokens, `rows` of them at a time.
 
     Yields (place of the prompt, its new tokens with the stop token) of those that have finished. Prompts that
     are not `wanted` are read where others are read with them, and never decoded: what a prompt
@@ -197,8 +212,8 @@ def decode(
     weights, config = reader.params, reader.config
     start = admit(reader.apply, config.logit_cap, reader.one_core)
     go_on = advance(reader.apply, config.logit_cap, reader.one_core)
-    held, state = empty_rows(config, rows, width, options.max_new_tokens, weights["embedding"].dtype)
-    batches = _batches(reader, prompts, wanted, max(1, rows // 4))  # few at a time keep the rows full
+    held, state = empty_rows(reader, rows, width, options.max_new_tokens)
+    batches = _batches(reader, prompts, wanted, max(1, rows // 4), long)  # few at a time keep the rows full
     free, owners = list(range(rows)), {}
     waiting = next(batches, None)
     while waiting is not None or owners:
@@ -207,10 +222,11 @@ def decode(
             for row, member in waiting.members.items():
                 places[row] = free.pop()
                 owners[int(places[row])] = member
-            own = np.zeros(len(places), np.uint32)
+            own, most = np.zeros(len(places), np.uint32), np.zeros(len(places), np.int32)
             own[: len(waiting.batch.members)] = [names[member] for member in waiting.batch.members]
+            most[: len(waiting.batch.members)] = [limits[member] for member in waiting.batch.members]
             held, state = start(
-                weights, held, state, waiting.pool, *waiting.batch.inputs, places, own, sampling,
+                weights, held, state, waiting.pool, *waiting.batch.inputs, places, own, most, sampling,
                 tokens=waiting.batch.tokens, options=options,
             )  # fmt: skip
             waiting = next(batches, None)
@@ -232,13 +248,17 @@ class _Waiting(NamedTuple):
 
 
 def _batches(
-    reader: Reader, prompts: Sequence[tuple[int, ...]], wanted: Sequence[bool], rows: int
+    reader: Reader,
+    prompts: Sequence[tuple[int, ...]],
+    wanted: Sequence[bool],
+    rows: int,
+    long: np.bool_ | None,
 ) -> Iterator[_Waiting]:
     """The batches of up to `rows` that hold a wanted prompt, window by window."""
     for window in prefixes.windows(prompts):
         if not any(wanted[member] for member in window):
             continue
-        pool, batches = reader.read(prefixes.tree([prompts[member] for member in window]), rows)
+        pool, batches = reader.read(prefixes.tree([prompts[member] for member in window]), rows, long)
         for batch in batches:
             batch = batch._replace(members=[window[place] for place in batch.members])
             members = {row: member for row, member in enumerate(batch.members) if wanted[member]}

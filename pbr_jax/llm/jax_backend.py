@@ -8,36 +8,46 @@ of the prompts, which gets more done than cores that share every small operation
 import functools
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from pbr_jax import options as schema
-from pbr_jax.llm import beams, decoding, prefixes, reading
+from pbr_jax.llm import beams, decoding, prefixes, reading, scoring
 from pbr_jax.llm.lanes import side_by_side
 from pbr_jax.llm.local import (
     Ids,
     LocalModel,
     check_beams,
-    check_context,
     check_options,
     draw,
     groups,
     occurrences,
 )
 from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Score
-from pbr_jax.llm.reading import Reader, size
+from pbr_jax.llm.reading import Reader
 from pbr_jax.llm.sampling import Sampling, sampling
-from pbr_jax.models import causal_lm, pretrained
-from pbr_jax.types import UserError
+from pbr_jax.models import causal_lm, pretrained, sharding
+from pbr_jax.models.causal_lm_config import CausalLMConfig
+from pbr_jax.types import Params, UserError
+
+Tokens = list[tuple[int, list[int]]]
+"""Places of prompts and their new tokens."""
+
+# Tokens of a batch, and bytes of keys and values that one may copy for its rows.
+_CPU: dict[str, Any] = {"tokens": 1024, "memory": 2**29}
+_ACCELERATOR: dict[str, Any] = {"tokens": 8192, "memory": 2**32}
 
 
 class JaxLLM(LocalModel):
     """A decoder-only model. `batch_size`: prompts decoded together by each core of a CPU. `context`: longest
     prompt plus answer, in tokens."""
 
-    version = "2"
+    version = "3"
 
     @functools.cached_property
     def context(self) -> int:
@@ -49,17 +59,29 @@ class JaxLLM(LocalModel):
         return wanted or limit
 
     @functools.cached_property
-    def _lanes(self) -> int:
-        """Shares of the work that are computed side by side: one a core on a CPU."""
-        if self._devices > 1 or jax.devices()[0].platform != "cpu":
-            return 1
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-    @functools.cached_property
-    def _reader(self) -> Reader:
+    def _readers(self) -> list[Reader]:
+        """One for each lane: work is computed side by side by the cores of a CPU, which share one model, or
+        by accelerators, which have a copy each. Devices that share every layer are one lane."""
         model, params, config = causal_lm.load(self._path, self._dtype, self._devices)
-        on_cpu = jax.devices()[0].platform == "cpu"
-        return Reader(model.apply, params, config, tokens=1024 if on_cpu else 8192, one_core=self._lanes > 1)
+        if self._devices > 1:
+            return [Reader(model.apply, params, config, heads=self._head_axis(config), **_ACCELERATOR)]
+        places = _replicas()
+        if places is None:
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            return [Reader(model.apply, params, config, one_core=cores > 1, **_CPU)] * cores
+        return [_replica(model.apply, params, config, device) for device in places]
+
+    def _head_axis(self, config: CausalLMConfig) -> Callable[[int], jax.sharding.Sharding]:
+        """Keys and values are divided as their heads are, from the start."""
+        mesh = sharding.mesh(self._devices)
+        divided = config.num_kv_heads % self._devices == 0
+        return lambda axis: NamedSharding(
+            mesh, PartitionSpec(*[None] * axis, "model") if divided else PartitionSpec()
+        )
+
+    @property
+    def _reader(self) -> Reader:
+        return self._readers[0]
 
     def generate(
         self,
@@ -77,28 +99,32 @@ class JaxLLM(LocalModel):
         are computed once."""
         check_options(max_new_tokens, temperature, top_p, num_beams)
         check_beams(num_beams, self._codec.stops, causal_lm.read_config(self._path).vocab_size)
-        ids = self._encode(prompts)
-        for index, prompt in enumerate(ids):
-            check_context(index, len(prompt), max_new_tokens, self.context, "generate.max_new_tokens")
+        every = self._encode(prompts)
+        more = [max_new_tokens] * len(every)
+        ids, late = self._fit(every, more, self.context, "generate.max_new_tokens")
         texts = dict(done or {})
         rows = list(zip(ids, occurrences(ids) if temperature else [0] * len(ids)))
-        same = groups(rows)
+        same = [group for group in groups(rows) if group[0] not in late]
         wanted = [any(index not in texts for index in group) for group in same]
         if any(wanted):
             firsts = [ids[group[0]] for group in same]
             if num_beams > 1:
-                works = [self._beams(firsts, wanted, num_beams, max_new_tokens)]
+                found = self._beams(firsts, wanted, num_beams, max_new_tokens)
             else:
                 choice, options = sampling(self._codec.stops, seed, temperature, top_p)
                 names = [draw(*rows[group[0]]) for group in same]
-                works = self._shares(firsts, names, wanted, decoding.Options(max_new_tokens, choice), options)
-            for found in side_by_side(works):
+                found = self._decoded(
+                    firsts, names, wanted, decoding.Options(max_new_tokens, choice), options
+                )
+            for some in found:
                 answers = [
-                    (index, self._codec.decode(tokens)) for place, tokens in found for index in same[place]
+                    (index, self._codec.decode(tokens)) for place, tokens in some for index in same[place]
                 ]
                 texts |= answers
                 if on_batch is not None:
                     on_batch(*map(list, zip(*answers)))
+        if unanswered := [late[index] for index in late if index not in texts]:
+            raise unanswered[0]
         return [texts[index] for index in range(len(prompts))]
 
     def _beams(
@@ -109,29 +135,76 @@ class JaxLLM(LocalModel):
             num_beams=num_beams, max_new_tokens=max_new_tokens,
         )  # fmt: skip
 
-    def _shares(
+    def _decoded(
         self, prompts: Sequence[Ids], names: Sequence[int], wanted: Sequence[bool],
         options: decoding.Options, sampling: Sampling,
-    ) -> list[Iterator[list[tuple[int, list[int]]]]]:  # fmt: skip
+    ) -> Iterator[Tokens]:  # fmt: skip
+        """Places of prompts and their new tokens, as they are finished."""
+        original, most = self._reader.original, options.max_new_tokens
+        if original is None:
+            limits = [most] * len(prompts)
+            yield from self._side_by_side(prompts, names, limits, wanted, options, sampling, None)
+            return
+        # LongRoPE: a text that grows past the original context is read again, as transformers does.
+        limits = [min(most, original + 1 - len(prompt)) for prompt in prompts]
+        short = [limit > 0 for limit in limits]
+        begun: dict[int, list[int]] = {i: [] for i, first in enumerate(short) if wanted[i] and not first}
+        for found in self._side_by_side(
+            prompts,
+            names,
+            limits,
+            [a and b for a, b in zip(wanted, short)],
+            options,
+            sampling,
+            np.bool_(False),
+        ):
+            grown = {
+                place: tokens
+                for place, tokens in found
+                if len(tokens) == limits[place] < most and tokens[-1] not in self._codec.stops
+            }
+            begun |= grown
+            if ended := [(place, tokens) for place, tokens in found if place not in grown]:
+                yield ended
+        places = sorted(begun)
+        longer = [(*prompts[place], *begun[place]) for place in places]
+        for found in self._side_by_side(
+            longer,
+            [draw(ids, names[place]) for ids, place in zip(longer, places)],
+            [most - len(begun[place]) for place in places],
+            [True] * len(places),
+            options,
+            sampling,
+            np.bool_(True),
+        ):
+            yield [(places[i], begun[places[i]] + tokens) for i, tokens in found]
+
+    def _side_by_side(
+        self, prompts: Sequence[Ids], names: Sequence[int], limits: Sequence[int], wanted: Sequence[bool],
+        options: decoding.Options, sampling: Sampling, long: np.bool_ | None,
+    ) -> Iterator[Tokens]:  # fmt: skip
         """What each lane decodes: its part of the prompts of every width, the longest first."""
         classes = _classes([len(prompt) for prompt in prompts], 2 * self._batch_size)
+        readers = self._readers
 
-        def work(lane: int) -> Iterator[list[tuple[int, list[int]]]]:
+        def work(lane: int) -> Iterator[Tokens]:
             for width, members in reversed(classes):
                 members = sorted(members, key=lambda place: prompts[place])
-                own = members[len(members) * lane // self._lanes : len(members) * (lane + 1) // self._lanes]
+                own = members[len(members) * lane // len(readers) : len(members) * (lane + 1) // len(readers)]
                 if not any(wanted[place] for place in own):
                     continue
-                rows = min(_power_of_two(len(own)), self._batch_size)
+                room = _power_of_two(readers[lane].room(width + options.max_new_tokens) + 1) // 2
                 for found in decoding.decode(
-                    self._reader, [prompts[place] for place in own], [names[place] for place in own],
-                    [wanted[place] for place in own], rows=rows, width=width, options=options,
-                    sampling=sampling,
+                    readers[lane], [prompts[place] for place in own], [names[place] for place in own],
+                    [limits[place] for place in own], [wanted[place] for place in own],
+                    rows=min(_power_of_two(len(own)), self._batch_size, room), width=width, options=options,
+                    sampling=sampling, long=long,
                 ):  # fmt: skip
+                    if any(token < 0 for _, tokens in found for token in tokens):
+                        raise not_numbers(self._path, self._dtype.name)
                     yield [(own[place], tokens) for place, tokens in found]
 
-        _ = self._reader  # read before lanes ask for it together
-        return [work(lane) for lane in range(self._lanes)]
+        return side_by_side([work(lane) for lane in range(len(readers))])
 
     def score(
         self,
@@ -143,13 +216,18 @@ class JaxLLM(LocalModel):
     ) -> list[Score]:
         """log p(target | prompt); see `protocol.LLM.score`. Logits exist at target positions only, and
         equal pairs are computed once."""
-        every = self._encode_pairs(prompts, targets)
-        for index, (first, second) in enumerate(every):
-            check_context(index, len(first), len(second), self.context, "the target's length")
+        asked = self._encode_pairs(prompts, targets)
+        lengths = [len(second) for _, second in asked]
+        firsts, late = self._fit([a for a, _ in asked], lengths, self.context, "the target's length")
+        every = [(first, second) for first, (_, second) in zip(firsts, asked)]
         scores = {i: Score(0.0, 0) for i, (_, second) in enumerate(every) if not second} | dict(done or {})
-        same = [group for group in groups(every) if any(i not in scores for i in group)]
+        same = [
+            group for group in groups(every) if group[0] not in late and any(i not in scores for i in group)
+        ]
         pairs = [every[group[0]] for group in same]
         for window, totals in side_by_side(self._windows(pairs)):
+            if not np.isfinite(totals).all():
+                raise not_numbers(self._path, self._dtype.name)
             found = [
                 (i, Score(total, len(every[i][1])))
                 for place, total in zip(window, totals)
@@ -158,51 +236,46 @@ class JaxLLM(LocalModel):
             scores |= found
             if on_batch is not None:
                 on_batch(*map(list, zip(*found)))
+        if unanswered := [late[index] for index in late if index not in scores]:
+            raise unanswered[0]
         return [scores[index] for index in range(len(prompts))]
 
     def _windows(self, pairs: Sequence[tuple[Ids, Ids]]) -> list[Iterator[tuple[list[int], list[float]]]]:
         """What each lane scores: it takes one window after another while there are any."""
-        most = min(prefixes.WINDOW, max(32, -(-len(pairs) // self._lanes)))
+        if not pairs:
+            return []
+        window = prefixes.WINDOW * max(1, self._reader.tokens // 2048)
+        most = min(window, max(32, -(-len(pairs) // len(self._readers))))
         waiting = deque(prefixes.windows([first + second for first, second in pairs], most))
 
-        def work() -> Iterator[tuple[list[int], list[float]]]:
+        def work(reader: Reader) -> Iterator[tuple[list[int], list[float]]]:
             while True:
                 try:
                     window = waiting.popleft()
                 except IndexError:
                     return
-                yield window, log_probabilities(self._reader, [pairs[place] for place in window])
+                yield window, scoring.log_probabilities(reader, [pairs[place] for place in window])
 
-        _ = self._reader if pairs else None  # read before lanes ask for it together
-        return [work() for _ in range(self._lanes)]
+        return [work(reader) for reader in self._readers]
 
 
-def log_probabilities(reader: Reader, pairs: Sequence[tuple[Ids, Ids]]) -> list[float]:
-    """log p(second | first) of each pair, in nats; what the pairs begin with in common is read once.
+def _replicas() -> list[jax.Device] | None:
+    """The accelerators that have a copy of the model each; None on a CPU."""
+    found = jax.local_devices()
+    return None if found[0].platform == "cpu" else found
 
-    So are pairs that differ in their last token alone, such as a prompt with labels of one token.
-    """
-    # The last target token is predicted, never read.
-    same = groups([(first, second[:-1]) for first, second in pairs])
-    begun = [(pairs[group[0]][0], pairs[group[0]][1][:-1]) for group in same]
-    tree = prefixes.tree([a + b for a, b in begun], [len(first) - 1 for first, _ in begun])
-    pool, batches = reader.read(tree)
-    score = reading.log_probabilities(reader.apply, reader.config.logit_cap, reader.one_core)
-    totals = np.zeros(len(pairs))
-    for batch in batches:
-        scored = [(row, place) for row, member in enumerate(batch.members) for place in same[member]]
-        targets = [pairs[place][1] for _, place in scored]
-        lengths = list(map(len, targets))
-        count = sum(lengths)
-        rows, places, wanted = (np.zeros(size(count, 32), np.int32) for _ in range(3))
-        rows[:count] = np.repeat([row for row, _ in scored], lengths)
-        starts = [len(pairs[place][0]) - 1 - tree.leaves[batch.members[row]].start for row, place in scored]
-        places[:count] = np.concatenate([start + np.arange(len(t)) for start, t in zip(starts, targets)])
-        wanted[:count] = np.concatenate(targets)
-        found = score(reader.params, pool, *batch.inputs, rows, places, wanted, tokens=batch.tokens)
-        owners = np.repeat([place for _, place in scored], lengths)
-        np.add.at(totals, owners, np.asarray(found, np.float64)[:count])
-    return totals.tolist()
+
+def _replica(apply: Any, params: Params, config: CausalLMConfig, device: jax.Device) -> Reader:
+    here = SingleDeviceSharding(device)
+    return Reader(apply, jax.device_put(params, here), config, heads=lambda axis: here, **_ACCELERATOR)
+
+
+def not_numbers(path: Path, dtype: str) -> UserError:
+    """What a model is told of that gives NaN."""
+    return UserError(
+        f"{path}: the model's logits are not numbers (NaN) in {dtype}; check its weights, or set "
+        "--llm.dtype to the other format"
+    )
 
 
 def _classes(lengths: Sequence[int], least: int) -> list[tuple[int, list[int]]]:
@@ -229,4 +302,5 @@ def load(config: schema.LLM) -> JaxLLM:
         batch_size=config.batch_size,
         context=config.context,
         devices=config.tensor_parallel,
+        overflow=config.overflow,
     )

@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Sequence
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
+import jaxlib
 
 from pbr_jax.llm import chat
-from pbr_jax.llm.protocol import Prompt
+from pbr_jax.llm.protocol import Prompt, TooLong
 from pbr_jax.models import pretrained
 from pbr_jax.types import UserError
 
@@ -25,6 +27,7 @@ class LocalModel:
       batch_size: prompts computed together.
       context: tokens that the model may see; None: as many as it says itself.
       devices: that share the weights of every layer.
+      overflow: what becomes of prompts over the context: `refuse` or `cut`, in the middle.
     """
 
     version = "0"  # of how texts are computed; raised when the same weights would give other texts
@@ -37,6 +40,7 @@ class LocalModel:
         batch_size: int = 16,
         context: int | None = None,
         devices: int = 1,
+        overflow: str = "refuse",
     ):
         if batch_size < 1:
             raise UserError(f"llm.batch_size is {batch_size}; it must be at least 1")
@@ -46,11 +50,14 @@ class LocalModel:
         self._batch_size = batch_size
         self._wanted_context = context
         self._devices = devices
+        self._overflow = overflow
 
     @property
     def fingerprint(self) -> str:
-        """Of weights, tokenizer, template, number format and the backend's version."""
-        identity = f"{self._content} {self._dtype.name} {self.version}"
+        """Of weights, tokenizer, template, number format, platform and versions, and how prompts are cut."""
+        # Other hardware and other compilers round otherwise, and a rounding can choose another token.
+        numerics = f"{jax.default_backend()} {jax.__version__} {jaxlib.__version__}"
+        identity = f"{self._content} {self._dtype.name} {self.version} {self._overflow} {numerics}"
         return hashlib.sha256(identity.encode()).hexdigest()
 
     @functools.cached_property
@@ -79,6 +86,20 @@ class LocalModel:
             if not ids:
                 raise UserError(f"prompt {index} is empty; a model needs at least one token to continue")
         return found
+
+    def _fit(
+        self, prompts: Sequence[Ids], following: Sequence[int], context: int, name: str
+    ) -> tuple[list[Ids], dict[int, TooLong]]:
+        """The prompts, cut where that is wanted, and what is wrong with those that do not fit."""
+        fitting, late = list(prompts), {}
+        for index, (ids, more) in enumerate(zip(prompts, following, strict=True)):
+            if self._overflow == "cut" and more < context:
+                fitting[index] = cut_middle(ids, context - more)
+            try:
+                check_context(index, len(fitting[index]), more, context, name)
+            except TooLong as error:
+                late[index] = error
+        return fitting, late
 
     def _encode_pairs(self, prompts: Sequence[Prompt], targets: Sequence[str]) -> list[tuple[Ids, Ids]]:
         check_pairs(prompts, targets)
@@ -119,12 +140,18 @@ def check_beams(num_beams: int, stops: Collection[int], vocabulary: int) -> None
 
 
 def check_context(index: int, length: int, following: int, context: int, name: str) -> None:
-    """Raises UserError where a prompt and what follows it do not fit; `name` says what else to lower."""
+    """Raises TooLong where a prompt and what follows it do not fit; `name` says what else to lower."""
     if length + following > context:
-        raise UserError(
-            f"prompt {index} has {length} tokens and {following} more follow, over the context of "
-            f"{context}; lower prompt.max_tokens or {name}, or raise llm.context"
+        raise TooLong(
+            index,
+            f"has {length} tokens and {following} more follow, over the context of {context}; lower "
+            f"prompt.max_tokens or {name}, raise llm.context, or set llm.overflow cut",
         )
+
+
+def cut_middle(ids: Ids, tokens: int) -> Ids:
+    """The first and last tokens of a prompt, so many together: its instruction and its end stay."""
+    return ids if len(ids) <= tokens else ids[: (tokens + 1) // 2] + ids[len(ids) - tokens // 2 :]
 
 
 def groups(items: Sequence[Hashable]) -> list[list[int]]:

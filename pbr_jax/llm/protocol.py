@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from pbr_jax.types import UserError
+
 Prompt = str | Sequence[dict[str, str]]
 """Plain text, continued as it stands; or chat messages (`role`, `content`), put through the template."""
 
@@ -11,6 +13,21 @@ OnBatch = Callable[[Sequence[int], Sequence[str]], None]
 
 OnScores = Callable[[Sequence[int], Sequence["Score"]], None]
 """The same for scores."""
+
+
+class TooLong(UserError):
+    """A prompt that, with what follows it, is over the model's context.
+
+    Raised when all others have been answered, so that one does not cost the work of thousands.
+    """
+
+    def __init__(self, index: int, reason: str) -> None:
+        super().__init__(f"prompt {index} {reason}")
+        self.index, self.reason = index, reason
+
+    def of(self, name: str) -> UserError:
+        """The same, with what the prompt was made for."""
+        return UserError(f"the prompt of {name} {self.reason}")
 
 
 class Score(NamedTuple):
@@ -61,6 +78,9 @@ class LLM(Protocol):
           seed: of the sampling.
           done: texts of an earlier, interrupted call with the same arguments.
           on_batch: called whenever texts are finished.
+
+        Raises:
+          TooLong: a prompt is over the context; what could be answered went to `on_batch`.
         """
         ...
 

@@ -12,14 +12,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from pbr_jax.llm.prefixes import Node, Tree
 from pbr_jax.models import causal_lm
 from pbr_jax.models.causal_lm_config import CausalLMConfig
 from pbr_jax.types import Params
 
-LOGITS_TOGETHER = 512  # positions whose logits exist at once
+FAR = 256  # slots of their own from which on rows of one parent are read together
+BLOCK = 128  # positions whose logits exist at once
 
 
 class Pool(NamedTuple):
@@ -29,19 +30,31 @@ class Pool(NamedTuple):
     values: Float[Array, "l p k h"]
 
 
+class Before(NamedTuple):
+    """Slots of the pool that stand before the rows of a batch, and the positions there (-1: padding).
+
+    What stands before all rows is attended to where it lies; what stands before one is copied for it.
+    """
+
+    shared: Any  # Int["s"]
+    shared_at: Any  # Int["s"]
+    own: Any  # Int["b r"]
+    own_at: Any  # Int["b r"]
+
+
 class Batch(NamedTuple):
     """Rows read together. Padding has position -1."""
 
     members: list[int]  # places of the rows in the list that was batched
     ids: np.ndarray  # [b t]
     positions: np.ndarray  # [b t]
-    slots: np.ndarray  # [b s] of the tokens before
-    earlier: np.ndarray  # [b s] their positions
+    before: Before
+    long: np.bool_ | None  # whether the texts are over the length of `Rope.original`, where there is one
     tokens: int  # at least as many as are real in ids
 
     @property
-    def inputs(self) -> tuple[np.ndarray, ...]:
-        return self.ids, self.positions, self.slots, self.earlier
+    def inputs(self) -> tuple[Any, ...]:
+        return self.ids, self.positions, self.before, self.long
 
 
 class Reader:
@@ -50,7 +63,9 @@ class Reader:
     Args:
       apply: of `models.causal_lm`.
       tokens: of one batch.
+      memory: bytes of keys and values that a batch may copy for its rows.
       one_core: compile for a single core; several readers then work side by side.
+      heads: where keys and values lie, by the axis of their heads; None: on the default device.
     """
 
     def __init__(
@@ -60,74 +75,134 @@ class Reader:
         config: CausalLMConfig,
         *,
         tokens: int = 512,
+        memory: int = 2**29,
         one_core: bool = False,
+        heads: Callable[[int], jax.sharding.Sharding] | None = None,
     ):
         self.apply, self.params, self.config = apply, params, config
-        self.tokens, self.one_core = tokens, one_core
+        self.tokens, self.one_core, self._heads = tokens, one_core, heads
+        c = config
+        dtype = params["embedding"].dtype
+        self._most = max(1, memory // (2 * c.num_layers * c.num_kv_heads * c.head_width * dtype.itemsize))
 
-    def read(self, tree: Tree, rows: int = 64) -> tuple[Pool, Iterator[Batch]]:
-        """Reads the shared nodes; returns what they left, and the leaves in batches of up to `rows`."""
+    @property
+    def original(self) -> int | None:
+        """Tokens from which on texts take LongRoPE's long factors, less one; None where there are none."""
+        return self.config.rope.original if self.config.rope.long_divisors else None
+
+    def room(self, slots: int) -> int:
+        """How many rows of so many tokens fit the memory; at least one."""
+        return max(1, self._most // max(1, slots))
+
+    def zeros(self, shape: tuple[int, ...], heads: int) -> Array:
+        """Room for keys or values, made where it is to lie; `heads`: the axis of heads."""
+        where = None if self._heads is None else self._heads(heads)
+        return jnp.zeros(shape, self.params["embedding"].dtype, device=where)
+
+    def long(self, length: int) -> np.bool_ | None:
+        """Whether a text of so many tokens takes LongRoPE's long factors; None where there are none."""
+        return None if self.original is None else np.bool_(length > self.original)
+
+    def read(self, tree: Tree, rows: int = 64, long: np.bool_ | None = None) -> tuple[Pool, Iterator[Batch]]:
+        """Reads the shared nodes; returns what they left, and the leaves in batches of up to `rows`.
+
+        All texts of the tree are `long`, or none is: what they share is read alike.
+        """
         levels: dict[int, list[int]] = {}
         depths: list[int] = []
         for place, node in enumerate(tree.shared):
             depths.append(0 if node.parent is None else depths[node.parent] + 1)
             levels.setdefault(depths[-1], []).append(place)
-        pool = self._pool(sum(len(node.ids) for node in tree.shared))
+        pool = self._pool([sum(len(tree.shared[place].ids) for place in level) for level in levels.values()])
         extend = _extend(self.apply, self.one_core)
         paths: list[np.ndarray] = [np.zeros(0, np.int32)] * len(tree.shared)
         used = 0
         for level in levels.values():
             nodes = [tree.shared[place] for place in level]
-            for batch in self._batches(nodes, paths, 64):
+            for batch in self._batches(nodes, paths, 64, long):
                 pool = extend(self.params, pool, *batch.inputs, np.int32(used), tokens=batch.tokens)
                 for member in batch.members:
                     node, end = nodes[member], used + len(nodes[member].ids)
                     paths[level[member]] = np.append(_path(node, paths), np.arange(used, end, dtype=np.int32))
                     used = end
-        return pool, self._batches(tree.leaves, paths, rows)
+        return pool, self._batches(tree.leaves, paths, rows, long)
 
-    def _pool(self, tokens: int) -> Pool:
+    def _pool(self, levels: Sequence[int]) -> Pool:
         c = self.config
         # One batch of room: a batch writes all of its places, the last of them beyond its real tokens.
-        shape = (c.num_layers, size(tokens + self.tokens, 64) if tokens else 1, c.num_kv_heads, c.head_width)
-        empty = jnp.zeros(shape, self.params["embedding"].dtype)
-        return Pool(empty, empty.copy())
+        slots = size(sum(levels) + max(self.tokens, *levels, self.tokens), 64) if levels else 1
+        shape = (c.num_layers, slots, c.num_kv_heads, c.head_width)
+        return Pool(self.zeros(shape, 2), self.zeros(shape, 2))
 
-    def _batches(self, nodes: Sequence[Node], paths: Sequence[np.ndarray], rows: int) -> Iterator[Batch]:
+    def _batches(
+        self, nodes: Sequence[Node], paths: Sequence[np.ndarray], rows: int, long: np.bool_ | None
+    ) -> Iterator[Batch]:
         """Nodes of like length together, until a batch is full."""
-        order = sorted(range(len(nodes)), key=lambda i: (size(nodes[i].start), len(nodes[i].ids), i))
-        for members in _fill(order, [len(node.ids) for node in nodes], self.tokens, rows):
-            yield self._batch([nodes[i] for i in members], members, paths)
+        before = [_path(node, paths) for node in nodes]
+        far = max(map(len, before), default=0) - _common(before) >= FAR
+        order = sorted(
+            range(len(nodes)), key=lambda i: ((nodes[i].parent or 0) if far else 0, len(nodes[i].ids), i)
+        )
+        for members in _fill(order, [len(node.ids) for node in nodes], before, self.tokens, rows, self._most):
+            yield self._batch([nodes[i] for i in members], members, [before[i] for i in members], long)
 
-    def _batch(self, nodes: list[Node], members: list[int], paths: Sequence[np.ndarray]) -> Batch:
-        count = len(nodes) if len(nodes) <= 8 else size(len(nodes))
-        starts = [node.start for node in nodes]
-        ids, positions = _padded([node.ids for node in nodes], starts, count, bucket)
-        slots, earlier = _padded([_path(node, paths) for node in nodes], [0] * len(nodes), count, _power)
-        tokens = bucket(sum(len(node.ids) for node in nodes), 128)
-        return Batch(members, ids, positions, slots, earlier, tokens)
+    def _batch(
+        self, nodes: list[Node], members: list[int], paths: list[np.ndarray], long: np.bool_ | None
+    ) -> Batch:
+        count, starts = size(len(nodes)), [node.start for node in nodes]
+        ids, positions = _padded([node.ids for node in nodes], starts, count, size, 8)
+        common = _common(paths)
+        shared, shared_at = _padded([paths[0][:common]], [0], 1, size, 64)
+        rests = [path[common:] for path in paths]
+        own, own_at = _padded(rests, [common] * len(rests), count, _power, 64)
+        step = max(128, self.tokens // 8)
+        tokens = min(-(-sum(len(node.ids) for node in nodes) // step) * step, ids.size)
+        return Batch(members, ids, positions, Before(shared[0], shared_at[0], own, own_at), long, tokens)
 
 
 def _path(node: Node, paths: Sequence[np.ndarray]) -> np.ndarray:
     return np.zeros(0, np.int32) if node.parent is None else paths[node.parent]
 
 
-def _fill(order: Sequence[int], lengths: Sequence[int], tokens: int, rows: int) -> Iterator[list[int]]:
-    """The order, cut so that no batch holds more tokens or rows; a longer row stands alone.
+def _common(paths: Sequence[np.ndarray]) -> int:
+    """How many slots all paths begin with."""
+    if not paths:
+        return 0
+    first, most = paths[0], min(map(len, paths))
+    for path in paths[1:]:
+        if path is not first:
+            most = _agree(first, path, most)
+    return most
 
-    As few batches as that takes, of about the same size: alike they need fewer compilations.
-    """
-    whole = sum(lengths[member] for member in order)
-    even = whole / max(1, -(-whole // tokens))
+
+def _agree(first: np.ndarray, second: np.ndarray, most: int) -> int:
+    """Of at most so many first entries, how many are equal."""
+    differ = np.flatnonzero(first[:most] != second[:most])
+    return int(differ[0]) if len(differ) else most
+
+
+def _fill(
+    order: Sequence[int],
+    lengths: Sequence[int],
+    paths: Sequence[np.ndarray],
+    tokens: int,
+    rows: int,
+    slots: int,
+) -> Iterator[list[int]]:
+    """The order, cut so that no batch holds more tokens or rows, or copies more slots; a row that is longer
+    than that stands alone."""
     batch: list[int] = []
-    total = 0
+    total = widest = longest = shared = 0
     for member in order:
-        more = lengths[member]
-        if batch and (total + more > tokens or len(batch) == rows or total + more / 2 > even):
+        more, path = lengths[member], paths[member]
+        common = _agree(paths[batch[0]], path, min(shared, len(path))) if batch else len(path)
+        width, length = max(widest, more), max(longest, len(path))
+        copied = (len(batch) + 1) * (width + length - common)
+        if batch and (total + more > tokens or len(batch) == rows or copied > slots):
             yield batch
-            batch, total = [], 0
+            batch, total, width, length, common = [], 0, more, len(path), len(path)
         batch.append(member)
-        total += more
+        total, widest, longest, shared = total + more, width, length, common
     if batch:
         yield batch
 
@@ -137,12 +212,13 @@ def _padded(
     starts: Sequence[int],
     count: int,
     bucketed: Callable[[int, int], int],
+    floor: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rows padded on the right to one bucket, and the positions of what is real, -1 elsewhere.
 
     Attention alone sees this padding, so buckets are few: each is a compilation.
     """
-    width = bucketed(max(map(len, rows)), 64)
+    width = bucketed(max(map(len, rows)), floor)
     values, positions = np.zeros((count, width), np.int32), np.full((count, width), -1, np.int32)
     for place, (row, start) in enumerate(zip(rows, starts)):
         values[place, : len(row)] = row
@@ -174,10 +250,16 @@ def compiled(function: Callable[..., Any], one_core: bool, **options: Any) -> An
     return jax.jit(function, compiler_options=compiler, **options)
 
 
-def past_of(pool: Pool, slots: Int[Array, "b s"], earlier: Int[Array, "b s"]) -> causal_lm.Past:
-    """The pool's slots as the past of each row."""
-    keys, values = (jnp.take(x, slots, axis=1, mode="clip").swapaxes(2, 3) for x in pool)
-    return causal_lm.Past(keys, values, earlier)
+def past_of(pool: Pool, before: Before) -> tuple[causal_lm.Past, causal_lm.Past]:
+    """What stands before all rows, and before each beside it."""
+
+    def take(slots: Array) -> tuple[Array, ...]:  # [l *b k s h]
+        return tuple(jnp.take(x, slots, axis=1, mode="clip").swapaxes(-3, -2) for x in pool)
+
+    return (
+        causal_lm.Past(*take(before.shared), before.shared_at),
+        causal_lm.Past(*take(before.own), before.own_at),
+    )
 
 
 @functools.lru_cache(maxsize=8)
@@ -189,13 +271,13 @@ def _extend(apply: Callable[..., causal_lm.Output], one_core: bool) -> Any:
         pool: Pool,
         ids: Int[Array, "b t"],
         positions: Int[Array, "b t"],
-        slots: Int[Array, "b s"],
-        earlier: Int[Array, "b s"],
+        before: Before,
+        long: Bool[Array, "*b"] | None,
         offset: Int[Array, ""],
         *,
         tokens: int,
     ) -> Pool:
-        output = apply(params, ids, positions, past_of(pool, slots, earlier), tokens=tokens)
+        output = apply(params, ids, positions, past_of(pool, before), tokens=tokens, long=long)
         (real,) = jnp.nonzero(positions.reshape(-1) >= 0, size=tokens, fill_value=0)
 
         def write(old: Array, new: Array) -> Array:
@@ -210,28 +292,39 @@ def _extend(apply: Callable[..., causal_lm.Output], one_core: bool) -> Any:
 
 @functools.lru_cache(maxsize=8)
 def log_probabilities(apply: Callable[..., causal_lm.Output], cap: float | None, one_core: bool) -> Any:
-    """Reads a batch and returns log p of `targets` at (`rows`, `places`) in it: logits exist nowhere else."""
+    """Reads a batch and returns log p of the first `count` `targets` at (`rows`, `places`) in it.
+
+    Logits exist nowhere else, and in blocks: their number does not need a program of its own.
+    """
 
     def score(
         params: Params,
         pool: Pool,
         ids: Int[Array, "b t"],
         positions: Int[Array, "b t"],
-        slots: Int[Array, "b s"],
-        earlier: Int[Array, "b s"],
+        before: Before,
+        long: Bool[Array, "*b"] | None,
         rows: Int[Array, "m"],
         places: Int[Array, "m"],
         targets: Int[Array, "m"],
+        count: Int[Array, ""],
         *,
         tokens: int,
     ) -> Float[Array, "m"]:
-        hidden = apply(params, ids, positions, past_of(pool, slots, earlier), tokens=tokens).hidden
+        hidden = apply(params, ids, positions, past_of(pool, before), tokens=tokens, long=long).hidden
+        block = min(len(rows), BLOCK)
 
-        def one(pair: tuple[Array, Array]) -> Array:
-            state, target = pair
-            logits = causal_lm.logits(params, state, cap)
-            return logits[target] - jax.nn.logsumexp(logits)
+        def body(state: tuple[Array, Array]) -> tuple[Array, Array]:
+            start, found = state
+            row, place, target = (
+                jax.lax.dynamic_slice(x, (start,), (block,)) for x in (rows, places, targets)
+            )
+            logits = causal_lm.logits(params, hidden[row, place], cap)
+            wanted = jnp.take_along_axis(logits, target[:, None], axis=1)[:, 0]
+            values = wanted - jax.nn.logsumexp(logits, axis=1)
+            return start + block, jax.lax.dynamic_update_slice(found, values, (start,))
 
-        return jax.lax.map(one, (hidden[rows, places], targets), batch_size=LOGITS_TOGETHER)
+        empty = jnp.zeros(rows.shape, jnp.float32)
+        return jax.lax.while_loop(lambda state: state[0] < count, body, (jnp.int32(0), empty))[1]
 
     return compiled(score, one_core, static_argnames="tokens")

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, UInt
+from jaxtyping import Array, Bool, Float, Int, UInt
 
 
 class Choice(NamedTuple):
@@ -41,18 +41,44 @@ def choose(
     sampling: Sampling,
     choice: Choice,
 ) -> Int[Array, "b"]:
-    """The next token of each row. Randomness depends on the seed, the row's name and its own step only."""
+    """The next token of each row, -1 where logits are not numbers. Randomness depends on the seed, the row's
+    name and its own step only."""
+    chosen = _choose(logits, step, names, sampling, choice).astype(jnp.int32)
+    return jnp.where(jnp.isnan(logits).any(axis=-1), -1, chosen)
+
+
+def _choose(logits: Array, step: Array, names: Array, sampling: Sampling, choice: Choice) -> Array:
     if choice.greedy:
-        return jnp.argmax(logits, axis=-1).astype(jnp.int32)
+        return jnp.argmax(logits, axis=-1)
     logits = logits / sampling.temperature
     key = jax.random.key(sampling.seed)
     keys = jax.vmap(lambda name, at: jax.random.fold_in(jax.random.fold_in(key, name), at))(names, step)
-    if not choice.nucleus:
-        return jax.vmap(jax.random.categorical)(keys, logits).astype(jnp.int32)
-    order = jnp.argsort(logits, axis=-1, descending=True)
-    logits = jnp.take_along_axis(logits, order, axis=-1)
-    probabilities = jax.nn.softmax(logits, axis=-1)
-    # Kept while the mass before a token is below top_p: the smallest set that reaches it, never empty.
-    before = jnp.cumsum(probabilities, axis=-1) - probabilities
-    rank = jax.vmap(jax.random.categorical)(keys, jnp.where(before < sampling.top_p, logits, -jnp.inf))
-    return jnp.take_along_axis(order, rank[:, None], axis=-1)[:, 0].astype(jnp.int32)
+    if choice.nucleus:
+        logits = jnp.where(nucleus(logits, sampling.top_p), logits, -jnp.inf)
+    return jax.vmap(jax.random.categorical)(keys, logits)
+
+
+def nucleus(logits: Float[Array, "b v"], top_p: Float[Array, ""]) -> Bool[Array, "b v"]:
+    """The most probable tokens that together reach `top_p`, never none; all tokens of the last probability.
+
+    Holtzman et al., https://arxiv.org/abs/1904.09751, 2020. The least probability that is kept is found by
+    bisection: a vocabulary is long to sort and quick to add up.
+    """
+    ranks = _ordered(logits - logits.max(axis=-1, keepdims=True))
+    mass = jnp.exp(logits - jax.nn.logsumexp(logits, axis=-1, keepdims=True))
+
+    def halve(_: Array, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = bounds  # what ranks from `low` on reaches top_p; what ranks above `high` does not
+        middle = low + (high - low) // 2 + (high - low) % 2
+        enough = jnp.where(ranks >= middle, mass, 0).sum(axis=-1, keepdims=True) >= top_p
+        return jnp.where(enough, middle, low), jnp.where(enough, high, middle - 1)
+
+    low, high = ranks.min(axis=-1, keepdims=True), ranks.max(axis=-1, keepdims=True)
+    return ranks >= jax.lax.fori_loop(0, 32, halve, (low, high))[0]
+
+
+def _ordered(x: Float[Array, "b v"]) -> UInt[Array, "b v"]:
+    """Integers in the order of the numbers."""
+    x = jnp.where(x == 0, 0.0, x.astype(jnp.float32))  # one zero, not two
+    bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
+    return jnp.where(bits >> 31 == 1, ~bits, bits | jnp.uint32(2**31))

@@ -19,11 +19,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from pbr_jax.models import gguf_file, pretrained, sharding
+from pbr_jax.models.attention import capped
 from pbr_jax.models.causal_lm_config import CausalLMConfig
-from pbr_jax.models.causal_lm_layers import Decoder, Output, Past, capped, times
+from pbr_jax.models.causal_lm_layers import Decoder, Output, Past, times
 from pbr_jax.models.rules import Rule, assign
 from pbr_jax.types import Model, Params
 
@@ -35,18 +36,21 @@ _TRACED = threading.RLock()
 def causal_lm(config: CausalLMConfig, dtype: Any = jnp.float32) -> Model:
     """A decoder-only model, `Model(init, apply)`, with weights and activations in `dtype`.
 
-    `apply(params, ids, positions, past=None, *, tokens=None) -> Output`:
+    `apply(params, ids, positions, past=None, *, tokens=None, long=None) -> Output`:
 
     - `ids: Int["b t"]`; `positions: Int["b t"]`, the place of each token in its own text, from 0, and
       negative for padding, which may stand anywhere; outputs there mean nothing. The others rise in a row.
     - A token attends to the tokens of its row, in `past` and given, whose position is not after its own.
-      The past may come in parts, such as one that a loop changes and one that it does not.
+      The past may come in parts, such as one that a loop changes and one that it does not, or one that
+      all rows share.
     - `tokens` (static): at least as many as there are real tokens in the batch. All but attention is then
       computed for so many tokens, not for b t: rows of unlike length cost what they hold.
     - Attention scores, norms and softmax are computed in float32 whatever `dtype` is.
-    - LongRoPE (Phi): a row takes the long factors when its largest given position is past the original
-      context, else the short ones, as transformers does for a batch of one row. Keys in `past` keep the
-      factors they were made with, so a row that grows past that length should be read again from its start.
+    - LongRoPE (Phi): `long` says whether rows, or each of them, take the long factors: texts that are longer,
+      as a whole, than the original context. Left out, a row takes them when its largest given position is
+      past that context, as transformers does for a batch of one row. Keys in `past` keep the factors they
+      were made with, so a row that grows past that length should be read again from its start.
+    - In float32, products are of full float32 precision on every platform.
 
     Parameters: `embedding [v d]`, `layers/...` stacked on axis 0, `norm [d]`, and `head [v d]` unless tied.
 
@@ -69,11 +73,17 @@ def causal_lm(config: CausalLMConfig, dtype: Any = jnp.float32) -> Model:
         past: Past | tuple[Past, ...] | None = None,
         *,
         tokens: int | None = None,
+        long: Bool[Array, "*b"] | None = None,
     ) -> Output:
-        with _TRACED:
-            return module.apply({"params": params}, ids, positions, past, tokens)  # pyright: ignore[reportReturnType]
+        with _TRACED, _precision(dtype):
+            return module.apply({"params": params}, ids, positions, past, tokens, long)  # pyright: ignore[reportReturnType]
 
     return Model(init, apply)
+
+
+def _precision(dtype: Any) -> Any:
+    """Of products: accelerators would shorten float32 to fewer bits if they were not told."""
+    return jax.default_matmul_precision("highest" if jnp.dtype(dtype) == jnp.float32 else "default")
 
 
 def logits(
@@ -84,7 +94,8 @@ def logits(
     `cap` is the config's `logit_cap`: logits are squashed into (-cap, cap).
     """
     head = params["head"] if "head" in params else params["embedding"]
-    found = times(hidden.reshape(-1, hidden.shape[-1]), head, jnp.float32)
+    with _precision(head.dtype):
+        found = times(hidden.reshape(-1, hidden.shape[-1]), head, jnp.float32)
     return capped(found.reshape(*hidden.shape[:-1], len(head)), cap)
 
 

@@ -62,6 +62,8 @@ class LLM(Options):
     batch_size: int = 32  # prompts decoded together
     # longest prompt plus answer, in tokens, longer ones are refused; None: as the model says
     context: int | None = field(default=None, metadata=IDLE)
+    # prompts over the context: told when all others are answered, or cut in the middle
+    overflow: Literal["refuse", "cut"] = "refuse"
     tensor_parallel: int = 1  # devices that share the weights of every layer
     # answers come from the cache only; one that is not there is an error
     offline: bool = field(default=False, metadata=IDLE)

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from pbr_jax.files import write_text
 from pbr_jax.graph import Stage
 from pbr_jax.index.store import Store
-from pbr_jax.llm import LLM, Score
+from pbr_jax.llm import LLM, Score, TooLong
 from pbr_jax.options import Generate
 from pbr_jax.parts import language_model
 from pbr_jax.parts.answers import documents_in_prompt
@@ -89,6 +89,9 @@ def _scores(llm: LLM, examples: list[Example], written: list[Written], bar: tqdm
 
     try:
         found = llm.score(prompts, targets, on_batch=on_batch)
+    except TooLong as error:
+        name = examples[known[error.index][0]].id
+        raise UserError(f"likelihood of the targets: {error.of(f'question {name!r}')}") from error
     except UserError as error:
         raise UserError(f"likelihood of the targets: {error}; or set eval.likelihood off") from error
     scores: list[Score | None] = [None] * len(examples)

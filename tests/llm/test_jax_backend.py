@@ -1,17 +1,20 @@
 """The in-process language model against Hugging Face's generate and torch's cross-entropy."""
 
 import json
+import re
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from pbr_jax import config as schema
 from pbr_jax import llm as llms
-from pbr_jax.llm import decoding, jax_backend, prefixes
+from pbr_jax.llm import decoding, jax_backend, prefixes, reading
 from pbr_jax.llm.jax_backend import JaxLLM
-from pbr_jax.llm.protocol import Score
-from pbr_jax.models import pretrained
+from pbr_jax.llm.protocol import Score, TooLong
+from pbr_jax.models import causal_lm, pretrained
 from pbr_jax.types import UserError
 
 torch: Any = pytest.importorskip("torch")
@@ -287,6 +290,105 @@ def test_mistakes_are_user_errors(tiny, call, message):
         call(JaxLLM(tiny[0]))
 
 
+def test_one_prompt_that_is_too_long_does_not_cost_the_others_their_answers(tiny):
+    llm, texts, scores = JaxLLM(tiny[0], batch_size=4), {}, {}
+    prompts = [*PROMPTS, "z" * 96, "z" * 97]
+    with pytest.raises(TooLong, match=rf"prompt {len(PROMPTS)} has 96 .* llm\.overflow cut") as told:
+        llm.generate(prompts, max_new_tokens=4, on_batch=lambda i, t: texts.update(zip(i, t)))
+    assert [texts[i] for i in range(len(PROMPTS))] == llm.generate(PROMPTS, max_new_tokens=4)
+    assert str(told.value.of("question '7'")).startswith("the prompt of question '7' has 96 tokens")
+    targets = ["cat"] * len(prompts)
+    with pytest.raises(TooLong, match=f"prompt {len(PROMPTS)} has 96"):
+        llm.score(prompts, targets, on_batch=lambda i, s: scores.update(zip(i, s)))
+    assert sorted(scores) == list(range(len(PROMPTS)))
+
+
+def test_a_prompt_that_is_cut_keeps_its_two_ends(tiny):
+    path, _ = tiny
+    cut = JaxLLM(path, overflow="cut")
+    whole, kept = "head" + "m" * 150 + "tail.", "head" + "m" * 44 + "m" * 40 + "tail."
+    assert cut.generate([whole], max_new_tokens=3) == cut.generate([kept], max_new_tokens=3)
+    assert cut.score([whole], ["cat"]) == cut.score([kept], ["cat"])
+    assert cut.fingerprint != JaxLLM(path).fingerprint
+    with pytest.raises(TooLong, match="97 more"):
+        cut.score(["a"], ["b" * 97])
+
+
+def test_logits_that_are_not_numbers_are_an_error(tiny, tmp_path):
+    import safetensors.numpy
+
+    for file in tiny[0].iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    weights = safetensors.numpy.load_file(tmp_path / "model.safetensors")
+    weights["model.norm.weight"][3] = np.nan
+    safetensors.numpy.save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    llm = JaxLLM(tmp_path)
+    for call in (
+        lambda: llm.score(["the cat"], ["mat"]),
+        lambda: llm.generate(["the cat"], max_new_tokens=2),
+        lambda: llm.generate(["the cat"], max_new_tokens=2, temperature=1.0, top_p=0.9),
+    ):
+        with pytest.raises(UserError, match="logits are not numbers"):
+            call()
+
+
+def test_copies_of_a_model_share_the_work(tiny, monkeypatch):
+    """Three devices with the whole model each: what one of them gives."""
+    path, _ = tiny
+    wanted = JaxLLM(path, batch_size=4)
+    devices = jax.devices()[2:5]
+    monkeypatch.setattr(jax_backend, "_replicas", lambda: devices)
+    llm = JaxLLM(path, batch_size=4)
+    assert [r.params["embedding"].devices() for r in llm._readers] == [{d} for d in devices]
+    assert llm.generate(PROMPTS, max_new_tokens=9) == wanted.generate(PROMPTS, max_new_tokens=9)
+    prompts = [f"{prompt} {i}" for i in range(16) for prompt in PROMPTS]
+    targets = ["dog hat"] * len(prompts)
+    found = [score.total for score in llm.score(prompts, targets)]
+    np.testing.assert_allclose(found, [s.total for s in wanted.score(prompts, targets)], atol=1e-4)
+
+
+def test_keys_and_values_are_made_where_their_heads_are(tiny):
+    reader = JaxLLM(tiny[0], devices=2)._reader
+    pool = reader._pool([10])
+    held, _ = decoding.empty_rows(reader, 4, 32, 8)
+    for array, heads in ((pool.keys, 2), (pool.values, 2), (held.keys, 2)):
+        assert len(array.sharding.device_set) == 2
+        assert array.addressable_shards[0].data.shape[heads] == array.shape[heads] // 2
+
+
+def test_a_prompt_with_many_targets_stands_in_memory_once(tiny, monkeypatch):
+    seen, apply = [], reading.past_of
+
+    def watched(pool, before):
+        seen.append((before.shared.shape, before.own.shape))
+        return apply(pool, before)
+
+    monkeypatch.setattr(reading, "past_of", watched)
+    monkeypatch.setattr(reading, "log_probabilities", reading.log_probabilities.__wrapped__)
+    prompt, targets = "one long prompt that many answers follow, and is " * 1, [f"t{i}" for i in range(40)]
+    llm = JaxLLM(tiny[0])
+    scores = llm.score([prompt] * 40, targets)
+    assert any(shared[0] for shared, _ in seen)
+    assert all(own[1] == 0 for _, own in seen)
+    alone = [llm.score([prompt], [target])[0].total for target in targets[:5]]
+    np.testing.assert_allclose([s.total for s in scores[:5]], alone, atol=1e-4)
+
+
+def test_every_product_in_float32_has_all_of_its_bits(tiny):
+    """Accelerators would take fewer."""
+    reader = JaxLLM(tiny[0])._reader
+    ids = jnp.zeros((2, 5), jnp.int32)
+    positions = jnp.tile(jnp.arange(5, dtype=jnp.int32), (2, 1))
+
+    def whole(params):
+        return causal_lm.logits(params, reader.apply(params, ids, positions).hidden)
+
+    text = str(jax.make_jaxpr(whole)(reader.params))
+    products = re.findall(r"dot_general\[.*?\]\s+\w+ \w+", text, flags=re.DOTALL)
+    assert len(products) >= 10
+    assert all("Precision.HIGHEST" in product for product in products)
+
+
 def test_the_longest_allowed_prompt_works(tiny):
     llm = JaxLLM(tiny[0])
     [score] = llm.score(["b" * 90], ["c" * 6])
@@ -300,18 +402,23 @@ def test_load_is_cached_and_lazy(tiny):
     llm = llms.load(config)
     assert llm is llms.load(schema.LLM(model=str(path), context=64, batch_size=4))
     assert llm.count("cat") == 3
-    assert "_reader" not in vars(llm._llm)
+    assert "_readers" not in vars(llm._llm)
     with pytest.raises(UserError, match="context of 64"):
         llm.generate(["a" * 64], max_new_tokens=1)
     with pytest.raises(UserError, match=r"llm\.context is 97"):
         llms.load(schema.LLM(model=str(path), context=97)).generate(["a"], max_new_tokens=1)
 
 
-def test_fingerprint_tells_weights_formats_and_templates_apart(tiny, tmp_path):
+def test_fingerprint_tells_weights_formats_platforms_and_templates_apart(tiny, tmp_path, monkeypatch):
     path, _ = tiny
     first = JaxLLM(path)
     assert first.fingerprint == JaxLLM(path, batch_size=2).fingerprint
     assert first.fingerprint != JaxLLM(path, dtype="bfloat16").fingerprint
+    before = first.fingerprint
+    for owner, name in ((jax, "default_backend"), (jax, "__version__")):
+        with monkeypatch.context() as other:
+            other.setattr(owner, name, (lambda: "tpu") if name == "default_backend" else "9.9.9")
+            assert JaxLLM(path).fingerprint != before
     for file in path.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     assert JaxLLM(tmp_path).fingerprint == first.fingerprint

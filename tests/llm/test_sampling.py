@@ -1,8 +1,11 @@
 """Sampling against the distribution it is to follow."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pbr_jax.llm import sampling
 
@@ -33,3 +36,18 @@ def test_top_p_keeps_the_smallest_set_with_that_mass(top_p, kept):
     share = probabilities[kept] / probabilities[kept].sum()
     statistic = ((observed[kept] - count * share) ** 2 / (count * share)).sum()
     assert statistic < 19  # chi-square with at most 2 degrees of freedom: exceeded once in 10,000
+
+
+@given(st.lists(st.floats(-80, 80, width=32), min_size=1, max_size=12), st.floats(0.01, 0.999))
+@settings(max_examples=200, deadline=None)
+def test_the_nucleus_is_what_sorting_gives(logits, top_p):
+    """And all tokens that are as probable as the last of it."""
+    row = np.float32(logits)
+    kept = np.asarray(sampling.nucleus(jnp.asarray(row)[None], jnp.float32(top_p)))[0]
+    p = np.exp(row.astype(np.float64) - row.max())
+    p /= p.sum()
+    order = np.argsort(-row, kind="stable")
+    reached = np.cumsum(p[order])
+    last = int(np.argmax(reached >= top_p - 1e-5)), int(np.argmax(reached >= min(top_p + 1e-5, reached[-1])))
+    sets = [set(np.flatnonzero(row >= row[order[place]])) for place in last]
+    assert sets[0] <= set(np.flatnonzero(kept)) <= sets[1]

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pbr_jax.models import causal_lm, causal_lm_layers
+from pbr_jax.models import attention, causal_lm
 from pbr_jax.models.causal_lm import Past
 
 torch: Any = pytest.importorskip("torch")
@@ -282,8 +282,8 @@ def test_blocks_of_queries_equal_one_block(folder, monkeypatch, blocks_at_once):
     _, model, params, config = loaded("mistral", folder)
     ids = tokens(2, 23)
     wanted = forward(model, params, ids).hidden
-    monkeypatch.setattr(causal_lm_layers, "QUERY_BLOCK", 4)
-    monkeypatch.setattr(causal_lm_layers, "QUERY_BLOCKS", blocks_at_once)
+    monkeypatch.setattr(attention, "QUERY_BLOCK", 4)
+    monkeypatch.setattr(attention, "QUERY_BLOCKS", blocks_at_once)
     blocks = causal_lm.causal_lm(config)  # another function, so that it is traced anew
     np.testing.assert_allclose(forward(blocks, params, ids).hidden, wanted, atol=1e-5)
 

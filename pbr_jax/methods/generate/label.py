@@ -13,7 +13,7 @@ import numpy as np
 
 from pbr_jax.data import TASKS, Task
 from pbr_jax.graph import Node
-from pbr_jax.llm import LLM, Score
+from pbr_jax.llm import LLM, Score, TooLong
 from pbr_jax.llm.protocol import OnBatch
 from pbr_jax.options import Generate
 from pbr_jax.parts import language_model
@@ -87,7 +87,11 @@ class Label(Generate):
                     best = _log_probabilities(values[:, new]).argmax(1)
                     on_batch(new.tolist(), [task.labels[place] for place in best])
 
-            scores = llm.score([p for p, _ in pairs], [label for _, label in pairs], on_batch=keep)
+            try:
+                scores = llm.score([p for p, _ in pairs], [label for _, label in pairs], on_batch=keep)
+            except TooLong as error:
+                place = error.index // len(task.labels) % len(written)
+                raise TooLong(place, error.reason) from error
             values = np.reshape(list(map(self._value, scores)), values.shape)
             found = _log_probabilities(values)
             return [

@@ -1,0 +1,51 @@
+"""Log-probabilities of given continuations with a decoder-only model."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pbr_jax.llm import prefixes, reading
+from pbr_jax.llm.local import Ids, groups
+from pbr_jax.llm.reading import Reader
+
+
+def log_probabilities(reader: Reader, pairs: Sequence[tuple[Ids, Ids]]) -> list[float]:
+    """log p(second | first) of each pair, in nats; what the pairs begin with in common is read once.
+
+    So are pairs that differ in their last token alone, such as a prompt with labels of one token.
+    """
+    totals = np.zeros(len(pairs))
+    lengths = [reader.long(len(first) + len(second)) for first, second in pairs]
+    for kind in groups(lengths):  # texts of the two kinds of LongRoPE share no keys
+        totals[kind] = _together(reader, [pairs[place] for place in kind], lengths[kind[0]])
+    return totals.tolist()
+
+
+def _together(reader: Reader, pairs: Sequence[tuple[Ids, Ids]], long: np.bool_ | None) -> np.ndarray:
+    # The last target token is predicted, never read.
+    same = groups([(first, second[:-1]) for first, second in pairs])
+    begun = [(pairs[group[0]][0], pairs[group[0]][1][:-1]) for group in same]
+    tree = prefixes.tree([a + b for a, b in begun], [len(first) - 1 for first, _ in begun])
+    pool, batches = reader.read(tree, long=long)
+    score = reading.log_probabilities(reader.apply, reader.config.logit_cap, reader.one_core)
+    totals = np.zeros(len(pairs))
+    for batch in batches:
+        scored = [(row, place) for row, member in enumerate(batch.members) for place in same[member]]
+        targets = [pairs[place][1] for _, place in scored]
+        lengths = list(map(len, targets))
+        count = sum(lengths)
+        # As many as the batch has tokens, or a multiple where targets share rows: no shapes of their own.
+        most = batch.tokens * (1 << (-(-count // batch.tokens) - 1).bit_length())
+        rows, places, wanted = (
+            np.zeros(-(-most // reading.BLOCK) * reading.BLOCK, np.int32) for _ in range(3)
+        )
+        rows[:count] = np.repeat([row for row, _ in scored], lengths)
+        starts = [len(pairs[place][0]) - 1 - tree.leaves[batch.members[row]].start for row, place in scored]
+        places[:count] = np.concatenate([start + np.arange(len(t)) for start, t in zip(starts, targets)])
+        wanted[:count] = np.concatenate(targets)
+        found = score(
+            reader.params, pool, *batch.inputs, rows, places, wanted, np.int32(count), tokens=batch.tokens
+        )
+        owners = np.repeat([place for _, place in scored], lengths)
+        np.add.at(totals, owners, np.asarray(found, np.float64)[:count])
+    return totals

@@ -1,0 +1,208 @@
+"""Softmax attention of a batch of rows over pieces of keys and values: what is read, and what came before.
+
+Pieces are never joined: what is only read is not moved, and in a decoding loop what does not change is not
+copied. What stands before all rows is one piece without a batch axis; tokens attend to it packed, without
+padding, a block at a time, so that its scores stay in a core's cache.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+QUERY_BLOCK, QUERY_BLOCKS = 64, 8  # tokens that attend at once, and in one pass: scores are never [t, t]
+SHARED_BLOCK = 64  # packed tokens that attend at once to what stands before all rows, on a CPU
+
+
+class Layout(NamedTuple):
+    """Where tokens lie: in rows, [b t], for attention, and one after another, [n], for everything else."""
+
+    positions: Int[Array, "b t"]
+    rows: Int[Array, "n"] | None  # of each packed token: its place in the b t; None: all of them in order
+    packed: Int[Array, "b t"] | None  # of each place in the rows: its packed token
+
+    def pack(self, x: Array) -> Array:
+        """[b t ...] -> [n ...]."""
+        flat = x.reshape(-1, *x.shape[2:])
+        return flat if self.rows is None else jnp.take(flat, self.rows, axis=0, mode="clip")
+
+    def spread(self, x: Array) -> Array:
+        """[n ...] -> [b t ...]; places of padding get some token's values."""
+        if self.packed is None:
+            return x.reshape(*self.positions.shape, *x.shape[1:])
+        return jnp.take(x, self.packed, axis=0, mode="clip")
+
+
+def capped(x: Array, cap: float | None) -> Array:
+    """Squashed into (-cap, cap); None leaves it alone."""
+    return x if cap is None else cap * jnp.tanh(x / cap)
+
+
+Piece = tuple[Float[Array, "*_ k _ h"], Float[Array, "*_ k _ h"], Int[Array, "*_"]]
+"""Keys, values, and their positions; negative ones are never attended to."""
+
+
+class Part(NamedTuple):
+    """Attention over some of the keys: `mixed / total` if they were all; `most` was taken from the scores."""
+
+    most: Float[Array, "*n 1"]
+    total: Float[Array, "*n 1"]
+    mixed: Float[Array, "*n h"]
+
+    def whole(self) -> Array:
+        # Divided after the product: of a width h, not of as many as there are keys.
+        return self.mixed / self.total
+
+
+def attend(
+    query: Float[Array, "n a h"],
+    pieces: list[Piece],
+    layout: Layout,
+    window: Int[Array, ""] | None,
+    cap: float | None,
+) -> Float[Array, "n d"]:
+    """Attention of every packed token over `pieces`, the first of which is the tokens' own.
+
+    Args:
+      query: scaled.
+      layout: where the tokens lie in rows.
+      window: how many tokens back are seen; None: all.
+      cap: scores are squashed into (-cap, cap).
+    """
+    n, a, h = query.shape
+    k = pieces[0][0].shape[1]
+    query = query.reshape(n, k, a // k, h)
+    rows = layout.spread(query)
+    own = _over_rows(rows, [x for x in pieces if x[0].ndim == 4], layout.positions, window, cap)
+    shared = [x for x in pieces if x[0].ndim == 3]
+    if not shared:
+        return layout.pack(own.whole().astype(query.dtype)).reshape(n, -1)
+    parts = [Part(*map(layout.pack, own))]
+    positions = layout.pack(layout.positions)
+    parts += [_over_shared(query, piece, positions, window, cap) for piece in shared]
+    return _joined(parts).whole().astype(query.dtype).reshape(n, -1)
+
+
+def _joined(parts: list[Part]) -> Part:
+    """Attention over the keys of all parts."""
+    most = functools.reduce(jnp.maximum, [part.most for part in parts])
+    scales = [jnp.exp(part.most - most) for part in parts]
+    return Part(
+        most,
+        functools.reduce(jnp.add, [part.total * scale for part, scale in zip(parts, scales)]),
+        functools.reduce(jnp.add, [part.mixed * scale for part, scale in zip(parts, scales)]),
+    )
+
+
+def _over_shared(
+    query: Float[Array, "n k g h"],
+    piece: Piece,
+    positions: Int[Array, "n"],
+    window: Int[Array, ""] | None,
+    cap: float | None,
+) -> Part:
+    """Attention to what stands before all rows; all of it lies before every token."""
+    keys, values, places = piece
+    size = min(len(query), SHARED_BLOCK if jax.default_backend() == "cpu" else 16 * SHARED_BLOCK)
+
+    def block(some: Array, own: Array) -> Part:  # [r k g h], [r]
+        scores = jnp.einsum("rkgh,ksh->kgrs", some, keys, preferred_element_type=jnp.float32)
+        visible = (
+            (places >= 0)[None, :] if window is None else (places >= 0) & (places > own[:, None] - window)
+        )
+        scores = jnp.where(visible, capped(scores, cap), jnp.finfo(jnp.float32).min)
+        most = scores.max(axis=-1, keepdims=True)
+        weights = jnp.exp(scores - most)
+        mixed = jnp.einsum(
+            "kgrs,ksh->kgrh", weights.astype(values.dtype), values, preferred_element_type=jnp.float32
+        )
+        return Part(*(jnp.moveaxis(x, 2, 0) for x in (most, weights.sum(axis=-1, keepdims=True), mixed)))
+
+    return _by_blocks(block, size, query, positions)
+
+
+def _by_blocks(block: Callable[..., Part], size: int, query: Array, positions: Array) -> Part:
+    """`block` for so many tokens at a time."""
+    n = len(query)
+    if n <= size:
+        return block(query, positions)
+    padding = -n % size
+    query = jnp.pad(query, ((0, padding), (0, 0), (0, 0), (0, 0))).reshape(-1, size, *query.shape[1:])
+    positions = jnp.pad(positions, (0, padding), constant_values=-1).reshape(-1, size)
+    found = jax.lax.map(lambda x: block(*x), (query, positions))
+    return Part(*(x.reshape(-1, *x.shape[2:])[:n] for x in found))
+
+
+def _over_rows(
+    query: Float[Array, "b t k g h"],
+    pieces: list[Piece],
+    positions: Int[Array, "b t"],
+    window: Int[Array, ""] | None,
+    cap: float | None,
+) -> Part:
+    """Attention of the tokens of each row to what is the row's."""
+    b, t, _, _, h = query.shape
+    # Scores come out as [b k g r s] without moving them: the largest arrays of the layer.
+    query = query.transpose(0, 2, 3, 1, 4)
+
+    def block(some: Array, own: Array, pieces: list[Piece]) -> Part:  # [b k g r h], [b r]
+        scores = [_masked(_scores(some, keys), own, places, window, cap) for keys, _, places in pieces]
+        most = functools.reduce(jnp.maximum, [x.max(axis=-1, keepdims=True) for x in scores])
+        weights = [jnp.exp(x - most) for x in scores]
+        total = functools.reduce(jnp.add, [x.sum(axis=-1, keepdims=True) for x in weights])
+        mixed = [_mix(x.astype(values.dtype), values) for x, (_, values, _) in zip(weights, pieces)]
+        return Part(most, total, functools.reduce(jnp.add, mixed))
+
+    if t <= QUERY_BLOCKS * QUERY_BLOCK:
+        # Tokens stand in order: no block sees what comes after it.
+        (keys, values, places), *past = pieces
+        parts = []
+        for start in range(0, t, QUERY_BLOCK):
+            end = min(start + QUERY_BLOCK, t)
+            seen = [(keys[:, :, :end], values[:, :, :end], places[:, :end]), *past]
+            parts.append(block(query[:, :, :, start:end], positions[:, start:end], seen))
+        found = Part(*(jnp.concatenate(x, axis=3) for x in zip(*parts)))
+    else:
+        size = QUERY_BLOCKS * QUERY_BLOCK
+        padding = -t % size
+        query = jnp.pad(query, ((0, 0), (0, 0), (0, 0), (0, padding), (0, 0)))
+        own = jnp.pad(positions, ((0, 0), (0, padding)), constant_values=-1)
+        blocks = jnp.moveaxis(query.reshape(*query.shape[:3], -1, size, h), 3, 0)
+        owns = own.reshape(b, -1, size).swapaxes(0, 1)
+        parts = jax.lax.map(lambda rows: block(rows[0], rows[1], pieces), (blocks, owns))
+        found = Part(
+            *(jnp.moveaxis(x, 0, 3).reshape(*query.shape[:4], x.shape[-1])[:, :, :, :t] for x in parts)
+        )
+    return Part(*(x.transpose(0, 3, 1, 2, 4) for x in found))
+
+
+def _masked(
+    scores: Float[Array, "b k g r s"],
+    own: Int[Array, "b r"],
+    places: Int[Array, "b s"],
+    window: Int[Array, ""] | None,
+    cap: float | None,
+) -> Float[Array, "b k g r s"]:
+    """Scores of keys at `places` for queries at `own`, those that are not seen made very small.
+
+    A finite fill: a row that sees nothing (padding) averages everything instead of making NaN.
+    """
+    own, places = own[:, :, None], places[:, None, :]
+    visible = (places >= 0) & (places <= own)
+    if window is not None:
+        visible &= places > own - window
+    return jnp.where(visible[:, None, None], capped(scores, cap), jnp.finfo(jnp.float32).min)
+
+
+def _scores(query: Float[Array, "b k g r h"], keys: Float[Array, "b k s h"]) -> Float[Array, "b k g r s"]:
+    if query.shape[3] == 1:  # one token a row: on CPU faster by far with the long side first
+        scores = jnp.einsum("bksh,bkgrh->bksgr", keys, query, preferred_element_type=jnp.float32)
+        return jnp.moveaxis(scores, 2, 4)
+    return jnp.einsum("bkgrh,bksh->bkgrs", query, keys, preferred_element_type=jnp.float32)
+
+
+def _mix(weights: Float[Array, "b k g r s"], values: Float[Array, "b k s h"]) -> Float[Array, "b k g r h"]:
+    return jnp.einsum("bkgrs,bksh->bkgrh", weights, values, preferred_element_type=jnp.float32)
