@@ -144,9 +144,9 @@ def first_scores(llm: Any, prompts: Sequence[Any], targets: Sequence[str]) -> li
 
     compiled: list[float] = []
 
-    def count(name: str, seconds: float, **_: Any) -> None:
-        if name == "/jax/core/compile/backend_compile_duration":
-            compiled.append(seconds)
+    def count(event: str, duration_secs: float, **_: str | int) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(duration_secs)
 
     _ = llm._reader
     monitoring.register_event_duration_secs_listener(count)

@@ -259,13 +259,13 @@ class JaxLLM(LocalModel):
         return [work(reader) for reader in self._readers]
 
 
-def _replicas() -> list[jax.Device] | None:
+def _replicas() -> Sequence[Any] | None:
     """The accelerators that have a copy of the model each; None on a CPU."""
     found = jax.local_devices()
     return None if found[0].platform == "cpu" else found
 
 
-def _replica(apply: Any, params: Params, config: CausalLMConfig, device: jax.Device) -> Reader:
+def _replica(apply: Any, params: Params, config: CausalLMConfig, device: Any) -> Reader:
     here = SingleDeviceSharding(device)
     return Reader(apply, jax.device_put(params, here), config, heads=lambda axis: here, **_ACCELERATOR)
 

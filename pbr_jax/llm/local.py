@@ -4,11 +4,11 @@ import functools
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Hashable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import jaxlib
 
 from pbr_jax.llm import chat
 from pbr_jax.llm.protocol import Prompt, TooLong
@@ -56,7 +56,7 @@ class LocalModel:
     def fingerprint(self) -> str:
         """Of weights, tokenizer, template, number format, platform and versions, and how prompts are cut."""
         # Other hardware and other compilers round otherwise, and a rounding can choose another token.
-        numerics = f"{jax.default_backend()} {jax.__version__} {jaxlib.__version__}"
+        numerics = f"{jax.default_backend()} {jax.__version__} {version('jaxlib')}"
         identity = f"{self._content} {self._dtype.name} {self.version} {self._overflow} {numerics}"
         return hashlib.sha256(identity.encode()).hexdigest()
 

@@ -253,13 +253,11 @@ def compiled(function: Callable[..., Any], one_core: bool, **options: Any) -> An
 def past_of(pool: Pool, before: Before) -> tuple[causal_lm.Past, causal_lm.Past]:
     """What stands before all rows, and before each beside it."""
 
-    def take(slots: Array) -> tuple[Array, ...]:  # [l *b k s h]
-        return tuple(jnp.take(x, slots, axis=1, mode="clip").swapaxes(-3, -2) for x in pool)
+    def past(slots: Array, places: Array) -> causal_lm.Past:
+        keys, values = (jnp.take(x, slots, axis=1, mode="clip").swapaxes(-3, -2) for x in pool)
+        return causal_lm.Past(keys, values, places)
 
-    return (
-        causal_lm.Past(*take(before.shared), before.shared_at),
-        causal_lm.Past(*take(before.own), before.own_at),
-    )
+    return past(before.shared, before.shared_at), past(before.own, before.own_at)
 
 
 @functools.lru_cache(maxsize=8)

@@ -42,7 +42,7 @@ def test_top_p_keeps_the_smallest_set_with_that_mass(top_p, kept):
 @settings(max_examples=200, deadline=None)
 def test_the_nucleus_is_what_sorting_gives(logits, top_p):
     """And all tokens that are as probable as the last of it."""
-    row = np.float32(logits)
+    row = np.asarray(logits, np.float32)
     kept = np.asarray(sampling.nucleus(jnp.asarray(row)[None], jnp.float32(top_p)))[0]
     p = np.exp(row.astype(np.float64) - row.max())
     p /= p.sum()
