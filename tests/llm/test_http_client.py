@@ -404,7 +404,7 @@ def test_a_forgotten_client_closes_its_connections(make):
     client = make()
     with Server(answer) as server:
         client.post(server.url, {}, GOING)
-        http = client._http
+        http = client._exchange.http
         assert not http.is_closed
         del client
         gc.collect()
