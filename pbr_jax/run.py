@@ -129,7 +129,7 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
     return values
 
 
-def _asked(plan: Plan) -> dict[str, float]:
+def _asked(plan: Plan) -> dict[str, int | float]:
     """What servers were asked when the stages were made, and its cost where prices are known."""
     counts: Counter[str] = Counter()
     for stage in stages(plan.last).values():
@@ -137,7 +137,7 @@ def _asked(plan: Plan) -> dict[str, float]:
     return {**counts, **_cost(plan, counts)}
 
 
-def _cost(plan: Plan, counts: Mapping[str, float]) -> dict[str, float]:
+def _cost(plan: Plan, counts: Mapping[str, int | float]) -> dict[str, float]:
     llm = plan.config.llm
     price = cost(counts, llm.price_prompt, llm.price_completion) if counts.get("server_calls") else None
     return {} if price is None else {"server_cost": round(price, 6)}

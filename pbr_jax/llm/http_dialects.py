@@ -20,9 +20,9 @@ from pbr_jax.types import UserError
 class Dialect(NamedTuple):
     """A way to ask for a prompt's log-probabilities.
 
-    `body(model, ids, first, neutral)` is the request, with these fields of sampling; `read(answer, ids, first,
-    address)` gives the log-probabilities of `ids[first:]`. One token is generated, and not used: not every
-    server takes 0.
+    `body(model, ids, first, neutral)` is the request, with these fields of sampling; `read(answer, ids,
+    first, address)` gives the log-probabilities of `ids[first:]`. One token is generated, and not used: not
+    every server takes 0.
     """
 
     path: str

@@ -61,7 +61,7 @@ def usage_of(answer: Mapping[str, Any]) -> Usage:
     return Usage(_number(told.get("prompt_tokens")), _number(told.get("completion_tokens")), thought)
 
 
-def cost(counts: Mapping[str, float], prompt: float | None, completion: float | None) -> float | None:
+def cost(counts: Mapping[str, int | float], prompt: float | None, completion: float | None) -> float | None:
     """The price of what was counted, from prices of a million tokens; None where none is known."""
     if prompt is None and completion is None:
         return None
