@@ -61,7 +61,7 @@ class Reference:
 
     def _log_probs(self, ids: Sequence[int], said: Mapping[str, Any]) -> list[float]:
         """Each token's by the distribution that the server would draw it from, the first one's 0."""
-        row = torch.tensor([ids])
+        row: Any = torch.tensor([ids])
         logits = self._model(row).logits[0]
         if said["repetition_penalty"] != 1:
             punish = transformers.RepetitionPenaltyLogitsProcessor(float(said["repetition_penalty"]))

@@ -1,4 +1,4 @@
-"""A server is asked what the model in this process is asked: both answer alike, whatever the server's defaults.
+"""A server is asked what the model in this process is asked: both answer alike, whatever its defaults are.
 
 The server is transformers: its own template, tokenizer, decoding and log-probabilities.
 """
@@ -47,10 +47,8 @@ def reference(thinker: Path) -> Reference:
 
     sizes: Any = transformers.LlamaConfig.from_pretrained(thinker)
     model = transformers.LlamaForCausalLM(sizes).eval()
-    weights = {
-        name: torch.from_numpy(value) for name, value in load_file(thinker / "model.safetensors").items()
-    }
-    model.load_state_dict(weights)
+    weights = load_file(thinker / "model.safetensors").items()
+    model.load_state_dict({name: torch.from_numpy(value) for name, value in weights})
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=f"{thinker}/tokenizer.json")
     tokenizer.chat_template = TEMPLATE
     return Reference(model, tokenizer)
