@@ -7,6 +7,7 @@ and no exception that leaves this module holds a request.
 
 import itertools
 import json
+import os
 import random
 import ssl
 import threading
@@ -156,8 +157,9 @@ class Client:
         except CancelledError:
             return _Fault("the request was interrupted", "run again: what was answered is kept")
         except httpx2.RequestError as error:
-            reason = _shorten(one_line(error), key)
-            if _is_tls(error):
+            inner = _innermost(error)
+            reason = _shorten(_said(inner), key)
+            if _is_tls(inner):
                 advice = "check llm.url (http or https) and SSL_CERT_FILE, the certificates that are trusted"
                 return UserError(f"{address}: no secure connection ({reason}); {advice}")
             return _Fault(f"the connection failed ({reason})", "start the server, or check llm.url")
@@ -176,13 +178,29 @@ class Client:
         return answer
 
 
-def _is_tls(error: BaseException | None) -> bool:
+def _innermost(error: BaseException) -> BaseException:
+    """What the system said of a failed connection, below what libraries make of it; else the error itself."""
+    found, inner = error, error.__cause__ or error.__context__
+    while inner is not None:
+        if isinstance(inner, OSError):
+            found = inner
+        if isinstance(inner, BaseExceptionGroup):
+            inner = inner.exceptions[0]
+        else:
+            inner = inner.__cause__ or inner.__context__
+    return found
+
+
+def _said(error: BaseException) -> str:
+    """An error in the system's words where it has a number, for libraries say "Connect call failed"."""
+    number = error.errno if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) else None
+    return os.strerror(number) if number and number > 0 else one_line(error)
+
+
+def _is_tls(error: BaseException) -> bool:
     """Whether a connection failed for what TLS is about, and not because it was closed meanwhile."""
-    while error is not None:
-        if isinstance(error, ssl.SSLError):
-            return not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError)
-        error = error.__cause__ or error.__context__
-    return False
+    closed = ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError
+    return isinstance(error, ssl.SSLError) and not isinstance(error, closed)
 
 
 def _refusal(address: str, reply: Reply, key: str, key_variable: str) -> _Fault | Refused:

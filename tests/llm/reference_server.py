@@ -1,7 +1,7 @@
 """A server whose model, tokenizer, template and decoding are those of transformers: nothing of it is ours.
 
-As real servers do, it lets the model think and decodes by defaults of its own unless a request says otherwise,
-and its log-probabilities are those that it would sample from.
+As real servers do, it lets the model think and decodes by defaults of its own unless told otherwise, and its
+log-probabilities are those that it would sample from.
 """
 
 import threading

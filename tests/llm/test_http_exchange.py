@@ -50,7 +50,7 @@ def raw_server(send: Callable[[], Iterator[bytes]]) -> Iterator[str]:
     def accept() -> None:
         with suppress(OSError):
             while True:
-                threading.Thread(target=serve, args=(listener.accept()[0],)).start()
+                threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=accept)
