@@ -9,6 +9,7 @@ import math
 import platform
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,10 +22,11 @@ from pbr_jax.artefacts import Log
 from pbr_jax.config import Config, from_dict, override, to_dict
 from pbr_jax.files import open_private
 from pbr_jax.graph import logging_to, stages
+from pbr_jax.llm.usage import cost
 from pbr_jax.parts.answers import Answers, documents_in_prompt
 from pbr_jax.parts.likelihood import Likelihoods
 from pbr_jax.parts.rankings import SLOTS, Rankings
-from pbr_jax.parts.run import line
+from pbr_jax.parts.run import line, read_usage
 from pbr_jax.parts.trained import reports
 from pbr_jax.pipeline import Pipeline, Tally, rank
 from pbr_jax.plan import Plan
@@ -69,10 +71,17 @@ def run(config: Config, out: str | Path, *, overwrite: bool = False) -> Results:
     with folder.alone():
         folder.claim(overwrite=overwrite)
         found = folder.finished()
-        if found is None or config.keep_texts != (out / "texts.jsonl").is_file():
+        if found is None or not _as_wanted(found, plan, out):
             with logging_to(_logger(out / "log.jsonl")):
                 found = _made(plan, folder)
     return Results(out, found)
+
+
+def _as_wanted(found: Mapping[str, Any], plan: Plan, out: Path) -> bool:
+    """Whether a finished folder tells what this config asks for beside its results: texts, and the cost."""
+    counts = found.get("counts", {})
+    priced = {name: value for name, value in counts.items() if name == "server_cost"}
+    return plan.config.keep_texts == (out / "texts.jsonl").is_file() and priced == _cost(plan, counts)
 
 
 def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
@@ -97,7 +106,12 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
         "split": config.benchmark.split,
         "ceiling": any(method.ceiling for method in config.methods),
         **found,
-        "counts": {**found["counts"], **ranked.tally.counts, **(answered.tally.counts if answered else {})},
+        "counts": {
+            **found["counts"],
+            **ranked.tally.counts,
+            **(answered.tally.counts if answered else {}),
+            **_asked(plan),
+        },
         "notes": found["notes"] + notes,
         "trained": trained,
         "seconds": {**_seconds(plan), "evaluate": spent},
@@ -113,6 +127,20 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
         (folder.out / "texts.jsonl").unlink(missing_ok=True)
     folder.write("results.json", json.dumps(values, indent=2, ensure_ascii=False) + "\n")
     return values
+
+
+def _asked(plan: Plan) -> dict[str, int | float]:
+    """What servers were asked when the stages were made, and its cost where prices are known."""
+    counts: Counter[str] = Counter()
+    for stage in stages(plan.last).values():
+        counts += read_usage(stage.folder)
+    return {**counts, **_cost(plan, counts)}
+
+
+def _cost(plan: Plan, counts: Mapping[str, int | float]) -> dict[str, float]:
+    llm = plan.config.llm
+    price = cost(counts, llm.price_prompt, llm.price_completion) if counts.get("server_calls") else None
+    return {} if price is None else {"server_cost": round(price, 6)}
 
 
 def _seconds(plan: Plan) -> dict[str, float]:

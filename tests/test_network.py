@@ -25,7 +25,9 @@ forbidden = (
 
 def guard(event, arguments):
     if event in forbidden:
-        attempts.append([event, str(arguments[-1] if event == "socket.connect" else arguments[0])])
+        where = arguments[-1] if event == "socket.connect" else arguments[0]
+        where = where[0] if isinstance(where, tuple) else where
+        attempts.append([event, where.decode() if isinstance(where, bytes) else str(where)])
         raise OSError("no network here")
 
 sys.addaudithook(guard)

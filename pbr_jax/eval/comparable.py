@@ -20,7 +20,7 @@ number of documents a difference between systems may be theirs."""
 
 _UNTOLD = frozenset(
     {"llm.batch_size", "llm.tensor_parallel", "llm.offline", "llm.key_variable", "llm.concurrency",
-     "llm.timeout", "llm.retries", "encoder.batch_tokens"}
+     "llm.timeout", "llm.retries", "llm.price_prompt", "llm.price_completion", "encoder.batch_tokens"}
 )  # fmt: skip
 """How fast the same comes about."""
 

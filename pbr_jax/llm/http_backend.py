@@ -10,13 +10,16 @@ import hashlib
 import json
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pbr_jax import options as schema
-from pbr_jax.llm import chat
+from pbr_jax.llm import chat, usage
 from pbr_jax.llm.http_client import Client, Refused, check_url
-from pbr_jax.llm.http_dialects import ADVICE, DIALECTS, Dialect, choice, text_of
+from pbr_jax.llm.http_dialects import ADVICE, DIALECTS, Dialect
+from pbr_jax.llm.http_requests import Manner, identity
+from pbr_jax.llm.http_texts import text_of
 from pbr_jax.llm.local import check_context, check_options, check_pairs, groups
 from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Score
 from pbr_jax.models import pretrained
@@ -24,7 +27,7 @@ from pbr_jax.types import UserError
 
 T = TypeVar("T")
 
-_VERSION = 1  # of what is asked; raise it when the same server would be asked for other texts
+_VERSION = 2  # of what is asked; raise it when the same server would be asked for other texts
 _BYTES_PER_TOKEN = 4  # of English text, about: the estimate where no tokenizer is given
 
 
@@ -46,7 +49,9 @@ class HTTPLLM:
         path = config.tokenizer
         self._tokenizer = pretrained.fingerprint(pretrained.locate(path)) if path else "estimate"
         self._url = check_url(config.url)
-        self._limit_name = "max_tokens"
+        self._manner = Manner(config)
+        self._spent: Counter[str] = Counter()
+        self._spending = threading.Lock()
         self._client = Client(
             key_variable=config.key_variable,
             concurrency=config.concurrency,
@@ -57,13 +62,13 @@ class HTTPLLM:
 
     @property
     def fingerprint(self) -> str:
-        """Of the model's name, the tokenizer and this backend's version.
+        """Of the model's name, the tokenizer, what every request has, and this backend's version.
 
         Where the server stands is no part of it: the same name at another address counts as the same
         model. Serve other weights under another name.
         """
-        identity = json.dumps(["http", self._config.model, self._tokenizer, _VERSION])
-        return hashlib.sha256(identity.encode()).hexdigest()
+        known = ["http", self._config.model, self._tokenizer, _VERSION, *identity(self._config)]
+        return hashlib.sha256(json.dumps(known).encode()).hexdigest()
 
     @functools.cached_property
     def _codec(self) -> chat.Codec | None:
@@ -108,11 +113,12 @@ class HTTPLLM:
         """One continuation for each prompt; see `protocol.LLM.generate`.
 
         Equal prompts are sent once where nothing is sampled; where it is, the n-th of them is sent with
-        `seed + n`. An answer without content (a refusal, or all tokens spent on reasoning) is the
-        refusal's text or "".
+        `seed + n`. An answer without content is the refusal's text or "". A model that takes no temperature
+        is asked without one where it is 0, so its answers may vary.
 
         Raises:
-          UserError: the server cannot be reached, refuses, or answers something else.
+          UserError: the server cannot be reached, refuses, or answers something else than was asked for; see
+            `http_texts.text_of`.
         """
         self._check(max_new_tokens, temperature, top_p, num_beams)
         texts = dict(done or {})
@@ -185,26 +191,24 @@ class HTTPLLM:
             if on_batch is not None:
                 on_batch(group, [answer] * len(group))
 
-        self._client.run([job for _, job in wanted], finish)
+        before = self._counted()
+        try:
+            self._client.run([job for _, job in wanted], finish)
+        finally:  # what cannot be used was paid for too
+            usage.count(self._counted() - before)
 
     def _complete(
         self, prompt: Prompt, max_new_tokens: int, options: Mapping[str, Any], stop: threading.Event
     ) -> str:
-        """One text. Newer models of OpenAI know the limit by another name, which is found out once."""
+        """One text."""
         is_text = isinstance(prompt, str)
         address = self._url + ("/completions" if is_text else "/chat/completions")
         given = {"prompt": prompt} if is_text else {"messages": list(prompt)}
-        body = {"model": self._config.model, **given, **options}
-        name = self._limit_name
-        try:
-            answer = self._client.post(address, {**body, name: max_new_tokens}, stop)
-        except Refused as error:
-            if name != "max_tokens" or error.status != 400 or "max_completion_tokens" not in error.message:
-                raise
-            self._limit_name = "max_completion_tokens"
-            answer = self._client.post(address, {**body, self._limit_name: max_new_tokens}, stop)
-        first = choice(answer, address, options.get("n", 1))
-        return text_of(first.get("text") if is_text else first.get("message"), address)
+        given = {"model": self._config.model, **given}
+        answer = self._ask(address, lambda: self._manner.asking(given, dict(options), max_new_tokens), stop)
+        count = self._codec.count if self._codec else None
+        beams = options.get("n", 1)
+        return text_of(answer, address, is_text=is_text, limit=max_new_tokens, beams=beams, count=count)
 
     def _sum(self, dialect: Dialect, first: int, ids: tuple[int, ...], stop: threading.Event) -> Score:
         """The score of the tokens from place `first` on."""
@@ -212,11 +216,35 @@ class HTTPLLM:
             return Score(0.0, 0)
         root = self._url.removesuffix("/v1") if dialect.beside_v1 else self._url
         address = root + dialect.path
-        body = dialect.body(self._config.model, list(ids), first)
-        found = dialect.read(self._client.post(address, body, stop), ids, first, address)
+
+        def body() -> dict[str, Any]:
+            return self._manner.whole(
+                dialect.body(self._config.model, list(ids), first, self._manner.neutral)
+            )
+
+        found = dialect.read(self._ask(address, body, stop), ids, first, address)
         if not all(isinstance(value, float | int) and math.isfinite(value) for value in found):
             raise UserError(f"{address}: a token's log-probability is missing or not a number; {ADVICE}")
         return Score(math.fsum(found), len(found))
+
+    def _ask(self, address: str, make: Callable[[], dict[str, Any]], stop: threading.Event) -> dict[str, Any]:
+        """The answer to what `make` makes; asked otherwise where a refusal says how, which is remembered."""
+        while True:
+            body = make()
+            try:
+                answer = self._client.post(address, body, stop)
+            except Refused as error:
+                self._manner.learn(error, body)
+                if stop.is_set() or make() == body:
+                    raise
+            else:
+                with self._spending:
+                    self._spent.update(usage.usage_of(answer).counts)
+                return answer
+
+    def _counted(self) -> Counter[str]:
+        with self._spending:
+            return self._spent.copy()
 
     def _check(self, max_new_tokens: int, temperature: float, top_p: float, num_beams: int) -> None:
         check_options(max_new_tokens, temperature, top_p, num_beams)

@@ -1,47 +1,47 @@
 """Requests to a language model's server: several at once, tried again where the fault may pass, one secret.
 
 The key is read from the environment for every request and goes into the `Authorization` header, nowhere
-else: redirects are not followed, a server's words that quote it are blotted out, and no exception that
-leaves this module holds a request.
+else: redirects are not followed, a server's words that quote it are blotted out, answers that do are refused,
+and no exception that leaves this module holds a request.
 """
 
-import functools
 import itertools
 import json
 import os
 import random
+import ssl
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
+from pbr_jax.llm.http_exchange import LARGEST, Exchange, Reply
+from pbr_jax.llm.http_key import blotted, holds, read_key, texts_in
 from pbr_jax.models.pretrained import one_line
 from pbr_jax.types import UserError
-
-if TYPE_CHECKING:
-    import httpx2
 
 T = TypeVar("T")
 Job = Callable[[threading.Event], T]
 """One request and the reading of its answer. The event is set once the call has failed elsewhere."""
 
 _PASSING = frozenset({408, 409, 425, 429})  # and 5xx: the same request may succeed later
+_SPENT = ("insufficient_quota", "billing_hard_limit_reached")  # a 429 that no waiting mends
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 30.0  # seconds
 _LONGEST_RETRY_AFTER = 60.0  # seconds; a server that asks for more is asked again after this much
 _LONGEST_MESSAGE = 300  # characters of a server's words in an error
+_LAST_WAIT = 5.0  # seconds after an interruption in which answers that are under way may still come
 
 
 class Refused(UserError):
     """The server understood and will not: a status that trying again does not change."""
 
-    def __init__(self, line: str, status: int, message: str):
+    def __init__(self, line: str, status: int, words: str):
         super().__init__(line)
         self.status = status
-        self.message = message  # the server's words
+        self.words = words  # the whole of what the server said, without the key
 
 
 class _Fault(NamedTuple):
@@ -64,42 +64,53 @@ class Client:
         retries: int,
         pause: Callable[[threading.Event, float], object] = threading.Event.wait,
     ):
-        """`timeout` is in seconds, for connecting and for each silence of the server. `pause(stop, seconds)`
-        waits before a further try, and no longer than until `stop` is set."""
+        """`timeout` is in seconds, for one try from connecting to the answer's last byte. `pause(stop,
+        seconds)` waits before a further try, and no longer than until `stop` is set."""
         self._key_variable = key_variable
         self._concurrency = concurrency
         self._timeout = timeout
         self._retries = retries
         self._pause = pause
-        self._http = _open(timeout, concurrency)
-        weakref.finalize(self, self._http.close)
+        self._exchange = Exchange(concurrency)
 
     def run(self, jobs: Iterable[Job[T]], finish: Callable[[int, T], None]) -> None:
         """Runs the jobs, at most `concurrency` at once, and tells `finish` each one's place and result.
 
         `finish` runs in the calling thread, as soon as a result is there. After a failure no further job
-        is started; those under way are waited for and told to `finish`, then the failure is raised.
+        is started; those under way are waited for and told to `finish`, then the failure is raised. After an
+        interruption (Ctrl-C) those under way have some seconds, and what has come is told; `finish` is then
+        called again for a result whose telling was interrupted.
         """
         stop = threading.Event()
         failure: BaseException | None = None
         waiting = enumerate(jobs)
+        running: dict[Future[T], int] = {}
         with ThreadPoolExecutor(self._concurrency) as pool:
             try:
-                start = functools.partial(_submit, pool, waiting, stop)
-                running = start(self._concurrency)
+                running |= _submit(pool, waiting, stop, self._concurrency)
                 while running:
                     finished, _ = wait(running, return_when=FIRST_COMPLETED)
                     for future in finished:
-                        place, error = running.pop(future), future.exception()
+                        error = future.exception()
                         if error is not None:
                             failure = failure or error
                             stop.set()
-                            continue
-                        if failure is None:
-                            running |= start(1)
-                        finish(place, future.result())
+                        elif failure is None:
+                            running |= _submit(pool, waiting, stop, 1)
+                        if error is None:
+                            finish(running[future], future.result())
+                        del running[future]
+            except KeyboardInterrupt:
+                stop.set()
+                finished, _ = wait(running, _LAST_WAIT)
+                for future in finished:
+                    if future.exception() is None:
+                        finish(running[future], future.result())
+                raise
             finally:
                 stop.set()
+                while wait(running, 0.1).not_done:
+                    self._exchange.cancel()
         if failure is not None:
             raise failure
 
@@ -109,11 +120,12 @@ class Client:
         Timeouts, cut connections, answers that are not JSON, and statuses 408, 409, 425, 429 and 5xx are
         tried again, `retries` times: after a random wait of up to 1, 2, 4, ... 30 seconds ("full jitter",
         https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter), or after what the
-        server's Retry-After says, at most a minute. Once `stop` is set nothing is tried again.
+        server's Retry-After says, at most a minute. Once `stop` is set nothing is tried again. Spent quotas,
+        failures of TLS and answers over 16 MiB are not tried again.
 
         Raises:
-          Refused: any other status that is not a success.
-          UserError: the last try failed too, or the key cannot be sent.
+          Refused: any other status that is not a success, or a quota that is spent.
+          UserError: the last try failed too, the key cannot be sent, or the answer repeats it.
         """
         content = json.dumps(body).encode()
         tries = 0
@@ -122,7 +134,7 @@ class Client:
             outcome = self._try(address, content)
             if isinstance(outcome, dict):
                 return outcome
-            if isinstance(outcome, Refused):
+            if isinstance(outcome, UserError):
                 raise outcome  # here, not where the key stands in a frame that a traceback may print
             if tries > self._retries or stop.is_set():
                 break
@@ -130,7 +142,7 @@ class Client:
         times = "1 try" if tries == 1 else f"{tries} tries"
         raise UserError(f"{address}: {outcome.what}, after {times}; {outcome.advice}")
 
-    def _try(self, address: str, content: bytes) -> dict[str, Any] | _Fault | Refused:
+    def _try(self, address: str, content: bytes) -> dict[str, Any] | _Fault | UserError:
         import httpx2
 
         key = read_key(self._key_variable)
@@ -138,23 +150,75 @@ class Client:
         if key:
             headers["Authorization"] = f"Bearer {key}"
         try:
-            response = self._http.post(address, content=content, headers=headers)
-        except httpx2.TimeoutException:
-            return _Fault(
-                f"no answer within {self._timeout:g} s", "raise llm.timeout or lower llm.concurrency"
-            )
+            reply = self._exchange.post(address, content, headers, self._timeout)
+        except TimeoutError:
+            advice = "raise llm.timeout or lower llm.concurrency"
+            return _Fault(f"no answer within {self._timeout:g} s", advice)
+        except CancelledError:
+            return _Fault("the request was interrupted", "run again: what was answered is kept")
         except httpx2.RequestError as error:
-            reason = _shorten(one_line(error), key)
+            inner = _innermost(error)
+            reason = _shorten(_said(inner), key)
+            if _is_tls(inner):
+                advice = "check llm.url (http or https) and SSL_CERT_FILE, the certificates that are trusted"
+                return UserError(f"{address}: no secure connection ({reason}); {advice}")
             return _Fault(f"the connection failed ({reason})", "start the server, or check llm.url")
-        if response.is_success:
-            return _read(response, key)
-        message = _shorten(server_message(response), key)
-        what = f"the server answered {response.status_code} ({message})"
-        if response.status_code in _PASSING or response.status_code >= 500:
-            advice = "lower llm.concurrency, raise llm.retries, or see the server's log"
-            return _Fault(what, advice, retry_after(response.headers.get("Retry-After")))
-        advice = _advice(response.status_code, message, self._key_variable)
-        return Refused(f"{address}: {what}; {advice}", response.status_code, message)
+        if not 200 <= reply.status < 300:
+            return _refusal(address, reply, key, self._key_variable)
+        if reply.cut:
+            return UserError(
+                f"{address}: the answer is over {LARGEST >> 20} MiB, which no answer is; check llm.url"
+            )
+        answer = _read(reply, key)
+        if isinstance(answer, dict) and key and holds("\n".join(texts_in(answer)), key):
+            return UserError(
+                f"{address}: the answer repeats the key of {self._key_variable}, so nothing of it is kept; "
+                "check llm.url, and replace the key"
+            )
+        return answer
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """What the system said of a failed connection, below what libraries make of it; else the error itself."""
+    found, inner = error, error.__cause__ or error.__context__
+    while inner is not None:
+        if isinstance(inner, OSError):
+            found = inner
+        if isinstance(inner, BaseExceptionGroup):
+            inner = inner.exceptions[0]
+        else:
+            inner = inner.__cause__ or inner.__context__
+    return found
+
+
+def _said(error: BaseException) -> str:
+    """An error in the system's words where it has a number, for libraries say "Connect call failed"."""
+    number = error.errno if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) else None
+    return os.strerror(number) if number and number > 0 else one_line(error)
+
+
+def _is_tls(error: BaseException) -> bool:
+    """Whether a connection failed for what TLS is about, and not because it was closed meanwhile."""
+    closed = ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError
+    return isinstance(error, ssl.SSLError) and not isinstance(error, closed)
+
+
+def _refusal(address: str, reply: Reply, key: str, key_variable: str) -> _Fault | Refused:
+    """What a status that is no success means."""
+    words = reply.content.decode("utf-8", "replace")
+    if reply.cut:
+        words = words[: len(words) // 2]  # what is left of a key at the end would not be known as one
+    whole = f"{server_message(reply, words)}\n{words}"
+    message = _shorten(server_message(reply, words), key)
+    what = f"the server answered {reply.status} ({message})"
+    spent = reply.status == 402 or (reply.status == 429 and any(code in words for code in _SPENT))
+    if not spent and (reply.status in _PASSING or reply.status >= 500):
+        advice = "lower llm.concurrency, raise llm.retries, or see the server's log"
+        return _Fault(what, advice, retry_after(reply.headers.get("Retry-After")))
+    advice = (
+        "the account's quota is spent: add to it" if spent else _advice(reply.status, message, key_variable)
+    )
+    return Refused(f"{address}: {what}; {advice}", reply.status, blotted(whole, key))
 
 
 def _submit(
@@ -162,21 +226,6 @@ def _submit(
 ) -> dict[Future[T], int]:
     """The next jobs under way, and their places."""
     return {pool.submit(job, stop): place for place, job in itertools.islice(waiting, count)}
-
-
-def _open(timeout: float, concurrency: int) -> "httpx2.Client":
-    import httpx2
-
-    limits = httpx2.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
-    try:
-        return httpx2.Client(
-            timeout=httpx2.Timeout(timeout, pool=None), limits=limits, follow_redirects=False
-        )
-    except (ValueError, ImportError) as error:
-        raise UserError(
-            f"the proxy or certificate settings of the environment cannot be used: {one_line(error)}; "
-            "see HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and SSL_CERT_FILE"
-        ) from None
 
 
 def check_url(url: str) -> str:
@@ -199,22 +248,6 @@ def check_url(url: str) -> str:
     return url.rstrip("/")
 
 
-def read_key(variable: str) -> str:
-    """The key in an environment variable, "" where there is none.
-
-    Raises:
-      UserError: it has characters that a header cannot carry.
-    """
-    key = os.environ.get(variable, "").strip() if variable else ""
-    if not (key.isascii() and key.isprintable()):
-        del key  # nor does it stand in the traceback's frames
-        raise UserError(
-            f"the environment variable {variable} holds characters that no key has (a line break, an "
-            "accent); set it again"
-        )
-    return key
-
-
 def backoff(tries: int, after: float = 0.0) -> float:
     """Seconds to wait after so many failed tries, not less than `after`."""
     return max(after, random.uniform(0, min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(tries - 1, 16))))
@@ -234,28 +267,28 @@ def retry_after(value: str | None) -> float:
     return max(0.0, min(seconds, _LONGEST_RETRY_AFTER))
 
 
-def _read(response: "httpx2.Response", key: str) -> dict[str, Any] | _Fault:
+def _read(reply: Reply, key: str) -> dict[str, Any] | _Fault:
     try:
-        answer = response.json()
+        answer = json.loads(reply.content)
     except (ValueError, RecursionError):
         answer = None
     if isinstance(answer, dict):
         return answer
-    begin = _shorten(response.text, key, 60)
+    begin = _shorten(reply.content.decode("utf-8", "replace"), key, 60)
     return _Fault(
         f"the answer is not a JSON object (it begins {begin!r})",
         "check that llm.url is where the API starts, or see the server's log",
     )
 
 
-def server_message(response: "httpx2.Response") -> str:
-    """What the server says about an error, wherever it puts it."""
-    if response.is_redirect:
-        return f"a redirect to {response.headers.get('Location', 'nowhere')}"
+def server_message(reply: Reply, words: str) -> str:
+    """What the server says about an error, wherever it puts it; `words` is the answer's body."""
+    if reply.status in (301, 302, 303, 307, 308):
+        return f"a redirect to {reply.headers.get('Location', 'nowhere')}"
     try:
-        body = response.json()
+        body = json.loads(words)
     except (ValueError, RecursionError):
-        return response.text or response.reason_phrase
+        return words or reply.reason
     return message_of(body) or json.dumps(body)
 
 
@@ -270,9 +303,7 @@ def message_of(body: Any) -> str | None:
 
 def _shorten(text: str, key: str, length: int = _LONGEST_MESSAGE) -> str:
     """One line of limited length in which the key does not stand."""
-    if key:
-        text = text.replace(key, "[key]")
-    line = " ".join(text.split())
+    line = " ".join(blotted(text, key).split())
     return line if len(line) <= length else line[:length] + " ..."
 
 

@@ -1,4 +1,4 @@
-"""What is read from servers' answers: a text, or log-probabilities in one of three dialects.
+"""Log-probabilities of a prompt's tokens, which servers give in one of three dialects.
 
 - `vllm`: `/completions` with `prompt_logprobs`
   (https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html);
@@ -13,48 +13,20 @@ model's own tokenizer. llama.cpp and TGI give no log-probabilities of a prompt.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pbr_jax.llm.http_client import message_of
+from pbr_jax.llm.http_texts import choice
 from pbr_jax.types import UserError
-
-
-def choice(answer: Mapping[str, Any], address: str, most: int = 1) -> Mapping[str, Any]:
-    """The first of at most so many choices: with beams, the best."""
-    choices = answer.get("choices")
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        said = message_of(answer)
-        raise UserError(
-            f"{address}: the answer has no choices"
-            + (f" but an error ({' '.join(said.split())[:300]})" if said else "")
-            + "; check that llm.url is the address of a server that speaks OpenAI's protocol"
-        )
-    if len(choices) > most:
-        raise UserError(
-            f"{address}: the answer has {len(choices)} choices, want {most}; see the server's log"
-        )
-    return choices[0]
-
-
-def text_of(given: Any, address: str) -> str:
-    """The text of a choice: its `text`, or its `message`'s content, refusal, or nothing."""
-    text = given
-    if isinstance(given, dict):
-        text = given.get("content")
-        if text is None:
-            text = given.get("refusal") or ""
-    if not isinstance(text, str):
-        raise UserError(f"{address}: a choice has no text but {type(text).__name__}; see the server's log")
-    return text
 
 
 class Dialect(NamedTuple):
     """A way to ask for a prompt's log-probabilities.
 
-    `body(model, ids, first)` is the request; `read(answer, ids, first, address)` gives the log-probabilities
-    of `ids[first:]`. One token is generated, and not used: not every server takes 0.
+    `body(model, ids, first, neutral)` is the request, with these fields of sampling; `read(answer, ids,
+    first, address)` gives the log-probabilities of `ids[first:]`. One token is generated, and not used: not
+    every server takes 0.
     """
 
     path: str
-    body: Callable[[str, list[int], int], dict[str, Any]]
+    body: Callable[[str, list[int], int, Mapping[str, Any]], dict[str, Any]]
     read: Callable[[Mapping[str, Any], tuple[int, ...], int, str], list[Any]]
     beside_v1: bool = False
 
@@ -62,8 +34,9 @@ class Dialect(NamedTuple):
 ADVICE = "check that llm.log_probs names this server's kind and llm.tokenizer is the served model's"
 
 
-def _vllm_body(model: str, ids: list[int], first: int) -> dict[str, Any]:
-    return {"model": model, "prompt": ids, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
+def _vllm_body(model: str, ids: list[int], first: int, neutral: Mapping[str, Any]) -> dict[str, Any]:
+    request = {"model": model, "prompt": ids, "max_tokens": 1, "temperature": 0.0}
+    return request | {"prompt_logprobs": 0, **neutral}
 
 
 def _read_vllm(answer: Mapping[str, Any], ids: tuple[int, ...], first: int, address: str) -> list[Any]:
@@ -79,9 +52,9 @@ def _read_vllm(answer: Mapping[str, Any], ids: tuple[int, ...], first: int, addr
     return found
 
 
-def _echo_body(model: str, ids: list[int], first: int) -> dict[str, Any]:
+def _echo_body(model: str, ids: list[int], first: int, neutral: Mapping[str, Any]) -> dict[str, Any]:
     request = {"model": model, "prompt": ids, "max_tokens": 1, "temperature": 0.0}
-    return request | {"echo": True, "logprobs": 1}
+    return request | {"echo": True, "logprobs": 1, **neutral}
 
 
 def _read_echo(answer: Mapping[str, Any], ids: tuple[int, ...], first: int, address: str) -> list[Any]:
@@ -93,8 +66,8 @@ def _read_echo(answer: Mapping[str, Any], ids: tuple[int, ...], first: int, addr
     return entries[first : len(ids)]
 
 
-def _sglang_body(model: str, ids: list[int], first: int) -> dict[str, Any]:
-    sampling = {"max_new_tokens": 1, "temperature": 0.0}
+def _sglang_body(model: str, ids: list[int], first: int, neutral: Mapping[str, Any]) -> dict[str, Any]:
+    sampling = {"max_new_tokens": 1, "temperature": 0.0, **neutral}
     start = {"return_logprob": True, "logprob_start_len": first - 1}
     return {"input_ids": ids, "sampling_params": sampling, **start}
 

@@ -1,5 +1,6 @@
 """Options that several methods share: data, encoders, language models, prompts, training."""
 
+import json
 import re
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -49,6 +50,14 @@ class Encoder(Options):
         self.at_least("batch_tokens", 1)
 
 
+_ASKED = frozenset(
+    {"model", "messages", "prompt", "input_ids", "max_tokens", "max_completion_tokens", "temperature",
+     "top_p", "seed", "n", "use_beam_search", "stream", "echo", "logprobs", "prompt_logprobs",
+     "sampling_params", "return_logprob", "logprob_start_len"}
+)  # fmt: skip
+"""Fields of a request that are not `llm.extra_body`'s to set."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LLM(Options):
     """The frozen language model that answers."""
@@ -70,10 +79,17 @@ class LLM(Options):
     url: str = ""  # http: where the server's API starts, such as http://127.0.0.1:8000/v1
     tokenizer: str = ""  # http: the served model's tokenizer, a folder or GGUF file; "": counts are estimates
     log_probs: Literal["none", "vllm", "echo", "sglang"] = "none"  # http: how the server gives a prompt's
+    # http: whose fields are sent beside OpenAI's own, to turn thinking and the server's defaults off. auto:
+    # none to OpenAI by its address, else vllm's, which SGLang has too; what is refused is left out
+    server: Literal["auto", "vllm", "llama_cpp", "openai"] = "auto"
+    extra_body: str = ""  # http: a JSON object whose fields are in every request; null takes a field out
+    # http: of a million tokens, in any currency; results.json then has what the run cost
+    price_prompt: float | None = field(default=None, metadata=IDLE)
+    price_completion: float | None = field(default=None, metadata=IDLE)
     # http: the environment variable that holds the key, if it is set
     key_variable: str = field(default="OPENAI_API_KEY", metadata=IDLE)
     concurrency: int = field(default=8, metadata=IDLE)  # http: requests under way at once
-    timeout: float = field(default=120.0, metadata=IDLE)  # http: seconds for one request
+    timeout: float = field(default=120.0, metadata=IDLE)  # http: seconds for one try, to its last byte
     # http: how often a request that failed for a passing reason is sent again
     retries: int = field(default=6, metadata=IDLE)
 
@@ -84,10 +100,29 @@ class LLM(Options):
         self.at_least("concurrency", 1)
         self.at_least("timeout", 0.001)
         self.at_least("retries", 0)
+        self.at_least("price_prompt", 0)
+        self.at_least("price_completion", 0)
+        taken = sorted(set(self.extra_fields) & _ASKED)
+        if taken:
+            raise UserError(f"llm.extra_body has {', '.join(taken)}, which other options say; take it out")
         if self.backend == "http" and not self.url.startswith(("http://", "https://")):
             raise UserError(
                 f"llm.url is {self.url!r}, want the address of the server's API, such as http://127.0.0.1:8000/v1"
             )
+
+    @property
+    def extra_fields(self) -> dict[str, Any]:
+        """The object of `extra_body`. Raises UserError for anything else."""
+        try:
+            fields = json.loads(self.extra_body or "{}")
+        except (ValueError, RecursionError):
+            fields = None
+        if not isinstance(fields, dict):
+            raise UserError(
+                f"llm.extra_body is {self.extra_body!r:.80}, want a JSON object, such as "
+                '{"reasoning_effort": "low"}'
+            )
+        return fields
 
     @property
     def can_score(self) -> bool:

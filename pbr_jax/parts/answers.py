@@ -14,7 +14,7 @@ from pbr_jax.llm import TooLong
 from pbr_jax.options import Generate
 from pbr_jax.parts import language_model
 from pbr_jax.parts.rankings import Rankings
-from pbr_jax.parts.run import Run, chunks, line, read_tally, write_tally
+from pbr_jax.parts.run import Run, chunks, line, metered, read_tally, write_tally
 from pbr_jax.pipeline import Answer, GenerateSlot, PromptWriter, Ranking, Tally
 from pbr_jax.types import Example
 
@@ -62,6 +62,8 @@ def _generate(
     examples, rankings = list(store.examples()), []
     for chunk in chunks(ranked.read(store)):
         rankings += [ranking[:k] for ranking in chunk]
+    with metered(folder):
+        answered = _answered(answer, examples, rankings, write)
     lines = [
         line(
             {
@@ -72,7 +74,7 @@ def _generate(
                 "probabilities": found.probabilities,
             }
         )
-        for found in _answered(answer, examples, rankings, write)
+        for found in answered
     ]
     write_text(folder / "generations.jsonl", "".join(lines))
     write_tally(tally, folder)

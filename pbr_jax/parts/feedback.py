@@ -26,7 +26,7 @@ from pbr_jax.llm import LLM
 from pbr_jax.options import Expand, Generate, Retrieve, Select
 from pbr_jax.parts import language_model
 from pbr_jax.parts.rankings import Questions, Rankings, rankings
-from pbr_jax.parts.run import Run, chunks, line, once
+from pbr_jax.parts.run import Run, chunks, line, metered, once
 from pbr_jax.pipeline import GenerateSlot, PromptWriter, Ranking, Tally
 from pbr_jax.text import prompts
 from pbr_jax.types import Example, Feedback, UserError
@@ -194,7 +194,11 @@ def _collect(
     )
     lines = []
     pairs = zip(asked.read(store), _without_targets(store, asked, ranked), strict=True)
-    with tqdm(desc="feedback", unit="question", total=asked.count(store), disable=None, leave=False) as bar:
+    total = asked.count(store)
+    with (
+        metered(folder),
+        tqdm(desc="feedback", unit="question", total=total, disable=None, leave=False) as bar,
+    ):
         for chunk in chunks(pairs, _TOGETHER):
             examples, rankings = zip(*chunk, strict=True)
             for example, found in zip(examples, collect(judge, write, examples, rankings), strict=True):

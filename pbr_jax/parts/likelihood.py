@@ -21,7 +21,7 @@ from pbr_jax.options import Generate
 from pbr_jax.parts import language_model
 from pbr_jax.parts.answers import documents_in_prompt
 from pbr_jax.parts.rankings import Rankings
-from pbr_jax.parts.run import CHUNK, Run, chunks, line
+from pbr_jax.parts.run import CHUNK, Run, chunks, line, metered
 from pbr_jax.pipeline import PromptWriter
 from pbr_jax.text.prompts import Written
 from pbr_jax.types import Example, UserError
@@ -70,7 +70,8 @@ def _score(folder: Path, k: int, *, store: Store, ranked: Rankings, write: Promp
     """Each score is in the cache once it is there, where the next attempt finds it."""
     lines: list[str] = []
     examples = store.examples()
-    with tqdm(desc="likelihoods", total=store.summary.examples, disable=None, leave=False) as bar:
+    total = store.summary.examples
+    with metered(folder), tqdm(desc="likelihoods", total=total, disable=None, leave=False) as bar:
         for rankings in chunks(ranked.read(store)):
             some = list(islice(examples, CHUNK))
             written = write(some, [ranking[:k] for ranking in rankings])

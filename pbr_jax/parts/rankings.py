@@ -18,6 +18,7 @@ from pbr_jax.parts.run import (
     chunks,
     enable_compilation_cache,
     line,
+    metered,
     once,
     progress,
     read_tally,
@@ -134,7 +135,8 @@ def _rank(
     pipeline = Pipeline(**{name: make(tally) for name, make in makers.items()})
     examples = progress(questions.read(store), "rankings", questions.count(store))
     for chunk in chunks(examples):
-        ranked = rank(pipeline, chunk, collaboration)
+        with metered(folder):
+            ranked = rank(pipeline, chunk, collaboration)
         _refuse_misplaced(store, ranked)
         for example, ranking in zip(chunk, ranked, strict=True):
             rows, scores = [int(c.row) for c in ranking], [float(c.score) for c in ranking]

@@ -1,5 +1,6 @@
 """What a method may look at when it chooses its nodes: the config, the task, and the data."""
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -14,6 +15,7 @@ from tqdm import tqdm
 from pbr_jax.data import Task
 from pbr_jax.files import cache_folder, write_text
 from pbr_jax.graph import Node
+from pbr_jax.llm import usage
 from pbr_jax.options import (
     LLM,
     Benchmark,
@@ -32,6 +34,7 @@ from pbr_jax.pipeline import Tally
 from pbr_jax.text import encode
 from pbr_jax.types import UserError
 
+_USAGE = "usage.json"
 CHUNK = 1024  # examples that pass through the slots together
 
 
@@ -140,6 +143,25 @@ def read_tally(folder: Path) -> Tally:
     """What `write_tally` kept."""
     values = json.loads((folder / "tally.json").read_text(encoding="utf-8"))
     return Tally(Counter(values["counts"]), values["seconds"])
+
+
+@contextlib.contextmanager
+def metered(folder: Path) -> Iterator[None]:
+    """What servers are asked inside is added up in the folder, over interrupted attempts too."""
+    with usage.metered() as counts:
+        try:
+            yield
+        finally:
+            if counts:
+                write_text(folder / _USAGE, json.dumps(read_usage(folder) + counts))
+
+
+def read_usage(folder: Path) -> Counter[str]:
+    """What `metered` added up; nothing where no server was asked."""
+    try:
+        return Counter(json.loads((folder / _USAGE).read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return Counter()
 
 
 @functools.lru_cache(maxsize=1)

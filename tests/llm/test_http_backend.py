@@ -18,6 +18,7 @@ from pbr_jax.llm.protocol import LLM, Prompt, Score
 from pbr_jax.types import UserError
 
 DIALECTS = ("vllm", "echo", "sglang")
+NEUTRAL = {"repetition_penalty": 1.0, "top_k": -1, "min_p": 0.0}
 
 
 def say(text: str) -> list[dict[str, str]]:
@@ -121,10 +122,11 @@ def test_a_greedy_request_says_what_the_protocol_names():
     with Server(fake_answer) as server:
         load(server.url).generate(["go", say("hi")], max_new_tokens=7, top_p=0.5, seed=9)
         seen = {request.path: request.body for request in server.requests}
-    shared = {"model": "m", "max_tokens": 7, "temperature": 0.0}
+    shared = {"model": "m", "max_tokens": 7, "temperature": 0.0, **NEUTRAL}
+    thinking = {"chat_template_kwargs": {"enable_thinking": False}}
     assert seen == {
         "/v1/completions": {**shared, "prompt": "go"},
-        "/v1/chat/completions": {**shared, "messages": say("hi")},
+        "/v1/chat/completions": {**shared, "messages": say("hi"), **thinking},
     }
 
 
@@ -242,6 +244,7 @@ def test_beams_are_asked_of_vllm_and_the_first_is_the_best(tiny: Path):
         assert llm.generate(["a"], max_new_tokens=4, num_beams=3) == ["beam 0"]
         assert server.requests[0].body == {
             "model": "m", "prompt": "a", "max_tokens": 4, "temperature": 0.0, "use_beam_search": True, "n": 3,
+            **NEUTRAL,
         }  # fmt: skip
 
 

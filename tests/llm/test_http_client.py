@@ -109,7 +109,8 @@ def test_without_retries_there_is_one_try(make, waits):
 
 
 def test_nobody_at_the_address_is_one_line(make, waits):
-    with pytest.raises(UserError, match=r"connection failed .* after 4 tries; start the server") as caught:
+    message = r"connection failed \(.*refused.*\), after 4 tries; start the server"
+    with pytest.raises(UserError, match=message) as caught:
         make().post(f"http://127.0.0.1:{free_port()}/v1", {}, GOING)
     one_line(caught.value)
     assert len(waits) == 3
@@ -404,7 +405,7 @@ def test_a_forgotten_client_closes_its_connections(make):
     client = make()
     with Server(answer) as server:
         client.post(server.url, {}, GOING)
-        http = client._http
+        http = client._exchange.http
         assert not http.is_closed
         del client
         gc.collect()

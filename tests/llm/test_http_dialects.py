@@ -40,7 +40,8 @@ def test_scores_are_of_the_targets_tokens_alone(tiny, dialect):
 
 def test_the_requests_for_scores_are_what_the_servers_document(tiny):
     ids = chat.load(tiny).encode("ab") + chat.load(tiny).encode_target("cde")
-    common = {"model": "m", "prompt": ids, "max_tokens": 1, "temperature": 0.0}
+    neutral = {"repetition_penalty": 1.0, "top_k": -1, "min_p": 0.0}
+    common = {"model": "m", "prompt": ids, "max_tokens": 1, "temperature": 0.0, **neutral}
     wanted = {
         "vllm": ("/v1/completions", {**common, "prompt_logprobs": 0}),
         "echo": ("/v1/completions", {**common, "echo": True, "logprobs": 1}),
@@ -48,7 +49,7 @@ def test_the_requests_for_scores_are_what_the_servers_document(tiny):
             "/generate",
             {
                 "input_ids": ids,
-                "sampling_params": {"max_new_tokens": 1, "temperature": 0.0},
+                "sampling_params": {"max_new_tokens": 1, "temperature": 0.0, **neutral},
                 "return_logprob": True,
                 "logprob_start_len": 1,
             },

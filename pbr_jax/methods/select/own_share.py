@@ -21,7 +21,7 @@ from pbr_jax.llm import LLM
 from pbr_jax.options import Select
 from pbr_jax.parts import language_model
 from pbr_jax.parts.rankings import Questions, Rankings, rankings
-from pbr_jax.parts.run import Run
+from pbr_jax.parts.run import Run, metered
 from pbr_jax.pipeline import PromptWriter, Ranking
 from pbr_jax.types import Example, UserError
 
@@ -80,7 +80,8 @@ def _measure(
     llm: LLM,
 ) -> None:
     pairs = list(zip(asked.read(store), ranked.read(store), strict=True))
-    gains = [_gain(n, k, pairs, write, llm, seed) for n in range(k)]
+    with metered(folder):
+        gains = [_gain(n, k, pairs, write, llm, seed) for n in range(k)]
     write_text(folder / "gains.json", json.dumps([asdict(gain) for gain in gains], indent=2))
 
 

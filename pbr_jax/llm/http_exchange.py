@@ -1,0 +1,126 @@
+"""One request and its whole answer, within a time and a size that no server can stretch.
+
+A limit on each silence would let a server that drips bytes hold a request for ever, so requests are tasks of
+an event loop, which ends them wherever they stand: in a look-up, in headers, in a body.
+"""
+
+import asyncio
+import contextlib
+import threading
+import weakref
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, NamedTuple
+
+from pbr_jax.models.pretrained import one_line
+from pbr_jax.types import UserError
+
+if TYPE_CHECKING:
+    import httpx2
+
+LARGEST = 16 << 20
+"""Bytes of an answer after decompression; the log-probabilities of 100,000 tokens have room in them."""
+
+_LARGEST_ERROR = 64 << 10  # bytes that are read of an error
+
+
+class Reply(NamedTuple):
+    """What a server answered; `cut` where that was longer than what is read."""
+
+    status: int
+    reason: str
+    headers: Mapping[str, str]
+    content: bytes
+    cut: bool
+
+
+class Exchange:
+    """Connections to a server, and the thread of their event loop. Creating one opens and starts none."""
+
+    def __init__(self, concurrency: int) -> None:
+        self.http = _open(concurrency)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._starting = threading.Lock()
+        self._under_way: set[Future[Reply]] = set()
+
+    def post(self, address: str, content: bytes, headers: Mapping[str, str], seconds: float) -> Reply:
+        """Sends a body and reads the answer.
+
+        Raises:
+          TimeoutError: the whole took longer than `seconds`.
+          concurrent.futures.CancelledError: `cancel` was called.
+          httpx2.RequestError: the connection failed.
+        """
+        task = self._post(address, content, headers, seconds)
+        future = asyncio.run_coroutine_threadsafe(task, self._running())
+        self._under_way.add(future)
+        try:
+            return future.result()
+        finally:
+            self._under_way.discard(future)
+
+    def cancel(self) -> None:
+        """Gives up the requests that are under way."""
+        for future in list(self._under_way):
+            future.cancel()
+
+    async def _post(self, address: str, content: bytes, headers: Mapping[str, str], seconds: float) -> Reply:
+        async with (
+            asyncio.timeout(seconds),
+            self.http.stream("POST", address, content=content, headers=headers) as response,
+        ):
+            limit = LARGEST if response.is_success else _LARGEST_ERROR
+            body = bytearray()
+            async with contextlib.aclosing(response.aiter_bytes()) as parts:
+                async for part in parts:
+                    body += part
+                    if len(body) > limit:
+                        break
+            kept = bytes(body[:limit])
+            status, reason = response.status_code, response.reason_phrase
+            return Reply(status, reason, response.headers, kept, len(body) > limit)
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        with self._starting:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                thread = threading.Thread(target=_run, args=(self._loop,), name="pbr_jax.http", daemon=True)
+                thread.start()
+                weakref.finalize(self, _close, self._loop, thread, self.http)
+            return self._loop
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+def _close(loop: asyncio.AbstractEventLoop, thread: threading.Thread, http: "httpx2.AsyncClient") -> None:
+    """Closes the connections, then ends the loop; waits for that a moment, unless called in the loop."""
+
+    async def end() -> None:
+        try:
+            await http.aclose()
+            await loop.shutdown_asyncgens()
+        finally:
+            loop.stop()
+
+    asyncio.run_coroutine_threadsafe(end(), loop)
+    if threading.current_thread() is not thread:
+        thread.join(2.0)
+
+
+def _open(concurrency: int) -> "httpx2.AsyncClient":
+    import httpx2
+
+    limits = httpx2.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
+    try:
+        # The only limit of time is that of the whole request.
+        return httpx2.AsyncClient(timeout=None, limits=limits, follow_redirects=False)
+    except (ValueError, ImportError) as error:
+        raise UserError(
+            f"the proxy or certificate settings of the environment cannot be used: {one_line(error)}; "
+            "see HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and SSL_CERT_FILE"
+        ) from None

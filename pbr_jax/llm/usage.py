@@ -1,0 +1,73 @@
+"""What servers were asked and what they count for it, told to whoever wants the sum.
+
+`server_calls` are answers that came, whether or not they could be used; `server_prompt_tokens` and
+`server_completion_tokens` are the server's own numbers, `server_calls_without_usage` the answers that had
+none. What the cache of answers had already costs nothing and is not counted.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+_meter: ContextVar[Counter[str] | None] = ContextVar("meter", default=None)
+
+
+@contextmanager
+def metered() -> Iterator[Counter[str]]:
+    """Counts what is asked inside; one around it counts that too."""
+    counts: Counter[str] = Counter()
+    outer = _meter.get()
+    token = _meter.set(counts)
+    try:
+        yield counts
+    finally:
+        _meter.reset(token)
+        if outer is not None:
+            outer.update(counts)
+
+
+def count(spent: Mapping[str, int]) -> None:
+    """Tells the meter around the caller, if there is one."""
+    meter = _meter.get()
+    if meter is not None:
+        meter.update(spent)
+
+
+class Usage(NamedTuple):
+    """What one answer took, as the server counts; None where it does not say."""
+
+    prompt: int | None
+    completion: int | None
+    thought: int = 0  # tokens of the completion that are not in the answer
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """For `count`."""
+        told = {"server_prompt_tokens": self.prompt or 0, "server_completion_tokens": self.completion or 0}
+        untold = {"server_calls_without_usage": 1} if self.prompt is None and self.completion is None else {}
+        return {"server_calls": 1, **told, **untold}
+
+
+def usage_of(answer: Mapping[str, Any]) -> Usage:
+    """The `usage` of an answer in OpenAI's protocol, or the `meta_info` of one in SGLang's."""
+    told = answer.get("usage") or answer.get("meta_info")
+    if not isinstance(told, dict):
+        return Usage(None, None)
+    details = told.get("completion_tokens_details")
+    inner = details if isinstance(details, dict) else {}
+    thought = _number(inner.get("reasoning_tokens")) or _number(told.get("reasoning_tokens")) or 0
+    return Usage(_number(told.get("prompt_tokens")), _number(told.get("completion_tokens")), thought)
+
+
+def cost(counts: Mapping[str, int | float], prompt: float | None, completion: float | None) -> float | None:
+    """The price of what was counted, from prices of a million tokens; None where none is known."""
+    if prompt is None and completion is None:
+        return None
+    read, written = (counts.get(f"server_{name}_tokens", 0) for name in ("prompt", "completion"))
+    return (read * (prompt or 0.0) + written * (completion or 0.0)) / 1e6
+
+
+def _number(value: Any) -> int | None:
+    return value if type(value) is int and 0 <= value < 1 << 53 else None
