@@ -19,6 +19,7 @@ from filelock import FileLock
 from pbr_jax.files import (  # fmt: skip
     cache_folder,
     open_private,
+    parse_json,
     private_folder,
     refuse_foreign,
     tighten,
@@ -122,7 +123,7 @@ class Answers:
 
     def _parsed(self, key: str, kind: str, value: str) -> Any:
         try:
-            return _answer(kind, json.loads(value))
+            return _answer(kind, parse_json(value))
         except ValueError as error:
             raise self._damaged(f"answer {key}: {error}") from error
 
@@ -212,14 +213,14 @@ def _read(path: Path) -> Iterator[tuple[str, str, str]]:
             for number, entry in enumerate(file, 1):
                 try:
                     yield _row(entry)
-                except (ValueError, RecursionError) as error:
+                except ValueError as error:
                     raise UserError(f"{path}, line {number}: {error}; nothing was imported") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; give an export of the cache") from error
 
 
 def _row(entry: bytes) -> tuple[str, str, str]:
-    record = json.loads(entry.decode("utf-8"))
+    record = parse_json(entry)
     if not isinstance(record, dict) or set(record) != {"key", "kind", "value"}:
         raise ValueError("want one object with key, kind and value")
     key = record["key"]
@@ -233,7 +234,7 @@ def _is_export(file: BinaryIO) -> bool:
     first = file.readline(_LONGEST)
     try:
         return not first or bool(_row(first))
-    except (ValueError, RecursionError):
+    except ValueError:
         return False
 
 

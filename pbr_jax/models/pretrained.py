@@ -8,7 +8,6 @@ import contextlib
 import fnmatch
 import functools
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from importlib import metadata
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pbr_jax.files import parse_json
 from pbr_jax.types import UserError
 
 
@@ -131,7 +131,7 @@ def _file_hash(file: Path) -> str:
 def read_json(file: Path) -> Any:
     """The contents of a JSON file of a model folder; `UserError` where it is absent or malformed."""
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        return parse_json(file.read_bytes())
     except FileNotFoundError:
         raise UserError(f"{file} does not exist; a Hugging Face model folder holds it") from None
     except (OSError, ValueError) as error:
