@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pbr_jax.llm.protocol import Prompt
 from pbr_jax.models import gguf_file, pretrained
+from pbr_jax.models.sizes import check_object
 from pbr_jax.types import UserError
 
 if TYPE_CHECKING:
@@ -234,8 +235,7 @@ def _from_folder(path: Path) -> Codec:
 
 def _optional_json(file: Path) -> dict[str, Any]:
     content = pretrained.read_json(file) if file.is_file() else {}
-    if not isinstance(content, dict):
-        raise UserError(f"{file} holds a {type(content).__name__}; an object is expected, fetch it again")
+    check_object(content, str(file))
     return content
 
 

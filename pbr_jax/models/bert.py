@@ -24,6 +24,7 @@ from jaxtyping import Array, Bool, Float, Int
 from pbr_jax.models import layers
 from pbr_jax.models.pretrained import read_json, read_tensors
 from pbr_jax.models.rules import Rule, assign, transpose
+from pbr_jax.models.sizes import MOST, MOST_LAYERS
 from pbr_jax.types import Model, Params, UserError
 
 # Phi(x) = 1/2 + x P(x²) / Q(x²) on |x| <= 5.5, the standard normal distribution, highest power first:
@@ -139,7 +140,8 @@ def _check(file: Path, name: str, kind: Any, value: Any) -> None:
     if kind is str:
         fits, wanted = isinstance(value, str), "a name"
     elif kind is int:
-        fits, wanted = isinstance(value, int) and value > 0, "a positive whole number"
+        most = MOST_LAYERS if name == "num_hidden_layers" else MOST
+        fits, wanted = type(value) is int and 0 < value <= most, f"a positive whole number of at most {most}"
     elif name.endswith("dropout_prob"):
         fits, wanted = isinstance(value, int | float) and 0 <= value < 1, "a number from 0 to below 1"
     else:
