@@ -70,15 +70,26 @@ class Answers:
             return self._find(connection, keys)
 
     def add(self, kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Stores new answers, durably, and returns the one that stands for each key: the first."""
+        """Stores new answers, durably, and returns the one that stands for each key: the first.
+
+        One that UTF-8 cannot hold is a UserError; those beside it are stored.
+        """
+        broken = [value for value in values.values() if not _whole(value)]
+        values = {key: value for key, value in values.items() if _whole(value)}
         rows = [(key, kind, json.dumps(_answer(kind, value))) for key, value in values.items()]
-        if not rows:
-            return {}
-        with self._connection() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            connection.executemany("INSERT OR IGNORE INTO answers VALUES (?,?,?)", rows)
-            connection.execute("COMMIT")
-            return self._find(connection, list(values))
+        found: dict[str, Any] = {}
+        if rows:
+            with self._connection() as connection:
+                connection.execute("BEGIN IMMEDIATE")
+                connection.executemany("INSERT OR IGNORE INTO answers VALUES (?,?,?)", rows)
+                connection.execute("COMMIT")
+                found = self._find(connection, list(values))
+        if broken:
+            raise UserError(
+                f"{len(broken)} answers hold half of a surrogate pair (one: {broken[0]!a:.50}), which is "
+                f"no text, and are not kept; mend the server, or ask for others with another seed"
+            )
+        return found
 
     def export(self, path: Path) -> int:
         """Writes all answers as JSON lines sorted by key, whole or not at all; returns how many.
@@ -196,10 +207,20 @@ def _identity(connection: sqlite3.Connection) -> tuple[int, int]:
     return application, version
 
 
+def _whole(value: Any) -> bool:
+    """Whether an answer is no text, or one that UTF-8 can hold."""
+    try:
+        if isinstance(value, str):
+            value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _answer(kind: Any, value: Any) -> str | Score:
     """An answer in its one form, from what a backend or JSON gives; ValueError for anything else."""
     match kind, value:
-        case "text", str():
+        case "text", str() if _whole(value):
             return value
         case "score", [int() | float() as total, int() as tokens] if tokens >= 0:
             return Score(float(total), tokens)

@@ -28,6 +28,7 @@ class LocalModel:
     """
 
     version = "0"  # of how texts are computed; raised when the same weights would give other texts
+    separate = False  # whether an answer is a text of its own, not one that goes on with the prompt
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class LocalModel:
     @property
     def fingerprint(self) -> str:
         """Of weights, tokenizer, template, number format and the backend's version."""
-        identity = f"{self._content} {self._dtype.name} {self.version}"
+        identity = f"{self._content} {self._dtype.name} {self.version} {chat.VERSION}"
         return hashlib.sha256(identity.encode()).hexdigest()
 
     @functools.cached_property
@@ -82,7 +83,8 @@ class LocalModel:
 
     def _encode_pairs(self, prompts: Sequence[Prompt], targets: Sequence[str]) -> list[tuple[Ids, Ids]]:
         check_pairs(prompts, targets)
-        return list(zip(self._encode(prompts), (tuple(self._codec.encode_target(t)) for t in targets)))
+        second = (tuple(self._codec.encode_target(text, begins=self.separate)) for text in targets)
+        return list(zip(self._encode(prompts), second))
 
 
 def check_pairs(prompts: Sequence[Prompt], targets: Sequence[str]) -> None:

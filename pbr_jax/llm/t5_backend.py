@@ -33,6 +33,7 @@ class T5LLM(LocalModel):
     """
 
     version = "t5 2"
+    separate = True
 
     @functools.cached_property
     def _weights(self) -> tuple[t5.T5, Params, int]:
