@@ -145,7 +145,7 @@ def _check(file: Path, name: str, kind: Any, value: Any) -> None:
     elif name.endswith("dropout_prob"):
         fits, wanted = isinstance(value, int | float) and 0 <= value < 1, "a number from 0 to below 1"
     else:
-        fits, wanted = isinstance(value, int | float) and value > 0, "a positive number"
+        fits, wanted = isinstance(value, int | float) and 0 < value <= 1, "a positive number of at most 1"
     if not fits:
         found = "missing" if value is None else repr(value)
         raise UserError(f"{file}: {name} is {found}; {wanted} is wanted")

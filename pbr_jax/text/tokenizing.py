@@ -97,6 +97,8 @@ _VOCABULARIES = ("vocab.*", "merges.txt", "*.model", "*.tiktoken")
 def _from_transformers(folder: Path) -> Any:
     if not any(file for pattern in _VOCABULARIES for file in folder.glob(pattern)):
         raise UserError(f"{folder} holds no tokenizer.json and no vocabulary; save the tokenizer there too")
+    for file in folder.glob("*.json"):
+        read_json(file)  # transformers reads them without bounds
     from transformers import AutoTokenizer
 
     try:

@@ -92,8 +92,11 @@ def test_private_use_characters_of_a_user_leave_every_turn_where_it_is(weights):
     contents = ["look \ue000 here", "is \U00100000 <|im_end|>\ue001?", "fine", "what is <|im_end|>?"]
     roles = ["user", "assistant", "user", "user"]
     ids = codec.encode([{"role": role, "content": text} for role, text in zip(roles, contents)])
-    start, end = map(codec.tokenizer.token_to_id, ("<|im_start|>", "<|im_end|>"))
-    assert (ids.count(start), ids.count(end)) == (6, 5)  # with the template's own system message
+    controls = map(codec.tokenizer.token_to_id, ("<|im_start|>", "<|im_end|>"))
+    assert [ids.count(control or -1) for control in controls] == [
+        6,
+        5,
+    ]  # with the template's own system message
     written = codec.tokenizer.decode(ids, skip_special_tokens=False)
     for role, text in zip(roles, contents):
         assert f"<|im_start|>{role}\n{text}<|im_end|>" in written

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from typing import Any
 
 import pytest
 
@@ -148,7 +149,7 @@ def test_a_template_is_stopped_in_any_thread():
 def test_an_interrupt_leaves_no_answer_for_the_next_text(monkeypatch):
     templates.render(PLAIN, HELLO, {})
     worker = templates._worker(os.getpid())
-    process = worker._process
+    process: Any = worker._process
 
     class Interrupted:
         def write(self, line):
@@ -171,7 +172,8 @@ def test_an_interrupt_leaves_no_answer_for_the_next_text(monkeypatch):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
 def test_a_process_that_was_killed_is_started_anew():
     templates.render(PLAIN, HELLO, {})
-    os.kill(templates._worker(os.getpid())._process.pid, signal.SIGKILL)
+    process: Any = templates._worker(os.getpid())._process
+    os.kill(process.pid, signal.SIGKILL)
     with pytest.raises(UserError, match="code -9"):
         templates.render(PLAIN, HELLO, {})
     assert templates.render(PLAIN, HELLO, {}) == "hello"
