@@ -175,7 +175,7 @@ class Codec:
         Marks are private-use characters that neither the messages nor the template hold. They never reach
         the tokenizer, so nothing that it does to text undoes them.
         """
-        found = {text: self._spans(text) for message in prompt for text in message.values()}
+        found = {text: self.controls(text) for message in prompt for text in message.values()}
         if not any(found.values()):
             return {}, [dict(message) for message in prompt]
         used = {*"".join([*found, self.template or "", *self.specials.values()])}
@@ -194,7 +194,7 @@ class Codec:
         named = [{name: marked[text] for name, text in message.items()} for message in prompt]
         return {mark: name for name, mark in marks.items()}, named
 
-    def _spans(self, text: str) -> list[tuple[int, int]]:
+    def controls(self, text: str) -> list[tuple[int, int]]:
         """Where the tokenizer reads control tokens in a text, also where only its normaliser makes them."""
         if self._spelled is not None and not self._spelled.search(text):
             return []

@@ -147,8 +147,9 @@ def _check(file: Path, name: str, kind: Any, value: Any) -> None:
     else:
         fits, wanted = isinstance(value, int | float) and 0 < value <= 1, "a positive number of at most 1"
     if not fits:
-        found = "missing" if value is None else repr(value)
-        raise UserError(f"{file}: {name} is {found}; {wanted} is wanted")
+        raise UserError(
+            f"{file}: {name} is {value!r:.40}; {wanted} is wanted".replace("is None;", "is missing;")
+        )
 
 
 def bert(config: BertConfig) -> Model:
