@@ -24,7 +24,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from pbr_jax.files import cache_folder, private_folder, tighten, write_text
+from pbr_jax.files import cache_folder, parse_json, private_folder, tighten, write_text
 from pbr_jax.types import UserError
 
 _MANIFEST = "stage.json"
@@ -255,11 +255,11 @@ def _seconds(path: Path) -> float:
     Files that are not recorded do no harm: SQLite may leave some beside a database.
     """
     try:
-        manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
+        manifest = parse_json((path / _MANIFEST).read_bytes())
         intact = manifest.pop("digest") == digest(manifest)
     except PermissionError:  # somebody else's, which making it again would not mend
         raise
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise _Damage(_MANIFEST) from error
     if not intact:
         raise _Damage(_MANIFEST)

@@ -1,12 +1,18 @@
-"""Files of our own: private, whole or not at all, and never in the place of somebody else's."""
+"""Files of our own: private, whole or not at all, and never in the place of somebody else's.
+
+And JSON whoever wrote it, within bounds.
+"""
 
 import errno
+import json
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Callable, Iterable
+from itertools import accumulate
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from pbr_jax.types import UserError
 
@@ -158,3 +164,51 @@ def refuse_foreign(path: Path, own: Callable[[BinaryIO], bool], remedy: str) -> 
             if own(file):
                 return
     raise UserError(f"{path} exists and was not written by pbr-jax as output of this kind; {remedy}")
+
+
+# -- JSON that anybody may have written ----------------------------------------------------------------
+
+DEEPEST = 100
+"""Lists and objects inside each other that JSON may have; parsers take memory and stack for each."""
+
+LONGEST_NUMBER = 4300
+"""Digits of a number in JSON; the time to read one grows with their square."""
+
+_STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_NO_BRACKETS = bytes(set(range(256)) - set(_STEP))
+_LONG_NUMBER = re.compile(rb"(?<![0-9])[0-9]{%d}" % (LONGEST_NUMBER + 1))
+
+
+def parse_json(data: bytes | str) -> Any:
+    """The value of a JSON text in UTF-8, whose bounds (`JsonBounds`) are checked before it is parsed.
+
+    Raises:
+      ValueError: anything else, in one line.
+    """
+    text = data if isinstance(data, str) else data.decode("utf-8-sig")
+    JsonBounds().feed(text.encode("utf-8", "surrogatepass") if isinstance(data, str) else data)
+    return json.loads(text)
+
+
+class JsonBounds:
+    """Checks JSON, given in pieces of any size, for the bounds that keep its parsers from harm."""
+
+    def __init__(self) -> None:
+        self._inside, self._rest, self._digits, self._depth = False, b"", b"", 0
+
+    def feed(self, data: bytes) -> None:
+        """The next piece; ValueError where nesting passes `DEEPEST` or a number `LONGEST_NUMBER`."""
+        data = self._rest + data
+        cut = len(data) - (len(data) - len(data.rstrip(b"\\"))) % 2  # an escape waits for its character
+        data, self._rest = data[:cut], data[cut:]
+        pieces = data.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')  # strings, and what is between
+        bare = self._digits + b" ".join(pieces[self._inside :: 2])
+        self._inside ^= len(pieces) % 2 == 0
+        if _LONG_NUMBER.search(bare):
+            raise ValueError(f"a number of more than {LONGEST_NUMBER} digits")
+        self._digits = bare[len(bare.rstrip(b"0123456789")) :]
+        steps = map(_STEP.__getitem__, bare.translate(None, _NO_BRACKETS))
+        for depth in accumulate(steps, initial=self._depth):
+            self._depth = depth
+            if depth > DEEPEST:
+                raise ValueError(f"lists or objects nested more than {DEEPEST} deep")

@@ -20,7 +20,7 @@ from typing import Any
 from pbr_jax import results as evaluation
 from pbr_jax.artefacts import Log
 from pbr_jax.config import Config, from_dict, override, to_dict
-from pbr_jax.files import open_private
+from pbr_jax.files import open_private, parse_json
 from pbr_jax.graph import logging_to, stages
 from pbr_jax.llm.usage import cost
 from pbr_jax.parts.answers import Answers, documents_in_prompt
@@ -55,7 +55,7 @@ class Results:
     def predictions(self) -> list[dict[str, Any]]:
         """The lines of predictions.jsonl."""
         with (self.path / "predictions.jsonl").open(encoding="utf-8") as file:
-            return [json.loads(record) for record in file]
+            return [parse_json(record) for record in file]
 
 
 def run(config: Config, out: str | Path, *, overwrite: bool = False) -> Results:
@@ -214,12 +214,12 @@ def read_config(folder: Path) -> Config:
     """The resolved config of a finished run."""
     path = folder / "config.json"
     try:
-        return from_dict(json.loads(path.read_text(encoding="utf-8")))
+        return from_dict(parse_json(path.read_bytes()))
     except FileNotFoundError as error:
         raise UserError(f"{folder} is not the folder of a finished run: config.json is missing") from error
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); run again to write it anew") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(f"{path}: {error}") from error
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from pbr_jax.artefacts import digest
-from pbr_jax.files import cache_folder, private_folder, write_lines, write_text
+from pbr_jax.files import cache_folder, parse_json, private_folder, write_lines, write_text
 from pbr_jax.types import UserError
 
 OWNER = "run.json"
@@ -86,9 +86,9 @@ class RunFolder:
     def finished(self) -> dict[str, Any] | None:
         """The content of results.json, where this run is complete."""
         try:
-            values = json.loads((self.out / "results.json").read_text(encoding="utf-8"))
+            values = parse_json((self.out / "results.json").read_bytes())
             same = all(values["fingerprint"].get(k) == v for k, v in self.owner["identity"].items())
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
         whole = (self.out / "config.json").is_file() and self.hash(PREDICTIONS) == values.get("predictions")
         return values if same and whole else None
@@ -125,9 +125,9 @@ class RunFolder:
 def _read(path: Path) -> dict[str, Any] | None:
     """What a folder's owner says; None where it is none of ours."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_bytes())
         return found if isinstance(found["identity"], dict) and isinstance(found["config"], dict) else None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 

@@ -11,7 +11,6 @@ will change. The functions here build them: `grid` (every combination), `zipped`
 
 import inspect
 import itertools
-import json
 import shlex
 import subprocess
 import sys
@@ -25,7 +24,7 @@ from typing import Any
 from pbr_jax.artefacts import digest
 from pbr_jax.config import Config, ConfigFile, Overrides, override, to_dict
 from pbr_jax.config.reading import blamed
-from pbr_jax.files import private_folder, write_text
+from pbr_jax.files import parse_json, private_folder, write_text
 from pbr_jax.parts.run import line
 from pbr_jax.plan import Plan
 from pbr_jax.run import Results, run
@@ -204,9 +203,9 @@ def _listed(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        records = [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines()]
+        records = [parse_json(text) for text in path.read_text(encoding="utf-8").splitlines()]
         return {record["run"]: record["overrides"] for record in records}
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} was not written by a sweep; choose a new --out") from error
 
 

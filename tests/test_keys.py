@@ -37,7 +37,8 @@ SYSTEMS = {
 # Values that a rule of thumb does not find.
 OTHERS: dict[str, Any] = {
     "benchmark.split": "train", "benchmark.training": "dev",
-    "llm.backend": "jax", "llm.extra_body": '{"top_k": 1}', "encoder.pooling": "cls", "select.own": 1,
+    "llm.backend": "jax", "llm.extra_body": '{"top_k": 1}', "llm.date": "2025-01-01",
+    "encoder.pooling": "cls", "select.own": 1,
     "feedback.metric": "rougeL", "feedback.limit": 3, "feedback.candidates": 3,
 }  # fmt: skip
 

@@ -4,16 +4,17 @@ LaMP's question files reach 800 MB and LongMemEval's 3 GB; only one record of th
 Whatever is wrong with a file becomes a UserError that names the file and the place.
 """
 
-import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from json import JSONDecodeError
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import ijson
 
 from pbr_jax.data.records import Record, kind, top_record
+from pbr_jax.files import JsonBounds, parse_json
 from pbr_jax.types import UserError
 
 _BOM = b"\xef\xbb\xbf"
@@ -74,10 +75,12 @@ class _Halves:
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.found, self._rest = file, False, b""
+        self._bounds = JsonBounds()
 
     def read(self, size: int = -1) -> bytes:
         """About `size` bytes, none only at the end; what may be cut in two waits for the next call."""
         while read := self.file.read(size):
+            self._bounds.feed(read)
             data = self._rest + read
             tail = _OPEN.search(data, len(data[:-12].rstrip(b"\\")))
             end = tail.start() if tail else len(data)
@@ -143,7 +146,7 @@ def _parsed(values: Iterator[Any], path: Path, file: BinaryIO) -> Iterator[Any]:
             value = next(values)
         except StopIteration:
             return
-        except (ijson.JSONError, UnicodeDecodeError) as error:
+        except (ijson.JSONError, ValueError) as error:
             raise _broken(str(error), count, path, file) from error
         yield value
         count += 1
@@ -156,6 +159,8 @@ def _broken(message: str, count: int, path: Path, file: BinaryIO) -> UserError:
     if "EOF" in message or "ncomplete" in message:
         found = f"the JSON is truncated at byte {file.tell()}"
         return UserError(f"{place}: {found}, wanted a list that ends in ']'; fetch the file again")
+    if "nested more" in message or "digits" in message:
+        return UserError(f"{place}: found {message}, wanted a list of records; take the file as released")
     # The parser's further lines quote the data: users' private text, which has no place in a log.
     reason = message.removeprefix("b'").partition("\n")[0].partition("\\n")[0].rstrip(".")
     return UserError(f"{place}: malformed JSON ({reason}), wanted a list of records; fetch the file again")
@@ -163,13 +168,15 @@ def _broken(message: str, count: int, path: Path, file: BinaryIO) -> UserError:
 
 def _loads(data: bytes, place: str) -> Any:
     try:
-        return json.loads(data.decode("utf-8"))
+        return parse_json(data)
     except UnicodeDecodeError as error:
         raise UserError(
             f"{place}: found bytes that are not UTF-8 at byte {error.start}, wanted UTF-8; convert the file"
         ) from error
-    except json.JSONDecodeError as error:
+    except JSONDecodeError as error:
         raise UserError(
             f"{place}: malformed or truncated JSON at character {error.pos} ({error.msg}), wanted an object; "
             "fetch the file again"
         ) from error
+    except ValueError as error:
+        raise UserError(f"{place}: found {error}, wanted a record; take the file as released") from error

@@ -6,7 +6,6 @@ whole. Only shards in the array_record format can be read without TensorFlow.
 """
 
 import importlib
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from pbr_jax.data.rows import Row
+from pbr_jax.files import parse_json
 from pbr_jax.types import UserError
 
 INFO = "dataset_info.json"
@@ -125,7 +125,7 @@ def _number(version: Path) -> tuple[int, ...]:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = parse_json(path.read_bytes())
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read ({error}); prepare the dataset again") from error
     if not isinstance(value, dict):

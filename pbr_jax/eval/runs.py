@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pbr_jax.files import parse_json
 from pbr_jax.types import UserError
 
 UNTOLD = frozenset({"seed", "cache", "benchmark.root"})
@@ -229,10 +230,10 @@ def _read_text(path: Path) -> str:
 
 def _object(text: str, where: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
+        value = parse_json(text)
         if "\\u" in text:  # an escape can be half a character, which nobody could print
             json.dumps(value, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(f"{where}: not valid JSON ({error}); run again to write it anew") from None
     if not isinstance(value, dict):
         raise UserError(f"{where}: expected a JSON object, found {type(value).__name__}")

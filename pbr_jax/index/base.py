@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from pbr_jax.files import parse_json
 from pbr_jax.types import UserError
 
 FORMAT = 1  # of index folders
@@ -244,7 +245,7 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """Read JSON; UserError where the file is missing or damaged."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_bytes())
     except FileNotFoundError:
         raise UserError(f"{path} not found; save an index there first") from None
     except ValueError as error:

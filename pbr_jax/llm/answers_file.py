@@ -19,6 +19,7 @@ from filelock import FileLock
 from pbr_jax.files import (  # fmt: skip
     cache_folder,
     open_private,
+    parse_json,
     private_folder,
     refuse_foreign,
     tighten,
@@ -69,15 +70,26 @@ class Answers:
             return self._find(connection, keys)
 
     def add(self, kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Stores new answers, durably, and returns the one that stands for each key: the first."""
+        """Stores new answers, durably, and returns the one that stands for each key: the first.
+
+        One that UTF-8 cannot hold is a UserError; those beside it are stored.
+        """
+        broken = [value for value in values.values() if not _whole(value)]
+        values = {key: value for key, value in values.items() if _whole(value)}
         rows = [(key, kind, json.dumps(_answer(kind, value))) for key, value in values.items()]
-        if not rows:
-            return {}
-        with self._connection() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            connection.executemany("INSERT OR IGNORE INTO answers VALUES (?,?,?)", rows)
-            connection.execute("COMMIT")
-            return self._find(connection, list(values))
+        found: dict[str, Any] = {}
+        if rows:
+            with self._connection() as connection:
+                connection.execute("BEGIN IMMEDIATE")
+                connection.executemany("INSERT OR IGNORE INTO answers VALUES (?,?,?)", rows)
+                connection.execute("COMMIT")
+                found = self._find(connection, list(values))
+        if broken:
+            raise UserError(
+                f"{len(broken)} answers hold half of a surrogate pair (one: {broken[0]!a:.50}), which is "
+                f"no text, and are not kept; mend the server, or ask for others with another seed"
+            )
+        return found
 
     def export(self, path: Path) -> int:
         """Writes all answers as JSON lines sorted by key, whole or not at all; returns how many.
@@ -122,7 +134,7 @@ class Answers:
 
     def _parsed(self, key: str, kind: str, value: str) -> Any:
         try:
-            return _answer(kind, json.loads(value))
+            return _answer(kind, parse_json(value))
         except ValueError as error:
             raise self._damaged(f"answer {key}: {error}") from error
 
@@ -195,10 +207,20 @@ def _identity(connection: sqlite3.Connection) -> tuple[int, int]:
     return application, version
 
 
+def _whole(value: Any) -> bool:
+    """Whether an answer is no text, or one that UTF-8 can hold."""
+    try:
+        if isinstance(value, str):
+            value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _answer(kind: Any, value: Any) -> str | Score:
     """An answer in its one form, from what a backend or JSON gives; ValueError for anything else."""
     match kind, value:
-        case "text", str():
+        case "text", str() if _whole(value):
             return value
         case "score", [int() | float() as total, int() as tokens] if tokens >= 0:
             return Score(float(total), tokens)
@@ -212,14 +234,14 @@ def _read(path: Path) -> Iterator[tuple[str, str, str]]:
             for number, entry in enumerate(file, 1):
                 try:
                     yield _row(entry)
-                except (ValueError, RecursionError) as error:
+                except ValueError as error:
                     raise UserError(f"{path}, line {number}: {error}; nothing was imported") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; give an export of the cache") from error
 
 
 def _row(entry: bytes) -> tuple[str, str, str]:
-    record = json.loads(entry.decode("utf-8"))
+    record = parse_json(entry)
     if not isinstance(record, dict) or set(record) != {"key", "kind", "value"}:
         raise ValueError("want one object with key, kind and value")
     key = record["key"]
@@ -233,7 +255,7 @@ def _is_export(file: BinaryIO) -> bool:
     first = file.readline(_LONGEST)
     try:
         return not first or bool(_row(first))
-    except (ValueError, RecursionError):
+    except ValueError:
         return False
 
 

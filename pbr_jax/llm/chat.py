@@ -1,71 +1,94 @@
 """Between text and token ids: the tokenizer, the chat template and the tokens that end an answer.
 
-A `Codec` is read from a Hugging Face folder or a GGUF file, without the weights. Templates are Jinja
-programs that come with a model, so they run in a sandbox, with the same functions that Hugging Face
-gives them.
+A `Codec` is read from a Hugging Face folder or a GGUF file, without the weights.
 """
 
-import contextlib
+import dataclasses
 import functools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pbr_jax.files import parse_json
 from pbr_jax.llm.protocol import Prompt
-from pbr_jax.models import gguf_file, pretrained
+from pbr_jax.llm.templates import DATE, render
+from pbr_jax.models import gguf_file, pretrained, tokenizer_file
+from pbr_jax.models.sizes import check_object, sound
 from pbr_jax.types import UserError
 
 if TYPE_CHECKING:
-    import jinja2
     from tokenizers import Tokenizer
+
+VERSION = 2
+"""Of how prompts and answers become tokens; raised when the same text would become others."""
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 _END_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|eom_id|>")
-_OPEN, _CLOSE = "\ue000", "\ue001"  # private-use characters around control tokens that a message quotes
+_PRIVATE = range(0x100000, 0x10FFFE)  # characters that Unicode gives no meaning
 
 
 @dataclass(frozen=True)
 class Codec:
-    """Tokenizer, template and stop tokens of a model."""
+    """Tokenizer, template and stop tokens of a model.
+
+    What messages and plain prompts hold is text whatever it spells: control tokens are the template's alone.
+    """
 
     source: str  # where they were read from, for messages
     tokenizer: "Tokenizer"
     template: str | None
     specials: Mapping[str, str]  # bos_token, eos_token, ...: what a template may write
     stops: frozenset[int]  # ids that end an answer
+    date: str = DATE  # what the template takes for today
 
     def render(self, prompt: Prompt) -> str:
         """The text the model reads. Messages without a template are joined by blank lines."""
+        check_prompt(prompt)
         if isinstance(prompt, str):
             return prompt
         if self.template is None:
             return "\n\n".join(message["content"] for message in prompt)
-        return render(self.template, prompt, source=self.source, **self.specials)
+        return render(self.template, prompt, self.specials, source=self.source, date=self.date)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt.
 
         Plain text gets the special tokens that the tokenizer adds (a beginning-of-text token). A template
-        writes its own. Control tokens that a message's content spells out are read as ordinary text: what
-        a user wrote cannot open a turn.
+        writes its own. Control tokens that a text spells out are read as ordinary text: what a user wrote
+        cannot open a turn.
         """
         if isinstance(prompt, str) or self.template is None:
-            return self.tokenizer.encode(self.render(prompt)).ids
-        guarded = [{name: self._guard(text) for name, text in message.items()} for message in prompt]
-        pieces = re.split(f"{_OPEN}(.*?){_CLOSE}", self.render(guarded), flags=re.DOTALL)
-        ids: list[int] = []
-        for place, piece in enumerate(pieces):
-            tokenizer = self._literal if place % 2 else self.tokenizer
-            ids += tokenizer.encode(piece, add_special_tokens=False).ids
+            return self._literal.encode(self.render(prompt)).ids
+        check_prompt(prompt)
+        marks, messages = self._marked(prompt)
+        text = render(self.template, messages, self.specials, source=self.source, date=self.date)
+        if not marks:
+            return self.tokenizer.encode(text, add_special_tokens=False).ids
+        first, *pieces = re.split(f"([{''.join(marks)}])", text)
+        ids = self.tokenizer.encode(first, add_special_tokens=False).ids
+        for mark, piece in zip(pieces[::2], pieces[1::2]):
+            ids += self._within.encode(marks[mark], add_special_tokens=False).ids + self._continued(piece)
         return ids
 
-    def encode_target(self, text: str) -> list[int]:
-        """Token ids of an answer: no special tokens added or recognised."""
-        return self._literal.encode(text, add_special_tokens=False).ids
+    def encode_target(self, text: str, *, begins: bool = False) -> list[int]:
+        """Token ids of an answer: no special tokens added or recognised.
+
+        One rule for every family of tokenizers: an answer goes on where the prompt ends, with a space
+        before it where the template writes one there (Llama 2) or the text itself has one. What a
+        tokenizer of SentencePiece puts in front of every text is left out.
+
+        Args:
+          text: the answer.
+          begins: it is a text of its own, as the decoder of an encoder-decoder writes.
+        """
+        check_text(text, "the target")
+        if begins:
+            return self._literal.encode(text, add_special_tokens=False).ids
+        lead = "" if text[:1].isspace() or not text else self._lead
+        return self._within.encode(lead + text, add_special_tokens=False).ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text up to the first stop token, without special tokens."""
@@ -73,12 +96,14 @@ class Codec:
         return self.tokenizer.decode(list(ids[:end]), skip_special_tokens=True)
 
     def count(self, text: str) -> int:
-        """Number of tokens, no special tokens added."""
-        return len(self.tokenizer.encode(text, add_special_tokens=False).ids)
+        """Number of tokens of a text as `encode` reads it, no special tokens added."""
+        check_text(text, "a text")
+        return len(self._literal.encode(text, add_special_tokens=False).ids)
 
     def truncate(self, text: str, tokens: int) -> str:
         """The longest prefix, cut where a token ends, that has at most this many tokens."""
-        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        check_text(text, "a text")
+        encoding = self._literal.encode(text, add_special_tokens=False)
         if len(encoding.ids) <= tokens:
             return text
         for kept in range(tokens, 0, -1):
@@ -91,112 +116,157 @@ class Codec:
     @functools.cached_property
     def _literal(self) -> "Tokenizer":
         """The same tokenizer, blind to control tokens."""
-        from tokenizers import Tokenizer
-
-        tokenizer = Tokenizer.from_str(self.tokenizer.to_str())
-        tokenizer.encode_special_tokens = True
-        return tokenizer
+        return _blind(self.tokenizer.to_str())
 
     @functools.cached_property
-    def _control(self) -> re.Pattern[str]:
-        added = self.tokenizer.get_added_tokens_decoder().values()
-        names = sorted((token.content for token in added if token.special), key=len, reverse=True)
-        return re.compile("|".join(map(re.escape, names)) or "(?!)")
+    def _within(self) -> "Tokenizer":
+        """The same again for what stands inside a text: nothing is put in front."""
+        state = parse_json(self.tokenizer.to_str())
+        bare = {**state, "normalizer": _unprefixed(state.get("normalizer"))}
+        bare["pre_tokenizer"] = _unprefixed(state.get("pre_tokenizer"))
+        return self._literal if bare == state else _blind(json.dumps(bare))
 
-    def _guard(self, text: str) -> str:
-        if not isinstance(text, str) or not self._control.search(text):
-            return text
-        return self._control.sub(rf"{_OPEN}\g<0>{_CLOSE}", re.sub(f"[{_OPEN}{_CLOSE}]", "", text))
+    @functools.cached_property
+    def _lead(self) -> str:
+        """What the template writes between the answer's opened turn and the answer: nothing, or a space.
 
+        Found by a turn that is complete, so that spaces count that a tokenizer takes away or adds there.
+        """
+        if self.template is None:
+            return ""
+        question, answer = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
+        write = functools.partial(render, self.template, specials=self.specials, source=self.source)
+        try:
+            texts = write([question]), write([question, answer], opened=False)
+        except UserError:
+            return ""
+        before, whole = (self.tokenizer.encode(text, add_special_tokens=False).ids for text in texts)
+        for lead in ("", " ") if whole[: len(before)] == before else ():
+            ids = self._within.encode(f"{lead}b", add_special_tokens=False).ids
+            if whole[len(before) : len(before) + len(ids)] == ids:
+                return lead
+        return ""
 
-def render(template: str, messages: Sequence[Mapping[str, str]], *, source: str = "", **specials: str) -> str:
-    """A chat template applied to messages, with the answer's turn opened.
-
-    Models that can think before they answer (Qwen3) are asked not to. Where a template refuses a system
-    message (Gemma, older Mistrals), it is put in front of the first user's, with a blank line between.
-
-    Raises:
-      UserError: the template is malformed or refuses the messages (roles that do not alternate).
-    """
-    import jinja2
-
-    messages = [dict(message) for message in messages]
-
-    def write(messages: Sequence[Mapping[str, str]]) -> str:
-        return _compile(template).render(
-            messages=messages,
-            tools=None,
-            documents=None,
-            add_generation_prompt=True,
-            enable_thinking=False,
-            **specials,
+    def _continued(self, piece: str) -> list[int]:
+        """Token ids of what a template wrote after a mark: up to a control token, inside a text."""
+        encoding = self.tokenizer.encode(piece, add_special_tokens=False)
+        spans = zip(encoding.ids, encoding.offsets)
+        cut = next((start for token, (start, _) in spans if token in self._controls), len(piece))
+        before, after = piece[:cut], piece[cut:]
+        return (
+            self._within.encode(before, add_special_tokens=False).ids
+            + self.tokenizer.encode(after, add_special_tokens=False).ids
         )
 
+    @functools.cached_property
+    def _controls(self) -> Mapping[int, str]:
+        added = self.tokenizer.get_added_tokens_decoder().items()
+        return {number: token.content for number, token in added if token.special}
+
+    @functools.cached_property
+    def _spelled(self) -> re.Pattern[str] | None:
+        """What a text must hold to be read as a control token; None where a normaliser may make one."""
+        added = [t for t in self.tokenizer.get_added_tokens_decoder().values() if t.special]
+        if self.tokenizer.normalizer is not None and any(token.normalized for token in added):
+            return None
+        return re.compile("|".join(re.escape(token.content) for token in added) or "(?!)")
+
+    def _marked(self, prompt: Sequence[Mapping[str, str]]) -> tuple[dict[str, str], list[dict[str, str]]]:
+        """Messages with a mark in the place of each control token, and what each mark stands for.
+
+        Marks are private-use characters that neither the messages nor the template hold. They never reach
+        the tokenizer, so nothing that it does to text undoes them.
+        """
+        found = {text: self.controls(text) for message in prompt for text in message.values()}
+        if not any(found.values()):
+            return {}, [dict(message) for message in prompt]
+        used = {*"".join([*found, self.template or "", *self.specials.values()])}
+        free = (chr(code) for code in _PRIVATE if chr(code) not in used)
+        marks: dict[str, str] = {}  # by what they stand for
+        marked: dict[str, str] = {}
+        for text, spans in found.items():
+            pieces, end = [], 0
+            for start, after in spans:
+                name = text[start:after]
+                if name not in marks:
+                    marks[name] = next(free)
+                pieces += [text[end:start], marks[name]]
+                end = after
+            marked[text] = "".join([*pieces, text[end:]])
+        named = [{name: marked[text] for name, text in message.items()} for message in prompt]
+        return {mark: name for name, mark in marks.items()}, named
+
+    def controls(self, text: str) -> list[tuple[int, int]]:
+        """Where the tokenizer reads control tokens in a text, also where only its normaliser makes them."""
+        if self._spelled is not None and not self._spelled.search(text):
+            return []
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        unknown = self.specials.get("unk_token", "<unk>")  # what no piece covers reads as this, too
+        spans = zip(encoding.ids, encoding.offsets)
+        return [
+            (start, end)
+            for token, (start, end) in spans
+            if token in self._controls and (self._controls[token] != unknown or text[start:end] == unknown)
+        ]
+
+
+def check_prompt(prompt: Prompt) -> None:
+    """UserError for a prompt, or a part of one, that is no text that UTF-8 can hold."""
+    if isinstance(prompt, str):
+        check_text(prompt, "the prompt")
+        return
+    for place, message in enumerate(prompt):
+        for name in ("role", "content", *message):
+            check_text(message.get(name), f"field {name!r} of message {place}")
+
+
+def check_text(text: Any, what: str) -> None:
+    """UserError for what is no text, or holds half of a surrogate pair."""
+    if not isinstance(text, str):
+        raise UserError(f"{what} is {text!r:.40}, want a text; give an empty one where nothing is said")
     try:
-        return write(messages)
-    except jinja2.TemplateError as error:
-        roles = [message.get("role") for message in messages]
-        if roles[:2] == ["system", "user"]:
-            with contextlib.suppress(jinja2.TemplateError):
-                return write(_without_system(messages))
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        half = f"U+{ord(text[error.start]):04X}, character {error.start}"
         raise UserError(
-            f"{source}: the chat template cannot write messages with roles {roles}: "
-            f"{pretrained.one_line(error)}; change the roles, or give the prompt as plain text"
-        ) from error
+            f"{what} holds half of a surrogate pair ({half}), want whole characters; correct the text"
+        ) from None
 
 
-def _without_system(messages: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
-    system, user, *rest = messages
-    return [{"role": "user", "content": f"{system['content']}\n\n{user['content']}"}, *rest]
+def _blind(state: str) -> "Tokenizer":
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_str(state)
+    tokenizer.encode_special_tokens = True
+    return tokenizer
 
 
-@functools.lru_cache(maxsize=16)
-def _compile(template: str) -> "jinja2.Template":
-    import jinja2
-    import jinja2.ext
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Generation(jinja2.ext.Extension):
-        """`{% generation %} ... {% endgeneration %}` marks answers for training; here it is its content."""
-
-        tags = {"generation"}  # noqa: RUF012
-
-        def parse(self, parser: Any) -> Any:
-            next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-    def refuse(message: str) -> None:
-        raise jinja2.TemplateError(message)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = refuse
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return environment.from_string(template)
+def _unprefixed(part: Any) -> Any:
+    """A normaliser's or pre-tokenizer's state without the space that it puts in front of a text."""
+    if not isinstance(part, dict):
+        return part
+    if part.get("type") == "Prepend":
+        return None
+    changed = dict(part)
+    if part.get("type") == "Metaspace":
+        changed["prepend_scheme"] = "never"
+    if "add_prefix_space" in part:
+        changed["add_prefix_space"] = False
+    for name in ("normalizers", "pretokenizers"):
+        if name in part:
+            changed[name] = [kept for inner in part[name] if (kept := _unprefixed(inner)) is not None]
+    return changed
 
 
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Jinja's own filter escapes HTML, which no model was trained on."""
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
-
-
-def load(path: Path) -> Codec:
-    """The codec of a Hugging Face folder or GGUF file.
+def load(path: Path, date: str = DATE) -> Codec:
+    """The codec of a Hugging Face folder or GGUF file; `date` is the day that its template takes for today.
 
     Raises:
       UserError: no tokenizer that can be read, named.
     """
-    return _from_gguf(path) if path.is_file() else _from_folder(path)
+    with sound(str(path)):
+        codec = _from_gguf(path) if path.is_file() else _from_folder(path)
+        return dataclasses.replace(codec, date=date)
 
 
 def _from_gguf(path: Path) -> Codec:
@@ -205,38 +275,43 @@ def _from_gguf(path: Path) -> Codec:
     named = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
     ids = {name: file.metadata.get(f"tokenizer.ggml.{key}_token_id") for name, key in named.items()}
     specials = {name: tokens[place] for name, place in ids.items() if place is not None}
+    template = _checked(file.chat_template, path)
     ends = [ids["eos_token"], file.metadata.get("tokenizer.ggml.eot_token_id")]
-    stops = _stops(ends, file.tokenizer, file.chat_template)
-    return Codec(str(path), file.tokenizer, file.chat_template, specials, stops)
+    return Codec(
+        str(path), file.tokenizer, template, _texts(specials), _stops(ends, file.tokenizer, template)
+    )
 
 
 def _from_folder(path: Path) -> Codec:
-    from tokenizers import Tokenizer
-
     file = path / "tokenizer.json"
     if not file.is_file():
         raise UserError(f"{path} has no tokenizer.json; save the tokenizer of the model there in that format")
-    try:
-        tokenizer = Tokenizer.from_str(file.read_text(encoding="utf-8"))
-    except Exception as error:  # the library raises bare Exception
-        raise UserError(f"{file} is not a tokenizer: {pretrained.one_line(error)}; fetch it again") from error
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
+    tokenizer = tokenizer_file.read(file)
     settings = _optional_json(path / "tokenizer_config.json")
-    specials = {name: text for name in _SPECIAL if (text := _content(settings.get(name)))}
+    specials = _texts({name: _content(settings.get(name)) for name in _SPECIAL})
     ends = [tokenizer.token_to_id(specials["eos_token"])] if "eos_token" in specials else []
     for name in ("generation_config.json", "config.json"):
         declared = _optional_json(path / name).get("eos_token_id")
         ends += declared if isinstance(declared, list) else [declared]
-    template = _folder_template(path, settings)
+    template = _checked(_folder_template(path, settings), path)
     return Codec(str(path), tokenizer, template, specials, _stops(ends, tokenizer, template))
 
 
 def _optional_json(file: Path) -> dict[str, Any]:
     content = pretrained.read_json(file) if file.is_file() else {}
-    if not isinstance(content, dict):
-        raise UserError(f"{file} holds a {type(content).__name__}; an object is expected, fetch it again")
+    check_object(content, str(file))
     return content
+
+
+def _texts(specials: Mapping[str, Any]) -> dict[str, str]:
+    """Those that are there, with a text."""
+    return {name: text for name, text in specials.items() if isinstance(text, str) and text}
+
+
+def _checked(template: Any, path: Path) -> str | None:
+    if template is not None:
+        check_text(template, f"{path}: the chat template")
+    return template
 
 
 def _content(token: Any) -> str | None:

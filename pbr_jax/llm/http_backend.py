@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from pbr_jax import options as schema
 from pbr_jax.llm import chat, usage
+from pbr_jax.llm.disarm import disarm
 from pbr_jax.llm.http_client import Client, Refused, check_url
 from pbr_jax.llm.http_dialects import ADVICE, DIALECTS, Dialect
 from pbr_jax.llm.http_requests import Manner, identity
@@ -27,7 +28,7 @@ from pbr_jax.types import UserError
 
 T = TypeVar("T")
 
-_VERSION = 2  # of what is asked; raise it when the same server would be asked for other texts
+_VERSION = 3  # of what is asked; raise it when the same server would be asked for other texts
 _BYTES_PER_TOKEN = 4  # of English text, about: the estimate where no tokenizer is given
 
 
@@ -73,7 +74,7 @@ class HTTPLLM:
     @functools.cached_property
     def _codec(self) -> chat.Codec | None:
         path = self._config.tokenizer
-        return chat.load(pretrained.locate(path)) if path else None
+        return chat.load(pretrained.locate(path), self._config.date) if path else None
 
     def count(self, text: str) -> int:
         """Number of tokens of a text, no special tokens added."""
@@ -203,7 +204,8 @@ class HTTPLLM:
         """One text."""
         is_text = isinstance(prompt, str)
         address = self._url + ("/completions" if is_text else "/chat/completions")
-        given = {"prompt": prompt} if is_text else {"messages": list(prompt)}
+        text = disarm(prompt, self._codec)
+        given = {"prompt": text} if is_text else {"messages": text}
         given = {"model": self._config.model, **given}
         answer = self._ask(address, lambda: self._manner.asking(given, dict(options), max_new_tokens), stop)
         count = self._codec.count if self._codec else None

@@ -5,6 +5,7 @@ let a model think. Fields beside OpenAI's protocol say otherwise; what a server 
 on, which is told once.
 """
 
+import datetime
 import json
 import sys
 from collections.abc import Mapping
@@ -55,7 +56,9 @@ class Manner:
         self._extra = config.extra_fields
         self._own: Body = dict(NEUTRAL[server])
         if server != "openai":
-            self._own[_THINKING] = {"enable_thinking": False}
+            # Templates that print today's date (Llama 3) take it from here.
+            day = datetime.date.fromisoformat(config.date)
+            self._own[_THINKING] = {"enable_thinking": False, "date_string": f"{day:%d %b %Y}"}
         self._limit = "max_tokens"
         self._no_temperature = False
 
@@ -108,7 +111,7 @@ class Manner:
 
 def identity(config: LLM) -> list[Any]:
     """What of a config's requests moves their answers, beside what every backend is told."""
-    return [config.server, json.dumps(config.extra_fields, sort_keys=True)]
+    return [config.server, config.date, json.dumps(config.extra_fields, sort_keys=True)]
 
 
 def _note(text: str) -> None:

@@ -303,4 +303,5 @@ def load(config: schema.LLM) -> JaxLLM:
         context=config.context,
         devices=config.tensor_parallel,
         overflow=config.overflow,
+        date=config.date,
     )

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from pbr_jax.llm import chat
 from pbr_jax.llm.protocol import Prompt, TooLong
+from pbr_jax.llm.templates import DATE
 from pbr_jax.models import pretrained
 from pbr_jax.types import UserError
 
@@ -27,10 +28,12 @@ class LocalModel:
       batch_size: prompts computed together.
       context: tokens that the model may see; None: as many as it says itself.
       devices: that share the weights of every layer.
+      date: what a chat template takes for today.
       overflow: what becomes of prompts over the context: `refuse` or `cut`, in the middle.
     """
 
     version = "0"  # of how texts are computed; raised when the same weights would give other texts
+    separate = False  # whether an answer is a text of its own, not one that goes on with the prompt
 
     def __init__(
         self,
@@ -41,6 +44,7 @@ class LocalModel:
         context: int | None = None,
         devices: int = 1,
         overflow: str = "refuse",
+        date: str = DATE,
     ):
         if batch_size < 1:
             raise UserError(f"llm.batch_size is {batch_size}; it must be at least 1")
@@ -50,19 +54,21 @@ class LocalModel:
         self._batch_size = batch_size
         self._wanted_context = context
         self._devices = devices
-        self._overflow = overflow
+        self._overflow, self._date = overflow, date
 
     @property
     def fingerprint(self) -> str:
-        """Of weights, tokenizer, template, number format, platform and versions, and how prompts are cut."""
+        """Of weights, tokenizer, template and its date, number format, platform and versions, and how prompts
+        are cut."""
         # Other hardware and other compilers round otherwise, and a rounding can choose another token.
         numerics = f"{jax.default_backend()} {jax.__version__} {version('jaxlib')}"
-        identity = f"{self._content} {self._dtype.name} {self.version} {self._overflow} {numerics}"
+        how = f"{self.version} {chat.VERSION} {self._overflow} {self._date}"
+        identity = f"{self._content} {self._dtype.name} {how} {numerics}"
         return hashlib.sha256(identity.encode()).hexdigest()
 
     @functools.cached_property
     def _codec(self) -> chat.Codec:
-        return chat.load(self._path)
+        return chat.load(self._path, self._date)
 
     def count(self, text: str) -> int:
         """Number of tokens of a text, no special tokens added."""
@@ -103,7 +109,8 @@ class LocalModel:
 
     def _encode_pairs(self, prompts: Sequence[Prompt], targets: Sequence[str]) -> list[tuple[Ids, Ids]]:
         check_pairs(prompts, targets)
-        return list(zip(self._encode(prompts), (tuple(self._codec.encode_target(t)) for t in targets)))
+        second = (tuple(self._codec.encode_target(text, begins=self.separate)) for text in targets)
+        return list(zip(self._encode(prompts), second))
 
 
 def check_pairs(prompts: Sequence[Prompt], targets: Sequence[str]) -> None:

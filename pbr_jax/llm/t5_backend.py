@@ -33,6 +33,7 @@ class T5LLM(LocalModel):
     """
 
     version = "t5 2"
+    separate = True
 
     @functools.cached_property
     def _weights(self) -> tuple[t5.T5, Params, int]:
@@ -203,4 +204,5 @@ def load(config: schema.LLM) -> T5LLM:
         batch_size=config.batch_size,
         context=config.context,
         devices=config.tensor_parallel,
+        date=config.date,
     )

@@ -24,6 +24,7 @@ from jaxtyping import Array, Bool, Float, Int
 from pbr_jax.models import layers
 from pbr_jax.models.pretrained import read_json, read_tensors
 from pbr_jax.models.rules import Rule, assign, transpose
+from pbr_jax.models.sizes import MOST, MOST_LAYERS, check_object
 from pbr_jax.types import Model, Params, UserError
 
 # Phi(x) = 1/2 + x P(x²) / Q(x²) on |x| <= 5.5, the standard normal distribution, highest power first:
@@ -96,10 +97,8 @@ class BertConfig:
                 f"hidden_act {self.hidden_act!r} is not supported; one of {', '.join(ACTIVATIONS)} is"
             )
         if self.hidden_size % self.num_attention_heads:
-            raise UserError(
-                f"hidden_size {self.hidden_size} is not a multiple of "
-                f"num_attention_heads {self.num_attention_heads}"
-            )
+            heads = self.num_attention_heads
+            raise UserError(f"hidden_size {self.hidden_size} is no multiple of num_attention_heads {heads}")
 
     @classmethod
     def from_json(cls, path: Path) -> "BertConfig":
@@ -110,14 +109,13 @@ class BertConfig:
         """
         file = path / "config.json" if path.is_dir() else path
         content = read_json(file)
-        if not isinstance(content, dict) or content.get("model_type") not in ("bert", *_ROBERTA):
-            found = content.get("model_type") if isinstance(content, dict) else content
+        check_object(content, str(file))
+        if (found := content.get("model_type")) not in ("bert", *_ROBERTA):
             raise UserError(
-                f"{file}: model_type is {found!r}; the encoder reads 'bert' (MiniLM, BGE, Contriever), "
+                f"{file}: model_type is {found!r:.40}; the encoder reads 'bert' (MiniLM, BGE, Contriever), "
                 "'roberta' and 'xlm-roberta'"
             )
-        positions = content.get("position_embedding_type", "absolute")
-        if positions != "absolute" or content.get("is_decoder", False):
+        if content.get("position_embedding_type", "absolute") != "absolute" or content.get("is_decoder"):
             raise UserError(f"{file}: only encoders with absolute positions are supported")
         values = {field.name: content[field.name] for field in fields(cls) if field.name in content}
         for field in fields(cls):
@@ -139,13 +137,14 @@ def _check(file: Path, name: str, kind: Any, value: Any) -> None:
     if kind is str:
         fits, wanted = isinstance(value, str), "a name"
     elif kind is int:
-        fits, wanted = isinstance(value, int) and value > 0, "a positive whole number"
+        most = MOST_LAYERS if name == "num_hidden_layers" else MOST
+        fits, wanted = type(value) is int and 0 < value <= most, f"a positive whole number up to {most}"
     elif name.endswith("dropout_prob"):
         fits, wanted = isinstance(value, int | float) and 0 <= value < 1, "a number from 0 to below 1"
     else:
-        fits, wanted = isinstance(value, int | float) and value > 0, "a positive number"
+        fits, wanted = isinstance(value, int | float) and 0 < value <= 1, "a positive number of at most 1"
     if not fits:
-        found = "missing" if value is None else repr(value)
+        found = "missing" if value is None else f"{value!r:.40}"
         raise UserError(f"{file}: {name} is {found}; {wanted} is wanted")
 
 

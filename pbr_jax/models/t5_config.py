@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pbr_jax.models.sizes import MOST_HEAD_WIDTH, MOST_HEADS, MOST_LAYERS, check_object, size, sound
 from pbr_jax.types import UserError
 
 _MLPS = {"relu": False, "gated-gelu": True}  # feed_forward_proj -> gated
@@ -40,20 +41,23 @@ class T5Config:
     @classmethod
     def from_json(cls, fields: Mapping[str, Any], source: str = "config.json") -> "T5Config":
         """From a Hugging Face `config.json`; `UserError` names what is missing or not supported."""
+        check_object(fields, source)
         _refuse_unsupported(fields, source)
         # Version 1.1 untied the head and dropped the scale; one field said both before another was added.
         tied = fields.get("tie_word_embeddings") is not False
         start = fields.get("decoder_start_token_id")
-        try:
-            layers = int(fields["num_layers"])
+        with sound(source):
+            layers = size(fields, "num_layers", source, most=MOST_LAYERS)
             return cls(
-                vocab_size=int(fields["vocab_size"]),
-                width=int(fields["d_model"]),
-                head_width=int(fields["d_kv"]),
-                mlp_width=int(fields["d_ff"]),
+                vocab_size=size(fields, "vocab_size", source),
+                width=size(fields, "d_model", source),
+                head_width=size(fields, "d_kv", source, most=MOST_HEAD_WIDTH),
+                mlp_width=size(fields, "d_ff", source),
                 num_layers=layers,
-                num_decoder_layers=int(fields.get("num_decoder_layers") or layers),
-                num_heads=int(fields["num_heads"]),
+                num_decoder_layers=size(
+                    fields, "num_decoder_layers", source, default=layers, most=MOST_LAYERS
+                ),
+                num_heads=size(fields, "num_heads", source, most=MOST_HEADS),
                 num_buckets=int(fields.get("relative_attention_num_buckets", 32)),
                 max_distance=int(fields.get("relative_attention_max_distance", 128)),
                 norm_epsilon=float(fields.get("layer_norm_epsilon", 1e-6)),
@@ -61,17 +65,15 @@ class T5Config:
                 tied=tied,
                 scaled=bool(fields.get("scale_decoder_outputs", tied)),
                 start_id=int(start if start is not None else fields.get("pad_token_id") or 0),
-                context=int(fields.get("n_positions") or 512),
+                context=size(fields, "n_positions", source, default=512),
             )
-        except KeyError as error:
-            raise UserError(f"{source} has no field {error}; a T5 model's config names its sizes") from None
 
 
 def _refuse_unsupported(fields: Mapping[str, Any], source: str) -> None:
     family, mlp = fields.get("model_type"), fields.get("feed_forward_proj", "relu")
     if family != "t5":
         raise UserError(f"{source}: model_type {family!r} is not supported; a model of type 't5' is needed")
-    if mlp not in _MLPS:
+    if mlp not in tuple(_MLPS):  # it may be a list
         raise UserError(
             f"{source}: feed_forward_proj {mlp!r} is not supported; use a model with one of {tuple(_MLPS)}"
         )

@@ -1,5 +1,6 @@
 """Options that several methods share: data, encoders, language models, prompts, training."""
 
+import datetime
 import json
 import re
 from dataclasses import dataclass, field
@@ -71,6 +72,8 @@ class LLM(Options):
     batch_size: int = 32  # prompts decoded together
     # longest prompt plus answer, in tokens, longer ones are refused; None: as the model says
     context: int | None = field(default=None, metadata=IDLE)
+    # the day that chat templates take for today (Llama 3 prints it), YYYY-MM-DD
+    date: str = "2024-07-26"
     # prompts over the context: told when all others are answered, or cut in the middle
     overflow: Literal["refuse", "cut"] = "refuse"
     tensor_parallel: int = 1  # devices that share the weights of every layer
@@ -101,6 +104,10 @@ class LLM(Options):
         self.at_least("timeout", 0.001)
         self.at_least("retries", 0)
         self.at_least("price_prompt", 0)
+        try:
+            datetime.date.fromisoformat(self.date)
+        except ValueError:
+            raise UserError(f"llm.date is {self.date!r}, want a day as YYYY-MM-DD") from None
         self.at_least("price_completion", 0)
         taken = sorted(set(self.extra_fields) & _ASKED)
         if taken:

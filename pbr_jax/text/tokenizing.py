@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from pbr_jax.models import tokenizer_file
 from pbr_jax.models.pretrained import one_line, read_json
 from pbr_jax.types import UserError
 
@@ -76,7 +77,7 @@ def load_tokenizer(folder: Path, *, max_length: int | None = None) -> Tokenizer:
       UserError: neither way works, or `max_length` leaves no room beside the special tokens.
     """
     file = folder / "tokenizer.json"
-    backend = _from_json(file) if file.is_file() else _from_transformers(folder)
+    backend = tokenizer_file.read(file) if file.is_file() else _from_transformers(folder)
     backend.no_padding()
     backend.no_truncation()
     if max_length is not None:
@@ -90,21 +91,14 @@ def load_tokenizer(folder: Path, *, max_length: int | None = None) -> Tokenizer:
     return Tokenizer(backend, max_length)
 
 
-def _from_json(file: Path) -> Any:
-    from tokenizers import Tokenizer as Backend
-
-    try:
-        return Backend.from_file(str(file))
-    except Exception as error:  # the library raises bare Exception for a malformed file
-        raise UserError(f"{file} is not a tokenizer file ({one_line(error)}); fetch it again") from error
-
-
 _VOCABULARIES = ("vocab.*", "merges.txt", "*.model", "*.tiktoken")
 
 
 def _from_transformers(folder: Path) -> Any:
     if not any(file for pattern in _VOCABULARIES for file in folder.glob(pattern)):
         raise UserError(f"{folder} holds no tokenizer.json and no vocabulary; save the tokenizer there too")
+    for file in folder.glob("*.json"):
+        read_json(file)  # transformers reads them without bounds
     from transformers import AutoTokenizer
 
     try:

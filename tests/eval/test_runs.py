@@ -65,7 +65,7 @@ def test_labels_tell_runs_of_a_system_apart_and_seeds_collapse(tmp_path):
         ("results.json", "[]", "results.json: expected a JSON object, found list"),
         ("results.json", "{}", "results.json: field 'system' is missing"),
         ("config.json", "\udcff", "config.json: cannot be read"),
-        *((file, '{"a":' * depth + "1" + "}" * depth, "recursion depth")
+        *((file, '{"a":' * depth + "1" + "}" * depth, "nested more than 100 deep")
           for file in ("config.json", "results.json", "predictions.jsonl") for depth in (100_000,)),
         ("predictions.jsonl", '{"id": 1}\n{', "predictions.jsonl, line 2: not valid JSON"),
         ("predictions.jsonl", '{"metrics": {}}', "line 1: field 'id' is missing"),

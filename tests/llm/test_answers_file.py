@@ -19,7 +19,7 @@ from pbr_jax.llm import Score, answers_file
 from pbr_jax.llm.answers_file import Answers, Merged
 from pbr_jax.types import UserError
 
-ODD = "ünïcode 😀 \0 \n\r\u2028 \ud83d alone"
+ODD = "ünïcode 😀 \0 \n\r\u2028 alone"
 
 
 def rows(file: Path) -> list[tuple[str, str, str]]:
@@ -40,6 +40,14 @@ def test_floats_and_odd_texts_survive_exactly(file: Path):
     texts = {key(100): ODD, key(101): "", key(102): "7"}
     answers.add("text", texts)
     assert answers.find(list(texts)) == texts
+
+
+def test_an_answer_that_is_no_text_is_not_kept_and_those_beside_it_are(file: Path):
+    answers = Answers(file)
+    with pytest.raises(UserError, match="1 answers hold half of a surrogate pair") as error:
+        answers.add("text", {key(1): "one", key(2): "two \ud83d", key(3): "three"})
+    str(error.value).encode()
+    assert answers.find([key(1), key(2), key(3)]) == {key(1): "one", key(3): "three"}
 
 
 # -- Crowds ----------------------------------------------------------------------------------------
@@ -174,7 +182,7 @@ BAD_LINES = {
     "{": "Expecting property name",
     "": "Expecting value",
     "[1]": "want one object with key, kind and value",
-    "[" * 100_000: "recursion",
+    "[" * 100_000: "nested more than 100",
     '{"key": "' + key(8) + '", "kind": "text"}': "want one object with key, kind and value",
     '{"key": "' + key(8) + '", "kind": "text", "value": "", "more": 1}': "want one object",
     '{"key": "abc", "kind": "text", "value": ""}': "key 'abc', want 64 hexadecimal digits",
@@ -184,6 +192,7 @@ BAD_LINES = {
     '{"key": "' + key(8) + '", "kind": "score", "value": [1.0, -1]}': "want .* a score",
     '{"key": "' + key(8) + '", "kind": ["text"], "value": "a"}': r"kind \['text'\]",
     '{"key": "' + key(8) + '", "kind": "text", "value": "\udce9"}': "utf-8",
+    '{"key": "' + key(8) + '", "kind": "text", "value": "\\ud83d"}': "want a text",
 }
 
 

@@ -123,7 +123,7 @@ def test_a_greedy_request_says_what_the_protocol_names():
         load(server.url).generate(["go", say("hi")], max_new_tokens=7, top_p=0.5, seed=9)
         seen = {request.path: request.body for request in server.requests}
     shared = {"model": "m", "max_tokens": 7, "temperature": 0.0, **NEUTRAL}
-    thinking = {"chat_template_kwargs": {"enable_thinking": False}}
+    thinking = {"chat_template_kwargs": {"enable_thinking": False, "date_string": "26 Jul 2024"}}
     assert seen == {
         "/v1/completions": {**shared, "prompt": "go"},
         "/v1/chat/completions": {**shared, "messages": say("hi"), **thinking},

@@ -13,7 +13,8 @@ from pbr_jax.types import UserError
 
 VLLM = {"repetition_penalty": 1.0, "top_k": -1, "min_p": 0.0}
 LLAMA = {"repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "top_k": 0, "min_p": 0.0}
-SILENT = {"chat_template_kwargs": {"enable_thinking": False}}
+KWARGS = {"enable_thinking": False, "date_string": "26 Jul 2024"}
+SILENT = {"chat_template_kwargs": KWARGS}
 
 
 def say(text: str) -> list[dict[str, str]]:
@@ -80,7 +81,7 @@ def test_a_field_that_is_refused_by_name_is_left_out_from_then_on(capsys):
     for body in bodies[1:]:
         assert {"top_k", "min_p"}.isdisjoint(body)
         assert body["repetition_penalty"] == 1.0
-        assert body["chat_template_kwargs"] == {"enable_thinking": False}
+        assert body["chat_template_kwargs"] == KWARGS
     told = capsys.readouterr().err
     assert told == "llm: note: the server does not take top_k, min_p, left out: its own defaults hold there\n"
 
@@ -175,7 +176,7 @@ def test_the_extra_body_is_in_every_request(tiny: Path, dialect: Any):
         assert (body["reasoning_effort"], body["min_p"]) == ("low", 0.1)
         assert "top_k" not in body
     chat = next(body for body in bodies if "messages" in body)
-    assert chat["chat_template_kwargs"] == {"enable_thinking": False, "mode": 2}
+    assert chat["chat_template_kwargs"] == {**KWARGS, "mode": 2}
 
 
 def test_a_field_of_the_extra_body_is_not_given_up():

@@ -414,6 +414,7 @@ def test_fingerprint_tells_weights_formats_platforms_and_templates_apart(tiny, t
     first = JaxLLM(path)
     assert first.fingerprint == JaxLLM(path, batch_size=2).fingerprint
     assert first.fingerprint != JaxLLM(path, dtype="bfloat16").fingerprint
+    assert first.fingerprint != JaxLLM(path, date="2025-01-01").fingerprint
     before = first.fingerprint
     for owner, name in ((jax, "default_backend"), (jax, "__version__")):
         with monkeypatch.context() as other:

@@ -126,3 +126,27 @@ def test_what_a_file_leaves_out_is_as_in_transformers(family):
     whole = transformers.AutoConfig.for_model(family, **sizes).to_dict()
     given = CausalLMConfig.from_json(whole)
     assert CausalLMConfig.from_json({"model_type": family} | sizes) == given
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000; a whole number from 1 to 16384"),
+        ({"num_hidden_layers": 10**9, "model_type": "mistral"}, "num_hidden_layers is 1000000000"),
+        ({"vocab_size": 10**9}, "vocab_size is 1000000000; a whole number from 1 to 16777216"),
+        ({"hidden_size": -32}, "hidden_size is -32"),
+        ({"intermediate_size": 1.5}, "intermediate_size is 1.5"),
+        ({"num_attention_heads": 0}, "num_attention_heads is 0"),
+        ({"num_key_value_heads": True}, "num_key_value_heads is True"),
+        ({"head_dim": 10**9}, "head_dim is 1000000000"),
+        ({"max_position_embeddings": "many"}, "max_position_embeddings is 'many'"),
+        ({"rms_norm_eps": []}, "a field is not of the kind"),
+        ({"rope_parameters": [1]}, "a field is not of the kind"),
+        ({"model_type": "gemma2", "layer_types": [[]]}, "a field is not of the kind"),
+    ],
+)
+def test_sizes_that_no_model_has_are_refused(change, message):
+    with pytest.raises(UserError, match=message) as error:
+        CausalLMConfig.from_json(FIELDS | change, "some/config.json")
+    assert str(error.value).startswith("some/config.json")
+    assert "\n" not in str(error.value)

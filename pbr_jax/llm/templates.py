@@ -1,0 +1,178 @@
+"""Chat templates: messages to the text that a model was trained to read.
+
+Templates are programs, applied by `template_worker` in a process of its own, which is started at the first
+text and stays. One that computes for more than a second, writes more than 10 MB or takes too much
+memory is a UserError.
+"""
+
+import atexit
+import contextlib
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pbr_jax.types import UserError
+
+_PROGRAM = Path(__file__).with_name("template_worker.py")
+DATE = "2024-07-26"
+_PATIENCE = 10.0  # seconds, where the system cannot stop the process after so much computing
+
+
+class _Refused(Exception):
+    """The template does not take these messages, or is malformed; says why."""
+
+
+class _Stopped(Exception):
+    """The template takes too much; says of what."""
+
+
+def render(
+    template: str,
+    messages: Sequence[Mapping[str, str]],
+    specials: Mapping[str, str],
+    *,
+    source: str = "",
+    opened: bool = True,
+    date: str = DATE,
+) -> str:
+    """A chat template applied to messages, with the answer's turn opened unless not `opened`.
+
+    `specials` are the texts of special tokens by the names that templates know them by (`bos_token`); `date`
+    is the day that the template takes for today.
+
+    Models that can think before they answer (Qwen3) are asked not to. Where a template refuses a system
+    message (Gemma, older Mistrals), it is put in front of the first user's, with a blank line between.
+
+    Raises:
+      UserError: the template is malformed, takes too much, or refuses the messages (roles that do not
+        alternate).
+    """
+
+    def write(messages: Sequence[Mapping[str, str]]) -> str:
+        names = {
+            "messages": [dict(message) for message in messages], "tools": None, "documents": None,
+            "add_generation_prompt": opened, "enable_thinking": False, **specials,
+        }  # fmt: skip
+        return _worker(os.getpid()).ask({"template": template, "names": names, "date": date})
+
+    try:
+        return write(messages)
+    except _Stopped as error:
+        raise UserError(
+            f"{source}: the chat template was stopped: {error}; take the template as released"
+        ) from error
+    except _Refused as error:
+        roles = [message.get("role") for message in messages]
+        if roles[:2] == ["system", "user"]:
+            with contextlib.suppress(_Refused):
+                return write(_without_system(messages))
+        raise UserError(
+            f"{source}: the chat template cannot write messages with roles {roles}: "
+            f"{' '.join(str(error).split()):.300}; change the roles, or give the prompt as plain text"
+        ) from error
+
+
+def _without_system(messages: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
+    system, user, *rest = messages
+    return [{"role": "user", "content": f"{system['content']}\n\n{user['content']}"}, *rest]
+
+
+@functools.lru_cache(maxsize=1)
+def _worker(process: int) -> "_Worker":
+    """The one of this process: one that was forked must not speak into its parent's pipes."""
+    worker = _Worker()
+    atexit.register(worker.close)
+    return worker
+
+
+class _Worker:
+    """The program that applies templates; it is started anew when it had to be stopped."""
+
+    def __init__(self) -> None:
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def ask(self, request: Mapping[str, Any]) -> str:
+        line = json.dumps(request).encode() + b"\n"
+        with self._lock:
+            process = self._process or _start()
+            self._process = None  # an interrupt on the way would leave an answer to an earlier line in it
+            answer = _asked(process, line)
+            if not answer:
+                raise _Stopped(_why(_stop(process)))
+            self._process = process
+        match json.loads(answer):
+            case {"text": text}:
+                return text
+            case {"stopped": reason}:
+                raise _Stopped(reason)
+            case {"refused": reason}:
+                raise _Refused(reason)
+        raise AssertionError(answer)
+
+    def close(self) -> None:
+        """Ends the process."""
+        if os.getpid() != self._owner:
+            return
+        with self._lock:
+            if self._process is not None:
+                _stop(self._process)
+                self._process = None
+
+
+def _start() -> "subprocess.Popen[bytes]":
+    # -P: the folder of the program is no place to import from.
+    return subprocess.Popen(
+        [sys.executable, "-P", str(_PROGRAM)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def _asked(process: "subprocess.Popen[bytes]", line: bytes) -> bytes:
+    """The answer to a line; nothing where the process ended."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    timer = None
+    if not hasattr(signal, "setitimer"):
+        timer = threading.Timer(_PATIENCE, process.kill)
+        timer.start()
+    try:
+        process.stdin.write(line)
+        process.stdin.flush()
+        return process.stdout.readline()
+    except BrokenPipeError:
+        return b""
+    except BaseException:
+        process.kill()
+        _stop(process)
+        raise
+    finally:
+        if timer is not None:
+            timer.cancel()
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> int:
+    """Ends a process; returns its exit code."""
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.close()
+    try:
+        return process.wait(1)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
+def _why(code: int) -> str:
+    if code == -getattr(signal, "SIGPROF", 0):
+        return "it computes for more than a second"
+    return f"the process that applies it ended with code {code}, for want of memory or time"
