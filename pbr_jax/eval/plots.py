@@ -1,6 +1,7 @@
 """Pictures: bars of one metric, its course over a number that was varied, and vectors on a plane."""
 
 import io
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,8 @@ _SETTINGS: dict[Any, Any] = {
 
 @dataclass(frozen=True, order=True)
 class Point:
-    """A value with its interval (of no width where unknown); `x` is None off the varied axis."""
+    """A value with its interval (of no width where unknown); `x` is None off the varied axis, and infinite
+    where what is varied has no bound."""
 
     label: str
     value: float
@@ -56,21 +58,25 @@ def bars(points: Sequence[Point], metric: str) -> Any:
 
 
 def lines(series: Mapping[str, Sequence[Point]], metric: str, field: str) -> Any:
-    """A line for each system over the varied field; systems that do not vary are dashed levels."""
+    """A line for each system over the varied field; systems that do not vary are dashed levels.
+
+    Where a value has no bound, values stand side by side at equal distances, it last.
+    """
     figure, axes = _figure(height=4.0)
-    ticks: set[float] = set()
+    courses = {label: [p.x for p in points if p.x is not None] for label, points in series.items()}
+    ticks = sorted({x for xs in courses.values() if len(xs) > 1 for x in xs})
+    spread = {tick: float(i) if math.inf in ticks else tick for i, tick in enumerate(ticks)}
     for i, (label, points) in enumerate(series.items()):
         colour = _COLOURS[i % len(_COLOURS)]
-        known = sorted((point.x, point) for point in points if point.x is not None)
-        if len(known) < 2:
+        if len(courses[label]) < 2:
             axes.axhline(points[0].value, color=colour, ls="--", lw=1.4, label=_plain(label))
             continue
+        known = sorted((spread[point.x], point) for point in points if point.x is not None)
         xs, ordered = zip(*known, strict=True)
-        ticks.update(xs)
         reach = list(zip(*map(_reach, ordered), strict=True))
         axes.errorbar(xs, [point.value for point in ordered], yerr=reach, color=colour,
                       marker="o", capsize=3, lw=1.6, label=_plain(label))  # fmt: skip
-    axes.set_xticks(sorted(ticks), [f"{tick:g}" for tick in sorted(ticks)])
+    axes.set_xticks([*spread.values()], ["all" if tick == math.inf else f"{tick:g}" for tick in spread])
     axes.set_xlabel(field)
     axes.set_ylabel(metric)
     axes.grid(axis="y", color="#dddddd", lw=0.8)

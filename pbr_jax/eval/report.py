@@ -7,6 +7,7 @@ each number was computed on. Read `values` and `differences` for what stands in 
 for what may be compared, `significance` for how sure it is.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -28,6 +29,8 @@ from pbr_jax.eval.runs import (
 from pbr_jax.eval.shares import shares_table
 from pbr_jax.eval.values import categories, confidence_of, intervals, mean, values
 from pbr_jax.types import UserError
+
+_UNBOUNDED = ("limit_history",)  # fields that say how much at most, where none is all
 
 
 def report(
@@ -212,6 +215,8 @@ def _point(row: Row, name: str, field: str | None) -> plots.Point | None:
         return None
     low, high = intervals(row, [name], confidence_of(row.first)).get(name, (value, value))
     x = row.first.config.get(field) if field else None
+    if field is not None and field in _UNBOUNDED and x is None:
+        x = math.inf
     return plots.Point(row.label, value, low, high, float(x) if isinstance(x, int | float) else None)
 
 
@@ -223,4 +228,6 @@ def _varied_number(rows: list[Row]) -> str | None:
         return None
     field = fields.pop()
     values = [run.config.get(field) for run in runs if differing_fields(run, runs)]
+    if field in _UNBOUNDED:
+        values = [value for value in values if value is not None]
     return field if all(isinstance(v, int | float) and not isinstance(v, bool) for v in values) else None

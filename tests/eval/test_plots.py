@@ -33,6 +33,17 @@ def test_lines_are_sorted_and_single_points_are_levels():
     assert {text.get_text() for text in axes.get_legend().get_texts()} == {"dense", "zero_shot"}
 
 
+def test_what_has_no_bound_stands_last_at_equal_distances():
+    points = [
+        Point("own", y, y, y, x=x) for x, y in ((float("inf"), 0.1), (0.0, 0.5), (8.0, 0.2), (1.0, 0.4))
+    ]
+    (axes,) = lines({"own": points}, "target_nll", "limit_history").axes
+    assert list(axes.get_xticks()) == [0.0, 1.0, 2.0, 3.0]
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["0", "1", "8", "all"]
+    course = next(line for line in axes.lines if len(line.get_xdata()) == 4)
+    assert list(course.get_ydata()) == [0.5, 0.4, 0.2, 0.1]
+
+
 def test_svg_is_one_element_and_reproducible():
     first, second = (svg(bars(POINTS, "accuracy")) for _ in range(2))
     assert first == second
