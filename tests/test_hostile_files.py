@@ -88,7 +88,7 @@ def good(tiny_models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) 
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is limited as Linux does it")
 def test_500_damaged_files_are_read_or_refused(good: Path, tmp_path: Path) -> None:
     program = Path(__file__).with_name("hostile_files.py")

@@ -64,7 +64,7 @@ def nucleus(logits: Float[Array, "b v"], top_p: Float[Array, ""]) -> Bool[Array,
     Holtzman et al., https://arxiv.org/abs/1904.09751, 2020. The least probability that is kept is found by
     bisection: a vocabulary is long to sort and quick to add up.
     """
-    ranks = _ordered(logits - logits.max(axis=-1, keepdims=True))
+    ranks = _ordered(logits)
     mass = jnp.exp(logits - jax.nn.logsumexp(logits, axis=-1, keepdims=True))
 
     def halve(_: Array, bounds: tuple[Array, Array]) -> tuple[Array, Array]:

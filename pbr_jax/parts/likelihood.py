@@ -90,11 +90,11 @@ def _scores(llm: LLM, examples: list[Example], written: list[Written], bar: tqdm
 
     try:
         found = llm.score(prompts, targets, on_batch=on_batch)
-    except TooLong as error:
-        name = examples[known[error.index][0]].id
-        raise UserError(f"likelihood of the targets: {error.of(f'question {name!r}')}") from error
     except UserError as error:
-        raise UserError(f"likelihood of the targets: {error}; or set eval.likelihood off") from error
+        named = error
+        if isinstance(error, TooLong):
+            named = error.of(f"question {examples[known[error.index][0]].id!r}")
+        raise UserError(f"likelihood of the targets: {named}; or set eval.likelihood off") from error
     scores: list[Score | None] = [None] * len(examples)
     for (i, _), score in zip(known, found, strict=True):
         scores[i] = score

@@ -68,10 +68,9 @@ def test_scores_together_are_scores_alone_and_those_of_transformers(phi):
         assert llm.score([prompt], [target])[0].total == pytest.approx(score.total, abs=1e-4)
 
 
-@pytest.mark.parametrize("batch_size", [2, 8])
-def test_an_answer_that_grows_past_the_original_context_is_as_if_read_anew_with_every_token(phi, batch_size):
+def test_an_answer_that_grows_past_the_original_context_is_as_if_read_anew_with_every_token(phi):
     path, model = phi
-    llm, new = JaxLLM(path, batch_size=batch_size), 12
+    llm, new = JaxLLM(path, batch_size=8), 12
     prompts = ["p" * n for n in (20, 47, 48, 49, 53, 58, 59, 60, 61, 90)]
     wanted = []
     for prompt in prompts:
@@ -87,5 +86,3 @@ def test_an_answer_that_grows_past_the_original_context_is_as_if_read_anew_with_
     texts = llm.generate(prompts, max_new_tokens=new, on_batch=lambda i, t: found.update(zip(i, t)))
     assert texts == wanted
     assert [found[i] for i in range(len(prompts))] == texts
-    sampled: dict[str, Any] = {"max_new_tokens": new, "temperature": 0.9, "seed": 4}
-    assert llm.generate(prompts, **sampled) == JaxLLM(path, batch_size=4).generate(prompts, **sampled)

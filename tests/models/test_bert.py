@@ -255,7 +255,7 @@ def test_names_of_pretraining_and_tensorflow_checkpoints(tmp_path: Path) -> None
         ({"model_type": "mpnet"}, "model_type is 'mpnet'"),
         ({"hidden_act": "swish"}, "hidden_act 'swish'"),
         ({"position_embedding_type": "relative_key"}, "absolute positions"),
-        ({"num_attention_heads": 5}, "not a multiple"),
+        ({"num_attention_heads": 5}, "no multiple of num_attention_heads"),
         ({"hidden_size": None}, "hidden_size"),
         ({"num_hidden_layers": "two"}, "num_hidden_layers"),
         ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob is 1.0; a number from 0 to below 1"),

@@ -144,7 +144,9 @@ def test_a_target_that_does_not_fit_the_context_says_how_to_go_on_without_it(
     tiny_models, write_tweets, tmp_path: Path
 ):
     small = {"llm.context": 99, "prompt.max_tokens": 90, "generate.method": "none", "eval.likelihood": "on"}
-    with pytest.raises(UserError, match=r"the targets: prompt 0 has .*; or set eval\.likelihood off"):
+    with pytest.raises(
+        UserError, match=r"the targets: the prompt of question 'ann' has .*; or set eval\.likelihood off"
+    ):
         run(config(write_tweets(HISTORIES), tiny_models, **small), tmp_path / "out")
 
 
