@@ -298,6 +298,7 @@ llm.generate(prompts, max_new_tokens=12, temperature=float(sys.argv[3]), on_batc
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.long
 def test_a_generation_that_is_killed_loses_no_answer_and_ends_as_one_that_was_not(
     tiny: Path, file: Path, temperature: float
 ):

@@ -24,6 +24,8 @@ from pbr_jax.llm.http_client import Client, Refused
 from pbr_jax.llm.http_exchange import LARGEST
 from pbr_jax.types import UserError
 
+pytestmark = pytest.mark.long  # bodies of hundreds of megabytes, and deadlines that have to pass
+
 GOING = threading.Event()  # never set
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 PATIENCE = 60  # seconds after which something hangs

@@ -20,6 +20,8 @@ from pbr_jax.llm.http_backend import HTTPLLM
 from pbr_jax.llm.jax_backend import JaxLLM
 from pbr_jax.models import pretrained
 
+pytestmark = pytest.mark.long
+
 TEMPLATE = (
     "{% for m in messages %}[{{ m.role }}]{{ m.content }}\n{% endfor %}[a]"
     "{% if enable_thinking is not defined or enable_thinking %}hmm: {% endif %}"

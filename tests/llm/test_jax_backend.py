@@ -90,6 +90,7 @@ def test_beams_equal_hugging_face(tiny, num_beams):
     assert llm.generate(PROMPTS, max_new_tokens=9, num_beams=num_beams, done=done) == wanted
 
 
+@pytest.mark.long
 def test_weights_divided_over_devices_give_the_same_texts_and_scores(tiny):
     path, _ = tiny
     one, two = JaxLLM(path, batch_size=4), JaxLLM(path, batch_size=4, devices=2)
@@ -129,6 +130,7 @@ def test_scores_of_one_and_two_byte_answers_sum_to_one(tiny):
     assert 0.05 < mass < 1
 
 
+@pytest.mark.long
 def test_batching_and_padding_do_not_change_results(tiny):
     """Alone or among others, in any order: the same greedy texts, samples and scores."""
     path, _ = tiny
@@ -154,6 +156,7 @@ def test_sampling_is_seeded_by_prompt_and_occurrence(tiny):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.long
 def test_a_resumed_call_gives_the_same_texts_and_computes_only_the_rest(tiny, temperature):
     """Interrupted after any number of answers; and whatever other answers are known."""
     llm = JaxLLM(tiny[0], batch_size=2)
@@ -228,6 +231,7 @@ def test_scores_that_are_done_are_kept_and_the_rest_is_told(tiny):
 
 
 @pytest.mark.parametrize("count", [1, 5, 40])
+@pytest.mark.long
 def test_many_prompts_of_every_length_equal_hugging_face(tiny, count):
     """More prompts than rows, of all lengths, with shared beginnings; scored and continued."""
     path, reference = tiny
@@ -332,6 +336,7 @@ def test_logits_that_are_not_numbers_are_an_error(tiny, tmp_path):
             call()
 
 
+@pytest.mark.long
 def test_copies_of_a_model_share_the_work(tiny, monkeypatch):
     """Two devices with the whole model each: what one of them gives."""
     path, _ = tiny

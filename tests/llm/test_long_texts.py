@@ -68,6 +68,7 @@ def test_scores_together_are_scores_alone_and_those_of_transformers(phi):
         assert llm.score([prompt], [target])[0].total == pytest.approx(score.total, abs=1e-4)
 
 
+@pytest.mark.long
 def test_an_answer_that_grows_past_the_original_context_is_as_if_read_anew_with_every_token(phi):
     path, model = phi
     llm, new = JaxLLM(path, batch_size=8), 12

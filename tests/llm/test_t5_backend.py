@@ -174,6 +174,7 @@ def test_nothing_that_counts_gives_a_loss_of_zero_with_finite_gradients(tiny):
     assert all((leaf == 0).all() for leaf in jax.tree.leaves(gradients))
 
 
+@pytest.mark.long
 def test_batches_do_not_change_results(tiny, llm):
     """Alone or among others: the same texts by every way of decoding, and the same scores."""
     alone = T5LLM(tiny[0], batch_size=1)
