@@ -3,23 +3,15 @@
 pbr-jax sweep configs/ablations/labels.py --benchmark.name lamp_3 --benchmark.root FOLDER --out DIR
 """
 
+import runpy
 from collections.abc import Iterator
+from pathlib import Path
 
 from pbr_jax.config import Config, Overrides
 from pbr_jax.methods import generate, retrieve
 from pbr_jax.sweep import grid, product, zipped
 
 SYSTEMS = ("zero_shot", "random", "recency", "bm25", "dense")
-OTHERS = {
-    "system": "others_random",
-    "collaboration": "text",
-    "neighbours.method": "random",
-    "neighbours.own": False,
-    "neighbours.m": 8,
-    "retrieve.method": "random",
-    "retrieve.k": 1,
-    "select.k": 4,
-}
 # A calibrated run scores the plain prompts too, together with its own: those after it find them.
 CALIBRATIONS = ("content_free", "content_free_no_documents", "none")
 
@@ -30,4 +22,7 @@ def get_config() -> Config:
 
 def sweep() -> Iterator[Overrides]:
     systems = zipped({"system": SYSTEMS, "retrieve.method": ("none", *SYSTEMS[1:])})
-    return product([*systems, OTHERS], grid({"generate.calibration": CALIBRATIONS}))
+    # As in the ruler.
+    rows = runpy.run_path(str(Path(__file__).with_name("ruler.py")))["ROWS"]
+    others = [row for row in rows if row["system"] == "others_random"]
+    return product([*systems, *others], grid({"generate.calibration": CALIBRATIONS}))

@@ -81,6 +81,7 @@ class Reader:
     ):
         self.apply, self.params, self.config = apply, params, config
         self.tokens, self.one_core, self._heads = tokens, one_core, heads
+        self._step = max(128, tokens // 8)  # numbers of tokens that are compiled are its multiples
         c = config
         dtype = params["embedding"].dtype
         self._most = max(1, memory // (2 * c.num_layers * c.num_kv_heads * c.head_width * dtype.itemsize))
@@ -113,7 +114,7 @@ class Reader:
         for place, node in enumerate(tree.shared):
             depths.append(0 if node.parent is None else depths[node.parent] + 1)
             levels.setdefault(depths[-1], []).append(place)
-        pool = self._pool([sum(len(tree.shared[place].ids) for place in level) for level in levels.values()])
+        pool = self._pool([len(node.ids) for node in tree.shared])
         extend = _extend(self.apply, self.one_core)
         paths: list[np.ndarray] = [np.zeros(0, np.int32)] * len(tree.shared)
         used = 0
@@ -127,10 +128,11 @@ class Reader:
                     used = end
         return pool, self._batches(tree.leaves, paths, rows, long)
 
-    def _pool(self, levels: Sequence[int]) -> Pool:
+    def _pool(self, lengths: Sequence[int]) -> Pool:
+        """Room for nodes of these lengths."""
         c = self.config
-        # One batch of room: a batch writes all of its places, the last of them beyond its real tokens.
-        slots = size(sum(levels) + max(self.tokens, *levels, self.tokens), 64) if levels else 1
+        # One batch more: a batch writes all of its places, the last of them beyond its real tokens.
+        slots = size(sum(lengths) + max(self.tokens, *lengths) + self._step, 64) if lengths else 1
         shape = (c.num_layers, slots, c.num_kv_heads, c.head_width)
         return Pool(self.zeros(shape, 2), self.zeros(shape, 2))
 
@@ -155,8 +157,7 @@ class Reader:
         shared, shared_at = _padded([paths[0][:common]], [0], 1, size, 64)
         rests = [path[common:] for path in paths]
         own, own_at = _padded(rests, [common] * len(rests), count, _power, 64)
-        step = max(128, self.tokens // 8)
-        tokens = min(-(-sum(len(node.ids) for node in nodes) // step) * step, ids.size)
+        tokens = min(-(-sum(len(node.ids) for node in nodes) // self._step) * self._step, ids.size)
         return Batch(members, ids, positions, Before(shared[0], shared_at[0], own, own_at), long, tokens)
 
 
