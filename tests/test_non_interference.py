@@ -24,6 +24,7 @@ NAMES = sorted(p.stem for p in CONFIGS.glob("*.py") if p.stem != "quickstart")
 WORDS = ("tea", "cats", "football", "violins", "love", "about", "that", "day", *"0123456789")
 LEARNING = ("cfrag", "cfrag_as_released", "cfrag_small", "ropg", "ropg_as_released", "ropg_small")
 COLLABORATING = (*LEARNING, "others_random")
+EXPANDING = ("cot", "mill", "query2doc", "query2term", "rafe", "rewrite", "thinkqe")
 SMALL = {
     "prompt.max_tokens": 200, "generate.method": "none", "feedback.max_new_tokens": 2, "llm.batch_size": 8,
     "eval.resamples": 20,
@@ -90,7 +91,12 @@ def mine(plan: Plan) -> tuple[list[str], np.ndarray, object]:
     return [x.document.id for x in ranking], np.array([x.score for x in ranking]), written
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in COLLABORATING])
+def each(names: list[str]) -> list[object]:
+    """One expansion by the model stands for its kin where a test has to be short."""
+    return [pytest.param(name, marks=pytest.mark.long) if name in EXPANDING else name for name in names]
+
+
+@pytest.mark.parametrize("name", each([name for name in NAMES if name not in COLLABORATING]))
 def test_without_collaboration_others_texts_change_nothing(tiny_models, write_tweets, name: str):
     seen = [
         mine(Plan(config(name, tiny_models, data(write_tweets, seed), collaboration="none")))

@@ -110,7 +110,10 @@ def test_one_command_runs_all_of_cfrag_and_again_does_nothing(
     "fields",
     [
         {"neighbours.method": "mean", "retrieve.method": "dense", "select.users": False, "select.own": 1},
-        {"expand.method": "pbr", "expand.max_new_tokens": 4, "expand.history_tokens": 64},
+        pytest.param(
+            {"expand.method": "pbr", "expand.max_new_tokens": 4, "expand.history_tokens": 64},
+            marks=pytest.mark.long,
+        ),
         {"neighbours.skip": 3, "retrieve.method": "bm25", "select.method": "top_k",
          "user_encoder.train_embeddings": True, "user_encoder.loss": "nt_xent"},
     ],
@@ -141,7 +144,7 @@ def test_of_the_training_split_the_first_can_be_enough(tiny_models, tweets: Path
         config("cfrag", tiny_models, tweets, limit_training=0)
 
 
-@pytest.mark.parametrize("loss", ["forward_kl", "reinforce"])
+@pytest.mark.parametrize("loss", ["forward_kl", pytest.param("reinforce", marks=pytest.mark.long)])
 def test_ropg_learns_from_the_own_history_and_needs_no_users(
     tiny_models, tweets: Path, tmp_path: Path, loss: str
 ):

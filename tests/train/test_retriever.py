@@ -38,6 +38,7 @@ def feedback() -> list[Feedback]:
     return found
 
 
+@pytest.mark.long
 def test_raw_dot_products_are_learned_and_searched_as_such(tiny_models, tmp_path):
     encoder = TextEncoder(Encoder(model=tiny_models["encoder.model"], normalize="no"))
     training = dataclasses.replace(TRAINING, epochs=1, selection=0.0)
@@ -58,7 +59,7 @@ def test_raw_dot_products_are_learned_and_searched_as_such(tiny_models, tmp_path
         Tuned(similarity="dot")
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.3])
+@pytest.mark.parametrize("alpha", [pytest.param(0.0, marks=pytest.mark.long), 0.3])
 def test_the_tower_learns_what_helps_and_the_pipeline_scores_alike(tiny_models, tmp_path, alpha):
     encoder = TextEncoder(Encoder(model=tiny_models["encoder.model"]))
     options = Tuned(
