@@ -1,72 +1,39 @@
 """A program of its own that applies chat templates; `templates` starts it and asks it, a line of JSON each.
 
-A template comes with a model, from anybody. Jinja's sandbox keeps it from files and from Python's insides;
-in a process of its own it can also be stopped, whatever it computes, and gets no more memory than it may.
+A template comes with a model, from anybody. The sandbox that transformers has for it keeps it from files and
+from Python's insides; in a process of its own it can also be stopped, whatever it computes, and gets no more
+memory than it may.
 """
 
 import contextlib
-import functools
 import json
+import os
 import signal
 import sys
 from datetime import datetime
 from typing import Any
 
+# One thread: numpy, which transformers imports, would reserve more for many than a template may have.
+os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
+
 import jinja2
-import jinja2.ext
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+# Its public functions render as a whole, with no end to how much, and know no day but today.
+from transformers.utils.chat_template_utils import _compile_jinja_template
 
 SECONDS = 1.0  # of computing for one text
 CHARACTERS = 10_000_000  # of one text
 MEMORY = 512 << 20  # bytes
 
 
-class _Generation(jinja2.ext.Extension):
-    """`{% generation %} ... {% endgeneration %}` marks answers for training; here it is its content."""
-
-    tags = {"generation"}  # noqa: RUF012
-
-    def parse(self, parser: Any) -> Any:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
 class _TooMuch(Exception):
     """A limit that the template passed."""
-
-
-def _refuse(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Jinja's own filter escapes HTML, which no model was trained on."""
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
-
-
-@functools.lru_cache(maxsize=16)
-def _compiled(template: str) -> jinja2.Template:
-    """With the functions and settings that Hugging Face gives templates."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _refuse
-    return environment.from_string(template)
 
 
 def _text(template: str, names: dict[str, Any], day: str) -> str:
     pieces, length = [], 0
     now = datetime.fromisoformat(day).strftime  # a fixed day: the same prompt tomorrow
-    for piece in _compiled(template).generate(**names, strftime_now=now):
+    for piece in _compile_jinja_template(template).generate(**names, strftime_now=now):
         pieces.append(piece)
         length += len(piece)
         if length > CHARACTERS:
