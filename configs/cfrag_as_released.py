@@ -7,19 +7,29 @@
   questions a step, one epoch, no held-out questions: the last step is taken. An error of a rating is worth
   - error.
 - Half precision: bfloat16 where the code has fp16, which needs a scaled loss.
+- Texts of queries and documents have their fields quoted by name, LaMP-2's with their tags.
 - Prompts of 3000 tokens; answers have 64 tokens at most.
 
 Left as here: metrics are those of the papers' benchmarks (the released F1 is accuracy divided by the number
 of labels), prompts are our own, an answer that is not in the asked format is not scored as empty, histories
 with fewer candidates than m * k do not end in NaN, pairs are cut at 512 tokens instead of each text at
-256, texts of documents are those of the benchmark's readers (the code quotes its fields by name, and adds
-tags to LaMP-2's), the user encoder's best step is the last (the code: of the lowest training loss), and
-models are the defaults (the code: bge-base-en-v1.5, bge-reranker-base, Llama-3-8B or Qwen2-7B-Instruct).
+256, the user encoder's best step is the last (the code: of the lowest training loss), and models are the
+defaults (the code: bge-base-en-v1.5, bge-reranker-base, Llama-3-8B or Qwen2-7B-Instruct).
 """
 
 import dataclasses
 
-from pbr_jax.config import Config, Encoder, Feedback, Lesson, Optimizer, Prompt, Training, UserEncoder
+from pbr_jax.config import (
+    Benchmark,
+    Config,
+    Encoder,
+    Feedback,
+    Lesson,
+    Optimizer,
+    Prompt,
+    Training,
+    UserEncoder,
+)
 from pbr_jax.methods import generate, neighbours, retrieve, select
 
 
@@ -35,6 +45,7 @@ def get_config() -> Config:
     return Config(
         system="cfrag_as_released",
         seed=2024,
+        benchmark=Benchmark(form="cfrag"),
         encoder=Encoder(pooling="mean"),
         prompt=Prompt(max_tokens=3000),
         feedback=Feedback(errors="negated"),

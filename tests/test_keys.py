@@ -36,7 +36,7 @@ SYSTEMS = {
 }
 # Values that a rule of thumb does not find.
 OTHERS: dict[str, Any] = {
-    "benchmark.split": "train", "benchmark.training": "dev",
+    "benchmark.split": "train", "benchmark.training": "dev", "benchmark.form": "cfrag",
     "llm.backend": "jax", "llm.extra_body": '{"top_k": 1}', "llm.date": "2025-01-01",
     "encoder.pooling": "cls", "select.own": 1,
     "feedback.metric": "rougeL", "feedback.limit": 3, "feedback.candidates": 3,

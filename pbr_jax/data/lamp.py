@@ -3,8 +3,9 @@
 Salemi et al., "LaMP: When Large Language Models Meet Personalization", 2024. In the user split a
 question is a user; the time split has a `user_id`, several questions of which share a growing
 history, and dates. Question ids may recur in another split: see `users.py` for who is called what. What the
-retriever sees of a question and of a history record follows the official code. The test split is
-released without outputs: its targets are None.
+retriever sees of a question and of a history record follows the official code; with `benchmark.form cfrag`
+that of CFRAG (Shi et al., 2025), which quotes fields by their names. The test split is released without
+outputs: its targets are None.
 """
 
 import re
@@ -39,6 +40,14 @@ _FORMATS = {
     "lamp_7": _Format(number=7, keys=("text",), text=("text",)),
 }
 _FORMATS["synthetic"] = _FORMATS["lamp_4"]
+
+# What CFRAG's code has for the text of a history record, by the task's number; a query is a first field.
+_QUOTED = {
+    1: ("title", "abstract"),
+    2: ("description", "tag"),
+    4: ("text", "title"),
+    5: ("abstract", "title"),
+}
 
 # Titles may hold quotes and even "[2]:", so the two candidates are found by the words around them, the
 # official ones first.
@@ -84,6 +93,7 @@ def question_users(benchmark: Benchmark) -> bool:
 def examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
     """The examples of a split in file order, one at a time; `note` is told of repairs."""
     form = _FORMATS[benchmark.name]
+    quoted = _QUOTED.get(form.number, ()) if benchmark.form == "cfrag" else ()
     *outputs, questions = files(benchmark)
     targets = _targets(outputs[0], form) if outputs else None
     seen: set[str] = set()
@@ -98,7 +108,7 @@ def examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
             raise users.two_kinds(benchmark, questions)
         seen.add(name)
         user = _user(record, benchmark, alone)
-        yield _example(record, form, user, targets[name] if targets is not None else None, note)
+        yield _example(record, form, quoted, user, targets[name] if targets is not None else None, note)
     _check_complete(targets or {}, seen, questions, outputs)
 
 
@@ -145,12 +155,15 @@ def _user(record: Record, benchmark: Benchmark, alone: bool) -> str:
     return users.of_person(record, "user_id", benchmark)
 
 
-def _example(record: Record, form: _Format, user: str, target: str | None, note: Note) -> Example:
+def _example(
+    record: Record, form: _Format, quoted: tuple[str, ...], user: str, target: str | None, note: Note
+) -> Example:
     name = record.name("id")
     text = record.text("input")
-    entries = ((entry, _document(entry, form, user)) for entry in record.records("profile"))
+    entries = ((entry, _document(entry, form, quoted, user)) for entry in record.records("profile"))
     history = profile(entries, note)
-    query, repair = _query(text, form)
+    parts, repair = _query(text, form)
+    query = " ".join(_named(quoted[0], part) if quoted else part for part in parts)
     if repair:
         note(f"{record.file}: {record.label}, field 'input': {repair}")
     return Example(
@@ -164,13 +177,19 @@ def _example(record: Record, form: _Format, user: str, target: str | None, note:
     )
 
 
-def _document(record: Record, form: _Format, user: str) -> Document:
+def _named(key: str, text: str) -> str:
+    return f"'{key}': '{text}'"
+
+
+def _document(record: Record, form: _Format, quoted: tuple[str, ...], user: str) -> Document:
     _check_task(record, form)
     text = " ".join(record.text(key) for key in form.text)
     if not text.strip():
         raise record.fault(
             form.text[-1], "a blank string", "the document's text", "remove the document or fill it"
         )
+    if quoted:
+        text = " ".join(_named(key, record.text(key)) for key in quoted)
     fields = record.strings("id", "date")
     return Document(id=record.name("id"), user_id=user, text=text, fields=fields, **record.dates("date"))
 
@@ -191,17 +210,17 @@ def _check_task(record: Record, form: _Format) -> None:
     raise record.fault(missing, found, f"the keys {', '.join(form.keys)} of lamp_{form.number}", remedy)
 
 
-def _query(text: str, form: _Format) -> tuple[str, str]:
-    """What the retriever searches for, and what had to be mended to find it (empty: nothing)."""
+def _query(text: str, form: _Format) -> tuple[list[str], str]:
+    """The parts of what the retriever searches for, and what had to be mended (empty: nothing)."""
     if form.number == 1:
         for pattern in _CANDIDATES:
             if match := pattern.search(text):
-                return f"{match[1]} {match[2]}", ""
-        return text.strip(), "found no two candidate titles, the whole input serves as query"
+                return [match[1], match[2]], ""
+        return [text.strip()], "found no two candidate titles, the whole input serves as query"
     _, _, query = text.partition(form.marker)
     if query.strip():
-        return query.strip(), ""
+        return [query.strip()], ""
     # LaMP-2's dev question 110 has lost its "description:"; what follows the list of tags is the movie.
     tail = text.rpartition("]")[2].strip() if form.number == 2 else ""
     rest = "what follows the tags" if tail else "the whole input"
-    return tail or text.strip(), f"found no text after {form.marker!r}, {rest} serves as query"
+    return [tail or text.strip()], f"found no text after {form.marker!r}, {rest} serves as query"

@@ -20,14 +20,17 @@ class Benchmark(Options):
     root: str = field(default="", metadata=IDLE)  # folder (or file) with the official files
     split: str = "dev"  # LaMP: train|dev|test; PersonaBench: noise_0.0 …; LongMemEval: file stem
     training: str = "train"  # what trained systems learn from, and where neighbours come from too
-    # longmemeval: sessions and relevance as its own code has them, or as PBR's has (docs/data_format.md)
-    form: Literal["official", "pbr"] = "official"
+    # longmemeval: sessions and relevance as its own code has them, or as PBR's has; LaMP: texts of queries
+    # and documents as its own code has them, or as CFRAG's has (docs/data_format.md)
+    form: Literal["official", "pbr", "cfrag"] = "official"
 
     def check(self) -> None:
-        if self.form != "official" and self.name != "longmemeval":
+        wanted = {"official": "", "pbr": "longmemeval", "cfrag": "lamp_"}[self.form]
+        if not f"{self.name}_".startswith(wanted) and (self.form, self.name) != ("cfrag", "synthetic"):
             raise UserError(
-                f"benchmark.form is {self.form!r} and benchmark.name {self.name!r}, want longmemeval for "
-                "that form; set benchmark.form official"
+                f"benchmark.form is {self.form!r} and benchmark.name {self.name!r}, want "
+                f"{'one of the LaMP tasks' if self.form == 'cfrag' else wanted} for that form; "
+                "set benchmark.form official"
             )
 
 

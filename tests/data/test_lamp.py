@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,18 @@ TEXTS = {
     "lamp_4": "Rain It rained.",
     "lamp_5": "On trees Trees grow.",
     "lamp_7": "good morning",
+}
+QUOTED = {  # query and text in CFRAG's form, where they are not as above
+    "lamp_1": ("'title': 'A tree' 'title': 'A bush'", "'title': 'On trees' 'abstract': 'Trees grow.'"),
+    "lamp_2": (
+        "'description': 'A cop: alone. description: twice'",
+        "'description': 'Two friends.' 'tag': 'comedy'",
+    ),
+    "lamp_4": ("'text': 'A storm: came'", "'text': 'It rained.' 'title': 'Rain'"),
+    "lamp_5": (
+        "'abstract': 'We study paper: the material'",
+        "'abstract': 'Trees grow.' 'title': 'On trees'",
+    ),
 }
 
 
@@ -96,6 +109,24 @@ def test_every_task_gives_query_text_and_fields(tmp_path: Path, task: str) -> No
     assert {document.user_id for document in example.profile} == {"q0"}
     assert example.profile[0].fields == {key: str(value) for key, value in HISTORIES[task].items()}
     assert data.validate(benchmark)[0].repairs == ()
+
+
+@pytest.mark.parametrize("task", HISTORIES)
+def test_cfrags_form_quotes_fields_by_their_names(tmp_path: Path, task: str) -> None:
+    benchmark = write(tmp_path, task, [question(task)])
+    [official], [quoted] = examples(benchmark), examples(replace(benchmark, form="cfrag"))
+    query, text = QUOTED.get(task, (QUERIES[task], TEXTS[task]))
+    assert quoted.query == query
+    assert {document.text for document in quoted.profile} == {text}
+    # Prompts are made of these, so only retrieval and what it learns from differ.
+    assert quoted.input == official.input
+    assert quoted.profile[0].fields == official.profile[0].fields
+
+
+def test_a_form_belongs_to_its_benchmarks() -> None:
+    assert Benchmark(name="synthetic", form="cfrag").form == "cfrag"
+    with pytest.raises(UserError, match=r"'cfrag' and benchmark\.name 'longlamp_topic', want one of"):
+        Benchmark(name="longlamp_topic", form="cfrag")
 
 
 @pytest.mark.parametrize(
