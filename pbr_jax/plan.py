@@ -37,7 +37,7 @@ class Plan:
         self.task = task(config.benchmark.name)
         source = data(
             config.benchmark,
-            config.methods,
+            [*config.methods, config.reader],
             limit=config.limit,
             limit_training=config.limit_training,
             limit_history=config.limit_history,

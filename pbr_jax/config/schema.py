@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from pbr_jax.methods import expand, generate, neighbours, retrieve, select
 from pbr_jax.options import (
@@ -18,6 +18,7 @@ from pbr_jax.options import (
     Neighbours,
     Options,
     Prompt,
+    Reader,
     Retrieve,
     Select,
     UserEncoder,
@@ -56,6 +57,7 @@ class Config(Options):
     select: Select = field(default_factory=select.TopK)
     prompt: Prompt = field(default_factory=Prompt)
     generate: Generate = field(default_factory=generate.Auto)
+    reader: Reader = field(default_factory=Reader)
     user_encoder: UserEncoder = field(default_factory=UserEncoder)
     feedback: Feedback = field(default_factory=Feedback)
     eval: Eval = field(default_factory=Eval)
@@ -64,6 +66,25 @@ class Config(Options):
     def methods(self) -> list[Method]:
         """The methods in the slots."""
         return [getattr(self, slot) for slot in SLOTS]
+
+    def training_documents(self, source: str) -> dict[str, Any]:
+        """What is changed in a config to find the documents that the reader's training prompts show.
+
+        own, others: the same whatever the slots have, so that one reader serves all rows of a table.
+        """
+        frozen, k = Reader(), self.reader.k
+        if source == "pipeline":
+            return {"reader": frozen}
+        others = source == "others"
+        users = neighbours.Random(m=2 * k, own=False) if others else neighbours.Self()
+        return {
+            "reader": frozen,
+            "collaboration": "text" if others else "signals",
+            "expand": expand.Nothing(),
+            "neighbours": users,
+            "retrieve": retrieve.Dense(k=1 if others else k),
+            "select": select.TopK(k=k),
+        }
 
     def check(self) -> None:
         self.between("seed", 0, 2**32 - 1)

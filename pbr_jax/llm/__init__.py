@@ -7,7 +7,7 @@ from pbr_jax import options as schema
 from pbr_jax.llm import answers_file, cache
 from pbr_jax.llm.protocol import LLM, Prompt, Score, TooLong
 
-__all__ = ["LLM", "Prompt", "Score", "TooLong", "load"]
+__all__ = ["LLM", "Prompt", "Score", "TooLong", "is_t5", "load"]
 
 
 def load(config: schema.LLM) -> cache.Cached:
@@ -38,7 +38,7 @@ def _backend(config: schema.LLM) -> LLM:
         from pbr_jax.llm import http_backend
 
         return http_backend.load(config)
-    if _is_t5(pretrained.locate(config.model)):
+    if is_t5(pretrained.locate(config.model)):
         from pbr_jax.llm import t5_backend
 
         return t5_backend.load(config)
@@ -47,7 +47,7 @@ def _backend(config: schema.LLM) -> LLM:
     return jax_backend.load(config)
 
 
-def _is_t5(path: Path) -> bool:
+def is_t5(path: Path) -> bool:
     """Whether a model is an encoder-decoder of the T5 family; GGUF files are not."""
     from pbr_jax.models import pretrained
 

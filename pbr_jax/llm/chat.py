@@ -147,6 +147,23 @@ class Codec:
                 return lead
         return ""
 
+    @functools.cached_property
+    def end(self) -> int | None:
+        """The token that a model learns to end an answer with: what the template writes there, else the end
+        token of texts; None where there is neither."""
+        named = self.specials.get("eos_token")
+        plain = self.tokenizer.token_to_id(named) if named else min(self.stops, default=None)
+        if self.template is None:
+            return plain
+        question, answer = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
+        write = functools.partial(render, self.template, specials=self.specials, source=self.source)
+        try:
+            texts = write([question]), write([question, answer], opened=False)
+        except UserError:
+            return plain
+        before, whole = (self.tokenizer.encode(text, add_special_tokens=False).ids for text in texts)
+        return next((token for token in whole[len(before) :] if token in self.stops), plain)
+
     def _continued(self, piece: str) -> list[int]:
         """Token ids of what a template wrote after a mark: up to a control token, inside a text."""
         encoding = self.tokenizer.encode(piece, add_special_tokens=False)

@@ -31,7 +31,7 @@ from pbr_jax.llm.local import (
 from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Score
 from pbr_jax.llm.reading import Reader
 from pbr_jax.llm.sampling import Sampling, sampling
-from pbr_jax.models import causal_lm, pretrained, sharding
+from pbr_jax.models import adapter_file, causal_lm, pretrained, sharding
 from pbr_jax.models.causal_lm_config import CausalLMConfig
 from pbr_jax.types import Params, UserError
 
@@ -63,6 +63,8 @@ class JaxLLM(LocalModel):
         """One for each lane: work is computed side by side by the cores of a CPU, which share one model, or
         by accelerators, which have a copy each. Devices that share every layer are one lane."""
         model, params, config = causal_lm.load(self._path, self._dtype, self._devices)
+        if self._adapter is not None:
+            params = adapter_file.tuned(self._adapter, causal_lm.MODULES, params, outputs_first=True)
         if self._devices > 1:
             return [Reader(model.apply, params, config, heads=self._head_axis(config), **_ACCELERATOR)]
         places = _replicas()
@@ -304,4 +306,5 @@ def load(config: schema.LLM) -> JaxLLM:
         devices=config.tensor_parallel,
         overflow=config.overflow,
         date=config.date,
+        adapter=Path(config.adapter) if config.adapter else None,
     )

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from pbr_jax.llm import chat
 from pbr_jax.llm.protocol import Prompt, TooLong
 from pbr_jax.llm.templates import DATE
-from pbr_jax.models import pretrained
+from pbr_jax.models import adapter_file, pretrained
 from pbr_jax.types import UserError
 
 Ids = tuple[int, ...]
@@ -30,6 +30,7 @@ class LocalModel:
       devices: that share the weights of every layer.
       date: what a chat template takes for today.
       overflow: what becomes of prompts over the context: `refuse` or `cut`, in the middle.
+      adapter: a folder with a LoRA adapter, or with tuned parameters.
     """
 
     version = "0"  # of how texts are computed; raised when the same weights would give other texts
@@ -45,6 +46,7 @@ class LocalModel:
         devices: int = 1,
         overflow: str = "refuse",
         date: str = DATE,
+        adapter: Path | None = None,
     ):
         if batch_size < 1:
             raise UserError(f"llm.batch_size is {batch_size}; it must be at least 1")
@@ -54,7 +56,8 @@ class LocalModel:
         self._batch_size = batch_size
         self._wanted_context = context
         self._devices = devices
-        self._overflow, self._date = overflow, date
+        self._overflow, self._date, self._adapter = overflow, date, adapter
+        self._tuned = "" if adapter is None else adapter_file.fingerprint(adapter)
 
     @property
     def fingerprint(self) -> str:
@@ -63,7 +66,9 @@ class LocalModel:
         # Other hardware and other compilers round otherwise, and a rounding can choose another token.
         numerics = f"{jax.default_backend()} {jax.__version__} {version('jaxlib')}"
         how = f"{self.version} {chat.VERSION} {self._overflow} {self._date}"
-        identity = f"{self._content} {self._dtype.name} {how} {numerics}"
+        identity = f"{self._content} {self._dtype.name} {how} {numerics}" + (
+            f" {self._tuned}" * bool(self._tuned)
+        )
         return hashlib.sha256(identity.encode()).hexdigest()
 
     @functools.cached_property

@@ -6,6 +6,7 @@ shapes are compiled.
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Score
 from pbr_jax.llm.reading import bucket
 from pbr_jax.llm.sampling import sampling
 from pbr_jax.losses.language_model import token_cross_entropy
-from pbr_jax.models import pretrained, t5
+from pbr_jax.models import adapter_file, pretrained, t5
 from pbr_jax.types import Params, UserError
 
 Answer = TypeVar("Answer", str, Score)
@@ -38,6 +39,8 @@ class T5LLM(LocalModel):
     @functools.cached_property
     def _weights(self) -> tuple[t5.T5, Params, int]:
         model, params, config = t5.load(self._path, self._dtype, self._devices)
+        if self._adapter is not None:
+            params = adapter_file.tuned(self._adapter, t5.modules(config), params, outputs_first=False)
         return model, params, config.start_id
 
     @functools.cached_property
@@ -205,4 +208,5 @@ def load(config: schema.LLM) -> T5LLM:
         context=config.context,
         devices=config.tensor_parallel,
         date=config.date,
+        adapter=Path(config.adapter) if config.adapter else None,
     )

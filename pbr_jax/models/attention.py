@@ -23,6 +23,7 @@ class Layout(NamedTuple):
     positions: Int[Array, "b t"]
     rows: Int[Array, "n"] | None  # of each packed token: its place in the b t; None: all of them in order
     packed: Int[Array, "b t"] | None  # of each place in the rows: its packed token
+    numbers: Int[Array, "n"] | None = None  # of each packed token, by which dropout knows it
 
     def pack(self, x: Array) -> Array:
         """[b t ...] -> [n ...]."""

@@ -25,6 +25,7 @@ from pbr_jax.models import gguf_file, pretrained, sharding
 from pbr_jax.models.attention import capped
 from pbr_jax.models.causal_lm_config import CausalLMConfig
 from pbr_jax.models.causal_lm_layers import Decoder, Output, Past, times
+from pbr_jax.models.layers import rngs
 from pbr_jax.models.rules import Rule, assign
 from pbr_jax.types import Model, Params
 
@@ -33,10 +34,15 @@ from pbr_jax.types import Model, Params
 _TRACED = threading.RLock()
 
 
-def causal_lm(config: CausalLMConfig, dtype: Any = jnp.float32) -> Model:
+def causal_lm(
+    config: CausalLMConfig, dtype: Any = jnp.float32, *, dropout: float = 0.0, remat: bool = False
+) -> Model:
     """A decoder-only model, `Model(init, apply)`, with weights and activations in `dtype`.
 
-    `apply(params, ids, positions, past=None, *, tokens=None, long=None) -> Output`:
+    `dropout` is that of what adapters (`lora`) read; `remat`: layers are computed again for their gradients,
+    so that training holds one layer's activations, not all.
+
+    `apply(params, ids, positions, past=None, *, tokens=None, long=None, key=None, rows=None) -> Output`:
 
     - `ids: Int["b t"]`; `positions: Int["b t"]`, the place of each token in its own text, from 0, and
       negative for padding, which may stand anywhere; outputs there mean nothing. The others rise in a row.
@@ -51,6 +57,8 @@ def causal_lm(config: CausalLMConfig, dtype: Any = jnp.float32) -> Model:
       past that context, as transformers does for a batch of one row. Keys in `past` keep the factors they
       were made with, so a row that grows past that length should be read again from its start.
     - In float32, products are of full float32 precision on every platform.
+    - `key` is of dropout, None: no dropout; `rows: Int["b"]` are the rows' numbers: with the key they say
+      what dropout drops, wherever a row stands.
 
     Parameters: `embedding [v d]`, `layers/...` stacked on axis 0, `norm [d]`, and `head [v d]` unless tied.
 
@@ -60,7 +68,7 @@ def causal_lm(config: CausalLMConfig, dtype: Any = jnp.float32) -> Model:
     https://arxiv.org/abs/2503.19786, 2025; Qwen3 (norms of queries and keys),
     https://arxiv.org/abs/2505.09388, 2025; Phi-4-mini, https://arxiv.org/abs/2503.01743, 2025.
     """
-    module = Decoder(config, jnp.dtype(dtype))
+    module = Decoder(config, jnp.dtype(dtype), dropout, remat)
 
     def init(key: Array) -> Params:
         ids = jnp.zeros((1, 1), jnp.int32)
@@ -74,9 +82,13 @@ def causal_lm(config: CausalLMConfig, dtype: Any = jnp.float32) -> Model:
         *,
         tokens: int | None = None,
         long: Bool[Array, "*b"] | None = None,
+        key: Array | None = None,
+        rows: Int[Array, "b"] | None = None,
     ) -> Output:
         with _TRACED, _precision(dtype):
-            return module.apply({"params": params}, ids, positions, past, tokens, long)  # pyright: ignore[reportReturnType]
+            return module.apply(  # pyright: ignore[reportReturnType]
+                {"params": params}, ids, positions, past, tokens, long, rows, rngs=rngs(key)
+            )
 
     return Model(init, apply)
 
@@ -112,6 +124,11 @@ _PROJECTIONS = {
     r"mlp\.up_proj": "up",
     r"mlp\.down_proj": "down",
 }
+MODULES = {
+    f"layers/{to}": "model.layers.{layer}." + name.replace("\\.", ".") for name, to in _PROJECTIONS.items()
+}
+"""Path of a linear map -> its name in Hugging Face's files."""
+
 _HEAD = r"(?:language_model\.)?lm_head\.weight"
 RULES: dict[str, Rule] = {
     _ROOT + r"embed_tokens\.weight": Rule("embedding"),

@@ -8,6 +8,7 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
+from pbr_jax.models import lora
 from pbr_jax.models.attention import Layout, attend
 from pbr_jax.models.causal_lm_config import CausalLMConfig
 from pbr_jax.models.norms import RMSNorm
@@ -15,6 +16,7 @@ from pbr_jax.models.rope import Rope
 
 EVERYTHING = 2**30  # tokens: the window of a layer without one
 FEW_ROWS = 48  # as in decoding
+_FAR = 65_521  # tokens: the numbers of a row's tokens start so far from those of the next
 
 
 class Past(NamedTuple):
@@ -41,6 +43,8 @@ class Decoder(nn.Module):
 
     config: CausalLMConfig
     dtype: Any
+    dropout: float = 0.0  # of what adapters read
+    remat: bool = False  # whether a layer is computed again for its gradient
 
     @nn.compact
     def __call__(
@@ -50,6 +54,7 @@ class Decoder(nn.Module):
         past: Past | tuple[Past, ...] | None,
         tokens: int | None,
         long: Bool[Array, "*b"] | None = None,
+        rows: Int[Array, "b"] | None = None,
     ) -> Output:
         config = self.config
         shape = (config.vocab_size, config.width)
@@ -58,15 +63,15 @@ class Decoder(nn.Module):
             self.param("head", nn.initializers.normal(0.02), shape, self.dtype)
         parts = () if past is None else (past,) if isinstance(past, Past) else past
         pasts = [part for part in parts if part.positions.shape[-1]]
-        layout = _layout(positions, tokens)
+        layout = _numbered(_layout(positions, tokens), rows)
         rotation = _rotations(config, positions, layout, long)
         layers = nn.scan(
-            _Layer,
+            nn.remat(_Layer, prevent_cse=False) if self.remat else _Layer,
             variable_axes={"params": 0},
-            split_rngs={"params": True},
+            split_rngs={"params": True, "dropout": True},
             in_axes=(0, 0, nn.broadcast, nn.broadcast, nn.broadcast),  # pyright: ignore[reportArgumentType]
             length=config.num_layers,
-        )(config, self.dtype, name="layers")
+        )(config, self.dtype, self.dropout, name="layers")
         x = embedding[layout.pack(ids)]
         if config.scale_embedding:
             x = x * jnp.asarray(config.width**0.5, self.dtype)  # rounded, as the models were trained
@@ -85,6 +90,13 @@ def _layout(positions: Int[Array, "b t"], tokens: int | None) -> Layout:
     return Layout(positions, rows, (jnp.cumsum(real) - 1).reshape(positions.shape))
 
 
+def _numbered(layout: Layout, rows: Int[Array, "b"] | None) -> Layout:
+    """With the numbers that tokens have by those of their rows, wherever they lie."""
+    if rows is None:
+        return layout
+    return layout._replace(numbers=layout.pack(rows[:, None] * _FAR + layout.positions))
+
+
 class _Kind(NamedTuple):
     """What one layer does otherwise than others; None: nothing. Stacked over layers for the scan."""
 
@@ -100,6 +112,7 @@ def _kinds(config: CausalLMConfig) -> _Kind:
     return _Kind(jnp.asarray(np.where(windows > 0, windows, EVERYTHING), jnp.int32), rope)
 
 
+_Numbers = Int[Array, "n"] | None
 _Rotation = tuple[Float[Array, "r n 1 w"], Float[Array, "r n 1 w"]]
 
 
@@ -108,6 +121,7 @@ class _Layer(nn.Module):
 
     config: CausalLMConfig
     dtype: Any
+    dropout: float = 0.0
 
     @nn.compact
     def __call__(
@@ -121,8 +135,12 @@ class _Layer(nn.Module):
     ) -> tuple[Float[Array, "n d"], tuple[Float[Array, "b k t h"], Float[Array, "b k t h"]]]:
         c = self.config
         y = _norm(c, self.dtype, "attention_norm")(x)
-        query, key = self._heads("query", c.num_heads, y), self._heads("key", c.num_kv_heads, y)
-        value = self._heads("value", c.num_kv_heads, y)
+        some = layout.numbers
+        query, key = (
+            self._heads(name, heads, y, some)
+            for name, heads in (("query", c.num_heads), ("key", c.num_kv_heads))
+        )
+        value = self._heads("value", c.num_kv_heads, y, some)
         if c.qk_norm:
             query, key = (
                 _norm(c, self.dtype, f"{name}_norm")(z) for name, z in (("query", query), ("key", key))
@@ -134,27 +152,30 @@ class _Layer(nn.Module):
         pieces = [(key, value, layout.positions), *((*kv, at) for kv, at in zip(held, places))]
         query = query * (c.attention_scale or c.head_width**-0.5)
         attended = attend(query, pieces, layout, kind.window, c.attention_cap)
-        attended = self._project("output", c.width, c.output_bias, attended)
+        attended = self._project("output", c.width, c.output_bias, attended, some)
         if c.post_norms:
             attended = _norm(c, self.dtype, "attention_post_norm")(attended)
         x = x + attended
-        y = self._mlp(_norm(c, self.dtype, "mlp_norm")(x))
+        y = self._mlp(_norm(c, self.dtype, "mlp_norm")(x), some)
         if c.post_norms:
             y = _norm(c, self.dtype, "mlp_post_norm")(y)
         return x + y, (key, value)
 
-    def _mlp(self, x: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    def _mlp(self, x: Float[Array, "n d"], numbers: _Numbers) -> Float[Array, "n d"]:
         c = self.config
-        gate = self._project("gate", c.mlp_width, c.mlp_bias, x)
-        up = self._project("up", c.mlp_width, c.mlp_bias, x)
-        return self._project("down", c.width, c.mlp_bias, _ACTIVATIONS[c.activation](gate) * up)
+        gate = self._project("gate", c.mlp_width, c.mlp_bias, x, numbers)
+        up = self._project("up", c.mlp_width, c.mlp_bias, x, numbers)
+        return self._project("down", c.width, c.mlp_bias, _ACTIVATIONS[c.activation](gate) * up, numbers)
 
-    def _heads(self, name: str, heads: int, x: Float[Array, "n d"]) -> Float[Array, "n a h"]:
+    def _heads(
+        self, name: str, heads: int, x: Float[Array, "n d"], numbers: _Numbers
+    ) -> Float[Array, "n a h"]:
         c = self.config
-        return self._project(name, heads * c.head_width, c.qkv_bias, x).reshape(-1, heads, c.head_width)
+        y = self._project(name, heads * c.head_width, c.qkv_bias, x, numbers)
+        return y.reshape(-1, heads, c.head_width)
 
-    def _project(self, name: str, width: int, bias: bool, x: Array) -> Array:
-        return _Projection(width, bias, self.dtype, name=name)(x)
+    def _project(self, name: str, width: int, bias: bool, x: Array, numbers: _Numbers) -> Array:
+        return _Projection(width, bias, self.dtype, self.dropout, name=name)(x, numbers)
 
 
 class _Projection(nn.Module):
@@ -163,14 +184,15 @@ class _Projection(nn.Module):
     width: int
     use_bias: bool
     dtype: Any
+    dropout: float = 0.0
 
     @nn.compact
-    def __call__(self, x: Float[Array, "n i"]) -> Float[Array, "n o"]:
+    def __call__(self, x: Float[Array, "n i"], numbers: _Numbers = None) -> Float[Array, "n o"]:
         start = nn.initializers.lecun_normal(in_axis=-1, out_axis=-2)
         y = times(x, self.param("kernel", start, (self.width, x.shape[-1]), self.dtype), self.dtype)
         if self.use_bias:
             y += self.param("bias", nn.initializers.zeros, (self.width,), self.dtype)[None, :]
-        return y
+        return lora.added(self, x, y, self.dropout, numbers)
 
 
 def times(x: Float[Array, "n i"], kernel: Float[Array, "o i"], dtype: Any) -> Float[Array, "n o"]:

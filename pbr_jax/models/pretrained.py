@@ -122,7 +122,7 @@ def fingerprint(path: Path) -> str:
     digest = hashlib.sha256()
     for file in files:
         name = file.name if path.is_file() else file.relative_to(path).as_posix()
-        digest.update(f"{name}\0{_file_hash(file)}\n".encode())
+        digest.update(f"{name}\0{file_hash(file)}\n".encode())
     return digest.hexdigest()
 
 
@@ -133,7 +133,8 @@ def _identity_files(folder: Path) -> Iterator[Path]:
             yield file
 
 
-def _file_hash(file: Path) -> str:
+def file_hash(file: Path) -> str:
+    """The sha256 of a file, computed once as long as it is not written to."""
     status = file.stat()
     key = (os.fspath(file.resolve()), status.st_size, status.st_mtime_ns)
     if key not in _hashes:

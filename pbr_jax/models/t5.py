@@ -119,6 +119,12 @@ def shift_right(targets: Int[Array, "b t"], where: Bool[Array, "b t"], start: in
 
 _BLOCK = r"(?P<stack>encoder|decoder)\.block\.(?P<layer>\d+)\.layer\."
 _ATTENTION = {"q": "query", "k": "key", "v": "value", "o": "output"}
+_CROSS = {
+    "q": "decoder/layers/cross_query",
+    "k": "cross/key",
+    "v": "cross/value",
+    "o": "decoder/layers/cross_output",
+}
 _DENSE = {"wi": "up", "wi_0": "gate", "wi_1": "up", "wo": "down"}
 RULES: dict[str, Rule] = {
     r"shared\.weight": Rule("embedding"),
@@ -137,12 +143,7 @@ RULES: dict[str, Rule] = {
     },
     **{
         _BLOCK + rf"1\.EncDecAttention\.{name}\.weight": Rule(f"{to}/kernel", transpose)
-        for name, to in {
-            "q": "decoder/layers/cross_query",
-            "k": "cross/key",
-            "v": "cross/value",
-            "o": "decoder/layers/cross_output",
-        }.items()
+        for name, to in _CROSS.items()
     },
     **{
         _BLOCK + rf"[12]\.DenseReluDense\.{name}\.weight": Rule(f"{{stack}}/layers/{to}/kernel", transpose)
@@ -159,6 +160,22 @@ SHARDING: dict[str, tuple[str | None, ...]] = {
     r".*/scale": (),
 }
 """Path of a parameter -> mesh axis of each of its axes: heads, MLP and vocabulary are divided."""
+
+
+def modules(config: T5Config) -> dict[str, str]:
+    """Path of a linear map -> its name in Hugging Face's files."""
+    found = {}
+    for stack, mlp in (("encoder", 1), ("decoder", 2)):
+        block = stack + ".block.{layer}.layer."
+        for name, to in _ATTENTION.items():
+            found[f"{stack}/layers/{to}"] = f"{block}0.SelfAttention.{name}"
+        for name, to in _DENSE.items():
+            if config.gated == name.startswith("wi_") or name == "wo":
+                found[f"{stack}/layers/{to}"] = f"{block}{mlp}.DenseReluDense.{name}"
+    for name, to in _CROSS.items():
+        found[to] = "decoder.block.{layer}.layer.1.EncDecAttention." + name
+    return found
+
 
 _COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 _IGNORED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)  # never used

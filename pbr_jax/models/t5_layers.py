@@ -10,6 +10,7 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
+from pbr_jax.models import lora
 from pbr_jax.models.norms import RMSNorm
 from pbr_jax.models.t5_config import T5Config
 
@@ -84,14 +85,13 @@ class CrossProjection(nn.Module):
     ) -> tuple[Float[Array, "l b n s h"], Float[Array, "l b n s h"]]:
         c = self.config
         layers = nn.vmap(
-            nn.Dense,
+            Projection,
             variable_axes={"params": 0},
             split_rngs={"params": True},
             in_axes=None,  # pyright: ignore[reportArgumentType]
             axis_size=c.num_decoder_layers,
         )
-        options: dict[str, Any] = dict(use_bias=False, dtype=self.dtype, param_dtype=self.dtype)
-        keys, values = (layers(_inner(c), **options, name=name)(encoded) for name in ("key", "value"))
+        keys, values = (layers(_inner(c), self.dtype, name=name)(encoded) for name in ("key", "value"))
         return _heads(c, keys), _heads(c, values)
 
 
@@ -167,8 +167,21 @@ def _heads(config: T5Config, x: Float[Array, "*l b t k"]) -> Float[Array, "*l b 
     return x.reshape(*x.shape[:-1], config.num_heads, config.head_width).swapaxes(-2, -3)
 
 
+class Projection(nn.Module):
+    """A linear map without bias; an adapter (`lora`) may stand beside its kernel."""
+
+    width: int
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*n k"]) -> Float[Array, "*n o"]:
+        start = nn.initializers.lecun_normal()
+        kernel = self.param("kernel", start, (x.shape[-1], self.width), self.dtype)
+        return lora.added(self, x, jnp.einsum("...k,ko->...o", x.astype(self.dtype), kernel))
+
+
 def _project(layer: Any, name: str, width: int, x: Float[Array, "b t k"]) -> Float[Array, "b t o"]:
-    return nn.Dense(width, use_bias=False, dtype=layer.dtype, param_dtype=layer.dtype, name=name)(x)
+    return Projection(width, layer.dtype, name=name)(x)
 
 
 def _mlp(layer: Any, x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:

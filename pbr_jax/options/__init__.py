@@ -6,6 +6,7 @@ them into a run.
 """
 
 from pbr_jax.options.base import IDLE, Options, checked, default_of, hints, key_of
+from pbr_jax.options.reader import Reader
 from pbr_jax.options.shared import (
     LLM,
     Benchmark,
@@ -36,6 +37,7 @@ __all__ = [
     "Optimizer",
     "Options",
     "Prompt",
+    "Reader",
     "Retrieve",
     "Select",
     "Training",

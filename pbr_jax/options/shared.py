@@ -77,6 +77,8 @@ class LLM(Options):
     context: int | None = field(default=None, metadata=IDLE)
     # the day that chat templates take for today (Llama 3 prints it), YYYY-MM-DD
     date: str = "2024-07-26"
+    # a LoRA adapter for the model: a folder as PEFT saves it; http: its name there; "": none
+    adapter: str = field(default="", metadata=IDLE)
     # prompts over the context: told when all others are answered, or cut in the middle
     overflow: Literal["refuse", "cut"] = "refuse"
     tensor_parallel: int = 1  # devices that share the weights of every layer

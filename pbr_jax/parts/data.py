@@ -1,13 +1,14 @@
 """Examples and documents: a benchmark's files, read into a store."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from pbr_jax.data import fingerprint, read, splits, synthetic, task
 from pbr_jax.graph import Given, Node, Stage
 from pbr_jax.index import store
-from pbr_jax.options import Benchmark, Method
+from pbr_jax.options import Benchmark, Method, Reader
 from pbr_jax.parts.run import progress
 from pbr_jax.types import UserError
 
@@ -21,7 +22,7 @@ class Data(NamedTuple):
 
 def data(
     benchmark: Benchmark,
-    methods: list[Method],
+    methods: Sequence[Method | Reader],
     *,
     limit: int | None,
     limit_training: int | None,
@@ -55,7 +56,9 @@ def data(
     return Data(Stage("data", options, needs, _build, _open), hashes)
 
 
-def _training_split(benchmark: Benchmark, methods: list[Method], there: tuple[str, ...]) -> Benchmark | None:
+def _training_split(
+    benchmark: Benchmark, methods: Sequence[Method | Reader], there: tuple[str, ...]
+) -> Benchmark | None:
     """The split that is learned from; None where nothing looks at it, or it is missing and not needed."""
     learns = [f"{method.section}.method {method.method}" for method in methods if method.learns() == "needed"]
     if all(method.learns() == "unused" for method in methods):

@@ -26,6 +26,7 @@ from pbr_jax.llm import LLM
 from pbr_jax.options import Expand, Generate, Retrieve, Select
 from pbr_jax.parts import language_model
 from pbr_jax.parts.rankings import Questions, Rankings, rankings
+from pbr_jax.parts.reader import reader
 from pbr_jax.parts.run import Run, chunks, line, metered, once
 from pbr_jax.pipeline import GenerateSlot, PromptWriter, Ranking, Tally
 from pbr_jax.text import prompts
@@ -148,7 +149,7 @@ def feedback(
         "write": language_model.writer(run),
     }
     if options.metric == LIKELIHOOD:
-        needs["llm"] = language_model.frozen(run)
+        needs["llm"] = reader(run)
     else:
         limit = options.max_new_tokens or run.config.generate.max_new_tokens
         answers = replace(generate, num_beams=options.num_beams, max_new_tokens=limit)

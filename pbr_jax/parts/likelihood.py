@@ -21,6 +21,7 @@ from pbr_jax.options import Generate
 from pbr_jax.parts import language_model
 from pbr_jax.parts.answers import documents_in_prompt
 from pbr_jax.parts.rankings import Rankings
+from pbr_jax.parts.reader import reader
 from pbr_jax.parts.run import CHUNK, Run, chunks, line, metered
 from pbr_jax.pipeline import PromptWriter
 from pbr_jax.text.prompts import Written
@@ -54,7 +55,7 @@ def likelihoods(run: Run, ranked: Stage) -> Stage:
         "store": run.data,
         "ranked": ranked,
         "write": language_model.writer(run),
-        "llm": language_model.frozen(run),
+        "llm": reader(run),
     }
     return Stage(
         "likelihood",

@@ -26,6 +26,7 @@ from pbr_jax.options import (
     Generate,
     Neighbours,
     Prompt,
+    Reader,
     Retrieve,
     Select,
     UserEncoder,
@@ -69,7 +70,10 @@ class Settings(Protocol):
     @property
     def generate(self) -> Generate: ...
     @property
+    def reader(self) -> Reader: ...
+    @property
     def eval(self) -> Eval: ...
+    def training_documents(self, source: str) -> dict[str, Any]: ...
 
 
 class Run(NamedTuple):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,18 +24,32 @@ def keep(fitted: "Fitted", folder: Path, name: str) -> None:
 
     Notes go to the log and to stderr at once, as from the part of this name.
     """
-    report = {"step": fitted.step, **fitted.told, "notes": list(fitted.notes)}
-    write_text(folder / _REPORT, json.dumps(report))
-    for note in fitted.notes:
-        tell(name, note)
+    _tell(fitted, folder, name)
     save_params(fitted.params, folder / f".{_PARAMS}")
     (folder / f".{_PARAMS}").replace(folder / _PARAMS)
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
 
-def is_kept(folder: Path) -> bool:
-    """Whether an attempt had kept its parameters when it was killed; its checkpoints are taken away."""
-    if not (folder / _PARAMS).exists():
+def keep_adapter(fitted: "Fitted", folder: Path, name: str, write: Callable[[Path], None]) -> None:
+    """The same for an adapter, which `write` writes into a folder, its last file whole or not at all."""
+    _tell(fitted, folder, name)
+    write(folder)
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+
+
+def _tell(fitted: "Fitted", folder: Path, name: str) -> None:
+    report = {"step": fitted.step, **fitted.told, "notes": list(fitted.notes)}
+    write_text(folder / _REPORT, json.dumps(report))
+    for note in fitted.notes:
+        tell(name, note)
+
+
+def is_kept(folder: Path, file: str = _PARAMS) -> bool:
+    """Whether an attempt had kept its parameters when it was killed; its checkpoints are taken away.
+
+    `file`: the last one that is written.
+    """
+    if not (folder / file).exists():
         return False
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     return True

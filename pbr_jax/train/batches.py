@@ -14,12 +14,19 @@ class Rows(NamedTuple):
     step: int  # what else is random in the batch comes from it
 
 
+_WINDOW = 16  # batches that are made together of examples sorted by length
+
+
 class Batches(NamedTuple):
-    """`examples` of them in batches of `batch_size`, in a new order every epoch."""
+    """`examples` of them in batches of `batch_size`, in a new order every epoch.
+
+    `lengths`: of each example; batches are then of examples that are about as long, in random order.
+    """
 
     examples: int
     batch_size: int
     seed: int
+    lengths: tuple[int, ...] | None = None
 
     @property
     def steps(self) -> int:
@@ -29,9 +36,11 @@ class Batches(NamedTuple):
     def rows(self, step: int) -> Rows:
         """The batch of a step, counted from 0 over all epochs."""
         epoch, place = divmod(step, self.steps)
-        rows = _order(self.examples, self.seed, epoch)[
-            place * self.batch_size : (place + 1) * self.batch_size
-        ]
+        if self.lengths is None:
+            order = _order(self.examples, self.seed, epoch)
+        else:
+            order = _by_length(self.lengths, self.batch_size, self.seed, epoch)
+        rows = order[place * self.batch_size : (place + 1) * self.batch_size]
         missing = self.batch_size - len(rows)
         where = np.arange(self.batch_size) < len(rows)
         return Rows(np.concatenate([rows, np.resize(rows, missing)]), where, step)
@@ -40,3 +49,18 @@ class Batches(NamedTuple):
 @functools.lru_cache(maxsize=4)
 def _order(count: int, seed: int, epoch: int) -> np.ndarray:
     return np.random.default_rng([seed, epoch]).permutation(count)
+
+
+@functools.lru_cache(maxsize=4)
+def _by_length(lengths: tuple[int, ...], size: int, seed: int, epoch: int) -> np.ndarray:
+    """Windows of a random order, sorted within and cut into batches, which are then mixed; a short batch
+    stays the last."""
+    order, sizes = _order(len(lengths), seed, epoch), np.array(lengths)
+    full = len(order) // size * size
+    batches = []
+    for start in range(0, full, _WINDOW * size):
+        window = order[start : min(start + _WINDOW * size, full)]
+        window = window[np.argsort(sizes[window], kind="stable")]
+        batches += np.split(window, len(window) // size)
+    mixed = np.random.default_rng([seed, epoch, 1]).permutation(len(batches))
+    return np.concatenate([*(batches[i] for i in mixed), order[full:]])

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from tqdm import tqdm
 
 from pbr_jax.options import Training
@@ -33,6 +34,9 @@ class Task(NamedTuple):
     the parameters before the first step, so that training never makes them worse.
     `heads` are the names, at the top of the parameters, of parts that start from random weights while the
     rest is pretrained: they have a learning rate of their own, and how far they move is told.
+    `frozen` are further parameters for the loss, which nothing moves, on the devices of `mesh`, which has an
+    axis "data"; None: all devices that the config says. `lengths`: of each example, so that alike ones share
+    a batch; their batches may then have other shapes than those of other lengths.
     """
 
     params: Callable[[], Params]
@@ -41,6 +45,9 @@ class Task(NamedTuple):
     batch: Callable[[Rows], sharding.Batch]
     evaluate: Evaluate | None = None
     heads: tuple[str, ...] = ()
+    frozen: Params | None = None
+    mesh: Mesh | None = None
+    lengths: np.ndarray | None = None
 
 
 class Fitted(NamedTuple):
@@ -80,9 +87,10 @@ def fit(task: Task, config: Training, folder: Path, *, seed: int) -> Fitted:
     """
     if not task.examples:
         raise UserError("there is no example to train on; want at least one")
-    mesh = sharding.data_mesh(config.devices)
+    mesh = task.mesh or sharding.data_mesh(config.devices)
     parts = sharding.parts(config.batch_size, config.accumulate, mesh)
-    batches = Batches(task.examples, config.batch_size, seed)
+    lengths = None if task.lengths is None else tuple(task.lengths.tolist())
+    batches = Batches(task.examples, config.batch_size, seed, lengths)
     total = batches.steps * config.epochs
     rule = optimizer(config.optimizer, total, task.heads)
     update = steps.train_step(task.loss, rule, accumulate=parts, dtype=jnp.dtype(config.dtype))
@@ -107,7 +115,7 @@ def fit(task: Task, config: Training, folder: Path, *, seed: int) -> Fitted:
                 rows = batches.rows(progress.step)
                 rows = Rows(rows.indices[own], rows.where[own], rows.step)
                 numbers = {"row": rows.indices.astype(np.int32)}
-                now, found = step(now, sharding.put(task.batch(rows) | numbers, mesh), key)
+                now, found = step(now, sharding.put(task.batch(rows) | numbers, mesh), key, task.frozen)
                 progress.step += 1
                 metrics.add(progress.step, found)
                 bar.update()

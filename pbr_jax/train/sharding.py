@@ -17,13 +17,24 @@ Batch = dict[str, np.ndarray]
 """Arrays [b ...] of one batch."""
 
 
-def data_mesh(devices: int | None = None) -> Mesh:
-    """The first `devices` devices along one axis, "data"; None: all, those of other hosts included."""
+def data_mesh(devices: int | None = None, model: int = 1) -> Mesh:
+    """The first `devices` devices along an axis "data"; None: all, those of other hosts included.
+
+    `model`: of them, so many share each copy of a model along a second axis, "model"; by default there is
+    none.
+    """
     found = jax.devices()
-    count = len(found) if devices is None else devices
+    count = len(found) // model * model if devices is None else devices
     if not 1 <= count <= len(found):
         raise UserError(f"{count} devices are wanted and there are {len(found)}; ask for 1 to {len(found)}")
-    return jax.make_mesh((count,), ("data",), axis_types=(AxisType.Auto,), devices=found[:count])
+    if model == 1:
+        return jax.make_mesh((count,), ("data",), axis_types=(AxisType.Auto,), devices=found[:count])
+    if count % model:
+        raise UserError(
+            f"{count} devices train copies of a model that {model} devices share; want a multiple"
+        )
+    axes = (AxisType.Auto, AxisType.Auto)
+    return jax.make_mesh((count // model, model), ("data", "model"), axis_types=axes, devices=found[:count])
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -45,13 +56,14 @@ def parts(batch_size: int, accumulate: int | None, mesh: Mesh) -> int:
     Raises:
       UserError: devices and parts do not divide the batch.
     """
+    copies = mesh.shape["data"]
     if accumulate is None:
         one_cpu = mesh.size == 1 and mesh.devices.flat[0].platform == "cpu"
         accumulate = math.gcd(batch_size, 4) if one_cpu else 1
-    if batch_size % (accumulate * mesh.size):
+    if batch_size % (accumulate * copies):
         raise UserError(
-            f"batch_size is {batch_size}, which {mesh.size} devices and {accumulate} accumulated parts do "
-            f"not divide; want a multiple of {accumulate * mesh.size}"
+            f"batch_size is {batch_size}, which {copies} devices and {accumulate} accumulated parts do "
+            f"not divide; want a multiple of {accumulate * copies}"
         )
     return accumulate
 

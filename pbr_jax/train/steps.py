@@ -18,7 +18,8 @@ Loss = Callable[[Params, dict[str, Array], Array], Float[Array, ""]]
 it is the same however the batch is divided, from `batch["row"]` [b], the number of each row."""
 
 Metrics = dict[str, Float[Array, ""]]
-Step = Callable[[TrainState, dict[str, Any], Array], tuple[TrainState, Metrics]]
+Step = Callable[..., tuple[TrainState, Metrics]]
+"""(state, batch, key, frozen) -> the next state, and what was measured."""
 
 
 def train_step(
@@ -38,13 +39,18 @@ def train_step(
         pairs in the batch (InfoNCE) then has the negatives of a part only: for all of them, use
         `losses.contrastive`'s cached gradients.
       dtype: what parameters are rounded to inside the loss; they are kept and updated as they are.
+
+    The step's last argument are parameters that the loss reads and nothing moves, under other names; they are
+    in no gradient, in no state and in no checkpoint.
     """
 
-    def rounded(params: Params, batch: dict[str, Array], key: Array) -> Float[Array, ""]:
-        cast = jax.tree.map(lambda x: x.astype(dtype) if x.dtype == jnp.float32 else x, params)
-        return loss(cast, batch, key).astype(jnp.float32)
+    def step(
+        state: TrainState, batch: dict[str, Array], key: Array, frozen: Params | None = None
+    ) -> tuple[TrainState, Metrics]:
+        def rounded(params: Params, batch: dict[str, Array], key: Array) -> Float[Array, ""]:
+            cast = jax.tree.map(lambda x: x.astype(dtype) if x.dtype == jnp.float32 else x, params)
+            return loss(cast | (frozen or {}), batch, key).astype(jnp.float32)
 
-    def step(state: TrainState, batch: dict[str, Array], key: Array) -> tuple[TrainState, Metrics]:
         key = jax.random.fold_in(key, state.step)
         size = len(next(iter(batch.values())))
         batch = {"row": jnp.arange(size, dtype=jnp.int32), **batch}
@@ -85,6 +91,13 @@ def _gradients(
 def compiled(step: Step, mesh: Mesh) -> Step:
     """The step for a mesh: the batch divided, everything else copied; the old state's memory is reused."""
     copy = replicated(mesh)
-    return jax.jit(
-        step, in_shardings=(copy, divided(mesh), copy), out_shardings=(copy, copy), donate_argnums=0
+    divided_so = (copy, divided(mesh), copy)
+
+    def over_devices(state: TrainState, batch: Any, key: Array, frozen: Params) -> Any:
+        return step(state, batch, key, frozen)
+
+    # Frozen parameters stay as they lie, which may be divided.
+    made = jax.jit(
+        over_devices, in_shardings=(*divided_so, None), out_shardings=(copy, copy), donate_argnums=0
     )
+    return lambda state, batch, key, frozen=None: made(state, batch, key, frozen or {})

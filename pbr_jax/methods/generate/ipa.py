@@ -13,6 +13,7 @@ from pbr_jax.llm import LLM
 from pbr_jax.llm.protocol import OnBatch
 from pbr_jax.options import Generate
 from pbr_jax.parts import language_model
+from pbr_jax.parts.reader import reader
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Answer, Examples, GenerateSlot, PromptWriter, Ranking, Tally
 
@@ -33,7 +34,7 @@ class Ipa(Generate):
 
     def needs(self, run: Run) -> Mapping[str, Node]:
         return {
-            "llm": language_model.frozen(run),
+            "llm": reader(run),
             "task": language_model.task(run),
             "seed": given("seed", run.config.seed if self.temperature else 0),
         }

@@ -15,6 +15,7 @@ from pbr_jax.llm import LLM
 from pbr_jax.methods.select.by_score import ByScore, by_score
 from pbr_jax.methods.select.own_share import Curve
 from pbr_jax.parts import language_model
+from pbr_jax.parts.reader import reader
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, PromptWriter, Query, Ranking, SelectSlot, Tally
 from pbr_jax.types import Example, UserError
@@ -30,7 +31,7 @@ class Oracle(ByScore):
 
     def needs(self, run: Run) -> Mapping[str, Node]:
         run.config.llm.check_scoring("select.method oracle")
-        model = {"llm": language_model.frozen(run), "write": language_model.writer(run)}
+        model = {"llm": reader(run), "write": language_model.writer(run)}
         return {**model, **self.sharing(run)}
 
     def slot(self, tally: Tally, *, llm: LLM, write: PromptWriter, gains: Curve | None = None) -> SelectSlot:

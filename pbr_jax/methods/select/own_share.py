@@ -21,6 +21,7 @@ from pbr_jax.llm import LLM
 from pbr_jax.options import Select
 from pbr_jax.parts import language_model
 from pbr_jax.parts.rankings import Questions, Rankings, rankings
+from pbr_jax.parts.reader import reader
 from pbr_jax.parts.run import Run, metered
 from pbr_jax.pipeline import PromptWriter, Ranking
 from pbr_jax.types import Example, UserError
@@ -63,7 +64,7 @@ def curve(run: Run, scored: Select, k: int | None) -> Stage:
         "store": run.data,
         "ranked": rankings(run, asked, "rank_own_share", select=scored),
         "write": language_model.writer(run),
-        "llm": language_model.frozen(run),
+        "llm": reader(run),
     }
     return Stage("own_share", (asked, k, run.config.seed), needs, _measure, _read)
 

@@ -1,0 +1,209 @@
+"""Adapters (`lora`) on disk, in the format of PEFT: adapter_config.json and adapter_model.safetensors.
+
+Mangrulkar et al., "PEFT: State-of-the-art Parameter-Efficient Fine-Tuning methods", 2022. A folder that is
+written here loads there, and the other way round.
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from pbr_jax.files import write_text
+from pbr_jax.models import lora, pretrained
+from pbr_jax.models.params_file import load_params
+from pbr_jax.types import Params, UserError
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+PARAMS = "params.safetensors"  # where not an adapter, but all of a model was tuned
+_PREFIX = "base_model.model."
+# What else an adapter may change, and what it says where it does not.
+_PLAIN: dict[str, tuple[Any, ...]] = {
+    "bias": ("none", None),
+    "use_dora": (False, None),
+    "rank_pattern": ({}, None),
+    "alpha_pattern": ({}, None),
+    "modules_to_save": ([], None),
+    "lora_bias": (False, None),
+    "fan_in_fan_out": (False, None),
+    "layer_replication": (None, []),
+    "layers_to_transform": (None,),
+    "target_parameters": (None, []),
+    "trainable_token_indices": (None, []),
+}
+
+
+class Adapter(NamedTuple):
+    """An adapter and what its products are multiplied with: alpha / r, or alpha / sqrt(r)."""
+
+    params: Params
+    scale: float
+
+
+def write(
+    folder: Path,
+    adapter: Params,
+    modules: Mapping[str, str],
+    *,
+    rank: int,
+    alpha: float,
+    dropout: float,
+    base: str,
+    task: str,
+) -> None:
+    """The adapter in a folder, weights last.
+
+    Args:
+      modules: path of a linear map -> its name in Hugging Face's files, with {layer}.
+      base: what the config calls the model.
+      task: PEFT's name of the kind of model, CAUSAL_LM or SEQ_2_SEQ_LM.
+    """
+    from safetensors.numpy import save_file
+
+    found = list(_pairs(adapter))
+    tensors = {}
+    for path, pair in found:
+        for letter, stacked in zip("AB", pair):
+            for layer, array in enumerate(np.asarray(stacked, np.float32)):
+                name = modules[path].format(layer=layer)
+                tensors[f"{_PREFIX}{name}.lora_{letter}.weight"] = np.ascontiguousarray(array)
+    config = {
+        "peft_type": "LORA",
+        "task_type": task,
+        "base_model_name_or_path": base,
+        "r": rank,
+        "lora_alpha": alpha,
+        "lora_dropout": dropout,
+        "target_modules": sorted({modules[path].rpartition(".")[2] for path, _ in found}),
+        "bias": "none",
+        "use_rslora": False,
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / CONFIG, json.dumps(config, indent=2) + "\n")
+    save_file(tensors, folder / f".{WEIGHTS}", metadata={"format": "pt"})
+    (folder / f".{WEIGHTS}").replace(folder / WEIGHTS)
+
+
+def read(folder: Path, modules: Mapping[str, str], params: Params, *, outputs_first: bool) -> Adapter:
+    """The adapter of a folder, for a model of these parameters (or their shapes).
+
+    Raises:
+      UserError: no adapter, one of another kind than LoRA or of another model, files that are damaged.
+    """
+    config = _config(folder)
+    places = _places(modules, params, outputs_first)
+    adapter: Params = {}
+    filled: dict[tuple[str, str], set[int]] = {}
+    for name, array in pretrained.read_tensors(folder / WEIGHTS).items():
+        match = re.fullmatch(r"(.+)\.lora_([AB])(?:\.default)?\.weight", name)
+        place = places.get(match[1].removeprefix(_PREFIX)) if match else None
+        if match is None or place is None:
+            raise _foreign(folder, f"{name}, which the model has no map for")
+        path, layer, (layers, outputs, inputs) = place
+        shape = (config.rank, inputs) if match[2] == "A" else (outputs, config.rank)
+        if array.shape != shape:
+            raise _foreign(folder, f"{name} of shape {array.shape}, where the model needs {shape}")
+        pair = adapter
+        for part in path.split("/"):
+            pair = pair.setdefault(part, {})
+        letter = match[2].lower()
+        pair.setdefault(letter, np.zeros((layers, *shape), np.float32))[layer] = array
+        filled.setdefault((path, letter), set()).add(layer)
+    if not adapter:
+        raise _foreign(folder, "no weights")
+    # A map without an adapter in some layer is one whose product is zero; half of a pair is a damage.
+    for path in {path for path, _ in filled}:
+        if filled.get((path, "a")) != filled.get((path, "b")):
+            raise _foreign(folder, f"one of the two matrices of {path} alone in some layer")
+    return Adapter(adapter, config.scale)
+
+
+def tuned(folder: Path, modules: Mapping[str, str], params: Params, *, outputs_first: bool) -> Params:
+    """The parameters with what a folder holds: an adapter merged into them, or all of them tuned.
+
+    They keep their number format, and stay on their devices, divided as they are.
+    """
+    if not (folder / PARAMS).is_file():
+        adapter = read(folder, modules, params, outputs_first=outputs_first)
+        return lora.merged(params, adapter.params, adapter.scale, outputs_first=outputs_first)
+
+    def place(own: jax.Array, other: jax.Array) -> jax.Array:
+        return jax.device_put(other.astype(own.dtype), own.sharding)
+
+    found = load_params(folder / PARAMS)
+    if jax.tree.structure(found) != jax.tree.structure(params):
+        raise _foreign(folder, "other parameters")
+    return jax.tree.map(place, params, found)
+
+
+def fingerprint(folder: Path) -> str:
+    """A hash of what `tuned` reads."""
+    found = hashlib.sha256()
+    for name in (PARAMS, CONFIG, WEIGHTS):
+        if (folder / name).is_file():
+            found.update(f"{name} {pretrained.file_hash(folder / name)}\n".encode())
+    return found.hexdigest()
+
+
+class _Config(NamedTuple):
+    rank: int
+    scale: float
+
+
+def _config(folder: Path) -> _Config:
+    if not (folder / CONFIG).is_file():
+        raise UserError(f"{folder}: found no {CONFIG}, want a folder that PEFT saved an adapter in")
+    found = pretrained.read_json(folder / CONFIG)
+    if not isinstance(found, dict) or found.get("peft_type") != "LORA":
+        kind = found.get("peft_type") if isinstance(found, dict) else type(found).__name__
+        raise UserError(f"{folder / CONFIG}: found an adapter of the kind {kind!r}, want LORA")
+    for name, allowed in _PLAIN.items():
+        if found.get(name) not in (*allowed, None):
+            raise UserError(
+                f"{folder / CONFIG}: found {name} {found[name]!r:.80}, want {allowed[0]!r}; "
+                "only plain LoRA is read"
+            )
+    rank, alpha = found.get("r"), found.get("lora_alpha")
+    if not isinstance(rank, int) or rank < 1 or not isinstance(alpha, int | float):
+        raise UserError(
+            f"{folder / CONFIG}: found r {rank!r} and lora_alpha {alpha!r}, want positive numbers"
+        )
+    return _Config(rank, alpha / (math.sqrt(rank) if found.get("use_rslora") else rank))
+
+
+def _places(
+    modules: Mapping[str, str], params: Params, outputs_first: bool
+) -> dict[str, tuple[str, int, tuple[int, int, int]]]:
+    """By the name of a map in the files: its path, its layer, and how many layers, outputs and inputs."""
+    found = {}
+    for path, name in modules.items():
+        own: Any = params
+        for part in path.split("/"):
+            own = own.get(part, {})
+        if "kernel" not in own:
+            continue
+        layers, *sides = own["kernel"].shape
+        outputs, inputs = sides if outputs_first else reversed(sides)
+        for layer in range(layers):
+            found[name.format(layer=layer)] = (path, layer, (layers, outputs, inputs))
+    return found
+
+
+def _pairs(adapter: Params, prefix: str = ""):
+    for name, inner in adapter.items():
+        if "a" in inner and not isinstance(inner["a"], dict):
+            yield f"{prefix}{name}", (inner["a"], inner["b"])
+        else:
+            yield from _pairs(inner, f"{prefix}{name}/")
+
+
+def _foreign(folder: Path, found: str) -> UserError:
+    return UserError(f"{folder}: found {found}; want an adapter of the model that llm.model names")

@@ -1,0 +1,142 @@
+"""LoRA: to a frozen linear map W the product of two narrow ones is added, and these alone are trained.
+
+y = W x + (alpha / r) B A x, with A: r times inputs, B: outputs times r. Hu et al., "LoRA: Low-Rank Adaptation
+of Large Language Models", https://arxiv.org/abs/2106.09685, 2021, section 4.1.
+
+An adapter is a tree like the model's parameters with `a` and `b` in the place of each adapted `kernel`;
+where layers are stacked, so are they. Models add the product where `attached` put it beside a kernel.
+"""
+
+import math
+from collections.abc import Callable, Collection
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float, Int
+
+from pbr_jax.models.layers import drop
+from pbr_jax.types import Params, UserError
+
+_A, _B = "lora_a", "lora_b"
+
+
+def init(key: Array, params: Params, targets: Collection[str], rank: int, *, outputs_first: bool) -> Params:
+    """An adapter that changes nothing yet: A uniform within 1 / sqrt(inputs), as in PEFT, and B zero.
+
+    Args:
+      params: of the model, or their shapes.
+      targets: the last names of the maps that are adapted (`query`, `value`), in whatever stack;
+        `cross_query` is a `query` too.
+      rank: r.
+      outputs_first: whether kernels are [outputs inputs], not [inputs outputs].
+
+    Raises:
+      UserError: a name that the model does not have.
+    """
+    found: dict[str, tuple[int, ...]] = {
+        path: leaf.shape for path, leaf in _leaves(params) if path.endswith("/kernel")
+    }
+    names = {path: path.split("/")[-2].removeprefix("cross_") for path in found}
+    unknown = sorted(set(targets) - set(names.values()))
+    if unknown or not targets:
+        raise UserError(
+            f"adapted maps are {', '.join(targets) or 'none'}, and the model has "
+            f"{', '.join(sorted(set(names.values())))}; choose among these"
+        )
+    adapter: Params = {}
+    chosen = [path for path in found if names[path] in targets]
+    for path, own in zip(chosen, jax.random.split(key, len(chosen))):
+        *stack, rows, columns = found[path]
+        outputs, inputs = (rows, columns) if outputs_first else (columns, rows)
+        bound = 1 / math.sqrt(inputs)
+        _put(
+            adapter,
+            path.removesuffix("/kernel"),
+            {
+                "a": jax.random.uniform(own, (*stack, rank, inputs), jnp.float32, -bound, bound),
+                "b": jnp.zeros((*stack, outputs, rank), jnp.float32),
+            },
+        )
+    return adapter
+
+
+def attached(params: Params, adapter: Params, scale: float) -> Params:
+    """The parameters with the adapter beside its kernels, where `added` finds it. Differentiable.
+
+    Args:
+      scale: alpha / r.
+    """
+    return _joined(params, adapter, lambda own, pair: own | {_A: pair["a"], _B: scale * pair["b"]})
+
+
+def merged(params: Params, adapter: Params, scale: float, *, outputs_first: bool) -> Params:
+    """The parameters with the products added to their kernels, in float32 and then rounded as these are.
+
+    Kernels that are divided over devices stay so.
+    """
+
+    def merge(own: Params, pair: Params) -> Params:
+        axes = "...or,...ri->...oi" if outputs_first else "...or,...ri->...io"
+        kernel = own["kernel"]
+
+        def add(kernel: Array, a: Array, b: Array) -> Array:
+            product = jnp.einsum(axes, b, a, precision="highest", preferred_element_type=jnp.float32)
+            return (kernel.astype(jnp.float32) + scale * product).astype(kernel.dtype)
+
+        place = kernel.sharding if isinstance(kernel, jax.Array) else None
+        a, b = (jnp.asarray(pair[name], jnp.float32) for name in ("a", "b"))
+        if place is not None and len(place.device_set) > 1:
+            everywhere = jax.sharding.NamedSharding(place.mesh, jax.sharding.PartitionSpec())  # pyright: ignore[reportAttributeAccessIssue]
+            a, b = jax.device_put((a, b), everywhere)
+        return own | {"kernel": jax.jit(add, out_shardings=place)(kernel, a, b)}
+
+    return _joined(params, adapter, merge)
+
+
+def added(
+    module: nn.Module,
+    x: Float[Array, "*n i"],
+    y: Float[Array, "*n o"],
+    rate: float = 0.0,
+    numbers: Int[Array, "n"] | None = None,
+) -> Float[Array, "*n o"]:
+    """What a linear map of a model computed, with the product that `attached` put beside its kernel, if any.
+
+    The product is computed in the adapter's format, whatever the model's is.
+
+    Args:
+      module: whose parameters have the kernel.
+      rate: of dropout of x, where the module has a key for it.
+      numbers: of the rows of x, by which dropout knows them.
+    """
+    if not module.has_variable("params", _A):
+        return y
+    a, b = module.get_variable("params", _A), module.get_variable("params", _B)
+    x = x.astype(a.dtype)
+    if rate and numbers is not None:
+        x = drop(module, rate, x, numbers)
+    narrow = jnp.einsum("...i,ri->...r", x, a)
+    return y + jnp.einsum("...r,or->...o", narrow, b).astype(y.dtype)
+
+
+def _leaves(tree: Params, prefix: str = "") -> list[tuple[str, Any]]:
+    found = []
+    for name, value in tree.items():
+        path = f"{prefix}{name}"
+        found += _leaves(value, f"{path}/") if isinstance(value, dict) else [(path, value)]
+    return found
+
+
+def _put(tree: Params, path: str, value: Params) -> None:
+    *parents, last = path.split("/")
+    for parent in parents:
+        tree = tree.setdefault(parent, {})
+    tree[last] = value
+
+
+def _joined(params: Params, adapter: Params, change: Callable[[Params, Params], Params]) -> Params:
+    if "a" in adapter and not isinstance(adapter["a"], dict):
+        return change(params, adapter)
+    return params | {name: _joined(params[name], inner, change) for name, inner in adapter.items()}

@@ -1,0 +1,63 @@
+"""The options of the language model that answers: as it comes, or tuned to the task."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from pbr_jax.options.base import Options
+from pbr_jax.options.shared import Optimizer, Training
+from pbr_jax.types import UserError
+
+Documents = Literal["none", "own", "others", "hybrid", "pipeline"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader(Options):
+    """The model that answers, scores targets and gives feedback; frozen, or tuned on the training split.
+
+    A frozen small model gains from any documents that show it the form of an answer. Tuning takes that gain
+    away from all rows alike: what documents still add is what the user's own words are worth.
+    """
+
+    section: ClassVar[str] = "reader"
+
+    # lora: narrow matrices beside frozen weights are trained; full: all weights
+    method: Literal["frozen", "lora", "full"] = "frozen"
+    rank: int = 8
+    alpha: float = 32.0  # products are multiplied with alpha / rank
+    dropout: float = 0.05  # of what the narrow matrices read; decoder-only models
+    # the linear maps that get them: query, key, value, output, gate, up, down
+    targets: tuple[str, ...] = ("query", "value")
+    # what stands in training prompts: each question is learned once with each of these, so that
+    # "none own own" is two thirds with own documents. own, others: the nearest of the user's or of random
+    # users' documents; hybrid: half of each; pipeline: what the config's own pipeline finds (with the frozen
+    # model)
+    documents: tuple[Documents, ...] = ("none", "own")
+    k: int = 3  # documents in such a prompt
+    limit: int | None = 300  # training questions learned from and held out, drawn by the seed; None: all
+    remat: bool = False  # layers are computed again for their gradients: less memory, a third more work
+    training: Training = field(
+        default_factory=lambda: Training(
+            epochs=1, batch_size=8, optimizer=Optimizer(name="adamw", learning_rate=5e-4)
+        )
+    )
+
+    def check(self) -> None:
+        self.at_least("rank", 1)
+        self.at_least("k", 1)
+        self.at_least("limit", 2)
+        self.between("dropout", 0, 0.9)
+        if self.alpha <= 0:
+            raise UserError(f"reader.alpha is {self.alpha}, want a positive number")
+        if not self.documents:
+            raise UserError(
+                "reader.documents is empty, want one or more of none, own, others, hybrid, pipeline"
+            )
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether the model learns."""
+        return self.method != "frozen"
+
+    def learns(self) -> Literal["unused", "welcome", "needed"]:
+        """What it takes of the training split."""
+        return "needed" if self.is_tuned else "unused"

@@ -1,0 +1,196 @@
+"""The tuned reader: what it learns from, and the folder that its adapter or its weights are kept in."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import pbr_jax.llm
+from pbr_jax.graph import Given, Node, Stage
+from pbr_jax.index.store import Store
+from pbr_jax.llm import chat, is_t5
+from pbr_jax.models import adapter_file
+from pbr_jax.models.pretrained import fingerprint, locate
+from pbr_jax.options import LLM, Reader
+from pbr_jax.parts import language_model
+from pbr_jax.parts.rankings import Questions, Rankings, rankings
+from pbr_jax.parts.run import Run, enable_compilation_cache, once
+from pbr_jax.parts.trained import check_training, is_kept, keep, keep_adapter
+from pbr_jax.pipeline import PromptWriter, Ranking
+from pbr_jax.types import Example, UserError
+
+if TYPE_CHECKING:
+    from pbr_jax.train.reader import Pair
+
+_SOURCES = {"own": ("own",), "others": ("others",), "hybrid": ("own", "others"), "pipeline": ("pipeline",)}
+
+
+@once
+def reader(run: Run) -> Node:
+    """The language model that answers, scores targets and gives feedback: frozen, or tuned.
+
+    What a model is asked for besides, such as expansions of queries, is the frozen one's to say.
+    """
+    if not run.config.reader.is_tuned:
+        return language_model.frozen(run)
+    model = run.config.llm
+    # Its weights are those that the stage keeps: their key says what they are.
+    return Given(
+        "llm",
+        (model,),
+        {"tuned": weights(run)},
+        _load,
+        identity=lambda: [model.batch_size, model.tensor_parallel],
+    )
+
+
+def _load(model: LLM, *, tuned: Path) -> pbr_jax.llm.LLM:
+    return pbr_jax.llm.load(replace(model, adapter=str(tuned)))
+
+
+@once
+def weights(run: Run) -> Stage:
+    """The folder with what the reader learned from the training split. Raises UserError without leave."""
+    options = run.config.reader
+    run.learns_from_others("reader")
+    needed = {source for kind in options.documents for source in _SOURCES.get(kind, ())}
+    if "others" in needed and run.config.collaboration != "text":
+        raise UserError(
+            "reader.documents has others or hybrid: other users' documents would stand in training prompts; "
+            "say so with collaboration text, or leave them out"
+        )
+    limit = options.limit
+    asked = Questions(training=True, sample=limit, seed=0 if limit is None else run.config.seed)
+    model = run.config.llm.model
+    needs: dict[str, Node] = {
+        "store": run.data,
+        "write": language_model.writer(run),
+        "model": Given("weights", (model,), {}, locate, identity=lambda: fingerprint(locate(model))),
+    }
+    needs |= {source: _found(run, asked, source) for source in sorted(needed)}
+    return Stage(
+        "reader",
+        (options, asked, run.config.seed, run.config.llm.date, run.config.llm.tensor_parallel),
+        needs,
+        _train,
+        _same,
+        check=partial(_check, run.config.llm, options),
+    )
+
+
+def _same(folder: Path) -> Path:
+    return folder
+
+
+def _found(run: Run, asked: Questions, source: str) -> Stage:
+    """The documents of training prompts; own and others' are the same whatever row of a table the run is."""
+    changes = run.config.training_documents(source)
+    return rankings(run, asked, f"rank_for_reader_{source}", **changes)
+
+
+def _check(model: LLM, options: Reader) -> None:
+    if model.backend == "http":
+        raise UserError(
+            f"reader.method is {options.method}, and llm.backend http: a server's model cannot be tuned from "
+            "here; set llm.backend jax, or llm.adapter to the name of an adapter that the server has"
+        )
+    if model.adapter:
+        raise UserError(
+            f"reader.method is {options.method} and llm.adapter {model.adapter}: one of them tunes the "
+            "model; leave the other out"
+        )
+    check_training(options.training)
+
+
+def _train(
+    folder: Path,
+    options: Reader,
+    asked: Questions,
+    seed: int,
+    date: str,
+    tensor_parallel: int,
+    *,
+    store: Store,
+    write: PromptWriter,
+    model: Path,
+    **found: Rankings,
+) -> None:
+    full = options.method == "full"
+    if is_kept(folder, adapter_file.PARAMS if full else adapter_file.WEIGHTS):
+        return
+    from pbr_jax.train import reader
+
+    enable_compilation_cache()
+    separate = is_t5(model)
+    pairs = _pairs(chat.load(model, date), options, asked, store, write, found, separate)
+    mesh = reader.mesh_of(options, tensor_parallel)
+    family = (reader.t5_family if separate else reader.causal_family)(model, options, mesh)
+    fitted = reader.train(family, pairs, options, folder, seed=seed, mesh=mesh)
+    if full:
+        keep(fitted._replace(params=fitted.params["base"]), folder, "reader")
+        return
+    written = partial(
+        adapter_file.write,
+        adapter=fitted.params["adapter"],
+        modules=family.modules,
+        rank=options.rank,
+        alpha=options.alpha,
+        dropout=options.dropout,
+        base=model.name,
+        task=family.task,
+    )
+    keep_adapter(fitted, folder, "reader", written)
+
+
+def _pairs(
+    codec: chat.Codec,
+    options: Reader,
+    asked: Questions,
+    store: Store,
+    write: PromptWriter,
+    found: Mapping[str, Rankings],
+    separate: bool,
+) -> "list[Pair]":
+    """Each question with each kind of documents."""
+    from pbr_jax.train.reader import Pair
+
+    examples = list(asked.read(store))
+    missing = next((example.id for example in examples if example.target is None), None)
+    if missing is not None:
+        raise UserError(f"training question {missing!r} has no target; a reader is tuned on targets")
+    ranked = {name: _without_targets(store, examples, list(of.read(store))) for name, of in found.items()}
+    end = () if codec.end is None else (codec.end,)
+    pairs = []
+    for kind in options.documents:
+        shown = _shown(kind, ranked, len(examples), options.k)
+        for example, written in zip(examples, write(examples, shown), strict=True):
+            target = (*codec.encode_target(str(example.target), begins=separate), *end)
+            if len(target) > len(end):  # an empty one says nothing
+                pairs.append(Pair(tuple(codec.encode(written.messages)), target, example.user_id))
+    if not any(any(ranking) for ranking in ranked.values()) and set(options.documents) != {"none"}:
+        raise UserError(
+            "reader.documents wants documents in training prompts, and no training question has any; take "
+            "data with histories, or set reader.documents none"
+        )
+    return pairs
+
+
+def _shown(kind: str, ranked: Mapping[str, list[Ranking]], count: int, k: int) -> list[Ranking]:
+    if kind == "none":
+        return [[]] * count
+    if kind != "hybrid":
+        return [ranking[:k] for ranking in ranked[kind]]
+    pairs = zip(ranked["own"], ranked["others"], strict=True)
+    return [[*own[: (k + 1) // 2], *others[: k // 2]] for own, others in pairs]
+
+
+def _without_targets(store: Store, examples: Sequence[Example], rankings: Sequence[Ranking]) -> list[Ranking]:
+    """The documents that do not hold the question's own target: those would teach to copy."""
+    found = []
+    for example, ranking in zip(examples, rankings, strict=True):
+        told = store.gives_away(example, np.array([c.row for c in ranking], np.int64))
+        found.append([c for c, gives_away in zip(ranking, told, strict=True) if not gives_away])
+    return found
