@@ -62,13 +62,18 @@ class HTTPLLM:
         )
 
     @property
+    def _name(self) -> str:
+        """What the server is asked for: an adapter is served under a name of its own."""
+        return self._config.adapter or self._config.model
+
+    @property
     def fingerprint(self) -> str:
         """Of the model's name, the tokenizer, what every request has, and this backend's version.
 
         Where the server stands is no part of it: the same name at another address counts as the same
         model. Serve other weights under another name.
         """
-        known = ["http", self._config.model, self._tokenizer, _VERSION, *identity(self._config)]
+        known = ["http", self._name, self._tokenizer, _VERSION, *identity(self._config)]
         return hashlib.sha256(json.dumps(known).encode()).hexdigest()
 
     @functools.cached_property
@@ -206,7 +211,7 @@ class HTTPLLM:
         address = self._url + ("/completions" if is_text else "/chat/completions")
         text = disarm(prompt, self._codec)
         given = {"prompt": text} if is_text else {"messages": text}
-        given = {"model": self._config.model, **given}
+        given = {"model": self._name, **given}
         answer = self._ask(address, lambda: self._manner.asking(given, dict(options), max_new_tokens), stop)
         count = self._codec.count if self._codec else None
         beams = options.get("n", 1)
@@ -220,9 +225,7 @@ class HTTPLLM:
         address = root + dialect.path
 
         def body() -> dict[str, Any]:
-            return self._manner.whole(
-                dialect.body(self._config.model, list(ids), first, self._manner.neutral)
-            )
+            return self._manner.whole(dialect.body(self._name, list(ids), first, self._manner.neutral))
 
         found = dialect.read(self._ask(address, body, stop), ids, first, address)
         if not all(isinstance(value, float | int) and math.isfinite(value) for value in found):

@@ -1,0 +1,42 @@
+"""The rows of the ruler with a frozen and with a tuned reader: what is left after tuning is personalization.
+
+One reader is trained and serves all rows. Nothing is decoded: rows are compared by `target_nll`. Three
+documents in every prompt but zero-shot's.
+
+pbr-jax sweep configs/ablations/tuned.py --benchmark.name lamp_7 --benchmark.root FOLDER --limit 150 --out DIR
+"""
+
+from collections.abc import Iterator
+
+from pbr_jax.config import Config, Overrides
+from pbr_jax.methods import generate, retrieve
+from pbr_jax.options import Eval
+
+OTHERS = {
+    "neighbours.method": "random",
+    "neighbours.own": False,
+    "neighbours.m": 6,
+    "retrieve.method": "random",
+    "retrieve.k": 1,
+    "select.k": 3,
+}
+ROWS: dict[str, Overrides] = {
+    "zero_shot": {"retrieve.method": "none"},
+    "others_random": OTHERS,
+    **{name: {"retrieve.method": name} for name in ("random", "bm25", "dense")},
+}
+
+
+def get_config() -> Config:
+    return Config(
+        collaboration="text",
+        retrieve=retrieve.Dense(k=3),
+        generate=generate.Nothing(),
+        eval=Eval(likelihood="on"),
+    )
+
+
+def sweep() -> Iterator[Overrides]:
+    for method, told in (("frozen", ""), ("lora", ", tuned")):
+        for name, row in ROWS.items():
+            yield {"system": name + told, "reader.method": method, **row}

@@ -1,0 +1,282 @@
+"""Adapters: the added product, merging, dropout, and files that PEFT reads and writes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pbr_jax.models import adapter_file, causal_lm, lora, t5
+from pbr_jax.types import UserError
+
+torch: Any = pytest.importorskip("torch")
+transformers: Any = pytest.importorskip("transformers")
+
+# PEFT asks transformers by an old name.
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+
+SIZES: dict[str, Any] = dict(
+    vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=2, max_position_embeddings=128, initializer_range=0.2,
+)  # fmt: skip
+T5_SIZES: dict[str, Any] = dict(
+    vocab_size=97, d_model=32, d_kv=8, d_ff=40, num_layers=2, num_decoder_layers=3, num_heads=4,
+    decoder_start_token_id=0, feed_forward_proj="gated-gelu", tie_word_embeddings=False,
+)  # fmt: skip
+IDS = np.random.default_rng(0).integers(0, 97, (3, 11), dtype=np.int32)
+TARGETS = ("query", "value", "down")
+PEFT_NAMES = {"query": "q_proj", "value": "v_proj", "down": "down_proj"}
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    folder = tmp_path_factory.mktemp("llama")
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES)).eval()
+    model.save_pretrained(folder)
+    return folder, model
+
+
+@pytest.fixture(scope="module")
+def flan(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    folder = tmp_path_factory.mktemp("t5")
+    torch.manual_seed(0)
+    model = transformers.T5ForConditionalGeneration(transformers.T5Config(**T5_SIZES)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.2)
+    model.save_pretrained(folder)
+    return folder, model
+
+
+def random_adapter(params: Any, *, outputs_first: bool, targets: tuple[str, ...] = TARGETS) -> Any:
+    adapter = lora.init(jax.random.key(1), params, targets, 4, outputs_first=outputs_first)
+    leaves, structure = jax.tree.flatten(adapter)
+    keys = jax.random.split(jax.random.key(2), len(leaves))
+    return structure.unflatten([0.3 * jax.random.normal(k, x.shape) for k, x in zip(keys, leaves)])
+
+
+def causal_logits(model: Any, params: Any, ids: np.ndarray = IDS, **options: Any) -> np.ndarray:
+    positions = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
+    return np.asarray(
+        causal_lm.logits(params, model.apply(params, jnp.asarray(ids), positions, **options).hidden)
+    )
+
+
+def t5_logits(model: Any, params: Any) -> np.ndarray:
+    mask = jnp.ones(IDS.shape, bool)
+    ids = jnp.asarray(IDS)
+    return np.asarray(t5.logits(params, model.apply(params, ids, mask, ids[:, :5])))
+
+
+def test_merged_equals_added_in_every_layer(llama):
+    model, params, _ = causal_lm.load(llama[0])
+    adapter = random_adapter(params, outputs_first=True)
+    beside = causal_logits(model, lora.attached(params, adapter, 2.0))
+    within = causal_logits(model, lora.merged(params, adapter, 2.0, outputs_first=True))
+    np.testing.assert_allclose(beside, within, atol=2e-5)
+    assert np.abs(beside - causal_logits(model, params)).max() > 0.1
+
+
+def test_merged_equals_added_in_both_stacks_of_t5(flan):
+    model, params, _ = t5.load(flan[0])
+    adapter = random_adapter(params, outputs_first=False)
+    assert set(adapter) == {"encoder", "decoder", "cross"}
+    beside = t5_logits(model, lora.attached(params, adapter, 0.5))
+    within = t5_logits(model, lora.merged(params, adapter, 0.5, outputs_first=False))
+    np.testing.assert_allclose(beside, within, atol=2e-5)
+    assert np.abs(beside - t5_logits(model, params)).max() > 0.1
+
+
+def test_a_new_adapter_changes_nothing(llama):
+    model, params, _ = causal_lm.load(llama[0])
+    adapter = lora.init(jax.random.key(0), params, TARGETS, 4, outputs_first=True)
+    np.testing.assert_array_equal(
+        causal_logits(model, lora.attached(params, adapter, 4.0)), causal_logits(model, params)
+    )
+    inputs = adapter["layers"]["query"]["a"]
+    assert inputs.shape == (2, 4, 32)
+    assert 0.9 / 32**0.5 < np.abs(inputs).max() <= 1 / 32**0.5
+
+
+@pytest.mark.parametrize("targets", [("query", "vaule"), ()])
+def test_maps_that_the_model_does_not_have_are_named(llama, targets):
+    _, params, _ = causal_lm.load(llama[0])
+    with pytest.raises(UserError, match="the model has down, gate, key, output, query, up, value"):
+        lora.init(jax.random.key(0), params, targets, 4, outputs_first=True)
+
+
+def test_dropout_follows_the_rows_numbers_and_not_their_places(llama):
+    _, params, config = causal_lm.load(llama[0])
+    model = causal_lm.causal_lm(config, dropout=0.5)
+    weights = lora.attached(params, random_adapter(params, outputs_first=True), 2.0)
+    key, order = jax.random.key(3), np.array([2, 0, 1])
+    rows = jnp.array([7, 1, 5], jnp.int32)
+    dropped = causal_logits(model, weights, key=key, rows=rows)
+    assert np.abs(dropped - causal_logits(model, weights)).max() > 0.01
+    np.testing.assert_allclose(
+        causal_logits(model, weights, IDS[order], key=key, rows=rows[order]), dropped[order], atol=1e-5
+    )
+    packed = causal_logits(model, weights, key=key, rows=rows, tokens=40)
+    np.testing.assert_allclose(packed, dropped, atol=1e-5)
+
+
+def test_layers_that_are_computed_again_have_the_same_gradient(llama):
+    _, params, config = causal_lm.load(llama[0])
+    adapter = random_adapter(params, outputs_first=True)
+
+    def gradient(remat: bool) -> Any:
+        model = causal_lm.causal_lm(config, dropout=0.3, remat=remat)
+
+        def total(adapter: Any) -> Any:
+            weights = lora.attached(params, adapter, 2.0)
+            positions = jnp.broadcast_to(jnp.arange(IDS.shape[1]), IDS.shape)
+            hidden = model.apply(
+                weights, jnp.asarray(IDS), positions, key=jax.random.key(3), rows=jnp.arange(3)
+            ).hidden
+            return (hidden**2).sum()
+
+        return jax.jit(jax.grad(total))(adapter)
+
+    for one, other in zip(jax.tree.leaves(gradient(False)), jax.tree.leaves(gradient(True)), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4 * float(np.abs(one).max()))
+
+
+def test_an_adapter_in_float32_learns_beside_narrow_weights(llama):
+    model, params, _ = causal_lm.load(llama[0], jnp.bfloat16)
+    adapter = random_adapter(params, outputs_first=True)
+    weights = lora.attached(params, adapter, 1.0)
+    assert weights["layers"]["query"]["lora_a"].dtype == jnp.float32
+    found = causal_logits(model, weights)
+    wide, wide_params, _ = causal_lm.load(llama[0])
+    exact = causal_logits(wide, lora.attached(wide_params, adapter, 1.0))
+    assert np.abs(found - exact).max() < 0.15 * np.abs(exact).max()
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+def written(folder: Path, adapter: Any, modules: dict[str, str], **options: Any) -> Path:
+    told = dict(rank=4, alpha=8.0, dropout=0.1, base="tiny", task="CAUSAL_LM") | options
+    adapter_file.write(folder, adapter, modules, **told)
+    return folder
+
+
+def test_a_folder_is_read_as_it_was_written(llama, tmp_path: Path):
+    _, params, _ = causal_lm.load(llama[0])
+    adapter = random_adapter(params, outputs_first=True)
+    folder = written(tmp_path / "adapter", adapter, causal_lm.MODULES)
+    found = adapter_file.read(folder, causal_lm.MODULES, params, outputs_first=True)
+    assert found.scale == 2.0
+    assert jax.tree.structure(found.params) == jax.tree.structure(adapter)
+    jax.tree.map(np.testing.assert_array_equal, found.params, adapter)
+
+
+def test_peft_reads_what_is_written_here(llama, tmp_path: Path):
+    peft = pytest.importorskip("peft")
+    folder, _ = llama
+    model, params, _ = causal_lm.load(folder)
+    adapter = random_adapter(params, outputs_first=True)
+    saved = written(tmp_path / "adapter", adapter, causal_lm.MODULES)
+    fresh = transformers.LlamaForCausalLM.from_pretrained(folder).eval()
+    tuned = peft.PeftModel.from_pretrained(fresh, str(saved)).eval()
+    with torch.no_grad():
+        wanted = tuned(torch.tensor(IDS.astype(np.int64))).logits.numpy()
+    found = causal_logits(model, lora.merged(params, adapter, 2.0, outputs_first=True))
+    np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("rslora", [False, True])
+def test_what_peft_writes_is_read_here(llama, tmp_path: Path, rslora: bool):
+    peft = pytest.importorskip("peft")
+    folder, _ = llama
+    names = [PEFT_NAMES[name] for name in TARGETS]
+    options = peft.LoraConfig(
+        r=4, lora_alpha=6, target_modules=names, task_type="CAUSAL_LM", use_rslora=rslora
+    )
+    fresh = transformers.LlamaForCausalLM.from_pretrained(folder)
+    tuned = peft.get_peft_model(fresh, options).eval()
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in tuned.named_parameters():
+            if "lora_" in name:
+                parameter.normal_(std=0.3)
+        wanted = tuned(torch.tensor(IDS.astype(np.int64))).logits.numpy()
+    tuned.save_pretrained(tmp_path)
+    model, params, _ = causal_lm.load(folder)
+    found = causal_logits(model, adapter_file.tuned(tmp_path, causal_lm.MODULES, params, outputs_first=True))
+    np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
+
+
+def test_t5_and_peft_read_each_other(flan, tmp_path: Path):
+    peft = pytest.importorskip("peft")
+    folder, _ = flan
+    model, params, config = t5.load(folder)
+    adapter = random_adapter(params, outputs_first=False, targets=("query", "value"))
+    saved = written(tmp_path / "adapter", adapter, t5.modules(config), task="SEQ_2_SEQ_LM")
+    fresh = transformers.T5ForConditionalGeneration.from_pretrained(folder).eval()
+    tuned = peft.PeftModel.from_pretrained(fresh, str(saved)).eval()
+    ids = torch.tensor(IDS.astype(np.int64))
+    with torch.no_grad():
+        wanted = tuned(input_ids=ids, decoder_input_ids=ids[:, :5]).logits.numpy()
+    found = t5_logits(model, adapter_file.tuned(saved, t5.modules(config), params, outputs_first=False))
+    np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
+
+
+def change(folder: Path, **fields: Any) -> None:
+    file = folder / adapter_file.CONFIG
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"peft_type": "IA3"}, "found an adapter of the kind 'IA3', want LORA"),
+        ({"use_dora": True}, "found use_dora True, want False; only plain LoRA"),
+        ({"modules_to_save": ["lm_head"]}, "found modules_to_save"),
+        ({"rank_pattern": {"q_proj": 2}}, "found rank_pattern"),
+        ({"r": 0}, "found r 0 and lora_alpha 8.0, want positive"),
+        ({"lora_alpha": "8"}, "found r 4 and lora_alpha '8'"),
+        ({"r": 5}, "where the model needs"),
+    ],
+)
+def test_an_adapter_of_another_kind_is_one_clear_line(llama, tmp_path: Path, fields, message):
+    _, params, _ = causal_lm.load(llama[0])
+    folder = written(tmp_path, random_adapter(params, outputs_first=True), causal_lm.MODULES)
+    change(folder, **fields)
+    with pytest.raises(UserError) as error:
+        adapter_file.read(folder, causal_lm.MODULES, params, outputs_first=True)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_an_adapter_of_another_model_is_one_clear_line(llama, flan, tmp_path: Path):
+    _, params, _ = causal_lm.load(llama[0])
+    _, other, config = t5.load(flan[0])
+    folder = written(
+        tmp_path / "a",
+        random_adapter(other, outputs_first=False, targets=("query",)),
+        t5.modules(config),
+    )
+    with pytest.raises(UserError, match="which the model has no map for; want an adapter of the model"):
+        adapter_file.read(folder, causal_lm.MODULES, params, outputs_first=True)
+    with pytest.raises(UserError, match=r"found no adapter_config\.json, want a folder that PEFT saved"):
+        adapter_file.read(tmp_path, causal_lm.MODULES, params, outputs_first=True)
+    (folder / adapter_file.WEIGHTS).write_bytes(b"\0" * 100)
+    with pytest.raises(UserError, match="cannot be read as safetensors"):
+        adapter_file.read(folder, causal_lm.MODULES, params, outputs_first=True)
+
+
+def test_half_of_a_pair_is_a_damage(llama, tmp_path: Path):
+    from safetensors.numpy import load_file, save_file
+
+    _, params, _ = causal_lm.load(llama[0])
+    folder = written(tmp_path, random_adapter(params, outputs_first=True), causal_lm.MODULES)
+    tensors = load_file(folder / adapter_file.WEIGHTS)
+    del tensors["base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight"]
+    save_file(tensors, folder / adapter_file.WEIGHTS)
+    with pytest.raises(UserError, match="one of the two matrices of layers/query alone"):
+        adapter_file.read(folder, causal_lm.MODULES, params, outputs_first=True)

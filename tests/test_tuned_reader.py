@@ -1,0 +1,140 @@
+"""A reader tuned to the task, end to end on tiny models: rows of a table, privacy, bad input."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pbr_jax import Config, ask, run
+from pbr_jax.config import override
+from pbr_jax.methods import generate, retrieve
+from pbr_jax.options import Eval
+from pbr_jax.plan import Plan
+from pbr_jax.types import UserError
+
+WORDS = ("tea", "cats", "football", "violins")
+
+
+@pytest.fixture(autouse=True)
+def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def tweets(write_tweets) -> Path:
+    def histories(prefix: str, users: int) -> dict[str, list[str]]:
+        return {
+            f"{prefix}{i}": [f"CANARY{prefix}{i}x i love {WORDS[i % 4]} {j}" for j in range(i % 4)]
+            for i in range(users)
+        }
+
+    write_tweets(histories("a", 24), "train")
+    return write_tweets(histories("b", 5))
+
+
+def config(models: dict[str, str], root: Path, **fields: Any) -> Config:
+    base = Config(
+        collaboration="signals",
+        retrieve=retrieve.BM25(k=2),
+        generate=generate.Nothing(),
+        eval=Eval(likelihood="on", resamples=20),
+    )
+    small = {
+        "benchmark.name": "lamp_7", "benchmark.root": str(root), "prompt.max_tokens": 160,
+        "encoder.max_length": 16, "reader.method": "lora", "reader.k": 2, "reader.rank": 2,
+        "reader.limit": 24,
+        "reader.training.epochs": 2, "reader.training.batch_size": 8, "reader.training.devices": 1,
+        "reader.training.selection": 0.2, "reader.training.optimizer.learning_rate": 0.02,
+    }  # fmt: skip
+    return override(base, {**models, **small, **fields})
+
+
+def nll(results: Any) -> float:
+    return results.metrics["target_nll"]
+
+
+def test_one_tuned_reader_serves_every_row_of_a_table(tiny_models, tweets: Path, tmp_path: Path):
+    frozen = run(config(tiny_models, tweets, **{"reader.method": "frozen"}), tmp_path / "frozen")
+    tuned = run(config(tiny_models, tweets), tmp_path / "tuned")
+    assert nll(tuned) < nll(frozen) - 0.2
+    none = Plan(config(tiny_models, tweets, **{"retrieve.method": "none"}))
+    other = Plan(config(tiny_models, tweets, **{"retrieve.method": "random", "collaboration": "text"}))
+    adapters = {plan.last.needs["scored"].needs["llm"].needs["tuned"].key for plan in (none, other)}
+    assert len(adapters) == 1
+    assert none.last.needs["scored"].needs["llm"].needs["tuned"].seconds is not None  # found, not made again
+    told = json.loads((tmp_path / "tuned" / "results.json").read_text())["trained"]["reader"]
+    assert told["users"] + 8 == 24
+    assert {"before", "after"} < set(told["membership"])
+
+
+def test_its_answers_are_those_of_the_adapter_it_keeps(tiny_models, tweets: Path, tmp_path: Path):
+    """`llm.adapter` with the same folder, and `ask`."""
+    fields = {"generate.method": "ipa", "generate.max_new_tokens": 4}
+    tuned = run(config(tiny_models, tweets, **fields), tmp_path / "tuned")
+    plan = Plan(config(tiny_models, tweets, **fields))
+    folder = plan.last.needs["scored"].needs["llm"].needs["tuned"].value
+    given = {**fields, "reader.method": "frozen", "llm.adapter": str(folder)}
+    same = run(config(tiny_models, tweets, **given), tmp_path / "given")
+    assert nll(same) == pytest.approx(nll(tuned), abs=1e-6)
+    texts = [[line["prediction"] for line in found.predictions()] for found in (tuned, same)]
+    assert texts[0] == texts[1]
+    assert isinstance(ask(tmp_path / "tuned", "b2", "Say it anew: hello").text, str)
+
+
+def test_all_weights_and_every_kind_of_documents(tiny_models, tweets: Path, tmp_path: Path):
+    fields = {"reader.method": "full", "collaboration": "text"}
+    documents = {"reader.documents": ("none", "own", "others", "hybrid", "pipeline")}
+    found = run(config(tiny_models, tweets, **fields, **documents), tmp_path / "full")
+    told = json.loads((tmp_path / "full" / "results.json").read_text())["trained"]["reader"]
+    assert told["pairs"] + told["held_out"] == 5 * 24
+    assert nll(found) > 0
+
+
+def test_other_users_texts_stand_in_no_training_prompt_unless_that_is_said(tiny_models, tweets: Path):
+    from pbr_jax.llm import chat
+    from pbr_jax.parts import reader
+
+    plan = Plan(config(tiny_models, tweets))
+    stage = plan.last.needs["scored"].needs["llm"].needs["tuned"]
+    values = {name: node.value for name, node in stage.needs.items() if name not in ("model", "llm")}
+    codec = chat.load(Path(tiny_models["llm.model"]))
+    options, asked = plan.config.reader, stage._options[1]
+    store, write = values.pop("store"), values.pop("write")
+    pairs = reader._pairs(codec, options, asked, store, write, values, False)
+    assert len(pairs) == 48
+    for pair in pairs:
+        text = codec.tokenizer.decode(list(pair.prompt))
+        assert text.count("CANARY") == text.count(f"CANARY{pair.owner.removeprefix('train/')}x")
+    with pytest.raises(UserError, match=r"reader learns from other users' histories.*signals"):
+        Plan(config(tiny_models, tweets, collaboration="none"))
+    with pytest.raises(UserError, match="other users' documents would stand in training prompts"):
+        Plan(config(tiny_models, tweets, **{"reader.documents": ("own", "others")}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"reader.rank": 0}, "reader.rank is 0, want at least 1"),
+        ({"reader.alpha": 0.0}, "reader.alpha is 0.0, want a positive number"),
+        ({"reader.documents": ()}, "reader.documents is empty"),
+        ({"reader.documents": ("mine",)}, "reader.documents is 'mine', want one of none, own"),
+        ({"reader.targets": ("q_proj",)}, "the model has down, gate, key, output, query, up, value"),
+        ({"llm.adapter": "x"}, "reader.method is lora and llm.adapter x: one of them tunes the model"),
+        ({"llm.adapter": "x", "reader.method": "frozen"}, "x: found no adapter_config.json"),
+        ({"benchmark.split": "train"}, "both 'train'"),
+        ({"reader.training.batch_size": 3, "reader.training.devices": 2}, "do not divide"),
+    ],
+)
+def test_bad_input_is_one_clear_line(tiny_models, tweets: Path, tmp_path: Path, fields, message: str):
+    with pytest.raises(UserError) as error:
+        run(config(tiny_models, tweets, **fields), tmp_path / "out")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_histories_without_documents_are_one_clear_line(tiny_models, write_tweets, tmp_path: Path):
+    write_tweets({f"a{i}": [] for i in range(9)}, "train")
+    root = write_tweets({"b": ["i love tea"]})
+    with pytest.raises(UserError, match="no training question has any"):
+        run(config(tiny_models, root), tmp_path / "out")
