@@ -27,6 +27,7 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 SYSTEMS = {
     "cfrag": {},
     "pbr": {},
+    "tuned": {},
     "bm25": {
         "select.method": "bm25",
         "neighbours.method": "random",
@@ -75,6 +76,8 @@ def changed(config: Config, name: str) -> Any:
     kinds = typing.get_args(hint) or (hint,)
     if typing.get_origin(hint) is typing.Literal:
         return next((k for k in kinds if k != value), value)
+    if isinstance(value, tuple):
+        return value[:1]
     if isinstance(value, bool):
         return not value
     if isinstance(value, float):

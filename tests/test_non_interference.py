@@ -22,9 +22,9 @@ from pbr_jax.types import Example, UserError
 CONFIGS = Path(__file__).parents[1] / "configs"
 NAMES = sorted(p.stem for p in CONFIGS.glob("*.py") if p.stem != "quickstart")
 WORDS = ("tea", "cats", "football", "violins", "love", "about", "that", "day", *"0123456789")
-LEARNING = ("cfrag", "cfrag_as_released", "cfrag_small", "ropg", "ropg_as_released", "ropg_small")
+LEARNING = ("cfrag", "cfrag_as_released", "cfrag_small", "ropg", "ropg_as_released", "ropg_small", "tuned")
 COLLABORATING = (*LEARNING, "others_random")
-EXPANDING = ("cot", "mill", "query2doc", "query2term", "rafe", "rewrite", "thinkqe")
+EXPANDING = ("cot", "hyde", "mill", "query2doc", "query2term", "rafe", "rewrite", "thinkqe")
 SMALL = {
     "prompt.max_tokens": 200, "generate.method": "none", "feedback.max_new_tokens": 2, "llm.batch_size": 8,
     "eval.resamples": 20,
@@ -70,7 +70,7 @@ def config(name: str, models: dict[str, str], root: Path, **fields: object) -> C
     wanted |= {"expand.history_tokens": 64, "neighbours.m": min(3, base.neighbours.m)}
     wanted |= {
         f"{part}.training.{n}": v
-        for part in ("user_encoder", "retrieve", "select")
+        for part in ("user_encoder", "retrieve", "select", "reader")
         for n, v in TRAINING.items()
     }
     return override(base, {**{n: v for n, v in wanted.items() if n in known}, **fields})
@@ -92,7 +92,7 @@ def mine(plan: Plan) -> tuple[list[str], np.ndarray, object]:
 
 
 def each(names: list[str]) -> list[object]:
-    """One expansion by the model stands for its kin where a test has to be short."""
+    """PBR, which asks the model twice, stands for other expansions where a test has to be short."""
     return [pytest.param(name, marks=pytest.mark.long) if name in EXPANDING else name for name in names]
 
 
@@ -119,7 +119,7 @@ def test_what_learns_from_others_or_shows_their_texts_is_refused_when_told_not_t
         Plan(config(name, tiny_models, root, collaboration="none"))
 
 
-@pytest.mark.parametrize("name", ["cfrag", "ropg"])
+@pytest.mark.parametrize("name", [pytest.param("cfrag", marks=pytest.mark.long), "ropg"])
 def test_with_signals_no_text_of_others_is_in_a_prompt(tiny_models, write_tweets, name: str):
     """What others wrote shapes parameters here; documents and prompts are the user's own all the same."""
     fields = {"collaboration": "signals", "neighbours.m": 1}

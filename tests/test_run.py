@@ -190,6 +190,7 @@ def answers(cache: Path) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_kill_9_during_generation_and_rerun_gives_the_same_predictions(
     tiny_models, write_tweets, tmp_path: Path
 ):

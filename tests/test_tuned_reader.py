@@ -68,6 +68,7 @@ def test_one_tuned_reader_serves_every_row_of_a_table(tiny_models, tweets: Path,
     assert {"before", "after"} < set(told["membership"])
 
 
+@pytest.mark.long
 def test_its_answers_are_those_of_the_adapter_it_keeps(tiny_models, tweets: Path, tmp_path: Path):
     """`llm.adapter` with the same folder, and `ask`."""
     fields = {"generate.method": "ipa", "generate.max_new_tokens": 4}
@@ -82,6 +83,7 @@ def test_its_answers_are_those_of_the_adapter_it_keeps(tiny_models, tweets: Path
     assert isinstance(ask(tmp_path / "tuned", "b2", "Say it anew: hello").text, str)
 
 
+@pytest.mark.long
 def test_all_weights_and_every_kind_of_documents(tiny_models, tweets: Path, tmp_path: Path):
     fields = {"reader.method": "full", "collaboration": "text"}
     documents = {"reader.documents": ("none", "own", "others", "hybrid", "pipeline")}

@@ -145,7 +145,9 @@ def tuned(folder: Path, modules: Mapping[str, str], params: Params, *, outputs_f
 
 
 def fingerprint(folder: Path) -> str:
-    """A hash of what `tuned` reads."""
+    """A hash of what `tuned` reads. Raises UserError where there is no adapter."""
+    if not (folder / PARAMS).is_file():
+        _config(folder)
     found = hashlib.sha256()
     for name in (PARAMS, CONFIG, WEIGHTS):
         if (folder / name).is_file():

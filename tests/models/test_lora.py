@@ -189,7 +189,7 @@ def test_peft_reads_what_is_written_here(llama, tmp_path: Path):
     np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
 
 
-@pytest.mark.parametrize("rslora", [False, True])
+@pytest.mark.parametrize("rslora", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_what_peft_writes_is_read_here(llama, tmp_path: Path, rslora: bool):
     peft = pytest.importorskip("peft")
     folder, _ = llama
@@ -211,6 +211,7 @@ def test_what_peft_writes_is_read_here(llama, tmp_path: Path, rslora: bool):
     np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
 
 
+@pytest.mark.long
 def test_t5_and_peft_read_each_other(flan, tmp_path: Path):
     peft = pytest.importorskip("peft")
     folder, _ = flan

@@ -158,6 +158,7 @@ def test_loss_gradients_and_a_step_equal_torch_with_peft(
         np.testing.assert_allclose(after[name.replace(".default", "")], parameter.detach().numpy(), atol=1e-4)
 
 
+@pytest.mark.long
 def test_all_of_t5_is_trained_as_torch_trains_it(flan: Path):
     told, pairs = options(method="full"), made_up(4)
     found, _ = family(flan, told)
@@ -191,7 +192,7 @@ def train(path: Path, told: Reader, folder: Path, pairs: list[Pair] | None = Non
     return reader.train(found, made_up(40) if pairs is None else pairs, told, folder, seed=0, mesh=mesh)
 
 
-@pytest.mark.parametrize("method", ["lora", "full"])
+@pytest.mark.parametrize("method", ["lora", pytest.param("full", marks=pytest.mark.long)])
 def test_it_learns_a_rule_and_says_what_it_learned_from(llama: Path, tmp_path: Path, method: str):
     told = options(method=method, epochs=8, selection=0.2)
     fitted = train(llama, told, tmp_path, made_up(200, users=40))
@@ -203,6 +204,7 @@ def test_it_learns_a_rule_and_says_what_it_learned_from(llama: Path, tmp_path: P
     assert 0.3 < found["before"]["auc"] < 0.7
 
 
+@pytest.mark.long
 def test_a_base_that_devices_share_and_a_batch_that_they_divide_give_the_same(llama: Path, tmp_path: Path):
     """8 devices for the rows, or 2 x 2 with the base divided, as one device; dropout included."""
     one = train(llama, options(dropout=0.2, batch_size=8), tmp_path / "1")
@@ -266,6 +268,7 @@ t.train(Path({path!r}), t.options(epochs=3, dropout=0.2, checkpoint_every=4), Pa
 """
 
 
+@pytest.mark.long
 def test_kill_9_and_again_gives_the_same_bits(llama: Path, tmp_path: Path):
     told = options(epochs=3, dropout=0.2, checkpoint_every=4)
     whole = train(llama, told, tmp_path / "whole")
