@@ -115,8 +115,11 @@ def test_what_learns_from_others_or_shows_their_texts_is_refused_when_told_not_t
     tiny_models, write_tweets, name: str
 ):
     root = data(write_tweets, 0)
+    scored = (
+        {"eval.likelihood": "on"} if name == "tuned" else {}
+    )  # a reader that reads nothing learns nothing
     with pytest.raises(UserError, match="say so with collaboration"):
-        Plan(config(name, tiny_models, root, collaboration="none"))
+        Plan(config(name, tiny_models, root, collaboration="none", **scored))
 
 
 @pytest.mark.parametrize("name", [pytest.param("cfrag", marks=pytest.mark.long), "ropg"])

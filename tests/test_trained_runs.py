@@ -109,7 +109,10 @@ def test_one_command_runs_all_of_cfrag_and_again_does_nothing(
 @pytest.mark.parametrize(
     "fields",
     [
-        {"neighbours.method": "mean", "retrieve.method": "dense", "select.users": False, "select.own": 1},
+        pytest.param(
+            {"neighbours.method": "mean", "retrieve.method": "dense", "select.users": False, "select.own": 1},
+            marks=pytest.mark.long,
+        ),
         pytest.param(
             {"expand.method": "pbr", "expand.max_new_tokens": 4, "expand.history_tokens": 64},
             marks=pytest.mark.long,

@@ -80,6 +80,8 @@ def test_its_answers_are_those_of_the_adapter_it_keeps(tiny_models, tweets: Path
     assert nll(same) == pytest.approx(nll(tuned), abs=1e-6)
     texts = [[line["prediction"] for line in found.predictions()] for found in (tuned, same)]
     assert texts[0] == texts[1]
+    with pytest.raises(UserError, match="one of them tunes the model; leave the other out"):
+        run(config(tiny_models, tweets, **{**given, "reader.method": "lora"}), tmp_path / "both")
     assert isinstance(ask(tmp_path / "tuned", "b2", "Say it anew: hello").text, str)
 
 
@@ -122,7 +124,7 @@ def test_other_users_texts_stand_in_no_training_prompt_unless_that_is_said(tiny_
         ({"reader.documents": ()}, "reader.documents is empty"),
         ({"reader.documents": ("mine",)}, "reader.documents is 'mine', want one of none, own"),
         ({"reader.targets": ("q_proj",)}, "the model has down, gate, key, output, query, up, value"),
-        ({"llm.adapter": "x"}, "reader.method is lora and llm.adapter x: one of them tunes the model"),
+        ({"llm.adapter": "x"}, "x: found no adapter_config.json"),
         ({"llm.adapter": "x", "reader.method": "frozen"}, "x: found no adapter_config.json"),
         ({"benchmark.split": "train"}, "both 'train'"),
         ({"reader.training.batch_size": 3, "reader.training.devices": 2}, "do not divide"),

@@ -234,12 +234,19 @@ def _replaced(options: Any, tree: Mapping[str, Any], prefix: str, config: Config
 
 def to_dict(config: Config) -> dict[str, Any]:
     """Nested plain dicts, as saved in a run's config.json; a class of one's own with where it is found."""
-    values = dataclasses.asdict(config)
+    values = _plain(dataclasses.asdict(config))
     for slot in SLOTS:
         cls = type(getattr(config, slot))
         if cls.__module__.partition(".")[0] != _PACKAGE:
             values[slot]["from"] = _place(cls)
     return values
+
+
+def _plain(value: Any) -> Any:
+    """As JSON gives it back, which knows lists alone."""
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, tuple | list) else value
 
 
 def _place(cls: type) -> dict[str, str]:

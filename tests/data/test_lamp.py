@@ -401,6 +401,7 @@ print(sum(1 for _ in examples), tracemalloc.get_traced_memory()[1])
 """
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     profile = [{"id": str(i), "title": "A", "abstract": "words " * 100, "date": "2009"} for i in range(100)]
     questions = [question("lamp_5", str(i), user_id=i, profile=profile) for i in range(500)]

@@ -75,7 +75,7 @@ def test_greedy_equals_hugging_face(tiny):
     assert llm.generate(PROMPTS, max_new_tokens=20) == [llm._codec.decode(tokens) for tokens in wanted]
 
 
-@pytest.mark.parametrize("num_beams", [2, 3])
+@pytest.mark.parametrize("num_beams", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_beams_equal_hugging_face(tiny, num_beams):
     path, reference = tiny
     llm, wanted = JaxLLM(path, batch_size=4), []

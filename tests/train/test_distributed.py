@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 import test_loop as model
 
 from pbr_jax.train import loop
@@ -30,6 +31,7 @@ leaves = [jax.device_get(leaf.addressable_shards[0].data).tolist() for leaf in j
 """
 
 
+@pytest.mark.long
 def test_two_processes_train_one_model(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

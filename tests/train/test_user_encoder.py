@@ -36,7 +36,7 @@ def encoded(fitted, histories, embeddings):
     return users.transformer(fitted.params, MODEL)(histories, embeddings)
 
 
-@pytest.mark.parametrize("loss", ["cross_view", "nt_xent"])
+@pytest.mark.parametrize("loss", ["cross_view", pytest.param("nt_xent", marks=pytest.mark.long)])
 def test_views_of_one_user_come_to_be_alike(tmp_path, loss):
     histories, embeddings = world()
     fitted = train(histories, embeddings, tmp_path, objective=Objective(loss=loss))
