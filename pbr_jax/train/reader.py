@@ -91,16 +91,26 @@ def train(
         lengths=np.array([len(pair.prompt) + len(pair.target) for pair in learned]),
     )
     fitted = fit(task, training, folder, seed=seed)
+    found = _membership(nll, start, fitted.params, learned, held, seed)
     told = {
         "step": fitted.step,
         "pairs": len(learned),
         "users": len({pair.owner for pair in learned}),
         "tokens": sum(len(pair.target) for pair in learned),
         "held_out": len(held),
-        "membership": _membership(nll, start, fitted.params, learned, held, seed),
+        "membership": found,
     }
-    notes = [] if held else ["no users chose the step; the last one was taken"]
-    return fitted._replace(told=told, notes=tuple(notes))
+    return fitted._replace(told=told, notes=(_note(found, told["users"]),))
+
+
+def _note(found: dict[str, Any], users: int) -> str:
+    if not found:
+        return f"learned from {users} users; none were left to choose the step, so the last one was taken"
+    before, after = (found[when]["auc"] for when in ("before", "after"))
+    return (
+        f"learned from {users} users; by the likelihood of what they wrote they are told from others with "
+        f"AUC {before:.2f} before, {after:.2f} after"
+    )
 
 
 def _begun(family: Family, options: Reader, seed: int) -> tuple[Params, Params, float]:
