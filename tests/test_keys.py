@@ -109,7 +109,9 @@ def moved(plan: Callable[..., Plan], name: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("name", SYSTEMS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name == "tuned")) for name in SYSTEMS]
+)
 def test_every_field_moves_the_stages_that_it_is_recorded_to_move(plan: Callable[..., Plan], name: str):
     found = moved(plan, name)
     table = json.loads(TABLE.read_text()) if TABLE.is_file() else {}

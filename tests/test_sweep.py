@@ -95,6 +95,7 @@ def test_one_failing_run_does_not_stop_the_others(flags: dict[str, str], tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_runs_in_parallel_processes_give_the_same(flags: dict[str, str], tmp_path: Path, weights):
     file = c.load(CONFIG)
     base = c.override(file.config, {**flags, "retrieve.method": "bm25"})

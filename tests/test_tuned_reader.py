@@ -54,6 +54,7 @@ def nll(results: Any) -> float:
     return results.metrics["target_nll"]
 
 
+@pytest.mark.long
 def test_one_tuned_reader_serves_every_row_of_a_table(tiny_models, tweets: Path, tmp_path: Path):
     frozen = run(config(tiny_models, tweets, **{"reader.method": "frozen"}), tmp_path / "frozen")
     tuned = run(config(tiny_models, tweets), tmp_path / "tuned")

@@ -71,6 +71,7 @@ def tweets(write_tweets) -> Path:
     return write_tweets(some("d", 5))
 
 
+@pytest.mark.long
 def test_the_curve_is_the_difference_of_likelihoods_of_training_answers(tiny_models, tweets, tmp_path: Path):
     results = run(config(tweets, tiny_models), tmp_path / "out")
     plan = Plan(config(tweets, tiny_models))

@@ -81,6 +81,7 @@ def test_merged_equals_added_in_every_layer(llama):
     assert np.abs(beside - causal_logits(model, params)).max() > 0.1
 
 
+@pytest.mark.long
 def test_merged_equals_added_in_both_stacks_of_t5(flan):
     model, params, _ = t5.load(flan[0])
     adapter = random_adapter(params, outputs_first=False)
@@ -124,6 +125,7 @@ def test_dropout_follows_the_rows_numbers_and_not_their_places(llama):
     np.testing.assert_allclose(packed, dropped, atol=1e-5)
 
 
+@pytest.mark.long
 def test_layers_that_are_computed_again_have_the_same_gradient(llama):
     _, params, config = causal_lm.load(llama[0])
     adapter = random_adapter(params, outputs_first=True)

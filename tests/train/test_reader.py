@@ -192,7 +192,8 @@ def train(path: Path, told: Reader, folder: Path, pairs: list[Pair] | None = Non
     return reader.train(found, made_up(40) if pairs is None else pairs, told, folder, seed=0, mesh=mesh)
 
 
-@pytest.mark.parametrize("method", ["lora", pytest.param("full", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["lora", "full"])
 def test_it_learns_a_rule_and_says_what_it_learned_from(llama: Path, tmp_path: Path, method: str):
     told = options(method=method, epochs=8, selection=0.2)
     fitted = train(llama, told, tmp_path, made_up(200, users=40))

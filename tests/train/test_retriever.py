@@ -59,7 +59,8 @@ def test_raw_dot_products_are_learned_and_searched_as_such(tiny_models, tmp_path
         Tuned(similarity="dot")
 
 
-@pytest.mark.parametrize("alpha", [pytest.param(0.0, marks=pytest.mark.long), 0.3])
+@pytest.mark.long
+@pytest.mark.parametrize("alpha", [0.0, 0.3])
 def test_the_tower_learns_what_helps_and_the_pipeline_scores_alike(tiny_models, tmp_path, alpha):
     encoder = TextEncoder(Encoder(model=tiny_models["encoder.model"]))
     options = Tuned(
