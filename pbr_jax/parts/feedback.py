@@ -8,7 +8,7 @@ second round whose candidates are in part those of the first.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from pbr_jax.index.store import Store
 from pbr_jax.llm import LLM
 from pbr_jax.options import Expand, Generate, Retrieve, Select
 from pbr_jax.parts import language_model
-from pbr_jax.parts.rankings import Questions, Rankings, rankings
+from pbr_jax.parts.rankings import Questions, Rankings, rankings, without_targets
 from pbr_jax.parts.reader import reader
 from pbr_jax.parts.run import Run, chunks, line, metered, once
 from pbr_jax.pipeline import GenerateSlot, PromptWriter, Ranking, Tally
@@ -194,7 +194,7 @@ def _collect(
         by_answers(task, generate(Tally()), metric(task, name, errors)) if llm is None else by_likelihood(llm)
     )
     lines = []
-    pairs = zip(asked.read(store), _without_targets(store, asked, ranked), strict=True)
+    pairs = zip(asked.read(store), without_targets(store, asked.read(store), ranked.read(store)), strict=True)
     total = asked.count(store)
     with (
         metered(folder),
@@ -208,13 +208,6 @@ def _collect(
                 )
             bar.update(len(chunk))
     write_text(folder / "feedback.jsonl", "".join(lines))
-
-
-def _without_targets(store: Store, asked: Questions, ranked: Rankings) -> Iterator[Ranking]:
-    """The candidates that do not hold the question's own target: those would teach to look for it."""
-    for example, ranking in zip(asked.read(store), ranked.read(store), strict=True):
-        told = store.gives_away(example, np.array([candidate.row for candidate in ranking], np.int64))
-        yield [candidate for candidate, gives_away in zip(ranking, told, strict=True) if not gives_away]
 
 
 def read(folder: Path) -> list[Feedback]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -94,6 +94,15 @@ def rankings(run: Run, questions: Questions = EVALUATED, label: str = "rank", **
     needs = {"store": run.data} | slots(run, reported=not questions.training)
     options = (questions, run.config.collaboration)
     return Stage("rank", options, needs, _rank, Rankings, label=label, check=lambda: _check(run, questions))
+
+
+def without_targets(
+    store: Store, examples: Iterable[Example], ranked: Iterable[Ranking]
+) -> Iterator[Ranking]:
+    """The candidates that do not hold the question's own target: those would teach to look for it."""
+    for example, ranking in zip(examples, ranked, strict=True):
+        told = store.gives_away(example, np.array([candidate.row for candidate in ranking], np.int64))
+        yield [candidate for candidate, gives_away in zip(ranking, told, strict=True) if not gives_away]
 
 
 def slots(run: Run, *, reported: bool = True) -> dict[str, Slot]:

@@ -1,12 +1,10 @@
 """The tuned reader: what it learns from, and the folder that its adapter or its weights are kept in."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 import pbr_jax.llm
 from pbr_jax.graph import Given, Node, Stage
@@ -16,11 +14,11 @@ from pbr_jax.models import adapter_file
 from pbr_jax.models.pretrained import fingerprint, locate
 from pbr_jax.options import LLM, Reader
 from pbr_jax.parts import language_model
-from pbr_jax.parts.rankings import Questions, Rankings, rankings
+from pbr_jax.parts.rankings import Questions, Rankings, rankings, without_targets
 from pbr_jax.parts.run import Run, enable_compilation_cache, once
 from pbr_jax.parts.trained import check_training, is_kept, keep, keep_adapter
 from pbr_jax.pipeline import PromptWriter, Ranking
-from pbr_jax.types import Example, UserError
+from pbr_jax.types import UserError
 
 if TYPE_CHECKING:
     from pbr_jax.train.reader import Pair
@@ -161,7 +159,7 @@ def _pairs(
     missing = next((example.id for example in examples if example.target is None), None)
     if missing is not None:
         raise UserError(f"training question {missing!r} has no target; a reader is tuned on targets")
-    ranked = {name: _without_targets(store, examples, list(of.read(store))) for name, of in found.items()}
+    ranked = {name: list(without_targets(store, examples, of.read(store))) for name, of in found.items()}
     end = () if codec.end is None else (codec.end,)
     pairs = []
     for kind in options.documents:
@@ -185,12 +183,3 @@ def _shown(kind: str, ranked: Mapping[str, list[Ranking]], count: int, k: int) -
         return [ranking[:k] for ranking in ranked[kind]]
     pairs = zip(ranked["own"], ranked["others"], strict=True)
     return [[*own[: (k + 1) // 2], *others[: k // 2]] for own, others in pairs]
-
-
-def _without_targets(store: Store, examples: Sequence[Example], rankings: Sequence[Ranking]) -> list[Ranking]:
-    """The documents that do not hold the question's own target: those would teach to copy."""
-    found = []
-    for example, ranking in zip(examples, rankings, strict=True):
-        told = store.gives_away(example, np.array([c.row for c in ranking], np.int64))
-        found.append([c for c, gives_away in zip(ranking, told, strict=True) if not gives_away])
-    return found
