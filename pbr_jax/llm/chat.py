@@ -132,15 +132,7 @@ class Codec:
 
         Found by a turn that is complete, so that spaces count that a tokenizer takes away or adds there.
         """
-        if self.template is None:
-            return ""
-        question, answer = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
-        write = functools.partial(render, self.template, specials=self.specials, source=self.source)
-        try:
-            texts = write([question]), write([question, answer], opened=False)
-        except UserError:
-            return ""
-        before, whole = (self.tokenizer.encode(text, add_special_tokens=False).ids for text in texts)
+        before, whole = self._turn
         for lead in ("", " ") if whole[: len(before)] == before else ():
             ids = self._within.encode(f"{lead}b", add_special_tokens=False).ids
             if whole[len(before) : len(before) + len(ids)] == ids:
@@ -148,20 +140,27 @@ class Codec:
         return ""
 
     @functools.cached_property
-    def end(self) -> int | None:
-        """The token that a model learns to end an answer with: what the template writes there, else the end
-        token of texts; None where there is neither."""
-        named = self.specials.get("eos_token")
-        plain = self.tokenizer.token_to_id(named) if named else min(self.stops, default=None)
+    def _turn(self) -> tuple[list[int], list[int]]:
+        """Tokens of a question with the answer's turn opened, and of it with an answer, "b"; nothing where no
+        template writes them."""
         if self.template is None:
-            return plain
+            return [], []
         question, answer = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
         write = functools.partial(render, self.template, specials=self.specials, source=self.source)
         try:
             texts = write([question]), write([question, answer], opened=False)
         except UserError:
-            return plain
+            return [], []
         before, whole = (self.tokenizer.encode(text, add_special_tokens=False).ids for text in texts)
+        return before, whole
+
+    @functools.cached_property
+    def end(self) -> int | None:
+        """The token that a model learns to end an answer with: what the template writes there, else the end
+        token of texts; None where there is neither."""
+        named = self.specials.get("eos_token")
+        plain = self.tokenizer.token_to_id(named) if named else min(self.stops, default=None)
+        before, whole = self._turn
         return next((token for token in whole[len(before) :] if token in self.stops), plain)
 
     def _continued(self, piece: str) -> list[int]:

@@ -9,7 +9,6 @@ where layers are stacked, so are they. Models add the product where `attached` p
 
 import math
 from collections.abc import Callable, Collection
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +16,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
 from pbr_jax.models.layers import drop
+from pbr_jax.models.rules import flatten, unflatten
 from pbr_jax.types import Params, UserError
 
 _A, _B = "lora_a", "lora_b"
@@ -36,7 +36,7 @@ def init(key: Array, params: Params, targets: Collection[str], rank: int, *, out
       UserError: a name that the model does not have.
     """
     found: dict[str, tuple[int, ...]] = {
-        path: leaf.shape for path, leaf in _leaves(params) if path.endswith("/kernel")
+        path: leaf.shape for path, leaf in flatten(params).items() if path.endswith("/kernel")
     }
     names = {path: path.split("/")[-2].removeprefix("cross_") for path in found}
     unknown = sorted(set(targets) - set(names.values()))
@@ -45,21 +45,16 @@ def init(key: Array, params: Params, targets: Collection[str], rank: int, *, out
             f"adapted maps are {', '.join(targets) or 'none'}, and the model has "
             f"{', '.join(sorted(set(names.values())))}; choose among these"
         )
-    adapter: Params = {}
+    adapter: dict[str, Array] = {}
     chosen = [path for path in found if names[path] in targets]
     for path, own in zip(chosen, jax.random.split(key, len(chosen))):
         *stack, rows, columns = found[path]
         outputs, inputs = (rows, columns) if outputs_first else (columns, rows)
         bound = 1 / math.sqrt(inputs)
-        _put(
-            adapter,
-            path.removesuffix("/kernel"),
-            {
-                "a": jax.random.uniform(own, (*stack, rank, inputs), jnp.float32, -bound, bound),
-                "b": jnp.zeros((*stack, outputs, rank), jnp.float32),
-            },
-        )
-    return adapter
+        name = path.removesuffix("kernel")
+        adapter[f"{name}a"] = jax.random.uniform(own, (*stack, rank, inputs), jnp.float32, -bound, bound)
+        adapter[f"{name}b"] = jnp.zeros((*stack, outputs, rank), jnp.float32)
+    return unflatten(adapter)
 
 
 def attached(params: Params, adapter: Params, scale: float) -> Params:
@@ -119,21 +114,6 @@ def added(
         x = drop(module, rate, x, numbers)
     narrow = jnp.einsum("...i,ri->...r", x, a)
     return y + jnp.einsum("...r,or->...o", narrow, b).astype(y.dtype)
-
-
-def _leaves(tree: Params, prefix: str = "") -> list[tuple[str, Any]]:
-    found = []
-    for name, value in tree.items():
-        path = f"{prefix}{name}"
-        found += _leaves(value, f"{path}/") if isinstance(value, dict) else [(path, value)]
-    return found
-
-
-def _put(tree: Params, path: str, value: Params) -> None:
-    *parents, last = path.split("/")
-    for parent in parents:
-        tree = tree.setdefault(parent, {})
-    tree[last] = value
 
 
 def _joined(params: Params, adapter: Params, change: Callable[[Params, Params], Params]) -> Params:

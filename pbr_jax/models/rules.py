@@ -66,7 +66,7 @@ def assign(
       UserError: lists wrong shapes, missing places, unused tensors and tensors that have several rules
         or fill a place that another filled.
     """
-    plan = _Plan(_flatten(target))
+    plan = _Plan(flatten(target))
     patterns = {re.compile(pattern): rule for pattern, rule in rules.items()}
     ignored = [re.compile(pattern) for pattern in ignore]
     for name in tensors:
@@ -80,7 +80,7 @@ def assign(
     filled = ((path, plan.fill(path, tensors)) for path in plan.target)
     params = {path: put(path, array) for path, array in filled if array is not None}
     plan.check(source)
-    return _unflatten(params)
+    return unflatten(params)
 
 
 class _Plan:
@@ -153,14 +153,16 @@ def _some(names: list[str]) -> str:
     return ", ".join(sorted(names)[:_NAMED]) + more
 
 
-def _flatten(tree: Params, prefix: str = "") -> dict[str, Any]:
+def flatten(tree: Params, prefix: str = "") -> dict[str, Any]:
+    """The leaves by their paths (`layers/query/kernel`)."""
     flat: dict[str, Any] = {}
     for name, value in tree.items():
-        flat |= _flatten(value, f"{prefix}{name}/") if isinstance(value, dict) else {prefix + name: value}
+        flat |= flatten(value, f"{prefix}{name}/") if isinstance(value, dict) else {prefix + name: value}
     return flat
 
 
-def _unflatten(flat: Mapping[str, Any]) -> Params:
+def unflatten(flat: Mapping[str, Any]) -> Params:
+    """The inverse of `flatten`."""
     tree: Params = {}
     for path, value in flat.items():
         *parents, name = path.split("/")
