@@ -50,6 +50,11 @@ def config(models: dict[str, str], root: Path, **fields: Any) -> Config:
     return override(base, {**models, **small, **fields})
 
 
+def tuned_stage(plan: Plan) -> Any:
+    """The stage in which a plan's reader is tuned."""
+    return plan.last.needs["scored"].needs["llm"].needs["tuned"]
+
+
 def nll(results: Any) -> float:
     return results.metrics["target_nll"]
 
@@ -61,9 +66,9 @@ def test_one_tuned_reader_serves_every_row_of_a_table(tiny_models, tweets: Path,
     assert nll(tuned) < nll(frozen) - 0.2
     none = Plan(config(tiny_models, tweets, **{"retrieve.method": "none"}))
     other = Plan(config(tiny_models, tweets, **{"retrieve.method": "random", "collaboration": "text"}))
-    adapters = {plan.last.needs["scored"].needs["llm"].needs["tuned"].key for plan in (none, other)}
+    adapters = {tuned_stage(plan).key for plan in (none, other)}
     assert len(adapters) == 1
-    assert none.last.needs["scored"].needs["llm"].needs["tuned"].seconds is not None  # found, not made again
+    assert tuned_stage(none).seconds is not None  # found, not made again
     told = json.loads((tmp_path / "tuned" / "results.json").read_text())["trained"]["reader"]
     assert told["users"] + 8 == 24
     assert {"before", "after"} < set(told["membership"])
@@ -75,7 +80,7 @@ def test_its_answers_are_those_of_the_adapter_it_keeps(tiny_models, tweets: Path
     fields = {"generate.method": "ipa", "generate.max_new_tokens": 4}
     tuned = run(config(tiny_models, tweets, **fields), tmp_path / "tuned")
     plan = Plan(config(tiny_models, tweets, **fields))
-    folder = plan.last.needs["scored"].needs["llm"].needs["tuned"].value
+    folder = tuned_stage(plan).value
     given = {**fields, "reader.method": "frozen", "llm.adapter": str(folder)}
     same = run(config(tiny_models, tweets, **given), tmp_path / "given")
     assert nll(same) == pytest.approx(nll(tuned), abs=1e-6)
@@ -101,7 +106,7 @@ def test_other_users_texts_stand_in_no_training_prompt_unless_that_is_said(tiny_
     from pbr_jax.parts import reader
 
     plan = Plan(config(tiny_models, tweets))
-    stage = plan.last.needs["scored"].needs["llm"].needs["tuned"]
+    stage = tuned_stage(plan)
     values = {name: node.value for name, node in stage.needs.items() if name not in ("model", "llm")}
     codec = chat.load(Path(tiny_models["llm.model"]))
     options, asked = plan.config.reader, stage._options[1]

@@ -162,8 +162,8 @@ def test_an_adapter_in_float32_learns_beside_narrow_weights(llama):
 
 
 def written(folder: Path, adapter: Any, modules: dict[str, str], **options: Any) -> Path:
-    told = dict(rank=4, alpha=8.0, dropout=0.1, base="tiny", task="CAUSAL_LM") | options
-    adapter_file.write(folder, adapter, modules, **told)
+    told: dict[str, Any] = dict(rank=4, alpha=8.0, dropout=0.1, base="tiny", task="CAUSAL_LM")
+    adapter_file.write(folder, adapter, modules, **(told | options))
     return folder
 
 
