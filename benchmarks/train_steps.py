@@ -1,9 +1,12 @@
-"""One training step of CFRAG's three trained parts: ours against the same model in torch, in turn.
+"""One training step of CFRAG's three trained parts and of the tuned reader: ours against torch, in turn.
 
-    python benchmarks/train_steps.py --parts users retriever reranker --repeats 5
+    python benchmarks/train_steps.py --parts users retriever reranker reader --repeats 5
+    python benchmarks/train_steps.py --parts reader --alone torch  # the most memory of one side
 
 Shapes are those of configs/cfrag.py on short documents: 64 users of up to 100 documents; 8 questions of 20
-candidates of 48 tokens; 4 questions of 20 pairs of 96 tokens. The towers are MiniLM's. Both sides compute
+candidates of 48 tokens; 4 questions of 20 pairs of 96 tokens. The towers are MiniLM's. The reader's: LoRA
+(rank 8 on queries and values, dropout .05) on SmolLM2-135M, 8 rows of 170 to 185 tokens of which 16 to 32 are
+the target, against PEFT; there the loss is transformers' own, labels -100 on the prompt. Both sides compute
 forward, backward, clipping and Adam in float32, with dropout, on the same inputs; batches are made
 beforehand. Ours computes a batch in parts where that is its default. On an accelerator ours runs there and
 torch on the CPU: then only our seconds mean something.
@@ -11,6 +14,7 @@ torch on the CPU: then only our seconds mean something.
 
 import argparse
 import itertools
+import resource
 import statistics
 import time
 from collections.abc import Callable
@@ -23,7 +27,7 @@ Step = Callable[[], float]
 """One step, ended when its loss is known."""
 
 
-def our_step(loss: Any, params: Any, batch: Any, training: Any = None) -> Step:
+def our_step(loss: Any, params: Any, batch: Any, training: Any = None, frozen: Any = None) -> Step:
     import jax
 
     from pbr_jax.config import Optimizer
@@ -31,14 +35,15 @@ def our_step(loss: Any, params: Any, batch: Any, training: Any = None) -> Step:
     from pbr_jax.train.optimizers import optimizer
 
     mesh = sharding.data_mesh(1)
-    rule = optimizer(Optimizer(name="adam", learning_rate=1e-5), 100)
+    told = training.optimizer if frozen else Optimizer(name="adam", learning_rate=1e-5)
+    rule = optimizer(told, 100)
     parts = sharding.parts(len(batch["where"]), training.accumulate if training else 1, mesh)
     step = steps.compiled(steps.train_step(loss, rule, accumulate=parts), mesh)
     now = [state.create(lambda: params, rule, sharding.replicated(mesh))]
     arrays, key = sharding.put(batch, mesh), jax.random.key(0)
 
     def run() -> float:
-        now[0], metrics = step(now[0], arrays, key)
+        now[0], metrics = step(now[0], arrays, key, frozen)
         return float(metrics["loss"])
 
     return run
@@ -47,13 +52,13 @@ def our_step(loss: Any, params: Any, batch: Any, training: Any = None) -> Step:
 def peer_step(model: Any, loss: Callable[[], Any]) -> Step:
     import torch
 
-    rule = torch.optim.Adam(model.parameters(), lr=1e-5)
+    rule = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=1e-5)
 
     def run() -> float:
         rule.zero_grad()
         value = loss()
         value.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_([p for p in model.parameters() if p.requires_grad], 1.0)
         rule.step()
         return float(value)
 
@@ -197,6 +202,69 @@ def reranker(b: int = 4, c: int = 20, t: int = 96) -> tuple[Step, Step]:
     return ours, peer_step(peer, loss)
 
 
+def reader(b: int = 8) -> tuple[Step, Step]:
+    """The sides are made when they are first run, so that one alone takes its own memory only."""
+    from pbr_jax.train.reader import Pair
+
+    random = np.random.default_rng(0)
+    pairs = []
+    for length, target in zip(random.integers(170, 186, b), random.integers(16, 33, b)):
+        ids = random.integers(1000, 20000, int(length)).tolist()
+        pairs.append(Pair(tuple(ids[:-target]), tuple(ids[-target:]), "user"))
+    return _later(partial(_our_reader, pairs)), _later(partial(_peer_reader, pairs))
+
+
+def _later(make: Callable[[], Step]) -> Step:
+    made: list[Step] = []
+
+    def run() -> float:
+        if not made:
+            made.append(make())
+        return made[0]()
+
+    return run
+
+
+def _our_reader(pairs: Any) -> Step:
+    from pbr_jax.config import Reader
+    from pbr_jax.models.pretrained import locate
+    from pbr_jax.train import reader
+
+    options = Reader(method="lora")
+    mesh = reader.mesh_of(options, 1)
+    family = reader.causal_family(locate("SmolLM2-135M-Instruct"), options, mesh)
+    start, frozen, scale = reader._begun(family, options, 0)
+    batch = family.arrays(pairs) | {"where": np.ones(len(pairs), bool)}
+    return our_step(reader._loss(family, scale), start, batch, options.training, frozen)
+
+
+def _peer_reader(pairs: Any) -> Step:
+    import peft
+    import torch
+    import transformers
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+    from pbr_jax.models.pretrained import locate
+
+    path = locate("SmolLM2-135M-Instruct")
+    config: Any = transformers.AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+    base: Any = transformers.LlamaForCausalLM(config)
+    tensors = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=base)["tensors"]
+    base.load_state_dict(tensors, strict=False)
+    base.tie_weights()
+    lora = peft.LoraConfig(r=8, lora_alpha=32, lora_dropout=0.05, target_modules=["q_proj", "v_proj"])
+    model: Any = peft.get_peft_model(base, lora).train()
+    width = max(len(pair.prompt) + len(pair.target) for pair in pairs)
+    ids = torch.zeros(len(pairs), width, dtype=torch.long)
+    mask, labels = torch.zeros_like(ids), torch.full_like(ids, -100)
+    for row, pair in enumerate(pairs):
+        end = len(pair.prompt) + len(pair.target)
+        ids[row, :end] = torch.tensor(pair.prompt + pair.target)
+        mask[row, :end] = 1
+        labels[row, len(pair.prompt) : end] = torch.tensor(pair.target)
+    return peer_step(model, lambda: model(input_ids=ids, attention_mask=mask, labels=labels).loss)
+
+
 def _encoder(cls: Any) -> Any:
     from pbr_jax.config import Encoder
 
@@ -242,8 +310,15 @@ def compare(name: str, ours: Step, theirs: Step, repeats: int, steps: int) -> No
     )
 
 
+def alone(name: str, step: Step, steps: int) -> None:
+    for _ in range(steps):
+        step()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(f"{name}: most memory {peak / 2**20:.2f} GiB", flush=True)
+
+
 def main() -> None:
-    makers = {"users": users, "retriever": retriever, "reranker": reranker}
+    makers = {"users": users, "retriever": retriever, "reranker": reranker, "reader": reader}
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -251,12 +326,17 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--steps", type=int, default=3, help="steps of one timing")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--alone", choices=["ours", "torch"], help="one side, and the most memory it took")
     arguments = parser.parse_args()
-    import torch
+    if arguments.alone != "ours":
+        import torch
 
-    torch.set_num_threads(arguments.threads)
+        torch.set_num_threads(arguments.threads)
     for name in arguments.parts:
         ours, theirs = makers[name]()
+        if arguments.alone:
+            alone(name, ours if arguments.alone == "ours" else theirs, arguments.steps)
+            continue
         compare(name, ours, theirs, arguments.repeats, arguments.steps)
 
 

@@ -22,7 +22,8 @@ from pbr_jax.types import Example, UserError
 CONFIGS = Path(__file__).parents[1] / "configs"
 NAMES = sorted(p.stem for p in CONFIGS.glob("*.py") if p.stem != "quickstart")
 WORDS = ("tea", "cats", "football", "violins", "love", "about", "that", "day", *"0123456789")
-LEARNING = ("cfrag", "cfrag_as_released", "cfrag_small", "ropg", "ropg_as_released", "ropg_small", "tuned")
+READING = ("lamp_ipa", "tuned")  # whose reader learns
+LEARNING = ("cfrag", "cfrag_as_released", "cfrag_small", "ropg", "ropg_as_released", "ropg_small", *READING)
 COLLABORATING = (*LEARNING, "others_random")
 EXPANDING = ("cot", "hyde", "mill", "query2doc", "query2term", "rafe", "rewrite", "thinkqe")
 SMALL = {
@@ -116,7 +117,7 @@ def test_what_learns_from_others_or_shows_their_texts_is_refused_when_told_not_t
 ):
     root = data(write_tweets, 0)
     scored = (
-        {"eval.likelihood": "on"} if name == "tuned" else {}
+        {"eval.likelihood": "on"} if name in READING else {}
     )  # a reader that reads nothing learns nothing
     with pytest.raises(UserError, match="say so with collaboration"):
         Plan(config(name, tiny_models, root, collaboration="none", **scored))

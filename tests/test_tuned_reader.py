@@ -111,7 +111,7 @@ def test_other_users_texts_stand_in_no_training_prompt_unless_that_is_said(tiny_
     codec = chat.load(Path(tiny_models["llm.model"]))
     options, asked = plan.config.reader, stage._options[1]
     store, write = values.pop("store"), values.pop("write")
-    pairs = reader._pairs(codec, options, asked, store, write, values, False)
+    pairs = reader._pairs(codec, options, asked, store, write, values, lambda place, ids, more: ids, False)
     assert len(pairs) == 48
     for pair in pairs:
         text = codec.tokenizer.decode(list(pair.prompt))
@@ -141,6 +141,16 @@ def test_bad_input_is_one_clear_line(tiny_models, tweets: Path, tmp_path: Path, 
         run(config(tiny_models, tweets, **fields), tmp_path / "out")
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_training_prompt_over_the_context_is_named_or_cut(tiny_models, write_tweets, tmp_path: Path):
+    write_tweets({f"a{i}": ["i love tea", "tea " * 2200] for i in range(9)}, "train")
+    root = write_tweets({"b": ["i love tea"]})
+    long = {"prompt.max_tokens": 9000, "encoder.max_length": 8}
+    with pytest.raises(UserError, match=r"prompt of training question '.*' has \d+ tokens and .* context of"):
+        run(config(tiny_models, root, **long), tmp_path / "out")
+    cut = {"llm.overflow": "cut", "llm.context": 96}
+    assert nll(run(config(tiny_models, root, **long, **cut), tmp_path / "cut")) > 0
 
 
 def test_histories_without_documents_are_one_clear_line(tiny_models, write_tweets, tmp_path: Path):

@@ -65,7 +65,9 @@ class LocalModel:
         are cut."""
         # Other hardware and other compilers round otherwise, and a rounding can choose another token.
         numerics = f"{jax.default_backend()} {jax.__version__} {version('jaxlib')}"
-        how = f"{self.version} {chat.VERSION} {self._overflow} {self._date}"
+        # Where prompts are cut, how far is part of what the model reads; where not, they are refused.
+        overflow = f"cut {self._wanted_context}" if self._overflow == "cut" else self._overflow
+        how = f"{self.version} {chat.VERSION} {overflow} {self._date}"
         identity = f"{self._content} {self._dtype.name} {how} {numerics}" + (
             f" {self._tuned}" * bool(self._tuned)
         )
@@ -104,10 +106,10 @@ class LocalModel:
         """The prompts, cut where that is wanted, and what is wrong with those that do not fit."""
         fitting, late = list(prompts), {}
         for index, (ids, more) in enumerate(zip(prompts, following, strict=True)):
-            if self._overflow == "cut" and more < context:
-                fitting[index] = cut_middle(ids, context - more)
             try:
-                check_context(index, len(fitting[index]), more, context, name)
+                fitting[index] = fit(
+                    index, ids, more, context, name, cut=self._overflow == "cut", separate=self.separate
+                )
             except TooLong as error:
                 late[index] = error
         return fitting, late
@@ -151,13 +153,38 @@ def check_beams(num_beams: int, stops: Collection[int], vocabulary: int) -> None
         )
 
 
+def fit(index: int, ids: Ids, following: int, context: int, name: str, *, cut: bool, separate: bool) -> Ids:
+    """A prompt that fits, cut in the middle where that is wanted. Raises TooLong.
+
+    Args:
+      following: tokens after it.
+      name: what to lower so that fewer follow.
+      separate: whether what follows is a text of its own, with as much room again.
+    """
+    room = context if separate else context - following
+    if cut and room > 0:
+        ids = cut_middle(ids, room)
+    if not separate:
+        check_context(index, len(ids), following, context, name)
+    elif len(ids) > context:
+        check_context(index, len(ids), 0, context, name)
+    elif following > context:
+        raise TooLong(
+            index,
+            f"is followed by {following} tokens, over the context of {context}; lower {name} or raise "
+            "llm.context",
+        )
+    return ids
+
+
 def check_context(index: int, length: int, following: int, context: int, name: str) -> None:
     """Raises TooLong where a prompt and what follows it do not fit; `name` says what else to lower."""
     if length + following > context:
+        more, also = (f" and {following} more follow", f" or {name}") if following else ("", "")
         raise TooLong(
             index,
-            f"has {length} tokens and {following} more follow, over the context of {context}; lower "
-            f"prompt.max_tokens or {name}, raise llm.context, or set llm.overflow cut",
+            f"has {length} tokens{more}, over the context of {context}; lower prompt.max_tokens{also}, raise "
+            "llm.context, or set llm.overflow cut",
         )
 
 

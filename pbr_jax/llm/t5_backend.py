@@ -1,4 +1,4 @@
-"""T5 in this process: batched generation, beam search, scoring, and the loss that fine-tunes it.
+"""T5 in this process: batched generation, beam search, scoring.
 
 Prompts are sorted by length and cut into batches; a batch is padded on the right to a bucket, so that few
 shapes are compiled.
@@ -9,19 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
 
 from pbr_jax import options as schema
 from pbr_jax.llm import t5_decoding
 from pbr_jax.llm.local import Ids, LocalModel, check_beams, check_options, draw, groups, occurrences
-from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Score
+from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Score, TooLong
 from pbr_jax.llm.reading import bucket
 from pbr_jax.llm.sampling import sampling
-from pbr_jax.losses.language_model import token_cross_entropy
 from pbr_jax.models import adapter_file, pretrained, t5
-from pbr_jax.types import Params, UserError
+from pbr_jax.types import Params
 
 Answer = TypeVar("Answer", str, Score)
 
@@ -63,12 +60,14 @@ class T5LLM(LocalModel):
         """One answer for each prompt. Equal prompts are computed once, unless they are sampled.
 
         Raises:
-          UserError: a prompt that is empty or longer than the context; options that make no sense.
+          TooLong: a prompt is over the context; what could be answered went to `on_batch`.
+          UserError: a prompt that is empty; options that make no sense.
         """
         check_options(max_new_tokens, temperature, top_p, num_beams)
         check_beams(num_beams, self._codec.stops, t5.read_config(self._path).vocab_size)
-        ids = self._encode(prompts)
-        self._check_lengths(ids, [max_new_tokens] * len(ids), "generate.max_new_tokens")
+        every = self._encode(prompts)
+        more = [max_new_tokens] * len(every)
+        ids, late = self._fit(every, more, self.context, "generate.max_new_tokens")
         draws = occurrences(ids) if temperature else [0] * len(ids)
         choice, chosen = sampling(self._codec.stops, seed, temperature, top_p)
         options = t5_decoding.Options(max_new_tokens, choice, num_beams)
@@ -82,7 +81,8 @@ class T5LLM(LocalModel):
             )
             return [self._codec.decode(row) for row in np.asarray(tokens).tolist()]
 
-        return self._answer(list(zip(ids, draws)), lambda row: (-len(row[0]),), decode, done, on_batch)
+        rows = list(zip(ids, draws))
+        return self._answer(rows, late, lambda row: (-len(row[0]),), decode, done, on_batch)
 
     def score(
         self,
@@ -95,12 +95,13 @@ class T5LLM(LocalModel):
         """log p(target | prompt), teacher-forced, without the end token. Equal pairs are computed once.
 
         Raises:
-          UserError: a prompt that is empty, or a prompt or target longer than the context.
+          TooLong: a prompt or target is over the context; what could be scored went to `on_batch`.
+          UserError: a prompt that is empty.
         """
-        pairs = self._encode_pairs(prompts, targets)
-        self._check_lengths(
-            [first for first, _ in pairs], [len(second) for _, second in pairs], "the target's length"
-        )
+        asked = self._encode_pairs(prompts, targets)
+        lengths = [len(second) for _, second in asked]
+        firsts, late = self._fit([a for a, _ in asked], lengths, self.context, "the target's length")
+        pairs = [(first, second) for first, (_, second) in zip(firsts, asked)]
 
         def force(rows: Sequence[tuple[Ids, Ids]]) -> list[Score]:
             model, params, start = self._weights
@@ -113,12 +114,13 @@ class T5LLM(LocalModel):
 
         empty = {place: Score(0.0, 0) for place, (_, second) in enumerate(pairs) if not second}
         return self._answer(
-            pairs, lambda row: (-len(row[0]), -len(row[1])), force, empty | dict(done or {}), on_batch
+            pairs, late, lambda row: (-len(row[0]), -len(row[1])), force, empty | dict(done or {}), on_batch
         )
 
     def _answer(
         self,
         rows: Sequence[Any],
+        late: Mapping[int, TooLong],
         order: Callable[[Any], tuple[int, ...]],
         compute: Callable[[Sequence[Any]], list[Answer]],
         done: Mapping[int, Answer] | None,
@@ -130,7 +132,7 @@ class T5LLM(LocalModel):
         done: what was finished before changes no shape, so no rounding.
         """
         answers = dict(done or {})
-        places = {rows[group[0]]: group for group in groups(rows)}
+        places = {rows[group[0]]: group for group in groups(rows) if group[0] not in late}
         distinct = sorted(places, key=order)
         for start in range(0, len(distinct), self._batch_size):
             batch = distinct[start : start + self._batch_size]
@@ -144,20 +146,9 @@ class T5LLM(LocalModel):
             answers |= new
             if on_batch is not None:
                 on_batch(list(new), list(new.values()))
+        if unanswered := [late[index] for index in late if index not in answers]:
+            raise unanswered[0]
         return [answers[place] for place in range(len(rows))]
-
-    def _check_lengths(self, prompts: Sequence[Ids], following: Sequence[int], name: str) -> None:
-        for index, (ids, new) in enumerate(zip(prompts, following)):
-            if len(ids) > self.context:
-                raise UserError(
-                    f"prompt {index} has {len(ids)} tokens, over the context of {self.context}; lower "
-                    "prompt.max_tokens, or raise llm.context"
-                )
-            if new > self.context:
-                raise UserError(
-                    f"{new} tokens are to follow prompt {index}, over the context of {self.context}; lower "
-                    f"{name}, or raise llm.context"
-                )
 
 
 def _pad(rows: Sequence[Ids], floor: int) -> tuple[np.ndarray, np.ndarray]:
@@ -170,35 +161,6 @@ def _pad(rows: Sequence[Ids], floor: int) -> tuple[np.ndarray, np.ndarray]:
     return ids, mask
 
 
-def teacher_forced_loss(
-    params: Params,
-    ids: Int[Array, "b s"],
-    mask: Bool[Array, "b s"],
-    targets: Int[Array, "b t"],
-    where: Bool[Array, "b t"],
-    *,
-    model: t5.T5,
-    start: int,
-) -> Float[Array, ""]:
-    """Mean cross-entropy of the batch's target tokens, in nats: what fine-tuning minimises.
-
-    Differentiable in `params`. The mean is over the tokens of the whole batch, so a long target weighs
-    more than a short one, as in Hugging Face's `T5ForConditionalGeneration(labels=...)`.
-
-    Args:
-      params: the model's weights.
-      ids: prompts, end token included.
-      mask: True for real tokens of the prompts.
-      targets: answers; they should end in the end token, or the model unlearns to stop.
-      where: True for the tokens of the answers that count. Nothing at all gives 0.
-      model: as `t5.load` gives it.
-      start: `start_id` of its config.
-    """
-    hidden = model.apply(params, ids, mask, t5.shift_right(targets, where, start))
-    losses = token_cross_entropy(t5.logits(params, hidden), targets, where=where)
-    return losses.sum() / jnp.maximum(where.sum(), 1)
-
-
 def load(config: schema.LLM) -> T5LLM:
     """The model a config names."""
     return T5LLM(
@@ -207,6 +169,7 @@ def load(config: schema.LLM) -> T5LLM:
         batch_size=config.batch_size,
         context=config.context,
         devices=config.tensor_parallel,
+        overflow=config.overflow,
         date=config.date,
         adapter=Path(config.adapter) if config.adapter else None,
     )

@@ -1,15 +1,15 @@
 """The tuned reader: what it learns from, and the folder that its adapter or its weights are kept in."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pbr_jax.llm
 from pbr_jax.graph import Given, Node, Stage
 from pbr_jax.index.store import Store
-from pbr_jax.llm import chat, is_t5
+from pbr_jax.llm import TooLong, chat, is_t5
 from pbr_jax.models import adapter_file
 from pbr_jax.models.pretrained import fingerprint, locate
 from pbr_jax.options import LLM, Reader
@@ -21,9 +21,19 @@ from pbr_jax.pipeline import PromptWriter, Ranking
 from pbr_jax.types import UserError
 
 if TYPE_CHECKING:
+    from pbr_jax.llm.local import Ids
     from pbr_jax.train.reader import Pair
 
+
 _SOURCES = {"own": ("own",), "others": ("others",), "hybrid": ("own", "others"), "pipeline": ("pipeline",)}
+
+
+class Room(NamedTuple):
+    """How long training prompts may be with their targets, in tokens (None: as the model says), and whether
+    longer ones are cut."""
+
+    context: int | None
+    cut: bool
 
 
 @once
@@ -69,9 +79,11 @@ def weights(run: Run) -> Stage:
         "model": Given("weights", (model,), {}, locate, identity=lambda: fingerprint(locate(model))),
     }
     needs |= {source: _found(run, asked, source) for source in sorted(needed)}
+    llm = run.config.llm
+    room = Room(llm.context if llm.overflow == "cut" else None, llm.overflow == "cut")
     return Stage(
         "reader",
-        (options, asked, run.config.seed, run.config.llm.date, run.config.llm.tensor_parallel),
+        (options, asked, run.config.seed, room, llm.date, llm.tensor_parallel),
         needs,
         _train,
         _same,
@@ -108,6 +120,7 @@ def _train(
     options: Reader,
     asked: Questions,
     seed: int,
+    room: Room,
     date: str,
     tensor_parallel: int,
     *,
@@ -119,11 +132,17 @@ def _train(
     full = options.method == "full"
     if is_kept(folder, adapter_file.PARAMS if full else adapter_file.WEIGHTS):
         return
+    from pbr_jax.llm.local import fit
+    from pbr_jax.models import causal_lm, t5
     from pbr_jax.train import reader
 
     enable_compilation_cache()
     separate = is_t5(model)
-    pairs = _pairs(chat.load(model, date), options, asked, store, write, found, separate)
+    limit = (t5 if separate else causal_lm).read_config(model).context
+    fits = partial(
+        fit, context=room.context or limit, name="the target's length", cut=room.cut, separate=separate
+    )
+    pairs = _pairs(chat.load(model, date), options, asked, store, write, found, fits, separate)
     mesh = reader.mesh_of(options, tensor_parallel)
     family = (reader.t5_family if separate else reader.causal_family)(model, options, mesh)
     fitted = reader.train(family, pairs, options, folder, seed=seed, mesh=mesh)
@@ -150,6 +169,7 @@ def _pairs(
     store: Store,
     write: PromptWriter,
     found: Mapping[str, Rankings],
+    fits: "Callable[[int, Ids, int], Ids]",
     separate: bool,
 ) -> "list[Pair]":
     """Each question with each kind of documents."""
@@ -164,10 +184,15 @@ def _pairs(
     pairs = []
     for kind in options.documents:
         shown = _shown(kind, ranked, len(examples), options.k)
-        for example, written in zip(examples, write(examples, shown), strict=True):
+        for index, (example, written) in enumerate(zip(examples, write(examples, shown), strict=True)):
             target = (*codec.encode_target(str(example.target), begins=separate), *end)
-            if len(target) > len(end):  # an empty one says nothing
-                pairs.append(Pair(tuple(codec.encode(written.messages)), target, example.user_id))
+            if len(target) == len(end):  # an empty one says nothing
+                continue
+            try:
+                prompt = fits(index, tuple(codec.encode(written.messages)), len(target))
+            except TooLong as error:
+                raise error.of(f"training question {example.id!r}") from error
+            pairs.append(Pair(prompt, target, example.user_id))
     if not any(any(ranking) for ranking in ranked.values()) and set(options.documents) != {"none"}:
         raise UserError(
             "reader.documents wants documents in training prompts, and no training question has any; take "

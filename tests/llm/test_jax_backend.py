@@ -314,6 +314,8 @@ def test_a_prompt_that_is_cut_keeps_its_two_ends(tiny):
     assert cut.generate([whole], max_new_tokens=3) == cut.generate([kept], max_new_tokens=3)
     assert cut.score([whole], ["cat"]) == cut.score([kept], ["cat"])
     assert cut.fingerprint != JaxLLM(path).fingerprint
+    assert JaxLLM(path, overflow="cut", context=64).fingerprint != cut.fingerprint  # other prompts are read
+    assert JaxLLM(path, context=64).fingerprint == JaxLLM(path).fingerprint  # others are refused
     with pytest.raises(TooLong, match="97 more"):
         cut.score(["a"], ["b" * 97])
 

@@ -3,15 +3,13 @@
 import json
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from pbr_jax import config as schema
-from pbr_jax.llm import LLM, t5_backend, t5_decoding
+from pbr_jax.llm import LLM, TooLong, t5_backend, t5_decoding
 from pbr_jax.llm.t5_backend import T5LLM
-from pbr_jax.models import t5
 from pbr_jax.types import UserError
 
 torch: Any = pytest.importorskip("torch")
@@ -107,73 +105,6 @@ def test_score_equals_cross_entropy(tiny, llm):
         assert score.total == pytest.approx(-float(loss), abs=1e-4)
 
 
-def test_loss_and_gradients_equal_torch(tiny):
-    """Labels of -100 in torch are targets that do not count here."""
-    path, reference = tiny
-    model, params, config = t5.load(path)
-    random = np.random.default_rng(0)
-    ids, targets = (
-        random.integers(2, 264, (3, 9), dtype=np.int32),
-        random.integers(2, 264, (3, 6), dtype=np.int32),
-    )
-    mask = np.arange(9)[None, :] < np.array([[9], [4], [7]])
-    where = np.arange(6)[None, :] < np.array([[2], [6], [5]])
-    labels = torch.tensor(np.where(where, targets, -100).astype(np.int64))
-    reference.zero_grad()
-    wanted = reference(
-        input_ids=torch.tensor(ids.astype(np.int64)), attention_mask=torch.tensor(mask), labels=labels
-    ).loss
-    wanted.backward()
-    batch = [jnp.asarray(x) for x in (ids, mask, targets, where)]
-    loss = jax.jit(
-        jax.value_and_grad(
-            lambda params: t5_backend.teacher_forced_loss(params, *batch, model=model, start=config.start_id)
-        )
-    )
-    found, gradients = loss(params)
-    assert float(found) == pytest.approx(float(wanted.detach()), abs=1e-4)
-    block, deep = reference.encoder.block, reference.decoder.block[1].layer
-    layers = gradients["decoder"]["layers"]
-    pairs = {
-        "embedding": (gradients["embedding"], reference.shared.weight.grad),
-        "head": (gradients["head"], reference.lm_head.weight.grad),
-        "encoder query": (
-            gradients["encoder"]["layers"]["query"]["kernel"][1].T,
-            block[1].layer[0].SelfAttention.q.weight.grad,
-        ),
-        "encoder bias": (
-            gradients["encoder"]["distance_bias"],
-            block[0].layer[0].SelfAttention.relative_attention_bias.weight.grad,
-        ),
-        "decoder bias": (
-            gradients["decoder"]["distance_bias"],
-            reference.decoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight.grad,
-        ),
-        "cross key": (gradients["cross"]["key"]["kernel"][1].T, deep[1].EncDecAttention.k.weight.grad),
-        "cross query": (layers["cross_query"]["kernel"][1].T, deep[1].EncDecAttention.q.weight.grad),
-        "gate": (layers["gate"]["kernel"][1].T, deep[2].DenseReluDense.wi_0.weight.grad),
-        "norm": (layers["mlp_norm"]["scale"][1], deep[2].layer_norm.weight.grad),
-    }
-    for name, (ours, theirs) in pairs.items():
-        assert theirs.abs().max() > 1e-3, name
-        np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-4, err_msg=name)
-
-
-def test_nothing_that_counts_gives_a_loss_of_zero_with_finite_gradients(tiny):
-    model, params, config = t5.load(tiny[0])
-    ids, nothing = jnp.ones((3, 9), jnp.int32), jnp.zeros((3, 6), bool)
-    targets = jnp.full((3, 6), -100)
-    found, gradients = jax.jit(
-        jax.value_and_grad(
-            lambda params: t5_backend.teacher_forced_loss(
-                params, ids, jnp.ones((3, 9), bool), targets, nothing, model=model, start=config.start_id
-            )
-        )
-    )(params)
-    assert found == 0
-    assert all((leaf == 0).all() for leaf in jax.tree.leaves(gradients))
-
-
 @pytest.mark.long
 def test_batches_do_not_change_results(tiny, llm):
     """Alone or among others: the same texts by every way of decoding, and the same scores."""
@@ -244,6 +175,26 @@ def test_equal_prompts_are_computed_once(llm, monkeypatch):
     assert texts[0] == texts[2]
 
 
+def test_one_prompt_that_is_too_long_does_not_cost_the_others_their_answers(llm):
+    texts, scores = {}, {}
+    prompts = ["the cat", "a" * 48, "hat"]
+    with pytest.raises(TooLong, match="prompt 1 has 49 tokens, over the context of 48; lower prompt"):
+        llm.generate(prompts, max_new_tokens=4, on_batch=lambda i, t: texts.update(zip(i, t)))
+    assert [texts[0], texts[2]] == llm.generate(["the cat", "hat"], max_new_tokens=4)
+    with pytest.raises(TooLong, match="prompt 1 has 49"):
+        llm.score(prompts, ["x"] * 3, on_batch=lambda i, s: scores.update(zip(i, s)))
+    assert sorted(scores) == [0, 2]
+
+
+def test_a_prompt_that_is_cut_keeps_its_two_ends(tiny):
+    cut = T5LLM(tiny[0], overflow="cut")
+    whole, kept = "head" + "m" * 90 + "tail.", "head" + "m" * 38 + "tail."  # and the end token
+    assert cut.score([whole], ["cat"]) == cut.score([kept], ["cat"])
+    assert cut.generate([whole], max_new_tokens=3) == cut.generate([kept], max_new_tokens=3)
+    with pytest.raises(TooLong, match="followed by 49"):
+        cut.score(["a"], ["b" * 49])
+
+
 def test_no_prompts_give_no_answers(llm):
     assert llm.generate([], max_new_tokens=3) == []
     assert llm.score([], []) == []
@@ -264,8 +215,11 @@ def test_messages_are_joined_by_blank_lines(llm):
             lambda m: m.generate(["a" * 48], max_new_tokens=7),
             r"prompt 0 has 49 tokens, .* 48; lower prompt\.max",
         ),
-        (lambda m: m.generate(["a"], max_new_tokens=49), r"49 tokens .* lower generate\.max_new_tokens"),
-        (lambda m: m.score(["b"], ["c" * 49]), "49 tokens are to follow prompt 0"),
+        (
+            lambda m: m.generate(["a"], max_new_tokens=49),
+            r"followed by 49 tokens.* lower generate\.max_new_tokens",
+        ),
+        (lambda m: m.score(["b"], ["c" * 49]), "prompt 0 is followed by 49 tokens"),
         (lambda m: m.generate(["a"], max_new_tokens=0), "max_new_tokens is 0"),
         (lambda m: m.generate(["a"], max_new_tokens=1, temperature=-1.0), "temperature is -1"),
         (lambda m: m.generate(["a"], max_new_tokens=1, top_p=0.0), "top_p is 0"),

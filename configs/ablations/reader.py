@@ -1,0 +1,45 @@
+"""What makes a tuned reader: rank, rate, the share without documents, how many questions are learned.
+
+Everything is measured twice, without documents and with three dense own ones: the difference is what is left
+for personalization. `results.json` has the target tokens learned from (`trained.reader.tokens`), the axis of
+the learning curve. Nothing is decoded: rows are compared by `target_nll`.
+
+pbr-jax sweep configs/ablations/reader.py --benchmark.name lamp_7 --benchmark.root FOLDER --limit 150 --out D
+"""
+
+from collections.abc import Iterator
+
+from pbr_jax.config import Config, Overrides, Reader
+from pbr_jax.methods import generate, retrieve
+from pbr_jax.options import Eval
+
+NONE, OWN = "none", "own"
+ROWS: dict[str, Overrides] = {
+    "default": {},
+    **{f"rank {rank}": {"reader.rank": rank, "reader.alpha": 4.0 * rank} for rank in (2, 32)},
+    **{f"rate {rate}": {"reader.training.optimizer.learning_rate": rate} for rate in (1e-4, 2e-3)},
+    "only without documents": {"reader.documents": (NONE,)},
+    "a third without documents": {"reader.documents": (NONE, OWN, OWN)},
+    "only with documents": {"reader.documents": (OWN,)},
+    **{f"{limit} questions": {"reader.limit": limit} for limit in (40, 80, 160, 640)},
+}
+
+
+def get_config() -> Config:
+    return Config(
+        collaboration="signals",
+        retrieve=retrieve.Dense(k=3),
+        generate=generate.Nothing(),
+        reader=Reader(method="lora"),
+        eval=Eval(likelihood="on"),
+    )
+
+
+def sweep() -> Iterator[Overrides]:
+    for told, row in ROWS.items():
+        for name in ("none", "dense"):
+            yield {
+                "system": f"{'zero_shot' if name == 'none' else name}, {told}",
+                "retrieve.method": name,
+                **row,
+            }
