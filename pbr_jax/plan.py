@@ -44,7 +44,7 @@ class Plan:
             seed=config.seed,
         )
         self.hashes = source.hashes
-        self.run = Run(config, self.task, source.node, {})
+        self.run = Run(config, self.task, source.node, {}, source.training)
         method = config.generate.resolved(self.task)
         ranked = rankings(self.run)
         made = {"ranked": ranked}

@@ -41,7 +41,7 @@ def config(models: dict[str, str], root: Path, **fields: Any) -> Config:
         eval=Eval(likelihood="on", resamples=20),
     )
     small = {
-        "benchmark.name": "lamp_7", "benchmark.root": str(root), "prompt.max_tokens": 160,
+        "benchmark.name": "lamp_7", "benchmark.root": str(root), "prompt.max_tokens": 900,
         "encoder.max_length": 16, "reader.method": "lora", "reader.k": 2, "reader.rank": 2,
         "reader.limit": 24,
         "reader.training.epochs": 2, "reader.training.batch_size": 8, "reader.training.devices": 1,
@@ -113,9 +113,13 @@ def test_other_users_texts_stand_in_no_training_prompt_unless_that_is_said(tiny_
     store, write = values.pop("store"), values.pop("write")
     pairs = reader._pairs(codec, options, asked, store, write, values, lambda place, ids, more: ids, False)
     assert len(pairs) == 48
+    seen = 0
     for pair in pairs:
         text = codec.tokenizer.decode(list(pair.prompt))
         assert text.count("CANARY") == text.count(f"CANARY{pair.owner.removeprefix('train/')}x")
+        seen += text.count("CANARY")
+    questions = sum("CANARY" in example.query for example in asked.read(store))
+    assert seen > 2 * questions  # not only in the questions, which stand in every prompt
     with pytest.raises(UserError, match=r"reader learns from other users' histories.*signals"):
         Plan(config(tiny_models, tweets, collaboration="none"))
     with pytest.raises(UserError, match="other users' documents would stand in training prompts"):
@@ -129,11 +133,13 @@ def test_other_users_texts_stand_in_no_training_prompt_unless_that_is_said(tiny_
         ({"reader.alpha": 0.0}, "reader.alpha is 0.0, want a positive number"),
         ({"reader.documents": ()}, "reader.documents is empty"),
         ({"reader.documents": ("mine",)}, "reader.documents is 'mine', want one of none, own"),
-        ({"reader.targets": ("q_proj",)}, "the model has down, gate, key, output, query, up, value"),
+        ({"reader.targets": ("q_proj",)}, "reader.targets is 'q_proj', want one of query, key"),
+        ({"reader.targets": ()}, "reader.targets is empty"),
         ({"llm.adapter": "x"}, "x: found no adapter_config.json"),
         ({"llm.adapter": "x", "reader.method": "frozen"}, "x: found no adapter_config.json"),
         ({"benchmark.split": "train"}, "both 'train'"),
         ({"reader.training.batch_size": 3, "reader.training.devices": 2}, "do not divide"),
+        ({"llm.tensor_parallel": 2}, "copies of a model that 2 devices share"),
     ],
 )
 def test_bad_input_is_one_clear_line(tiny_models, tweets: Path, tmp_path: Path, fields, message: str):
@@ -151,6 +157,37 @@ def test_a_training_prompt_over_the_context_is_named_or_cut(tiny_models, write_t
         run(config(tiny_models, root, **long), tmp_path / "out")
     cut = {"llm.overflow": "cut", "llm.context": 96}
     assert nll(run(config(tiny_models, root, **long, **cut), tmp_path / "cut")) > 0
+
+
+def test_one_reader_serves_whoever_is_evaluated(tiny_models, tweets: Path):
+    """And prompts to learn from hold nobody who is evaluated, others' documents included."""
+
+    def stage(**fields: Any) -> Any:
+        return tuned_stage(Plan(config(tiny_models, tweets, collaboration="text", **fields)))
+
+    kinds = {"reader.documents": ("none", "own", "others")}
+    assert stage(**kinds).key == stage(**kinds, limit=2, limit_history=1).key
+    assert stage(**kinds).key != stage(**kinds, limit_training=9).key
+    store = stage(**kinds).needs["store"].value
+    owners = {document.user_id for document in store.documents(range(store.summary.documents))}
+    assert owners
+    assert all(owner.startswith("train/a") for owner in owners)
+    pipeline = {"reader.documents": ("pipeline",)}
+    assert stage(**pipeline).key != stage(**pipeline, limit=2).key
+
+
+def test_questions_keep_their_number_of_documents_where_one_holds_the_target(tiny_models, write_tweets):
+    """Documents that give the answer away are left out before the nearest are taken."""
+    from pbr_jax.parts import reader
+
+    texts = [f"i love tea {j}" for j in range(6)]
+    write_tweets({f"a{i}": [f"{i} {text}" for text in texts] for i in range(9)}, "train")
+    plan = Plan(config(tiny_models, write_tweets({"b": texts})))
+    stage = tuned_stage(plan)
+    store, found = stage.needs["store"].value, stage.needs["own"].value
+    examples = list(stage._options[1].read(store))
+    for ranking in reader.without_targets(store, examples, found.read(store)):
+        assert len(ranking) >= plan.config.reader.k
 
 
 def test_histories_without_documents_are_one_clear_line(tiny_models, write_tweets, tmp_path: Path):

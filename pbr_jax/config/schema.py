@@ -70,9 +70,10 @@ class Config(Options):
     def training_documents(self, source: str) -> dict[str, Any]:
         """What is changed in a config to find the documents that the reader's training prompts show.
 
-        own, others: the same whatever the slots have, so that one reader serves all rows of a table.
+        own, others: the same whatever the slots have, so that one reader serves all rows of a table; one
+        more than are shown, for those that hold the question's own target.
         """
-        frozen, k = Reader(), self.reader.k
+        frozen, k = Reader(), self.reader.k + 1
         if source == "pipeline":
             return {"reader": frozen}
         others = source == "others"

@@ -74,6 +74,8 @@ class HTTPLLM:
         model. Serve other weights under another name.
         """
         known = ["http", self._name, self._tokenizer, _VERSION, *identity(self._config)]
+        if self._config.adapter:
+            known.append(self._config.model)  # servers of two models may call two adapters the same
         return hashlib.sha256(json.dumps(known).encode()).hexdigest()
 
     @functools.cached_property

@@ -65,6 +65,7 @@ class JaxLLM(LocalModel):
         model, params, config = causal_lm.load(self._path, self._dtype, self._devices)
         if self._adapter is not None:
             params = adapter_file.tuned(self._adapter, causal_lm.MODULES, params, outputs_first=True)
+        self._check_unchanged()
         if self._devices > 1:
             return [Reader(model.apply, params, config, heads=self._head_axis(config), **_ACCELERATOR)]
         places = _replicas()

@@ -73,6 +73,12 @@ class LocalModel:
         )
         return hashlib.sha256(identity.encode()).hexdigest()
 
+    def _check_unchanged(self) -> None:
+        """Once the files are read: raises UserError where they are not those that the fingerprint is of."""
+        adapter = "" if self._adapter is None else adapter_file.fingerprint(self._adapter)
+        if pretrained.fingerprint(self._path) != self._content or adapter != self._tuned:
+            raise UserError(f"{self._path} or its adapter was written to while this ran; start again")
+
     @functools.cached_property
     def _codec(self) -> chat.Codec:
         return chat.load(self._path, self._date)

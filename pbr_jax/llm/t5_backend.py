@@ -38,6 +38,7 @@ class T5LLM(LocalModel):
         model, params, config = t5.load(self._path, self._dtype, self._devices)
         if self._adapter is not None:
             params = adapter_file.tuned(self._adapter, t5.modules(config), params, outputs_first=False)
+        self._check_unchanged()
         return model, params, config.start_id
 
     @functools.cached_property

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import jax
 import numpy as np
@@ -23,20 +23,14 @@ from pbr_jax.types import Params, UserError
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PARAMS = "params.safetensors"  # where not an adapter, but all of a model was tuned
 _PREFIX = "base_model.model."
-# What else an adapter may change, and what it says where it does not.
-_PLAIN: dict[str, tuple[Any, ...]] = {
-    "bias": ("none", None),
-    "use_dora": (False, None),
-    "rank_pattern": ({}, None),
-    "alpha_pattern": ({}, None),
-    "modules_to_save": ([], None),
-    "lora_bias": (False, None),
-    "fan_in_fan_out": (False, None),
-    "layer_replication": (None, []),
-    "layers_to_transform": (None,),
-    "target_parameters": (None, []),
-    "trainable_token_indices": (None, []),
-}
+# What plain LoRA may say; whatever else is said changes something that is not read here.
+_SAID = {
+    "peft_type", "task_type", "base_model_name_or_path", "revision", "peft_version", "auto_mapping",
+    "inference_mode", "r", "lora_alpha", "lora_dropout", "use_rslora", "target_modules", "exclude_modules",
+    "layers_pattern", "init_lora_weights", "megatron_core", "qalora_group_size",
+}  # fmt: skip
+_NOTHING: tuple[Any, ...] = (None, False, "none", [], {})
+_STARTS = (True, False, None, "gaussian", "eva")  # from which training begins with the base as it is
 
 
 class Adapter(NamedTuple):
@@ -111,6 +105,8 @@ def read(folder: Path, modules: Mapping[str, str], params: Params, *, outputs_fi
         shape = (config.rank, inputs) if match[2] == "A" else (outputs, config.rank)
         if array.shape != shape:
             raise _foreign(folder, f"{name} of shape {array.shape}, where the model needs {shape}")
+        if not np.isfinite(np.asarray(array, np.float32)).all():
+            raise UserError(f"{folder / WEIGHTS}: found values in {name} that are not finite; train it again")
         pair = adapter
         for part in path.split("/"):
             pair = pair.setdefault(part, {})
@@ -119,10 +115,13 @@ def read(folder: Path, modules: Mapping[str, str], params: Params, *, outputs_fi
         filled.setdefault((path, letter), set()).add(layer)
     if not adapter:
         raise _foreign(folder, "no weights")
-    # A map without an adapter in some layer is one whose product is zero; half of a pair is a damage.
     for path in {path for path, _ in filled}:
         if filled.get((path, "a")) != filled.get((path, "b")):
             raise _foreign(folder, f"one of the two matrices of {path} alone in some layer")
+    for name, (path, layer, _) in places.items():
+        wanted = any(name == own or name.endswith(f".{own}") for own in config.targets)
+        if (wanted or (path, "a") in filled) and layer not in filled.get((path, "a"), ()):
+            raise _foreign(folder, f"nothing for {name}")
     return Adapter(adapter, config.scale)
 
 
@@ -139,7 +138,7 @@ def tuned(folder: Path, modules: Mapping[str, str], params: Params, *, outputs_f
         return jax.device_put(other.astype(own.dtype), own.sharding)
 
     found = load_params(folder / PARAMS)
-    if jax.tree.structure(found) != jax.tree.structure(params):
+    if jax.tree.map(np.shape, found) != jax.tree.map(np.shape, params):
         raise _foreign(folder, "other parameters")
     return jax.tree.map(place, params, found)
 
@@ -156,8 +155,11 @@ def fingerprint(folder: Path) -> str:
 
 
 class _Config(NamedTuple):
+    """`targets`: ends of the names of maps that have products in every layer, where the file lists them."""
+
     rank: int
     scale: float
+    targets: tuple[str, ...]
 
 
 def _config(folder: Path) -> _Config:
@@ -167,18 +169,26 @@ def _config(folder: Path) -> _Config:
     if not isinstance(found, dict) or found.get("peft_type") != "LORA":
         kind = found.get("peft_type") if isinstance(found, dict) else type(found).__name__
         raise UserError(f"{folder / CONFIG}: found an adapter of the kind {kind!r}, want LORA")
-    for name, allowed in _PLAIN.items():
-        if found.get(name) not in (*allowed, None):
-            raise UserError(
-                f"{folder / CONFIG}: found {name} {found[name]!r:.80}, want {allowed[0]!r}; "
-                "only plain LoRA is read"
-            )
+    other = {name: value for name, value in found.items() if name not in _SAID and value not in _NOTHING}
+    start = found.get("init_lora_weights")
+    if not any(start is known or start == known for known in _STARTS):
+        other["init_lora_weights"] = start
+    for name, value in other.items():
+        raise UserError(f"{folder / CONFIG}: found {name} {value!r:.80}; only plain LoRA is read")
     rank, alpha = found.get("r"), found.get("lora_alpha")
-    if not isinstance(rank, int) or rank < 1 or not isinstance(alpha, int | float):
+    if not isinstance(rank, int) or not _is_number(rank) or not _is_number(alpha):
         raise UserError(
-            f"{folder / CONFIG}: found r {rank!r} and lora_alpha {alpha!r}, want positive numbers"
+            f"{folder / CONFIG}: found r {rank!r:.80} and lora_alpha {alpha!r:.80}, want positive numbers"
         )
-    return _Config(rank, alpha / (math.sqrt(rank) if found.get("use_rslora") else rank))
+    targets = found.get("target_modules")
+    if not isinstance(targets, list) or found.get("exclude_modules"):
+        targets = []
+    scale = alpha / (math.sqrt(rank) if found.get("use_rslora") else rank)
+    return _Config(int(rank), scale, tuple(map(str, targets)))
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e9
 
 
 def _places(

@@ -8,6 +8,7 @@ from pbr_jax.options.shared import Optimizer, Training
 from pbr_jax.types import UserError
 
 Documents = Literal["none", "own", "others", "hybrid", "pipeline"]
+Map = Literal["query", "key", "value", "output", "gate", "up", "down"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +27,11 @@ class Reader(Options):
     alpha: float = 32.0  # products are multiplied with alpha / rank
     dropout: float = 0.05  # of what the narrow matrices read; decoder-only models
     # the linear maps that get them: query, key, value, output, gate, up, down
-    targets: tuple[str, ...] = ("query", "value")
+    targets: tuple[Map, ...] = ("query", "value")
     # what stands in training prompts: each question is learned once with each of these, so that
     # "none own own" is two thirds with own documents. own, others: the nearest of the user's or of random
-    # users' documents; hybrid: half of each; pipeline: what the config's own pipeline finds (with the frozen
-    # model)
+    # training users' documents; hybrid: half of each; pipeline: what the config's own pipeline finds (with
+    # the frozen model)
     documents: tuple[Documents, ...] = ("none", "own")
     k: int = 3  # documents in such a prompt
     limit: int | None = 300  # training questions learned from and held out, drawn by the seed; None: all
@@ -46,8 +47,12 @@ class Reader(Options):
         self.at_least("k", 1)
         self.at_least("limit", 2)
         self.between("dropout", 0, 0.9)
-        if self.alpha <= 0:
+        if not self.alpha > 0:
             raise UserError(f"reader.alpha is {self.alpha}, want a positive number")
+        if not self.targets:
+            raise UserError(
+                "reader.targets is empty, want one or more of query, key, value, output, gate, up, down"
+            )
         if not self.documents:
             raise UserError(
                 "reader.documents is empty, want one or more of none, own, others, hybrid, pipeline"
@@ -58,6 +63,9 @@ class Reader(Options):
         """Whether the model learns."""
         return self.method != "frozen"
 
-    def learns(self) -> Literal["unused", "welcome", "needed"]:
-        """What it takes of the training split."""
-        return "needed" if self.is_tuned else "unused"
+    def learns(self) -> Literal["unused", "needed", "apart"]:
+        """What it takes of the training split: all of it, apart from the evaluated one, so that one reader
+        serves whatever is evaluated; with the evaluated one where the pipeline itself finds documents."""
+        if not self.is_tuned:
+            return "unused"
+        return "needed" if "pipeline" in self.documents else "apart"

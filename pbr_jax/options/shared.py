@@ -203,7 +203,8 @@ class Training(Options):
     accumulate: int | None = 1  # parts that a batch is computed in; None: up to 4 on one CPU, else 1
     dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; parameters stay float32
     # share held out to choose the best step; 0: the last is taken. Of the users, where the user encoder is
-    # trained; of the informative questions, and at least 8, where a retriever or reranker is tuned
+    # trained; of the users, from 8 to half of them, where a reader is tuned; of the informative questions,
+    # and at least 8, where a retriever or reranker is tuned
     selection: float = 0.1
     evaluate_every: int | None = None  # steps; None: once an epoch
     patience: int = 3  # evaluations without a better one before training stops

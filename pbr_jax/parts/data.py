@@ -14,10 +14,15 @@ from pbr_jax.types import UserError
 
 
 class Data(NamedTuple):
-    """The store's node, and the hashes of the files that it is read from, by "data" and "training"."""
+    """The store's node, and the hashes of the files that are read, by "data" and "training".
+
+    `training`: the node of a store of the training split alone, as if that were evaluated; None where nothing
+    learns from it apart.
+    """
 
     node: Node
     hashes: dict[str, str]
+    training: Node | None
 
 
 def data(
@@ -31,6 +36,9 @@ def data(
 ) -> Data:
     """The examples of the evaluated split and, where a method looks at it, of the training split.
 
+    What learns from the training split apart finds it in a store of its own, which no choice of evaluated
+    questions touches.
+
     `limit_history` cuts the own history of every evaluated question to its newest documents, and nobody
     else's: what methods learn from, and whose documents are borrowed, stays as it is.
 
@@ -41,26 +49,36 @@ def data(
     made = benchmark.name == "synthetic" and not benchmark.root
     there = synthetic.SPLITS if made else splits(benchmark)
     learned = _training_split(benchmark, methods, there)
-    needs = {"evaluated": _files(benchmark, seed)}
+    files = {"data": _files(benchmark, seed)}
     if learned is not None:
-        needs["training"] = _files(learned, seed)
-    names = {"evaluated": "data", "training": "training"}
-    hashes = {names[name]: node.key if made else fingerprint(of) for (name, node), of in zip(
-        needs.items(), (benchmark, learned)) if of is not None}  # fmt: skip
+        files["training"] = _files(learned, seed)
+    hashes = {name: node.key if made else fingerprint(of) for (name, node), of in zip(
+        files.items(), (benchmark, learned)) if of is not None}  # fmt: skip
     if limit_history is not None and task(benchmark.name).kind == "retrieval":
         raise UserError(
             f"limit_history is {limit_history}, and {benchmark.name} scores which documents are found: cut "
             "away, they could not be; leave it out"
         )
-    options = (limit, None if learned is None else limit_training, limit_history)
-    return Data(Stage("data", options, needs, _build, _open), hashes)
+    needs, apart = {"evaluated": files["data"]}, None
+    shared = learned is not None and any(method.learns() in ("welcome", "needed") for method in methods)
+    if shared:
+        needs["training"] = files["training"]
+    if learned is not None and any(method.learns() == "apart" for method in methods):
+        own = {"evaluated": files["training"]}
+        apart = Stage("data", (limit_training, None, None), own, _build, _open, label="training_data")
+    options = (limit, limit_training if shared else None, limit_history)
+    return Data(Stage("data", options, needs, _build, _open), hashes, apart)
 
 
 def _training_split(
     benchmark: Benchmark, methods: Sequence[Method | Reader], there: tuple[str, ...]
 ) -> Benchmark | None:
     """The split that is learned from; None where nothing looks at it, or it is missing and not needed."""
-    learns = [f"{method.section}.method {method.method}" for method in methods if method.learns() == "needed"]
+    learns = [
+        f"{method.section}.method {method.method}"
+        for method in methods
+        if method.learns() in ("needed", "apart")
+    ]
     if all(method.learns() == "unused" for method in methods):
         return None
     if benchmark.split == benchmark.training:

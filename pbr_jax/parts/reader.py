@@ -71,14 +71,18 @@ def weights(run: Run) -> Stage:
             "say so with collaboration text, or leave them out"
         )
     limit = options.limit
-    asked = Questions(training=True, sample=limit, seed=0 if limit is None else run.config.seed)
+    asked = Questions(sample=limit, seed=0 if limit is None else run.config.seed)
     model = run.config.llm.model
     needs: dict[str, Node] = {
-        "store": run.data,
         "write": language_model.writer(run),
         "model": Given("weights", (model,), {}, locate, identity=lambda: fingerprint(locate(model))),
     }
-    needs |= {source: _found(run, asked, source) for source in sorted(needed)}
+    if run.training is None:
+        # What the pipeline finds depends on who is evaluated: their documents may be borrowed from.
+        asked = replace(asked, training=True)
+    else:
+        run = run._replace(data=run.training, nodes={})
+    needs |= {"store": run.data} | {source: _found(run, asked, source) for source in sorted(needed)}
     llm = run.config.llm
     room = Room(llm.context if llm.overflow == "cut" else None, llm.overflow == "cut")
     return Stage(
@@ -112,7 +116,7 @@ def _check(model: LLM, options: Reader) -> None:
             f"reader.method is {options.method} and llm.adapter {model.adapter}: one of them tunes the "
             "model; leave the other out"
         )
-    check_training(options.training)
+    check_training(options.training, model.tensor_parallel)
 
 
 def _train(
@@ -180,13 +184,17 @@ def _pairs(
     if missing is not None:
         raise UserError(f"training question {missing!r} has no target; a reader is tuned on targets")
     ranked = {name: list(without_targets(store, examples, of.read(store))) for name, of in found.items()}
-    end = () if codec.end is None else (codec.end,)
+    if codec.end is None:
+        raise UserError(
+            "the model's tokenizer names no token that ends an answer, which a reader is tuned to write; add "
+            "eos_token to its tokenizer_config.json"
+        )
     pairs = []
     for kind in options.documents:
         shown = _shown(kind, ranked, len(examples), options.k)
         for index, (example, written) in enumerate(zip(examples, write(examples, shown), strict=True)):
-            target = (*codec.encode_target(str(example.target), begins=separate), *end)
-            if len(target) == len(end):  # an empty one says nothing
+            target = (*codec.encode_target(str(example.target), begins=separate), codec.end)
+            if len(target) == 1:  # an empty one says nothing
                 continue
             try:
                 prompt = fits(index, tuple(codec.encode(written.messages)), len(target))

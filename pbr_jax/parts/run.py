@@ -79,13 +79,15 @@ class Settings(Protocol):
 class Run(NamedTuple):
     """One run before anything is computed. `data` is the node of the store (`pbr_jax.index.store.Store`).
 
-    `nodes` are those that functions marked `once` have chosen.
+    `nodes` are those that functions marked `once` have chosen. `training` is the node of a store of the
+    training split alone, where something learns from it apart.
     """
 
     config: Settings
     task: Task
     data: Node
     nodes: dict[Any, Node]
+    training: Node | None = None
 
     def changed(self, **methods: Any) -> "Run":
         """The same with other methods in some slots."""

@@ -76,8 +76,9 @@ def load_kept(folder: Path) -> Params:
     return load_params(folder / _PARAMS)
 
 
-def check_training(options: Training) -> None:
-    """Raises UserError for a batch that the devices cannot divide."""
+def check_training(options: Training, tensor_parallel: int = 1) -> None:
+    """Raises UserError for a batch that the devices, so many of which share a copy, cannot divide."""
     from pbr_jax.train import sharding
 
-    sharding.parts(options.batch_size, options.accumulate, sharding.data_mesh(options.devices))
+    mesh = sharding.data_mesh(options.devices, tensor_parallel)
+    sharding.parts(options.batch_size, options.accumulate, mesh)

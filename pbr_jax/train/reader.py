@@ -159,10 +159,10 @@ def _over(compute: Any, family: Family, pairs: Sequence[Pair], size: int) -> np.
 
 
 def _divided(pairs: Sequence[Pair], share: float, seed: int) -> tuple[list[Pair], list[Pair]]:
-    """Pairs to learn from, and those of held-out users: a share of them, at least 8, or none."""
+    """Pairs to learn from, and those of held-out users: a share of them, from 8 to half, or none."""
     users = sorted({pair.owner for pair in pairs})
-    count = max(_FEWEST, round(share * len(users))) if share else 0
-    if count > len(users) // 2:
+    count = min(max(_FEWEST, round(share * len(users))), len(users) // 2)
+    if not share or count < _FEWEST:
         count = 0
     order = np.random.default_rng([seed, 5]).permutation(len(users))
     apart = {users[i] for i in order[:count]}

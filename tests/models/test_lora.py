@@ -238,11 +238,21 @@ def change(folder: Path, **fields: Any) -> None:
     ("fields", "message"),
     [
         ({"peft_type": "IA3"}, "found an adapter of the kind 'IA3', want LORA"),
-        ({"use_dora": True}, "found use_dora True, want False; only plain LoRA"),
+        ({"use_dora": True}, "found use_dora True; only plain LoRA is read"),
+        ({"init_lora_weights": "pissa"}, "found init_lora_weights 'pissa'; only plain"),
+        ({"alora_invocation_tokens": [3, 4]}, "found alora_invocation_tokens [3, 4]; only plain"),
+        ({"a_kind_of_tomorrow": {"x": 1}}, "found a_kind_of_tomorrow"),
         ({"modules_to_save": ["lm_head"]}, "found modules_to_save"),
         ({"rank_pattern": {"q_proj": 2}}, "found rank_pattern"),
         ({"r": 0}, "found r 0 and lora_alpha 8.0, want positive"),
         ({"lora_alpha": "8"}, "found r 4 and lora_alpha '8'"),
+        ({"lora_alpha": -1.0}, "found r 4 and lora_alpha -1.0, want positive"),
+        ({"lora_alpha": 10**400}, "found r 4 and lora_alpha 1000"),
+        ({"r": True}, "found r True"),
+        (
+            {"target_modules": ["q_proj", "v_proj", "o_proj", "k_proj"]},
+            "found nothing for model.layers.0.self",
+        ),
         ({"r": 5}, "where the model needs"),
     ],
 )
@@ -273,13 +283,36 @@ def test_an_adapter_of_another_model_is_one_clear_line(llama, flan, tmp_path: Pa
         adapter_file.read(folder, causal_lm.MODULES, params, outputs_first=True)
 
 
-def test_half_of_a_pair_is_a_damage(llama, tmp_path: Path):
+QUERY = "base_model.model.model.layers.1.self_attn.q_proj.lora_{}.weight"
+
+
+@pytest.mark.parametrize(
+    ("letters", "value", "message"),
+    [
+        ("B", None, "one of the two matrices of layers/query alone"),
+        ("AB", None, "found nothing for model.layers.1.self_attn.q_proj"),
+        ("A", np.nan, "lora_A.weight that are not finite"),
+    ],
+)
+def test_a_damaged_adapter_is_one_clear_line(llama, tmp_path: Path, letters, value, message):
     from safetensors.numpy import load_file, save_file
 
     _, params, _ = causal_lm.load(llama[0])
     folder = written(tmp_path, random_adapter(params, outputs_first=True), causal_lm.MODULES)
     tensors = load_file(folder / adapter_file.WEIGHTS)
-    del tensors["base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight"]
+    for letter in letters:
+        old = tensors.pop(QUERY.format(letter))
+        if value is not None:
+            tensors[QUERY.format(letter)] = np.full_like(old, value)
     save_file(tensors, folder / adapter_file.WEIGHTS)
-    with pytest.raises(UserError, match="one of the two matrices of layers/query alone"):
+    with pytest.raises(UserError, match=message):
         adapter_file.read(folder, causal_lm.MODULES, params, outputs_first=True)
+
+
+def test_all_parameters_of_another_model_are_one_clear_line(llama, tmp_path: Path):
+    from pbr_jax.models.params_file import save_params
+
+    _, params, _ = causal_lm.load(llama[0])
+    save_params(jax.tree.map(lambda leaf: np.zeros((1, *leaf.shape)), params), tmp_path / adapter_file.PARAMS)
+    with pytest.raises(UserError, match="found other parameters; want an adapter of the model"):
+        adapter_file.tuned(tmp_path, causal_lm.MODULES, params, outputs_first=True)

@@ -244,6 +244,15 @@ def test_users_who_choose_the_step_teach_nothing(llama: Path, tmp_path: Path):
     assert (len(none[0]), none[1]) == (12, [])
 
 
+@pytest.mark.parametrize(
+    ("users", "share", "held"), [(40, 0.1, 8), (40, 0.51, 20), (40, 0.9, 20), (15, 0.5, 0), (40, 0.0, 0)]
+)
+def test_eight_to_half_of_the_users_are_held_out(users: int, share: float, held: int):
+    learned, apart = reader._divided(made_up(2 * users, users), share, 0)
+    assert len({pair.owner for pair in apart}) == held
+    assert len(learned) == 2 * (users - held)
+
+
 def test_nothing_to_learn_from_is_one_clear_line(llama: Path, tmp_path: Path):
     with pytest.raises(UserError, match="no training question has a target"):
         train(llama, options(), tmp_path, [])
