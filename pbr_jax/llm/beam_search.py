@@ -22,7 +22,8 @@ Reorder = Callable[[Any, Int[Array, "r"]], Any]
 
 class Found(NamedTuple):
     """The best continuation of each prompt: up to a stop token (included), or n tokens. What follows a
-    stop token means nothing. `scores` are their log-probabilities per token."""
+    stop token means nothing; -1 where logits were not numbers. `scores` are their log-probabilities per
+    token."""
 
     tokens: Int[Array, "b n"]
     scores: Float[Array, "b"]
@@ -40,6 +41,7 @@ class _Search(NamedTuple):
     running: _Beams
     ended: _Beams  # minus infinity where fewer than k have ended
     open: Bool[Array, "b"]  # a running beam may still beat an ended one
+    sound: Bool[Array, "b"]  # all logits so far were numbers
     state: Any
 
 
@@ -88,9 +90,11 @@ def beam_search(
     nothing = jnp.zeros((b, k, max_new_tokens), jnp.int32)
     prompts = _Beams(nothing[:, :1], jnp.zeros((b, 1), jnp.float32))
     ended = _Beams(nothing, jnp.full((b, k), -jnp.inf))
-    search = advance(_Search(jnp.int32(0), prompts, ended, jnp.ones(b, bool), state), first[:, None])
+    yes = jnp.ones(b, bool)
+    search = advance(_Search(jnp.int32(0), prompts, ended, yes, yes, state), first[:, None])
     search = jax.lax.while_loop(lambda s: (s.length < max_new_tokens) & s.open.any(), body, search)
-    return Found(search.ended.tokens[:, 0], search.ended.scores[:, 0])
+    tokens = jnp.where(search.sound[:, None], search.ended.tokens[:, 0], -1)
+    return Found(tokens, search.ended.scores[:, 0])
 
 
 def _advance(
@@ -118,8 +122,9 @@ def _advance(
 
     running, chosen = _best(_Beams(tokens, jnp.where(stopped, -jnp.inf, scores)), k)
     rows = jnp.arange(b)[:, None] * j + jnp.take_along_axis(parent, chosen, axis=1)
-    still = search.open & (running.scores[:, 0] / length > ended.scores[:, -1])
-    return _Search(length, running, ended, still, reorder(search.state, rows.reshape(b * k)))
+    sound = search.sound & ~(search.open & jnp.isnan(logits).any(axis=(1, 2)))
+    still = search.open & sound & (running.scores[:, 0] / length > ended.scores[:, -1])
+    return _Search(length, running, ended, still, sound, reorder(search.state, rows.reshape(b * k)))
 
 
 def _best(beams: _Beams, k: int) -> tuple[_Beams, Int[Array, "b k"]]:

@@ -34,10 +34,14 @@ def search(
     """
     ends = jnp.asarray(np.array(sorted(stops) or [-1], np.int32))
     order = sorted(range(len(prompts)), key=lambda place: (-len(prompts[place]), place))
-    height = max(1, batch_size // num_beams)
     step = _step(reader.apply, reader.config.logit_cap)
-    for start in range(0, len(order), height):
+    start = 0
+    while start < len(order):
+        width = bucket(len(prompts[order[start]]), 32)
+        room = reader.room(num_beams * (width + max_new_tokens))
+        height = min(max(1, batch_size // num_beams), 1 << (room.bit_length() - 1))
         batch = order[start : start + height]
+        start += height
         if not any(wanted[place] for place in batch):
             continue
         ids, positions = _padded([prompts[place] for place in batch], height)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pbr_jax.llm.answers_file import Answers
-from pbr_jax.llm.protocol import LLM, OnBatch, OnScores, Prompt, Score
+from pbr_jax.llm.protocol import LLM, OnBatch, OnScores, Prompt, Score, occurrences
 from pbr_jax.types import UserError
 
 
@@ -73,7 +73,7 @@ class Cached:
             inputs: list[Any] = [[prompt, decoding] for prompt in prompts]
         else:
             decoding |= {"temperature": float(temperature), "top_p": float(top_p), "seed": seed}
-            inputs = [[*pair, decoding] for pair in zip(prompts, _occurrences(prompts))]
+            inputs = [[*pair, decoding] for pair in zip(prompts, occurrences(prompts))]
 
         def ask(done: Mapping[int, str], on_batch: OnBatch) -> list[str]:
             return self._llm.generate(
@@ -141,17 +141,6 @@ class Cached:
         if missing:
             keep(range(len(keys)), ask(dict(answers), keep))
         return [answers[place] for place in range(len(keys))]
-
-
-def _occurrences(prompts: Sequence[Prompt]) -> list[int]:
-    """How many equal prompts stand before each."""
-    seen: dict[str, int] = {}
-    places = []
-    for prompt in prompts:
-        name = _hash(prompt)
-        places.append(seen.get(name, 0))
-        seen[name] = places[-1] + 1
-    return places
 
 
 def _hash(value: Any) -> str:

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,11 +22,12 @@ from pbr_jax.types import UserError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-VERSION = 2
+VERSION = 3
 """Of how prompts and answers become tokens; raised when the same text would become others."""
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 _END_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|eom_id|>")
+_CONTROL = re.compile(r"<\|[^<>|]+\|>|<(?:start|end)_of_turn>|\[/?INST\]")
 _PRIVATE = range(0x100000, 0x10FFFE)  # characters that Unicode gives no meaning
 
 
@@ -293,9 +294,8 @@ def _from_gguf(path: Path) -> Codec:
     specials = {name: tokens[place] for name, place in ids.items() if place is not None}
     template = _checked(file.chat_template, path)
     ends = [ids["eos_token"], file.metadata.get("tokenizer.ggml.eot_token_id")]
-    return Codec(
-        str(path), file.tokenizer, template, _texts(specials), _stops(ends, file.tokenizer, template)
-    )
+    stops = _stops(ends, file.tokenizer, template)
+    return Codec(str(path), _armed(file.tokenizer, stops), template, _texts(specials), stops)
 
 
 def _from_folder(path: Path) -> Codec:
@@ -310,7 +310,8 @@ def _from_folder(path: Path) -> Codec:
         declared = _optional_json(path / name).get("eos_token_id")
         ends += declared if isinstance(declared, list) else [declared]
     template = _checked(_folder_template(path, settings), path)
-    return Codec(str(path), tokenizer, template, specials, _stops(ends, tokenizer, template))
+    stops = _stops(ends, tokenizer, template)
+    return Codec(str(path), _armed(tokenizer, stops), template, specials, stops)
 
 
 def _optional_json(file: Path) -> dict[str, Any]:
@@ -344,6 +345,27 @@ def _folder_template(path: Path, settings: Mapping[str, Any]) -> str | None:
         named = {entry.get("name"): entry.get("template") for entry in template}
         return named.get("default")
     return template
+
+
+def _armed(tokenizer: "Tokenizer", stops: Collection[int]) -> "Tokenizer":
+    """The same tokenizer, for which every added token that ends or opens a turn is a control token.
+
+    Files may have such tokens without the mark, and what a user spells out would then be read as one.
+    """
+    added = tokenizer.get_added_tokens_decoder()
+    bare = [
+        number
+        for number, token in added.items()
+        if not token.special and (number in stops or _CONTROL.fullmatch(token.content))
+    ]
+    if not bare:
+        return tokenizer
+    from tokenizers import Tokenizer
+
+    state = parse_json(tokenizer.to_str())
+    for token in state["added_tokens"]:
+        token["special"] |= token["id"] in bare
+    return Tokenizer.from_str(json.dumps(state))
 
 
 def _stops(ends: Iterable[int | None], tokenizer: "Tokenizer", template: str | None) -> frozenset[int]:

@@ -22,7 +22,7 @@ from pbr_jax.llm.http_dialects import ADVICE, DIALECTS, Dialect
 from pbr_jax.llm.http_requests import Manner, identity
 from pbr_jax.llm.http_texts import text_of
 from pbr_jax.llm.local import check_context, check_options, check_pairs, groups
-from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Score
+from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Score, TooLong
 from pbr_jax.models import pretrained
 from pbr_jax.types import UserError
 
@@ -130,8 +130,8 @@ class HTTPLLM:
         """
         self._check(max_new_tokens, temperature, top_p, num_beams)
         texts = dict(done or {})
-        for index, prompt in enumerate(prompts if self._config.context else ()):
-            self._check_length(index, self.num_tokens(prompt), max_new_tokens, "generate.max_new_tokens")
+        lengths = [(self.num_tokens(p), max_new_tokens) for p in prompts] if self._config.context else []
+        late = self._too_long(lengths, "generate.max_new_tokens")
         if temperature > 0:
             options: dict[str, Any] = {"temperature": temperature, "top_p": top_p}
         elif num_beams > 1:
@@ -147,7 +147,7 @@ class HTTPLLM:
                 }
             else:
                 jobs[tuple(group)] = functools.partial(ask, options)
-        self._run(jobs, texts, on_batch)
+        self._run(jobs, texts, on_batch, late)
         return [texts[index] for index in range(len(prompts))]
 
     def score(
@@ -173,14 +173,13 @@ class HTTPLLM:
             first = codec.encode(prompt)
             if not first:
                 raise UserError(f"prompt {index} is empty; a model needs at least one token to continue")
-            second = codec.encode_target(target)
-            self._check_length(index, len(first), len(second), "the target's length")
-            pairs.append((len(first), tuple(first + second)))
+            pairs.append((len(first), tuple(first + codec.encode_target(target))))
         scores = dict(done or {})
         jobs: dict[tuple[int, ...], Callable[[threading.Event], Score]] = {
             tuple(group): functools.partial(self._sum, dialect, *pairs[group[0]]) for group in groups(pairs)
         }
-        self._run(jobs, scores, on_batch)
+        lengths = [(first, len(ids) - first) for first, ids in pairs] if self._config.context else []
+        self._run(jobs, scores, on_batch, self._too_long(lengths, "the target's length"))
         return [scores[index] for index in range(len(prompts))]
 
     def _run(
@@ -188,9 +187,13 @@ class HTTPLLM:
         jobs: Mapping[tuple[int, ...], Callable[[threading.Event], T]],
         found: dict[int, T],
         on_batch: Callable[[Sequence[int], Sequence[T]], None] | None,
+        late: Mapping[int, TooLong],
     ) -> None:
-        """Fills `found` with the answers at the positions that each job stands for, but for those it has."""
-        missing = [[index for index in group if index not in found] for group in jobs]
+        """Fills `found` with the answers at the positions that each job stands for, but for those it has.
+
+        Raises what is `late`, and was not found before, when all others are answered.
+        """
+        missing = [[i for i in group if i not in found and i not in late] for group in jobs]
         wanted = [(group, job) for group, job in zip(missing, jobs.values()) if group]
 
         def finish(place: int, answer: T) -> None:
@@ -204,6 +207,8 @@ class HTTPLLM:
             self._client.run([job for _, job in wanted], finish)
         finally:  # what cannot be used was paid for too
             usage.count(self._counted() - before)
+        if unanswered := [late[index] for index in late if index not in found]:
+            raise unanswered[0]
 
     def _complete(
         self, prompt: Prompt, max_new_tokens: int, options: Mapping[str, Any], stop: threading.Event
@@ -261,9 +266,15 @@ class HTTPLLM:
                 "set it to 1, or llm.log_probs to vllm if the server is one"
             )
 
-    def _check_length(self, index: int, length: int, following: int, name: str) -> None:
-        if self._config.context is not None:  # else the server knows
-            check_context(index, length, following, self._config.context, name)
+    def _too_long(self, lengths: Sequence[tuple[int, int]], name: str) -> dict[int, TooLong]:
+        """Prompts that are over `llm.context` with what follows; without one the server knows."""
+        late: dict[int, TooLong] = {}
+        for index, (length, following) in enumerate(lengths):
+            try:
+                check_context(index, length, following, self._config.context or 0, name, cuts=False)
+            except TooLong as error:
+                late[index] = error
+        return late
 
 
 def _utf8(text: str) -> bytes:

@@ -26,9 +26,9 @@ from pbr_jax.llm.local import (
     check_options,
     draw,
     groups,
-    occurrences,
+    not_numbers,
 )
-from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Score
+from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Score, TooLong, occurrences
 from pbr_jax.llm.reading import Reader
 from pbr_jax.llm.sampling import Sampling, sampling
 from pbr_jax.models import adapter_file, causal_lm, pretrained, sharding
@@ -48,6 +48,11 @@ class JaxLLM(LocalModel):
     prompt plus answer, in tokens."""
 
     version = "3"
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens the model has rows for."""
+        return causal_lm.read_config(self._path).vocab_size
 
     @functools.cached_property
     def context(self) -> int:
@@ -101,12 +106,14 @@ class JaxLLM(LocalModel):
         """One continuation for each prompt; see `protocol.LLM.generate`. Equal prompts decoded greedily
         are computed once."""
         check_options(max_new_tokens, temperature, top_p, num_beams)
-        check_beams(num_beams, self._codec.stops, causal_lm.read_config(self._path).vocab_size)
+        check_beams(num_beams, self._codec.stops, self.vocabulary)
         every = self._encode(prompts)
         more = [max_new_tokens] * len(every)
         ids, late = self._fit(every, more, self.context, "generate.max_new_tokens")
         texts = dict(done or {})
-        rows = list(zip(ids, occurrences(ids) if temperature else [0] * len(ids)))
+        if num_beams > 1:
+            late |= self._not_searched(ids, max_new_tokens)
+        rows = list(zip(ids, occurrences(prompts) if temperature else [0] * len(ids)))
         same = [group for group in groups(rows) if group[0] not in late]
         wanted = [any(index not in texts for index in group) for group in same]
         if any(wanted):
@@ -120,6 +127,8 @@ class JaxLLM(LocalModel):
                     firsts, names, wanted, decoding.Options(max_new_tokens, choice), options
                 )
             for some in found:
+                if any(token < 0 for _, tokens in some for token in tokens):
+                    raise not_numbers(self._path, self._dtype.name)
                 answers = [
                     (index, self._codec.decode(tokens)) for place, tokens in some for index in same[place]
                 ]
@@ -129,6 +138,21 @@ class JaxLLM(LocalModel):
         if unanswered := [late[index] for index in late if index not in texts]:
             raise unanswered[0]
         return [texts[index] for index in range(len(prompts))]
+
+    def _not_searched(self, prompts: Sequence[Ids], new: int) -> dict[int, TooLong]:
+        """Prompts from which beams would grow past LongRoPE's original context, where all is read again."""
+        original = self._reader.original
+        crossing = (
+            () if original is None else (i for i, p in enumerate(prompts) if 0 <= original - len(p) < new)
+        )
+        return {
+            index: TooLong(
+                index,
+                f"has {len(prompts[index])} tokens and {new} more follow, past the {original} from which on "
+                "the model reads all positions anew, which beams cannot; set generate.num_beams 1",
+            )
+            for index in crossing
+        }
 
     def _beams(
         self, prompts: Sequence[Ids], wanted: Sequence[bool], num_beams: int, max_new_tokens: int
@@ -271,14 +295,6 @@ def _replicas() -> Sequence[Any] | None:
 def _replica(apply: Any, params: Params, config: CausalLMConfig, device: Any) -> Reader:
     here = SingleDeviceSharding(device)
     return Reader(apply, jax.device_put(params, here), config, heads=lambda axis: here, **_ACCELERATOR)
-
-
-def not_numbers(path: Path, dtype: str) -> UserError:
-    """What a model is told of that gives NaN."""
-    return UserError(
-        f"{path}: the model's logits are not numbers (NaN) in {dtype}; check its weights, or set "
-        "--llm.dtype to the other format"
-    )
 
 
 def _classes(lengths: Sequence[int], least: int) -> list[tuple[int, list[int]]]:

@@ -2,8 +2,7 @@
 
 import functools
 import hashlib
-from collections import Counter
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -104,7 +103,22 @@ class LocalModel:
         for index, ids in enumerate(found):
             if not ids:
                 raise UserError(f"prompt {index} is empty; a model needs at least one token to continue")
+        self._check_known(found)
         return found
+
+    def _check_known(self, texts: Iterable[Ids]) -> None:
+        """Raises UserError for a token that the model has no row for."""
+        most = max((max(ids) for ids in texts if ids), default=0)
+        if most >= self.vocabulary:
+            raise UserError(
+                f"{self._path}: the tokenizer gives token {most}, and the model knows {self.vocabulary}; put "
+                "the model's own tokenizer.json there"
+            )
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens the model has rows for."""
+        raise NotImplementedError
 
     def _fit(
         self, prompts: Sequence[Ids], following: Sequence[int], context: int, name: str
@@ -122,7 +136,8 @@ class LocalModel:
 
     def _encode_pairs(self, prompts: Sequence[Prompt], targets: Sequence[str]) -> list[tuple[Ids, Ids]]:
         check_pairs(prompts, targets)
-        second = (tuple(self._codec.encode_target(text, begins=self.separate)) for text in targets)
+        second = [tuple(self._codec.encode_target(text, begins=self.separate)) for text in targets]
+        self._check_known(second)
         return list(zip(self._encode(prompts), second))
 
 
@@ -136,8 +151,10 @@ def check_options(max_new_tokens: int, temperature: float, top_p: float, num_bea
     """Raises UserError for options of generation that make no sense, by their names in a config."""
     if max_new_tokens < 1:
         raise UserError(f"generate.max_new_tokens is {max_new_tokens}; it must be at least 1")
-    if not 0 <= temperature < float("inf"):
-        raise UserError(f"generate.temperature is {temperature}; it must be 0 (greedy) or a positive number")
+    if temperature != 0 and not 1e-6 <= temperature < float("inf"):
+        raise UserError(
+            f"generate.temperature is {temperature}; it must be 0 (greedy) or a number from 1e-6 on"
+        )
     if not 0 < top_p <= 1:
         raise UserError(f"generate.top_p is {top_p}; it must be above 0 and at most 1")
     if num_beams < 1:
@@ -183,14 +200,17 @@ def fit(index: int, ids: Ids, following: int, context: int, name: str, *, cut: b
     return ids
 
 
-def check_context(index: int, length: int, following: int, context: int, name: str) -> None:
-    """Raises TooLong where a prompt and what follows it do not fit; `name` says what else to lower."""
+def check_context(
+    index: int, length: int, following: int, context: int, name: str, *, cuts: bool = True
+) -> None:
+    """Raises TooLong where a prompt and what follows it do not fit; `name` says what else to lower, `cuts`
+    whether prompts can be cut."""
     if length + following > context:
         more, also = (f" and {following} more follow", f" or {name}") if following else ("", "")
         raise TooLong(
             index,
             f"has {length} tokens{more}, over the context of {context}; lower prompt.max_tokens{also}, raise "
-            "llm.context, or set llm.overflow cut",
+            f"llm.context{', or set llm.overflow cut' * cuts}",
         )
 
 
@@ -207,14 +227,12 @@ def groups(items: Sequence[Hashable]) -> list[list[int]]:
     return list(found.values())
 
 
-def occurrences(items: Sequence[Hashable]) -> list[int]:
-    """How many equal items stand before each."""
-    seen: Counter[Hashable] = Counter()
-    numbers = []
-    for item in items:
-        numbers.append(seen[item])
-        seen[item] += 1
-    return numbers
+def not_numbers(path: Path, dtype: str) -> UserError:
+    """What a model is told of that gives NaN."""
+    return UserError(
+        f"{path}: the model's logits are not numbers (NaN) in {dtype}; check its weights, or set "
+        "--llm.dtype to the other format"
+    )
 
 
 def draw(ids: Ids, occurrence: int) -> int:

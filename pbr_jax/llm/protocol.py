@@ -1,6 +1,9 @@
 """What the toolkit asks of a frozen language model. Backends implement `LLM`; callers know nothing else."""
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from pbr_jax.types import UserError
@@ -28,6 +31,15 @@ class TooLong(UserError):
     def of(self, name: str) -> UserError:
         """The same, with what the prompt was made for."""
         return UserError(f"the prompt of {name} {self.reason}")
+
+
+@contextmanager
+def naming(ids: Iterable[str]) -> Iterator[None]:
+    """A prompt inside that is too long is told of by the id of the question that it was made for."""
+    try:
+        yield
+    except TooLong as error:
+        raise error.of(f"question {list(ids)[error.index]!r}") from error
 
 
 class Score(NamedTuple):
@@ -116,3 +128,13 @@ class LLM(Protocol):
     def num_tokens(self, prompt: Prompt) -> int:
         """Number of tokens the model reads for this prompt, template and special tokens included."""
         ...
+
+
+def occurrences(prompts: Sequence[Prompt]) -> list[int]:
+    """How many equal prompts stand before each: which of the draws from a prompt an answer is."""
+    seen: Counter[str] = Counter()
+    numbers = []
+    for name in (json.dumps(prompt, sort_keys=True) for prompt in prompts):
+        numbers.append(seen[name])
+        seen[name] += 1
+    return numbers

@@ -13,8 +13,8 @@ import numpy as np
 
 from pbr_jax import options as schema
 from pbr_jax.llm import t5_decoding
-from pbr_jax.llm.local import Ids, LocalModel, check_beams, check_options, draw, groups, occurrences
-from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Score, TooLong
+from pbr_jax.llm.local import Ids, LocalModel, check_beams, check_options, draw, groups, not_numbers
+from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Score, TooLong, occurrences
 from pbr_jax.llm.reading import bucket
 from pbr_jax.llm.sampling import sampling
 from pbr_jax.models import adapter_file, pretrained, t5
@@ -41,6 +41,11 @@ class T5LLM(LocalModel):
         self._check_unchanged()
         return model, params, config.start_id
 
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens the model has rows for."""
+        return t5.read_config(self._path).vocab_size
+
     @functools.cached_property
     def context(self) -> int:
         """Longest prompt, and longest answer, in tokens."""
@@ -65,11 +70,11 @@ class T5LLM(LocalModel):
           UserError: a prompt that is empty; options that make no sense.
         """
         check_options(max_new_tokens, temperature, top_p, num_beams)
-        check_beams(num_beams, self._codec.stops, t5.read_config(self._path).vocab_size)
+        check_beams(num_beams, self._codec.stops, self.vocabulary)
         every = self._encode(prompts)
         more = [max_new_tokens] * len(every)
         ids, late = self._fit(every, more, self.context, "generate.max_new_tokens")
-        draws = occurrences(ids) if temperature else [0] * len(ids)
+        draws = occurrences(prompts) if temperature else [0] * len(ids)
         choice, chosen = sampling(self._codec.stops, seed, temperature, top_p)
         options = t5_decoding.Options(max_new_tokens, choice, num_beams)
 
@@ -80,7 +85,7 @@ class T5LLM(LocalModel):
             tokens = t5_decoding.generate(
                 params, read, mask, names, chosen, model=model, start=start, options=options
             )
-            return [self._codec.decode(row) for row in np.asarray(tokens).tolist()]
+            return [self._decoded(row) for row in np.asarray(tokens).tolist()]
 
         rows = list(zip(ids, draws))
         return self._answer(rows, late, lambda row: (-len(row[0]),), decode, done, on_batch)
@@ -111,12 +116,21 @@ class T5LLM(LocalModel):
             totals = np.asarray(
                 t5_decoding.score(params, read, mask, wanted, where, model=model, start=start)
             )
+            if not np.isfinite(totals).all():
+                raise not_numbers(self._path, self._dtype.name)
             return [Score(total, len(second)) for total, (_, second) in zip(totals.tolist(), rows)]
 
         empty = {place: Score(0.0, 0) for place, (_, second) in enumerate(pairs) if not second}
         return self._answer(
             pairs, late, lambda row: (-len(row[0]), -len(row[1])), force, empty | dict(done or {}), on_batch
         )
+
+    def _decoded(self, tokens: list[int]) -> str:
+        """The answer; what follows its end means nothing."""
+        end = next((place for place, token in enumerate(tokens) if token in self._codec.stops), len(tokens))
+        if any(token < 0 for token in tokens[:end]):
+            raise not_numbers(self._path, self._dtype.name)
+        return self._codec.decode(tokens[:end])
 
     def _answer(
         self,

@@ -25,7 +25,7 @@ from pbr_jax.models import gguf_file, pretrained, sharding
 from pbr_jax.models.attention import capped
 from pbr_jax.models.causal_lm_config import CausalLMConfig
 from pbr_jax.models.causal_lm_layers import Decoder, Output, Past, times
-from pbr_jax.models.layers import rngs
+from pbr_jax.models.layers import precision, rngs
 from pbr_jax.models.rules import Rule, assign
 from pbr_jax.types import Model, Params
 
@@ -85,17 +85,12 @@ def causal_lm(
         key: Array | None = None,
         rows: Int[Array, "b"] | None = None,
     ) -> Output:
-        with _TRACED, _precision(dtype):
+        with _TRACED, precision(dtype):
             return module.apply(  # pyright: ignore[reportReturnType]
                 {"params": params}, ids, positions, past, tokens, long, rows, rngs=rngs(key)
             )
 
     return Model(init, apply)
-
-
-def _precision(dtype: Any) -> Any:
-    """Of products: accelerators would shorten float32 to fewer bits if they were not told."""
-    return jax.default_matmul_precision("highest" if jnp.dtype(dtype) == jnp.float32 else "default")
 
 
 def logits(
@@ -106,7 +101,7 @@ def logits(
     `cap` is the config's `logit_cap`: logits are squashed into (-cap, cap).
     """
     head = params["head"] if "head" in params else params["embedding"]
-    with _precision(head.dtype):
+    with precision(head.dtype):
         found = times(hidden.reshape(-1, hidden.shape[-1]), head, jnp.float32)
     return capped(found.reshape(*hidden.shape[:-1], len(head)), cap)
 

@@ -35,6 +35,11 @@ class LayerConfig:
     kernel_init: nn.initializers.Initializer = XAVIER
 
 
+def precision(dtype: Any) -> Any:
+    """Of products, as a context: accelerators would shorten float32 to fewer bits if they were not told."""
+    return jax.default_matmul_precision("highest" if jnp.dtype(dtype) == jnp.float32 else "default")
+
+
 def check_sizes(config: object, *, positive: tuple[str, ...], width: str, heads: str) -> None:
     """`UserError` naming the field of a config that is no positive number, or heads that do not divide."""
     for name in (*positive, width, heads):

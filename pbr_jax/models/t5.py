@@ -22,6 +22,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from pbr_jax.models import pretrained, sharding
+from pbr_jax.models.layers import precision
 from pbr_jax.models.rules import Rule, assign, transpose
 from pbr_jax.models.t5_config import T5Config
 from pbr_jax.models.t5_layers import Cross, CrossProjection, Decoder, Encoder, Output, Past
@@ -67,15 +68,18 @@ def t5(config: T5Config, dtype: Any = jnp.float32) -> T5:
     decoder = Decoder(config, jnp.dtype(dtype))
 
     def encode(params: Params, ids: Int[Array, "b s"], mask: Bool[Array, "b s"]) -> Float[Array, "b s d"]:
-        return encoder.apply({"params": params["encoder"]}, params["embedding"][ids], mask)  # pyright: ignore[reportReturnType]
+        with precision(dtype):
+            return encoder.apply({"params": params["encoder"]}, params["embedding"][ids], mask)  # pyright: ignore[reportReturnType]
 
     def cross(params: Params, encoded: Float[Array, "b s d"], mask: Bool[Array, "b s"]) -> Cross:
-        keys, values = projection.apply({"params": params["cross"]}, encoded)
+        with precision(dtype):
+            keys, values = projection.apply({"params": params["cross"]}, encoded)
         return Cross(keys, values, mask)  # pyright: ignore[reportArgumentType]
 
     def decode(params: Params, ids: Int[Array, "r t"], cross: Cross, past: Past | None = None) -> Output:
         past = _no_past(config, ids.shape[0], dtype) if past is None else past
-        return decoder.apply({"params": params["decoder"]}, params["embedding"][ids], cross, past)  # pyright: ignore[reportReturnType]
+        with precision(dtype):
+            return decoder.apply({"params": params["decoder"]}, params["embedding"][ids], cross, past)  # pyright: ignore[reportReturnType]
 
     def apply(
         params: Params, ids: Int[Array, "b s"], mask: Bool[Array, "b s"], decoder_ids: Int[Array, "b t"]
@@ -106,7 +110,8 @@ def _no_past(config: T5Config, rows: int, dtype: Any) -> Past:
 def logits(params: Params, hidden: Float[Array, "*batch d"]) -> Float[Array, "*batch v"]:
     """Next-token logits, float32. Give it only the positions that are needed: v is tens of thousands."""
     head = params["head"] if "head" in params else params["embedding"]
-    return jnp.einsum("...d,vd->...v", hidden, head, preferred_element_type=jnp.float32)
+    with precision(head.dtype):
+        return jnp.einsum("...d,vd->...v", hidden, head, preferred_element_type=jnp.float32)
 
 
 def shift_right(targets: Int[Array, "b t"], where: Bool[Array, "b t"], start: int) -> Int[Array, "b t"]:

@@ -121,6 +121,10 @@ class LLM(Options):
             raise UserError(
                 f"llm.url is {self.url!r}, want the address of the server's API, such as http://127.0.0.1:8000/v1"
             )
+        if self.backend == "http" and self.overflow == "cut":
+            raise UserError(
+                "llm.overflow is cut, and a server is sent texts, not tokens; lower prompt.max_tokens"
+            )
 
     @property
     def extra_fields(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from tqdm import tqdm
 from pbr_jax.files import write_text
 from pbr_jax.graph import Slot, Stage
 from pbr_jax.index.store import Store
-from pbr_jax.llm import TooLong
+from pbr_jax.llm import naming
 from pbr_jax.options import Generate
 from pbr_jax.parts import language_model
 from pbr_jax.parts.rankings import Rankings
@@ -89,7 +89,5 @@ def _answered(
         def on_batch(positions: Sequence[int], texts: Sequence[str]) -> None:
             bar.update(len(positions))
 
-        try:
+        with naming(example.id for example in examples):
             return answer(examples, rankings, write, on_batch=on_batch)
-        except TooLong as error:
-            raise error.of(f"question {examples[error.index].id!r}") from error

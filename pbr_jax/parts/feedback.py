@@ -22,7 +22,7 @@ from pbr_jax.eval.rouge import rouge
 from pbr_jax.files import write_text
 from pbr_jax.graph import Slot, Stage
 from pbr_jax.index.store import Store
-from pbr_jax.llm import LLM
+from pbr_jax.llm import LLM, naming
 from pbr_jax.options import Expand, Generate, Retrieve, Select
 from pbr_jax.parts import language_model
 from pbr_jax.parts.rankings import Questions, Rankings, rankings, without_targets
@@ -81,7 +81,8 @@ def by_answers(task: Task, generate: GenerateSlot, values: Values) -> Judge:
     """Documents are worth what the answer that is given with them is worth (CFRAG Eq. 6)."""
 
     def judge(examples: Sequence[Example], rankings: Sequence[Ranking], write: PromptWriter) -> np.ndarray:
-        found = generate(examples, rankings, write)
+        with naming(example.id for example in examples):
+            found = generate(examples, rankings, write)
         answers = [prompts.answer(task, answer.text) for answer in found]
         return values(answers, [str(example.target) for example in examples])
 
@@ -93,7 +94,8 @@ def by_likelihood(llm: LLM) -> Judge:
 
     def judge(examples: Sequence[Example], rankings: Sequence[Ranking], write: PromptWriter) -> np.ndarray:
         written = [prompt.messages for prompt in write(examples, rankings)]
-        scores = llm.score(written, [str(example.target) for example in examples])
+        with naming(example.id for example in examples):
+            scores = llm.score(written, [str(example.target) for example in examples])
         return np.array([score.mean for score in scores])
 
     return judge

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from pbr_jax.files import write_text
 from pbr_jax.graph import Stage
 from pbr_jax.index.store import Store
-from pbr_jax.llm import LLM, Score, TooLong
+from pbr_jax.llm import LLM, Score, naming
 from pbr_jax.options import Generate
 from pbr_jax.parts import language_model
 from pbr_jax.parts.answers import documents_in_prompt
@@ -90,12 +90,10 @@ def _scores(llm: LLM, examples: list[Example], written: list[Written], bar: tqdm
         bar.update(len(positions))
 
     try:
-        found = llm.score(prompts, targets, on_batch=on_batch)
+        with naming(examples[i].id for i, _ in known):
+            found = llm.score(prompts, targets, on_batch=on_batch)
     except UserError as error:
-        named = error
-        if isinstance(error, TooLong):
-            named = error.of(f"question {examples[known[error.index][0]].id!r}")
-        raise UserError(f"likelihood of the targets: {named}; or set eval.likelihood off") from error
+        raise UserError(f"likelihood of the targets: {error}; or set eval.likelihood off") from error
     scores: list[Score | None] = [None] * len(examples)
     for (i, _), score in zip(known, found, strict=True):
         scores[i] = score

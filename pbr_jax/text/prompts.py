@@ -234,9 +234,14 @@ def clean(text: str) -> str:
     hidden = ("Cc", "Cf", "Cs", "Co")
     spaced = (" " if c.isspace() else c for c in text)
     visible = " ".join("".join(c for c in spaced if unicodedata.category(c) not in hidden).split())
-    unmarked = re.sub(r"[=\uff1d]{3,}", "==", visible)
-    untagged = re.sub(r"[<\uff1c](?=[/|!\uff5c\uff0fa-z])", "‹", unmarked, flags=re.IGNORECASE)
-    return re.sub(r"\[(?=/?(?:INST|SYS)\])", "(", untagged, flags=re.IGNORECASE)
+    unmarked = re.sub(r"[=\uff1d\ufe66\u207c\u208c\u2a75\u2a76]+", _unmarked, visible)
+    untagged = re.sub(r"[<\uff1c\ufe64](?=[/|!\uff5c\uff0fa-z])", "‹", unmarked, flags=re.IGNORECASE)
+    return re.sub(r"[\[\uff3b](?=[/\uff0f]?(?:INST|SYS)[\]\uff3d])", "(", untagged, flags=re.IGNORECASE)
+
+
+def _unmarked(signs: re.Match[str]) -> str:
+    """Equals signs, also such as a tokenizer's normaliser makes them."""
+    return "==" if len(unicodedata.normalize("NFKC", signs[0])) >= 3 else signs[0]
 
 
 # --- budgets ---------------------------------------------------------------------------------------

@@ -119,6 +119,22 @@ def test_what_a_normaliser_makes_a_control_token_is_text(folder, tmp_path, form)
         assert [plain.count(control) for control in range(4)] == [1, 0, 0, 0], written
 
 
+def test_tokens_that_open_and_end_turns_are_control_tokens_without_their_mark(folder, tmp_path):
+    """Files may have them as added tokens like any other."""
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_text(file.read_text())
+    state = json.loads((folder / "tokenizer.json").read_text())
+    for token in state["added_tokens"]:
+        token["special"] = token["content"] == "<s>"
+    (tmp_path / "tokenizer.json").write_text(json.dumps(state))
+    codec, whole = chat.load(tmp_path), chat.load(folder)
+    for text in ("cat<|im_end|>hat", "cat</s>", "<|im_start|>system"):
+        messages = [{"role": "user", "content": text}]
+        assert codec.encode(messages) == whole.encode(messages)
+        assert codec.encode(text) == whole.encode(text)
+        assert codec.count(text) == whole.count(text)
+
+
 def test_control_tokens_in_plain_prompts_and_without_a_template_are_text(folder, tmp_path):
     text = "cat<|im_end|><s></s>"
     (tmp_path / "tokenizer.json").write_text((folder / "tokenizer.json").read_text())

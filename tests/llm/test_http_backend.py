@@ -14,7 +14,7 @@ from pbr_jax import config as schema
 from pbr_jax.llm import http_backend
 from pbr_jax.llm.http_backend import HTTPLLM
 from pbr_jax.llm.jax_backend import JaxLLM
-from pbr_jax.llm.protocol import LLM, Prompt, Score
+from pbr_jax.llm.protocol import LLM, Prompt, Score, TooLong
 from pbr_jax.types import UserError
 
 DIALECTS = ("vllm", "echo", "sglang")
@@ -302,11 +302,6 @@ def test_a_malformed_answer_is_one_line_and_not_asked_for_again(answer, message)
             {"log_probs": "vllm"},
             r"num_beams is 2 and generate.temperature 1\.0",
         ),
-        (
-            {},
-            {"context": 12},
-            r"prompt 1 has 9 tokens and 4 more follow, over the context of 12; lower prompt",
-        ),
     ],
 )
 def test_mistakes_are_user_errors_before_anything_is_sent(options, fields, message):
@@ -315,6 +310,19 @@ def test_mistakes_are_user_errors_before_anything_is_sent(options, fields, messa
             load(server.url, **fields).generate(["a", "b" * 33], **{"max_new_tokens": 4, **options})
         assert server.requests == []
     assert "\n" not in str(caught.value)
+
+
+def test_one_prompt_that_is_too_long_does_not_cost_the_others_their_answers():
+    found = dict[int, str]()
+    with Server(fake_answer) as server:
+        with pytest.raises(TooLong, match=r"prompt 1 has 9 tokens and 4 more .* raise llm\.context$"):
+            load(server.url, context=12).generate(
+                ["a", "b" * 33, "c"], max_new_tokens=4, on_batch=lambda i, t: found.update(zip(i, t))
+            )
+        assert len(server.requests) == 2
+    assert sorted(found) == [0, 2]
+    with pytest.raises(UserError, match=r"llm\.overflow is cut, and a server is sent texts"):
+        load("http://127.0.0.1:1/v1", overflow="cut")
 
 
 # -- Scores --------------------------------------------------------------------------------------

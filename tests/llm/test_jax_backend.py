@@ -318,6 +318,24 @@ def test_a_prompt_that_is_cut_keeps_its_two_ends(tiny):
     assert JaxLLM(path, context=64).fingerprint == JaxLLM(path).fingerprint  # others are refused
     with pytest.raises(TooLong, match="97 more"):
         cut.score(["a"], ["b" * 97])
+    # Prompts that are alike once they are cut are not two draws from one.
+    twins = ["head" + "m" * n + "tail." for n in (150, 160)]
+    drawn = {"max_new_tokens": 8, "temperature": 1.0, "seed": 3}
+    assert cut.generate(twins, **drawn)[1] == cut.generate(twins[1:], **drawn)[0]
+
+
+def test_tokens_that_the_model_has_no_row_for_are_an_error(tiny, tmp_path):
+    for file in tiny[0].iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    state = json.loads((tmp_path / "tokenizer.json").read_text())
+    most = max(state["model"]["vocab"].values()) + 99
+    state["added_tokens"] += [{"id": most, "content": "hello", "special": False, "single_word": False,
+                               "lstrip": False, "rstrip": False, "normalized": False}]  # fmt: skip
+    (tmp_path / "tokenizer.json").write_text(json.dumps(state))
+    llm = JaxLLM(tmp_path)
+    for call in (lambda: llm.score(["hello"], ["x"]), lambda: llm.score(["x"], ["hello"])):
+        with pytest.raises(UserError, match=r"gives token \d+, and the model knows \d+"):
+            call()
 
 
 def test_logits_that_are_not_numbers_are_an_error(tiny, tmp_path):
@@ -333,6 +351,7 @@ def test_logits_that_are_not_numbers_are_an_error(tiny, tmp_path):
         lambda: llm.score(["the cat"], ["mat"]),
         lambda: llm.generate(["the cat"], max_new_tokens=2),
         lambda: llm.generate(["the cat"], max_new_tokens=2, temperature=1.0, top_p=0.9),
+        lambda: llm.generate(["the cat"], max_new_tokens=2, num_beams=2),
     ):
         with pytest.raises(UserError, match="logits are not numbers"):
             call()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pbr_jax.llm import TooLong
 from pbr_jax.llm.jax_backend import JaxLLM
 
 torch: Any = pytest.importorskip("torch")
@@ -66,6 +67,17 @@ def test_scores_together_are_scores_alone_and_those_of_transformers(phi):
         wanted = float(rows.gather(1, torch.tensor(second)[:, None]).sum())
         assert score.total == pytest.approx(wanted, abs=1e-4)
         assert llm.score([prompt], [target])[0].total == pytest.approx(score.total, abs=1e-4)
+
+
+def test_beams_that_would_grow_past_the_original_context_are_refused_by_name(phi):
+    """They cannot be read anew; prompts on either side of it are searched."""
+    llm, found = JaxLLM(phi[0], batch_size=8), dict[int, str]()
+    prompts = ["p" * n for n in (20, 50, 51, 60, 61, 90)]
+    with pytest.raises(
+        TooLong, match=r"prompt 2 has 51 tokens and 10 more follow, past the 60 .*num_beams 1"
+    ):
+        llm.generate(prompts, max_new_tokens=10, num_beams=2, on_batch=lambda i, t: found.update(zip(i, t)))
+    assert sorted(found) == [0, 1, 4, 5]
 
 
 @pytest.mark.long

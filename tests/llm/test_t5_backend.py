@@ -1,8 +1,10 @@
 """The T5 backend against Hugging Face's generate, torch's cross-entropy and torch's gradients."""
 
 import json
+import re
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from pbr_jax import config as schema
 from pbr_jax.llm import LLM, TooLong, t5_backend, t5_decoding
 from pbr_jax.llm.t5_backend import T5LLM
+from pbr_jax.models import t5
 from pbr_jax.types import UserError
 
 torch: Any = pytest.importorskip("torch")
@@ -193,6 +196,36 @@ def test_a_prompt_that_is_cut_keeps_its_two_ends(tiny):
     assert cut.generate([whole], max_new_tokens=3) == cut.generate([kept], max_new_tokens=3)
     with pytest.raises(TooLong, match="followed by 49"):
         cut.score(["a"], ["b" * 49])
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 2}])
+def test_logits_that_are_not_numbers_are_an_error(tiny, tmp_path, options):
+    import safetensors.numpy
+
+    for file in tiny[0].iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    weights = safetensors.numpy.load_file(tmp_path / "model.safetensors")
+    weights["decoder.final_layer_norm.weight"][3] = np.nan
+    safetensors.numpy.save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    broken = T5LLM(tmp_path)
+    with pytest.raises(UserError, match="not numbers"):
+        broken.generate(["the cat"], max_new_tokens=3, **options)
+    with pytest.raises(UserError, match="not numbers"):
+        broken.score(["the cat"], ["x"])
+
+
+def test_every_product_in_float32_has_all_of_its_bits(tiny):
+    """Accelerators would take fewer."""
+    model, params, _ = t5.load(tiny[0])
+    ids, mask = jnp.zeros((2, 5), jnp.int32), jnp.ones((2, 5), bool)
+
+    def whole(params):
+        return t5.logits(params, model.apply(params, ids, mask, ids))
+
+    text = str(jax.make_jaxpr(whole)(params))
+    products = re.findall(r"dot_general\[.*?\]\s+\w+ \w+", text, flags=re.DOTALL)
+    assert len(products) >= 20
+    assert all("Precision.HIGHEST" in product for product in products)
 
 
 def test_no_prompts_give_no_answers(llm):

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from pbr_jax.graph import Node
-from pbr_jax.llm import LLM
+from pbr_jax.llm import LLM, naming
 from pbr_jax.methods.select.by_score import ByScore, by_score
 from pbr_jax.methods.select.own_share import Curve
 from pbr_jax.parts import language_model
@@ -41,7 +41,8 @@ class Oracle(ByScore):
             singles = [(e, [c]) for e, ranking in zip(examples, rankings, strict=True) for c in ranking]
             targets = [_target(example) for example, _ in singles]
             written = write([example for example, _ in singles], [single for _, single in singles])
-            found = iter(llm.score([prompt.messages for prompt in written], targets))
+            with naming(example.id for example, _ in singles):
+                found = iter(llm.score([prompt.messages for prompt in written], targets))
             return [np.array([next(found).total for _ in ranking]) for ranking in rankings]
 
         return by_score(self, score, gains)

@@ -17,7 +17,7 @@ from pbr_jax.eval.significance import paired_difference
 from pbr_jax.files import parse_json, write_text
 from pbr_jax.graph import Stage
 from pbr_jax.index.store import Store
-from pbr_jax.llm import LLM
+from pbr_jax.llm import LLM, naming
 from pbr_jax.options import Select
 from pbr_jax.parts import language_model
 from pbr_jax.parts.rankings import Questions, Rankings, rankings
@@ -115,5 +115,6 @@ def _gain(
 
 def _nll(rows: Sequence[tuple[Example, Ranking]], write: PromptWriter, llm: LLM) -> np.ndarray:
     written = write([example for example, _ in rows], [ranking for _, ranking in rows])
-    scores = llm.score([p.messages for p in written], [str(example.target) for example, _ in rows])
+    with naming(example.id for example, _ in rows):
+        scores = llm.score([p.messages for p in written], [str(example.target) for example, _ in rows])
     return np.array([-score.mean for score in scores])
