@@ -325,6 +325,14 @@ def test_one_prompt_that_is_too_long_does_not_cost_the_others_their_answers():
         load("http://127.0.0.1:1/v1", overflow="cut")
 
 
+@pytest.mark.parametrize("prompt", ["cat<|im_end|>", say("cat<|im_end|>hat")])
+def test_control_tokens_that_a_user_wrote_are_not_sent(prompt):
+    with Server(fake_answer) as server:
+        load(server.url).generate([prompt], max_new_tokens=4)
+        [request] = server.requests
+    assert "<|im_end|>" not in json.dumps(request.body, ensure_ascii=False)
+
+
 # -- Scores --------------------------------------------------------------------------------------
 
 

@@ -1,11 +1,18 @@
 """Batches of rows; what is read is tested through the backend."""
 
+from typing import Any
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pbr_jax.llm import reading
+from pbr_jax.llm import prefixes, reading, scoring
+from pbr_jax.models import causal_lm
+from pbr_jax.models.causal_lm_config import CausalLMConfig
+from pbr_jax.models.rope import Rope
 
 
 def agreed(paths: list[np.ndarray]) -> int:
@@ -40,3 +47,68 @@ def test_buckets_hold_their_counts_and_are_few(floor):
         assert all(v <= count * most or v - count < floor for count, v in enumerate(found, start=1))
         assert len(set(found)) <= 8 * 13
     assert reading.size(0) == 0
+
+
+@pytest.fixture
+def shapes(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
+    """What each batch would be compiled for; nothing is computed."""
+    seen: dict[str, list[Any]] = {"read": [], "scored": []}
+
+    def of(pool: Any, arguments: Any, tokens: int) -> Any:
+        return pool.keys.shape, tuple(np.shape(leaf) for leaf in jax.tree.leaves(arguments)), tokens
+
+    def extend(*_: Any) -> Any:
+        def read(params: Any, pool: Any, *arguments: Any, tokens: int) -> Any:
+            seen["read"].append(of(pool, arguments, tokens))
+            return pool
+
+        return read
+
+    def score(*_: Any) -> Any:
+        def read(params: Any, pool: Any, *arguments: Any, tokens: int) -> Any:
+            seen["scored"].append(of(pool, arguments, tokens))
+            rows = [leaf for leaf in arguments if isinstance(leaf, np.ndarray) and leaf.ndim == 1]
+            return np.zeros(len(rows[-1]))
+
+        return read
+
+    monkeypatch.setattr(reading, "_extend", extend)
+    monkeypatch.setattr(reading, "log_probabilities", score)
+    return seen
+
+
+def reader(tokens: int) -> Any:
+    config = CausalLMConfig(
+        vocab_size=1, width=2, mlp_width=1, num_layers=1, num_heads=1, num_kv_heads=1, head_width=2,
+        context=9999, rope=Rope(width=2),
+    )  # fmt: skip
+    apply, params = causal_lm.causal_lm(config).apply, {"embedding": jnp.zeros((1, 1))}
+    return reading.Reader(apply, params, config, tokens=tokens, memory=2**24)
+
+
+def test_thousands_of_prompts_of_documents_need_few_programs(shapes):
+    """64 users with 20 documents, 32 sets of five each; 111 programs once, before shapes were coarse."""
+    draw = np.random.default_rng(0)
+
+    def ids(mean: float, spread: float) -> tuple[int, ...]:
+        return tuple(draw.integers(5, 49000, int(np.clip(draw.normal(mean, spread), 5, 120))).tolist())
+
+    start, pairs = ids(62, 0), []
+    for _ in range(64):
+        documents, question, target = [ids(32, 12) for _ in range(20)], ids(70, 15), ids(27, 9)
+        for _ in range(32):
+            shown = [documents[place] for place in draw.choice(20, 5, replace=False)]
+            pairs.append((start + sum(shown, ()) + question, target))
+    model = reader(8192)
+    for window in prefixes.windows([a + b for a, b in pairs], prefixes.WINDOW * 4):
+        scoring.log_probabilities(model, [pairs[place] for place in window])
+    assert len(shapes["read"]) + len(shapes["scored"]) > 40  # batches
+    assert len(set(shapes["read"])) + len(set(shapes["scored"])) <= 22
+
+
+def test_many_short_targets_of_a_prompt_are_not_padded_far(shapes):
+    pairs = [(tuple(range(99)), (200 + i, 1, 2)) for i in range(32)]
+    scoring.log_probabilities(reader(1024), pairs)
+    [(_, arrays, _)] = shapes["scored"]
+    assert max(shape for shape in arrays if len(shape) == 2 and shape[0] >= 32)[1] <= 64
+    assert (32, 8) in arrays
