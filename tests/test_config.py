@@ -214,3 +214,15 @@ def test_options_are_of_our_own_classes_and_plain_values(make: Callable[[], obje
     """Another class of the same name has other defaults, and the same key."""
     with pytest.raises(UserError, match=told):
         make()
+
+
+def test_as_released_configs_have_the_values_of_the_released_code():
+    """CFRAG's pooling, tokens, format, selection, errors and texts; ROPG's raw products."""
+    place = Path(__file__).parents[1] / "configs"
+    cfrag, ropg = (c.load(place / f"{name}_as_released.py").config for name in ("cfrag", "ropg"))
+    assert (cfrag.encoder.pooling, cfrag.prompt.max_tokens, cfrag.benchmark.form) == ("mean", 3000, "cfrag")
+    assert cfrag.feedback.errors == "negated"
+    for method in (cfrag.retrieve, cfrag.select):
+        training = method.training  # type: ignore[attr-defined]
+        assert (training.selection, training.dtype) == (0.0, "bfloat16")
+    assert (ropg.encoder.normalize, ropg.retrieve.similarity) == ("no", "dot")  # type: ignore[attr-defined]
