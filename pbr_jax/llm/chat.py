@@ -7,13 +7,14 @@ import dataclasses
 import functools
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pbr_jax.files import parse_json
-from pbr_jax.llm.protocol import Prompt
+from pbr_jax.llm.protocol import Prompt, check_prompt, check_text
+from pbr_jax.llm.stops import armed, end_tokens, vocabulary_of
 from pbr_jax.llm.templates import DATE, render
 from pbr_jax.models import gguf_file, pretrained, tokenizer_file
 from pbr_jax.models.sizes import check_object, sound
@@ -26,8 +27,6 @@ VERSION = 3
 """Of how prompts and answers become tokens; raised when the same text would become others."""
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
-_END_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|eom_id|>")
-_CONTROL = re.compile(r"<\|[^<>|]+\|>|<(?:start|end)_of_turn>|\[/?INST\]")
 _PRIVATE = range(0x100000, 0x10FFFE)  # characters that Unicode gives no meaning
 
 
@@ -206,7 +205,7 @@ class Codec:
             for start, after in spans:
                 name = text[start:after]
                 if name not in marks:
-                    marks[name] = next(free)
+                    marks[name] = _taken(free)
                 pieces += [text[end:start], marks[name]]
                 end = after
             marked[text] = "".join([*pieces, text[end:]])
@@ -227,27 +226,14 @@ class Codec:
         ]
 
 
-def check_prompt(prompt: Prompt) -> None:
-    """UserError for a prompt, or a part of one, that is no text that UTF-8 can hold."""
-    if isinstance(prompt, str):
-        check_text(prompt, "the prompt")
-        return
-    for place, message in enumerate(prompt):
-        for name in ("role", "content", *message):
-            check_text(message.get(name), f"field {name!r} of message {place}")
-
-
-def check_text(text: Any, what: str) -> None:
-    """UserError for what is no text, or holds half of a surrogate pair."""
-    if not isinstance(text, str):
-        raise UserError(f"{what} is {text!r:.40}, want a text; give an empty one where nothing is said")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        half = f"U+{ord(text[error.start]):04X}, character {error.start}"
+def _taken(free: Iterator[str]) -> str:
+    mark = next(free, None)
+    if mark is None:
         raise UserError(
-            f"{what} holds half of a surrogate pair ({half}), want whole characters; correct the text"
-        ) from None
+            f"the messages spell out control tokens and hold all {len(_PRIVATE)} private-use characters of "
+            "plane 16, so none is left to mark them with; leave one of these out"
+        )
+    return mark
 
 
 def _blind(state: str) -> "Tokenizer":
@@ -294,8 +280,8 @@ def _from_gguf(path: Path) -> Codec:
     specials = {name: tokens[place] for name, place in ids.items() if place is not None}
     template = _checked(file.chat_template, path)
     ends = [ids["eos_token"], file.metadata.get("tokenizer.ggml.eot_token_id")]
-    stops = _stops(ends, file.tokenizer, template)
-    return Codec(str(path), _armed(file.tokenizer, stops), template, _texts(specials), stops)
+    stops = end_tokens(ends, file.tokenizer, template, len(tokens), str(path))
+    return Codec(str(path), armed(file.tokenizer, stops), template, _texts(specials), stops)
 
 
 def _from_folder(path: Path) -> Codec:
@@ -306,12 +292,13 @@ def _from_folder(path: Path) -> Codec:
     settings = _optional_json(path / "tokenizer_config.json")
     specials = _texts({name: _content(settings.get(name)) for name in _SPECIAL})
     ends = [tokenizer.token_to_id(specials["eos_token"])] if "eos_token" in specials else []
-    for name in ("generation_config.json", "config.json"):
-        declared = _optional_json(path / name).get("eos_token_id")
-        ends += declared if isinstance(declared, list) else [declared]
+    config = _optional_json(path / "config.json")
+    for declared in (_optional_json(path / "generation_config.json"), config):
+        number = declared.get("eos_token_id")
+        ends += number if isinstance(number, list) else [number]
     template = _checked(_folder_template(path, settings), path)
-    stops = _stops(ends, tokenizer, template)
-    return Codec(str(path), _armed(tokenizer, stops), template, specials, stops)
+    stops = end_tokens(ends, tokenizer, template, vocabulary_of(config, tokenizer), str(path))
+    return Codec(str(path), armed(tokenizer, stops), template, specials, stops)
 
 
 def _optional_json(file: Path) -> dict[str, Any]:
@@ -345,30 +332,3 @@ def _folder_template(path: Path, settings: Mapping[str, Any]) -> str | None:
         named = {entry.get("name"): entry.get("template") for entry in template}
         return named.get("default")
     return template
-
-
-def _armed(tokenizer: "Tokenizer", stops: Collection[int]) -> "Tokenizer":
-    """The same tokenizer, for which every added token that ends or opens a turn is a control token.
-
-    Files may have such tokens without the mark, and what a user spells out would then be read as one.
-    """
-    added = tokenizer.get_added_tokens_decoder()
-    bare = [
-        number
-        for number, token in added.items()
-        if not token.special and (number in stops or _CONTROL.fullmatch(token.content))
-    ]
-    if not bare:
-        return tokenizer
-    from tokenizers import Tokenizer
-
-    state = parse_json(tokenizer.to_str())
-    for token in state["added_tokens"]:
-        token["special"] |= token["id"] in bare
-    return Tokenizer.from_str(json.dumps(state))
-
-
-def _stops(ends: Iterable[int | None], tokenizer: "Tokenizer", template: str | None) -> frozenset[int]:
-    """Declared end tokens, and the ends of turns that the template writes."""
-    turns = [tokenizer.token_to_id(name) for name in _END_OF_TURN if template and name in template]
-    return frozenset(int(token) for token in (*ends, *turns) if token is not None)

@@ -22,13 +22,13 @@ from pbr_jax.llm.http_dialects import ADVICE, DIALECTS, Dialect
 from pbr_jax.llm.http_requests import Manner, identity
 from pbr_jax.llm.http_texts import text_of
 from pbr_jax.llm.local import check_context, check_options, check_pairs, groups
-from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Score, TooLong
+from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Score, TooLong, check_prompt
 from pbr_jax.models import pretrained
 from pbr_jax.types import UserError
 
 T = TypeVar("T")
 
-_VERSION = 3  # of what is asked; raise it when the same server would be asked for other texts
+_VERSION = 4  # of what is asked; raise it when the same server would be asked for other texts
 _BYTES_PER_TOKEN = 4  # of English text, about: the estimate where no tokenizer is given
 
 
@@ -100,7 +100,10 @@ class HTTPLLM:
         """The text that the model reads; without a tokenizer the messages, joined by blank lines."""
         if self._codec:
             return self._codec.render(prompt)
-        return prompt if isinstance(prompt, str) else "\n\n".join(message["content"] for message in prompt)
+        if isinstance(prompt, str):
+            return prompt
+        check_prompt(prompt)
+        return "\n\n".join(message["content"] for message in prompt)
 
     def num_tokens(self, prompt: Prompt) -> int:
         """Number of tokens the model reads for this prompt."""
@@ -235,8 +238,10 @@ class HTTPLLM:
             return self._manner.whole(dialect.body(self._name, list(ids), first, self._manner.neutral))
 
         found = dialect.read(self._ask(address, body, stop), ids, first, address)
-        if not all(isinstance(value, float | int) and math.isfinite(value) for value in found):
-            raise UserError(f"{address}: a token's log-probability is missing or not a number; {ADVICE}")
+        if wrong := [value for value in found if not _is_log_prob(value)]:
+            raise UserError(
+                f"{address}: a token's log-probability is {wrong[0]!r:.40}, want a number up to 0; {ADVICE}"
+            )
         return Score(math.fsum(found), len(found))
 
     def _ask(self, address: str, make: Callable[[], dict[str, Any]], stop: threading.Event) -> dict[str, Any]:
@@ -275,6 +280,11 @@ class HTTPLLM:
             except TooLong as error:
                 late[index] = error
         return late
+
+
+def _is_log_prob(value: Any) -> bool:
+    """Whether it is a finite number up to 0, but for rounding; 100,000 of the least still have a sum."""
+    return isinstance(value, float | int) and not isinstance(value, bool) and -1e300 <= value <= 1e-6
 
 
 def _utf8(text: str) -> bytes:

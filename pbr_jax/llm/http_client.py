@@ -18,7 +18,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
-from pbr_jax.llm.http_exchange import LARGEST, Exchange, Reply
+from pbr_jax.llm.http_exchange import LARGEST, LARGEST_ERROR, Exchange, Reply
 from pbr_jax.llm.http_key import blotted, holds, read_key, texts_in
 from pbr_jax.models.pretrained import one_line
 from pbr_jax.types import UserError
@@ -32,6 +32,7 @@ _SPENT = ("insufficient_quota", "billing_hard_limit_reached")  # a 429 that no w
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 30.0  # seconds
 _LONGEST_RETRY_AFTER = 60.0  # seconds; a server that asks for more is asked again after this much
 _LONGEST_MESSAGE = 300  # characters of a server's words in an error
+_MOST_TEXT = 4 << 20  # characters of different texts in an answer; of 100,000 tokens it is a tenth of that
 _LAST_WAIT = 5.0  # seconds after an interruption in which answers that are under way may still come
 
 
@@ -163,6 +164,11 @@ class Client:
                 advice = "check llm.url (http or https) and SSL_CERT_FILE, the certificates that are trusted"
                 return UserError(f"{address}: no secure connection ({reason}); {advice}")
             return _Fault(f"the connection failed ({reason})", "start the server, or check llm.url")
+        if reply.codings > 1:
+            return UserError(
+                f"{address}: the answer is compressed {reply.codings} times over, want once at most; "
+                "check llm.url, and what stands before the server"
+            )
         if not 200 <= reply.status < 300:
             return _refusal(address, reply, key, self._key_variable)
         if reply.cut:
@@ -170,12 +176,25 @@ class Client:
                 f"{address}: the answer is over {LARGEST >> 20} MiB, which no answer is; check llm.url"
             )
         answer = _read(reply, key)
-        if isinstance(answer, dict) and key and holds("\n".join(texts_in(answer)), key):
-            return UserError(
-                f"{address}: the answer repeats the key of {self._key_variable}, so nothing of it is kept; "
-                "check llm.url, and replace the key"
-            )
+        if isinstance(answer, dict) and key and (reason := _telling(answer, key, self._key_variable)):
+            return UserError(f"{address}: {reason}")
         return answer
+
+
+def _telling(answer: Mapping[str, Any], key: str, key_variable: str) -> str:
+    """Why nothing of an answer can be kept for what it may say of the key; nothing where all can."""
+    text = "\n".join(dict.fromkeys(texts_in(answer)))
+    if len(text) > _MOST_TEXT:
+        return (
+            f"the answer has over {_MOST_TEXT >> 20} MiB of text, more than the key of {key_variable} is "
+            "looked for in, so nothing of it is kept; check llm.url"
+        )
+    if holds(text, key):
+        return (
+            f"the answer repeats the key of {key_variable}, so nothing of it is kept; check llm.url, and "
+            "replace the key"
+        )
+    return ""
 
 
 def _innermost(error: BaseException) -> BaseException:
@@ -205,9 +224,7 @@ def _is_tls(error: BaseException) -> bool:
 
 def _refusal(address: str, reply: Reply, key: str, key_variable: str) -> _Fault | Refused:
     """What a status that is no success means."""
-    words = reply.content.decode("utf-8", "replace")
-    if reply.cut:
-        words = words[: len(words) // 2]  # what is left of a key at the end would not be known as one
+    words = _words(reply, key)
     whole = f"{server_message(reply, words)}\n{words}"
     message = _shorten(server_message(reply, words), key)
     what = f"the server answered {reply.status} ({message})"
@@ -219,6 +236,15 @@ def _refusal(address: str, reply: Reply, key: str, key_variable: str) -> _Fault 
         "the account's quota is spent: add to it" if spent else _advice(reply.status, message, key_variable)
     )
     return Refused(f"{address}: {what}; {advice}", reply.status, blotted(whole, key))
+
+
+def _words(reply: Reply, key: str) -> str:
+    """What a server said; of what is long the beginning, in which no part of the key is left."""
+    words = reply.content[:LARGEST_ERROR].decode("utf-8", "replace")
+    if not reply.cut and len(reply.content) <= LARGEST_ERROR:
+        return words
+    words = blotted(words, key)  # before it is halved, for the middle may go through the key
+    return words[: len(words) // 2]  # for what is left of a key at the end would not be known as one
 
 
 def _submit(
@@ -234,10 +260,13 @@ def check_url(url: str) -> str:
     Raises:
       UserError: it is not; the message does not quote it, for it may hold a password.
     """
+    import httpx2
+
     try:
+        httpx2.URL(url)  # also knows what no host is called
         parts = urlsplit(url)
         good = bool(parts.hostname) and (parts.port or 1) > 0 and url.isprintable() and " " not in url
-    except ValueError:
+    except (ValueError, httpx2.InvalidURL):
         good = False
         parts = urlsplit("")
     if not good or parts.query or parts.fragment or "@" in parts.netloc:
@@ -274,7 +303,7 @@ def _read(reply: Reply, key: str) -> dict[str, Any] | _Fault:
         answer = None
     if isinstance(answer, dict):
         return answer
-    begin = _shorten(reply.content.decode("utf-8", "replace"), key, 60)
+    begin = _shorten(_words(reply, key), key, 60)
     return _Fault(
         f"the answer is not a JSON object (it begins {begin!r})",
         "check that llm.url is where the API starts, or see the server's log",

@@ -21,17 +21,23 @@ if TYPE_CHECKING:
 LARGEST = 16 << 20
 """Bytes of an answer after decompression; the log-probabilities of 100,000 tokens have room in them."""
 
-_LARGEST_ERROR = 64 << 10  # bytes that are read of an error
+LARGEST_ERROR = 64 << 10
+"""Bytes that are read of an error."""
 
 
 class Reply(NamedTuple):
-    """What a server answered; `cut` where that was longer than what is read."""
+    """What a server answered; `cut` where that was longer than what is read.
+
+    `codings` is how many compressions stand in one another. Of more than one nothing is read: a few kilobytes
+    of theirs can keep the event loop busy for minutes, and give it nothing that a limit would count.
+    """
 
     status: int
     reason: str
     headers: Mapping[str, str]
     content: bytes
     cut: bool
+    codings: int
 
 
 class Exchange:
@@ -69,16 +75,12 @@ class Exchange:
             asyncio.timeout(seconds),
             self.http.stream("POST", address, content=content, headers=headers) as response,
         ):
-            limit = LARGEST if response.is_success else _LARGEST_ERROR
-            body = bytearray()
-            async with contextlib.aclosing(response.aiter_bytes()) as parts:
-                async for part in parts:
-                    body += part
-                    if len(body) > limit:
-                        break
-            kept = bytes(body[:limit])
-            status, reason = response.status_code, response.reason_phrase
-            return Reply(status, reason, response.headers, kept, len(body) > limit)
+            limit = LARGEST if response.is_success else LARGEST_ERROR
+            listed = response.headers.get_list("content-encoding", split_commas=True)
+            codings = sum(name.strip().lower() not in ("", "identity") for name in listed)
+            body = await _read(response, limit) if codings < 2 else b""
+            status, reason, cut = response.status_code, response.reason_phrase, len(body) > limit
+            return Reply(status, reason, response.headers, body[:limit], cut, codings)
 
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._starting:
@@ -88,6 +90,17 @@ class Exchange:
                 thread.start()
                 weakref.finalize(self, _close, self._loop, thread, self.http)
             return self._loop
+
+
+async def _read(response: "httpx2.Response", limit: int) -> bytes:
+    """The body, or somewhat more than `limit` bytes of it."""
+    body = bytearray()
+    async with contextlib.aclosing(response.aiter_bytes()) as parts:
+        async for part in parts:
+            body += part
+            if len(body) > limit:
+                break
+    return bytes(body)
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
@@ -118,7 +131,9 @@ def _open(concurrency: int) -> "httpx2.AsyncClient":
     limits = httpx2.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
     try:
         # The only limit of time is that of the whole request.
-        return httpx2.AsyncClient(timeout=None, limits=limits, follow_redirects=False)
+        return httpx2.AsyncClient(
+            timeout=None, limits=limits, follow_redirects=False, headers={"Accept-Encoding": "gzip"}
+        )
     except (ValueError, ImportError) as error:
         raise UserError(
             f"the proxy or certificate settings of the environment cannot be used: {one_line(error)}; "

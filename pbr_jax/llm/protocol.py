@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from pbr_jax.types import UserError
 
@@ -138,3 +138,35 @@ def occurrences(prompts: Sequence[Prompt]) -> list[int]:
         numbers.append(seen[name])
         seen[name] += 1
     return numbers
+
+
+def check_prompt(prompt: Any) -> None:
+    """UserError for what is no `Prompt`, or holds a text that UTF-8 cannot."""
+    if isinstance(prompt, str):
+        check_text(prompt, "the prompt")
+        return
+    if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray):
+        raise UserError(f"the prompt is {prompt!r:.40}, want a text or a list of messages; correct it")
+    for place, message in enumerate(prompt):
+        if not isinstance(message, Mapping):
+            raise UserError(
+                f"message {place} of the prompt is {message!r:.40}, want an object with role and content; "
+                "give a plain prompt as a text of its own"
+            )
+        for name in message:
+            check_text(name, f"the name of a field of message {place}")
+        for name in ("role", "content", *message):
+            check_text(message.get(name), f"field {name!r} of message {place}")
+
+
+def check_text(text: Any, what: str) -> None:
+    """UserError for what is no text, or holds half of a surrogate pair."""
+    if not isinstance(text, str):
+        raise UserError(f"{what} is {text!r:.40}, want a text; give an empty one where nothing is said")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        half = f"U+{ord(text[error.start]):04X}, character {error.start}"
+        raise UserError(
+            f"{what} holds half of a surrogate pair ({half}), want whole characters; correct the text"
+        ) from None

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pbr_jax.llm.protocol import check_text
 from pbr_jax.types import UserError
 
 _PROGRAM = Path(__file__).with_name("template_worker.py")
@@ -60,7 +61,9 @@ def render(
             "messages": [dict(message) for message in messages], "tools": None, "documents": None,
             "add_generation_prompt": opened, "enable_thinking": False, **specials,
         }  # fmt: skip
-        return _worker(os.getpid()).ask({"template": template, "names": names, "date": date})
+        text = _worker(os.getpid()).ask({"template": template, "names": names, "date": date})
+        check_text(text, f"{source}: what the chat template writes")
+        return text
 
     try:
         return write(messages)

@@ -161,13 +161,13 @@ def _activation(family: str, fields: Mapping[str, Any], source: str) -> str:
 
 def _windows(family: str, fields: Mapping[str, Any], layers: int, source: str) -> tuple[int, ...]:
     """The window of every layer: of all in Mistral and Phi-3, of most or some in Gemma and Qwen."""
-    window = fields.get("sliding_window")
-    if not window or family == "llama":
+    if not fields.get("sliding_window") or family == "llama":
         return ()
-    if family in ("mistral", "phi3"):
-        return (int(window),) * layers
     if family.startswith("qwen") and not fields.get("use_sliding_window"):
         return ()
+    window = size(fields, "sliding_window", source)
+    if family in ("mistral", "phi3"):
+        return (window,) * layers
     if types := fields.get("layer_types"):
         unknown = set(types) - {"sliding_attention", "full_attention"}
         if unknown:
@@ -181,7 +181,7 @@ def _windows(family: str, fields: Mapping[str, Any], layers: int, source: str) -
     else:
         period = 2 if family == "gemma2" else int(fields.get("sliding_window_pattern") or 6)
         slides = _every(period, layers)
-    return tuple(int(window) if slide else 0 for slide in slides)
+    return tuple(window if slide else 0 for slide in slides)
 
 
 def _every(period: int, layers: int) -> list[bool]:
@@ -237,9 +237,10 @@ def _field(file: gguf_file.GGUFFile, name: str, **bounds: Any) -> int:
 
 def _gguf_windows(file: gguf_file.GGUFFile, layers: int) -> tuple[int, ...]:
     """Llama and Qwen files may name a window, but no model of theirs in this format was made with one."""
-    window = int(file.get("{arch}.attention.sliding_window", 0) or 0)
-    if not window or file.architecture not in ("phi3", "gemma2", "gemma3"):
+    named = file.get("{arch}.attention.sliding_window")
+    if not named or file.architecture not in ("phi3", "gemma2", "gemma3"):
         return ()
+    window = _field(file, "attention.sliding_window")
     slides = (
         [True] * layers if file.architecture == "phi3" else _every(_GGUF_PERIOD[file.architecture], layers)
     )

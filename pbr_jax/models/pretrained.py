@@ -240,13 +240,14 @@ def _shards(index: Path) -> list[Path]:
     weight_map = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
         raise UserError(f"{index} has no field weight_map that names shards; fetch the file again")
-    names = sorted(set(weight_map.values()))
-    for name in names:
+    for name in weight_map.values():
         # A shard lies beside its index: a name with folders in it could read anywhere on the disk.
         if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
             raise UserError(
-                f"{index}: {name!r} in weight_map is not the name of a .safetensors file beside it"
+                f"{index}: {name!r:.100} in weight_map is not the name of a .safetensors file beside it; "
+                "fetch the file again"
             )
+    names = sorted(set(weight_map.values()))
     missing = [name for name in names if not (index.parent / name).is_file()]
     if missing:
         raise UserError(f"{index} names shards that are absent: {', '.join(missing)}; fetch them")

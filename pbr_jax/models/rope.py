@@ -25,6 +25,11 @@ class Rope:
     scale: float = 1.0  # of cosines and sines
 
     def __post_init__(self) -> None:
+        if self.width < 2 or self.width % 2:
+            raise UserError(
+                f"rotary positions turn {self.width} numbers of a head, want an even number; "
+                "check the model's config"
+            )
         for divisors in (self.divisors, self.long_divisors):
             if divisors and len(divisors) != self.width // 2:
                 raise UserError(
@@ -54,7 +59,7 @@ def json_ropes(
 
 def _rope(fields: Mapping[str, Any], head_width: int, context: int, source: str) -> Rope:
     theta = float(fields.get("rope_theta") or 10_000.0)
-    width = int(head_width * float(fields.get("partial_rotary_factor") or 1.0))
+    width = _width(int(head_width * float(fields.get("partial_rotary_factor") or 1.0)), head_width, source)
     kind = fields.get("rope_type", fields.get("type", "default"))
     if kind == "default":
         return Rope(width=width, theta=theta)
@@ -74,6 +79,16 @@ def _rope(fields: Mapping[str, Any], head_width: int, context: int, source: str)
             scale=float(fields.get("attention_factor") or _longrope_scale(factor, original)),
         )
     raise UserError(f"{source}: rope_type {kind!r} is not supported; use default, linear, llama3 or longrope")
+
+
+def _width(width: int, head_width: int, source: str) -> int:
+    """How much of a head turns, checked before so many frequencies are made."""
+    if not 2 <= width <= head_width or width % 2:
+        raise UserError(
+            f"{source}: rotary positions turn {width} numbers of a head, want an even number from 2 to its "
+            f"width, {head_width}; check partial_rotary_factor, or fetch the file again"
+        )
+    return width
 
 
 def _longrope_scale(factor: float, original: int) -> float:
@@ -99,7 +114,7 @@ def _llama3_divisors(fields: Mapping[str, Any], theta: float, width: int) -> tup
 
 def gguf_rope(file: gguf_file.GGUFFile, head_width: int, context: int) -> Rope:
     """Rotary positions of all layers, or of those that have none of their own."""
-    width = int(file.get("{arch}.rope.dimension_count", head_width))
+    width = _width(int(file.get("{arch}.rope.dimension_count", head_width)), head_width, str(file.path))
     theta = float(file.get("{arch}.rope.freq_base", 1e6 if file.architecture == "gemma3" else 10_000.0))
     if short := file.rope_divisors("rope_factors_short.weight"):
         original = int(file.get("{arch}.rope.scaling.original_context_length", context))

@@ -7,6 +7,7 @@ import string
 import pytest
 
 from pbr_jax.llm import chat, templates
+from pbr_jax.llm.protocol import check_prompt
 from pbr_jax.models import pretrained
 from pbr_jax.types import UserError
 
@@ -62,6 +63,35 @@ def test_the_end_of_a_turn_that_the_template_writes_ends_an_answer(folder, tmp_p
     codec = chat.load(tmp_path)
     (tmp_path / "generation_config.json").unlink()
     assert chat.load(tmp_path).stops == codec.stops == {1, 3}
+
+
+@pytest.mark.parametrize("number", [-5, 5000, 2**31, 10**12, 10**400, 1.5, True, "x"])
+def test_an_end_that_is_no_token_is_one_clear_line(folder, tmp_path, number):
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_text(file.read_text())
+    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 320, "eos_token_id": 319}))
+    assert chat.load(tmp_path).stops == {1, 3, 319}
+    for name, stops in (("generation_config.json", [1, number]), ("config.json", number)):
+        (tmp_path / "generation_config.json").unlink()
+        (tmp_path / name).write_text(json.dumps({"vocab_size": 320, "eos_token_id": stops}))
+        with pytest.raises(
+            UserError, match=r"ends texts or turns is .*, want an id from 0 to 319; "
+        ) as error:
+            chat.load(tmp_path)
+        assert len(str(error.value).removeprefix(str(tmp_path))) < 250
+        (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 320}))
+        (tmp_path / "generation_config.json").write_text("{}")
+
+
+def test_the_number_of_tokens_need_not_be_known(folder, tmp_path):
+    """As beside a server, where there may be a tokenizer alone."""
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_text(file.read_text())
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [2**31 - 1, None]}))
+    assert chat.load(tmp_path).stops == {1, 3, 2**31 - 1}
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": 2**31}))
+    with pytest.raises(UserError, match="is 2147483648, want an id from 0 to 2147483647; "):
+        chat.load(tmp_path)
 
 
 def test_plain_text_gets_the_first_token_and_templates_write_their_own(folder):
@@ -135,6 +165,13 @@ def test_tokens_that_open_and_end_turns_are_control_tokens_without_their_mark(fo
         assert codec.count(text) == whole.count(text)
 
 
+def test_messages_of_all_private_use_characters_are_one_clear_line(folder):
+    everything = "".join(map(chr, range(0x100000, 0x10FFFE)))
+    with pytest.raises(UserError, match=r"hold all 65534 private-use characters .*; leave one") as error:
+        chat.load(folder).encode([{"role": "user", "content": f"{everything}</s>"}])
+    assert len(str(error.value)) < 200
+
+
 def test_control_tokens_in_plain_prompts_and_without_a_template_are_text(folder, tmp_path):
     text = "cat<|im_end|><s></s>"
     (tmp_path / "tokenizer.json").write_text((folder / "tokenizer.json").read_text())
@@ -173,6 +210,14 @@ def test_what_is_no_text_is_one_clear_line(folder, tmp_path, content):
                     read(content)
     with pytest.raises(UserError, match="field 'content' of message 0 is None"):
         chat.load(folder).encode([{"role": "user"}])
+
+
+@pytest.mark.parametrize("prompt", [None, [None], ["x"], 5, b"cat", {"role": "user"}, [{1: "x"}]])
+def test_what_is_no_prompt_is_one_clear_line(prompt):
+    with pytest.raises(
+        UserError, match=r"(the prompt|message 0 of the prompt|field of message 0) is .*, want"
+    ):
+        check_prompt(prompt)
 
 
 # -- Where an answer begins --------------------------------------------------------------------------

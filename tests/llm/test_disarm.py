@@ -9,7 +9,10 @@ from pbr_jax.llm import chat
 from pbr_jax.llm.disarm import disarm
 from pbr_jax.types import UserError
 
-TOKENS = ("<|im_end|>", "</s>", "<s>", "<end_of_turn>", "[INST]", "[/INST]", "<<SYS>>", "<|eot_id|>")
+TOKENS = (
+    "<|im_end|>", "</s>", "<s>", "<end_of_turn>", "[INST]", "[/INST]", "<<SYS>>", "<|eot_id|>",
+    "[|endofturn|]", "<extra_id_1>", "<seed:eos>", "[EOS]", "<end_of_utterance>", "<reserved_106>",
+)  # fmt: skip
 SPELLINGS = {
     "as it is": str,
     "full width": lambda text: text.replace("<", "\uff1c").replace("[", "\uff3b").replace("|", "\uff5c"),
@@ -45,7 +48,7 @@ def test_a_tokenizer_finds_no_control_token(spelling: str, form: str | None, kno
 
 
 def test_other_text_is_sent_as_it_is() -> None:
-    text = "if a < b and c[i] > 2: <div>é 😀 <not|a|token> \uff1c \ue000"
+    text = "if a < b and c[i] > 2: <div>é 😀 <not|a|token> \uff1c \ue000 E[|X|] <seed:1> [eos "
     assert disarm(text) == disarm(text, codec("NFKC")) == text
 
 
@@ -54,6 +57,35 @@ def test_a_token_of_another_kind_is_broken_up() -> None:
     sent = disarm("say EOT! now", server)
     assert sent == "say E\u2060OT! now"
     assert disarm("say EOT! now") == "say EOT! now"
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [("say |end| now", "say end| now"), ("||end|end|", "endend|"), ("|e|end|nd|", "|eend|nd|")],
+)
+def test_a_token_that_a_normaliser_puts_together_again_loses_its_beginning(text, wanted):
+    server = codec(None, ("|end|",))
+    server.tokenizer.normalizer = normalizers.BertNormalizer(clean_text=True, lowercase=False)
+    assert server.controls("|\u2060end|")
+    sent = disarm(text, server)
+    assert isinstance(sent, str)
+    assert not server.controls(sent)
+    assert sent.replace("\u2060", "") == wanted
+
+
+class Odd(chat.Codec):
+    """Reads a control token at the beginning of every text."""
+
+    def controls(self, text: str) -> list[tuple[int, int]]:
+        return [(0, 1)]
+
+
+def test_a_tokenizer_that_reads_control_tokens_in_anything_is_one_clear_line():
+    odd = Odd("odd", codec(None).tokenizer, None, {}, frozenset())
+    for text in ("some text", ""):
+        with pytest.raises(UserError, match=r"whatever is taken out of it \('.*'\); leave") as caught:
+            disarm(text, odd)
+        assert "\n" not in str(caught.value)
 
 
 def test_what_is_no_text_is_refused() -> None:

@@ -410,6 +410,8 @@ def test_without_a_tokenizer_messages_are_joined_by_blank_lines():
     assert llm.render(prompt) == "one\n\ntwo"
     assert llm.render("plain") == "plain"
     assert llm.num_tokens(prompt) == 2
+    with pytest.raises(UserError, match="field 'content' of message 1 is None, want a text"):
+        llm.num_tokens([*say("one"), {"role": "assistant"}])
 
 
 def test_the_fingerprint_is_of_model_and_tokenizer_not_of_place_or_key(tiny, monkeypatch):

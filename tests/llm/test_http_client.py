@@ -1,6 +1,7 @@
 """The transport to a model's server: what is tried again, what is reported, and where the key goes."""
 
 import gc
+import gzip
 import json
 import logging
 import random
@@ -165,6 +166,22 @@ def test_a_long_message_is_shortened(make):
     assert 300 < len(str(caught.value)) < 500
 
 
+@pytest.mark.parametrize("status", [200, 400, 503])
+def test_compressions_of_compressions_are_not_undone(make, waits, status):
+    """However little it makes of them, a server could keep the event loop busy with a few kilobytes."""
+    twice = gzip.compress(gzip.compress(b"{}"))
+    with Server(answer, [Fault(status, {"Content-Encoding": "gzip, gzip"}, body=twice)]) as server:
+        with pytest.raises(UserError, match="compressed 2 times over, want once at most; check") as caught:
+            make().post(server.url, {}, GOING)
+        assert len(server.requests) == 1
+        assert server.requests[0].headers["Accept-Encoding"] == "gzip"
+    one_line(caught.value)
+    for coding in ("gzip", "identity, gzip"):
+        fault = Fault(headers={"Content-Encoding": coding}, body=gzip.compress(b'{"a": 1}'))
+        with Server(answer, [fault]) as server:
+            assert make().post(server.url, {}, GOING) == {"a": 1}
+
+
 def test_waits_double_up_to_a_limit_and_are_random(monkeypatch):
     monkeypatch.setattr(random, "uniform", lambda low, high: high)
     assert [http_client.backoff(tries) for tries in range(1, 8)] == [1, 2, 4, 8, 16, 30, 30]
@@ -323,6 +340,11 @@ TELLING = [
     Fault(500, body=b"x" * 290 + CANARY.encode()),
     Fault(200, body=CANARY.encode()),
     Fault(200, body=b"x" * 50 + CANARY.encode()),
+    # The key where what is long is cut in two, and where what is not even read begins.
+    *(Fault(400, body=b" " * ((32 << 10) - cut) + CANARY.encode() + b"x" * 40_000) for cut in (1, 10, 18)),
+    *(Fault(200, body=b" " * ((32 << 10) - cut) + CANARY.encode() + b"x" * 40_000) for cut in (1, 10, 18)),
+    *(Fault(400, body=b" " * ((64 << 10) - cut) + CANARY.encode()) for cut in (1, 10, 18)),
+    *(Fault(200, body=b" " * ((64 << 10) - cut) + CANARY.encode()) for cut in (1, 10, 18)),
     Fault(hang_up=True),
     Fault(cut=4),
     Fault(delay=0.6),
@@ -355,7 +377,7 @@ def test_no_error_tells_the_key(make, caplog, capsys, place):
     assert len(frames) >= 2
     told = everything_told(caught.value.with_traceback(None)) + repr([f.f_locals for f in frames])
     told += caplog.text + "".join(capsys.readouterr()) + repr(client) + repr(vars(client))
-    for part in (CANARY, CANARY[:12], "canary"):
+    for part in (CANARY, CANARY[:12], "canary", "sk-c"):
         assert part not in told
 
 
@@ -378,7 +400,7 @@ def test_a_key_that_no_header_can_carry_is_an_error_that_does_not_tell_it(make, 
     [
         "http://user:secret@host/v1", "http://secret@host/v1", "http://host/v1?key=secret",
         "http://host/v1#secret", "http://", "http:///v1", "http://host:secret/v1", "http://host:99999/v1",
-        "http://[secret/v1", "http://host/v1\nsecret", "http://ho st/v1", "https://:80/v1",
+        "http://\u00fc..secret/v1", "http://[secret/v1", "http://host/v1\nsecret", "http://ho st/v1", "https://:80/v1",
     ],
 )  # fmt: skip
 def test_an_odd_address_is_an_error_that_does_not_quote_it(url):

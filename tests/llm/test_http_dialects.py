@@ -104,19 +104,24 @@ WRONG = [
     ("vllm", vllm(lambda entries: entries.append(None)), "vllm gave 6 log-probabilities, want 5"),
     ("vllm", vllm(set_last({"7": {"logprob": -1.0}})), "vllm gave other tokens than 70, which was sent"),
     ("vllm", vllm(set_last(None)), "other tokens than 70"),
-    ("vllm", vllm(set_last({"70": {"rank": 1}})), "missing or not a number"),
+    ("vllm", vllm(set_last({"70": {"rank": 1}})), "log-probability is None, want a number up to 0; check"),
     ("vllm", lambda answer: {"choices": [{"text": "x"}]}, "no prompt_logprobs; check that llm.log_probs"),
     ("vllm", lambda answer: {"choices": [{"prompt_logprobs": None}]}, "no prompt_logprobs"),
     ("echo", echo(lambda entries: entries.append(-1.0)), "echo gave 7 log-probabilities, want 5 or 6"),
     ("echo", echo(lambda entries: entries.__delitem__(slice(2, None))), "echo gave 2 log-probabilities"),
-    ("echo", echo(lambda entries: entries.__setitem__(3, None)), "missing or not a number"),
+    ("echo", echo(lambda entries: entries.__setitem__(3, None)), "log-probability is None, want a number"),
     ("echo", lambda answer: {"choices": [{"logprobs": None}]}, r"no logprobs\.token_logprobs"),
     ("echo", lambda answer: {"choices": []}, "no choices"),
     ("sglang", sglang(lambda entries: entries.pop()), "sglang gave 3 log-probabilities, want 4"),
     ("sglang", sglang(set_last([-1.0, 7, None])), "sglang gave other tokens than 70"),
     ("sglang", sglang(set_last(-1.0)), "sglang gave other tokens than 70"),
-    ("sglang", sglang(set_last([None, 70, None])), "missing or not a number"),
-    ("sglang", sglang(set_last([float("nan"), 70, None])), "missing or not a number"),
+    ("sglang", sglang(set_last([None, 70, None])), "log-probability is None"),
+    ("sglang", sglang(set_last([float("nan"), 70, None])), "log-probability is nan"),
+    ("vllm", vllm(set_last({"70": {"logprob": 10**400}})), "log-probability is 10{39}, want"),
+    ("vllm", vllm(set_last({"70": {"logprob": 5.0}})), r"log-probability is 5\.0, want"),
+    ("echo", echo(lambda entries: entries.__setitem__(3, True)), "log-probability is True"),
+    ("sglang", sglang(set_last([-(10**305), 70, None])), "log-probability is -10{38}, want"),
+    ("sglang", sglang(set_last([float("-inf"), 70, None])), "log-probability is -inf"),
     ("sglang", lambda answer: {"meta_info": {}}, r"no meta_info\.input_token_logprobs"),
     ("sglang", lambda answer: {"text": "x"}, r"no meta_info\.input_token_logprobs"),
 ]
@@ -131,6 +136,12 @@ def test_log_probabilities_that_are_not_of_what_was_sent_are_one_line(tiny, plac
             scorer(server, tiny, dialect).score(["ab"], ["cde"])
         assert len(server.requests) == 1
     assert "\n" not in str(caught.value)
+
+
+def test_a_log_probability_above_0_by_rounding_is_taken(tiny):
+    with Server(fake_answer, [Fault(edit=sglang(set_last([1e-7, 70, None])))]) as server:
+        [score] = scorer(server, tiny, "sglang").score(["ab"], ["e"])
+    assert score == (1e-7, 1)
 
 
 def test_sglang_may_report_an_id_as_zero(tiny):

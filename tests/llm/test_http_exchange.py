@@ -96,12 +96,9 @@ def test_a_server_that_drips_is_left_when_the_time_is_over(name):
     assert time.monotonic() - start < 20  # it would drip for a minute and more
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_a_large_answer_ends_early_and_is_not_asked_for_again(times):
-    bomb = b'{"choices": "' + b"x" * (LARGEST + 1000) + b'"}'
-    for _ in range(times):
-        bomb = gzip.compress(bomb)
-    fault = Fault(headers={"Content-Encoding": ", ".join(["gzip"] * times)}, body=bomb)
+def test_a_large_answer_ends_early_and_is_not_asked_for_again():
+    bomb = gzip.compress(b'{"choices": "' + b"x" * (LARGEST + 1000) + b'"}')
+    fault = Fault(headers={"Content-Encoding": "gzip"}, body=bomb)
     with Server(fake_answer, [fault] * 2) as server:
         with pytest.raises(UserError, match="the answer is over 16 MiB"):
             client(retries=3, timeout=30.0).post(server.url, {}, GOING)

@@ -61,6 +61,25 @@ def test_other_text_is_left_as_it_is(text):
     assert blotted(text, "") == text
 
 
+def test_the_key_is_found_wherever_it_stands_in_a_long_text():
+    for place in (448 << 10, (512 << 10) - 9, 512 << 10):
+        text = " " * place + quote(b64(KEY), safe="")
+        assert holds(text + " " * (1 << 20), KEY)
+    assert not holds("x" * (1 << 20), KEY)
+
+
+def test_an_answer_with_more_text_than_is_searched_is_refused(monkeypatch):
+    monkeypatch.setenv("TEST_KEY", KEY)
+    entries = [{str(n): {"logprob": -1.0, "decoded_token": " word"}} for n in range(20_000)]
+    much = {"choices": [{"text": "a"}], "debug": "x" * (5 << 20)}
+    honest = {"choices": [{"text": "a"}], "debug": entries}
+    with Server(lambda path, request: (200, honest), [Fault(edit=lambda _: much)]) as server:
+        config = schema.LLM(backend="http", model="m", url=server.url, retries=0, key_variable="TEST_KEY")
+        with pytest.raises(UserError, match="over 4 MiB of text, more than the key of TEST_KEY is looked"):
+            HTTPLLM(config).generate(["a"], max_new_tokens=64)
+        assert HTTPLLM(config).generate(["a"], max_new_tokens=64) == ["a"]
+
+
 def test_a_short_key_is_no_secret():
     """Servers of one's own are often given "EMPTY"."""
     assert not holds("an EMPTY answer", "EMPTY")

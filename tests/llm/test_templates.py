@@ -35,6 +35,12 @@ def test_templates_render_as_in_transformers(messages):
     assert templates.render(TEMPLATE, messages, {"bos_token": "<s>"}) == expected
 
 
+def test_half_a_character_that_a_template_writes_is_one_clear_line():
+    template = "{{ messages[0].content }}{{ '\\ud83d' }}"
+    with pytest.raises(UserError, match=r"^here: what the chat template writes holds half of .*U\+D83D"):
+        templates.render(template, [{"role": "user", "content": "x"}], {}, source="here")
+
+
 def test_a_template_that_refuses_is_a_user_error():
     with pytest.raises(UserError, match="no role system"):
         templates.render(TEMPLATE, [{"role": "system", "content": "x"}], {"bos_token": ""})

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tokenizers import pre_tokenizers
 
+from pbr_jax.llm import chat
 from pbr_jax.models import causal_lm, gguf_file, pretrained
 from pbr_jax.types import UserError
 
@@ -203,6 +204,33 @@ def test_the_largest_gemmas_scale_scores_by_their_width(family, layers, per_head
     found = causal_lm.read_config(tmp_path / "model.gguf")
     assert found.attention_scale == pytest.approx(per_head**-0.5)
     assert found.windows[:6] == ((8, 0, 8, 0, 8, 0) if family == "gemma2" else (8, 8, 8, 8, 8, 0))
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "window", "message"),
+    [
+        (24, 8, "turn 24 numbers of a head, want an even number from 2 to its width, 8;"),
+        (7, 8, "turn 7 numbers"),
+        (2**32 - 1, 8, "turn 4294967295 numbers"),
+        (8, 2**32 - 1, "sliding_window is 4294967295; a whole number from 1 to"),
+    ],
+)
+def test_numbers_that_no_model_has_are_refused(dimensions, window, message, tmp_path):
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "phi3")
+    writer.add_block_count(2)
+    writer.add_context_length(64)
+    writer.add_embedding_length(32)
+    writer.add_feed_forward_length(96)
+    writer.add_head_count(4)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_rope_dimension_count(dimensions)
+    writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+    writer.add_rope_scaling_factor(2.0)
+    writer.add_sliding_window(window)
+    writer.add_tensor("token_embd.weight", np.ones((96, 32), np.float32))
+    close(writer)
+    with pytest.raises(UserError, match=message):
+        causal_lm.read_config(tmp_path / "model.gguf")
 
 
 # -- Quantised types ---------------------------------------------------------------------------------
@@ -469,6 +497,15 @@ def test_sentencepiece_spells_unknown_characters_in_bytes_and_keeps_marked_token
     encoding = tokenizer.encode("aé\n\nb<|end|> c", add_special_tokens=False)
     assert encoding.tokens == ["a", "<0xC3>", "<0xA9>", "\n\n", "b", "<|end|>", "\u2581", "c"]
     assert tokenizer.decode(encoding.ids) == "aé\n\nb c"
+
+
+@pytest.mark.parametrize("number", [len(TOKENS), 2**31, 2**32 - 1])
+def test_an_end_of_turn_that_is_no_token_is_named(number, tmp_path):
+    assert chat.load(sentencepiece_file(tmp_path / "v.gguf", eot_token_id=2)).stops == {2}
+    path = sentencepiece_file(tmp_path / "w.gguf", eot_token_id=number)
+    wanted = f"ends texts or turns is {number}, want an id from 0 to {len(TOKENS) - 1}; "
+    with pytest.raises(UserError, match=wanted):
+        chat.load(path)
 
 
 def test_control_tokens_of_phi3_swallow_the_space_after_them(tmp_path):

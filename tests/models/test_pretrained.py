@@ -205,11 +205,12 @@ def test_absent_shard_is_named(tmp_path: Path) -> None:
         read_tensors(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["../x.safetensors", "/x.safetensors", "x.bin", 3])
+@pytest.mark.parametrize("name", ["../x.safetensors", "/x.safetensors", "x.bin", 3, None, ["x"], {}])
 def test_index_cannot_name_other_files(name: object, tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
-    with pytest.raises(UserError, match="weight_map"):
-        read_tensors(tmp_path)
+    for files in ({"a": name}, {"a": "x.safetensors", "b": name, "c": 1.5}):
+        (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+        with pytest.raises(UserError, match="in weight_map is not the name"):
+            read_tensors(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.pkl"])
