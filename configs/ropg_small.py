@@ -1,4 +1,4 @@
-"""ROPG-KD at the size of configs/cfrag_small.py: likelihood feedback on 120 questions, 12 own documents each.
+"""ROPG-KD at the size of configs/cfrag_small.py: likelihood feedback on 60 questions, 12 own documents each.
 
 pbr-jax run configs/ropg_small.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """
@@ -15,6 +15,7 @@ def get_config() -> Config:
     return Config(
         system="ropg",
         collaboration="signals",  # it learns from the training users' histories
-        feedback=Feedback(metric="likelihood", limit=120, candidates=12),
-        retrieve=retrieve.Tuned(k=3, alpha=0.0, lesson=lesson, training=tuning(epochs=5, optimizer=adam)),
+        limit_training=240,
+        feedback=Feedback(metric="likelihood", limit=60, candidates=12),
+        retrieve=retrieve.Tuned(k=3, alpha=0.0, lesson=lesson, training=tuning(epochs=3, optimizer=adam)),
     )

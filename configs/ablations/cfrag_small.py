@@ -1,16 +1,18 @@
-"""configs/cfrag_small.py with its modules left out, other users as neighbours, and the baselines beside it.
+"""configs/cfrag_small.py with its modules left out, and the baselines beside it.
 
-3 documents in every prompt. For all of the data: configs/ablations/cfrag_modules.py, cfrag_users.py and
-baselines.py.
+3 documents in every prompt. Nothing is decoded: rows are compared by `target_nll`. For all of the data:
+configs/ablations/cfrag_modules.py, cfrag_users.py and baselines.py.
 
 pbr-jax sweep configs/ablations/cfrag_small.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """
 
+import dataclasses
 import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
-from pbr_jax.config import Config, Overrides
+from pbr_jax.config import Config, Eval, Overrides
+from pbr_jax.methods import generate
 
 HERE = Path(__file__).parent
 OTHERS = {"neighbours.method": "random", "neighbours.own": False, "neighbours.m": 6, "select.method": "top_k"}
@@ -18,7 +20,8 @@ OWN = {"neighbours.method": "self", "neighbours.m": 1, "collaboration": "none", 
 
 
 def get_config() -> Config:
-    return runpy.run_path(str(HERE.parent / "cfrag_small.py"))["get_config"]()
+    config = runpy.run_path(str(HERE.parent / "cfrag_small.py"))["get_config"]()
+    return dataclasses.replace(config, generate=generate.Nothing(), eval=Eval(likelihood="on"))
 
 
 def sweep(config: Config | None = None) -> Iterator[Overrides]:
@@ -28,5 +31,3 @@ def sweep(config: Config | None = None) -> Iterator[Overrides]:
     yield {"system": "ropg", "retrieve.alpha": 0.0, "retrieve.lesson.loss": "forward_kl", **OWN,
            "feedback.candidates": 12, "collaboration": "signals"}  # fmt: skip
     yield from runpy.run_path(str(HERE / "cfrag_modules.py"))["sweep"](config or get_config())
-    yield {"system": "cfrag, random users", "neighbours.method": "random"}
-    yield {"system": "cfrag, users m to 2m", "neighbours.skip": 4}
