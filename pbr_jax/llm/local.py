@@ -1,5 +1,6 @@
 """What the backends have in common: checks of a request, equal requests, and a model read from disk."""
 
+import abc
 import functools
 import hashlib
 from collections.abc import Collection, Hashable, Iterable, Sequence
@@ -18,7 +19,7 @@ from pbr_jax.types import UserError
 Ids = tuple[int, ...]
 
 
-class LocalModel:
+class LocalModel(abc.ABC):
     """A model and its tokenizer on disk; nothing is read before it is needed.
 
     Args:
@@ -116,9 +117,9 @@ class LocalModel:
             )
 
     @property
+    @abc.abstractmethod
     def vocabulary(self) -> int:
         """How many tokens the model has rows for."""
-        raise NotImplementedError
 
     def _fit(
         self, prompts: Sequence[Ids], following: Sequence[int], context: int, name: str
