@@ -11,7 +11,7 @@ import json
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pbr_jax import options as schema
@@ -133,7 +133,7 @@ class HTTPLLM:
         """
         self._check(max_new_tokens, temperature, top_p, num_beams)
         texts = dict(done or {})
-        lengths = [(self.num_tokens(p), max_new_tokens) for p in prompts] if self._config.context else []
+        lengths = ((self.num_tokens(prompt), max_new_tokens) for prompt in prompts)
         late = self._too_long(lengths, "generate.max_new_tokens")
         if temperature > 0:
             options: dict[str, Any] = {"temperature": temperature, "top_p": top_p}
@@ -181,7 +181,7 @@ class HTTPLLM:
         jobs: dict[tuple[int, ...], Callable[[threading.Event], Score]] = {
             tuple(group): functools.partial(self._sum, dialect, *pairs[group[0]]) for group in groups(pairs)
         }
-        lengths = [(first, len(ids) - first) for first, ids in pairs] if self._config.context else []
+        lengths = ((first, len(ids) - first) for first, ids in pairs)
         self._run(jobs, scores, on_batch, self._too_long(lengths, "the target's length"))
         return [scores[index] for index in range(len(prompts))]
 
@@ -271,12 +271,14 @@ class HTTPLLM:
                 "set it to 1, or llm.log_probs to vllm if the server is one"
             )
 
-    def _too_long(self, lengths: Sequence[tuple[int, int]], name: str) -> dict[int, TooLong]:
-        """Prompts that are over `llm.context` with what follows; without one the server knows."""
+    def _too_long(self, lengths: Iterable[tuple[int, int]], name: str) -> dict[int, TooLong]:
+        """Prompts that are over `llm.context` with what follows; without one nothing is counted here."""
         late: dict[int, TooLong] = {}
+        if self._config.context is None:
+            return late
         for index, (length, following) in enumerate(lengths):
             try:
-                check_context(index, length, following, self._config.context or 0, name, cuts=False)
+                check_context(index, length, following, self._config.context, name, cuts=False)
             except TooLong as error:
                 late[index] = error
         return late
