@@ -9,6 +9,7 @@ what is there and what would have to be made.
 import abc
 import contextlib
 import functools
+import itertools
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -228,14 +229,21 @@ def unified(last: Node) -> Node:
 
 
 def stages(last: Node) -> dict[str, Stage]:
-    """The stages under a node and it itself by their labels, deepest first; equal ones once."""
+    """The stages under a node and it itself by their labels, deepest first; equal ones once, further ones of
+    the same label numbered."""
     found: dict[str, Stage] = {}
+    keys: set[str] = set()
     for node in walk(last):
-        if isinstance(node, Stage) and found.get(node.label, node).key == node.key:
-            found[node.label] = node
-        elif isinstance(node, Stage):
-            found[f"{node.label} {node.key[:6]}"] = node
+        if isinstance(node, Stage) and node.key not in keys:
+            found[numbered(node.label, found)] = node
+            keys.add(node.key)
     return found
+
+
+def numbered(label: str, taken: Mapping[str, object]) -> str:
+    """The label, with a number where it is taken."""
+    names = (label if number == 1 else f"{label} {number}" for number in itertools.count(1))
+    return next(name for name in names if name not in taken)
 
 
 def tree(last: Node) -> str:

@@ -24,7 +24,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from pbr_jax.llm.protocol import OnBatch
+from pbr_jax.llm.protocol import OnBatch, Score
 from pbr_jax.text.prompts import Written
 from pbr_jax.types import Candidate, Example
 
@@ -77,6 +77,25 @@ class GenerateSlot(Protocol):
         *,
         on_batch: OnBatch | None = None,
     ) -> list[Answer]: ...
+
+
+OnScored = Callable[[int], None]
+"""Told how many more targets are scored."""
+
+
+@runtime_checkable
+class Scoring(Protocol):
+    """A generate slot whose answer is not the continuation of one prompt, so that it says itself how probable
+    the targets are: with what was shown, and how many tokens it had."""
+
+    def score(
+        self,
+        examples: Examples,
+        rankings: Sequence[Ranking],
+        write: PromptWriter,
+        *,
+        on_batch: OnScored | None = None,
+    ) -> list[tuple[Written, Score]]: ...
 
 
 class Pipeline(NamedTuple):

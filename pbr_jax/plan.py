@@ -11,7 +11,7 @@ from pbr_jax.artefacts import digest
 from pbr_jax.code import code_of
 from pbr_jax.config import Config
 from pbr_jax.data import task
-from pbr_jax.graph import Given, Node, Stage, unified, walk
+from pbr_jax.graph import Given, Node, Stage, numbered, unified, walk
 from pbr_jax.options import key_of
 from pbr_jax.parts import likelihood
 from pbr_jax.parts.answers import answers
@@ -51,7 +51,7 @@ class Plan:
         if method is not None:
             made["answered"] = answers(self.run, method, ranked)
         if likelihood.wanted(self.run, method):
-            made["scored"] = likelihood.likelihoods(self.run, ranked)
+            made["scored"] = likelihood.likelihoods(self.run, ranked, method)
         self.last = unified(Given("results", (), made, dict))
         known = {node.key: node for node in walk(self.last)}
         self.data, self.ranked = _stage(known[source.node.key]), _stage(self.last.needs["ranked"])
@@ -95,7 +95,7 @@ class Plan:
         for node in walk(self.last):
             label = node.label if isinstance(node, Stage) else node.name
             own = {name: digest(value) for name, value in node.identity.items() if name != "needs"}
-            found[label if label not in found else f"{label} {node.key[:6]}"] = own
+            found[numbered(label, found)] = own
         return found
 
 

@@ -27,7 +27,7 @@ ROWS: tuple[Overrides, ...] = (
         "select.k": 4,
     },
     *OWN.values(),
-    {**OWN["dense"], "system": "own_shuffled", "select.method": "shuffled", "select.k": 4},
+    {**OWN["dense"], "system": "own_shuffled", "prompt.order": "random"},
     {**OWN["dense"], "system": "oracle", "retrieve.k": 20, "select.method": "oracle", "select.k": 4},
 )
 

@@ -8,14 +8,16 @@ for what may be compared, `significance` for how sure it is.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from pbr_jax.data.tasks import TASKS
 from pbr_jax.eval import plots, remarks, render
 from pbr_jax.eval.comparable import ABSENT as _ABSENT
 from pbr_jax.eval.comparable import obstacles, same_variant
+from pbr_jax.eval.costs import costs
 from pbr_jax.eval.differences import differences
+from pbr_jax.eval.orders import orders
 from pbr_jax.eval.render import Block, Cell, Figure, Heading, Page, Paragraph, Table
 from pbr_jax.eval.runs import (
     Row,
@@ -71,15 +73,15 @@ def _blocks(rows: list[Row], all_metrics: bool, reference: str | None, plot: boo
     blocks: list[Block] = [Paragraph(text, warning=True) for text in _warnings(rows)]
     if not names:
         withheld = Paragraph("These runs have no metrics: their targets are withheld.")
-        return [*blocks, withheld, *shares_table(rows), *_costs(rows), _origins(rows)]
+        return [*blocks, withheld, *shares_table(rows), *costs(rows), _origins(rows)]
     blocks.append(values(rows, names))
     if plot:
         blocks.append(_figure(rows, names[0]))
     if len(rows) > 1:
         blocks += differences(rows, names, _reference(rows, reference))
     blocks += _without_near(rows, names, reference)
-    blocks += categories(rows, names)
-    return [*blocks, *shares_table(rows), *map(Paragraph, _notes(rows)), *_costs(rows), _origins(rows)]
+    blocks += [*categories(rows, names), *orders(rows, names)]
+    return [*blocks, *shares_table(rows), *map(Paragraph, _notes(rows)), *costs(rows), _origins(rows)]
 
 
 def _without_near(rows: list[Row], names: list[str], reference: str | None) -> list[Block]:
@@ -134,51 +136,6 @@ def _notes(rows: list[Row]) -> list[str]:
     if len(rows) > 1 and any(run.records is None for run in runs):
         found.append("Runs without predictions.jsonl have no paired difference.")
     return list(dict.fromkeys(found))
-
-
-def _costs(rows: list[Row]) -> list[Block]:
-    """What expanding and searching cost a question; nothing where no language model expanded."""
-    parts = {"expand_llm": "language model", "expand_history": "history", "expand_anchor": "anchor",
-             "expand_encode": "encoding"}  # fmt: skip
-    lines = []
-    for row in rows:
-        counts, seconds = (_added(getattr(run, name) for run in row.runs) for name in ("counts", "seconds"))
-        answers, questions = counts.get("expand_answers", 0), counts.get("examples", 0)
-        if not questions:
-            continue
-        failed = f"{counts.get('expand_parse_failures', 0) / answers:.1%}" if answers else _ABSENT
-        failed += f" ({kinds})" if (kinds := remarks.failures(row)) else ""
-        asked = [counts.get(f"expand_{name}", 0) for name in ("answers", "prompt_tokens", "answer_tokens")]
-        timed = [seconds.get(name, 0) for name in ("rank", *parts)]
-        cells = [row.label, failed, *(_short(value / questions) for value in (*asked, *timed))]
-        lines.append([Cell(text) for text in cells])
-    if not any(run.counts.get("expand_answers") for row in rows for run in row.runs):
-        return []
-    header = [
-        "run",
-        "unreadable answers",
-        "answers",
-        "prompt tokens",
-        "answer tokens",
-        "seconds",
-        *parts.values(),
-    ]
-    caption = (
-        "What expanding and searching cost, a question: answers of the language model and their tokens, "
-        "seconds of all and of the parts. Answers from the cache cost no time"
-    )
-    return [Table(caption, header, lines)]
-
-
-def _short(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _added(numbers: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for found in numbers:
-        total |= {name: total.get(name, 0) + value for name, value in found.items()}
-    return total
 
 
 def _origins(rows: list[Row]) -> Table:

@@ -217,14 +217,30 @@ def _whole(value: Any) -> bool:
     return True
 
 
-def _answer(kind: Any, value: Any) -> str | Score:
-    """An answer in its one form, from what a backend or JSON gives; ValueError for anything else."""
+def _answer(kind: Any, value: Any) -> Any:
+    """An answer in its one form, from what a backend or JSON gives; ValueError for anything else.
+
+    Beside texts and scores: a `row` of numbers, `rows` of them, and `tokens` of an answer.
+    """
     match kind, value:
         case "text", str() if _whole(value):
             return value
         case "score", [int() | float() as total, int() as tokens] if tokens >= 0:
             return Score(float(total), tokens)
-    raise ValueError(f"kind {kind!r} with value {value!r:.60}, want a text, or a score [total, tokens]")
+        case "row", list() if _numbers(value, float):
+            return list(map(float, value))
+        case "rows", list() if all(isinstance(row, list) and _numbers(row, float) for row in value):
+            return [list(map(float, row)) for row in value]
+        case "tokens", list() if _numbers(value, int):
+            return value
+    raise ValueError(
+        f"kind {kind!r} with value {value!r:.60}, want a text, a score [total, tokens], a row of "
+        "numbers, rows, or tokens"
+    )
+
+
+def _numbers(row: list[Any], kind: type) -> bool:
+    return all(type(x) is int or type(x) is kind for x in row)
 
 
 def _read(path: Path) -> Iterator[tuple[str, str, str]]:

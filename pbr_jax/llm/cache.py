@@ -9,11 +9,14 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from pbr_jax.llm.abilities import Mixture, OnRows, Row, TokenLevel, TokenScores, Watch
 from pbr_jax.llm.answers_file import Answers
 from pbr_jax.llm.protocol import LLM, OnBatch, OnScores, Prompt, Score, occurrences
 from pbr_jax.types import UserError
+
+Able = TypeVar("Able")
 
 
 class Cached:
@@ -104,6 +107,72 @@ class Cached:
 
         inputs = [[prompt, target] for prompt, target in zip(prompts, targets, strict=True)]
         return self._complete("score", inputs, done, on_batch, ask)
+
+    def token_scores(
+        self,
+        prompts: Sequence[Prompt],
+        targets: Sequence[str],
+        *,
+        done: Mapping[int, Row] | None = None,
+        on_batch: OnRows | None = None,
+    ) -> list[Row]:
+        """log p of every token of each target; see `abilities.TokenScores`."""
+
+        def ask(done: Mapping[int, Row], on_batch: OnRows) -> list[Row]:
+            return self._able(TokenScores).token_scores(prompts, targets, done=done, on_batch=on_batch)
+
+        inputs = [[prompt, target] for prompt, target in zip(prompts, targets, strict=True)]
+        return self._complete("row", inputs, done, on_batch, ask)
+
+    def extend(
+        self,
+        asked: Sequence[Mixture],
+        *,
+        new: int,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        done: Mapping[int, list[int]] | None = None,
+        on_batch: OnRows | None = None,
+    ) -> list[list[int]]:
+        """Up to `new` tokens more of each answer; see `abilities.TokenLevel`."""
+        how = [new, float(temperature), float(top_p), seed] if temperature else [new]
+
+        def ask(done: Mapping[int, list[int]], on_batch: OnRows) -> list[list[int]]:
+            return self._able(TokenLevel).extend(
+                asked, new=new, temperature=temperature, top_p=top_p, seed=seed, done=done, on_batch=on_batch
+            )
+
+        return self._complete("tokens", [[mixture, how] for mixture in asked], done, on_batch, ask)
+
+    def attention(
+        self,
+        asked: Sequence[Watch],
+        *,
+        done: Mapping[int, list[Row]] | None = None,
+        on_batch: OnRows | None = None,
+    ) -> list[list[Row]]:
+        """The attention that each token of each span gets; see `abilities.TokenLevel`."""
+
+        def ask(done: Mapping[int, list[Row]], on_batch: OnRows) -> list[list[Row]]:
+            return self._able(TokenLevel).attention(asked, done=done, on_batch=on_batch)
+
+        return self._complete("rows", asked, done, on_batch, ask)
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """The text of an answer's tokens."""
+        return self._able(TokenLevel).text(tokens)
+
+    def ended(self, tokens: Sequence[int]) -> bool:
+        """Whether an answer's last token ends it."""
+        return self._able(TokenLevel).ended(tokens)
+
+    def _able(self, ability: type[Able]) -> Able:
+        if not isinstance(self._llm, ability):
+            raise UserError(
+                f"this language model has no {ability.__name__}; take a decoder-only one (llm.backend jax)"
+            )
+        return self._llm
 
     def _complete(
         self,

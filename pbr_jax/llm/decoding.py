@@ -95,23 +95,8 @@ def admit(apply: Callable[..., causal_lm.Output], cap: float | None, one_core: b
         chosen = choose(causal_lm.logits(params, hidden, cap), none, names, sampling, options.choice)
 
         n = options.max_new_tokens
-        order = jnp.arange(held.positions.shape[1])[None, :]
-        source = _sources(order, before)
-
-        def write(old: Array, *parts: Array) -> Array:
-            parts = tuple(jnp.broadcast_to(x, (*output.keys.shape[:3], *x.shape[3:])) for x in parts)
-            whole = jnp.concatenate(parts, axis=3)
-            rows = jax.vmap(lambda x, i: jnp.take(x, i, axis=2, mode="clip"), (1, 0), 1)(whole, source)
-            return old.at[:, places].set(rows, mode="drop")
-
-        real = jnp.where(order < lengths[:, None], order, -1)
         tokens_ = jnp.zeros((len(chosen), n), jnp.int32).at[:, 0].set(chosen)
-        held = causal_lm.Past(
-            write(held.keys, shared.keys[:, None], past.keys, output.keys),
-            write(held.values, shared.values[:, None], past.values, output.values),
-            held.positions.at[places].set(real, mode="drop"),
-        )
-        return held, Rows(
+        return placed(held, output, shared, past, before, positions, places), Rows(
             new=rows.new._replace(positions=rows.new.positions.at[places].set(-1, mode="drop")),
             lengths=rows.lengths.at[places].set(lengths, mode="drop"),
             tokens=rows.tokens.at[places].set(tokens_, mode="drop"),
@@ -124,6 +109,33 @@ def admit(apply: Callable[..., causal_lm.Output], cap: float | None, one_core: b
         )
 
     return compiled(run, one_core, static_argnames=("tokens", "options"), donate_argnums=(1, 2))
+
+
+def placed(
+    held: causal_lm.Past,
+    output: causal_lm.Output,
+    shared: causal_lm.Past,
+    past: causal_lm.Past,
+    before: Before,
+    positions: Int[Array, "b t"],
+    places: Int[Array, "b"],
+) -> causal_lm.Past:
+    """Rows that hold texts that were read, each in a line: what all rows share, its own past, what is new."""
+    order = jnp.arange(held.positions.shape[1])[None, :]
+    source = _sources(order, before)
+
+    def write(old: Array, *parts: Array) -> Array:
+        parts = tuple(jnp.broadcast_to(x, (*output.keys.shape[:3], *x.shape[3:])) for x in parts)
+        whole = jnp.concatenate(parts, axis=3)
+        rows = jax.vmap(lambda x, i: jnp.take(x, i, axis=2, mode="clip"), (1, 0), 1)(whole, source)
+        return old.at[:, places].set(rows, mode="drop")
+
+    real = jnp.where(order <= positions.max(axis=1, keepdims=True), order, -1)
+    return causal_lm.Past(
+        write(held.keys, shared.keys[:, None], past.keys, output.keys),
+        write(held.values, shared.values[:, None], past.values, output.values),
+        held.positions.at[places].set(real, mode="drop"),
+    )
 
 
 def _sources(order: Int[Array, "1 w"], before: Before) -> Int[Array, "b w"]:

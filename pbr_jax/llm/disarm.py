@@ -8,7 +8,7 @@ same to a reader, and that no Unicode normalisation turns back.
 import re
 import unicodedata
 
-from pbr_jax.llm.chat import Codec
+from pbr_jax.llm.codec import Codec
 from pbr_jax.llm.protocol import Prompt, check_prompt
 from pbr_jax.types import UserError
 

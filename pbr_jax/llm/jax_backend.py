@@ -7,7 +7,6 @@ of the prompts, which gets more done than cores that share every small operation
 
 import functools
 import os
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,10 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from pbr_jax import options as schema
-from pbr_jax.llm import beams, decoding, prefixes, reading, scoring
+from pbr_jax.llm import beams, decoding, reading
 from pbr_jax.llm.lanes import side_by_side
 from pbr_jax.llm.local import (
     Ids,
-    LocalModel,
     check_beams,
     check_options,
     draw,
@@ -31,6 +29,7 @@ from pbr_jax.llm.local import (
 from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Score, TooLong, occurrences
 from pbr_jax.llm.reading import Reader
 from pbr_jax.llm.sampling import Sampling, sampling
+from pbr_jax.llm.token_level import TokenLevel
 from pbr_jax.models import adapter_file, causal_lm, pretrained, sharding
 from pbr_jax.models.causal_lm_config import CausalLMConfig
 from pbr_jax.types import Params, UserError
@@ -43,7 +42,7 @@ _CPU: dict[str, Any] = {"tokens": 1024, "memory": 2**29}
 _ACCELERATOR: dict[str, Any] = {"tokens": 8192, "memory": 2**32}
 
 
-class JaxLLM(LocalModel):
+class JaxLLM(TokenLevel):
     """A decoder-only model. `batch_size`: prompts decoded together by each core of a CPU. `context`: longest
     prompt plus answer, in tokens."""
 
@@ -86,10 +85,6 @@ class JaxLLM(LocalModel):
         return lambda axis: NamedSharding(
             mesh, PartitionSpec(*[None] * axis, "model") if divided else PartitionSpec()
         )
-
-    @property
-    def _reader(self) -> Reader:
-        return self._readers[0]
 
     def generate(
         self,
@@ -241,49 +236,15 @@ class JaxLLM(LocalModel):
         done: Mapping[int, Score] | None = None,
         on_batch: OnScores | None = None,
     ) -> list[Score]:
-        """log p(target | prompt); see `protocol.LLM.score`. Logits exist at target positions only, and
-        equal pairs are computed once."""
-        asked = self._encode_pairs(prompts, targets)
-        lengths = [len(second) for _, second in asked]
-        firsts, late = self._fit([a for a, _ in asked], lengths, self.context, "the target's length")
-        every = [(first, second) for first, (_, second) in zip(firsts, asked)]
-        scores = {i: Score(0.0, 0) for i, (_, second) in enumerate(every) if not second} | dict(done or {})
-        same = [
-            group for group in groups(every) if group[0] not in late and any(i not in scores for i in group)
-        ]
-        pairs = [every[group[0]] for group in same]
-        for window, totals in side_by_side(self._windows(pairs)):
-            if not np.isfinite(totals).all():
-                raise not_numbers(self._path, self._dtype.name)
-            found = [
-                (i, Score(total, len(every[i][1])))
-                for place, total in zip(window, totals)
-                for i in same[place]
-            ]
-            scores |= found
+        """log p(target | prompt); see `protocol.LLM.score`."""
+        known = dict(done or {})
+
+        def tell(positions: Sequence[int], rows: Sequence[list[float]]) -> None:
             if on_batch is not None:
-                on_batch(*map(list, zip(*found)))
-        if unanswered := [late[index] for index in late if index not in scores]:
-            raise unanswered[0]
-        return [scores[index] for index in range(len(prompts))]
+                on_batch(positions, [Score(sum(row), len(row)) for row in rows])
 
-    def _windows(self, pairs: Sequence[tuple[Ids, Ids]]) -> list[Iterator[tuple[list[int], list[float]]]]:
-        """What each lane scores: it takes one window after another while there are any."""
-        if not pairs:
-            return []
-        window = prefixes.WINDOW * max(1, self._reader.tokens // 2048)
-        most = min(window, max(32, -(-len(pairs) // len(self._readers))))
-        waiting = deque(prefixes.windows([first + second for first, second in pairs], most))
-
-        def work(reader: Reader) -> Iterator[tuple[list[int], list[float]]]:
-            while True:
-                try:
-                    window = waiting.popleft()
-                except IndexError:
-                    return
-                yield window, scoring.log_probabilities(reader, [pairs[place] for place in window])
-
-        return [work(reader) for reader in self._readers]
+        rows = self.token_scores(prompts, targets, done={place: [] for place in known}, on_batch=tell)
+        return [known.get(i, Score(sum(row), len(row))) for i, row in enumerate(rows)]
 
 
 def _replicas() -> Sequence[Any] | None:

@@ -9,26 +9,29 @@ from pbr_jax.llm.local import Ids, groups
 from pbr_jax.llm.reading import Reader
 
 
-def log_probabilities(reader: Reader, pairs: Sequence[tuple[Ids, Ids]]) -> list[float]:
-    """log p(second | first) of each pair, in nats; what the pairs begin with in common is read once.
+def log_probabilities(reader: Reader, pairs: Sequence[tuple[Ids, Ids]]) -> list[np.ndarray]:
+    """log p of every token of the second, after the first, of each pair, in nats; what the pairs begin with
+    in common is read once.
 
     So are pairs that differ in their last token alone, such as a prompt with labels of one token.
     """
-    totals = np.zeros(len(pairs))
+    every = [np.zeros(0)] * len(pairs)
     lengths = [reader.long(len(first) + len(second)) for first, second in pairs]
     for kind in groups(lengths):  # texts of the two kinds of LongRoPE share no keys
-        totals[kind] = _together(reader, [pairs[place] for place in kind], lengths[kind[0]])
-    return totals.tolist()
+        found = _together(reader, [pairs[place] for place in kind], lengths[kind[0]])
+        for place, values in zip(kind, found, strict=True):
+            every[place] = values
+    return every
 
 
-def _together(reader: Reader, pairs: Sequence[tuple[Ids, Ids]], long: np.bool_ | None) -> np.ndarray:
+def _together(reader: Reader, pairs: Sequence[tuple[Ids, Ids]], long: np.bool_ | None) -> list[np.ndarray]:
     # The last target token is predicted, never read.
     same = groups([(first, second[:-1]) for first, second in pairs])
     begun = [(pairs[group[0]][0], pairs[group[0]][1][:-1]) for group in same]
     tree = prefixes.tree([a + b for a, b in begun], [len(first) - 1 for first, _ in begun])
     pool, batches = reader.read(tree, long=long)
     score = reading.log_probabilities(reader.apply, reader.config.logit_cap, reader.one_core)
-    totals = np.zeros(len(pairs))
+    every = [np.zeros(0)] * len(pairs)
     for batch in batches:
         scored = [(row, place) for row, member in enumerate(batch.members) for place in same[member]]
         targets = [pairs[place][1] for _, place in scored]
@@ -46,6 +49,7 @@ def _together(reader: Reader, pairs: Sequence[tuple[Ids, Ids]], long: np.bool_ |
         found = score(
             reader.params, pool, *batch.inputs, rows, places, wanted, np.int32(count), tokens=batch.tokens
         )
-        owners = np.repeat([place for _, place in scored], lengths)
-        np.add.at(totals, owners, np.asarray(found, np.float64)[:count])
-    return totals
+        values = np.split(np.asarray(found, np.float64)[:count], np.cumsum(lengths)[:-1])
+        for (_, place), own in zip(scored, values, strict=True):
+            every[place] = own
+    return every

@@ -24,6 +24,7 @@ class Layout(NamedTuple):
     rows: Int[Array, "n"] | None  # of each packed token: its place in the b t; None: all of them in order
     packed: Int[Array, "b t"] | None  # of each place in the rows: its packed token
     numbers: Int[Array, "n"] | None = None  # of each packed token, by which dropout knows it
+    watched: Float[Array, "b t"] | None = None  # how much each token's attention counts in `mass`
 
     def pack(self, x: Array) -> Array:
         """[b t ...] -> [n ...]."""
@@ -85,6 +86,44 @@ def attend(
     positions = layout.pack(layout.positions)
     parts += [_over_shared(query, piece, positions, window, cap) for piece in shared]
     return _joined(parts).whole().astype(query.dtype).reshape(n, -1)
+
+
+def mass(
+    query: Float[Array, "n a h"],
+    pieces: list[Piece],
+    layout: Layout,
+    window: Int[Array, ""] | None,
+    cap: float | None,
+) -> list[Float[Array, "b s"]]:
+    """How much attention each key of each piece gets, summed over heads and over the tokens of a row, each of
+    these times `layout.watched`. Scores exist for `QUERY_BLOCK` tokens at a time; arguments as `attend`'s.
+    """
+    n, a, h = query.shape
+    k = pieces[0][0].shape[-3]
+    rows = layout.spread(query.reshape(n, k, a // k, h)).transpose(0, 2, 3, 1, 4)  # [b k g t h]
+    b, t = layout.positions.shape
+    watched = jnp.zeros((b, t)) if layout.watched is None else layout.watched
+    rowwise = [
+        tuple(jnp.broadcast_to(x, (b, *x.shape)) for x in piece) if piece[0].ndim == 3 else piece
+        for piece in pieces
+    ]
+    padding = -t % QUERY_BLOCK
+    rows = jnp.pad(rows, ((0, 0), (0, 0), (0, 0), (0, padding), (0, 0)))
+    own = jnp.pad(layout.positions, ((0, 0), (0, padding)), constant_values=-1)
+    watched = jnp.pad(watched, ((0, 0), (0, padding)))
+    blocks = jnp.moveaxis(rows.reshape(*rows.shape[:3], -1, QUERY_BLOCK, h), 3, 0)
+    places, weights = (x.reshape(b, -1, QUERY_BLOCK).swapaxes(0, 1) for x in (own, watched))
+
+    def block(state: list[Array], some: tuple[Array, Array, Array]) -> tuple[list[Array], None]:
+        tokens, places, weights = some
+        scores = [_masked(_scores(tokens, keys), places, at, window, cap) for keys, _, at in rowwise]
+        most = functools.reduce(jnp.maximum, [x.max(axis=-1, keepdims=True) for x in scores])
+        total = functools.reduce(jnp.add, [jnp.exp(x - most).sum(axis=-1, keepdims=True) for x in scores])
+        scale = weights[:, None, None, :, None] / total
+        return [old + (jnp.exp(x - most) * scale).sum((1, 2, 3)) for old, x in zip(state, scores)], None
+
+    start = [jnp.zeros(at.shape, jnp.float32) for _, _, at in rowwise]
+    return jax.lax.scan(block, start, (blocks, places, weights))[0]
 
 
 def _joined(parts: list[Part]) -> Part:

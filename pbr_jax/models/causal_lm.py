@@ -42,7 +42,8 @@ def causal_lm(
     `dropout` is that of what adapters (`lora`) read; `remat`: layers are computed again for their gradients,
     so that training holds one layer's activations, not all.
 
-    `apply(params, ids, positions, past=None, *, tokens=None, long=None, key=None, rows=None) -> Output`:
+    `apply(params, ids, positions, past=None, *, tokens=None, long=None, key=None, rows=None, watched=None) ->
+    Output`:
 
     - `ids: Int["b t"]`; `positions: Int["b t"]`, the place of each token in its own text, from 0, and
       negative for padding, which may stand anywhere; outputs there mean nothing. The others rise in a row.
@@ -57,6 +58,7 @@ def causal_lm(
       past that context, as transformers does for a batch of one row. Keys in `past` keep the factors they
       were made with, so a row that grows past that length should be read again from its start.
     - In float32, products are of full float32 precision on every platform.
+    - `watched: Float["b t"]`: how much each token counts in `Output.mass`, the attention that keys get.
     - `key` is of dropout, None: no dropout; `rows: Int["b"]` are the rows' numbers: with the key they say
       what dropout drops, wherever a row stands.
 
@@ -84,10 +86,11 @@ def causal_lm(
         long: Bool[Array, "*b"] | None = None,
         key: Array | None = None,
         rows: Int[Array, "b"] | None = None,
+        watched: Float[Array, "b t"] | None = None,
     ) -> Output:
         with _TRACED, precision(dtype):
             return module.apply(  # pyright: ignore[reportReturnType]
-                {"params": params}, ids, positions, past, tokens, long, rows, rngs=rngs(key)
+                {"params": params}, ids, positions, past, tokens, long, rows, watched, rngs=rngs(key)
             )
 
     return Model(init, apply)

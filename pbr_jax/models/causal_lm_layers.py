@@ -9,7 +9,7 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
 from pbr_jax.models import lora
-from pbr_jax.models.attention import Layout, attend
+from pbr_jax.models.attention import Layout, attend, mass
 from pbr_jax.models.causal_lm_config import CausalLMConfig
 from pbr_jax.models.norms import RMSNorm
 from pbr_jax.models.rope import Rope
@@ -31,11 +31,16 @@ class Past(NamedTuple):
 
 
 class Output(NamedTuple):
-    """Normed hidden states of the given tokens, and their keys (rotated) and values in every layer."""
+    """Normed hidden states of the given tokens, and their keys (rotated) and values in every layer.
+
+    `mass`: where tokens were watched, the attention that the given tokens get, then that of each part of the
+    past, summed over layers and heads.
+    """
 
     hidden: Float[Array, "b t d"]
     keys: Float[Array, "l b k t h"]
     values: Float[Array, "l b k t h"]
+    mass: tuple[Float[Array, "b s"], ...] | None = None
 
 
 class Decoder(nn.Module):
@@ -55,6 +60,7 @@ class Decoder(nn.Module):
         tokens: int | None,
         long: Bool[Array, "*b"] | None = None,
         rows: Int[Array, "b"] | None = None,
+        watched: Float[Array, "b t"] | None = None,
     ) -> Output:
         config = self.config
         shape = (config.vocab_size, config.width)
@@ -63,7 +69,7 @@ class Decoder(nn.Module):
             self.param("head", nn.initializers.normal(0.02), shape, self.dtype)
         parts = () if past is None else (past,) if isinstance(past, Past) else past
         pasts = [part for part in parts if part.positions.shape[-1]]
-        layout = _numbered(_layout(positions, tokens), rows)
+        layout = _numbered(_layout(positions, tokens), rows)._replace(watched=watched)
         rotation = _rotations(config, positions, layout, long)
         layers = nn.scan(
             nn.remat(_Layer, prevent_cse=False) if self.remat else _Layer,
@@ -77,9 +83,9 @@ class Decoder(nn.Module):
             x = x * jnp.asarray(config.width**0.5, self.dtype)  # rounded, as the models were trained
         held = tuple((part.keys, part.values) for part in pasts)
         places = tuple(part.positions for part in pasts)
-        x, (keys, values) = layers(x, _kinds(config), held, places, layout, rotation)
+        x, (keys, values, got) = layers(x, _kinds(config), held, places, layout, rotation)
         x = _norm(config, self.dtype, "norm")(x)
-        return Output(layout.spread(x), keys, values)
+        return Output(layout.spread(x), keys, values, got and tuple(each.sum(0) for each in got))
 
 
 def _layout(positions: Int[Array, "b t"], tokens: int | None) -> Layout:
@@ -132,7 +138,7 @@ class _Layer(nn.Module):
         places: tuple[Int[Array, "*_"], ...],
         layout: Layout,
         rotations: _Rotation,
-    ) -> tuple[Float[Array, "n d"], tuple[Float[Array, "b k t h"], Float[Array, "b k t h"]]]:
+    ) -> tuple[Float[Array, "n d"], tuple[Float[Array, "b k t h"], Float[Array, "b k t h"], Any]]:
         c = self.config
         y = _norm(c, self.dtype, "attention_norm")(x)
         some = layout.numbers
@@ -151,7 +157,8 @@ class _Layer(nn.Module):
         key, value = layout.spread(key).swapaxes(1, 2), layout.spread(value).swapaxes(1, 2)
         pieces = [(key, value, layout.positions), *((*kv, at) for kv, at in zip(held, places))]
         query = query * (c.attention_scale or c.head_width**-0.5)
-        attended = attend(query, pieces, layout, kind.window, c.attention_cap)
+        how = pieces, layout, kind.window, c.attention_cap
+        attended, got = attend(query, *how), None if layout.watched is None else mass(query, *how)
         attended = self._project("output", c.width, c.output_bias, attended, some)
         if c.post_norms:
             attended = _norm(c, self.dtype, "attention_post_norm")(attended)
@@ -159,7 +166,7 @@ class _Layer(nn.Module):
         y = self._mlp(_norm(c, self.dtype, "mlp_norm")(x), some)
         if c.post_norms:
             y = _norm(c, self.dtype, "mlp_post_norm")(y)
-        return x + y, (key, value)
+        return x + y, (key, value, got)
 
     def _mlp(self, x: Float[Array, "n d"], numbers: _Numbers) -> Float[Array, "n d"]:
         c = self.config

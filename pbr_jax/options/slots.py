@@ -116,6 +116,9 @@ class Generate(Method):
 
     section: ClassVar[str] = "generate"
 
+    own_likelihood: ClassVar[bool] = False
+    """Whether the slot says itself how probable an answer is (`pipeline.Scoring`): not one prompt does."""
+
     max_new_tokens: int | None = None  # None: as the task says
     temperature: float = 0.0  # 0: greedy
     top_p: float = 1.0  # nucleus of the sampled distribution

@@ -1,12 +1,16 @@
 """The frozen language model, and the prompts that are counted in its tokens."""
 
+import hashlib
 from collections.abc import Sequence
 from functools import partial
+
+import numpy as np
 
 import pbr_jax.llm
 from pbr_jax.data import Task
 from pbr_jax.graph import Given, Node
 from pbr_jax.llm import LLM
+from pbr_jax.models.pretrained import locate
 from pbr_jax.options import LLM as Options
 from pbr_jax.options import Prompt
 from pbr_jax.parts.run import Run, once
@@ -14,6 +18,7 @@ from pbr_jax.pipeline import Examples, PromptWriter, Ranking
 from pbr_jax.text import prompts
 from pbr_jax.text.forms import form_of
 from pbr_jax.text.prompts import Written
+from pbr_jax.types import Document, Example, UserError
 
 
 @once
@@ -56,20 +61,51 @@ def writer(run: Run) -> Node:
     return Given("prompts", (run.config.prompt,), needs, _writer, check=check)
 
 
+def check_tokens(run: Run, who: str) -> None:
+    """Raises UserError, naming who asks, unless the model can be led token by token and looked into."""
+    options = run.config.llm
+    if options.backend != "jax":
+        raise UserError(
+            f"{who} leads the model token by token, which servers do not offer; take llm.backend jax"
+        )
+    if pbr_jax.llm.is_t5(locate(options.model)):
+        raise UserError(
+            f"{who} leads the model token by token, which needs a decoder-only one, and {options.model} is "
+            "of the T5 family; take another llm.model"
+        )
+
+
 def _writer(options: Prompt, *, llm: LLM, task: Task) -> PromptWriter:
+    def written(example: Example, documents: Sequence[Document]) -> Written:
+        return prompts.write(
+            task,
+            example,
+            documents,
+            count=llm.count,
+            truncate=llm.truncate,
+            max_tokens=options.max_tokens,
+            gamma=options.gamma,
+            form=options.form,
+        )
+
+    def one(example: Example, ranking: Ranking) -> Written:
+        documents = [candidate.document for candidate in ranking]
+        found = written(example, documents)
+        if options.order == "best_first" or found.documents < 2:
+            return found
+        # Those that fit are the best ones, whatever their order.
+        places = ordered(found.documents, options, f"{example.user_id}\0{example.id}")
+        return written(example, [documents[place] for place in places])
+
     def write(examples: Examples, rankings: Sequence[Ranking]) -> list[Written]:
-        return [
-            prompts.write(
-                task,
-                example,
-                [candidate.document for candidate in ranking],
-                count=llm.count,
-                truncate=llm.truncate,
-                max_tokens=options.max_tokens,
-                gamma=options.gamma,
-                form=options.form,
-            )
-            for example, ranking in zip(examples, rankings, strict=True)
-        ]
+        return [one(*pair) for pair in zip(examples, rankings, strict=True)]
 
     return write
+
+
+def ordered(count: int, options: Prompt, name: str) -> list[int]:
+    """The places of so many documents, best first, in the order of the prompt; `name`: of the question."""
+    if options.order != "random":
+        return list(range(count))[:: -1 if options.order == "best_last" else 1]
+    digest = hashlib.sha256(f"{options.order_seed}\0{name}".encode()).digest()
+    return np.random.default_rng(int.from_bytes(digest[:8], "big")).permutation(count).tolist()

@@ -14,7 +14,7 @@ from typing import Any
 from tqdm import tqdm
 
 from pbr_jax.files import write_text
-from pbr_jax.graph import Stage
+from pbr_jax.graph import Slot, Stage
 from pbr_jax.index.store import Store
 from pbr_jax.llm import LLM, Score, naming
 from pbr_jax.options import Generate
@@ -23,7 +23,7 @@ from pbr_jax.parts.answers import documents_in_prompt
 from pbr_jax.parts.rankings import Rankings
 from pbr_jax.parts.reader import reader
 from pbr_jax.parts.run import CHUNK, Run, chunks, line, metered
-from pbr_jax.pipeline import PromptWriter
+from pbr_jax.pipeline import PromptWriter, Ranking, Scoring, Tally
 from pbr_jax.text.prompts import Written
 from pbr_jax.types import Example, UserError
 
@@ -49,13 +49,15 @@ def wanted(run: Run, method: Generate | None) -> bool:
     return asked == "on"
 
 
-def likelihoods(run: Run, ranked: Stage) -> Stage:
-    """The likelihood of every evaluated question's target after the prompt with its documents."""
+def likelihoods(run: Run, ranked: Stage, method: Generate | None = None) -> Stage:
+    """The likelihood of every evaluated question's target after the prompt with its documents, or as the
+    method that answers has it."""
     needs = {
         "store": run.data,
         "ranked": ranked,
         "write": language_model.writer(run),
         "llm": reader(run),
+        **({"generate": Slot(method, run)} if method is not None and method.own_likelihood else {}),
     }
     return Stage(
         "likelihood",
@@ -67,16 +69,30 @@ def likelihoods(run: Run, ranked: Stage) -> Stage:
     )
 
 
-def _score(folder: Path, k: int, *, store: Store, ranked: Rankings, write: PromptWriter, llm: LLM) -> None:
+def _score(
+    folder: Path,
+    k: int,
+    *,
+    store: Store,
+    ranked: Rankings,
+    write: PromptWriter,
+    llm: LLM,
+    generate: Any = None,
+) -> None:
     """Each score is in the cache once it is there, where the next attempt finds it."""
     lines: list[str] = []
     examples = store.examples()
     total = store.summary.examples
+    scoring: Scoring | None = None if generate is None else generate(Tally())
     with metered(folder), tqdm(desc="likelihoods", total=total, disable=None, leave=False) as bar:
         for rankings in chunks(ranked.read(store)):
             some = list(islice(examples, CHUNK))
-            written = write(some, [ranking[:k] for ranking in rankings])
-            scores = _scores(llm, some, written, bar)
+            shown = [ranking[:k] for ranking in rankings]
+            if scoring is not None:
+                written, scores = _own_scores(scoring, some, shown, write, bar)
+            else:
+                written = write(some, shown)
+                scores = _scores(llm, some, written, bar)
             lines += [line(_record(*found, llm)) for found in zip(some, written, scores, strict=True)]
     write_text(folder / "likelihoods.jsonl", "".join(lines))
 
@@ -98,6 +114,21 @@ def _scores(llm: LLM, examples: list[Example], written: list[Written], bar: tqdm
     for (i, _), score in zip(known, found, strict=True):
         scores[i] = score
     return scores
+
+
+def _own_scores(
+    scoring: Scoring, examples: list[Example], rankings: list[Ranking], write: PromptWriter, bar: tqdm
+) -> tuple[list[Written], list[Score | None]]:
+    """The same, as the method that answers has it."""
+
+    def on_batch(more: int) -> None:
+        bar.update(more)
+
+    with naming(example.id for example in examples):
+        found = scoring.score(examples, rankings, write, on_batch=on_batch)
+    return [written for written, _ in found], [
+        None if example.target is None else score for example, (_, score) in zip(examples, found, strict=True)
+    ]
 
 
 def _record(example: Example, prompt: Written, score: Score | None, llm: LLM) -> dict[str, Any]:

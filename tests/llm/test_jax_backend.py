@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -28,10 +29,13 @@ PROMPTS = (
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """A folder with a random one-layer model and a byte-level tokenizer without merges, and torch's model."""
+    return write_pair(tmp_path_factory.mktemp("tiny"))
+
+
+def write_pair(path: Path) -> tuple[Path, Any]:
+    """A folder with a small random model and a byte-level tokenizer without merges, and torch's model."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    path = tmp_path_factory.mktemp("tiny")
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     names = ["<s>", "</s>", *alphabet]
     tokenizer = Tokenizer(models.BPE(vocab={name: place for place, name in enumerate(names)}, merges=[]))

@@ -81,15 +81,3 @@ def test_a_cross_encoder_scores_query_and_document_together():
     ((examples, pairs),) = judge.seen
     assert examples == [ASKED]
     assert pairs == [[(ASKED.query, f"text {i}") for i in range(3)]]
-
-
-def test_shuffled_keeps_the_first_k_and_draws_their_order_by_seed_and_question():
-    candidates = ranking(*"abcdefgh")
-    orders = [chosen(candidates, select.Shuffled, {"seed": seed}, k=5) for seed in range(60)]
-    assert all(sorted(order[:5]) == [0, 1, 2, 3, 4] and order[5:] == [5, 6, 7] for order in orders)
-    assert len({tuple(order) for order in orders}) > 30
-    assert chosen(candidates, select.Shuffled, {"seed": 3}, k=5) == orders[3]
-    first = np.bincount([order[0] for order in orders], minlength=5)
-    assert first.min() > 2  # every one of the five comes first now and then
-    assert sorted(chosen(candidates, select.Shuffled, {"seed": 0})) == list(range(8))
-    assert chosen([], select.Shuffled, {"seed": 0}, k=5) == []

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from pbr_jax.data.tasks import MOVIE_TAGS, TASKS
+from pbr_jax.text.budget import shorten, water_fill
 from pbr_jax.text.forms import FORMS
-from pbr_jax.text.prompts import CLOSE, OPEN, Written, answer, clean, shorten, water_fill, write
+from pbr_jax.text.prompts import CLOSE, OPEN, Written, answer, clean, write
 from pbr_jax.types import Document, Example, UserError
 
 HEADLINES = TASKS["lamp_4"]

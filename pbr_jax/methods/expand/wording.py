@@ -7,7 +7,8 @@ is the user's question, `{documents}` are texts of the user's history, `{m}` is 
 from collections.abc import Sequence
 
 from pbr_jax.llm.protocol import LLM
-from pbr_jax.text.prompts import CLOSE, OPEN, clean, water_fill
+from pbr_jax.text.budget import water_fill
+from pbr_jax.text.prompts import CLOSE, OPEN, clean
 from pbr_jax.types import Document
 
 _MATERIAL = f"""\

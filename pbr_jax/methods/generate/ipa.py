@@ -48,16 +48,22 @@ class Ipa(Generate):
             on_batch: OnBatch | None = None,
         ) -> list[Answer]:
             written = write(examples, rankings)
-            texts = llm.generate(
-                [prompt.messages for prompt in written],
-                max_new_tokens=self.max_new_tokens or task.max_new_tokens,
-                temperature=self.temperature,
-                top_p=self.top_p,
-                num_beams=self.num_beams,
-                seed=seed,
-                on_batch=on_batch,
-            )
+            with tally.timed("generate_llm"):
+                texts = llm.generate(
+                    [prompt.messages for prompt in written],
+                    max_new_tokens=self.max_new_tokens or task.max_new_tokens,
+                    temperature=self.temperature,
+                    top_p=self.top_p,
+                    num_beams=self.num_beams,
+                    seed=seed,
+                    on_batch=on_batch,
+                )
             tokens = [llm.num_tokens(prompt.messages) for prompt in written]
+            tally.counts.update(
+                generate_calls=len(texts),
+                generate_prompt_tokens=sum(tokens),
+                generate_answer_tokens=sum(map(llm.count, texts)),
+            )
             return [Answer(*found) for found in zip(texts, written, tokens, strict=True)]
 
         return generate

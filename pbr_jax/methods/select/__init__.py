@@ -2,11 +2,25 @@
 
 from pbr_jax.methods.select.bm25 import BM25
 from pbr_jax.methods.select.cross_encoder import CrossEncoder
+from pbr_jax.methods.select.icr import ICR
 from pbr_jax.methods.select.oracle import Oracle
-from pbr_jax.methods.select.shuffled import Shuffled
+from pbr_jax.methods.select.pointwise import Pointwise
+from pbr_jax.methods.select.query_likelihood import QueryLikelihood
+from pbr_jax.methods.select.rankgpt import RankGPT
 from pbr_jax.methods.select.top_k import TopK
 from pbr_jax.methods.select.tuned import Tuned
 
-METHODS = (TopK, Shuffled, BM25, CrossEncoder, Tuned, Oracle)
+METHODS = (TopK, BM25, CrossEncoder, Tuned, QueryLikelihood, Pointwise, RankGPT, ICR, Oracle)
 
-__all__ = ["BM25", "METHODS", "CrossEncoder", "Oracle", "Shuffled", "TopK", "Tuned"]
+__all__ = [
+    "BM25",
+    "ICR",
+    "METHODS",
+    "CrossEncoder",
+    "Oracle",
+    "Pointwise",
+    "QueryLikelihood",
+    "RankGPT",
+    "TopK",
+    "Tuned",
+]

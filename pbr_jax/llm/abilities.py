@@ -1,0 +1,92 @@
+"""What a language model can do beyond `protocol.LLM`, token by token; which methods ask for it say so.
+
+A model in this process that is decoder-only can do all of it. What others cannot is told before any work, by
+the options (`options.LLM.check_scoring`, `check_tokens`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from pbr_jax.llm.protocol import LLM, Prompt
+
+Row = list[float]
+OnRows = Callable[[Sequence[int], Sequence[Any]], None]
+"""Told the positions and values that are finished."""
+
+
+class Mixture(NamedTuple):
+    """One answer from several prompts: at every token their distributions are mixed by `weights`.
+
+    `begun`: tokens of the answer that are there already.
+    """
+
+    prompts: tuple[Prompt, ...]
+    weights: tuple[float, ...] = (1.0,)
+    begun: tuple[int, ...] = ()
+
+
+class Watch(NamedTuple):
+    """Messages in the last of which spans of characters are looked at by others.
+
+    `spans`: what may be attended to; `asked`: the tokens whose attention counts, with all after them where
+    `to_end`.
+    """
+
+    messages: list[dict[str, str]]
+    spans: tuple[tuple[int, int], ...]
+    asked: tuple[int, int]
+    to_end: bool = False
+
+
+@runtime_checkable
+class TokenScores(LLM, Protocol):
+    """A model that says how probable each token of an answer is."""
+
+    def token_scores(
+        self,
+        prompts: Sequence[Prompt],
+        targets: Sequence[str],
+        *,
+        done: Mapping[int, Row] | None = None,
+        on_batch: OnRows | None = None,
+    ) -> list[Row]:
+        """log p of every token of each target, in nats; their sums are `score`'s totals."""
+        ...
+
+
+@runtime_checkable
+class TokenLevel(TokenScores, Protocol):
+    """A model that can be led token by token, and looked into."""
+
+    def extend(
+        self,
+        asked: Sequence[Mixture],
+        *,
+        new: int,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        done: Mapping[int, list[int]] | None = None,
+        on_batch: OnRows | None = None,
+    ) -> list[list[int]]:
+        """Up to `new` tokens more of each answer, the last one a stop token where the answer ends."""
+        ...
+
+    def attention(
+        self,
+        asked: Sequence[Watch],
+        *,
+        done: Mapping[int, list[Row]] | None = None,
+        on_batch: OnRows | None = None,
+    ) -> list[list[Row]]:
+        """For every span the attention that each of its tokens gets: summed over layers and heads, the mean
+        over the tokens that ask."""
+        ...
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """The text of an answer's tokens, up to the first stop token."""
+        ...
+
+    def ended(self, tokens: Sequence[int]) -> bool:
+        """Whether an answer's last token ends it."""
+        ...

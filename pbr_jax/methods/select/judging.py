@@ -1,0 +1,59 @@
+"""What the selections share that ask a language model: its prompts, and what they cost."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pbr_jax.data import Task
+from pbr_jax.graph import Node, given
+from pbr_jax.llm import LLM, Prompt
+from pbr_jax.methods.select.by_score import ByScore
+from pbr_jax.parts import language_model
+from pbr_jax.parts.run import Run
+from pbr_jax.pipeline import Query, Tally
+from pbr_jax.text.judging import Writer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judging(ByScore):
+    """The frozen language model judges the candidates: it is not the reader that was tuned to the task."""
+
+    words: int = 300  # of a candidate, at most
+    max_tokens: int = 2048  # of the request and all candidates in one prompt
+
+    def check(self) -> None:
+        super().check()
+        self.at_least("words", 1)
+        self.at_least("max_tokens", 64)
+
+    def needs(self, run: Run) -> Mapping[str, Node]:
+        return {
+            "llm": language_model.frozen(run),
+            "task": language_model.task(run),
+            "form": given("form", run.config.prompt.form),
+            **self.sharing(run),
+        }
+
+    def judge(self, llm: Any, task: Task, form: str, tally: Tally) -> "Judge":
+        """The model with its prompts."""
+        return Judge(llm, Writer(task, form, self.words, self.max_tokens, llm.count, llm.truncate), tally)
+
+
+class Judge(NamedTuple):
+    """The language model, what it is shown, and what that costs."""
+
+    llm: Any
+    write: Writer
+    tally: Tally
+
+    def counted(self, prompts: Sequence[Prompt], written: int = 0) -> None:
+        """Notes calls, and the tokens that were read and written."""
+        model: LLM = self.llm
+        self.tally.counts["select_calls"] += len(prompts)
+        self.tally.counts["select_prompt_tokens"] += sum(map(model.num_tokens, prompts))
+        self.tally.counts["select_answer_tokens"] += written
+
+
+def text_of(query: Query) -> str:
+    """What is searched for, as one text; what an expansion repeated stands once."""
+    return " ".join(dict.fromkeys(query.texts))

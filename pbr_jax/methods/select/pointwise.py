@@ -1,0 +1,53 @@
+"""Candidates by whether the language model says that they help, each judged alone.
+
+The answer is scored, not decoded, so it is graded: Nogueira et al., "Document Ranking with a Pretrained
+Sequence-to-Sequence Model" (MonoT5), 2020, https://arxiv.org/abs/2003.06713, with a frozen model.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from pbr_jax.data import Task
+from pbr_jax.graph import Node
+from pbr_jax.llm import LLM
+from pbr_jax.methods.select.by_score import by_score
+from pbr_jax.methods.select.judging import Judging, text_of
+from pbr_jax.methods.select.own_share import Curve
+from pbr_jax.parts.run import Run
+from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
+from pbr_jax.text.judging import NO, YES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pointwise(Judging):
+    """log p(yes) - log p(no) after query and candidate, nats."""
+
+    method: Literal["pointwise"] = "pointwise"
+
+    def needs(self, run: Run) -> Mapping[str, Node]:
+        run.config.llm.check_scoring("select.method pointwise")
+        return super().needs(run)
+
+    def slot(
+        self, tally: Tally, *, llm: LLM, task: Task, form: str, gains: Curve | None = None
+    ) -> SelectSlot:
+        judge = self.judge(llm, task, form, tally)
+
+        def score(
+            examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]
+        ) -> list[np.ndarray]:
+            prompts = [
+                judge.write.is_relevant(text_of(query), candidate.document)
+                for query, ranking in zip(queries, rankings, strict=True)
+                for candidate in ranking
+            ]
+            with tally.timed("select_llm"):
+                scores = llm.score([p for p in prompts for _ in (YES, NO)], [YES, NO] * len(prompts))
+            judge.counted(prompts, sum(score.tokens for score in scores))
+            odds = iter(yes.total - no.total for yes, no in zip(scores[::2], scores[1::2], strict=True))
+            return [np.array([next(odds) for _ in ranking]) for ranking in rankings]
+
+        return by_score(self, score, gains)

@@ -1,0 +1,52 @@
+"""Candidates by how probable the language model finds the query after them.
+
+Sachan et al., "Improving Passage Retrieval with Zero-Shot Question Generation" (UPR), 2022,
+https://arxiv.org/abs/2204.07496, Eq. 3: the mean of log p over the query's tokens.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from pbr_jax.data import Task
+from pbr_jax.graph import Node
+from pbr_jax.llm import LLM
+from pbr_jax.methods.select.by_score import by_score
+from pbr_jax.methods.select.judging import Judging, text_of
+from pbr_jax.methods.select.own_share import Curve
+from pbr_jax.parts.run import Run
+from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryLikelihood(Judging):
+    """log p(query | candidate), nats a token."""
+
+    method: Literal["query_likelihood"] = "query_likelihood"
+
+    def needs(self, run: Run) -> Mapping[str, Node]:
+        run.config.llm.check_scoring("select.method query_likelihood")
+        return super().needs(run)
+
+    def slot(
+        self, tally: Tally, *, llm: LLM, task: Task, form: str, gains: Curve | None = None
+    ) -> SelectSlot:
+        judge = self.judge(llm, task, form, tally)
+
+        def score(
+            examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]
+        ) -> list[np.ndarray]:
+            pairs = [
+                judge.write.asks_for(text_of(query), candidate.document)
+                for query, ranking in zip(queries, rankings, strict=True)
+                for candidate in ranking
+            ]
+            with tally.timed("select_llm"):
+                scores = llm.score([prompt for prompt, _ in pairs], [query for _, query in pairs])
+            judge.counted([prompt for prompt, _ in pairs], sum(score.tokens for score in scores))
+            found = iter(scores)
+            return [np.array([next(found).mean for _ in ranking]) for ranking in rankings]
+
+        return by_score(self, score, gains)

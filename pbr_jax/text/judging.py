@@ -1,0 +1,101 @@
+"""Prompts by which a language model judges the records of a history: alone, or all of them together.
+
+The structure is that of the papers that `methods.select` names, the wording our own. Records appear as the
+labelled lines that answers' prompts have (`prompts.record`).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pbr_jax.data.tasks import Task
+from pbr_jax.text.budget import shorten, water_fill
+from pbr_jax.text.prompts import record
+from pbr_jax.types import Document
+
+YES, NO = "yes", "no"
+NOTHING = "N/A"  # a query that asks for nothing
+
+Messages = list[dict[str, str]]
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Writes such prompts in a model's tokens. Query and records together have at most `max_tokens` of them,
+    half of which the query may take; each record has at most `words` words."""
+
+    task: Task
+    form: str
+    words: int
+    max_tokens: int
+    count: Callable[[str], int]
+    truncate: Callable[[str, int], str]
+
+    def fitted(self, query: str, documents: Sequence[Document]) -> tuple[str, list[str]]:
+        """The query and the records, cut."""
+        cut: Any = {"count": self.count, "truncate": self.truncate}
+        query = shorten(query, max(1, self.max_tokens // 2), **cut)
+        texts = [_first(record(self.task, d, self.form), self.words) for d in documents]
+        shares = water_fill(list(map(self.count, texts)), self.max_tokens - self.count(query))
+        return query, [shorten(text, share, **cut) for text, share in zip(texts, shares)]
+
+    def asks_for(self, query: str, document: Document) -> tuple[Messages, str]:
+        """A record, and the query as what should follow it."""
+        query, (text,) = self.fitted(query, [document])
+        said = f"A record of a user's history:\n{text}\n\n"
+        return _said(f"{said}Write a request of this user that the record helps with."), query
+
+    def is_relevant(self, query: str, document: Document) -> Messages:
+        """A record and the query; the answer is `YES` or `NO`."""
+        query, (text,) = self.fitted(query, [document])
+        return _said(
+            f"A record of a user's history:\n{text}\n\nA new request of the same user:\n{query}\n\n"
+            f"Does the record help to answer the request the way this user would? Answer {YES} or {NO}."
+        )
+
+    def ranks(self, query: str, documents: Sequence[Document]) -> Messages:
+        """The records one message each, numbered from 1; the answer is their order."""
+        query, texts = self.fitted(query, documents)
+        n = len(texts)
+        messages = _said(
+            f"You are to rank {n} records of a user's history, each under a number in brackets, by how much "
+            f"they help with this request of the user: {query}"
+        )
+        messages += _answered("Show me the records.")
+        for number, text in enumerate(texts, 1):
+            messages += _said(f"[{number}] {text}") + _answered(f"I have read record [{number}].")
+        return messages + _said(
+            f"The request: {query}\nRank the {n} records above, the most helpful first. Write their numbers "
+            "in this form: [2] > [1] > ... Write nothing else."
+        )
+
+    def looked_at(
+        self, query: str, documents: Sequence[Document], blank: bool = False
+    ) -> tuple[Messages, list[tuple[int, int]], tuple[int, int]]:
+        """All records and then the query in one message; where in it each record stands, and the query.
+
+        `blank`: nothing is asked, and the records are cut as they are beside the query.
+        """
+        query, texts = self.fitted(query, documents)
+        query = NOTHING if blank else query
+        content, spans = "Here are records of a user's history:", []
+        for number, text in enumerate(texts, 1):
+            content += f"\n\n[{number}] "
+            spans.append((len(content), len(content) + len(text)))
+            content += text
+        content += "\n\nFind what helps with the following request in the records above.\n\nRequest: "
+        return _said(content + query), spans, (len(content), len(content) + len(query))
+
+
+def _said(content: str) -> Messages:
+    return [{"role": "user", "content": content}]
+
+
+def _answered(content: str) -> Messages:
+    return [{"role": "assistant", "content": content}]
+
+
+def _first(text: str, words: int) -> str:
+    """The first words; a shorter text stays as it is."""
+    found = text.split()
+    return text if len(found) <= words else " ".join(found[:words])
