@@ -1,4 +1,4 @@
-"""CFRAG at a size for a CPU core: 240 training users, few questions to learn from.
+"""CFRAG at a size for a CPU core: 240 training questions, few questions to learn from.
 
 What differs from configs/cfrag.py, all of it ours: feedback is the likelihood of the target (graded, nothing
 is decoded) on 60 training questions with 4 x 3 candidates each; the teacher is z-scored within a question,

@@ -34,7 +34,7 @@ CREATE TABLE documents(row INTEGER PRIMARY KEY, user INTEGER, id TEXT, text TEXT
 CREATE INDEX answers ON documents(answer);
 CREATE TABLE examples(position INTEGER PRIMARY KEY, training INTEGER, id TEXT, user INTEGER, query TEXT,
                       input TEXT, target TEXT, time REAL, relevant TEXT, category TEXT, scored INTEGER,
-                      rows BLOB, answer INTEGER, alternatives TEXT, near INTEGER,
+                      rows BLOB, whole BLOB, answer INTEGER, alternatives TEXT, near INTEGER,
                       UNIQUE(training, id));
 CREATE INDEX askers ON examples(user);
 CREATE TABLE summary(name TEXT PRIMARY KEY, value TEXT);
@@ -75,8 +75,9 @@ def build(
     """Writes the examples and their documents to a new SQLite file, streaming.
 
     `document_target` names the field of a document that plays the role of an answer. `training` are
-    the examples of the training split. `newest` cuts the history of every example that is not
-    of it to so many documents; whether it nearly held the target is told of the whole one.
+    the examples of the training split. `newest` cuts what every example that is not of it sees of its own
+    history to so many documents; others see the whole of it, and whether it nearly held the target is told
+    of the whole one.
     """
     path.unlink(missing_ok=True)
     connection = sqlite3.connect(path)
@@ -133,14 +134,17 @@ class _Writer:
         self.examples = 0
 
     def add(self, example: Example, *, training: bool, newest: int | None = None) -> None:
-        rows = np.array([self.document(d) for d in _latest(example.profile, newest)], np.int64)
+        # All are kept, for whom the user is a neighbour; the example sees those that are left.
+        places = [self.document(document) for document in example.profile]
+        rows = np.array([places[i] for i in _latest(example.profile, newest)], np.int64)
         values = (
             self.examples, training, example.id, self.user(example.user_id), example.query, example.input,
             example.target, example.time, json.dumps(example.relevant), example.category, example.scored,
-            rows.tobytes(), _answer(example.target), json.dumps(example.alternatives),
+            rows.tobytes(), np.array(places, np.int64).tobytes(), _answer(example.target),
+            json.dumps(example.alternatives),
             _nearly_holds_target(example, self.document_target),
         )  # fmt: skip
-        self.connection.execute("INSERT INTO examples VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)", values)
+        self.connection.execute("INSERT INTO examples VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)", values)
         self.examples += 1
 
     def user(self, name: str) -> int:
@@ -166,12 +170,12 @@ class _Writer:
         return found.fetchone()[0]
 
 
-def _latest(profile: Sequence[Document], newest: int | None) -> Sequence[Document]:
-    """So many of the latest documents, undated ones being the oldest, in their order; None: all."""
+def _latest(profile: Sequence[Document], newest: int | None) -> Sequence[int]:
+    """Places of so many of the latest documents, undated ones being the oldest, in order; None: all."""
     if newest is None:
-        return profile
+        return range(len(profile))
     by_age = sorted(range(len(profile)), key=lambda i: -math.inf if (t := profile[i].time) is None else t)
-    return [profile[i] for i in sorted(by_age[max(len(profile) - newest, 0) :])]
+    return sorted(by_age[max(len(profile) - newest, 0) :])
 
 
 def _answer(text: str | None) -> int | None:
@@ -306,7 +310,7 @@ class Store:
         question to question, a later document holds the target of an earlier one. Of other users, all.
         """
         rows = self.history(user_id)
-        query = "SELECT rows FROM examples WHERE NOT training AND user=?"
+        query = "SELECT whole FROM examples WHERE NOT training AND user=?"
         for (seen,) in self._connection.execute(query, (self.code(user_id),)):
             rows = rows[np.isin(rows, np.frombuffer(seen, np.int64))]
         return rows

@@ -106,8 +106,16 @@ def test_histories_are_cut_to_their_newest_documents_and_nobody_elses(tiny_model
         store = Plan(config(tweets, tiny_models, **fields, limit_history=newest)).data.value
         assert [len(store.visible(e, e.user_id)) for e in store.examples()] == wanted
         assert len(store.history("train/t3")) == 3
-    store = Plan(config(tweets, tiny_models, **fields, limit_history=1)).data.value
-    assert [d.text for d in store.documents(store.history("d3"))] == ["d3 love cats day 2"]
+    whole, store = (
+        Plan(config(tweets, tiny_models, **fields, limit_history=newest)).data.value for newest in (None, 1)
+    )
+    (asked,) = (example for example in store.examples() if example.user_id == "d3")
+    assert [d.text for d in store.documents(store.visible(asked, "d3"))] == ["d3 love cats day 2"]
+    # Whom the user is a neighbour of, and what learns, sees what it saw before.
+    other = next(example for example in store.examples() if example.user_id == "d1")
+    for rows in (store.visible(other, "d3"), store.history("d3"), store.training_rows("d3")):
+        assert len(rows) == 3
+    assert store.summary == whole.summary
     with pytest.raises(UserError, match="limit_history is -1"):
         config(tweets, tiny_models, limit_history=-1)
 
