@@ -41,8 +41,15 @@ class Oracle(ByScore):
             singles = [(e, [c]) for e, ranking in zip(examples, rankings, strict=True) for c in ranking]
             targets = [_target(example) for example, _ in singles]
             written = write([example for example, _ in singles], [single for _, single in singles])
-            with naming(example.id for example, _ in singles):
-                found = iter(llm.score([prompt.messages for prompt in written], targets))
+            prompts = [prompt.messages for prompt in written]
+            with naming(example.id for example, _ in singles), tally.timed("select_llm"):
+                scores = llm.score(prompts, targets)
+            tally.counts.update(
+                select_calls=len(prompts),
+                select_prompt_tokens=sum(map(llm.num_tokens, prompts)),
+                select_answer_tokens=sum(score.tokens for score in scores),
+            )
+            found = iter(scores)
             return [np.array([next(found).total for _ in ranking]) for ranking in rankings]
 
         return by_score(self, score, gains)
