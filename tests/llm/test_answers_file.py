@@ -90,20 +90,24 @@ def test_four_processes_write_the_same_and_different_answers_at_once(file: Path)
     assert len(rows(file)) == 60 + 4 * 60
 
 
-def test_a_writer_killed_at_any_moment_leaves_a_whole_database_with_all_it_said(file: Path):
+def test_three_writers_killed_at_any_moment_leave_a_whole_database_with_all_they_said(file: Path):
     draw = random.Random(0)
     said = 0
-    for attempt in range(5):
-        process = writer(file, attempt, 10**6)
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-        time.sleep(draw.uniform(0.001, 0.15))
-        process.send_signal(signal.SIGKILL)
-        lines = process.communicate()[0].splitlines(keepends=True)
-        own = [f"{attempt + 1:032x}{i:032x}" for i, line in enumerate(lines) if line.endswith("\n")]
-        assert len(Answers(file).find(own)) == len(own)
-        said += len(own)
+    for attempt in range(3):
+        processes = [writer(file, 3 * attempt + place, 10**6) for place in range(3)]
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        for process in processes:
+            time.sleep(draw.uniform(0.001, 0.15))
+            process.send_signal(signal.SIGKILL)
+        for place, process in enumerate(processes):
+            lines = process.communicate()[0].splitlines(keepends=True)
+            name = 3 * attempt + place + 1
+            own = [f"{name:032x}{i:032x}" for i, line in enumerate(lines) if line.endswith("\n")]
+            assert len(Answers(file).find(own)) == len(own)
+            said += len(own)
     assert said > 0
     with contextlib.closing(sqlite3.connect(file)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
