@@ -87,6 +87,10 @@ class TokenLevel(TokenScores, Protocol):
         """The text of an answer's tokens, up to the first stop token."""
         ...
 
+    def beginning(self, target: str, tokens: int) -> str:
+        """The text of a target's first tokens, as `token_scores` counts them."""
+        ...
+
     def ended(self, tokens: Sequence[int]) -> bool:
         """Whether an answer's last token ends it."""
         ...

@@ -163,6 +163,10 @@ class Cached:
         """The text of an answer's tokens."""
         return self._able(TokenLevel).text(tokens)
 
+    def beginning(self, target: str, tokens: int) -> str:
+        """The text of a target's first tokens."""
+        return self._able(TokenLevel).beginning(target, tokens)
+
     def ended(self, tokens: Sequence[int]) -> bool:
         """Whether an answer's last token ends it."""
         return self._able(TokenLevel).ended(tokens)

@@ -57,6 +57,10 @@ class TokenLevel(LocalModel):
         """The text of an answer's tokens, up to the first stop token."""
         return self._codec.decode(tokens)
 
+    def beginning(self, target: str, tokens: int) -> str:
+        """The text of a target's first tokens, as `token_scores` counts them."""
+        return self._codec.tokenizer.decode(self._codec.encode_target(target)[:tokens])
+
     def ended(self, tokens: Sequence[int]) -> bool:
         """Whether an answer's last token ends it."""
         return bool(tokens) and tokens[-1] in self._codec.stops
@@ -137,10 +141,8 @@ class TokenLevel(LocalModel):
     def _torn(self, index: int, prompts: Sequence[Ids], new: int) -> TooLong | None:
         """What is wrong with prompts on both sides of LongRoPE's original context."""
         original = self._reader.original
-        sides = {
-            original is not None and length > original for p in prompts for length in (len(p), len(p) + new)
-        }
-        if len(sides) < 2:
+        lengths = [length for prompt in prompts for length in (len(prompt), len(prompt) + new)]
+        if len(prompts) < 2 or original is None or min(lengths) > original or max(lengths) <= original:
             return None
         return TooLong(
             index,

@@ -93,9 +93,10 @@ def _writer(options: Prompt, *, llm: LLM, task: Task) -> PromptWriter:
         found = written(example, documents)
         if options.order == "best_first" or found.documents < 2:
             return found
-        # Those that fit are the best ones, whatever their order.
+        # Those that fit are the best ones, whatever their order; those without a text never stand there.
+        told = [document for document in documents if prompts.record(task, document, options.form)]
         places = ordered(found.documents, options, f"{example.user_id}\0{example.id}")
-        return written(example, [documents[place] for place in places])
+        return written(example, [told[place] for place in places])
 
     def write(examples: Examples, rankings: Sequence[Ranking]) -> list[Written]:
         return [one(*pair) for pair in zip(examples, rankings, strict=True)]

@@ -52,5 +52,7 @@ def tail(text: str, tokens: int, count: Callable[[str], int]) -> str:
             high = middle
         else:
             low = middle + 1
+    if high == 0:
+        return text
     word = re.search(r"\s\S", text[max(high - 1, 0) :])
     return text[max(high - 1, 0) + word.start() :] if word else text[high:]

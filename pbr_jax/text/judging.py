@@ -31,12 +31,12 @@ class Writer:
     count: Callable[[str], int]
     truncate: Callable[[str, int], str]
 
-    def fitted(self, query: str, documents: Sequence[Document]) -> tuple[str, list[str]]:
-        """The query and the records, cut."""
+    def fitted(self, query: str, documents: Sequence[Document], times: int = 1) -> tuple[str, list[str]]:
+        """The query and the records, cut; the query stands so many times in the prompt."""
         cut: Any = {"count": self.count, "truncate": self.truncate}
-        query = shorten(query, max(1, self.max_tokens // 2), **cut)
+        query = shorten(query, max(1, self.max_tokens // (2 * times)), **cut)
         texts = [_first(record(self.task, d, self.form), self.words) for d in documents]
-        shares = water_fill(list(map(self.count, texts)), self.max_tokens - self.count(query))
+        shares = water_fill(list(map(self.count, texts)), self.max_tokens - times * self.count(query))
         return query, [shorten(text, share, **cut) for text, share in zip(texts, shares)]
 
     def asks_for(self, query: str, document: Document) -> tuple[Messages, str]:
@@ -55,7 +55,7 @@ class Writer:
 
     def ranks(self, query: str, documents: Sequence[Document]) -> Messages:
         """The records one message each, numbered from 1; the answer is their order."""
-        query, texts = self.fitted(query, documents)
+        query, texts = self.fitted(query, documents, times=2)
         n = len(texts)
         messages = _said(
             f"You are to rank {n} records of a user's history, each under a number in brackets, by how much "

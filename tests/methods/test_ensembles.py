@@ -142,7 +142,9 @@ def test_a_stride_longer_than_the_answer_is_in_prompt_augmentation_with_one_docu
 def best(example: Example, begun: str, llm: JaxLLM, own: Ranking, length: int = 32) -> int:
     """The document that BM25 finds for the last tokens."""
     said = f"{example.query} {begun}"
-    tail = next(said[i:] for i in range(len(said)) if llm.count(said[i:]) <= length)
+    words = said.split(" ")
+    tails = (" ".join(["", *words[i:]] if i else words) for i in range(len(words)))
+    tail = next(text for text in tails if llm.count(text) <= length)
     return int(np.argmax(BM25([c.document.text for c in own]).scores(tail)))
 
 
@@ -153,7 +155,7 @@ def test_the_document_is_chosen_anew_at_every_stride(llm, write):
     target = llm._codec.encode_target(example.target or "")
     total, chosen = 0.0, []
     for start in range(0, len(target), 4):
-        begun = llm.truncate(example.target or "", start)
+        begun = llm.beginning(example.target or "", start)
         chosen.append(best(example, begun, llm, own, 9) if begun else 0)
         (row,) = llm.token_scores([write([example], [[own[chosen[-1]]]])[0].messages], [example.target])
         total += sum(row[start : start + 4])
@@ -194,7 +196,7 @@ def test_reranking_by_likelihood_takes_the_document_that_explains_what_was_said(
     rows = llm.token_scores([write([example], [[c]])[0].messages for c in own], [target] * 4)
     total = sum(rows[0][:4])
     for start in range(4, len(rows[0]), 4):
-        begun = llm.truncate(target, start)
+        begun = llm.beginning(target, start)
         last = llm.token_scores([write([example], [[c]])[0].messages for c in own], [begun] * 4)
         total += sum(rows[int(np.argmax([sum(row[-6:]) for row in last]))][start : start + 4])
     assert found[1].total == pytest.approx(total, abs=1e-5)

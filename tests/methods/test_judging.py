@@ -100,6 +100,8 @@ def test_every_answer_is_an_order_that_loses_no_document(text: str, count: int):
         ("2 > 3 > 1", [1, 2, 0], []),
         ("Of the 3 records: [3] > [1] > [2]", [2, 0, 1], []),
         ("[3] > [1", [2, 0, 1], ["missing"]),
+        ("[2, 3] then [1]", [1, 2, 0], []),
+        ("<think>[1] or [2]?</think>[3] > [1] > [2]", [2, 0, 1], []),
         ("[2] > [2] > [1] > [3]", [1, 0, 2], ["repeated"]),
         ("[7] > [2] > [1] > [3]", [1, 0, 2], ["out_of_range"]),
         ("the last one seems best", [0, 1, 2], ["unreadable"]),
@@ -123,7 +125,8 @@ def test_windows_cover_every_candidate_from_the_end(count: int, window: int, dat
     assert spans[0][1] == count
     assert spans[-1][0] == 0
     assert all(0 < b - a <= window for a, b in spans)
-    assert all(after[1] == before[1] - step for before, after in itertools.pairwise(spans))
+    assert all(after[1] == max(2, before[1] - step) for before, after in itertools.pairwise(spans))
+    assert all(b - a > 1 for a, b in spans)
 
 
 def best_in(words: list[str]) -> Any:
@@ -257,6 +260,20 @@ def test_icr_asks_nothing_of_one_candidate_or_none(llm):
     assert [[c.row for c in each] for each in found][:2] == [[], [0]]
     assert tally.counts["select_calls"] == 2
     assert sorted(c.row for c in found[2]) == [0, 1]
+
+
+def test_icr_keeps_the_order_where_nothing_is_asked(llm):
+    slot = select.ICR().slot(Tally(), llm=llm, task=TASK, form="own")
+    example = Example("q", "me", "", "in", "t")
+    assert [c.row for c in slot([example], [Query((" ",))], [ranking(TEXTS)])[0]] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("method", [select.QueryLikelihood, select.Pointwise, select.ICR])
+def test_a_prompt_too_long_is_told_of_by_its_question(tiny_models, method: Any):
+    small = JaxLLM(Path(tiny_models["llm.model"]), context=420)
+    long = ranking(["x" * 500, "y"])
+    with pytest.raises(UserError, match="question 'q1'"):
+        chosen(method(), small, [ranking(["a", "b"]), long])
 
 
 def test_tokens_far_below_the_others_do_not_count():

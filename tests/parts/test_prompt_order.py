@@ -56,6 +56,15 @@ def test_whatever_their_order_the_best_are_those_that_fit(llm):
         assert other.documents == written.documents
 
 
+def test_a_document_without_a_text_takes_nobodys_place(llm):
+    empty = Candidate(Document("none", "me", "", {"text": ""}), 0.0, 9)
+    for order in ("best_first", "best_last", "random"):
+        write = _writer(Prompt(max_tokens=900, order=order), llm=llm, task=task("lamp_7"))
+        (written,) = write([ASKED], [[empty, *RANKING[:2]]])
+        assert written.documents == 2
+        assert all(f"tweet: {word}" in written.messages[-1]["content"] for word in WORDS[:2])
+
+
 def test_every_place_is_drawn_equally_often():
     options = Prompt(order="random")
     counts = np.bincount([ordered(5, options, f"question {i}")[0] for i in range(1000)], minlength=5)

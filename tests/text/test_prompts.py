@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from pbr_jax.data.tasks import MOVIE_TAGS, TASKS
-from pbr_jax.text.budget import shorten, water_fill
+from pbr_jax.text.budget import shorten, tail, water_fill
 from pbr_jax.text.forms import FORMS
 from pbr_jax.text.prompts import CLOSE, OPEN, Written, answer, clean, write
 from pbr_jax.types import Document, Example, UserError
@@ -456,3 +456,11 @@ def test_it_says_how_many_of_the_first_documents_stand_in_the_prompt(sizes, max_
     block = content[content.index(OPEN) : content.index(CLOSE)] if OPEN in content else ""
     stood = [i for i in range(len(sizes)) if f"a{i}w0" in block or f"h{i}w0" in block]
     assert stood == list(range(found.documents))
+
+
+def test_a_text_that_fits_is_its_own_tail():
+    def count(text: str) -> int:
+        return len(text.split())
+
+    assert tail("hello world again", 32, count) == "hello world again"
+    assert tail("hello world again", 2, count).split() == ["world", "again"]

@@ -89,7 +89,9 @@ class Strides(NamedTuple):
         live = list(range(len(examples)))
         while live:
             texts = [self.llm.text(answers[i]) for i in live]
-            chosen = self._chosen([examples[i] for i in live], [rankings[i] for i in live], texts, write)
+            chosen = self._chosen(
+                [examples[i] for i in live], [rankings[i] for i in live], texts, write, live
+            )
             asked = [Mixture((w.messages,), begun=tuple(answers[i])) for w, i in zip(chosen, live)]
             new = min(self.options.stride, limit - len(answers[live[0]]))
             with self.tally.timed("generate_llm"):
@@ -126,13 +128,15 @@ class Strides(NamedTuple):
         """The log-likelihood of each example's target, every stride of it after the document that was chosen
         before it, with the prompt that the first stride had."""
         targets = [example.target or "" for example in examples]
-        first = self._chosen(examples, rankings, [""] * len(examples), write)
+        first = self._chosen(examples, rankings, [""] * len(examples), write, range(len(examples)))
         one = self._scores(first, targets, range(len(examples)))
         rows, stride = [list(row) for row in one], self.options.stride
         for start in range(stride, max(map(len, rows), default=0), stride):
             live = [i for i, row in enumerate(rows) if len(row) > start]
-            begun = [self.llm.truncate(targets[i], start) for i in live]
-            chosen = self._chosen([examples[i] for i in live], [rankings[i] for i in live], begun, write)
+            begun = [self.llm.beginning(targets[i], start) for i in live]
+            chosen = self._chosen(
+                [examples[i] for i in live], [rankings[i] for i in live], begun, write, live
+            )
             found = self._scores(chosen, [targets[i] for i in live], live)
             for i, row in zip(live, found, strict=True):
                 rows[i][start : start + stride] = row[start : start + stride]
@@ -150,13 +154,15 @@ class Strides(NamedTuple):
             raise TooLong(owners[error.index], error.reason) from error
 
     def _chosen(
-        self, examples: Examples, rankings: Sequence[Ranking], begun: Sequence[str], write: PromptWriter
-    ) -> list[Written]:
-        """The prompt with the document that is chosen for each answer as far as it has begun."""
+        self, examples: Examples, rankings: Sequence[Ranking], begun: Sequence[str], write: PromptWriter,
+        owners: Sequence[int],
+    ) -> list[Written]:  # fmt: skip
+        """The prompt with the document that is chosen for each answer as far as it has begun; `owners`: the
+        places of the examples in the whole call."""
         o, best = self.options, [0] * len(examples)
         some = [i for i, text in enumerate(begun) if text and len(rankings[i]) > 1]
         if o.rerank == "likelihood":
-            best = self._most_likely(examples, rankings, begun, some, write)
+            best = self._most_likely(examples, rankings, begun, some, write, owners)
         else:
             for i in some:
                 index = BM25([candidate.document.text for candidate in rankings[i]])
@@ -169,13 +175,15 @@ class Strides(NamedTuple):
 
     def _most_likely(
         self, examples: Examples, rankings: Sequence[Ranking], begun: Sequence[str], some: Sequence[int],
-        write: PromptWriter,
+        write: PromptWriter, owners: Sequence[int],
     ) -> list[int]:  # fmt: skip
         """The place of the document after which the last tokens of each answer are most probable."""
         singles = [(i, candidate) for i in some for candidate in rankings[i]]
         written = write([examples[i] for i, _ in singles], [[candidate] for _, candidate in singles])
         with self.tally.timed("generate_llm"):
-            rows = iter(self._scores(written, [begun[i] for i, _ in singles], [i for i, _ in singles]))
+            rows = iter(
+                self._scores(written, [begun[i] for i, _ in singles], [owners[i] for i, _ in singles])
+            )
         self._count([prompt.messages for prompt in written], 0)
         best, last = [0] * len(examples), self.options.reranked
         for i in some:

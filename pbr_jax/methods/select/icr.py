@@ -29,7 +29,7 @@ class ICR(Judging):
     """In-context re-ranking. All candidates stand in one prompt."""
 
     method: Literal["icr"] = "icr"
-    # whose attention counts: the tokens of the query; rest: all after the candidates' last, as released
+    # whose attention counts: the tokens of the query; rest: all after the candidates', nearly as released
     asking: Literal["query", "rest"] = "query"
     best: Literal["last", "first"] = "last"  # where the retriever's best candidate stands; released: last
     calibrated: bool = True  # whether what a query that asks for nothing attends to is subtracted
@@ -57,7 +57,8 @@ class ICR(Judging):
             examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]
         ) -> list[np.ndarray]:
             turned = [ranking[::-1] if self.best == "last" else ranking for ranking in rankings]
-            many = [i for i, ranking in enumerate(turned) if len(ranking) > 1]
+            # Where nothing is asked nothing attends, and the retriever's order stays.
+            many = [i for i, ranking in enumerate(turned) if len(ranking) > 1 and text_of(queries[i])]
             asked = [watch for i in many for watch in watches(text_of(queries[i]), turned[i])]
             with (
                 tally.timed("select_llm"),

@@ -56,4 +56,4 @@ class Judge(NamedTuple):
 
 def text_of(query: Query) -> str:
     """What is searched for, as one text; what an expansion repeated stands once."""
-    return " ".join(dict.fromkeys(query.texts))
+    return " ".join(dict.fromkeys(query.texts)).strip()

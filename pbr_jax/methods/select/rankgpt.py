@@ -72,7 +72,7 @@ def _windows(count: int, window: int, step: int) -> list[tuple[int, int]]:
         return []
     found, end = [(max(0, count - window), count)], count
     while found[-1][0] > 0:
-        end -= step
+        end = max(end - step, min(window, 2))  # one candidate alone has no order
         found.append((max(0, end - window), end))
     return found
 
@@ -101,9 +101,11 @@ def permutation(text: str, count: int) -> tuple[list[int], list[str]]:
     Every candidate stands in it once: those that the answer leaves out follow in their order. Faults:
     `unreadable` (it names none), `out_of_range`, `repeated`, `missing`.
     """
+    text = re.sub(r"<think>.*?</think>", "", text, flags=re.DOTALL)
     numbers = [int(digits) for digits in re.findall(r"(?<!\d)\d{1,9}(?!\d)", text)]
     # Numbers in brackets are meant as such; "20 records" in prose is not.
-    marked = [int(digits) for digits in re.findall(r"\[\s*(\d{1,9})\s*\]", text)]
+    lists = re.findall(r"\[((?:\s*\d{1,9}\s*,?)+)\]", text)
+    marked = [int(digits) for inside in lists for digits in re.findall(r"\d+", inside)]
     named = [number - 1 for number in marked or numbers]
     inside = [number for number in named if 0 <= number < count]
     order = list(dict.fromkeys(inside))
