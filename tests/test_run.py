@@ -77,7 +77,8 @@ def test_a_run_writes_what_the_design_promises(tweets: Path, tmp_path: Path):
         "rouge1", "rougeL", "meteor", "target_nll", "target_bpb",
     }  # fmt: skip
     assert all(low <= values["metrics"][m] <= high for m, (low, high) in values["intervals"].items())
-    assert set(values["seconds"]) == {"data", "embed", "rank", "generate", "likelihood", "evaluate"}
+    stages = {"data", "embed", "rank", "generate", "likelihood", "evaluate"}
+    assert set(values["seconds"]) == {*stages, "generate_llm"}
     assert set(values["fingerprint"]) == {"config", "run", "evaluation", "data", "commit", "versions"}
     assert set(values["keys"]) == {"data", "embed", "rank", "generate", "likelihood"}
     lines = results.predictions()
