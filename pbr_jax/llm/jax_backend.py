@@ -53,17 +53,25 @@ class JaxLLM(TokenLevel):
         """How many tokens the model has rows for."""
         return causal_lm.read_config(self._path).vocab_size
 
-    @functools.cached_property
+    @property
     def context(self) -> int:
         """Longest prompt plus answer, in tokens."""
+        return self._limit
+
+    @functools.cached_property
+    def _limit(self) -> int:
         limit = causal_lm.read_config(self._path).context
         wanted = self._wanted_context
         if wanted is not None and not 0 < wanted <= limit:
             raise UserError(f"llm.context is {wanted}; {self._path} was made for 1 to {limit} tokens")
         return wanted or limit
 
-    @functools.cached_property
+    @property
     def _readers(self) -> list[Reader]:
+        return self._loaded
+
+    @functools.cached_property
+    def _loaded(self) -> list[Reader]:
         """One for each lane: work is computed side by side by the cores of a CPU, which share one model, or
         by accelerators, which have a copy each. Devices that share every layer are one lane."""
         model, params, config = causal_lm.load(self._path, self._dtype, self._devices)

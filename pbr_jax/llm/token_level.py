@@ -1,7 +1,6 @@
 """A decoder-only model in this process, token by token: scores of tokens, mixtures, attention."""
 
 import abc
-import functools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -32,15 +31,15 @@ Found = Iterator[list[tuple[int, Any]]]
 class TokenLevel(LocalModel):
     """What `abilities.TokenLevel` asks for; `JaxLLM` adds whole answers."""
 
-    @functools.cached_property
+    @property
+    @abc.abstractmethod
     def context(self) -> int:
         """Longest prompt plus answer, in tokens."""
-        raise NotImplementedError
 
-    @functools.cached_property
+    @property
+    @abc.abstractmethod
     def _readers(self) -> list[Reader]:
         """One for each lane."""
-        raise NotImplementedError
 
     @abc.abstractmethod
     def _decoded(

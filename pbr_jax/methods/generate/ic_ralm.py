@@ -8,30 +8,26 @@ The documents are those that select passes on (`select.k` none: all that were re
 that stood first; from then on BM25 over these documents answers the last tokens of question and answer.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from pbr_jax.data import Task
-from pbr_jax.graph import Node, given
 from pbr_jax.llm import Score, TooLong
 from pbr_jax.llm.abilities import Mixture, TokenLevel
 from pbr_jax.llm.protocol import OnBatch
-from pbr_jax.options import Generate
-from pbr_jax.parts import language_model
-from pbr_jax.parts.reader import reader
-from pbr_jax.parts.run import Run
+from pbr_jax.methods.generate.led import Led
 from pbr_jax.pipeline import Answer, Examples, OnScored, PromptWriter, Ranking, Tally
 from pbr_jax.text.bm25 import BM25
 from pbr_jax.text.budget import tail
 from pbr_jax.text.prompts import Written
-from pbr_jax.types import Example, UserError
+from pbr_jax.types import Example
 
 
 @dataclass(frozen=True, kw_only=True)
-class IcRalm(Generate):
+class IcRalm(Led):
     """Documents change while the answer is written."""
 
     method: Literal["ic_ralm"] = "ic_ralm"
@@ -42,25 +38,10 @@ class IcRalm(Generate):
     rerank: Literal["none", "likelihood"] = "none"
     reranked: int = 16  # last tokens of the answer that this looks at
 
-    own_likelihood = True
-
     def check(self) -> None:
         super().check()
         for name in ("stride", "query", "reranked"):
             self.at_least(name, 1)
-        if self.num_beams > 1:
-            raise UserError(
-                f"generate.num_beams is {self.num_beams}, and an answer whose document changes is not "
-                "searched; set it to 1"
-            )
-
-    def needs(self, run: Run) -> Mapping[str, Node]:
-        language_model.check_tokens(run, "generate.method ic_ralm")
-        return {
-            "llm": reader(run),
-            "task": language_model.task(run),
-            "seed": given("seed", run.config.seed if self.temperature else 0),
-        }
 
     def slot(self, tally: Tally, *, llm: TokenLevel, task: Task, seed: int) -> "Strides":
         return Strides(self, tally, llm, task, seed)

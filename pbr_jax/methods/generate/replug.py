@@ -4,28 +4,24 @@ Shi et al., "REPLUG: Retrieval-Augmented Black-Box Language Models", 2024, https
 section 3.2: p(y | x) = Π_t Σ_d w_d p(y_t | d, x, y_<t), where w is the softmax of the documents' scores.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from pbr_jax.data import Task
-from pbr_jax.graph import Node, given
 from pbr_jax.llm import Score, TooLong
 from pbr_jax.llm.abilities import Mixture, TokenLevel
 from pbr_jax.llm.protocol import OnBatch
-from pbr_jax.options import Generate
-from pbr_jax.parts import language_model
-from pbr_jax.parts.reader import reader
-from pbr_jax.parts.run import Run
+from pbr_jax.methods.generate.led import Led
 from pbr_jax.pipeline import Answer, Examples, OnScored, PromptWriter, Ranking, Tally
 from pbr_jax.text.prompts import Written
 from pbr_jax.types import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replug(Generate):
+class Replug(Led):
     """The mixture over the documents; without documents the prompt that has none."""
 
     method: Literal["replug"] = "replug"
@@ -33,25 +29,10 @@ class Replug(Generate):
     weights: Literal["scores", "equal"] = "scores"
     tau: float = 0.1
 
-    own_likelihood = True
-
     def check(self) -> None:
         super().check()
         if not self.tau > 0:
             raise UserError(f"generate.tau is {self.tau}, want a positive number")
-        if self.num_beams > 1:
-            raise UserError(
-                f"generate.num_beams is {self.num_beams}, and a mixture of prompts is not searched; set it "
-                "to 1"
-            )
-
-    def needs(self, run: Run) -> Mapping[str, Node]:
-        language_model.check_tokens(run, "generate.method replug")
-        return {
-            "llm": reader(run),
-            "task": language_model.task(run),
-            "seed": given("seed", run.config.seed if self.temperature else 0),
-        }
 
     def slot(self, tally: Tally, *, llm: TokenLevel, task: Task, seed: int) -> "Ensemble":
         return Ensemble(self, tally, llm, task, seed)
