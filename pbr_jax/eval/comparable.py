@@ -64,6 +64,10 @@ def statistics_of(
     if name == "expected_rmse" and all("expected_mae" in r.metrics for column in records for r in column):
         squares = [np.array([[r.metrics["expected_mae"] ** 2] for r in column]) for column in records]
         return squares, text_metric("rmse").finish
+    if name == "expected_correlation" and all(r.expected is not None for column in records for r in column):
+        metric = text_metric("correlation")
+        pairs = ([(repr(r.expected), str(r.target)) for r in column] for column in records)
+        return [metric.statistics(*map(list, zip(*column, strict=True))) for column in pairs], metric.finish
     task = TASKS.get(runs[0].benchmark)
     answered = all(r.prediction is not None and r.target is not None for column in records for r in column)
     if name not in _RECOMPUTED or task is None or not answered:

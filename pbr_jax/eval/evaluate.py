@@ -1,5 +1,6 @@
 """From answers and rankings to metrics with intervals: plain data in, plain data out."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,6 +21,9 @@ from pbr_jax.eval.metrics import (
 from pbr_jax.eval.ranking import Groups, is_ranking_metric, ranking_metric
 from pbr_jax.eval.significance import FEW, FEWEST, Column, estimates
 from pbr_jax.types import UserError
+
+EXPECTED = ("mae", "rmse", "correlation")
+"""Metrics of expected ratings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +82,12 @@ def evaluate(
     Every sequence has one item an example. Ranking metrics need `rankings` (document ids, best
     first) and `relevant` (see `Example.relevant`); metrics of answers need `predictions` and
     `targets`. `expected` are further predictions of a rating task, numbers between the labels: their metrics
-    are called `expected_mae` and so on. `likelihoods` give `total` (log-probability of the target, nats),
-    `tokens` and `bytes`, and with them target_nll, minus the log-probability per token, and target_bpb, in
-    bits per byte, by which models of different tokenizers compare. Where an example has `alternatives`,
-    further right answers, `ANSWER_METRICS` are the best over all of them, as in SQuAD's official scorer.
+    are `expected_mae`, `expected_rmse` and `expected_correlation` (Pearson's, with the targets), and the
+    accuracy of `predictions` stands beside them. `likelihoods` give `total` (log-probability of the target,
+    nats), `tokens` and `bytes`, and with them target_nll, minus the log-probability per token, and
+    target_bpb, in bits per byte, by which models of different tokenizers compare. Where an example has
+    `alternatives`, further right answers, `ANSWER_METRICS` are the best over all of them, as in SQuAD's
+    official scorer.
     Where all targets are withheld there is nothing to score: n is 0, and a note says so. Raises UserError,
     naming the example, where some targets are missing or a scored question of a retrieval benchmark has no
     relevant document.
@@ -177,7 +183,10 @@ def _answer_columns(
             f"{task.name}: {len(missing)} of {len(ids)} targets are missing, the first of example "
             f"{missing[0]!r}; complete the outputs file, or take it away to predict without scoring"
         )
-    metrics = [text_metric(name, task.labels) for name in (ANSWER_METRICS if retrieval else task.metrics)]
+    names = ANSWER_METRICS if retrieval else task.metrics
+    if expected is not None:
+        names = dict.fromkeys((*names, "accuracy"))
+    metrics = [text_metric(name, task.labels) for name in names]
     columns = [_Scores(metric, metric.statistics(predictions, targets)) for metric in metrics]
     for column in columns:
         if column.metric.name in ANSWER_METRICS:
@@ -186,9 +195,19 @@ def _answer_columns(
         numbers = list(map(repr, expected))
         columns += [
             _Scores(metric._replace(name=f"expected_{metric.name}"), metric.statistics(numbers, targets))
-            for metric in metrics
+            for metric in map(text_metric, EXPECTED)
         ]
-    return columns, []
+    return columns, _majority(metrics, targets)
+
+
+def _majority(metrics: list[Metric], targets: list[str]) -> list[str]:
+    """What accuracy is to be compared with."""
+    if all(metric.name != "accuracy" for metric in metrics):
+        return []
+    (label, count), *_ = Counter(targets).most_common(1)
+    return [
+        f"to answer {label!r}, the most frequent target, always would be right in {count / len(targets):.1%}"
+    ]
 
 
 def _likelihood_columns(likelihoods: list[Mapping[str, Any]] | None) -> list[_Scores]:

@@ -35,6 +35,7 @@ _SHARES = frozenset({"accuracy", "f1_macro", "rouge1", "rougeL", "meteor", "exac
 _WORD = re.compile(r"[^\W_]+")
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ROUNDING = 1e-18  # of a product of variances: less is no spread
 _LARGEST_RATING = 1e100  # a longer run of digits is no rating, and its square would overflow
 
 
@@ -70,6 +71,7 @@ def text_metric(name: str, labels: Strings = ()) -> Metric:
         "f1_macro": (partial(_confusion, labels=labels), _macro_f1),
         "mae": (_absolute_error, plain_mean),
         "rmse": (_squared_error, _root),
+        "correlation": (_moments, _pearson),
         "rouge1": (partial(_rouge, name="rouge1"), plain_mean),
         "rougeL": (partial(_rouge, name="rougeL"), plain_mean),
         "meteor": (_meteor, plain_mean),
@@ -87,8 +89,9 @@ def text_metric(name: str, labels: Strings = ()) -> Metric:
 def within_range(name: str, interval: tuple[float, float]) -> tuple[float, float]:
     """The part of a metric's interval in which its values can lie: t knows no ends of a scale."""
     share = name in _SHARES or "@" in name  # ranking metrics are named by their k
-    lowest = 0.0 if share or name in LOWER_IS_BETTER else -math.inf
-    return max(lowest, interval[0]), min(1.0 if share else math.inf, interval[1])
+    correlation = name.endswith("correlation")
+    lowest = 0.0 if share or name in LOWER_IS_BETTER else -1.0 if correlation else -math.inf
+    return max(lowest, interval[0]), min(1.0 if share or correlation else math.inf, interval[1])
 
 
 def cfrag_f1(predictions: Strings, targets: Strings, labels: Strings) -> np.ndarray:
@@ -185,6 +188,22 @@ def _absolute_error(predictions: Strings, targets: Strings) -> np.ndarray:
 
 def _squared_error(predictions: Strings, targets: Strings) -> np.ndarray:
     return _absolute_error(predictions, targets) ** 2
+
+
+def _moments(predictions: Strings, targets: Strings) -> np.ndarray:
+    """`[n, 5]`: x, y, x², y² and x y of numbers, both less 3, the middle of the scale."""
+    wanted = np.array([float(target) for target in targets])
+    found = wanted + [rating_error(*pair) for pair in zip(predictions, targets, strict=True)]
+    x, y = found - 3, wanted - 3
+    return np.stack([x, y, x * x, y * y, x * y], axis=1)
+
+
+def _pearson(mean: np.ndarray) -> np.ndarray:
+    """Pearson's correlation; 0 where either side is constant."""
+    x, y, xx, yy, xy = np.moveaxis(np.asarray(mean), -1, 0)
+    spread = np.maximum(xx - x * x, 0) * np.maximum(yy - y * y, 0)
+    known = spread > _ROUNDING
+    return np.where(known, (xy - x * y) / np.sqrt(np.where(known, spread, 1)), 0.0)
 
 
 def _root(mean: np.ndarray) -> np.ndarray:

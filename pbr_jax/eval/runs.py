@@ -22,6 +22,7 @@ class Record:
     prediction: str | None
     target: str | None
     metrics: dict[str, float]
+    expected: float | None = None  # rating
     near: bool = False  # whether the user's own history nearly holds the target
 
 
@@ -261,9 +262,15 @@ def _read_records(path: Path) -> dict[str, Record] | None:
                 prediction=value.get("prediction"),
                 target=value.get("target"),
                 metrics={key: _number(v, f"{where}: metrics.{key}") for key, v in metrics.items()},
+                expected=_expected(value, where),
                 near=value.get("near_target") is True,
             )
     return records
+
+
+def _expected(value: Mapping[str, Any], where: object) -> float | None:
+    found = value.get("expected")
+    return None if found is None else _number(found, f"{where}: expected")
 
 
 def _required(value: Mapping[str, Any], key: str, where: object) -> Any:

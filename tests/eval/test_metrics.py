@@ -15,6 +15,7 @@ from pbr_jax.eval.metrics import (
     squad_normalised,
     text_metric,
     unreadable,
+    within_range,
     words,
 )
 from pbr_jax.types import UserError
@@ -81,6 +82,16 @@ def test_cfrag_f1_is_accuracy_over_the_number_of_labels(answers):
 )  # fmt: skip
 def test_ratings_charge_the_farther_end_for_what_is_no_number(prediction, target, error):
     assert rating_error(prediction, target) == error
+
+
+def test_correlation_is_pearsons_and_of_constants_0():
+    targets, metric = ["1", "5", "4", "4", "2"], text_metric("correlation")
+    found = metric.statistics(["2.5", "4.5", "3", "x", "1"], targets)
+    wanted = np.corrcoef([2.5, 4.5, 3, 1, 1], list(map(float, targets)))[0, 1]  # "x": the farther end
+    assert metric.finish(found.mean(0)) == pytest.approx(wanted)
+    assert metric.finish(metric.statistics(["3.1"] * 5, targets).mean(0)) == 0
+    assert metric.finish(metric.statistics(targets, targets)[None].mean(1)) == pytest.approx([1])
+    assert within_range("expected_correlation", (-2.0, 2.0)) == (-1.0, 1.0)
 
 
 def test_mae_and_rmse():

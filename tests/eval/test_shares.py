@@ -57,7 +57,10 @@ def test_expected_ratings_have_metrics_intervals_and_paired_differences(tmp_path
         found = evaluate(
             TASK, ids=ids, users=users, predictions=answers(0, 0.5), expected=column, targets=TARGETS
         )
-        assert list(found.metrics) == ["mae", "rmse", "expected_mae", "expected_rmse"]
+        names = ["mae", "rmse", "accuracy", "expected_mae", "expected_rmse", "expected_correlation"]
+        assert list(found.metrics) == names
+        wanted = np.corrcoef(column, [float(target) for target in TARGETS])[0, 1]
+        assert found.metrics["expected_correlation"] == pytest.approx(wanted)
         assert found.metrics["expected_mae"] == pytest.approx(sum(error) / N)
         assert found.metrics["expected_rmse"] == pytest.approx((sum(e * e for e in error) / N) ** 0.5)
         low, high = found.intervals["expected_rmse"]
@@ -67,11 +70,15 @@ def test_expected_ratings_have_metrics_intervals_and_paired_differences(tmp_path
         values = json.loads((runs[-1] / "results.json").read_text())
         (runs[-1] / "results.json").write_text(json.dumps({**values, "metrics": found.metrics}))
         lines = [json.loads(line) for line in (runs[-1] / "predictions.jsonl").read_text().splitlines()]
-        told = ({**line, "metrics": own} for line, own in zip(lines, found.per_example, strict=True))
+        rows = zip(lines, found.per_example, column, strict=True)
+        told = ({**line, "metrics": own, "expected": value} for line, own, value in rows)
         (runs[-1] / "predictions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in told))
-    cell = next(t for t in tables(report(runs)) if t[0][1] == "Δ mae")[1][7]
+    header, row = next(t for t in tables(report(runs)) if t[0][1] == "Δ mae")
     squares = [np.square(error)[:, None] for error in errors]
     wanted = paired_difference(
         squares[1], squares[0], users, lambda mean: np.sqrt(mean[..., 0]), resamples=300, confidence=0.9
     )
-    assert cell.startswith(f"{wanted.value:+.4f} [{wanted.low:+.4f}, {wanted.high:+.4f}]")
+    shown = row[header.index("Δ expected_rmse")]
+    assert shown.startswith(f"{wanted.value:+.4f} [{wanted.low:+.4f}, {wanted.high:+.4f}]")
+    first, second = (np.corrcoef(column, [float(target) for target in TARGETS])[0, 1] for column in expected)
+    assert row[header.index("Δ expected_correlation")].startswith(f"{second - first:+.4f} [")
