@@ -6,6 +6,7 @@ the measure is graded where answers of a small model are all alike, and it costs
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -97,6 +98,15 @@ def _score(
     write_text(folder / "likelihoods.jsonl", "".join(lines))
 
 
+@contextmanager
+def _excusing() -> Iterator[None]:
+    """Who cannot score their targets may do without."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"likelihood of the targets: {error}; or set eval.likelihood off") from error
+
+
 def _scores(llm: LLM, examples: list[Example], written: list[Written], bar: tqdm) -> list[Score | None]:
     """The score of every target; None where it is withheld."""
     known = [(i, example.target) for i, example in enumerate(examples) if example.target is not None]
@@ -105,11 +115,8 @@ def _scores(llm: LLM, examples: list[Example], written: list[Written], bar: tqdm
     def on_batch(positions: Sequence[int], _: Sequence[Score]) -> None:
         bar.update(len(positions))
 
-    try:
-        with naming(examples[i].id for i, _ in known):
-            found = llm.score(prompts, targets, on_batch=on_batch)
-    except UserError as error:
-        raise UserError(f"likelihood of the targets: {error}; or set eval.likelihood off") from error
+    with _excusing(), naming(examples[i].id for i, _ in known):
+        found = llm.score(prompts, targets, on_batch=on_batch)
     scores: list[Score | None] = [None] * len(examples)
     for (i, _), score in zip(known, found, strict=True):
         scores[i] = score
@@ -124,7 +131,7 @@ def _own_scores(
     def on_batch(more: int) -> None:
         bar.update(more)
 
-    with naming(example.id for example in examples):
+    with _excusing(), naming(example.id for example in examples):
         found = scoring.score(examples, rankings, write, on_batch=on_batch)
     return [written for written, _ in found], [
         None if example.target is None else score for example, (_, score) in zip(examples, found, strict=True)

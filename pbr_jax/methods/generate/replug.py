@@ -103,11 +103,19 @@ class Ensemble(NamedTuple):
         """The mixture's log-likelihood of each example's target, with what the model was shown."""
         written = self._written(examples, rankings, write)
         owners = [i for i, prompts in enumerate(written) for _ in prompts]
+        waiting = list(map(len, written))
+
+        def tell(places: Sequence[int], _: Sequence[Sequence[float]]) -> None:
+            for place in places:
+                waiting[owners[place]] -= 1
+            if on_batch is not None:
+                on_batch(sum(not waiting[owner] for owner in {owners[place] for place in places}))
+
         try:
             rows = self.llm.token_scores(
                 [prompt.messages for prompts in written for prompt in prompts],
                 [examples[i].target or "" for i in owners],
-                on_batch=None if on_batch is None else lambda places, _: on_batch(len(places)),
+                on_batch=tell,
             )
         except TooLong as error:
             raise TooLong(owners[error.index], error.reason) from error
