@@ -2,10 +2,11 @@
 
 The loss of a question is the mean over its target's tokens and its end token, of a batch the mean over
 questions: the metric `target_nll`, with the end. Prompts are read and not learned. Logits exist at the
-target's positions only.
+target's positions only, and what all prompts of a batch begin with is computed once.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from pbr_jax.losses.language_model import token_cross_entropy
 from pbr_jax.losses.reduction import masked_mean
@@ -24,9 +25,10 @@ from pbr_jax.train import sharding
 from pbr_jax.train.batches import Rows
 from pbr_jax.train.loop import Fitted, Task, fit
 from pbr_jax.train.sharding import Batch
-from pbr_jax.types import Params, UserError
+from pbr_jax.types import Model, Params, UserError
 
 Ids = tuple[int, ...]
+_ALIKE = 8  # tokens that rows share are a multiple of it
 _MEMBERS = 64  # pairs of each kind that the membership test looks at
 _FEWEST = 8  # users that may choose the step
 
@@ -212,13 +214,28 @@ def causal_family(path: Path, options: Reader, mesh: Mesh) -> Family:
     model = causal_lm.causal_lm(config, dtype, dropout=options.dropout, remat=options.remat)
 
     def nll(params: Params, batch: dict[str, Array], key: Array | None) -> Float[Array, "b"]:
-        output = model.apply(params, batch["ids"], batch["positions"], key=key, rows=batch.get("row"))
+        past = _begun_alike(model, params, batch.get("shared"), key)
+        output = model.apply(params, batch["ids"], batch["positions"], past, key=key, rows=batch.get("row"))
         wanted = batch["wanted"]
         places = batch["first"][:, None] + jnp.arange(wanted.shape[1])[None]
         hidden = jnp.take_along_axis(output.hidden, places[..., None], axis=1, mode="clip")
         return _mean(causal_lm.logits(params, hidden, config.logit_cap), batch)
 
-    return Family(_placed(params, mesh), nll, _causal_arrays, True, causal_lm.MODULES, "CAUSAL_LM")
+    # LongRoPE: long texts read even their beginning otherwise.
+    most = config.rope.original if config.rope.long_divisors else None
+    arrays = partial(_causal_arrays, most=most)
+    return Family(_placed(params, mesh), nll, arrays, True, causal_lm.MODULES, "CAUSAL_LM")
+
+
+def _begun_alike(
+    model: Model, params: Params, shared: Int[Array, "b s"] | None, key: Array | None
+) -> causal_lm.Past | None:
+    """What all rows begin with, read once for all of them; its dropout is no row's."""
+    if shared is None:
+        return None
+    places = jnp.arange(shared.shape[1])
+    read = model.apply(params, shared[:1], places[None], key=key, rows=jnp.full((1,), -1, jnp.int32))
+    return causal_lm.Past(read.keys[:, 0], read.values[:, 0], places)
 
 
 def t5_family(path: Path, options: Reader, mesh: Mesh) -> Family:
@@ -252,14 +269,29 @@ def _placed(params: Params, mesh: Mesh) -> Params:
     return jax.tree.map(place, params)
 
 
-def _causal_arrays(pairs: Sequence[Pair]) -> Batch:
+def _causal_arrays(pairs: Sequence[Pair], most: int | None = None) -> Batch:
+    """`shared` [b s], where rows begin alike: those tokens, in each of them; `ids` [b t] stand behind them.
+
+    Args:
+      most: tokens of the longest text up to which rows share anything; None: of any.
+    """
     # The last token of a target is predicted, never read.
     texts = [pair.prompt + pair.target[:-1] for pair in pairs]
-    ids, mask = _padded(texts, 32)
+    alike = 0 if most is not None and max(map(len, texts)) > most else _alike([pair.prompt for pair in pairs])
+    ids, mask = _padded([text[alike:] for text in texts], 32)
     wanted, counted = _padded([pair.target for pair in pairs], 8)
-    positions = np.where(mask, np.arange(ids.shape[1], dtype=np.int32)[None], -1)
-    first = np.array([len(pair.prompt) - 1 for pair in pairs], np.int32)
-    return {"ids": ids, "positions": positions, "first": first, "wanted": wanted, "counted": counted}
+    positions = np.where(mask, alike + np.arange(ids.shape[1], dtype=np.int32)[None], -1)
+    first = np.array([len(pair.prompt) - 1 - alike for pair in pairs], np.int32)
+    found = {"ids": ids, "positions": positions, "first": first, "wanted": wanted, "counted": counted}
+    return found | ({"shared": np.array([text[:alike] for text in texts], np.int32)} if alike else {})
+
+
+def _alike(prompts: Sequence[Ids]) -> int:
+    """How many tokens all prompts begin with, before their last one; a multiple, so that shapes are few. One
+    prompt shares nothing."""
+    most = min(map(len, prompts)) - 1 if len(prompts) > 1 else 0
+    differ = (place for place, tokens in enumerate(zip(*prompts)) if len(set(tokens)) > 1)
+    return min(next(differ, most), most) // _ALIKE * _ALIKE
 
 
 def _t5_arrays(pairs: Sequence[Pair]) -> Batch:

@@ -54,12 +54,12 @@ def flan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def made_up(count: int, users: int = 6, seed: int = 0) -> list[Pair]:
-    """Pairs of several lengths; targets are counted up from 5, so there is a rule."""
+def made_up(count: int, users: int = 6, seed: int = 0, alike: int = 0) -> list[Pair]:
+    """Pairs of several lengths; targets are counted up from 5, so there is a rule. Prompts begin alike."""
     draw = np.random.default_rng(seed)
-    found = []
+    found, begun = [], draw.integers(2, 97, alike).tolist()
     for i in range(count):
-        prompt = draw.integers(2, 97, draw.integers(3, 40)).tolist()
+        prompt = begun + draw.integers(2, 97, draw.integers(3, 40)).tolist()
         target = [5 + j for j in range(draw.integers(1, 6))]
         found.append(Pair(tuple(prompt), (*target, 1), f"u{i % users}"))
     return found
@@ -108,12 +108,12 @@ def with_peft(path: Path, adapter: Any, modules: dict[str, str], folder: Path, k
     return peft.PeftModel.from_pretrained(kind.from_pretrained(path), str(folder), is_trainable=True)
 
 
-@pytest.mark.parametrize("kind", ["llama", "flan"])
+@pytest.mark.parametrize(("kind", "alike"), [("llama", 0), ("llama", 20), ("flan", 0)])
 def test_loss_gradients_and_a_step_equal_torch_with_peft(
-    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+    kind: str, alike: int, tmp_path: Path, request: pytest.FixtureRequest
 ):
     path: Path = request.getfixturevalue(kind)
-    told, pairs = options(), made_up(4)
+    told, pairs = options(), made_up(4, alike=alike)
     found, _ = family(path, told)
     start = lora.init(jax.random.key(0), found.params, told.targets, 4, outputs_first=found.outputs_first)
     noise = iter(jax.random.split(jax.random.key(1), 99))
@@ -126,6 +126,7 @@ def test_loss_gradients_and_a_step_equal_torch_with_peft(
     wanted.backward()
     loss = reader._loss(found, 2.0)
     batch = arrays(found, pairs) | {"where": jnp.ones(4, bool)}
+    assert "shared" not in batch if not alike else batch["shared"].shape == (4, 16)
 
     def of(adapter: Any) -> Any:
         return loss({"adapter": adapter, "base": found.params}, batch, jax.random.key(0))
@@ -178,8 +179,9 @@ def test_all_of_t5_is_trained_as_torch_trains_it(flan: Path):
     np.testing.assert_allclose(gradients["embedding"], shared, atol=1e-4 * np.abs(shared).max())
 
 
-def test_padding_and_who_else_is_in_a_batch_change_no_loss(llama: Path):
-    told, pairs = options(), made_up(4)
+@pytest.mark.parametrize("alike", [0, 20])
+def test_padding_and_who_else_is_in_a_batch_change_no_loss(llama: Path, alike: int):
+    told, pairs = options(), made_up(4, alike=alike)
     found, _ = family(llama, told)
     together = np.asarray(jax.jit(lambda b: found.nll(found.params, b, None))(arrays(found, pairs)))
     for pair, value in zip(pairs, together):
@@ -207,11 +209,14 @@ def test_it_learns_a_rule_and_says_what_it_learned_from(llama: Path, tmp_path: P
 
 @pytest.mark.long
 def test_a_base_that_devices_share_and_a_batch_that_they_divide_give_the_same(llama: Path, tmp_path: Path):
-    """8 devices for the rows, or 2 x 2 with the base divided, as one device; dropout included."""
-    one = train(llama, options(dropout=0.2, batch_size=8), tmp_path / "1")
-    many = train(llama, options(dropout=0.2, batch_size=8, devices=8), tmp_path / "8")
-    shared = train(llama, options(dropout=0.2, batch_size=8, devices=4), tmp_path / "4", tensor_parallel=2)
-    for other in (many, shared):
+    """8 devices for the rows, or 2 x 2 with the base divided, or parts one by one, as one device; dropout
+    and beginnings that rows share included."""
+    pairs = made_up(40, alike=20)
+    one = train(llama, options(dropout=0.2, batch_size=8), tmp_path / "1", pairs)
+    many = train(llama, options(dropout=0.2, batch_size=8, devices=8), tmp_path / "8", pairs)
+    shared = train(llama, options(dropout=0.2, batch_size=8, devices=4), tmp_path / "4", pairs, 2)
+    parts = train(llama, options(dropout=0.2, batch_size=8, accumulate=4), tmp_path / "parts", pairs)
+    for other in (many, shared, parts):
         for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(other.params), strict=True):
             np.testing.assert_allclose(a, b, atol=1e-5)
 
@@ -232,6 +237,16 @@ def test_few_programs_are_compiled(llama: Path):
         for pair in made_up(500, seed=3)
     }
     assert len(shapes) <= 4
+
+
+def test_rows_share_no_beginning_where_long_texts_are_read_otherwise():
+    pairs = made_up(4, alike=20)
+    assert reader._causal_arrays(pairs)["shared"].tolist() == [list(pairs[0].prompt[:16])] * 4
+    longest = max(len(pair.prompt + pair.target) for pair in pairs) - 1
+    assert "shared" in reader._causal_arrays(pairs, longest)
+    assert "shared" not in reader._causal_arrays(pairs, longest - 1)
+    alike = [Pair(pair.prompt[:20], pair.target, pair.owner) for pair in pairs]
+    assert reader._causal_arrays(alike)["shared"].shape == (4, 16)  # a prompt's last token is nobody else's
 
 
 def test_users_who_choose_the_step_teach_nothing(llama: Path, tmp_path: Path):
