@@ -23,6 +23,7 @@ from pbr_jax.config import Config, from_dict, override, to_dict
 from pbr_jax.files import open_private, parse_json
 from pbr_jax.graph import logging_to, stages
 from pbr_jax.llm.usage import cost
+from pbr_jax.parts import programs
 from pbr_jax.parts.answers import Answers, documents_in_prompt
 from pbr_jax.parts.likelihood import Likelihoods
 from pbr_jax.parts.rankings import SLOTS, Rankings
@@ -86,6 +87,7 @@ def _as_wanted(found: Mapping[str, Any], plan: Plan, out: Path) -> bool:
 
 def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
     """Computes what is missing, and writes the folder's files, results.json last."""
+    programs.release()
     config, store = plan.config, plan.data.value
     answered: Answers | None = None if plan.answered is None else plan.answered.value
     ranked: Rankings = plan.ranked.value
