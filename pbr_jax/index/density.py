@@ -30,8 +30,9 @@ def hdbscan(
 
     Args:
       min_samples: vectors within reach of a core, itself included.
-      dense: the largest n of which all distances are held at once; the labels do not depend on it, up to
-        distances that float32 cannot tell apart.
+      dense: the largest n of which all distances are held at once. Up to `min_samples` 2 labels do not depend
+        on it, but for distances that float32 cannot tell apart; above, many distances between cores are
+        equal, and a few labels may depend on which of several shortest trees is taken.
     """
     n = len(vectors)
     if n < max(2, min_cluster_size, min_samples):
@@ -203,7 +204,7 @@ def _joined(
     component: np.ndarray, left: np.ndarray, right: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The edges that close no circle (of equal lengths), and the components that they make, from 0."""
-    parent = np.arange(component.max() + 1)
+    parent = list(range(int(component.max()) + 1))
 
     def root(node: int) -> int:
         while parent[node] != node:
@@ -211,7 +212,9 @@ def _joined(
         return node
 
     kept = []
-    for edge, (one, other) in enumerate(zip(component[left], component[right], strict=True)):
+    for edge, (one, other) in enumerate(
+        zip(component[left].tolist(), component[right].tolist(), strict=True)
+    ):
         one, other = root(one), root(other)
         if one != other:
             parent[max(one, other)] = min(one, other)
