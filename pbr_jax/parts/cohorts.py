@@ -78,7 +78,7 @@ def _make(folder: Path, grouping: Grouping, seed: int | None, *, store: Store, u
     np.save(folder / _LABELS, labels, allow_pickle=False)
 
 
-def _measured(vectors: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+def _measured(vectors: np.ndarray, labels: np.ndarray) -> dict[str, int | float]:
     """Silhouettes with noise as one cluster and without it, and how many clusters and users of noise."""
     inside = labels != NOISE
     values = {

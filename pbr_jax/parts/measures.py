@@ -12,12 +12,12 @@ METRICS = ("silhouette", "silhouette_without_noise")
 """Measures that stand among a run's metrics too. They have no interval: they are of no single question."""
 
 
-def keep_measures(folder: Path, values: Mapping[str, float]) -> None:
+def keep_measures(folder: Path, values: Mapping[str, int | float]) -> None:
     """Keeps numbers by their names in a stage's folder."""
     write_text(folder / _FILE, json.dumps(dict(values)))
 
 
-def measures(last: Node) -> dict[str, dict[str, float]]:
+def measures(last: Node) -> dict[str, dict[str, int | float]]:
     """What the stages under a node measured, by their labels."""
     files = {label: stage.folder / _FILE for label, stage in stages(last).items()}
     return {

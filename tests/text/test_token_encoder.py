@@ -1,4 +1,4 @@
-"""Token vectors of a ColBERT and of a plain encoder against the models themselves; MaxSim against the model."""
+"""Token vectors of a ColBERT and of a plain encoder against the models; MaxSim against the model's."""
 
 import json
 from pathlib import Path
