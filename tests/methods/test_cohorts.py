@@ -20,6 +20,8 @@ from pbr_jax.pipeline import Tally
 from pbr_jax.plan import Plan
 from pbr_jax.types import Document, Example, UserError
 
+SETTINGS: dict[str, Any] = {"min_cluster_size": 2, "min_samples": 2, "copy": True}
+
 
 def grouping(method: Cohorts) -> parts.Grouping:
     return parts.Grouping(
@@ -56,7 +58,7 @@ def test_labels_are_scikit_learns_on_unit_means(tmp_path, circle):
     labels = made(world, Cohorts(), tmp_path / "cohorts").labels[0]
     means = world.users.at(None)
     units = means / np.linalg.norm(means, axis=1, keepdims=True)
-    wanted = HDBSCAN(min_cluster_size=2, min_samples=2, copy=True).fit(units.astype(float)).labels_
+    wanted = HDBSCAN(**SETTINGS).fit(units.astype(float)).labels_
     assert labels.tolist() == wanted.tolist()
     assert len({*labels.tolist()} - {NOISE}) >= 3
 

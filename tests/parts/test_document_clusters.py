@@ -1,6 +1,7 @@
 """Clusters of profiles: computed once, for each profile alone, and kept."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ from sklearn.cluster import HDBSCAN
 from pbr_jax.index.density import NOISE
 from pbr_jax.parts.document_clusters import ProfileClusters, alone
 from pbr_jax.types import UserError
+
+SETTINGS: dict[str, Any] = {"min_cluster_size": 2, "min_samples": 2, "copy": True}
 
 
 @pytest.fixture(autouse=True)
@@ -32,9 +35,7 @@ def test_labels_are_those_of_each_profile_alone_and_computed_once():
     found = clusters.labels(PROFILES)
     for rows, labels in zip(PROFILES, found, strict=True):
         if len(rows) > 2:
-            wanted = (
-                HDBSCAN(min_cluster_size=2, min_samples=2, copy=True).fit(means[rows].astype(float)).labels_
-            )
+            wanted = HDBSCAN(**SETTINGS).fit(means[rows].astype(float)).labels_
             assert labels.tolist() == wanted.tolist()
             assert len({*labels.tolist()}) > 1
     assert found[1].tolist() == [0]  # one document is one cluster

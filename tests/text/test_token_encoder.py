@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from pbr_jax.models import bert, colbert
 from pbr_jax.models.colbert import expand_queries
-from pbr_jax.text.token_encoder import TokenEncoder, max_sims, mean_vectors
+from pbr_jax.text.token_encoder import Role, TokenEncoder, max_sims, mean_vectors
 from pbr_jax.types import UserError
 
 WORDS = [
@@ -31,7 +32,7 @@ WORDS = [
     "cats",
     "love",
 ]
-SIZES = dict(vocab_size=len(WORDS), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+SIZES: Any = dict(vocab_size=len(WORDS), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
              intermediate_size=12, max_position_embeddings=24)  # fmt: skip
 TEXTS = ["love tea .", "cats", "", "tea , cats , love tea " * 4]
 
@@ -42,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
     torch.manual_seed(0)
     body = transformers.BertModel(
         transformers.BertConfig(initializer_range=0.5, **SIZES), add_pooling_layer=False
-    )  # type: ignore[arg-type]
+    )
     body.config.save_pretrained(tmp_path)
     tensors = {f"bert.{name}": np.ascontiguousarray(value) for name, value in body.state_dict().items()}
     tensors["linear.weight"] = torch.randn(4, 8).numpy()
@@ -96,8 +97,9 @@ def test_a_plain_encoder_is_taken_as_it_is(tiny_models):
     encoder = TokenEncoder(str(folder), document_length=7)
     assert not encoder.is_colbert
     model, params, _ = bert.load(folder)
-    for role, length in (("document", 7), ("query", 64)):
-        vectors = encoder.encode(["i love tea about that day 1 2 3"], role)[0]  # type: ignore[arg-type]
+    lengths: dict[Role, int] = {"document": 7, "query": 64}
+    for role, length in lengths.items():
+        vectors = encoder.encode(["i love tea about that day 1 2 3"], role)[0]
         told = encoder._tokenizers[role].encode_batch(["i love tea about that day 1 2 3"])[0]
         states = model.apply(params, jnp.array([told]), segments=jnp.ones((1, len(told)), jnp.int32))[0]
         assert len(vectors) == min(length, 11)
@@ -144,9 +146,9 @@ def test_the_text_encoder_takes_a_colberts_body(folder: Path):
         ({"document_length": 25}, "document_length is 25, want 4 to 24"),
     ],
 )
-def test_lengths_without_room_or_positions_are_refused(folder: Path, options: dict[str, int], message: str):
+def test_lengths_without_room_or_positions_are_refused(folder: Path, options: dict[str, Any], message: str):
     with pytest.raises(UserError, match=message):
-        TokenEncoder(str(folder), **options)  # type: ignore[arg-type]
+        TokenEncoder(str(folder), **options)
 
 
 def test_a_marker_that_the_vocabulary_lacks_is_refused(folder: Path):

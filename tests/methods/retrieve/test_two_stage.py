@@ -93,11 +93,12 @@ def test_all_clusters_are_a_flat_ranking(world: World):
     rows = world.rows("u", "v")
     scores = world.tokens.max_sims(world.query, rows)
     order = rows[np.argsort(-scores, kind="stable")].tolist()
-    for options in (
+    everything: list[dict[str, Any]] = [
         {"top_clusters": None},
         {"top_clusters": 99},
         {"top_clusters": 99, "noise": "one_cluster"},
-    ):
+    ]
+    for options in everything:
         found = world.found(["u", "v"], **options)
         assert by_score(found) == order
         assert sorted(c.score for c in found) == sorted(scores.tolist())
