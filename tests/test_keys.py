@@ -28,7 +28,7 @@ SYSTEMS = {
     "cfrag": {},
     "pbr": {},
     "tuned": {},
-    "clusterrag": {},
+    "clusterrag": {"encoder.max_length": 32},
     "bm25": {
         "select.method": "bm25",
         "neighbours.method": "random",
