@@ -26,6 +26,7 @@ from pbr_jax.llm.usage import cost
 from pbr_jax.parts import programs
 from pbr_jax.parts.answers import Answers, documents_in_prompt
 from pbr_jax.parts.likelihood import Likelihoods
+from pbr_jax.parts.measures import METRICS, measures
 from pbr_jax.parts.rankings import SLOTS, Rankings
 from pbr_jax.parts.run import line, read_usage
 from pbr_jax.parts.trained import reports
@@ -100,7 +101,9 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
     start = time.perf_counter()
     found, records = evaluation.evaluated(plan.task, store, read(), config.eval, seed=config.seed)
     spent = round(time.perf_counter() - start, 3)
-    trained = reports(plan.last)
+    trained, measured = reports(plan.last), measures(plan.ranked)
+    for values in measured.values():
+        found["metrics"] |= {name: values[name] for name in METRICS if name in values}
     notes = [f"{label}: {note}" for label, report in trained.items() for note in report.pop("notes")]
     values = {
         "system": plan.system,
@@ -116,6 +119,7 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
         },
         "notes": found["notes"] + notes,
         "trained": trained,
+        "measured": measured,
         "seconds": {**_seconds(plan), "evaluate": spent},
         "keys": {label: stage.key for label, stage in stages(plan.last).items()},
         "fingerprint": {**plan.identity, "commit": commit(), "versions": _versions()},

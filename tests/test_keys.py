@@ -28,6 +28,7 @@ SYSTEMS = {
     "cfrag": {},
     "pbr": {},
     "tuned": {},
+    "clusterrag": {"encoder.max_length": 32},
     "bm25": {
         "select.method": "bm25",
         "neighbours.method": "random",
@@ -110,7 +111,8 @@ def moved(plan: Callable[..., Plan], name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.long] * (name == "tuned")) for name in SYSTEMS]
+    "name",
+    [pytest.param(name, marks=[pytest.mark.long] * (name in ("tuned", "clusterrag"))) for name in SYSTEMS],
 )
 def test_every_field_moves_the_stages_that_it_is_recorded_to_move(plan: Callable[..., Plan], name: str):
     found = moved(plan, name)

@@ -24,7 +24,8 @@ NAMES = sorted(p.stem for p in CONFIGS.glob("*.py") if p.stem != "quickstart")
 WORDS = ("tea", "cats", "football", "violins", "love", "about", "that", "day", *"0123456789")
 READING = ("lamp_ipa", "tuned")  # whose reader learns
 LEARNING = ("cfrag", "cfrag_as_released", "cfrag_small", "ropg", "ropg_as_released", "ropg_small", *READING)
-COLLABORATING = (*LEARNING, "others_random")
+CLUSTERING = ("clusterrag", "clusterrag_as_released", "clusterrag_small")
+COLLABORATING = (*LEARNING, "others_random", *CLUSTERING)
 EXPANDING = ("cot", "hyde", "mill", "query2doc", "query2term", "rafe", "rewrite", "thinkqe")
 SMALL = {
     "prompt.max_tokens": 200, "generate.method": "none", "feedback.max_new_tokens": 2, "llm.batch_size": 8,

@@ -94,10 +94,12 @@ def test_its_answers_are_those_of_the_adapter_it_keeps(tiny_models, tweets: Path
 @pytest.mark.long
 def test_all_weights_and_every_kind_of_documents(tiny_models, tweets: Path, tmp_path: Path):
     fields = {"reader.method": "full", "collaboration": "text"}
-    documents = {"reader.documents": ("none", "own", "others", "hybrid", "pipeline")}
+    documents = {
+        "reader.documents": ("none", "own", "others", "hybrid", "neighbours", "own_neighbours", "pipeline")
+    }
     found = run(config(tiny_models, tweets, **fields, **documents), tmp_path / "full")
     told = json.loads((tmp_path / "full" / "results.json").read_text())["trained"]["reader"]
-    assert told["pairs"] + told["held_out"] == 5 * 24
+    assert told["pairs"] + told["held_out"] == 7 * 24
     assert nll(found) > 0
 
 

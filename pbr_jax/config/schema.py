@@ -70,17 +70,21 @@ class Config(Options):
     def training_documents(self, source: str) -> dict[str, Any]:
         """What is changed in a config to find the documents that the reader's training prompts show.
 
-        own, others: the same whatever the slots have, so that one reader serves all rows of a table; one
-        more than are shown, for those that hold the question's own target.
+        own, others, neighbours: the same whatever the slots have, so that one reader serves all rows of a
+        table; one more than are shown, for those that hold the question's own target.
         """
         frozen, k = Reader(), self.reader.k + 1
         if source == "pipeline":
             return {"reader": frozen}
         others = source == "others"
-        users = neighbours.Random(m=2 * k, own=False) if others else neighbours.Self()
+        users = {
+            "own": neighbours.Self(),
+            "others": neighbours.Random(m=2 * k, own=False),
+            "neighbours": neighbours.Cohorts(own=False),
+        }[source]
         return {
             "reader": frozen,
-            "collaboration": "text" if others else "signals",
+            "collaboration": "text" if users.others else "signals",
             "expand": expand.Nothing(),
             "neighbours": users,
             "retrieve": retrieve.Dense(k=1 if others else k),

@@ -345,5 +345,6 @@ def load(folder: Path) -> tuple[Model, Params, BertConfig]:
     model = bert(config)
     target = jax.eval_shape(model.init, jax.random.key(0))
     tensors, source = read_tensors(folder), f"the weights in {folder}"
-    params = assign(tensors, rules(config), target, ignore=IGNORED, source=source)
+    ignored = (*IGNORED, r"linear\.weight")  # a ColBERT's projection: its body alone is an encoder too
+    params = assign(tensors, rules(config), target, ignore=ignored, source=source)
     return model, jax.device_put(params), config

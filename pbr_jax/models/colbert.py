@@ -183,6 +183,21 @@ def _read_weights(folder: Path) -> Tensors:
     return tensors
 
 
+def has_projection(folder: Path) -> bool:
+    """Whether a folder holds a ColBERT, not a plain BERT."""
+    return "linear.weight" in _read_weights(folder)
+
+
+def read_config(folder: Path, *, projection: bool = True) -> ColbertConfig:
+    """The configuration of a ColBERT's folder, or without projection of a plain BERT's."""
+    body = bert.BertConfig.from_json(folder)
+    if not projection:
+        return ColbertConfig(body=body, width=None)
+    return ColbertConfig(
+        body=body, width=_read_weights(folder)["linear.weight"].shape[0], **_read_settings(folder)
+    )
+
+
 def load(folder: Path, *, projection: bool = True) -> tuple[Model, Params, ColbertConfig]:
     """A ColBERT from a Hugging Face folder: `bert.*` and `linear.weight`, the latter perhaps in `1_Dense/`.
 
@@ -201,11 +216,11 @@ def load(folder: Path, *, projection: bool = True) -> tuple[Model, Params, Colbe
             f"{folder} holds no linear.weight, ColBERT's projection; give a ColBERT's folder, "
             "or load it without projection"
         )
-    width = tensors["linear.weight"].shape[0] if projection else None
-    body = bert.BertConfig.from_json(folder)
-    config = ColbertConfig(body=body, width=width, **_read_settings(folder))
+    config = read_config(folder, projection=projection)
     model = colbert(config)
-    rules = {name: Rule(f"body/{rule.path}", rule.transform) for name, rule in bert.rules(body).items()}
+    rules = {
+        name: Rule(f"body/{rule.path}", rule.transform) for name, rule in bert.rules(config.body).items()
+    }
     rules[r"linear\.weight"] = Rule("linear/kernel", transpose)
     target = jax.eval_shape(model.init, jax.random.key(0))
     params = assign(tensors, rules, target, ignore=bert.IGNORED, source=f"the weights in {folder}")

@@ -7,7 +7,7 @@ from pbr_jax.options.base import Options
 from pbr_jax.options.shared import Optimizer, Training
 from pbr_jax.types import UserError
 
-Documents = Literal["none", "own", "others", "hybrid", "pipeline"]
+Documents = Literal["none", "own", "others", "hybrid", "neighbours", "own_neighbours", "pipeline"]
 Map = Literal["query", "key", "value", "output", "gate", "up", "down"]
 
 
@@ -30,9 +30,11 @@ class Reader(Options):
     targets: tuple[Map, ...] = ("query", "value")
     # what stands in training prompts: each question is learned once with each of these, so that
     # "none own own" is two thirds with own documents. own, others: the nearest of the user's or of random
-    # training users' documents; hybrid: half of each; pipeline: what the config's own pipeline finds (with
-    # the frozen model)
+    # training users' documents; hybrid: half of each; neighbours: of the most similar user's of the cohort
+    # (`neighbours.method cohorts` at its defaults); own_neighbours: half of each; pipeline: what the config's
+    # own pipeline finds (with the frozen model)
     documents: tuple[Documents, ...] = ("none", "own")
+    per_question: int | None = None  # of these, drawn by the seed for each question; None: all
     k: int = 3  # documents in such a prompt
     limit: int | None = 300  # training questions learned from and held out, drawn by the seed; None: all
     remat: bool = False  # layers are computed again for their gradients: less memory, a third more work
@@ -46,6 +48,7 @@ class Reader(Options):
         self.at_least("rank", 1)
         self.at_least("k", 1)
         self.at_least("limit", 2)
+        self.at_least("per_question", 1)
         self.between("dropout", 0, 0.9)
         if not self.alpha > 0:
             raise UserError(f"reader.alpha is {self.alpha}, want a positive number")
@@ -55,7 +58,13 @@ class Reader(Options):
             )
         if not self.documents:
             raise UserError(
-                "reader.documents is empty, want one or more of none, own, others, hybrid, pipeline"
+                "reader.documents is empty, want one or more of none, own, others, hybrid, neighbours, "
+                "own_neighbours, pipeline"
+            )
+        if self.per_question is not None and self.per_question > len(self.documents):
+            raise UserError(
+                f"reader.per_question is {self.per_question}, and reader.documents names "
+                f"{len(self.documents)}; want no more than these"
             )
 
     @property

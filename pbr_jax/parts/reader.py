@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 import pbr_jax.llm
 from pbr_jax.graph import Given, Node, Stage
 from pbr_jax.index.store import Store
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
     from pbr_jax.train.reader import Pair
 
 
-_SOURCES = {"own": ("own",), "others": ("others",), "hybrid": ("own", "others"), "pipeline": ("pipeline",)}
+_HALVES = {"hybrid": ("own", "others"), "own_neighbours": ("own", "neighbours")}
+_FOREIGN = {"others", "neighbours"}
 
 
 class Room(NamedTuple):
@@ -64,11 +67,11 @@ def weights(run: Run) -> Stage:
     """The folder with what the reader learned from the training split. Raises UserError without leave."""
     options = run.config.reader
     run.learns_from_others("reader")
-    needed = {source for kind in options.documents for source in _SOURCES.get(kind, ())}
-    if "others" in needed and run.config.collaboration != "text":
+    needed = {source for kind in options.documents for source in _HALVES.get(kind, (kind,))} - {"none"}
+    if needed & _FOREIGN and run.config.collaboration != "text":
         raise UserError(
-            "reader.documents has others or hybrid: other users' documents would stand in training prompts; "
-            "say so with collaboration text, or leave them out"
+            f"reader.documents is {' '.join(options.documents)}: other users' documents would stand in "
+            "training prompts; say so with collaboration text, or leave them out"
         )
     limit = options.limit
     asked = Questions(sample=limit, seed=0 if limit is None else run.config.seed)
@@ -189,10 +192,12 @@ def _pairs(
             "the model's tokenizer names no token that ends an answer, which a reader is tuned to write; add "
             "eos_token to its tokenizer_config.json"
         )
-    pairs = []
-    for kind in options.documents:
-        shown = _shown(kind, ranked, len(examples), options.k)
-        for index, (example, written) in enumerate(zip(examples, write(examples, shown), strict=True)):
+    pairs, drawn = [], _drawn(options, len(examples), asked.seed)
+    for place, kind in enumerate(options.documents):
+        shown, chosen = _shown(kind, ranked, len(examples), options.k), np.flatnonzero(drawn[:, place])
+        prompts = write([examples[i] for i in chosen], [shown[i] for i in chosen])
+        for index, written in zip(map(int, chosen), prompts, strict=True):
+            example = examples[index]
             target = (*codec.encode_target(str(example.target), begins=separate), codec.end)
             if len(target) == 1:  # an empty one says nothing
                 continue
@@ -209,10 +214,17 @@ def _pairs(
     return pairs
 
 
+def _drawn(options: Reader, count: int, seed: int) -> np.ndarray:
+    """Which of `reader.documents` each question is learned with, bool [q, kinds]."""
+    ranks = np.random.default_rng([seed, 5]).random((count, len(options.documents))).argsort(1)
+    return ranks < (options.per_question or len(options.documents))
+
+
 def _shown(kind: str, ranked: Mapping[str, list[Ranking]], count: int, k: int) -> list[Ranking]:
     if kind == "none":
         return [[]] * count
-    if kind != "hybrid":
+    if kind not in _HALVES:
         return [ranking[:k] for ranking in ranked[kind]]
-    pairs = zip(ranked["own"], ranked["others"], strict=True)
+    own, foreign = _HALVES[kind]
+    pairs = zip(ranked[own], ranked[foreign], strict=True)
     return [[*own[: (k + 1) // 2], *others[: k // 2]] for own, others in pairs]

@@ -60,6 +60,11 @@ def oldest_first(store: Store, rows: np.ndarray) -> np.ndarray:
     return rows[np.argsort(np.nan_to_num(store.times[rows], nan=-np.inf), kind="stable")]
 
 
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Vectors [n d] of unit length; zeros stay zeros."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+
+
 class Users:
     """The users of a store as vectors.
 

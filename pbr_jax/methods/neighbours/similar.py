@@ -16,10 +16,10 @@ from pbr_jax.index import EVERYONE, ExactIndex, ScannIndex
 from pbr_jax.index.store import Store
 from pbr_jax.options import Neighbours
 from pbr_jax.parts import users as parts
+from pbr_jax.parts.moments import Moments
 from pbr_jax.parts.run import Run
-from pbr_jax.parts.users import Users
+from pbr_jax.parts.users import Users, unit
 from pbr_jax.pipeline import Examples, Neighbour, NeighboursSlot, Tally
-from pbr_jax.types import Example
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class Similar(Neighbours):
             found = [[Neighbour(example.user_id)] for example in examples]
             if users is None or not examples:
                 return found
-            vectors = _unit(users.asking(examples))
+            vectors = unit(users.asking(examples))
             seen = [moments.before(example) for example in examples]
             for moment in dict.fromkeys(seen):
                 some = [i for i, m in enumerate(seen) if m == moment]
@@ -66,22 +66,6 @@ class Similar(Neighbours):
             return found
 
         return neighbours
-
-
-class Moments:
-    """Moments at which others' histories are read, spread evenly over all questions by date."""
-
-    def __init__(self, store: Store, count: int) -> None:
-        times = store.example_times
-        places = np.linspace(0, len(times) - 1, min(count, len(times))).astype(int)
-        self._moments = np.unique(times[places]) if len(times) else times
-
-    def before(self, example: Example) -> float | None:
-        """The last moment that is not after the question; None where nothing dated may be seen."""
-        if example.time is None:
-            return None
-        before = self._moments[self._moments <= example.time]
-        return float(before[-1]) if len(before) else example.time
 
 
 class _Pool(NamedTuple):
@@ -103,8 +87,4 @@ def _pool(vectors: np.ndarray, kind: str) -> _Pool:
         return _Pool(ExactIndex(vectors[:0], []), codes)
     make: Callable[..., Any] = {"exact": ExactIndex, "scann": ScannIndex}[kind]
     known = [str(code) for code in codes]
-    return _Pool(make(_unit(vectors[codes]), known, ids=known), codes)
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    return _Pool(make(unit(vectors[codes]), known, ids=known), codes)

@@ -12,7 +12,8 @@ from pbr_jax.methods.retrieve.none import Nothing
 from pbr_jax.methods.retrieve.random import Random
 from pbr_jax.methods.retrieve.recency import Recency
 from pbr_jax.methods.retrieve.tuned import Tuned
+from pbr_jax.methods.retrieve.two_stage import TwoStage
 
-METHODS = (Nothing, Random, Recency, BM25, Dense, Tuned)
+METHODS = (Nothing, Random, Recency, BM25, Dense, Tuned, TwoStage)
 
-__all__ = ["BM25", "METHODS", "Dense", "Nothing", "Random", "Recency", "Tuned"]
+__all__ = ["BM25", "METHODS", "Dense", "Nothing", "Random", "Recency", "Tuned", "TwoStage"]

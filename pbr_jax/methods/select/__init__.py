@@ -3,6 +3,7 @@
 from pbr_jax.methods.select.bm25 import BM25
 from pbr_jax.methods.select.cross_encoder import CrossEncoder
 from pbr_jax.methods.select.icr import ICR
+from pbr_jax.methods.select.late_interaction import LateInteraction
 from pbr_jax.methods.select.oracle import Oracle
 from pbr_jax.methods.select.pointwise import Pointwise
 from pbr_jax.methods.select.query_likelihood import QueryLikelihood
@@ -10,13 +11,14 @@ from pbr_jax.methods.select.rankgpt import RankGPT
 from pbr_jax.methods.select.top_k import TopK
 from pbr_jax.methods.select.tuned import Tuned
 
-METHODS = (TopK, BM25, CrossEncoder, Tuned, QueryLikelihood, Pointwise, RankGPT, ICR, Oracle)
+METHODS = (TopK, BM25, CrossEncoder, Tuned, QueryLikelihood, Pointwise, RankGPT, ICR, LateInteraction, Oracle)
 
 __all__ = [
     "BM25",
     "ICR",
     "METHODS",
     "CrossEncoder",
+    "LateInteraction",
     "Oracle",
     "Pointwise",
     "QueryLikelihood",

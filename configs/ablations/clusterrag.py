@@ -1,0 +1,65 @@
+"""ClusterRAG's tables as rows, with one reader that is tuned on a mixture and serves most of them.
+
+Modes (Table 2), retrievers (Table 3), parts left out (Table 5), gamma, L_max, beams (Table 7), k (Table 8),
+m (Table 9), and what is not the paper's: clusters opened, what is done with noise, users by CFRAG's encoder,
+similarity inside a cohort. Other encoders (Contriever and BGE in Table 3) and other models (Table 4) are
+folders: run the sweep again with `--encoder.model FOLDER` or `--llm.model FOLDER`. Table 10 is the metric
+`silhouette` of the rows "clusterrag" and "k-means". A reader for each row, as the paper has it:
+`--reader.documents pipeline`.
+
+pbr-jax sweep ablations/clusterrag --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
+"""
+
+import dataclasses
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+
+from pbr_jax.config import Config, Overrides
+
+ALONE: Overrides = {"neighbours.own": False, "neighbours.m": 1}
+MODES: dict[str, Overrides] = {
+    "clusterrag": {},
+    "user-only": {"neighbours.m": 1},
+    "collaborative": ALONE,
+    "zero_shot": {"neighbours.m": 1, "retrieve.method": "none"},
+}
+PARTS: dict[str, Overrides] = {
+    "w/o user clustering": {"neighbours.method": "random"},
+    "w/o similarity in the cluster": {"neighbours.similarity": "random"},
+    "w/o document ranking": {"retrieve.inside": "random", "retrieve.top_clusters": None},
+    "centroids only": {"retrieve.inside": "centroid", "retrieve.top_clusters": None},
+    "k-means": {"neighbours.clustering": "k_means", "neighbours.num_clusters": 10, "seed": 42},
+}
+OURS: dict[str, Overrides] = {
+    **{f"noise {noise}": {"neighbours.noise": noise} for noise in ("nearest", "alone")},
+    **{f"similarity {name}": {"neighbours.similarity": name} for name in ("cosine", "maxsim_documents")},
+    "users by CFRAG's encoder": {"neighbours.vectors": "trained"},
+    "flat": {"retrieve.top_clusters": None},
+    "flat, late interaction of dense candidates": {
+        "retrieve.method": "dense", "retrieve.k": 20, "select.method": "late_interaction", "select.k": 2,
+    },
+    **{f"{count} clusters opened": {"retrieve.top_clusters": count} for count in (1, 3, 4)},
+}  # fmt: skip
+
+
+def get_config() -> Config:
+    paper: Config = runpy.run_path(str(Path(__file__).parents[1] / "clusterrag.py"))["get_config"]()
+    mixture = ("none", "own", "neighbours", "own_neighbours")
+    return dataclasses.replace(paper, reader=dataclasses.replace(paper.reader, documents=mixture))
+
+
+def sweep() -> Iterator[Overrides]:
+    rows: dict[str, Overrides] = {**MODES}
+    rows |= {
+        f"clusterrag with {name}": {"retrieve.method": name}
+        for name in ("random", "recency", "bm25", "dense")
+    }
+    rows |= {**PARTS, **OURS}
+    rows |= {f"k = {k}": {"neighbours.m": k + 1} for k in range(2, 6)}
+    rows |= {f"m = {m}": {"select.k": m, "retrieve.k": m} for m in (1, *range(3, 13))}
+    rows |= {f"gamma {tenths / 10}": {"prompt.gamma": tenths / 10} for tenths in range(1, 10)}
+    rows |= {f"L_max {length}": {"prompt.max_tokens": length} for length in (64, 128, 256, 1024)}
+    rows |= {f"{beams} beams": {"generate.num_beams": beams} for beams in (1, 2, 3, 5, 6)}
+    for name, row in rows.items():
+        yield {"system": name, **row}

@@ -1,0 +1,38 @@
+"""configs/clusterrag_small.py in its three modes, and what they have to be compared with.
+
+Two documents in every prompt but zero-shot's, with the frozen reader and with the tuned one, which is one for
+all rows. "random user": the documents of a random user in the place of the cohort neighbour's, alone and
+beside the own ones. Without answers, which take longest: `--generate.method none --eval.likelihood on`.
+
+pbr-jax sweep ablations/clusterrag_small --benchmark.name lamp_7 --benchmark.root FOLDER --limit 150 --out DIR
+"""
+
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+
+from pbr_jax.config import Config, Overrides
+
+OWN: Overrides = {"neighbours.method": "self", "neighbours.m": 1}
+ANYBODY: Overrides = {"neighbours.method": "random"}
+ALONE: Overrides = {"neighbours.own": False, "neighbours.m": 1}
+ROWS: dict[str, Overrides] = {
+    "zero_shot": {**OWN, "retrieve.method": "none"},
+    "random": {**OWN, "retrieve.method": "random"},
+    "dense": {**OWN, "retrieve.method": "dense"},
+    "clusterrag, user-only": OWN,
+    "clusterrag, collaborative": ALONE,
+    "clusterrag, hybrid": {},
+    "random user": {**ANYBODY, **ALONE},
+    "hybrid with a random user": ANYBODY,
+}
+
+
+def get_config() -> Config:
+    return runpy.run_path(str(Path(__file__).parents[1] / "clusterrag_small.py"))["get_config"]()
+
+
+def sweep() -> Iterator[Overrides]:
+    for method, told in (("frozen", ""), ("lora", ", tuned")):
+        for name, row in ROWS.items():
+            yield {"system": name + told, "reader.method": method, **row}

@@ -1,0 +1,39 @@
+"""ClusterRAG, hybrid: own documents and those of the most similar user of the own cohort, by late matching.
+
+Nkhata et al., "ClusterRAG: Cluster-Based Collaborative Filtering for Personalized Retrieval-Augmented
+Generation", 2026; the paper's values. Collaborative: `--neighbours.own off --neighbours.m 1`; user-only:
+`--neighbours.m 1`. configs/clusterrag_as_released.py follows the code; what the paper leaves open, and what
+was chosen: docs/clusterrag.md.
+
+The paper's models are ColBERTv2, for users and documents, and FLAN-T5-base, all weights tuned:
+`--encoder.model FOLDER` and `--llm.model FOLDER` take them. The defaults run too: MiniLM, whose token states
+are compared without projection, and SmolLM2, which is slow to tune on a CPU; there take clusterrag_small.
+
+Other users' documents enter prompts: `collaboration` says so.
+
+pbr-jax run clusterrag --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
+"""
+
+from pbr_jax.config import Config, Encoder, Optimizer, Prompt, Reader, Training
+from pbr_jax.methods import generate, neighbours, retrieve, select
+
+
+def get_config() -> Config:
+    optimizer = Optimizer(name="adamw", learning_rate=5e-5, weight_decay=1e-4, schedule="linear", warmup=0.05)
+    return Config(
+        system="clusterrag",
+        collaboration="text",
+        encoder=Encoder(max_length=256),
+        neighbours=neighbours.Cohorts(m=2),
+        retrieve=retrieve.TwoStage(k=2),
+        select=select.TopK(k=2),
+        prompt=Prompt(max_tokens=512, gamma=0.55),
+        generate=generate.Ipa(max_new_tokens=128, num_beams=4),
+        reader=Reader(
+            method="full",
+            documents=("pipeline",),
+            k=2,
+            limit=None,
+            training=Training(epochs=30, batch_size=16, patience=30, optimizer=optimizer),
+        ),
+    )

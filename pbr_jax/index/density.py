@@ -1,0 +1,232 @@
+"""Groups whose number is not known: HDBSCAN at any size, beside k-means; and how well groups hold together.
+
+Campello, Moulavi and Sander, "Density-Based Clustering Based on Hierarchical Density Estimates", 2013;
+McInnes, Healy and Astels, "hdbscan", JOSS 2017. The labels are scikit-learn's. Above `DENSE` vectors, whose
+distances would fill the memory, the spanning tree that they follow from is found here: the exact one, in
+blocks (Borůvka), so that memory grows with n and not with n².
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+NOISE = -1
+DENSE = 4096  # vectors whose distances are held at once: 128 MiB
+_BLOCK = 512  # rows of distances at a time above that
+_NEAR = 16  # nearest vectors that are remembered of each
+_SAMPLE = 10_000  # vectors of which a silhouette is computed
+_LEAST = 1e-12  # distance of equal vectors in a sparse matrix, where 0 would be no edge
+
+Labels = Int[np.ndarray, " n"]
+
+
+def hdbscan(
+    vectors: Float[np.ndarray, "n d"], *, min_cluster_size: int = 2, min_samples: int = 2, dense: int = DENSE
+) -> Labels:
+    """Groups by excess of mass over Euclidean distances: 0, 1, ... or `NOISE`.
+
+    Fewer vectors than a group or a core needs are all noise.
+
+    Args:
+      min_samples: vectors within reach of a core, itself included.
+      dense: the largest n of which all distances are held at once. Up to `min_samples` 2 labels do not depend
+        on it, but for distances that float32 cannot tell apart; above, many distances between cores are
+        equal, and a few labels may depend on which of several shortest trees is taken.
+    """
+    n = len(vectors)
+    if n < max(2, min_cluster_size, min_samples):
+        return np.full(n, NOISE)
+    from sklearn.cluster import HDBSCAN
+
+    settings = {"min_cluster_size": min_cluster_size, "algorithm": "brute", "copy": True}
+    if n <= dense:
+        return HDBSCAN(min_samples=min_samples, **settings).fit(np.asarray(vectors, np.float64)).labels_
+    tree = _matrix(spanning_tree(vectors, min_samples), n)
+    # Distances of the tree are between cores already: with one sample a core changes none of them.
+    return HDBSCAN(metric="precomputed", min_samples=1, **settings).fit(tree).labels_
+
+
+def k_means(vectors: Float[np.ndarray, "n d"], *, k: int, seed: int) -> Labels:
+    """`k` groups, or as many as there are different vectors; the best of ten starts."""
+    from sklearn.cluster import KMeans
+
+    k = min(k, len(np.unique(vectors, axis=0)))
+    if k == 0:
+        return np.zeros(0, int)
+    options: dict[str, Any] = {"n_init": 10, "random_state": seed}
+    return np.asarray(KMeans(k, **options).fit(np.asarray(vectors, np.float64)).labels_, int)
+
+
+def silhouette(vectors: Float[np.ndarray, "n d"], labels: Labels, *, seed: int = 0) -> float | None:
+    """Mean of (b - a) / max(a, b), with a the mean distance to the own group and b to the nearest other one.
+
+    Rousseeuw, 1987. Noise is a group like any other here: leave it out before, to be without it. Of more than
+    10,000 vectors a sample is taken. None where there are no two groups, or none with two members.
+    """
+    if len(labels) > _SAMPLE:
+        chosen = np.random.default_rng(seed).permutation(len(labels))[:_SAMPLE]
+        vectors, labels = vectors[chosen], labels[chosen]
+    if not 2 <= len(np.unique(labels)) < len(labels):
+        return None
+    import sklearn
+    from sklearn.metrics import silhouette_score
+
+    with sklearn.config_context(working_memory=128):
+        return float(silhouette_score(vectors, labels))
+
+
+def centroids(vectors: Float[np.ndarray, "n d"], labels: Labels) -> Float[np.ndarray, "g d"]:
+    """The mean of each group 0, 1, ...; of noise none."""
+    found = np.zeros((int(labels.max(initial=NOISE)) + 1, vectors.shape[1]), np.float32)
+    inside = labels >= 0
+    np.add.at(found, labels[inside], vectors[inside])
+    return found / np.maximum(np.bincount(labels[inside], minlength=len(found)), 1)[:, None]
+
+
+class Tree(NamedTuple):
+    """The edges of a spanning tree; `lengths` are distances between cores (mutual reachability)."""
+
+    left: Int[np.ndarray, " n-1"]
+    right: Int[np.ndarray, " n-1"]
+    lengths: Float[np.ndarray, " n-1"]
+
+
+def spanning_tree(vectors: Float[np.ndarray, "n d"], min_samples: int = 2) -> Tree:
+    """The minimum spanning tree by max(distance, core of either end), core: distance to the nearest
+    `min_samples`-th vector, itself the first.
+
+    In every round each component takes its shortest edge to another one (Borůvka, 1926); the largest need
+    not. Of every vector the nearest others are remembered, and the nearest outside its component that was
+    ever found: as components only grow, it stays the nearest until it is inside. So distances are computed
+    anew only for vectors that may have a shorter edge than the shortest that is known.
+    """
+    search = _Search(np.asarray(vectors, np.float32), min_samples)
+    component = np.arange(len(vectors))
+    edges: list[tuple[np.ndarray, np.ndarray]] = []
+    while component.any():  # all are of component 0 in the end
+        left, right = search.shortest(component)
+        left, right, component = _joined(component, left, right)
+        edges.append((left, right))
+    left, right = (np.concatenate(ends) for ends in zip(*edges, strict=True))
+    return Tree(left, right, search.lengths(left, right))
+
+
+class _Search:
+    """Squared distances between cores, float32, block by block."""
+
+    def __init__(self, vectors: np.ndarray, min_samples: int) -> None:
+        self.vectors, self.norms = vectors, np.einsum("nd,nd->n", vectors, vectors)
+        near = min(max(_NEAR, min_samples - 1), len(vectors) - 1)
+        self.near, squares = self._nearest(near)
+        self.core = squares[:, min_samples - 2].copy() if min_samples > 1 else np.zeros_like(self.norms)
+        self.samples = min_samples
+        self.squares = self._reach(squares, np.arange(len(vectors)), self.near)
+        # Beyond these nobody of whom nothing is remembered is nearer than `bound`.
+        self.outside, self.bound = np.full(len(vectors), -1), squares[:, -1].copy()
+        self.best = np.full(len(vectors), np.inf, np.float32)
+
+    def shortest(self, component: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """For each component but the largest, its shortest edge to another: both ends."""
+        largest = np.bincount(component).argmax()
+        self._remembered(component)
+        rows = np.flatnonzero((component != largest) & self._unsure(component))
+        for start in range(0, len(rows), _BLOCK):
+            some = rows[start : start + _BLOCK]
+            some = some[self._unsure(component)[some]]  # a block before may have found a shorter one
+            if not len(some):
+                continue
+            squares = self._reach(self._block(some), some)
+            squares[component[some][:, None] == component[None]] = np.inf
+            self.outside[some] = squares.argmin(1)
+            self.best[some] = self.bound[some] = squares[np.arange(len(some)), self.outside[some]]
+        order = np.lexsort((self.best, component))
+        first = order[np.unique(component[order], return_index=True)[1]]
+        first = first[(component[first] != largest) & np.isfinite(self.best[first])]
+        return first, self.outside[first]
+
+    def lengths(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """Distances between cores, float64."""
+        exact = np.sqrt(((self.vectors[left].astype(float) - self.vectors[right]) ** 2).sum(1))
+        if self.samples < 3:  # nobody's core is farther than any edge
+            return exact
+        near = self.near[:, self.samples - 2]
+        core = np.sqrt(((self.vectors.astype(float) - self.vectors[near]) ** 2).sum(1))
+        return np.maximum(exact, np.maximum(core[left], core[right]))
+
+    def _remembered(self, component: np.ndarray) -> None:
+        """The nearest outsider of each vector among those that are remembered; inf where all are inside."""
+        inside = component[self.near] == component[:, None]
+        squares = np.where(inside, np.inf, self.squares)
+        place = squares.argmin(1)
+        found = squares[np.arange(len(place)), place]
+        known = (self.outside >= 0) & (component[self.outside] != component)
+        self.best = np.where(known, np.minimum(self.best, found), found)
+        self.outside = np.where(
+            known & (self.best < found), self.outside, self.near[np.arange(len(place)), place]
+        )
+
+    def _unsure(self, component: np.ndarray) -> np.ndarray:
+        """Vectors that may have a shorter edge outwards than the shortest that is known of the component."""
+        shortest = np.full(len(component), np.inf, np.float32)
+        np.minimum.at(shortest, component, self.best)
+        return (self.bound < shortest[component]) & (self.bound < self.best)
+
+    def _nearest(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        rows, squares = [], []
+        for start in range(0, len(self.vectors), _BLOCK):
+            some = np.arange(start, min(start + _BLOCK, len(self.vectors)))
+            block = self._block(some)
+            block[np.arange(len(some)), some] = np.inf
+            near = np.argpartition(block, count - 1, axis=1)[:, :count]
+            order = np.take_along_axis(block, near, 1).argsort(1, kind="stable")
+            rows.append(np.take_along_axis(near, order, 1))
+            squares.append(np.take_along_axis(block, rows[-1], 1))
+        return np.concatenate(rows), np.concatenate(squares)
+
+    def _block(self, rows: np.ndarray) -> np.ndarray:
+        """Squared distances of some vectors to all, [r n]."""
+        block = self.vectors[rows] @ self.vectors.T
+        block *= -2
+        block += self.norms[None]
+        block += self.norms[rows][:, None]
+        return np.maximum(block, 0, out=block)
+
+    def _reach(self, squares: np.ndarray, rows: np.ndarray, columns: np.ndarray | None = None) -> np.ndarray:
+        """Squared distances between cores from those between vectors."""
+        if self.samples < 3:
+            return squares
+        others = self.core[None] if columns is None else self.core[columns]
+        return np.maximum(squares, np.maximum(self.core[rows][:, None], others))
+
+
+def _joined(
+    component: np.ndarray, left: np.ndarray, right: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The edges that close no circle (of equal lengths), and the components that they make, from 0."""
+    parent = list(range(int(component.max()) + 1))
+
+    def root(node: int) -> int:
+        while parent[node] != node:
+            parent[node] = node = parent[parent[node]]
+        return node
+
+    kept = []
+    for edge, (one, other) in enumerate(
+        zip(component[left].tolist(), component[right].tolist(), strict=True)
+    ):
+        one, other = root(one), root(other)
+        if one != other:
+            parent[max(one, other)] = min(one, other)
+            kept.append(edge)
+    roots = np.array([root(node) for node in range(len(parent))])
+    return left[kept], right[kept], np.unique(roots, return_inverse=True)[1][component]
+
+
+def _matrix(tree: Tree, n: int) -> Any:
+    """The tree as a sparse matrix of distances, both ways."""
+    from scipy.sparse import csr_array
+
+    lengths = np.maximum(tree.lengths, _LEAST)
+    ends = (np.concatenate([tree.left, tree.right]), np.concatenate([tree.right, tree.left]))
+    return csr_array((np.concatenate([lengths, lengths]), ends), shape=(n, n))

@@ -1,0 +1,200 @@
+"""ClusterRAG: similar users are looked for in the cluster of the asking user.
+
+Nkhata et al., "ClusterRAG: Cluster-Based Collaborative Filtering for Personalized Retrieval-Augmented
+Generation", 2026, section 4.1.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from pbr_jax.graph import Node, given
+from pbr_jax.index import density
+from pbr_jax.index.density import NOISE
+from pbr_jax.index.store import Store
+from pbr_jax.options import Neighbours
+from pbr_jax.parts import cohorts as parts
+from pbr_jax.parts import users as user_parts
+from pbr_jax.parts.cohorts import Grouping
+from pbr_jax.parts.moments import Moments
+from pbr_jax.parts.run import Run
+from pbr_jax.parts.users import Users, unit
+from pbr_jax.pipeline import Examples, Neighbour, NeighboursSlot, Tally
+from pbr_jax.types import Example
+
+_TOGETHER = 4096  # documents of others that are compared at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cohorts(Neighbours):
+    """The most similar users of the own cluster.
+
+    The paper's k leaves the asking user out: its hybrid mode is m = k + 1, its collaborative one m = k with
+    `own` off, its user-only one m = 1.
+    """
+
+    training_split: ClassVar[Literal["unused", "welcome", "needed"]] = "welcome"
+
+    method: Literal["cohorts"] = "cohorts"
+    own: bool = True  # whether the asking user is one of the m
+    vectors: Literal["mean", "trained"] = "mean"  # users: means of document vectors, or CFRAG's encoder
+    unit: bool = True  # whether users are clustered at unit length
+    clustering: Literal["hdbscan", "k_means"] = "hdbscan"
+    min_cluster_size: int = 2
+    min_samples: int = 2
+    num_clusters: int = 10  # of k_means
+    # users in no cluster: all in one of their own, as the paper has it; each in that of the nearest centroid;
+    # or alone
+    noise: Literal["one_cluster", "nearest", "alone"] = "one_cluster"
+    # inside a cluster: dot, of users' vectors: what the paper's Eq. 2 is on averaged vectors; cosine, as
+    # released; maxsim_documents: each own document's best match among the other's documents; random: any
+    similarity: Literal["dot", "cosine", "maxsim_documents", "random"] = "dot"
+    snapshots: int = 8  # moments at which dated histories are read anew; a question uses the last before it
+
+    @property
+    def others(self) -> int:
+        return self.m - self.own
+
+    def check(self) -> None:
+        super().check()
+        for name in ("min_samples", "num_clusters", "snapshots"):
+            self.at_least(name, 1)
+        self.at_least("min_cluster_size", 2)
+
+    def users(self, run: Run) -> Node | None:
+        return user_parts.means(run) if self.vectors == "mean" else None
+
+    def needs(self, run: Run) -> Mapping[str, Node]:
+        """Alone nobody is compared with anybody."""
+        if not self.others:
+            return {"store": run.data}
+        users = self.users(run) or user_parts.trained(run)
+        grouping = Grouping(
+            self.clustering,
+            self.min_cluster_size,
+            self.min_samples,
+            self.num_clusters,
+            self.unit,
+            self.snapshots,
+        )
+        drawn = {"seed": given("seed", run.config.seed)} if self.similarity == "random" else {}
+        return {"store": run.data, "users": users, "cohorts": parts.cohorts(run, users, grouping), **drawn}
+
+    def slot(
+        self,
+        tally: Tally,
+        *,
+        store: Store,
+        users: Users | None = None,
+        cohorts: parts.Cohorts | None = None,
+        seed: int = 0,
+    ) -> NeighboursSlot:
+        moments, names = Moments(store, self.snapshots), store.users
+
+        @lru_cache(maxsize=2)
+        def pool(moment: float | None) -> _Pool:
+            if users is None or cohorts is None:
+                raise ValueError("cohorts are found by users' vectors; none were given")
+            moment, labels = cohorts.at(moment)
+            return _pool(users, moment, labels, self.noise, self.unit)
+
+        def neighbours(examples: Examples) -> list[list[Neighbour]]:
+            found = [[Neighbour(example.user_id)] * self.own for example in examples]
+            if users is None or not examples:
+                return found
+            vectors = users.asking(examples)
+            seen = [moments.before(example) for example in examples]
+            for place in sorted(range(len(examples)), key=lambda i: (seen[i] is not None, seen[i] or 0)):
+                example, among = examples[place], pool(seen[place])
+                members = among.members(example, vectors[place], store)
+                with tally.timed("compare_users"):
+                    scores = self._similarity(example, vectors[place], members, among, users, seed)
+                best = members[np.argsort(-scores, kind="stable")[: self.others]]
+                found[place] += [Neighbour(names[code]) for code in best]
+            return found
+
+        return neighbours
+
+    def _similarity(
+        self,
+        example: Example,
+        vector: np.ndarray,
+        members: np.ndarray,
+        among: "_Pool",
+        users: Users,
+        seed: int,
+    ) -> np.ndarray:
+        """How alike the asking user and each member are, [m]."""
+        if self.similarity == "dot":
+            return np.vecdot(among.vectors[members], vector)
+        if self.similarity == "cosine":
+            return np.vecdot(unit(among.vectors[members]), vector)
+        if self.similarity == "maxsim_documents":
+            return _max_sims(example, vector, members, among.moment, users)
+        name = f"{seed}\0cohorts\0{example.user_id}\0{example.training}\0{example.id}"
+        drawn = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+        return np.random.default_rng(drawn).random(len(members))
+
+
+class _Pool(NamedTuple):
+    """The users at a moment, by their codes: vectors [u d], clusters [u] (`NOISE`: alone; `ABSENT`), and the
+    clusters' centroids [c d], of unit length."""
+
+    moment: float | None
+    vectors: np.ndarray
+    labels: np.ndarray
+    centroids: np.ndarray
+
+    def members(self, example: Example, vector: np.ndarray, store: Store) -> np.ndarray:
+        """The codes of the other users in the asking user's cluster.
+
+        It is the one that the user was put in, if the question sees all that was read of the user for it;
+        else, and for users without history, that of the nearest centroid.
+        """
+        own = store.code(example.user_id)
+        label = self.labels[own]
+        read = store.before(example.user_id, self.moment)
+        if label == parts.ABSENT or not np.isin(read, store.visible(example, example.user_id)).all():
+            label = int((self.centroids @ vector).argmax()) if len(self.centroids) else NOISE
+        members = np.flatnonzero(self.labels == label) if label != NOISE else np.zeros(0, np.int64)
+        return members[members != own]
+
+
+def _pool(users: Users, moment: float | None, labels: np.ndarray, noise: str, scaled: bool) -> _Pool:
+    vectors = users.at(moment)
+    grouped = unit(vectors) if scaled else vectors
+    centres = unit(density.centroids(grouped, labels))
+    outside = labels == NOISE
+    if noise == "one_cluster" or (noise == "nearest" and not len(centres)):
+        labels = np.where(outside, labels.max(initial=NOISE) + 1, labels)
+        centres = unit(density.centroids(grouped, labels))
+    elif noise == "nearest":
+        labels = labels.copy()
+        labels[outside] = (grouped[outside] @ centres.T).argmax(1)
+    return _Pool(moment, vectors, labels, centres)
+
+
+def _max_sims(
+    example: Example, vector: np.ndarray, members: np.ndarray, moment: float | None, users: Users
+) -> np.ndarray:
+    """Late interaction of two histories: the own documents' best matches, added up, [m]."""
+    store = users.store
+    own = store.visible(example, example.user_id)
+    asked = np.asarray(users.embeddings[own], np.float32) if len(own) else vector[None]
+    histories = [store.before(store.users[code], moment) for code in members]
+    scores, start = np.zeros(len(members), np.float32), 0
+    while start < len(members):
+        end, total = start + 1, len(histories[start])
+        while end < len(members) and total + len(histories[end]) <= _TOGETHER:
+            total += len(histories[end])
+            end += 1
+        rows = np.concatenate(histories[start:end])
+        starts = np.cumsum([0, *map(len, histories[start : end - 1])])
+        matches = asked @ np.asarray(users.embeddings[rows], np.float32).T  # [own, documents]
+        scores[start:end] = np.maximum.reduceat(matches, starts, axis=1).sum(0)
+        start = end
+    return scores

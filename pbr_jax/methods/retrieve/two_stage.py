@@ -1,0 +1,174 @@
+"""ClusterRAG: clusters of documents are found by their centroids, then documents inside by late interaction.
+
+Nkhata et al., "ClusterRAG: Cluster-Based Collaborative Filtering for Personalized Retrieval-Augmented
+Generation", 2026, section 4.2.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from pbr_jax.graph import Node, given
+from pbr_jax.index.density import NOISE, centroids
+from pbr_jax.index.store import Store
+from pbr_jax.options import IDLE, Retrieve
+from pbr_jax.parts import late
+from pbr_jax.parts.document_clusters import ProfileClusters, alone
+from pbr_jax.parts.late import TokenVectors
+from pbr_jax.parts.run import Run
+from pbr_jax.parts.search import candidates
+from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, RetrieveSlot, Tally
+from pbr_jax.text.token_encoder import TokenEncoder
+from pbr_jax.types import Example
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoStage(Retrieve):
+    """The best clusters of all searched profiles are opened; documents inside are ranked, `k` from each user.
+
+    While the opened clusters hold fewer than `k` documents, the next is opened.
+    """
+
+    method: Literal["two_stage"] = "two_stage"
+    top_clusters: int | None = 2  # opened, of all searched users together; None: all, a flat ranking
+    min_cluster_size: int = 2
+    min_samples: int = 2
+    # documents in no cluster: each a cluster of its own, or all of a profile one cluster, as released
+    noise: Literal["alone", "one_cluster"] = "alone"
+    # mean: of unit vectors, by cosine with the query's mean; token_mean: of token vectors place by place, by
+    # MaxSim with the query's tokens, as released
+    centroid: Literal["mean", "token_mean"] = "mean"
+    # inside: MaxSim of query and document; how near a document is to its centroid; or by lot (Table 5)
+    inside: Literal["max_sim", "centroid", "random"] = "max_sim"
+    # a ColBERT's folder, or any encoder's, whose states are compared without projection; "": encoder.model
+    model: str = field(default="", metadata=IDLE)
+    query_length: int | None = None  # tokens; None: as the model's folder says
+    document_length: int | None = None
+
+    def check(self) -> None:
+        super().check()
+        for name in ("top_clusters", "min_samples", "query_length", "document_length"):
+            self.at_least(name, 1)
+        self.at_least("min_cluster_size", 2)
+
+    def needs(self, run: Run) -> Mapping[str, Node]:
+        encoder = late.encoder(run, self.model, self.query_length, self.document_length)
+        drawn = {"seed": given("seed", run.config.seed)} if self.inside == "random" else {}
+        return {"store": run.data, "encoder": encoder, "tokens": late.documents(run, encoder), **drawn}
+
+    def slot(
+        self, tally: Tally, *, store: Store, encoder: TokenEncoder, tokens: TokenVectors, seed: int = 0
+    ) -> RetrieveSlot:
+        clusters = ProfileClusters(tokens.means, self.min_cluster_size, self.min_samples)
+
+        def retrieve(
+            examples: Examples, queries: Sequence[Query], neighbours: Sequence[Sequence[Neighbour]]
+        ) -> list[Ranking]:
+            asked = encoder.encode([" ".join(query.texts) for query in queries], "query")
+            visible = [
+                [store.visible(example, user.user_id) for user in users]
+                for example, users in zip(examples, neighbours, strict=True)
+            ]
+            with tally.timed("cluster_documents"):
+                found = iter(self._clusters(clusters, [rows for of_users in visible for rows in of_users]))
+            rankings = []
+            for example, query, users, profiles in zip(examples, asked, neighbours, visible, strict=True):
+                searched = _pooled(profiles, [next(found) for _ in profiles])
+                with tally.timed("rank_documents"):
+                    opened = self._opened(query, searched, tokens)
+                    scores = self._scores(example, query, searched, opened, tokens, seed)
+                tally.counts["documents_scored"] += int(opened.sum())
+                tally.counts["documents_searched"] += len(opened)
+                ranking: Ranking = []
+                for place, user in enumerate(users):
+                    own = np.flatnonzero(opened & (searched.users == place))
+                    best = own[np.argsort(-scores[own], kind="stable")[: self.k]]
+                    ranking += candidates(store, searched.rows[best], scores[best] * user.weight)
+                rankings.append(ranking)
+            return rankings
+
+        return retrieve
+
+    def _clusters(self, clusters: ProfileClusters, profiles: list[np.ndarray]) -> list[np.ndarray]:
+        """Each document's cluster: 0, 1, ..."""
+        if self.top_clusters is None and self.inside != "centroid":  # a flat ranking looks at none
+            return [np.zeros(len(rows), int) for rows in profiles]
+        labels = clusters.labels(profiles)
+        if self.noise == "alone":
+            return [alone(of_profile) for of_profile in labels]
+        return [np.where(one == NOISE, one.max(initial=NOISE) + 1, one) for one in labels]
+
+    def _opened(self, query: np.ndarray, searched: "_Searched", tokens: TokenVectors) -> np.ndarray:
+        """Which documents lie in the clusters that are opened, bool [n]."""
+        count = int(searched.clusters.max(initial=-1)) + 1
+        if self.top_clusters is None or count <= self.top_clusters:
+            return np.ones(len(searched.rows), bool)
+        order = np.argsort(-self._nearness(query, searched, tokens), kind="stable")
+        held = np.cumsum(np.bincount(searched.clusters, minlength=count)[order])
+        enough = int(np.searchsorted(held, min(self.k, held[-1]))) + 1
+        return np.isin(searched.clusters, order[: max(self.top_clusters, enough)])
+
+    def _nearness(self, query: np.ndarray, searched: "_Searched", tokens: TokenVectors) -> np.ndarray:
+        """How near each cluster's centroid is to the query [c]."""
+        if self.centroid == "mean":  # MaxSim with a single vector is a cosine with the sum of the query's
+            return _unit(centroids(tokens.means[searched.rows], searched.clusters)) @ query.sum(0)
+        groups = [searched.rows[searched.clusters == c] for c in range(int(searched.clusters.max()) + 1)]
+        return np.array([(query @ _token_mean(tokens, rows).T).max(1).sum() for rows in groups])
+
+    def _scores(
+        self,
+        example: Example,
+        query: np.ndarray,
+        searched: "_Searched",
+        opened: np.ndarray,
+        tokens: TokenVectors,
+        seed: int,
+    ) -> np.ndarray:
+        """Scores of the opened documents, [n]; of others 0."""
+        scores = np.zeros(len(opened), np.float32)
+        if self.inside == "max_sim":
+            scores[opened] = tokens.max_sims(query, searched.rows[opened])
+        elif self.inside == "centroid":
+            vectors = tokens.means[searched.rows]
+            centres = _unit(centroids(vectors, searched.clusters))[searched.clusters]
+            scores[opened] = np.vecdot(vectors, centres)[opened]
+        else:
+            name = f"{seed}\0two_stage\0{example.user_id}\0{example.training}\0{example.id}"
+            drawn = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+            scores[opened] = np.random.default_rng(drawn).random(len(opened))[opened]
+        return scores
+
+
+class _Searched(NamedTuple):
+    """The documents of all searched users: rows, whose they are (a place in the list), and clusters, which
+    are numbered over all of them; int [n] each."""
+
+    rows: np.ndarray
+    users: np.ndarray
+    clusters: np.ndarray
+
+
+def _pooled(profiles: list[np.ndarray], labels: list[np.ndarray]) -> _Searched:
+    starts = np.cumsum([0, *(int(one.max(initial=NOISE)) + 1 for one in labels)])
+    numbered = [one + start for one, start in zip(labels, starts)]
+    users = np.repeat(np.arange(len(profiles)), [len(rows) for rows in profiles])
+    nothing = np.zeros(0, np.int64)
+    return _Searched(
+        np.concatenate([nothing, *profiles]), users, np.concatenate([nothing, *numbered]).astype(np.int64)
+    )
+
+
+def _token_mean(tokens: TokenVectors, rows: np.ndarray) -> np.ndarray:
+    """The mean of the documents' token vectors place by place, shorter ones filled up with zeros, [t e]."""
+    of_rows = [tokens[int(row)] for row in rows]
+    total = np.zeros((max(map(len, of_rows)), of_rows[0].shape[1]), np.float32)
+    for vectors in of_rows:
+        total[: len(vectors)] += vectors
+    return total / len(rows)
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)

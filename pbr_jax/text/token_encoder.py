@@ -1,0 +1,174 @@
+"""Texts as one vector a token, for late interaction: by a ColBERT, or by the states of a plain BERT.
+
+A ColBERT's folder says how: markers, [MASK]s behind queries, no punctuation, 32 and 180 tokens. A plain
+encoder was trained with none of these and has no projection: its last states are compared as they are, scaled
+to unit length, special tokens included.
+"""
+
+import string
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from pbr_jax.models import bert, colbert
+from pbr_jax.models.pretrained import locate
+from pbr_jax.text.packing import multiple, power_of_two
+from pbr_jax.text.tokenizing import Tokenizer, load_tokenizer, read_settings
+from pbr_jax.types import UserError
+
+_BATCH_TOKENS = {"cpu": 2048}  # of one forward pass; elsewhere:
+_MANY_TOKENS = 65_536
+_WIDTH = 16  # widths are multiples of it, so that few programs are compiled
+_SPECIAL = 4  # [CLS], the marker, [SEP] and one token of the text
+
+Role = Literal["query", "document"]
+
+
+class TokenEncoder:
+    """Token vectors of queries and documents.
+
+    Weights are read at the first text.
+
+    Args:
+      model: a ColBERT's folder, or any BERT-family encoder's.
+      query_length, document_length: tokens at most, special ones included; None: as the folder says.
+      devices: that the rows of a batch are spread over; None: all local ones.
+
+    Raises:
+      UserError: no such model, a marker that its vocabulary lacks, or lengths that it has no positions for.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        query_length: int | None = None,
+        document_length: int | None = None,
+        devices: Sequence[Any] | None = None,
+    ) -> None:
+        self.folder: Path = locate(model)
+        if self.folder.is_file():
+            raise UserError(f"{model!r} is a GGUF file; give the folder of a ColBERT or of a BERT encoder")
+        self.is_colbert = colbert.has_projection(self.folder)
+        self.config = colbert.read_config(self.folder, projection=self.is_colbert)
+        body = self.config.body
+        plain = read_settings(self.folder, body.max_position_embeddings).max_length
+        told = (self.config.query_length, self.config.document_length) if self.is_colbert else (plain, plain)
+        self.lengths = {"query": query_length or told[0], "document": document_length or told[1]}
+        for role, length in self.lengths.items():
+            if not _SPECIAL <= length <= body.max_position_embeddings:
+                raise UserError(
+                    f"{role}_length is {length}, want {_SPECIAL} to {body.max_position_embeddings}, the "
+                    f"positions of {self.folder}"
+                )
+        self._tokenizers = {
+            role: load_tokenizer(self.folder, max_length=length - self.is_colbert)  # the marker comes on top
+            for role, length in self.lengths.items()
+        }
+        self._markers = {"query": self.config.query_token, "document": self.config.document_token}
+        if self.is_colbert:
+            self._marked = {role: self._id(token) for role, token in self._markers.items()}
+            self._mask = self._id("[MASK]")
+        devices = list(devices or jax.local_devices())
+        self._tokens = _BATCH_TOKENS.get(devices[0].platform, _MANY_TOKENS)
+        mesh = jax.make_mesh((len(devices),), ("data",), axis_types=(AxisType.Auto,), devices=devices)
+        self._rows = NamedSharding(mesh, PartitionSpec("data"))
+        self._replicated = NamedSharding(mesh, PartitionSpec())
+
+    @property
+    def dim(self) -> int:
+        """Width of a token's vector."""
+        return self.config.width or self.config.body.hidden_size
+
+    def encode(self, texts: Sequence[str], role: Role) -> list[np.ndarray]:
+        """The vectors of each text's compared tokens, float32 [t e], of unit length."""
+        tokens = [self._read(ids, role) for ids in self._tokenizers[role].encode_batch(texts)]
+        found: list[np.ndarray] = [np.zeros((0, self.dim), np.float32)] * len(texts)
+        fill = role == "query" and self.is_colbert
+        for rows, width in self._batches([len(ids) for ids in tokens], role):
+            ids = np.zeros((self._height(len(rows), width), width), np.int32)
+            mask = np.zeros(ids.shape, bool)
+            for place, row in enumerate(rows):
+                ids[place, : len(tokens[row])], mask[place, : len(tokens[row])] = tokens[row], True
+            attended, kept = mask, mask
+            if fill:  # query augmentation: every place is compared
+                ids, kept = np.where(mask, ids, self._mask), np.ones_like(mask)
+                attended = kept if self.config.attend_to_mask_tokens else mask
+            elif self.is_colbert and self.config.mask_punctuation:
+                kept = mask & ~np.isin(ids, self._punctuation)
+            vectors = np.asarray(self._forward(ids, attended, kept))
+            for place, row in enumerate(rows):
+                found[row] = vectors[place][kept[place]]
+        return found
+
+    def _read(self, ids: list[int], role: Role) -> list[int]:
+        return [ids[0], self._marked[role], *ids[1:]] if self.is_colbert else ids
+
+    def _batches(self, lengths: Sequence[int], role: Role) -> Iterator[tuple[np.ndarray, int]]:
+        """Rows of like length with the width of their batch, longest first."""
+        order = np.argsort(lengths, kind="stable")
+        end = len(order)
+        while end > 0:
+            width = min(multiple(lengths[order[end - 1]], _WIDTH), self.lengths[role])
+            if role == "query" and self.is_colbert:
+                width = self.lengths[role]
+            start = max(0, end - self._height(end, width))
+            yield order[start:end], width
+            end = start
+
+    def _height(self, count: int, width: int) -> int:
+        """Rows of a batch: few numbers of them, so that few programs are compiled."""
+        devices = self._rows.mesh.size
+        full = max(1, self._tokens // width)
+        return multiple(min(power_of_two(count), full), devices)
+
+    def _forward(self, ids: np.ndarray, attended: np.ndarray, kept: np.ndarray) -> jax.Array:
+        apply, params = self._model
+        return apply(params, *jax.device_put((ids, attended, kept), self._rows))
+
+    @cached_property
+    def _model(self) -> tuple[Any, Any]:
+        model, params, _ = colbert.load(self.folder, projection=self.is_colbert)
+
+        def apply(params: Any, ids: jax.Array, attended: jax.Array, kept: jax.Array) -> jax.Array:
+            return model.apply(params, ids, attended=attended, kept=kept)
+
+        return jax.jit(apply), jax.device_put(params, self._replicated)
+
+    @cached_property
+    def _punctuation(self) -> np.ndarray:
+        tokenizer: Tokenizer = self._tokenizers["document"]
+        ids = (tokenizer.backend.encode(sign, add_special_tokens=False).ids for sign in string.punctuation)
+        return np.array([of_sign[0] for of_sign in ids if of_sign])
+
+    def _id(self, token: str) -> int:
+        found = self._tokenizers["query"].backend.token_to_id(token)
+        if found is None:
+            raise UserError(f"{self.folder}: the vocabulary has no {token!r}, which its settings name")
+        return found
+
+
+def max_sims(query: np.ndarray, documents: Sequence[np.ndarray]) -> np.ndarray:
+    """Late interaction of a query's tokens [s e] with those of each document [t e], float32 [c].
+
+    Equal to `models.colbert.max_sim`, for the few documents of a history on the host: each is scored by
+    itself, so that its score does not depend on which others are there. Without tokens: -1 for each of the
+    query's.
+    """
+    scores = [(query @ tokens.T).max(1).sum() if len(tokens) else -len(query) for tokens in documents]
+    return np.array(scores, np.float32)
+
+
+def mean_vectors(tokens: Sequence[np.ndarray], dim: int) -> np.ndarray:
+    """The unit mean of each text's token vectors, float32 [n e]; zeros where there are none."""
+    means = np.zeros((len(tokens), dim), np.float32)
+    for place, of_text in enumerate(tokens):
+        if len(of_text):
+            means[place] = of_text.mean(0)
+    return np.asarray(bert.unit_length(jnp.asarray(means)))

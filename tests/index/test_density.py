@@ -1,0 +1,123 @@
+"""HDBSCAN against scikit-learn's, its tree against scipy's, silhouettes against their formula."""
+
+import numpy as np
+import pytest
+from scipy.sparse.csgraph import minimum_spanning_tree
+from scipy.spatial.distance import cdist
+from sklearn.cluster import HDBSCAN
+from sklearn.metrics import adjusted_rand_score
+
+from pbr_jax.index import density
+from pbr_jax.index.density import NOISE, centroids, hdbscan, k_means, silhouette, spanning_tree
+
+
+def world(n: int, groups: int, noise: float, seed: int = 0, d: int = 12) -> np.ndarray:
+    draw = np.random.default_rng(seed)
+    centres = draw.normal(size=(groups, d))
+    vectors = centres[draw.integers(0, groups, n)] + noise * draw.normal(size=(n, d))
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+def same_partition(one: np.ndarray, two: np.ndarray) -> bool:
+    """Equal up to the groups' numbers; noise is noise."""
+    return set(zip(one.tolist(), two.tolist())) == set(zip(*np.unique([one, two], axis=1).tolist())) and (
+        len({*zip(one.tolist(), two.tolist())}) == len({*one.tolist()}) == len({*two.tolist()})
+        and bool(((one == NOISE) == (two == NOISE)).all())
+    )
+
+
+@pytest.mark.parametrize("dense", [density.DENSE, 0])
+@pytest.mark.parametrize(
+    ("n", "groups", "noise", "size", "samples"),
+    [(90, 5, 0.3, 2, 2), (300, 60, 0.4, 2, 2), (300, 9, 0.8, 5, 3), (200, 9, 0.5, 4, 1), (40, 1, 1.0, 2, 2)],
+)
+def test_labels_are_scikit_learns(n: int, groups: int, noise: float, size: int, samples: int, dense: int):
+    vectors = world(n, groups, noise)
+    settings = {"min_cluster_size": size, "min_samples": samples, "copy": True}
+    wanted = HDBSCAN(**settings).fit(vectors.astype(float)).labels_
+    found = hdbscan(vectors, min_cluster_size=size, min_samples=samples, dense=dense)
+    if dense or samples < 3:
+        assert same_partition(found, wanted)
+    else:  # distances between cores are equal by the dozen: there are several trees
+        assert adjusted_rand_score(found, wanted) > 0.9
+    assert len({*wanted.tolist()}) > 1 or groups == 1
+
+
+@pytest.mark.parametrize("samples", [1, 2, 5])
+@pytest.mark.parametrize("n", [2, 3, 25, 1300])
+def test_the_tree_is_no_longer_than_that_of_all_distances(n: int, samples: int):
+    """1,300 are more than one block."""
+    vectors = world(n, 12, 0.3, seed=n)
+    if samples > n:
+        return
+    distances = cdist(vectors.astype(float), vectors.astype(float))
+    core = np.sort(distances, axis=1)[:, samples - 1]
+    reach = np.maximum(distances, np.maximum(core[:, None], core[None]))
+    np.fill_diagonal(reach, 0)
+    tree = spanning_tree(vectors, samples)
+    assert len(tree.left) == n - 1
+    np.testing.assert_allclose(tree.lengths, reach[tree.left, tree.right], atol=1e-6)
+    assert tree.lengths.sum() == pytest.approx(minimum_spanning_tree(reach).sum(), rel=1e-5)
+    reached = {0}
+    for _ in range(n):
+        reached |= {b for a, b in zip(tree.left, tree.right) if a in reached}
+        reached |= {a for a, b in zip(tree.left, tree.right) if b in reached}
+        if len(reached) == n:
+            break
+    assert len(reached) == n
+
+
+def test_few_vectors_and_equal_ones():
+    for n in (0, 1):
+        assert hdbscan(world(n, 2, 0.1)).tolist() == [NOISE] * n
+    assert hdbscan(world(2, 2, 0.1)).shape == (2,)
+    assert hdbscan(world(3, 1, 0.1), min_cluster_size=5).tolist() == [NOISE] * 3
+    twins = np.repeat(np.eye(3, dtype=np.float32), 4, axis=0)
+    for dense in (density.DENSE, 0):
+        assert adjusted_rand_score(hdbscan(twins, dense=dense), np.repeat(range(3), 4)) == 1
+
+
+def test_k_means_finds_what_lies_apart_and_no_more_groups_than_there_are_vectors():
+    vectors, planted = np.repeat(np.eye(4), 6, axis=0), np.repeat(range(4), 6)
+    vectors = (vectors + 0.05 * np.random.default_rng(0).normal(size=vectors.shape)).astype(np.float32)
+    assert adjusted_rand_score(k_means(vectors, k=4, seed=0), planted) == 1
+    assert k_means(vectors, k=4, seed=0).tolist() == k_means(vectors, k=4, seed=0).tolist()
+    assert len({*k_means(np.repeat(np.eye(2), 3, axis=0), k=9, seed=0).tolist()}) == 2
+    assert k_means(vectors[:0], k=3, seed=0).shape == (0,)
+
+
+def test_a_silhouette_is_its_formula():
+    vectors, labels = world(30, 4, 0.6), np.random.default_rng(1).integers(-1, 3, 30)
+    labels[0] = 7  # alone in a group: counts as 0
+    distances = cdist(vectors, vectors)
+    values = []
+    for i, own in enumerate(labels):
+        inside = (labels == own) & (np.arange(30) != i)
+        if not inside.any():
+            values.append(0.0)
+            continue
+        a = distances[i, inside].mean()
+        b = min(distances[i, labels == other].mean() for other in {*labels.tolist()} - {own})
+        values.append((b - a) / max(a, b))
+    assert silhouette(vectors, labels) == pytest.approx(np.mean(values), abs=1e-5)
+
+
+@pytest.mark.parametrize("labels", [[0, 0, 0, 0], [0, 1, 2, 3], []])
+def test_there_is_no_silhouette_of_one_group_or_of_everybody_alone(labels: list[int]):
+    assert silhouette(world(len(labels), 2, 0.5), np.array(labels, int)) is None
+
+
+def test_of_very_many_vectors_a_sample_says_nearly_the_same(monkeypatch: pytest.MonkeyPatch):
+    vectors = world(900, 5, 0.3)
+    labels = hdbscan(vectors)
+    whole = silhouette(vectors, labels)
+    monkeypatch.setattr(density, "_SAMPLE", 600)
+    assert silhouette(vectors, labels) == pytest.approx(whole, abs=0.05)
+
+
+def test_centroids_are_means_without_noise():
+    vectors, labels = world(9, 3, 0.4), np.array([0, 1, 1, NOISE, 0, NOISE, 1, 0, 0])
+    found = centroids(vectors, labels)
+    for group in (0, 1):
+        np.testing.assert_allclose(found[group], vectors[labels == group].mean(0), atol=1e-6)
+    assert centroids(vectors, np.full(9, NOISE)).shape == (0, 12)

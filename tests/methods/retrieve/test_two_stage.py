@@ -1,0 +1,205 @@
+"""Two stages: clusters opened as brute force opens them, all of them as a flat ranking, and odd profiles."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pbr_jax.index.density import NOISE, hdbscan
+from pbr_jax.index.store import Store, build
+from pbr_jax.methods.retrieve import TwoStage
+from pbr_jax.methods.select import LateInteraction
+from pbr_jax.parts.late import TokenVectors
+from pbr_jax.pipeline import Neighbour, Query, Ranking, Tally
+from pbr_jax.text.token_encoder import TokenEncoder, mean_vectors
+from pbr_jax.types import Candidate, Document, Example, UserError
+
+D = 6
+
+
+class Tokens(TokenVectors):
+    """Random vectors around topics, of two to five tokens a document."""
+
+    def __init__(self, topics: list[int], seed: int = 0) -> None:
+        draw = np.random.default_rng(seed)
+        self._vectors = [
+            unit(np.eye(D)[t] + 0.15 * draw.normal(size=(2 + i % 4, D))) for i, t in enumerate(topics)
+        ]
+        self.means = mean_vectors(self._vectors, D)
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        return self._vectors[row]
+
+
+class Asked(TokenEncoder):
+    """The query "2" is three tokens near topic 2."""
+
+    def __init__(self) -> None: ...
+
+    def encode(self, texts, role):
+        draw = np.random.default_rng(7)
+        return [unit(np.eye(D)[int(text[0])] + 0.3 * draw.normal(size=(3, D))) for text in texts]
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+
+
+def example(user: str, topics: list[int], query: str = "2") -> Example:
+    # Ids are those of the data: two users may have one paper.
+    profile = tuple(
+        Document(f"d{i}", user, f"{t} text", {"text": f"{user} {i}"}) for i, t in enumerate(topics)
+    )
+    return Example(f"q-{user}", user, query, "in", "t", profile)
+
+
+TOPICS = {"u": [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2], "v": [2, 3, 3, 2, 3, 4, 4, 3], "one": [2], "none": []}
+
+
+class World:
+    def __init__(self, folder: Path) -> None:
+        self.examples = [example(user, topics) for user, topics in TOPICS.items()]
+        build(folder / "store.sqlite", self.examples)
+        self.store = Store(folder / "store.sqlite")
+        self.tokens = Tokens([t for topics in TOPICS.values() for t in topics])
+        self.query = Asked().encode(["2"], "query")[0]
+
+    def found(self, users: list[str], place: int = 0, tally: Tally | None = None, **options: Any) -> Ranking:
+        slot = TwoStage(**{"k": 99, **options}).slot(
+            tally or Tally(), store=self.store, encoder=Asked(), tokens=self.tokens, seed=0
+        )  # fmt: skip
+        return slot([self.examples[place]], [Query(("2",))], [[Neighbour(user) for user in users]])[0]
+
+    def rows(self, *users: str) -> np.ndarray:
+        return np.concatenate([self.store.history(user) for user in users])
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def by_score(ranking: Ranking) -> list[int]:
+    return [c.row for c in sorted(ranking, key=lambda c: -c.score)]
+
+
+def test_all_clusters_are_a_flat_ranking(world: World):
+    rows = world.rows("u", "v")
+    scores = world.tokens.max_sims(world.query, rows)
+    order = rows[np.argsort(-scores, kind="stable")].tolist()
+    everything: list[dict[str, Any]] = [
+        {"top_clusters": None},
+        {"top_clusters": 99},
+        {"top_clusters": 99, "noise": "one_cluster"},
+    ]
+    for options in everything:
+        found = world.found(["u", "v"], **options)
+        assert by_score(found) == order
+        assert sorted(c.score for c in found) == sorted(scores.tolist())
+    flat = [Candidate(d, 0.0, int(row)) for row, d in zip(rows, world.store.documents(rows), strict=True)]
+    select = LateInteraction().slot(Tally(), encoder=Asked(), tokens=world.tokens)
+    assert [c.row for c in select([world.examples[0]], [Query(("2",))], [flat])[0]] == order
+
+
+@pytest.mark.parametrize("noise", ["alone", "one_cluster"])
+@pytest.mark.parametrize("centroid", ["mean", "token_mean"])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_clusters_of_nearest_centroids_are_opened(world: World, count: int, centroid: str, noise: str):
+    clusters: list[list[int]] = []
+    for user in ("u", "v"):
+        rows = world.rows(user)
+        labels = hdbscan(world.tokens.means[rows])
+        clusters += [rows[labels == c].tolist() for c in range(labels.max() + 1)]
+        rest = rows[labels == NOISE].tolist()
+        clusters += [[row] for row in rest] if noise == "alone" else [rest] * bool(rest)
+    assert len(clusters) > 3
+
+    def nearness(rows: list[int]) -> float:
+        if centroid == "mean":
+            mean, asked = world.tokens.means[rows].mean(0), world.query.mean(0)
+            return float(mean @ asked / np.linalg.norm(mean) / np.linalg.norm(asked))
+        padded = np.zeros((len(rows), 9, D))
+        for place, row in enumerate(rows):
+            padded[place, : len(world.tokens[row])] = world.tokens[row]
+        longest = max(len(world.tokens[row]) for row in rows)
+        return float((world.query @ padded.mean(0)[:longest].T).max(1).sum())
+
+    best = sorted(clusters, key=nearness, reverse=True)[:count]
+    tally = Tally()
+    found = world.found(["u", "v"], k=1, tally=tally, top_clusters=count, centroid=centroid, noise=noise)
+    inside = [row for rows in best for row in rows]
+    assert tally.counts["documents_scored"] == len(inside)
+    assert tally.counts["documents_searched"] == 20
+    scores = {
+        row: float(s) for row, s in zip(inside, world.tokens.max_sims(world.query, inside), strict=True)
+    }
+    for candidate in found:
+        own = [row for row in inside if row in world.rows(candidate.document.user_id)]
+        assert candidate.row == max(own, key=lambda row: scores[row])
+        assert candidate.score == pytest.approx(scores[candidate.row], rel=1e-6)
+
+
+def test_while_the_opened_hold_too_few_the_next_is_opened(world: World):
+    sizes = [len(world.found(["u", "v"], k=k, top_clusters=1)) for k in (1, 6, 12, 20)]
+    assert sizes[-1] == 20
+    assert sizes == sorted(sizes)
+    tally = Tally()
+    world.found(["u"], k=12, tally=tally, top_clusters=1)
+    assert tally.counts["documents_scored"] == 12
+    assert len(world.found(["u", "v"], k=2, top_clusters=None)) == 4  # k from each user
+
+
+def test_short_profiles(world: World):
+    assert [c.document.user_id for c in world.found(["one"], place=2)] == ["one"]
+    assert world.found(["none"], place=3) == []
+    assert world.found([], place=3) == []
+    assert {c.document.user_id for c in world.found(["none", "one"], place=3)} == {"one"}
+    for inside in ("centroid", "random"):
+        assert len(world.found(["one"], place=2, inside=inside)) == 1
+        assert world.found(["none"], place=3, inside=inside) == []
+
+
+def test_documents_of_one_id_are_two_documents(world: World):
+    found = world.found(["u", "v"], top_clusters=None)
+    assert len({c.row for c in found}) == len(found) == 20
+    both = [c for c in found if c.document.id == "d0"]
+    assert {c.document.user_id for c in both} == {"u", "v"}
+    assert both[0].score != both[1].score
+
+
+def test_centroids_alone_and_chance(world: World):
+    rows = world.rows("u")
+    labels = hdbscan(world.tokens.means[rows])
+    found = world.found(["u"], inside="centroid", top_clusters=None)
+    for candidate in found:
+        place = rows.tolist().index(candidate.row)
+        members = rows[labels == labels[place]] if labels[place] != NOISE else rows[[place]]
+        centre = world.tokens.means[members].mean(0)
+        wanted = world.tokens.means[candidate.row] @ centre / np.linalg.norm(centre)
+        assert candidate.score == pytest.approx(float(wanted), abs=1e-5)
+    one = by_score(world.found(["u", "v"], inside="random", top_clusters=None))
+    assert one == by_score(world.found(["u", "v"], inside="random", top_clusters=None))
+    assert sorted(one) == sorted(world.rows("u", "v").tolist())
+    assert one != by_score(world.found(["u", "v"], top_clusters=None))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"top_clusters": 0}, "retrieve.top_clusters is 0, want at least 1"),
+        ({"min_cluster_size": 1}, "retrieve.min_cluster_size is 1, want at least 2"),
+        ({"query_length": 0}, "retrieve.query_length is 0, want at least 1"),
+    ],
+)
+def test_bad_options_are_one_clear_line(options: dict[str, Any], message: str):
+    with pytest.raises(UserError, match=message):
+        TwoStage(**options)
+    if "query_length" in options:
+        with pytest.raises(UserError, match=message.replace("retrieve", "select")):
+            LateInteraction(**options)
