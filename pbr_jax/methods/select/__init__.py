@@ -5,12 +5,13 @@ from pbr_jax.methods.select.cross_encoder import CrossEncoder
 from pbr_jax.methods.select.icr import ICR
 from pbr_jax.methods.select.oracle import Oracle
 from pbr_jax.methods.select.pointwise import Pointwise
+from pbr_jax.methods.select.purple import Purple
 from pbr_jax.methods.select.query_likelihood import QueryLikelihood
 from pbr_jax.methods.select.rankgpt import RankGPT
 from pbr_jax.methods.select.top_k import TopK
 from pbr_jax.methods.select.tuned import Tuned
 
-METHODS = (TopK, BM25, CrossEncoder, Tuned, QueryLikelihood, Pointwise, RankGPT, ICR, Oracle)
+METHODS = (TopK, BM25, CrossEncoder, Tuned, Purple, QueryLikelihood, Pointwise, RankGPT, ICR, Oracle)
 
 __all__ = [
     "BM25",
@@ -19,6 +20,7 @@ __all__ = [
     "CrossEncoder",
     "Oracle",
     "Pointwise",
+    "Purple",
     "QueryLikelihood",
     "RankGPT",
     "TopK",
