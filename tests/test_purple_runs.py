@@ -7,7 +7,6 @@ from test_trained_runs import CONFIGS, histories, made
 
 from pbr_jax import Config, ask, run
 from pbr_jax.config import load, override
-from pbr_jax.types import UserError
 
 SMALL = {
     "prompt.max_tokens": 700, "generate.method": "none", "llm.batch_size": 8, "eval.resamples": 50,

@@ -19,8 +19,8 @@ from jaxtyping import Array, Bool, Float, Int
 from pbr_jax.models import layers
 from pbr_jax.types import Model, Params, UserError
 
-Fusion = Literal["cross_attention", "concat_token", "concat_hidden"]
-FUSIONS: tuple[Fusion, ...] = ("cross_attention", "concat_token", "concat_hidden")
+Fusion = Literal["cross_attention", "residual_attention", "concat_token", "concat_hidden"]
+FUSIONS: tuple[Fusion, ...] = ("cross_attention", "residual_attention", "concat_token", "concat_hidden")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,8 @@ class SetPolicyConfig:
     """The sizes of a record encoder, and how the query enters it.
 
     fusion: "cross_attention" is the paper's. Its ablation "w/o CA" is "concat_token": the query's mean
-    state is one more member of the set, so with no layers it plays no part. "concat_hidden", of the
+    state is one more member of the set, so with no layers it plays no part. What a record is, the paper's
+    fusion tells by where it looks in the query alone; "residual_attention", ours, adds its own mean state. "concat_hidden", of the
     released code: the query's mean state is concatenated to each record's and mapped back to its width.
     """
 
@@ -130,8 +131,10 @@ class _SetPolicy(nn.Module):
         rows: Int[Array, "b"] | None = None,
     ) -> Float[Array, "b n"]:
         config, n = self.config, records.shape[1]
-        if config.fusion == "cross_attention":
+        if config.fusion in ("cross_attention", "residual_attention"):
             fused = _CrossAttention(config.num_heads, name="fusion")(query, records, query_mask, token_mask)
+            if config.fusion == "residual_attention":
+                fused += layers.masked_mean(records, token_mask)
         else:
             fused = layers.masked_mean(records, token_mask)
             pooled = layers.masked_mean(query, query_mask)[:, None]
