@@ -1,9 +1,9 @@
 """configs/purple_small.py beside what it must beat, with one and with three records in the prompt.
 
-Rows of equal k are compared by `target_nll`; nothing is decoded. "ceiling" reads the answers: the records that
-are worth most alone.
+Rows of equal k are compared by `target_nll`; nothing is decoded. "ceiling" reads the answers: the
+records that are worth most alone.
 
-pbr-jax sweep configs/ablations/purple_small.py --benchmark.name lamp_7 --benchmark.root FOLDER --limit 150 --out DIR
+pbr-jax sweep ablations/purple_small --benchmark.name lamp_7 --benchmark.root FOLDER --limit 150 --out DIR
 """
 
 import dataclasses

@@ -27,10 +27,11 @@ FUSIONS: tuple[Fusion, ...] = ("cross_attention", "residual_attention", "concat_
 class SetPolicyConfig:
     """The sizes of a record encoder, and how the query enters it.
 
-    fusion: "cross_attention" is the paper's. Its ablation "w/o CA" is "concat_token": the query's mean
-    state is one more member of the set, so with no layers it plays no part. What a record is, the paper's
-    fusion tells by where it looks in the query alone; "residual_attention", ours, adds its own mean state. "concat_hidden", of the
-    released code: the query's mean state is concatenated to each record's and mapped back to its width.
+    fusion: "cross_attention" is the paper's. There a record is known by where it looks in the query, and by
+    nothing else; "residual_attention", ours, adds the mean of its own states. The paper's ablation "w/o CA"
+    is "concat_token": the query's mean state is one more member of the set, so with no layers it plays no
+    part. "concat_hidden", of the released code: the query's mean state is concatenated to each record's
+    and mapped back to its width.
     """
 
     width: int  # of a token state

@@ -34,17 +34,13 @@ def options(**changes: Any) -> Purple:
 
 
 def policy(world: World, told: Purple) -> purple.Policy:
-    return purple.Policy(
-        set_policy(told.sizes(WIDTH)), lambda questions: world.arrays(questions, told.prior)
-    )
+    return purple.Policy(set_policy(told.sizes(WIDTH)), lambda questions: world.arrays(questions, told.prior))
 
 
 def fitted(world: World, told: Purple, folder: Path, reward: Any = None, seed: int = 0) -> purple.Fitted:
     owners = [f"u{i // 2}" for i in range(len(world))]
     sizes = world.sizes.tolist()
-    return purple.train(
-        policy(world, told), reward or world.reward, sizes, owners, told, folder, seed=seed
-    )
+    return purple.train(policy(world, told), reward or world.reward, sizes, owners, told, folder, seed=seed)
 
 
 def chosen(world: World, told: Purple, params: Any) -> list[purple.Asked]:
@@ -53,8 +49,9 @@ def chosen(world: World, told: Purple, params: Any) -> list[purple.Asked]:
     return purple._chosen(policy(world, told), score, params, everybody, world.sizes.tolist(), K)
 
 
-def on_device(batch: Any) -> dict[str, jax.Array]:
-    return {name: jnp.asarray(value) for name, value in batch.items()}
+def gradients(model: Any, told: Purple, params: Any, batch: Any, key: jax.Array) -> Any:
+    arrays = {name: jnp.asarray(value) for name, value in batch.items()}
+    return jax.jit(jax.grad(purple._loss(model, told)))(params, arrays, key)
 
 
 # -- a step ---------------------------------------------------------------------------------------------
@@ -85,19 +82,17 @@ def enumerated(params: Any, score: Any, k: int) -> jax.Array:
 
 @pytest.mark.parametrize("learns_from", ["profiles", "singles"])
 def test_gradients_are_those_of_the_enumerated_expected_reward(learns_from: Any):
-    told = options(k=2, num_layers=0, dropout=0.0, rollouts=20_000, advantage="leave_one_out",
+    told = options(k=2, num_layers=0, dropout=0.0, rollouts=5_000, advantage="leave_one_out",
                    learns_from=learns_from)  # fmt: skip
     model = set_policy(told.sizes(WIDTH))
     score, params = from_arrays(model), model.init(jax.random.key(1))
     k = 2 if learns_from == "profiles" else 1
-    act = purple._act(
-        model, lambda asked: np.array([of_two(*one) for one in asked]), np.arange(3), told, k
-    )
+    act = purple._act(model, lambda asked: np.array([of_two(*one) for one in asked]), np.arange(3), told, k)
     batch = THREE.arrays(np.arange(3)) | ROWS
     key = jax.random.key(2)
     made, said = act(params, batch, key)
-    found = jax.grad(purple._loss(model, told))(params, on_device(batch | made), key)
-    wanted = jax.grad(enumerated)(params, score, k)
+    found = gradients(model, told, params, batch | made, key)
+    wanted = jax.jit(jax.grad(enumerated), static_argnums=(1, 2))(params, score, k)
     if learns_from == "singles":  # centred and scaled by n / (n - 1), nothing else
         assert said["profiles"] == 8
         shares = np.array([3 / 2, 3 / 2, 2 / 1]) / 3
@@ -109,20 +104,21 @@ def test_gradients_are_those_of_the_enumerated_expected_reward(learns_from: Any)
             values = np.array([[of_two(q, (place,)) for place in range(RECORDS)] for q in range(3)])
             return -(shares * jnp.where(arrays["record_mask"], probs * values, 0).sum(-1)).sum()
 
-        wanted = jax.grad(scaled)(params)
+        wanted = jax.jit(jax.grad(scaled))(params)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), found, wanted)
         return
     expected = -float(enumerated(params, score, k))
-    assert said["reward"] == pytest.approx(expected, abs=0.02)
+    assert said["reward"] == pytest.approx(expected, abs=0.03)
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
-        np.testing.assert_allclose(one, other, atol=0.05 * float(np.abs(other).max()) + 1e-3)
+        np.testing.assert_allclose(one, other, atol=0.1 * float(np.abs(other).max()) + 1e-3)
 
 
 def test_padding_is_never_drawn_and_short_histories_shorten_no_other():
     world = World(6, 3)
     world.sizes[:] = (1, 2, 3, 5, 8, 8)
-    told = options(rollouts=64)
+    told = options(rollouts=64, num_layers=0)
     model = set_policy(told.sizes(WIDTH))
+    params = model.init(jax.random.key(0))
     asked: list[purple.Asked] = []
 
     def reward(some):
@@ -133,17 +129,14 @@ def test_padding_is_never_drawn_and_short_histories_shorten_no_other():
     batch = world.arrays(np.arange(6)) | {
         "row": np.arange(6, dtype=np.int32), "where": np.arange(6) < 5,
     }  # fmt: skip
-    made, said = act(model.init(jax.random.key(0)), batch, jax.random.key(0))
+    made, said = act(params, batch, jax.random.key(0))
     assert {question for question, _ in asked} == set(range(5))  # the last one fills the batch up
     for question, profile in asked:
         assert len(profile) == min(K, world.sizes[question]) == len(set(profile))
         assert max(profile) < world.sizes[question]
-    loss, gradients = jax.value_and_grad(purple._loss(model, told))(
-        model.init(jax.random.key(0)), on_device(batch | made), jax.random.key(0)
-    )
     assert said["reward"] == 0
-    assert float(loss) == 0  # equal rewards teach nothing
-    assert all(not np.asarray(leaf).any() for leaf in jax.tree.leaves(gradients))
+    found = gradients(model, told, params, batch | made, jax.random.key(0))
+    assert all(not np.asarray(leaf).any() for leaf in jax.tree.leaves(found))  # equal rewards teach nothing
 
 
 def test_the_first_update_of_grpo_is_reinforce_with_dropout_however_the_batch_is_divided():
@@ -154,34 +147,34 @@ def test_the_first_update_of_grpo_is_reinforce_with_dropout_however_the_batch_is
     rows = np.array([3, 0, 15, 7, 7, 2, 1, 9])
     batch = world.arrays(rows) | {"row": rows.astype(np.int32), "where": np.ones(8, bool)}
     key = jax.random.key(5)
-    made, _ = purple._act(model, world.reward, np.arange(16), told, K)(params, batch, key)
-    whole = batch | made
-    half = {name: value[::2] for name, value in whole.items()}
-    again, _ = purple._act(model, world.reward, np.arange(16), told, K)(
-        params, {name: value[::2] for name, value in batch.items()}, key
-    )
+    act = purple._act(model, world.reward, np.arange(16), told, K)
+    made, _ = act(params, batch, key)
+    half = {name: value[::2] for name, value in (batch | made).items()}
+    again, _ = act(params, {name: half[name] for name in batch}, key)
     np.testing.assert_array_equal(again["actions"], half["actions"])
     np.testing.assert_allclose(again["old"], half["old"], atol=1e-5)
     plain = dataclasses.replace(told, loss="reinforce")
-    for arrays in (whole, half):
-        one, other = (jax.grad(purple._loss(model, o))(params, on_device(arrays), key) for o in (told, plain))
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), one, other)
+    one, other = (gradients(model, o, params, half, key) for o in (told, plain))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), one, other)
 
 
 # -- a training -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_eight_devices_end_as_one(tmp_path: Path):
     world, told = World(40, 1), options(dropout=0.2)
+    plain = Optimizer(name="sgd", learning_rate=0.1)  # Adam makes steps of gradients that are rounding alone
+    told = dataclasses.replace(told, training=dataclasses.replace(told.training, optimizer=plain))
     one = fitted(world, told, tmp_path / "one")
     spread = dataclasses.replace(told, training=dataclasses.replace(told.training, devices=8))
     eight = fitted(world, spread, tmp_path / "eight")
     assert one.told["held_out"] >= 8
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), one.params, eight.params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), one.params, eight.params)
 
 
 def test_untrained_with_a_prior_the_policy_is_the_retriever(tmp_path: Path):
-    world, told = World(40, 1), options(prior=1.0)
+    world, told = World(40, 1), options(prior=1.0, num_layers=0)
     told = dataclasses.replace(told, training=dataclasses.replace(told.training, epochs=0))
     found = fitted(world, told, tmp_path)
     assert chosen(world, told, found.params) == world.similar()
@@ -230,6 +223,7 @@ save_params(found.params, folder / "params.safetensors")
 """
 
 
+@pytest.mark.long
 def test_killed_anywhere_it_ends_the_same_and_asks_nothing_twice(tmp_path: Path):
     script = SCRIPT.format(tests=str(Path(__file__).parent))
 
