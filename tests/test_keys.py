@@ -28,6 +28,7 @@ SYSTEMS = {
     "cfrag": {},
     "pbr": {},
     "tuned": {},
+    "purple": {},
     "bm25": {
         "select.method": "bm25",
         "neighbours.method": "random",

@@ -124,11 +124,11 @@ def fit(task: Task, config: Training, folder: Path, *, seed: int) -> Fitted:
                 rows = batches.rows(progress.step)
                 rows = Rows(rows.indices[own], rows.where[own], rows.step)
                 made, told = _made(task, now, rows, key)
-                batch = sharding.put(made, mesh)
+                batch, found = sharding.put(made, mesh), {}
                 for _ in range(task.updates):
                     now, found = step(now, batch, key, task.frozen)
                 progress.step += 1
-                metrics.add(progress.step, found | told)
+                metrics.add(progress.step, {**found, **told})
                 bar.update()
                 if progress.step % evaluate_every == 0 or progress.step == total:
                     _look(task, now, progress, metrics, checkpoints, heads)

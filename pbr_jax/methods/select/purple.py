@@ -214,11 +214,13 @@ def _train(
         ]
         return arrays(found, shape, options.prior)
 
-    if task is not None and judged is not None:
+    if llm is not None:
+        judge = by_total_likelihood(llm) if options.reward == "likelihood" else feedback.by_likelihood(llm)
+    else:
+        assert judged is not None
+        assert task is not None
         values = feedback.metric(task, judged.metric, judged.errors)
         judge = feedback.by_answers(task, generate(Tally()), values)
-    else:
-        judge = {"likelihood": by_total_likelihood, "per_token": feedback.by_likelihood}[options.reward](llm)
     rewards = Rewards(judge, write, examples, candidates, folder / "rewards.jsonl")
     policy = purple.Policy(set_policy.set_policy(options.sizes(encoder.dim)), inputs)
     owners = [example.user_id for example in examples]
