@@ -103,7 +103,7 @@ def train(
             "no training question has two candidate documents to choose from; raise retrieve.k or "
             "neighbours.m, or take data with histories"
         )
-    learned, held = by_users([owners[i] for i in several.tolist()], options.training.selection, seed)
+    learned, held = by_users([owners[int(i)] for i in several], options.training.selection, seed)
     learned, held = several[learned], several[held]
     k = options.k or max(sizes)
     score = jax.jit(from_arrays(policy.model))
