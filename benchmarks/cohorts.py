@@ -91,7 +91,7 @@ def table(largest: int) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--users", type=int, default=20_000)
     parser.add_argument("--record", type=Path)
     parser.add_argument("--one", nargs=4)

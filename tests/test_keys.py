@@ -29,6 +29,7 @@ SYSTEMS = {
     "pbr": {},
     "tuned": {},
     "clusterrag": {"encoder.max_length": 32},
+    "purple": {},
     "bm25": {
         "select.method": "bm25",
         "neighbours.method": "random",

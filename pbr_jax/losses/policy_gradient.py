@@ -90,13 +90,16 @@ def sample_plackett_luce(
     return jnp.pad(actions, [(0, 0)] * (actions.ndim - 1) + [(0, max(k - n, 0))], constant_values=-1)
 
 
-def z_scored(rewards: Float[Array, "*b m"], *, epsilon: float = 1e-8) -> Float[Array, "*b m"]:
+def z_scored(
+    rewards: Float[Array, "*b m"], *, where: Bool[Array, "*b m"] | None = None, epsilon: float = 1e-8
+) -> Float[Array, "*b m"]:
     r"""Advantages: the rewards of an example's m rollouts, centred and divided by their deviation.
 
     .. math:: \frac{r_m - \bar r}{\mathrm{std}(r) + \epsilon}, \quad
        \mathrm{std}(r)^2 = \frac{1}{m - 1} \sum_m (r_m - \bar r)^2
 
-    Equal rewards give exactly 0, and so does a single rollout.
+    Equal rewards give exactly 0, and so does a single rollout. Rollouts that are masked by `where` do not
+    count, and get 0.
 
     Du et al., "Optimizing User Profiles via Contextual Bandits for Retrieval-Augmented LLM
     Personalization" (PURPLE), Appendix A, which has no epsilon; the deviation is that of its code.
@@ -105,18 +108,20 @@ def z_scored(rewards: Float[Array, "*b m"], *, epsilon: float = 1e-8) -> Float[A
     >>> z_scored(jnp.array([1.0, 2.0, 3.0])).tolist()
     [-1.0, 0.0, 1.0]
     """
-    centred = _centred(rewards)
-    variance = jnp.square(centred).sum(axis=-1, keepdims=True) / max(rewards.shape[-1] - 1, 1)
+    centred, count = _centred(rewards, where)
+    variance = jnp.square(centred).sum(axis=-1, keepdims=True) / jnp.maximum(count - 1, 1)
     return centred / (jnp.sqrt(variance) + epsilon)
 
 
-def leave_one_out(rewards: Float[Array, "*b m"]) -> Float[Array, "*b m"]:
+def leave_one_out(
+    rewards: Float[Array, "*b m"], *, where: Bool[Array, "*b m"] | None = None
+) -> Float[Array, "*b m"]:
     r"""Advantages: each reward less the mean of the example's other rollouts.
 
     .. math:: r_m - \frac{1}{m - 1} \sum_{j \ne m} r_j
 
     That baseline does not depend on the rollout, so the gradient stays unbiased, which `z_scored`
-    does not promise. A single rollout has no others and keeps its reward.
+    does not promise. A single rollout has no others and keeps its reward. `where` is as in `z_scored`.
 
     Kool, van Hoof and Welling, "Buy 4 REINFORCE Samples, Get a Baseline for Free!",
     https://openreview.net/forum?id=r1lgTGL5DE, 2019.
@@ -125,10 +130,9 @@ def leave_one_out(rewards: Float[Array, "*b m"]) -> Float[Array, "*b m"]:
     >>> leave_one_out(jnp.array([1.0, 2.0, 6.0])).tolist()
     [-3.0, -1.5, 4.5]
     """
-    m = rewards.shape[-1]
-    if m == 1:
-        return rewards.astype(jnp.float32)
-    return _centred(rewards) * (m / (m - 1))
+    centred, count = _centred(rewards, where)
+    alone = rewards if where is None else jnp.where(where, rewards, 0)
+    return jnp.where(count > 1, centred * (count / jnp.maximum(count - 1, 1)), alone)
 
 
 def reinforce(
@@ -186,12 +190,19 @@ def _present(log_scores: Float[Array, "*b n"], where: Bool[Array, "*b n"] | None
     return present if where is None else present & where
 
 
-def _centred(rewards: Float[Array, "*b m"]) -> Float[Array, "*b m"]:
-    # Measured from the first reward: the mean of equal rewards is rounded, and a deviation that is
+def _centred(
+    rewards: Float[Array, "*b m"], where: Bool[Array, "*b m"] | None
+) -> tuple[Float[Array, "*b m"], Float[Array, "*b 1"]]:
+    """Rewards less the mean of those that count, 0 for the others, and how many count."""
+    counted = jnp.ones(rewards.shape, bool) if where is None else where
+    count = counted.sum(axis=-1, keepdims=True).astype(jnp.float32)
+    # Measured from one of the rewards: the mean of equal rewards is rounded, and a deviation that is
     # nothing but rounding would be blown up to advantages of 1.
-    rewards = rewards.astype(jnp.float32)
-    rewards = rewards - rewards[..., :1]
-    return rewards - rewards.mean(axis=-1, keepdims=True)
+    rewards = jnp.where(counted, rewards.astype(jnp.float32), 0)
+    first = jnp.take_along_axis(rewards, jnp.argmax(counted, axis=-1, keepdims=True), axis=-1)
+    rewards = jnp.where(counted, rewards - first, 0)
+    mean = rewards.sum(axis=-1, keepdims=True) / jnp.maximum(count, 1)
+    return jnp.where(counted, rewards - mean, 0), count
 
 
 def _masked(where: Bool[Array, "*b"] | None, *values: Float[Array, "*b"]) -> list[Float[Array, "*b"]]:

@@ -7,28 +7,31 @@ without positions lets records see each other; a small MLP scores each. What the
 (no residual around the cross-attention, sizes, where a normalisation stands) is as in the released code.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from pbr_jax.models import layers
 from pbr_jax.types import Model, Params, UserError
 
-Fusion = Literal["cross_attention", "concat_token", "concat_hidden"]
-FUSIONS: tuple[Fusion, ...] = ("cross_attention", "concat_token", "concat_hidden")
+Fusion = Literal["cross_attention", "residual_attention", "concat_token", "concat_hidden"]
+FUSIONS: tuple[Fusion, ...] = ("cross_attention", "residual_attention", "concat_token", "concat_hidden")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SetPolicyConfig:
     """The sizes of a record encoder, and how the query enters it.
 
-    fusion: "cross_attention" is the paper's. Its ablation "w/o CA" is "concat_token": the query's mean
-    state is one more member of the set, so with no layers it plays no part. "concat_hidden", of the
-    released code: the query's mean state is concatenated to each record's and mapped back to its width.
+    fusion: "cross_attention" is the paper's. There a record is known by where it looks in the query, and by
+    nothing else; "residual_attention", ours, adds the mean of its own states. The paper's ablation "w/o CA"
+    is "concat_token": the query's mean state is one more member of the set, so with no layers it plays no
+    part. "concat_hidden", of the released code: the query's mean state is concatenated to each record's
+    and mapped back to its width.
     """
 
     width: int  # of a token state
@@ -38,6 +41,7 @@ class SetPolicyConfig:
     mlp_width: int | None = None  # None: four times the width
     decoder_width: int = 256
     dropout: float = 0.1  # in the layers
+    residual: bool = False  # the last map begins at zero: untrained, logits are the prior's
 
     def __post_init__(self) -> None:
         layers.check_sizes(self, positive=("decoder_width",), width="width", heads="num_heads")
@@ -52,15 +56,19 @@ class SetPolicyConfig:
 def set_policy(config: SetPolicyConfig) -> Model:
     """The record encoder as a pair of pure functions.
 
-    `apply(params, query, records, *, query_mask, token_mask, record_mask, key=None) -> logits [b n]`:
+    `apply(params, query, records, *, query_mask, token_mask, record_mask, prior=None, key=None, rows=None)
+    -> logits [b n]`:
 
     - query: Float [b s d], token states of the query; query_mask: Bool [b s], True on tokens.
     - records: Float [b n t d], token states of each record; token_mask: Bool [b n t], True on tokens. A
       record without tokens is scored like an empty text.
     - record_mask: Bool [b n], True on records. Logits of the others are finite and mean nothing.
+    - prior: Float [b n], what is known of each record beforehand; it is added to the logits.
     - key: of dropout; None: no dropout.
+    - rows: Int [b], the questions' numbers, for dropout; None: their places.
 
-    Reordering the records reorders the logits. `log_scores` turns them into the paper's f_θ.
+    Token states may be float16: they are computed with in float32. Reordering the records reorders the
+    logits. `log_scores` turns them into the paper's f_θ.
     """
     module = _SetPolicy(config)
 
@@ -76,12 +84,26 @@ def set_policy(config: SetPolicyConfig) -> Model:
         query_mask: Bool[Any, "b s"],
         token_mask: Bool[Any, "b n t"],
         record_mask: Bool[Any, "b n"],
+        prior: Float[Any, "b n"] | None = None,
         key: Array | None = None,
+        rows: Int[Any, "b"] | None = None,
     ) -> Float[Array, "b n"]:
-        inputs = [jnp.asarray(x) for x in (query, records, query_mask, token_mask, record_mask)]
-        return cast(Array, module.apply({"params": params}, *inputs, rngs=layers.rngs(key)))
+        inputs = [_wide(jnp.asarray(x)) for x in (query, records)]
+        masks = [jnp.asarray(x) for x in (query_mask, token_mask, record_mask)]
+        logits = cast(Array, module.apply({"params": params}, *inputs, *masks, rows, rngs=layers.rngs(key)))
+        return logits if prior is None else logits + jnp.asarray(prior)
 
     return Model(init, apply)
+
+
+def from_arrays(model: Model) -> Callable[..., Float[Array, "b n"]]:
+    """`logits(params, batch, key=None)`: `apply` with its inputs by name, the questions' numbers as `row`."""
+
+    def logits(params: Params, batch: Mapping[str, Any], key: Array | None = None) -> Float[Array, "b n"]:
+        named = {name: batch.get(name) for name in ("query_mask", "token_mask", "record_mask", "prior")}
+        return model.apply(params, batch["query"], batch["records"], **named, key=key, rows=batch.get("row"))
+
+    return logits
 
 
 def log_scores(logits: Float[Array, "*b n"], record_mask: Bool[Array, "*b n"]) -> Float[Array, "*b n"]:
@@ -90,6 +112,10 @@ def log_scores(logits: Float[Array, "*b n"], record_mask: Bool[Array, "*b n"]) -
     Masked logits get a gradient of zero.
     """
     return jnp.where(record_mask, jax.nn.log_sigmoid(logits), -jnp.inf)
+
+
+def _wide(states: Array) -> Array:
+    return states.astype(jnp.float32) if states.dtype == jnp.float16 else states
 
 
 class _SetPolicy(nn.Module):
@@ -103,10 +129,13 @@ class _SetPolicy(nn.Module):
         query_mask: Bool[Array, "b s"],
         token_mask: Bool[Array, "b n t"],
         record_mask: Bool[Array, "b n"],
+        rows: Int[Array, "b"] | None = None,
     ) -> Float[Array, "b n"]:
         config, n = self.config, records.shape[1]
-        if config.fusion == "cross_attention":
+        if config.fusion in ("cross_attention", "residual_attention"):
             fused = _CrossAttention(config.num_heads, name="fusion")(query, records, query_mask, token_mask)
+            if config.fusion == "residual_attention":
+                fused += layers.masked_mean(records, token_mask)
         else:
             fused = layers.masked_mean(records, token_mask)
             pooled = layers.masked_mean(query, query_mask)[:, None]
@@ -124,9 +153,11 @@ class _SetPolicy(nn.Module):
             attention_dropout=config.dropout,
             mlp_dropout=config.dropout,
         )
-        states = layers.stack(self, layer, config.num_layers, states, record_mask[:, None, :])[:, :n]
+        states = layers.stack(self, layer, config.num_layers, states, record_mask[:, None, :], rows=rows)
+        states = states[:, :n]
         hidden = nn.relu(layers.dense(config.decoder_width, "decoder")(states))
-        return layers.dense(1, "score")(hidden)[..., 0]
+        begin = nn.initializers.zeros if config.residual else layers.XAVIER
+        return layers.dense(1, "score", begin)(hidden)[..., 0]
 
 
 class _CrossAttention(nn.Module):

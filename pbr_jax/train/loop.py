@@ -22,6 +22,9 @@ from pbr_jax.train.movement import movements
 from pbr_jax.train.optimizers import optimizer
 from pbr_jax.types import Params, UserError
 
+Act = Callable[[Params, sharding.Batch, jax.Array], tuple[sharding.Batch, Mapping[str, float]]]
+"""(params, batch, key) -> further arrays of the batch, and what to tell of them in metrics.jsonl."""
+
 Evaluate = Callable[[Params], float]
 """How good parameters are on the selection examples: the higher the better."""
 
@@ -37,6 +40,10 @@ class Task(NamedTuple):
     `frozen` are further parameters for the loss, which nothing moves, on the devices of `mesh`, which has an
     axis "data"; None: all devices that the config says. `lengths`: of each example, so that alike ones share
     a batch; their batches may then have other shapes than those of other lengths.
+    `act` makes what of a batch depends on the present parameters, such as actions that are drawn from a
+    policy and their rewards. Its parameters are copies on one device, the batch is what `batch` made with
+    `row`, and the key is the one that the loss is then given. `updates`: how often in a row a batch is
+    learned from; a step of the loop is one batch.
     """
 
     params: Callable[[], Params]
@@ -48,6 +55,8 @@ class Task(NamedTuple):
     frozen: Params | None = None
     mesh: Mesh | None = None
     lengths: np.ndarray | None = None
+    act: Act | None = None
+    updates: int = 1
 
 
 class Fitted(NamedTuple):
@@ -92,7 +101,7 @@ def fit(task: Task, config: Training, folder: Path, *, seed: int) -> Fitted:
     lengths = None if task.lengths is None else tuple(task.lengths.tolist())
     batches = Batches(task.examples, config.batch_size, seed, lengths)
     total = batches.steps * config.epochs
-    rule = optimizer(config.optimizer, total, task.heads)
+    rule = optimizer(config.optimizer, total * task.updates, task.heads)
     update = steps.train_step(task.loss, rule, accumulate=parts, dtype=jnp.dtype(config.dtype))
     step = steps.compiled(update, mesh)
     evaluate_every = config.evaluate_every or batches.steps
@@ -114,10 +123,12 @@ def fit(task: Task, config: Training, folder: Path, *, seed: int) -> Fitted:
             while progress.step < total and progress.worse < config.patience:
                 rows = batches.rows(progress.step)
                 rows = Rows(rows.indices[own], rows.where[own], rows.step)
-                numbers = {"row": rows.indices.astype(np.int32)}
-                now, found = step(now, sharding.put(task.batch(rows) | numbers, mesh), key, task.frozen)
+                made, told = _made(task, now, rows, key)
+                batch, found = sharding.put(made, mesh), {}
+                for _ in range(task.updates):
+                    now, found = step(now, batch, key, task.frozen)
                 progress.step += 1
-                metrics.add(progress.step, found)
+                metrics.add(progress.step, {**found, **told})
                 bar.update()
                 if progress.step % evaluate_every == 0 or progress.step == total:
                     _look(task, now, progress, metrics, checkpoints, heads)
@@ -127,7 +138,19 @@ def fit(task: Task, config: Training, folder: Path, *, seed: int) -> Fitted:
         best = checkpoints.best
         if best is not None and best != progress.step:
             now, _ = checkpoints.restore(best, layout)
-        return Fitted(now.params, int(now.step), metrics.lines, movements(heads, now.params))
+        return Fitted(now.params, int(now.step) // task.updates, metrics.lines, movements(heads, now.params))
+
+
+def _made(
+    task: Task, now: state.TrainState, rows: Rows, key: jax.Array
+) -> tuple[sharding.Batch, Mapping[str, float]]:
+    """The arrays of this process's rows of a batch, and what to tell of them."""
+    batch = task.batch(rows) | {"row": rows.indices.astype(np.int32)}
+    if task.act is None:
+        return batch, {}
+    copies = jax.tree.map(lambda x: x.addressable_data(0), now.params)
+    found, told = task.act(copies, batch, jax.random.fold_in(key, rows.step * task.updates))
+    return batch | found, told
 
 
 def _heads(task: Task) -> Params:

@@ -51,3 +51,19 @@ def divided(
         return Division(useful, useful[:0], len(informative))
     learned = np.array([i for i in useful.tolist() if users[i] not in drawn], np.int64)
     return Division(learned, np.sort(held), len(informative))
+
+
+def by_users(owners: Sequence[str], share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Places of the questions to learn from, and of those of held-out users, who are drawn by the seed.
+
+    A share of the users is held out, and more until they have asked `FEWEST` questions. Where fewer than
+    `FEWEST` questions would be left to learn from, nobody is.
+    """
+    users, names = np.array(owners), np.unique(owners)
+    drawn = np.random.default_rng([seed, 2]).permutation(names)
+    asked = np.cumsum([int((users == user).sum()) for user in drawn.tolist()])
+    count = max(math.ceil(share * len(names)), int(np.searchsorted(asked, FEWEST)) + 1)
+    if not share or count >= len(names) or len(owners) - asked[count - 1] < FEWEST:
+        return np.arange(len(owners)), np.zeros(0, np.int64)
+    held = np.isin(users, drawn[:count])
+    return np.flatnonzero(~held), np.flatnonzero(held)

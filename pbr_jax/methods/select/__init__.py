@@ -6,12 +6,25 @@ from pbr_jax.methods.select.icr import ICR
 from pbr_jax.methods.select.late_interaction import LateInteraction
 from pbr_jax.methods.select.oracle import Oracle
 from pbr_jax.methods.select.pointwise import Pointwise
+from pbr_jax.methods.select.purple import Purple
 from pbr_jax.methods.select.query_likelihood import QueryLikelihood
 from pbr_jax.methods.select.rankgpt import RankGPT
 from pbr_jax.methods.select.top_k import TopK
 from pbr_jax.methods.select.tuned import Tuned
 
-METHODS = (TopK, BM25, CrossEncoder, Tuned, QueryLikelihood, Pointwise, RankGPT, ICR, LateInteraction, Oracle)
+METHODS = (
+    TopK,
+    BM25,
+    CrossEncoder,
+    Tuned,
+    Purple,
+    QueryLikelihood,
+    Pointwise,
+    RankGPT,
+    ICR,
+    LateInteraction,
+    Oracle,
+)
 
 __all__ = [
     "BM25",
@@ -21,6 +34,7 @@ __all__ = [
     "LateInteraction",
     "Oracle",
     "Pointwise",
+    "Purple",
     "QueryLikelihood",
     "RankGPT",
     "TopK",

@@ -1,0 +1,34 @@
+"""PURPLE with its parts left out (Table 4), the pointwise learner, and numbers of records (Figure 5).
+
+- w/o CA: the query is one more member of the set. w/o RDM: no layers, each record is scored alone. w/ MR: the
+  reward is the metric of an answer, not the likelihood of the target.
+- pointwise learner: no layers, and the reward of single records; ours.
+
+pbr-jax sweep configs/ablations/purple.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
+"""
+
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+
+from pbr_jax.config import Config, Overrides
+
+PARTS: dict[str, Overrides] = {
+    "w/o CA": {"select.fusion": "concat_token"},
+    "w/o RDM": {"select.num_layers": 0},
+    "w/ MR": {"select.reward": "metric"},
+    "pointwise learner": {"select.num_layers": 0, "select.learns_from": "singles"},
+}
+
+
+def get_config() -> Config:
+    return runpy.run_path(str(Path(__file__).parents[1] / "purple.py"))["get_config"]()
+
+
+def sweep(config: Config | None = None) -> Iterator[Overrides]:
+    system = (config or get_config()).system
+    yield {"system": system}
+    for name, part in PARTS.items():
+        yield {"system": f"{system}, {name}", **part}
+    for k in (1, 3, 10, 15):
+        yield {"system": f"{system}, k {k}", "select.k": k}

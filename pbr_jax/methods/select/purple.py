@@ -1,0 +1,229 @@
+"""PURPLE: which records stand in the prompt, and in which order, is learned by a contextual bandit.
+
+Du et al., "Optimizing User Profiles via Contextual Bandits for Retrieval-Augmented LLM Personalization",
+2026, https://arxiv.org/abs/2601.12078. A policy reads the query and all candidates together and gives each a
+propensity; the k highest stand in the prompt, the highest first.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from pbr_jax.data.tasks import Task
+from pbr_jax.graph import Given, Node, Slot, Stage
+from pbr_jax.index.store import Store
+from pbr_jax.llm import LLM
+from pbr_jax.methods.generate.ipa import Ipa
+from pbr_jax.methods.select.by_score import ByScore, by_score
+from pbr_jax.methods.select.own_share import Curve
+from pbr_jax.methods.select.top_k import TopK
+from pbr_jax.models import set_policy
+from pbr_jax.models.set_policy import Fusion
+from pbr_jax.options import Feedback, Optimizer, Training
+from pbr_jax.parts import feedback, language_model, token_states, vectors
+from pbr_jax.parts.propensities import Propensities, Question, arrays, shape_of
+from pbr_jax.parts.rankings import Questions, Rankings, rankings, without_targets
+from pbr_jax.parts.reader import reader
+from pbr_jax.parts.rewards import Rewards, by_total_likelihood
+from pbr_jax.parts.run import Run, enable_compilation_cache, metered, once
+from pbr_jax.parts.token_states import Kept
+from pbr_jax.parts.trained import check_training, is_kept, keep, load_kept
+from pbr_jax.pipeline import Examples, PromptWriter, Query, Ranking, SelectSlot, Tally
+from pbr_jax.text.encode import TextEncoder
+from pbr_jax.text.token_states import TokenStates
+from pbr_jax.types import Params, UserError
+
+
+def _bandit() -> Training:
+    """Appendix D; 15 % of the training users choose the step, where the paper has a validation split."""
+    adam = Optimizer(name="adam", learning_rate=1e-4)
+    return Training(epochs=10, batch_size=16, accumulate=None, selection=0.15, optimizer=adam)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Purple(ByScore):
+    """A policy over ordered sets of candidates, trained by the reward of prompts."""
+
+    training_split: ClassVar[Literal["unused", "welcome", "needed"]] = "needed"
+
+    method: Literal["purple"] = "purple"
+    k: int | None = 5
+    # cross_attention: records attend to the query; concat_token: the query is one more member of the set
+    # ("w/o CA"); concat_hidden: it stands beside each record
+    fusion: Fusion = "cross_attention"
+    num_layers: int = 12  # in which records see each other; 0: each is scored alone ("w/o RDM")
+    num_heads: int = 12
+    dropout: float = 0.1
+    query_tokens: int = 256  # of the frozen encoder; the rest of a query is cut
+    record_tokens: int = 256
+    # of the retriever's scores, standardised within a question, in the policy's logits. Above 0 the policy
+    # begins as the retriever and learns what to change; 0: from nothing, as in the paper
+    prior: float = 0.0
+    # profiles: k records, drawn by the policy. singles: every record alone, asked once; the expected reward
+    # of choosing one is raised exactly, and the k highest are taken
+    learns_from: Literal["profiles", "singles"] = "profiles"
+    rollouts: int = 32  # profiles drawn for a question
+    # likelihood: log p(target | prompt), the sum over its tokens; per_token: their mean; metric: what the
+    # answer is worth by feedback.metric ("w/ MR")
+    reward: Literal["likelihood", "per_token", "metric"] = "likelihood"
+    advantage: Literal["z_scores", "leave_one_out"] = "z_scores"
+    loss: Literal["reinforce", "grpo"] = "reinforce"
+    clip: float = 0.2  # of grpo's ratios
+    updates: int = 1  # of the policy from the same rewards; more than one needs grpo
+    training: Training = field(default_factory=_bandit)
+
+    def check(self) -> None:
+        super().check()
+        if self.k is None:
+            raise UserError("select.k is none, want the number of documents that PURPLE chooses")
+        self.at_least("rollouts", 2, "a profile is judged by the others")
+        self.at_least("query_tokens", 3)
+        self.at_least("record_tokens", 3)
+        self.at_least("num_layers", 0)
+        self.at_least("num_heads", 1)
+        self.at_least("prior", 0)
+        self.at_least("updates", 1)
+        self.between("dropout", 0, 0.9)
+        self.between("clip", 0, 1)
+        if self.updates > 1 and self.loss != "grpo" and self.learns_from == "profiles":
+            raise UserError(
+                f"select.updates is {self.updates} and select.loss {self.loss}: rewards of profiles that an "
+                "older policy drew need grpo's ratios; set select.loss grpo"
+            )
+
+    def needs(self, run: Run) -> Mapping[str, Node]:
+        needs = {
+            "params": self.params(run),
+            "encoder": vectors.encoder(run),
+            "records": token_states.documents(run, self.record_tokens),
+        }
+        # What the policy is, the key of its parameters says.
+        policy = Given("policy", (self,), needs, _load, identity=lambda: None)
+        return {"policy": policy, **self.sharing(run)}
+
+    @once
+    def params(self, run: Run) -> Stage:
+        """Parameters of the policy, trained on what the config's pipeline finds for training questions."""
+        run.learns_from_others("select.method purple")
+        if self.reward != "metric":
+            run.config.llm.check_scoring("select.method purple")
+        most = run.config.retrieve.k * run.config.neighbours.m
+        if self.k is not None and self.k > most:
+            raise UserError(
+                f"select.k is {self.k} and there are at most {most} candidates (retrieve.k of each of "
+                "neighbours.m users); PURPLE chooses among them: raise retrieve.k"
+            )
+        asked = feedback.questions(run)
+        needs: dict[str, Node] = {
+            "store": run.data,
+            "ranked": rankings(run, asked, "rank_for_purple", select=TopK()),
+            "queries": token_states.queries(run, asked, self.query_tokens),
+            "records": token_states.documents(run, self.record_tokens),
+            "encoder": vectors.encoder(run),
+            "write": language_model.writer(run),
+        }
+        judged = None
+        if self.reward == "metric":
+            judged = run.config.feedback
+            limit = judged.max_new_tokens or run.config.generate.max_new_tokens
+            answers = dataclasses.replace(Ipa.like(run), num_beams=judged.num_beams, max_new_tokens=limit)
+            needs |= {"generate": Slot(answers, run), "task": language_model.task(run)}
+        else:
+            needs["llm"] = reader(run)
+        # Choosing among single records, a training does not know how many will be chosen.
+        k = 1 if self.learns_from == "singles" else self.k
+        return Stage(
+            "purple",
+            (dataclasses.replace(self, own=None, k=k), asked, judged, run.config.seed),
+            needs,
+            _train,
+            load_kept,
+            check=partial(self._check, run),
+        )
+
+    def _check(self, run: Run) -> None:
+        check_training(self.training)
+        self.sizes(vectors.encoder(run).value.dim)
+        if self.reward == "metric":
+            feedback.metric(run.task, run.config.feedback.metric)
+
+    def sizes(self, width: int) -> set_policy.SetPolicyConfig:
+        """Of the policy, for token states of this width."""
+        return set_policy.SetPolicyConfig(
+            width=width,
+            fusion=self.fusion,
+            num_layers=self.num_layers,
+            num_heads=self.num_heads,
+            dropout=self.dropout,
+            residual=self.prior > 0,
+        )
+
+    def slot(self, tally: Tally, *, policy: Propensities, gains: Curve | None = None) -> SelectSlot:
+        def score(
+            examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]
+        ) -> list[np.ndarray]:
+            with tally.timed("select_policy"):
+                return policy.scores(examples, rankings)
+
+        return by_score(self, score, gains)
+
+
+def _load(options: Purple, *, params: Params, encoder: TextEncoder, records: Kept) -> Propensities:
+    queries = TokenStates(encoder, options.query_tokens)
+    return Propensities(options.sizes(encoder.dim), params, queries, records, options.prior)
+
+
+def _train(
+    folder: Path,
+    options: Purple,
+    asked: Questions,
+    judged: Feedback | None,
+    seed: int,
+    *,
+    store: Store,
+    ranked: Rankings,
+    queries: Kept,
+    records: Kept,
+    encoder: TextEncoder,
+    write: PromptWriter,
+    llm: LLM | None = None,
+    generate: Any = None,
+    task: Task | None = None,
+) -> None:
+    if is_kept(folder):
+        return
+    from pbr_jax.train import purple
+
+    enable_compilation_cache()
+    examples = list(asked.read(store))
+    candidates = list(without_targets(store, examples, ranked.read(store)))
+    rows = [[candidate.row for candidate in ranking] for ranking in candidates]
+    longest = max((int(records.lengths[of].max()) for of in rows if of), default=1)
+    most = max(map(len, rows), default=1)
+    shape = shape_of(int(queries.lengths.max(initial=1)), most, longest, encoder.dim)
+
+    def inputs(questions: np.ndarray) -> dict[str, np.ndarray]:
+        found = [
+            Question(query, records.read(rows[i]), [candidate.score for candidate in candidates[i]])
+            for i, query in zip(questions.tolist(), queries.read(questions), strict=True)
+        ]
+        return arrays(found, shape, options.prior)
+
+    if llm is not None:
+        judge = by_total_likelihood(llm) if options.reward == "likelihood" else feedback.by_likelihood(llm)
+    else:
+        assert judged is not None
+        assert task is not None
+        values = feedback.metric(task, judged.metric, judged.errors)
+        judge = feedback.by_answers(task, generate(Tally()), values)
+    rewards = Rewards(judge, write, examples, candidates, folder / "rewards.jsonl")
+    policy = purple.Policy(set_policy.set_policy(options.sizes(encoder.dim)), inputs)
+    owners = [example.user_id for example in examples]
+    with metered(folder):
+        fitted = purple.train(policy, rewards, list(map(len, rows)), owners, options, folder, seed=seed)
+    keep(fitted._replace(told={**fitted.told, "asked": len(rewards)}), folder, "purple")

@@ -1,0 +1,88 @@
+"""What the language model makes of a question's profile: several documents in the order of the prompt."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from pbr_jax.files import open_private, write_text
+from pbr_jax.llm import LLM, naming
+from pbr_jax.parts.feedback import Judge
+from pbr_jax.parts.run import line
+from pbr_jax.pipeline import PromptWriter, Ranking
+from pbr_jax.types import Example, UserError
+
+Asked = tuple[int, tuple[int, ...]]
+"""A question, and the places of its candidates in the order of the prompt."""
+
+
+class Rewards:
+    """The worth of profiles, each asked once: what is known stands in a file, also after a kill.
+
+    Args:
+      judge: what a prompt with these documents is worth.
+      candidates: of each example, whose places profiles name.
+      file: of what is known; it appears with the first answer.
+
+    Raises:
+      UserError: a question has no target.
+    """
+
+    def __init__(
+        self,
+        judge: Judge,
+        write: PromptWriter,
+        examples: Sequence[Example],
+        candidates: Sequence[Ranking],
+        file: Path,
+    ) -> None:
+        missing = next((example.id for example in examples if example.target is None), None)
+        if missing is not None:
+            raise UserError(f"training question {missing!r} has no target; rewards need the outputs file")
+        self._judge, self._write, self._file = judge, write, file
+        self._examples, self._candidates = examples, candidates
+        self._known: dict[Asked, float] = {}
+        if file.is_file():
+            self._read()
+
+    def __len__(self) -> int:
+        """How many were asked."""
+        return len(self._known)
+
+    def __call__(self, asked: Sequence[Asked]) -> np.ndarray:
+        """Their values, float32 [n]."""
+        new = [one for one in dict.fromkeys(asked) if one not in self._known]
+        if new:
+            examples = [self._examples[question] for question, _ in new]
+            shown = [[self._candidates[question][place] for place in profile] for question, profile in new]
+            found = np.asarray(self._judge(examples, shown, self._write), np.float32).tolist()
+            self._known.update(zip(new, found, strict=True))
+            self._keep(new)
+        return np.array([self._known[one] for one in asked], np.float32)
+
+    def _read(self) -> None:
+        """A line that a kill has torn is taken away."""
+        whole, _, torn = self._file.read_text(encoding="utf-8").rpartition("\n")
+        for record in map(json.loads, whole.splitlines()):
+            self._known[record["question"], tuple(record["profile"])] = record["value"]
+        if torn:
+            write_text(self._file, whole + "\n" * bool(whole))
+
+    def _keep(self, new: Sequence[Asked]) -> None:
+        with open_private(self._file) as file:
+            for question, profile in new:
+                value = self._known[question, profile]
+                file.write(line({"question": question, "profile": profile, "value": value}))
+
+
+def by_total_likelihood(llm: LLM) -> Judge:
+    """Documents are worth log p(target | prompt with them), in nats: the sum over the target's tokens."""
+
+    def judge(examples: Sequence[Example], rankings: Sequence[Ranking], write: PromptWriter) -> np.ndarray:
+        written = [prompt.messages for prompt in write(examples, rankings)]
+        with naming(example.id for example in examples):
+            scores = llm.score(written, [str(example.target) for example in examples])
+        return np.array([score.total for score in scores])
+
+    return judge

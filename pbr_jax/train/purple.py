@@ -1,0 +1,247 @@
+"""Training the policy that chooses a prompt's records: PURPLE, Du et al., 2026, section 3.3 and appendix A.
+
+A batch of questions is learned from on-policy: the present policy draws ordered profiles, the language model
+says what each is worth, and the policy moves towards those that are worth more. Or, which is ours, every
+record's worth alone is asked once, and the expected worth of the policy's choice is raised exactly: no
+gradient is noisy, and no further epoch asks anything.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from pbr_jax.losses.policy_gradient import (
+    grpo,
+    leave_one_out,
+    plackett_luce_log_prob,
+    reinforce,
+    sample_plackett_luce,
+    z_scored,
+)
+from pbr_jax.losses.reduction import masked_mean
+from pbr_jax.models.layers import row_keys
+from pbr_jax.models.set_policy import from_arrays, log_scores
+from pbr_jax.options import Training
+from pbr_jax.train import steps
+from pbr_jax.train.batches import Rows
+from pbr_jax.train.loop import Fitted, Task, fit
+from pbr_jax.train.movement import correlation
+from pbr_jax.train.selection import by_users
+from pbr_jax.train.sharding import Batch
+from pbr_jax.types import Model, Params, UserError
+
+_BATCH = 16  # questions evaluated at once
+
+Asked = tuple[int, tuple[int, ...]]
+"""A question, and the places of its candidates in the order of the prompt: a profile."""
+
+Reward = Callable[[Sequence[Asked]], np.ndarray]
+"""What profiles are worth, float32 [n], the higher the better; whoever asks twice is told what is known."""
+
+
+@runtime_checkable
+class Options(Protocol):
+    """What the training is told (`methods.select.purple`)."""
+
+    @property
+    def k(self) -> int | None: ...
+    @property
+    def learns_from(self) -> Literal["profiles", "singles"]: ...
+    @property
+    def rollouts(self) -> int: ...
+    @property
+    def advantage(self) -> Literal["z_scores", "leave_one_out"]: ...
+    @property
+    def loss(self) -> Literal["reinforce", "grpo"]: ...
+    @property
+    def clip(self) -> float: ...
+    @property
+    def updates(self) -> int: ...
+    @property
+    def training(self) -> Training: ...
+
+
+class Policy(NamedTuple):
+    """What is trained: `model` as `models.set_policy`, and `arrays(questions)`, its inputs [b ...] by name.
+
+    They have the same shapes for any questions; `record_mask` [b n] says which places hold candidates.
+    """
+
+    model: Model
+    arrays: Callable[[np.ndarray], Batch]
+
+
+def train(
+    policy: Policy,
+    reward: Reward,
+    sizes: Sequence[int],
+    owners: Sequence[str],
+    options: Options,
+    folder: Path,
+    *,
+    seed: int,
+) -> Fitted:
+    """Trains on some users' questions; those of others choose the step, by what inference would choose.
+
+    Questions with fewer than two candidates have nothing to choose, and are left out.
+
+    Args:
+      sizes: candidates of each question.
+      owners: who asked it.
+
+    Raises:
+      UserError: no question has two candidates; numbers that are not finite.
+    """
+    several = np.array([i for i, size in enumerate(sizes) if size > 1], np.int64)
+    if not len(several):
+        raise UserError(
+            "no training question has two candidate documents to choose from; raise retrieve.k or "
+            "neighbours.m, or take data with histories"
+        )
+    learned, held = by_users([owners[int(i)] for i in several], options.training.selection, seed)
+    learned, held = several[learned], several[held]
+    k = options.k or max(sizes)
+    score = jax.jit(from_arrays(policy.model))
+
+    def batch(rows: Rows) -> Batch:
+        return policy.arrays(learned[rows.indices]) | {"where": rows.where}
+
+    def evaluate(params: Params) -> float:
+        return float(reward(_chosen(policy, score, params, held, sizes, k)).mean())
+
+    start = jax.jit(policy.model.init)(jax.random.key(seed))
+    task = Task(
+        lambda: start,
+        _loss(policy.model, options),
+        len(learned),
+        batch,
+        evaluate if len(held) else None,
+        act=_act(policy.model, reward, learned, options, k),
+        updates=options.updates,
+    )
+    fitted = fit(task, options.training, folder, seed=seed)
+    return fitted._replace(**_told(fitted, policy, score, start, learned, held, sizes))
+
+
+def _told(
+    fitted: Fitted,
+    policy: Policy,
+    score: Callable[..., Array],
+    start: Params,
+    learned: np.ndarray,
+    held: np.ndarray,
+    sizes: Sequence[int],
+) -> Mapping[str, object]:
+    """What came of the training, and what its user should know."""
+    looked_at = held if len(held) else learned
+    before, after = (
+        [row for _, row in _scored(policy, score, params, looked_at, sizes)]
+        for params in (start, fitted.params)
+    )
+    told = {
+        "step": fitted.step,
+        "questions": len(learned),
+        "held_out": len(held),
+        "correlation_with_start": correlation(before, after),
+    }
+    notes = () if len(held) else ("no users chose the step, as there are too few; the last step was taken",)
+    return {"told": told, "notes": notes}
+
+
+def _scored(
+    policy: Policy, score: Callable[..., Array], params: Params, questions: np.ndarray, sizes: Sequence[int]
+):
+    """Each question with the logits of its candidates."""
+    for begin in range(0, len(questions), _BATCH):
+        some = questions[begin : begin + _BATCH]
+        found = np.asarray(score(params, policy.arrays(np.resize(some, _BATCH)), None))
+        for question, row in zip(some.tolist(), found):
+            yield question, row[: sizes[question]]
+
+
+def _chosen(
+    policy: Policy, score: Callable[..., Array], params: Params, questions: np.ndarray, sizes, k: int
+) -> list[Asked]:
+    """The profiles of inference: the k highest, best first; equal ones in the retriever's order."""
+    return [
+        (question, tuple(np.argsort(-row, kind="stable")[:k].tolist()))
+        for question, row in _scored(policy, score, params, questions, sizes)
+    ]
+
+
+# -- one batch -----------------------------------------------------------------------------------------
+
+
+def _act(model: Model, reward: Reward, learned: np.ndarray, options: Options, k: int):
+    """Profiles for the questions of a batch, and what they are worth."""
+    draw = jax.jit(_draw(model, options, k))
+
+    def act(params: Params, batch: Batch, key: Array) -> tuple[Batch, Mapping[str, float]]:
+        actions, log_probs = map(np.asarray, draw(params, batch, key))  # [b m k], [b m]
+        counted = (actions >= 0).any(-1) & batch["where"][:, None]
+        asked = [
+            (
+                int(learned[batch["row"][row]]),
+                tuple(place for place in actions[row, m].tolist() if place >= 0),
+            )
+            for row, m in zip(*np.nonzero(counted))
+        ]
+        rewards = np.zeros(counted.shape, np.float32)
+        rewards[counted] = reward(asked)
+        told = {"reward": float(rewards[counted].mean()), "profiles": len(set(asked))}
+        made = {"actions": actions, "old": log_probs, "rewards": rewards, "counted": counted}
+        return made, told
+
+    return act
+
+
+def _draw(model: Model, options: Options, k: int):
+    score = from_arrays(model)
+
+    def draw(params: Params, batch: Mapping[str, Array], key: Array) -> tuple[Array, Array]:
+        dropout, sampling = jax.random.split(key)
+        logits = log_scores(score(params, batch, dropout), batch["record_mask"])
+        if options.learns_from == "singles":
+            actions = _singles(batch["record_mask"])
+        else:
+            keys = row_keys(sampling, batch["row"])  # the same however the batch is divided
+            actions = jax.vmap(
+                lambda key, one: sample_plackett_luce(key, one, k=k, rollouts=options.rollouts)
+            )(keys, logits)
+        return actions, plackett_luce_log_prob(logits, actions)
+
+    return draw
+
+
+def _singles(record_mask: Array) -> Int[Array, "b n 1"]:
+    """Each candidate alone, -1 in places without one."""
+    places = jnp.arange(record_mask.shape[1], dtype=jnp.int32)
+    return jnp.where(record_mask, places[None], -1)[..., None]
+
+
+def _loss(model: Model, options: Options) -> steps.Loss:
+    """Minus the expected advantage of the policy's choice: estimated from what was drawn, or exact."""
+    score = from_arrays(model)
+    advantage = {"z_scores": z_scored, "leave_one_out": leave_one_out}[options.advantage]
+
+    def loss(params: Params, batch: dict[str, Array], key: Array) -> Float[Array, ""]:
+        dropout, _ = jax.random.split(key)  # as the profiles were drawn
+        logits = log_scores(score(params, batch, dropout), batch["record_mask"])
+        log_probs = plackett_luce_log_prob(logits, batch["actions"])
+        counted = batch["counted"]
+        advantages = advantage(batch["rewards"], where=counted)
+        if options.learns_from == "singles":
+            expected = jnp.where(counted, jnp.exp(log_probs) * advantages, 0).sum(-1)
+            return masked_mean(-expected, batch["where"])
+        if options.loss == "grpo":
+            found = grpo(log_probs, batch["old"], advantages, clip=options.clip, where=counted)
+        else:
+            found = reinforce(log_probs, advantages, where=counted)
+        return masked_mean(found.mean(-1), batch["where"])
+
+    return loss

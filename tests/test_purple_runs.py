@@ -1,0 +1,105 @@
+"""PURPLE, end to end on tiny random models: training, ranking, refusals, odd users, kills."""
+
+from pathlib import Path
+
+import pytest
+from test_trained_runs import CONFIGS, histories, made
+
+from pbr_jax import Config, ask, run
+from pbr_jax.config import load, override
+from pbr_jax.methods.select import Purple
+from pbr_jax.types import UserError
+
+SMALL = {
+    "prompt.max_tokens": 700, "generate.method": "none", "llm.batch_size": 8, "eval.resamples": 50,
+    "eval.likelihood": "on", "encoder.max_length": 32, "retrieve.k": 4, "select.k": 2,
+    "select.num_layers": 1, "select.num_heads": 2, "select.query_tokens": 16, "select.record_tokens": 12,
+    "select.rollouts": 3, "select.training.epochs": 1, "select.training.batch_size": 8,
+    "select.training.devices": 1,
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def tweets(write_tweets) -> Path:
+    write_tweets(histories("a", 12), "train")
+    return write_tweets(histories("b", 8))
+
+
+def config(models: dict[str, str], root: Path, **fields: object) -> Config:
+    place = {"benchmark.name": "lamp_7", "benchmark.root": str(root), **models}
+    return override(load(CONFIGS / "purple.py").config, {**place, **SMALL, **fields})
+
+
+def test_one_command_trains_and_ranks(tiny_models, tweets: Path, tmp_path: Path):
+    results = run(config(tiny_models, tweets), tmp_path / "out")
+    assert made(tmp_path / "out") == [
+        "data", "embed", "rank", "query_states", "token_states", "purple", "rank", "likelihood",
+    ]  # fmt: skip
+    values = results.values
+    assert (values["system"], values["n"], values["dropped"]) == ("purple", 8, 0)
+    for record in results.predictions():
+        scores = [document["score"] for document in record["documents"]]
+        assert scores == sorted(scores, reverse=True)
+        assert all(document["user_id"] == record["user_id"] for document in record["documents"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"collaboration": "none"}, "learns from other users' histories, and collaboration is none"),
+        ({"select.k": 5}, r"select\.k is 5 and there are at most 4 candidates"),
+        ({"select.num_heads": 3}, "width 16 is not a multiple of num_heads 3"),
+        ({"select.training.batch_size": 5, "select.training.accumulate": 2}, "batch_size is 5"),
+        ({"select.reward": "metric", "feedback.metric": "rmse"}, "which a single answer does not have"),
+        (
+            {"llm.backend": "http", "llm.url": "http://127.0.0.1:1/v1", "eval.likelihood": "off"},
+            r"select\.method purple with a model on a server needs llm\.log_probs",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused_before_any_work(
+    tiny_models, tweets: Path, tmp_path: Path, fields, message
+):
+    with pytest.raises(UserError, match=message):
+        run(config(tiny_models, tweets, **fields), tmp_path / "out")
+    assert not (tmp_path / "cache" / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"k": None}, "want the number of documents that PURPLE chooses"),
+        ({"rollouts": 1}, "a profile is judged by the others"),
+        ({"updates": 2}, "set select.loss grpo"),
+        ({"record_tokens": 2}, "want at least 3"),
+    ],
+)
+def test_options_that_make_no_sense_are_told(fields, message):
+    with pytest.raises(UserError, match=message):
+        Purple(**fields)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"select.reward": "metric", "generate.max_new_tokens": 3},
+        {"select.learns_from": "singles", "select.num_layers": 0, "select.reward": "per_token"},
+        {"select.fusion": "concat_token", "select.prior": 1.0, "select.loss": "grpo", "select.updates": 2},
+        {"neighbours.method": "mean", "neighbours.m": 2, "collaboration": "text", "select.own": 1},
+        {"expand.method": "query2term", "expand.max_new_tokens": 3, "retrieve.method": "bm25"},
+    ],
+)
+def test_parts_can_be_left_out_changed_and_combined(tiny_models, tweets: Path, tmp_path: Path, fields):
+    results = run(config(tiny_models, tweets, **fields), tmp_path / "out")
+    assert results.values["dropped"] == 0
+    assert len(results.predictions()) == 8
+    trained = results.values["trained"]["purple"]
+    assert trained["asked"] >= trained["questions"]
+    answer = ask(tmp_path / "out", "b3", "i love tea")
+    assert len(answer.documents) >= 1
