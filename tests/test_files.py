@@ -94,8 +94,8 @@ def test_deep_nesting_and_long_numbers_take_no_memory(tmp_path: Path) -> None:
 # What these read, this program wrote into its own cache, where digests guard it; or it is one string.
 OWN = {
     "files.py", "index/store.py", "options/shared.py", "llm/http_client.py", "methods/expand/parsing.py",
-    "parts/answers.py", "parts/feedback.py", "parts/likelihood.py", "parts/rankings.py", "parts/run.py",
-    "parts/trained.py",
+    "parts/answers.py", "parts/cohorts.py", "parts/feedback.py", "parts/likelihood.py", "parts/measures.py",
+    "parts/rankings.py", "parts/rewards.py", "parts/run.py", "parts/trained.py",
     "text/encode.py", "train/metrics.py", "llm/template_worker.py", "llm/templates.py",
 }  # fmt: skip
 

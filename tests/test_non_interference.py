@@ -23,7 +23,10 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 NAMES = sorted(p.stem for p in CONFIGS.glob("*.py") if p.stem != "quickstart")
 WORDS = ("tea", "cats", "football", "violins", "love", "about", "that", "day", *"0123456789")
 READING = ("lamp_ipa", "tuned")  # whose reader learns
-LEARNING = ("cfrag", "cfrag_as_released", "cfrag_small", "ropg", "ropg_as_released", "ropg_small", *READING)
+LEARNING = (
+    "cfrag", "cfrag_as_released", "cfrag_small", "ropg", "ropg_as_released", "ropg_small",
+    "purple", "purple_as_released", "purple_small", *READING,
+)  # fmt: skip
 CLUSTERING = ("clusterrag", "clusterrag_as_released", "clusterrag_small")
 COLLABORATING = (*LEARNING, "others_random", *CLUSTERING)
 EXPANDING = ("cot", "hyde", "mill", "query2doc", "query2term", "rafe", "rewrite", "thinkqe")

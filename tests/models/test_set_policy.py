@@ -23,7 +23,11 @@ RECORD_MASK = np.arange(N) < np.array([[4], [3]])
 TOKEN_MASK = np.arange(T) < np.array([[3, 1, 2, 3], [2, 3, 1, 0]])[..., None]
 MASKS = dict(query_mask=QUERY_MASK, token_mask=TOKEN_MASK, record_mask=RECORD_MASK)
 DIRECTION = RNG.normal(size=(B, N)).astype(np.float32)
-NUM_LAYERS: dict[Fusion, int] = {"cross_attention": 2, "concat_token": 1, "concat_hidden": 1}
+NUM_LAYERS: dict[Fusion, int] = {
+    "cross_attention": 2, "residual_attention": 1, "concat_token": 1, "concat_hidden": 1,
+}  # fmt: skip
+
+ATTENTION = ("cross_attention", "residual_attention")
 
 
 class Case:
@@ -55,7 +59,7 @@ class Oracle(torch.nn.Module):
     def __init__(self, fusion: Fusion, num_layers: int):
         super().__init__()
         self.fusion = fusion
-        if fusion == "cross_attention":
+        if fusion in ATTENTION:
             self.attention = torch.nn.MultiheadAttention(D, 2, batch_first=True)
         elif fusion == "concat_hidden":
             self.linear = torch.nn.Linear(2 * D, D)
@@ -65,8 +69,9 @@ class Oracle(torch.nn.Module):
         self.decoder = torch.nn.Sequential(torch.nn.Linear(D, 6), torch.nn.ReLU(), torch.nn.Linear(6, 1))
 
     def fuse(self, query: torch.Tensor, record: torch.Tensor) -> torch.Tensor:
-        if self.fusion == "cross_attention":
-            return self.attention(record[None], query[None], query[None])[0][0].mean(0)
+        if self.fusion in ATTENTION:
+            seen = self.attention(record[None], query[None], query[None])[0][0].mean(0)
+            return seen + record.mean(0) if self.fusion == "residual_attention" else seen
         if self.fusion == "concat_hidden":
             return torch.relu(self.linear(torch.cat([query.mean(0), record.mean(0)])))
         return record.mean(0)
@@ -99,7 +104,7 @@ def test_values_and_gradients_equal_torch(fusion: Fusion, cases, from_torch) -> 
             "score": from_torch.linear(named, "decoder.2."),
             "layers": from_torch.layers(named, "transformer."),
         }
-        if fusion == "cross_attention":
+        if fusion in ATTENTION:
             params["fusion"] = from_torch.attention(named, "attention.")
         elif fusion == "concat_hidden":
             params["fusion"] = from_torch.linear(named, "linear.")
