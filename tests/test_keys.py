@@ -113,7 +113,10 @@ def moved(plan: Callable[..., Plan], name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.long] * (name in ("tuned", "clusterrag"))) for name in SYSTEMS],
+    [
+        pytest.param(name, marks=[pytest.mark.long] * (name in ("cfrag", "clusterrag", "tuned")))
+        for name in SYSTEMS
+    ],
 )
 def test_every_field_moves_the_stages_that_it_is_recorded_to_move(plan: Callable[..., Plan], name: str):
     found = moved(plan, name)

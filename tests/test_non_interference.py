@@ -29,7 +29,10 @@ LEARNING = (
 )  # fmt: skip
 CLUSTERING = ("clusterrag", "clusterrag_as_released", "clusterrag_small")
 COLLABORATING = (*LEARNING, "others_random", *CLUSTERING)
-EXPANDING = ("cot", "hyde", "mill", "query2doc", "query2term", "rafe", "rewrite", "thinkqe")
+ASKING = (  # the model before they rank
+    "cot", "hyde", "mill", "pbr", "query2doc", "query2term", "rafe", "rewrite", "thinkqe",
+    "icr", "pointwise", "query_likelihood", "rankgpt",
+)  # fmt: skip
 SMALL = {
     "prompt.max_tokens": 200, "generate.method": "none", "feedback.max_new_tokens": 2, "llm.batch_size": 8,
     "eval.resamples": 20,
@@ -97,8 +100,8 @@ def mine(plan: Plan) -> tuple[list[str], np.ndarray, object]:
 
 
 def each(names: list[str]) -> list[object]:
-    """PBR, which asks the model twice, stands for other expansions where a test has to be short."""
-    return [pytest.param(name, marks=pytest.mark.long) if name in EXPANDING else name for name in names]
+    """Methods that ask the model take long."""
+    return [pytest.param(name, marks=pytest.mark.long) if name in ASKING else name for name in names]
 
 
 @pytest.mark.parametrize("name", each([name for name in NAMES if name not in COLLABORATING]))

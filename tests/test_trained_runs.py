@@ -67,6 +67,7 @@ def made(out: Path) -> list[str]:
     return [event["stage"] for event in events if event["event"] == "made"]
 
 
+@pytest.mark.long
 def test_one_command_runs_all_of_cfrag_and_again_does_nothing(
     tiny_models, tweets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -147,7 +148,8 @@ def test_of_the_training_split_the_first_can_be_enough(tiny_models, tweets: Path
         config("cfrag", tiny_models, tweets, limit_training=0)
 
 
-@pytest.mark.parametrize("loss", ["forward_kl", pytest.param("reinforce", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("loss", ["forward_kl", "reinforce"])
 def test_ropg_learns_from_the_own_history_and_needs_no_users(
     tiny_models, tweets: Path, tmp_path: Path, loss: str
 ):

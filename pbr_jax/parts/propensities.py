@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from pbr_jax.models.set_policy import SetPolicyConfig, from_arrays, set_policy
-from pbr_jax.parts.token_states import Kept
+from pbr_jax.parts.ragged import Ragged
 from pbr_jax.pipeline import Examples, Ranking
 from pbr_jax.text.packing import multiple
 from pbr_jax.text.token_states import TokenStates, padded
@@ -76,7 +76,7 @@ class Propensities:
     """
 
     def __init__(
-        self, config: SetPolicyConfig, params: Params, queries: TokenStates, records: Kept, prior: float
+        self, config: SetPolicyConfig, params: Params, queries: TokenStates, records: Ragged, prior: float
     ) -> None:
         self._params, self._queries, self._records, self._prior = params, queries, records, prior
         self._apply = jax.jit(from_arrays(set_policy(config)))

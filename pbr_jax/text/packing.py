@@ -5,13 +5,16 @@ a gap that another left; few sizes mean few compiled programs.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 SMALLEST_ROW = 128  # tokens; shorter rows save little attention and leave more of last batches empty
 PLACES = 4  # a row of L tokens holds at most L / PLACES texts
+_BATCH_TOKENS = {"cpu": 2048}  # of a padded batch; elsewhere:
+_MANY_TOKENS = 65_536
+_PLACES = 16  # a padded row has a multiple of it
 
 
 def row_sizes(max_length: int) -> list[int]:
@@ -65,6 +68,30 @@ def pack(lengths: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, list[l
                 insort(free, gap - length)
             gaps.setdefault(gap - length, []).append((size, row))
     return [(size, rows) for size, rows in opened.items() if rows]
+
+
+def padded_batches(
+    lengths: Sequence[int], platform: str, *, widest: int, narrowest: int = 1, devices: int = 1
+) -> Iterator[tuple[np.ndarray, tuple[int, int]]]:
+    """Texts of like length together, longest first, for what is padded and not packed.
+
+    Args:
+      lengths: tokens of each text.
+      platform: that computes; a CPU likes small batches.
+      widest, narrowest: no row has more or fewer places.
+      devices: that a batch's rows are spread over evenly.
+
+    Yields:
+      The texts' numbers, and rows and places of their batch: few shapes, so that few programs are compiled.
+    """
+    tokens = _BATCH_TOKENS.get(platform, _MANY_TOKENS)
+    order = np.argsort(lengths, kind="stable")
+    end = len(order)
+    while end > 0:
+        width = min(max(narrowest, multiple(lengths[order[end - 1]], _PLACES)), widest)
+        height = multiple(min(power_of_two(end), max(1, tokens // width)), devices)
+        yield order[max(0, end - height) : end], (height, width)
+        end -= height
 
 
 class Batch(NamedTuple):

@@ -18,13 +18,10 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from pbr_jax.models import bert, colbert
 from pbr_jax.models.pretrained import locate
-from pbr_jax.text.packing import multiple, power_of_two
+from pbr_jax.text.packing import padded_batches
 from pbr_jax.text.tokenizing import Tokenizer, load_tokenizer, read_settings
 from pbr_jax.types import UserError
 
-_BATCH_TOKENS = {"cpu": 2048}  # of one forward pass; elsewhere:
-_MANY_TOKENS = 65_536
-_WIDTH = 16  # widths are multiples of it, so that few programs are compiled
 _SPECIAL = 4  # [CLS], the marker, [SEP] and one token of the text
 
 Role = Literal["query", "document"]
@@ -76,7 +73,7 @@ class TokenEncoder:
             self._marked = {role: self._id(token) for role, token in self._markers.items()}
             self._mask = self._id("[MASK]")
         devices = list(devices or jax.local_devices())
-        self._tokens = _BATCH_TOKENS.get(devices[0].platform, _MANY_TOKENS)
+        self._platform = devices[0].platform
         mesh = jax.make_mesh((len(devices),), ("data",), axis_types=(AxisType.Auto,), devices=devices)
         self._rows = NamedSharding(mesh, PartitionSpec("data"))
         self._replicated = NamedSharding(mesh, PartitionSpec())
@@ -91,9 +88,8 @@ class TokenEncoder:
         tokens = [self._read(ids, role) for ids in self._tokenizers[role].encode_batch(texts)]
         found: list[np.ndarray] = [np.zeros((0, self.dim), np.float32)] * len(texts)
         fill = role == "query" and self.is_colbert
-        for rows, width in self._batches([len(ids) for ids in tokens], role):
-            ids = np.zeros((self._height(len(rows), width), width), np.int32)
-            mask = np.zeros(ids.shape, bool)
+        for rows, shape in self._batches([len(ids) for ids in tokens], role, whole=fill):
+            ids, mask = np.zeros(shape, np.int32), np.zeros(shape, bool)
             for place, row in enumerate(rows):
                 ids[place, : len(tokens[row])], mask[place, : len(tokens[row])] = tokens[row], True
             attended, kept = mask, mask
@@ -110,23 +106,13 @@ class TokenEncoder:
     def _read(self, ids: list[int], role: Role) -> list[int]:
         return [ids[0], self._marked[role], *ids[1:]] if self.is_colbert else ids
 
-    def _batches(self, lengths: Sequence[int], role: Role) -> Iterator[tuple[np.ndarray, int]]:
-        """Rows of like length with the width of their batch, longest first."""
-        order = np.argsort(lengths, kind="stable")
-        end = len(order)
-        while end > 0:
-            width = min(multiple(lengths[order[end - 1]], _WIDTH), self.lengths[role])
-            if role == "query" and self.is_colbert:
-                width = self.lengths[role]
-            start = max(0, end - self._height(end, width))
-            yield order[start:end], width
-            end = start
-
-    def _height(self, count: int, width: int) -> int:
-        """Rows of a batch: few numbers of them, so that few programs are compiled."""
+    def _batches(
+        self, lengths: Sequence[int], role: Role, whole: bool
+    ) -> Iterator[tuple[np.ndarray, tuple[int, int]]]:
+        widest = self.lengths[role]
+        narrowest = widest if whole else 1
         devices = self._rows.mesh.size
-        full = max(1, self._tokens // width)
-        return multiple(min(power_of_two(count), full), devices)
+        return padded_batches(lengths, self._platform, widest=widest, narrowest=narrowest, devices=devices)
 
     def _forward(self, ids: np.ndarray, attended: np.ndarray, kept: np.ndarray) -> jax.Array:
         apply, params = self._model

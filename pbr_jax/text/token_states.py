@@ -1,6 +1,6 @@
 """Texts as the states of their tokens, by a frozen encoder: what learned selections read."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -10,12 +10,8 @@ import numpy as np
 
 from pbr_jax.models import bert
 from pbr_jax.text.encode import Role, TextEncoder
-from pbr_jax.text.packing import multiple, power_of_two
+from pbr_jax.text.packing import padded_batches
 from pbr_jax.types import Params
-
-_WIDTH = 16  # widths are multiples of it, so that few programs are compiled
-_BATCH_TOKENS = {"cpu": 2048}  # of one forward pass; elsewhere:
-_MANY_TOKENS = 65_536
 
 
 class TokenStates:
@@ -28,7 +24,6 @@ class TokenStates:
 
     def __init__(self, encoder: TextEncoder, length: int) -> None:
         self._encoder, self.length = encoder, min(length, encoder.settings.max_length)
-        self._tokens = _BATCH_TOKENS.get(jax.default_backend(), _MANY_TOKENS)
 
     @property
     def width(self) -> int:
@@ -42,25 +37,14 @@ class TokenStates:
         tokens = self._encoder.tokenizer.encode_batch([prefix + text for text in texts])
         tokens = [[*ids[: self.length - 1], ids[-1]] if len(ids) > self.length else ids for ids in tokens]
         found: list[Any] = [None] * len(tokens)
-        order = np.argsort([len(ids) for ids in tokens], kind="stable")
-        for rows, width in self._batches(order, tokens):
-            for place, states in zip(rows.tolist(), self._states([tokens[i] for i in rows], width)):
+        platform = jax.default_backend()
+        for rows, shape in padded_batches([len(ids) for ids in tokens], platform, widest=self.length):
+            for place, states in zip(rows.tolist(), self._states([tokens[i] for i in rows], shape)):
                 found[place] = states[: len(tokens[place])].copy()
         return found
 
-    def _batches(
-        self, order: np.ndarray, tokens: Sequence[Sequence[int]]
-    ) -> Iterator[tuple[np.ndarray, int]]:
-        """Rows that are computed together, longest first, and their width."""
-        end = len(order)
-        while end > 0:
-            width = multiple(len(tokens[order[end - 1]]), _WIDTH)
-            start = max(0, end - max(1, self._tokens // width))
-            yield order[start:end], width
-            end = start
-
-    def _states(self, tokens: Sequence[Sequence[int]], width: int) -> np.ndarray:
-        ids, mask = (np.zeros((power_of_two(len(tokens)), width), np.int32) for _ in range(2))
+    def _states(self, tokens: Sequence[Sequence[int]], shape: tuple[int, int]) -> np.ndarray:
+        ids, mask = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
         for row, of_text in enumerate(tokens):
             ids[row, : len(of_text)], mask[row, : len(of_text)] = of_text, 1
         return np.asarray(_forward(self._encoder.bert_config)(self._params, ids, mask))

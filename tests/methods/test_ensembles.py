@@ -211,7 +211,7 @@ HISTORIES = {
 }
 
 
-@pytest.mark.parametrize("method", ["replug", "ic_ralm"])
+@pytest.mark.parametrize("method", ["replug", pytest.param("ic_ralm", marks=pytest.mark.long)])
 def test_a_run_answers_scores_and_asks_nothing_twice(
     tiny_models, write_tweets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pbr_jax.index.store import Store, build
-from pbr_jax.parts import late
+from pbr_jax.parts import late, ragged
 from pbr_jax.parts.late import TokenVectors
 from pbr_jax.text.token_encoder import TokenEncoder, max_sims
 from pbr_jax.types import Document, Example
@@ -34,7 +34,7 @@ class Mortal(TokenEncoder):
 def test_what_was_interrupted_goes_on_and_is_bit_equal(
     store: Store, tiny_models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(late, "_CHUNK", 4)
+    monkeypatch.setattr(ragged, "_TOGETHER", 4)
     encoder = Mortal(tiny_models["encoder.model"])
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     whole.mkdir()
@@ -55,7 +55,7 @@ def test_what_was_interrupted_goes_on_and_is_bit_equal(
 def test_rows_are_the_encoders_within_half_precision(
     store: Store, tiny_models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(late, "_CHUNK", 4)
+    monkeypatch.setattr(ragged, "_TOGETHER", 4)
     encoder = TokenEncoder(tiny_models["encoder.model"])
     late._embed(tmp_path, store=store, encoder=encoder)
     found, wanted = TokenVectors(tmp_path), encoder.encode(list(store.texts()), "document")

@@ -85,7 +85,8 @@ def gradients(loss: steps.Loss, params: Any, batch: dict[str, np.ndarray], accum
     return float(value), jax.tree.leaves(found), float(other)
 
 
-@pytest.mark.parametrize("name", ["reranker", pytest.param("user encoder", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["reranker", "user encoder"])
 def test_dropout_follows_rows_not_parts_or_devices(name: str):
     loss, params, batch = PARTS[name]()
     parts = 1 if name == "user encoder" else 2  # its negatives are the rest of the batch

@@ -40,7 +40,15 @@ def policy(world: World, told: Purple) -> purple.Policy:
 def fitted(world: World, told: Purple, folder: Path, reward: Any = None, seed: int = 0) -> purple.Fitted:
     owners = [f"u{i // 2}" for i in range(len(world))]
     sizes = world.sizes.tolist()
-    return purple.train(policy(world, told), reward or world.reward, sizes, owners, told, folder, seed=seed)
+    return purple.train(
+        policy(world, told),
+        world.reward if reward is None else reward,
+        sizes,
+        owners,
+        told,
+        folder,
+        seed=seed,
+    )
 
 
 def chosen(world: World, told: Purple, params: Any) -> list[purple.Asked]:
@@ -139,6 +147,7 @@ def test_padding_is_never_drawn_and_short_histories_shorten_no_other():
     assert all(not np.asarray(leaf).any() for leaf in jax.tree.leaves(found))  # equal rewards teach nothing
 
 
+@pytest.mark.long
 def test_the_first_update_of_grpo_is_reinforce_with_dropout_however_the_batch_is_divided():
     world = World(16, 4)
     told = options(dropout=0.3, loss="grpo")

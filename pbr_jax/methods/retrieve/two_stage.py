@@ -163,7 +163,7 @@ def _pooled(profiles: list[np.ndarray], labels: list[np.ndarray]) -> _Searched:
 
 def _token_mean(tokens: TokenVectors, rows: np.ndarray) -> np.ndarray:
     """The mean of the documents' token vectors place by place, shorter ones filled up with zeros, [t e]."""
-    of_rows = [tokens[int(row)] for row in rows]
+    of_rows = tokens.read(rows)
     total = np.zeros((max(map(len, of_rows)), of_rows[0].shape[1]), np.float32)
     for vectors in of_rows:
         total[: len(vectors)] += vectors

@@ -27,11 +27,11 @@ from pbr_jax.models.set_policy import Fusion
 from pbr_jax.options import Feedback, Optimizer, Training
 from pbr_jax.parts import feedback, language_model, token_states, vectors
 from pbr_jax.parts.propensities import Propensities, Question, arrays, shape_of
+from pbr_jax.parts.ragged import Ragged
 from pbr_jax.parts.rankings import Questions, Rankings, rankings, without_targets
 from pbr_jax.parts.reader import reader
 from pbr_jax.parts.rewards import Rewards, by_total_likelihood
 from pbr_jax.parts.run import Run, enable_compilation_cache, metered, once
-from pbr_jax.parts.token_states import Kept
 from pbr_jax.parts.trained import check_training, is_kept, keep, load_kept
 from pbr_jax.pipeline import Examples, PromptWriter, Query, Ranking, SelectSlot, Tally
 from pbr_jax.text.encode import TextEncoder
@@ -173,7 +173,7 @@ class Purple(ByScore):
         return by_score(self, score, gains)
 
 
-def _load(options: Purple, *, params: Params, encoder: TextEncoder, records: Kept) -> Propensities:
+def _load(options: Purple, *, params: Params, encoder: TextEncoder, records: Ragged) -> Propensities:
     queries = TokenStates(encoder, options.query_tokens)
     return Propensities(options.sizes(encoder.dim), params, queries, records, options.prior)
 
@@ -187,8 +187,8 @@ def _train(
     *,
     store: Store,
     ranked: Rankings,
-    queries: Kept,
-    records: Kept,
+    queries: Ragged,
+    records: Ragged,
     encoder: TextEncoder,
     write: PromptWriter,
     llm: LLM | None = None,

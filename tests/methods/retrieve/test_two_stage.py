@@ -23,13 +23,13 @@ class Tokens(TokenVectors):
 
     def __init__(self, topics: list[int], seed: int = 0) -> None:
         draw = np.random.default_rng(seed)
-        self._vectors = [
+        self._documents = [
             unit(np.eye(D)[t] + 0.15 * draw.normal(size=(2 + i % 4, D))) for i, t in enumerate(topics)
         ]
-        self.means = mean_vectors(self._vectors, D)
+        self.means = mean_vectors(self._documents, D)
 
     def __getitem__(self, row: int) -> np.ndarray:
-        return self._vectors[row]
+        return self._documents[row]
 
 
 class Asked(TokenEncoder):
