@@ -49,7 +49,7 @@ class Decoder(nn.Module):
     config: CausalLMConfig
     dtype: Any
     dropout: float = 0.0  # of what adapters read
-    remat: bool = False  # whether a layer is computed again for its gradient
+    remat: bool = False  # whether a layer is computed again for its gradient, products too
 
     @nn.compact
     def __call__(
@@ -71,8 +71,11 @@ class Decoder(nn.Module):
         pasts = [part for part in parts if part.positions.shape[-1]]
         layout = _numbered(_layout(positions, tokens), rows)._replace(watched=watched)
         rotation = _rotations(config, positions, layout, long)
+        # For a gradient only what products of kernels gave is kept: computing the rest again takes less time
+        # than moving it (benchmarks/RESULTS.md), and less than half of the memory.
+        products = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
         layers = nn.scan(
-            nn.remat(_Layer, prevent_cse=False) if self.remat else _Layer,
+            nn.remat(_Layer, prevent_cse=False, policy=None if self.remat else products),
             variable_axes={"params": 0},
             split_rngs={"params": True, "dropout": True},
             in_axes=(0, 0, nn.broadcast, nn.broadcast, nn.broadcast),  # pyright: ignore[reportArgumentType]
