@@ -20,7 +20,7 @@ from pbr_jax.pipeline import Tally
 from pbr_jax.plan import Plan
 from pbr_jax.types import Document, Example, UserError
 
-SETTINGS: dict[str, Any] = {"min_cluster_size": 2, "min_samples": 2, "copy": True}
+SETTINGS: dict[str, Any] = {"min_cluster_size": 2, "min_samples": 3, "copy": True}
 
 
 def grouping(method: Cohorts) -> parts.Grouping:

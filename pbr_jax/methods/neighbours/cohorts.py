@@ -45,7 +45,9 @@ class Cohorts(Neighbours):
     unit: bool = True  # whether users are clustered at unit length
     clustering: Literal["hdbscan", "k_means"] = "hdbscan"
     min_cluster_size: int = 2
-    min_samples: int = 2
+    # within reach of a core, itself included, as scikit-learn counts; the paper's library leaves it out, so that
+    # the paper's 2 is 3 here
+    min_samples: int = 3
     num_clusters: int = 10  # of k_means
     # users in no cluster: all in one of their own, as the paper has it; each in that of the nearest centroid;
     # or alone

@@ -35,7 +35,7 @@ class TwoStage(Retrieve):
     method: Literal["two_stage"] = "two_stage"
     top_clusters: int | None = 2  # opened, of all searched users together; None: all, a flat ranking
     min_cluster_size: int = 2
-    min_samples: int = 2
+    min_samples: int = 3  # of a core, itself included: the paper's 2, which leaves it out
     # documents in no cluster: each a cluster of its own, or all of a profile one cluster, as released
     noise: Literal["alone", "one_cluster"] = "alone"
     # mean: of unit vectors, by cosine with the query's mean; token_mean: of token vectors place by place, by
