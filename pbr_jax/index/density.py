@@ -1,9 +1,9 @@
 """Groups whose number is not known: HDBSCAN at any size, beside k-means; and how well groups hold together.
 
 Campello, Moulavi and Sander, "Density-Based Clustering Based on Hierarchical Density Estimates", 2013;
-McInnes, Healy and Astels, "hdbscan", JOSS 2017. The labels are scikit-learn's (brute). Above `DENSE` vectors, whose
-distances would fill the memory, the spanning tree that they follow from is found here: the exact one, in
-blocks (Borůvka), so that memory grows with n and not with n².
+McInnes, Healy and Astels, "hdbscan", JOSS 2017. The labels are scikit-learn's (brute). Above `DENSE`
+vectors, whose distances would fill the memory, the spanning tree that they follow from is found here: the
+exact one, in blocks (Borůvka), so that memory grows with n and not with n².
 """
 
 from typing import Any, NamedTuple

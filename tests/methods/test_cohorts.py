@@ -192,7 +192,7 @@ def test_a_cut_history_does_not_know_the_cohort_of_the_whole_one(tmp_path):
 
 @pytest.mark.parametrize("later", [(1, 1), (1, -2), (5, 0)])
 def test_what_a_question_does_not_see_of_the_own_history_moves_no_centroid(tmp_path, later: tuple[int, int]):
-    """u's first question sees one document, a little nearer to b's; another one of u pulls on a's centroid."""
+    """u's first question sees one document, a little nearer to b's; the other pulls on a's centroid."""
     crowd = [ask(name, history(name, 0, [None]), None) for name in ("a0", "a1", "b0", "b1")]
     both = history("u", 0, [None, None])
     early = Example("q1", "u", "3 q", "in", "t", both[:1])
@@ -212,7 +212,7 @@ def test_what_a_question_does_not_see_of_the_own_history_moves_no_centroid(tmp_p
 
 @pytest.mark.parametrize("lonely", [NOISE, 3])
 def test_who_is_alone_in_a_cluster_borrows_of_the_nearest(tmp_path, circle, lonely: int):
-    """One outlier is all of the cluster of noise, or a cluster of k-means; with `noise alone` it is wanted."""
+    """One outlier is all of the cluster of noise, or a cluster of k-means; `noise alone` wants it so."""
     outlier = ask("x", (*history("x", 3, [None]), Document("x1", "x", "1 x", {})), None)
     world = resources(tmp_path, [*circle, outlier])
     labels = np.array([["abc".index(name[0]) if name != "x" else lonely for name in world.store.users]])

@@ -45,8 +45,8 @@ class Cohorts(Neighbours):
     unit: bool = True  # whether users are clustered at unit length
     clustering: Literal["hdbscan", "k_means"] = "hdbscan"
     min_cluster_size: int = 2
-    # within reach of a core, itself included, as scikit-learn counts; the paper's library leaves it out, so that
-    # the paper's 2 is 3 here
+    # within reach of a core, itself included, as scikit-learn counts; the paper's library leaves it out, so
+    # that the paper's 2 is 3 here
     min_samples: int = 3
     num_clusters: int = 10  # of k_means
     # users in no cluster: all in one of their own, as the paper has it; each in that of the nearest centroid;
@@ -144,7 +144,7 @@ class Cohorts(Neighbours):
 
 class _Pool(NamedTuple):
     """The users at a moment, by their codes: vectors [u d], clusters [u] (`NOISE`: alone; `ABSENT`), and the
-    clusters' centroids [c d], of unit length: of whose vectors `grouped` [u d], by the clusters `counted` [u]."""
+    clusters' centroids [c d], of unit length, which are means of `grouped` [u d] by the clusters `counted`."""
 
     moment: float | None
     vectors: np.ndarray

@@ -17,7 +17,8 @@ from pbr_jax.pipeline import Examples, Neighbour, NeighboursSlot, Tally
 
 @dataclass(frozen=True, kw_only=True)
 class Random(Neighbours):
-    """Others who have something to lend, drawn uniformly without replacement: a function of seed and question."""
+    """Others who have something to lend, drawn uniformly without replacement, a function of the seed and the
+    question alone."""
 
     training_split: ClassVar[Literal["unused", "welcome", "needed"]] = "welcome"
 
@@ -53,7 +54,8 @@ class Random(Neighbours):
 
 
 def _drawn(generator: np.random.Generator, count: int, first: int) -> Iterator[int]:
-    """All numbers below `count` in a random order; those behind the first few are drawn when they are asked for."""
+    """All numbers below `count` in a random order; those behind the first few are drawn when they are asked
+    for."""
     drawn = generator.choice(count, min(first, count), replace=False)
     yield from drawn.tolist()
     yield from generator.permutation(np.setdiff1d(np.arange(count), drawn)).tolist()

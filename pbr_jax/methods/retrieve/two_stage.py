@@ -174,8 +174,8 @@ def _pooled(profiles: list[np.ndarray], labels: list[np.ndarray]) -> _Searched:
 def _to_centroids(vectors: np.ndarray, clusters: np.ndarray) -> np.ndarray:
     """The cosine of each document with the centroid of its cluster, [n].
 
-    A document alone in a cluster is its own centroid, which says nothing: such ones come last, by their cosine
-    with the centroid of all of them.
+    A document alone in a cluster is its own centroid, which says nothing: such ones come last, by their
+    cosine with the centroid of all of them.
     """
     lonely = np.bincount(clusters)[clusters] == 1
     nearness = np.vecdot(vectors, _unit(centroids(vectors, clusters))[clusters])
