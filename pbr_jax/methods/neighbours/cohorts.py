@@ -144,7 +144,7 @@ class Cohorts(Neighbours):
 
 class _Pool(NamedTuple):
     """The users at a moment, by their codes: vectors [u d], clusters [u] (`NOISE`: alone; `ABSENT`), and the
-    clusters' centroids [c d], of unit length, which are means of `grouped` [u d] by the clusters `counted`."""
+    clusters' centroids [c d], of unit length, means of `grouped` [u d] by the clusters `counted` [u]."""
 
     moment: float | None
     vectors: np.ndarray
