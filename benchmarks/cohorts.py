@@ -42,7 +42,7 @@ def measured(name: str, count: int, how: str, file: Path) -> None:
 
     vectors = users(name, count)
     start = time.perf_counter()
-    labels = hdbscan(vectors, dense={"blocks": 0, "all": count, "chosen": DENSE}[how])
+    labels = hdbscan(vectors, min_samples=2, dense={"blocks": 0, "all": count, "chosen": DENSE}[how])
     spent = time.perf_counter() - start
     np.save(file, labels, allow_pickle=False)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

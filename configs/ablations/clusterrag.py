@@ -29,7 +29,7 @@ PARTS: dict[str, Overrides] = {
     "w/o similarity in the cluster": {"neighbours.similarity": "random"},
     "w/o document ranking": {"retrieve.inside": "random", "retrieve.top_clusters": None},
     "centroids only": {"retrieve.inside": "centroid", "retrieve.top_clusters": None},
-    "k-means": {"neighbours.clustering": "k_means", "neighbours.num_clusters": 10, "seed": 42},
+    "k-means": {"neighbours.clustering": "k_means", "neighbours.num_clusters": 10},
 }
 OURS: dict[str, Overrides] = {
     **{f"noise {noise}": {"neighbours.noise": noise} for noise in ("nearest", "alone")},

@@ -52,7 +52,10 @@ _IDENTITY = (
     "*.safetensors", "*.safetensors.index.json", "*.gguf", "config.json", "generation_config.json",
     "tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "chat_template.*", "vocab.*",
     "merges.txt", "*.model", "modules.json", "sentence_*_config.json", "*/config.json",
+    "config_sentence_transformers.json", "artifact.metadata", "*/*.safetensors",  # a ColBERT's
 )  # fmt: skip
+_PYLATE = "config_sentence_transformers.json"  # sentence-transformers write their versions there, no more
+_SAID = (b'"query_', b'"document_', b'"attend_')  # what PyLate adds for a ColBERT
 
 
 def locate(model: str) -> Path:
@@ -127,9 +130,11 @@ def fingerprint(path: Path) -> str:
 
 
 def _identity_files(folder: Path) -> Iterator[Path]:
-    for file in (*folder.glob("*"), *folder.glob("*/config.json")):
+    for file in (*folder.glob("*"), *folder.glob("*/config.json"), *folder.glob("*/*.safetensors")):
         name = file.relative_to(folder).as_posix()
-        if file.is_file() and any(fnmatch.fnmatchcase(name, pattern) for pattern in _IDENTITY):
+        if not file.is_file() or not any(fnmatch.fnmatchcase(name, pattern) for pattern in _IDENTITY):
+            continue
+        if name != _PYLATE or any(said in file.read_bytes() for said in _SAID):
             yield file
 
 

@@ -7,6 +7,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 
 import numpy as np
+from filelock import FileLock
 
 from pbr_jax.code import code_of
 from pbr_jax.files import cache_folder, private_folder, tighten
@@ -31,7 +32,8 @@ class ProfileClusters:
         self.means = means
         self.computed = 0  # profiles, by this object
         self._cluster = partial(hdbscan, min_cluster_size=min_cluster_size, min_samples=min_samples)
-        self._code = f"{code_of(self._cluster)} {min_cluster_size} {min_samples}".encode()
+        codes = code_of(self._cluster), code_of(type(self))
+        self._code = f"{codes} {min_cluster_size} {min_samples}".encode()
         self._known: dict[bytes, np.ndarray] = {}
 
     def labels(self, profiles: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -67,35 +69,39 @@ def alone(labels: np.ndarray) -> np.ndarray:
 # -- the file of clusters ------------------------------------------------------------------------------
 
 
-def _connection() -> sqlite3.Connection:
+@contextmanager
+def _connection() -> Iterator[sqlite3.Connection]:
     file = cache_folder() / "clusters.sqlite"
     private_folder(file.parent)
-    connection = sqlite3.connect(file, timeout=60)
-    tighten(file)
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute(_SCHEMA)
-    return connection
+    with closing(sqlite3.connect(file, timeout=60)) as connection:
+        tighten(file)
+        # Who changes the journal waits for nobody: so only of a new file, and nobody looks at it meanwhile.
+        with FileLock(file.with_suffix(".lock"), mode=0o600):
+            if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                connection.execute("PRAGMA journal_mode=WAL")
+                connection.execute(_SCHEMA)
+        yield connection
 
 
 def _found(keys: list[bytes]) -> dict[bytes, np.ndarray]:
-    with _told(), closing(_connection()) as connection:
+    with _told(), _connection() as connection:
         query = "SELECT labels FROM profiles WHERE key=?"
         rows = ((key, connection.execute(query, (key,)).fetchone()) for key in keys)
         return {key: np.frombuffer(row[0], np.int32) for key, row in rows if row is not None}
 
 
 def _keep(made: dict[bytes, np.ndarray]) -> None:
-    with _told(), closing(_connection()) as connection, connection:
+    with _told(), _connection() as connection, connection:
         values = [(key, labels.tobytes()) for key, labels in made.items()]
         connection.executemany("INSERT OR IGNORE INTO profiles VALUES (?,?)", values)
 
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Makes a UserError of what SQLite says."""
+    """Makes a UserError of what SQLite or the disk says."""
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError) as error:
         file = cache_folder() / "clusters.sqlite"
         raise UserError(
             f"{file}: {error}; it is a cache that can be spared: remove it, or mend its folder"

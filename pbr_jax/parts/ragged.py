@@ -5,7 +5,7 @@ A text takes 2 bytes x tokens x width: 49 kB with 64 tokens of all-MiniLM-L6-v2.
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from tqdm import tqdm
 from pbr_jax.parts.run import chunks, enable_compilation_cache
 
 _TOGETHER = 1024  # texts of one file
+_OPEN = 64  # files that are open at once
 
 
 class Ragged:
@@ -25,11 +26,8 @@ class Ragged:
     def __getitem__(self, row: int) -> np.ndarray:
         """One text's vectors, float16 [t e]."""
         part, place = divmod(row, _TOGETHER)
-        if part not in self._vectors:
-            path = self._folder / _name("vectors", part)
-            self._vectors[part] = np.load(path, mmap_mode="r", allow_pickle=False)
         end = self._ends[part][place]
-        return self._vectors[part][end - self.lengths[row] : end]
+        return self._vectors(part)[end - self.lengths[row] : end]
 
     def read(self, rows: Sequence[int] | np.ndarray) -> list[np.ndarray]:
         """The vectors of each of these texts."""
@@ -45,8 +43,11 @@ class Ragged:
         return [np.cumsum(lengths) for lengths in self._parts("lengths")]
 
     @cached_property
-    def _vectors(self) -> dict[int, np.ndarray]:
-        return {}
+    def _vectors(self) -> Callable[[int], np.ndarray]:
+        """Opens a file of vectors; the last few stay open, as memory maps of a process are limited."""
+        return lru_cache(maxsize=_OPEN)(
+            lambda part: np.load(self._folder / _name("vectors", part), mmap_mode="r", allow_pickle=False)
+        )
 
     def _parts(self, kind: str) -> list[np.ndarray]:
         return [np.load(path, allow_pickle=False) for path in sorted(self._folder.glob(f"{kind}-*.npy"))]

@@ -149,7 +149,7 @@ def _train(
     fits = partial(
         fit, context=room.context or limit, name="the target's length", cut=room.cut, separate=separate
     )
-    pairs = _pairs(chat.load(model, date), options, asked, store, write, found, fits, separate)
+    pairs = _pairs(chat.load(model, date), options, asked, seed, store, write, found, fits, separate)
     mesh = reader.mesh_of(options, tensor_parallel)
     family = (reader.t5_family if separate else reader.causal_family)(model, options, mesh)
     fitted = reader.train(family, pairs, options, folder, seed=seed, mesh=mesh)
@@ -173,6 +173,7 @@ def _pairs(
     codec: chat.Codec,
     options: Reader,
     asked: Questions,
+    seed: int,
     store: Store,
     write: PromptWriter,
     found: Mapping[str, Rankings],
@@ -192,7 +193,7 @@ def _pairs(
             "the model's tokenizer names no token that ends an answer, which a reader is tuned to write; add "
             "eos_token to its tokenizer_config.json"
         )
-    pairs, drawn = [], _drawn(options, len(examples), asked.seed)
+    pairs, drawn = [], _drawn(options, len(examples), seed)
     for place, kind in enumerate(options.documents):
         shown, chosen = _shown(kind, ranked, len(examples), options.k), np.flatnonzero(drawn[:, place])
         prompts = write([examples[i] for i in chosen], [shown[i] for i in chosen])

@@ -67,6 +67,27 @@ def test_the_tree_is_no_longer_than_that_of_all_distances(n: int, samples: int):
     assert len(reached) == n
 
 
+def test_the_default_is_the_papers_2_which_leaves_the_point_itself_out():
+    """hdbscan's `min_samples` 2 is scikit-learn's 3; at 2 this would be single linkage, as at 1."""
+    vectors = world(300, 9, 0.8)
+    found = {samples: hdbscan(vectors, min_samples=samples) for samples in (1, 2, 3)}
+    assert hdbscan(vectors).tolist() == found[3].tolist()
+    assert found[1].tolist() == found[2].tolist() != found[3].tolist()
+    brute = HDBSCAN(min_cluster_size=2, min_samples=3, algorithm="brute", copy=True)
+    assert found[3].tolist() == brute.fit(vectors.astype(float)).labels_.tolist()
+
+
+def test_where_ties_decide_scikit_learns_own_algorithms_disagree():
+    """docs/clusterrag.md says so: at `min_samples` 3 the labels are those of brute, not of any tree."""
+    vectors = world(300, 9, 0.8).astype(float)
+    for samples, agree in ((2, True), (3, False)):
+        one, two = (
+            HDBSCAN(min_cluster_size=2, min_samples=samples, algorithm=name, copy=True).fit(vectors).labels_
+            for name in ("brute", "kd_tree")
+        )
+        assert same_partition(one, two) == agree
+
+
 def test_few_vectors_and_equal_ones():
     for n in (0, 1):
         assert hdbscan(world(n, 2, 0.1)).tolist() == [NOISE] * n

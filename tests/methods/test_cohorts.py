@@ -20,7 +20,7 @@ from pbr_jax.pipeline import Tally
 from pbr_jax.plan import Plan
 from pbr_jax.types import Document, Example, UserError
 
-SETTINGS: dict[str, Any] = {"min_cluster_size": 2, "min_samples": 2, "copy": True}
+SETTINGS: dict[str, Any] = {"min_cluster_size": 2, "min_samples": 3, "copy": True}
 
 
 def grouping(method: Cohorts) -> parts.Grouping:
@@ -188,6 +188,43 @@ def test_a_cut_history_does_not_know_the_cohort_of_the_whole_one(tmp_path):
     seen, last = (found(world, [whole], tmp_path, m=3, noise="nearest")[0] for world in cut)
     assert {name[0] for name in seen[1:]} == {"a"}
     assert {name[0] for name in last[1:]} == {"b"}
+
+
+@pytest.mark.parametrize("later", [(1, 1), (1, -2), (5, 0)])
+def test_what_a_question_does_not_see_of_the_own_history_moves_no_centroid(tmp_path, later: tuple[int, int]):
+    """u's first question sees one document, a little nearer to b's; the other pulls on a's centroid."""
+    crowd = [ask(name, history(name, 0, [None]), None) for name in ("a0", "a1", "b0", "b1")]
+    both = history("u", 0, [None, None])
+    early = Example("q1", "u", "3 q", "in", "t", both[:1])
+    examples = [*crowd, early, Example("q2", "u", "3 q", "in", "t", both)]
+    store = resources(tmp_path, examples).store
+    where = {"a": (1, 0), "b": (0, 1), "u0": (1, 1.1), "u1": later}
+    embeddings = np.array(
+        [where.get(d.id, where.get(d.id[0])) for d in store.documents(range(6))], np.float32
+    )
+    world = World(store, Users(store, embeddings, Named(), users.mean))
+    labels = np.array([[1 if name[0] == "b" else 0 for name in store.users]])  # u is one of the a's
+    slot = Cohorts(own=False, m=9).slot(
+        Tally(), store=store, users=world.users, cohorts=parts.Cohorts([None], labels)
+    )
+    assert {neighbour.user_id for neighbour in slot([early])[0]} == {"b0", "b1"}
+
+
+@pytest.mark.parametrize("lonely", [NOISE, 3])
+def test_who_is_alone_in_a_cluster_borrows_of_the_nearest(tmp_path, circle, lonely: int):
+    """One outlier is all of the cluster of noise, or a cluster of k-means; `noise alone` wants it so."""
+    outlier = ask("x", (*history("x", 3, [None]), Document("x1", "x", "1 x", {})), None)
+    world = resources(tmp_path, [*circle, outlier])
+    labels = np.array([["abc".index(name[0]) if name != "x" else lonely for name in world.store.users]])
+
+    def borrowed(**options: Any) -> list[str]:
+        slot = Cohorts(own=False, m=2, **options).slot(
+            Tally(), store=world.store, users=world.users, cohorts=parts.Cohorts([None], labels)
+        )
+        return [neighbour.user_id[0] for neighbour in slot([outlier])[0]]
+
+    assert borrowed() == ["b", "b"]
+    assert borrowed(noise="alone") == ([] if lonely == NOISE else ["b", "b"])
 
 
 def test_random_in_the_cluster_depends_on_seed_and_question_alone(tmp_path, circle):

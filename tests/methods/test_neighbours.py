@@ -149,6 +149,17 @@ def test_random_others_depend_on_seed_and_question_alone(tmp_path, circle):
     assert len({tuple(names[1:]) for names in one}) > 2
 
 
+def test_random_others_have_something_to_lend(tmp_path, circle):
+    """As in cohorts, nobody is drawn who has written nothing, or nothing yet."""
+    silent = [ask(f"s{i}", (), None) for i in range(9)]
+    late = [ask(f"l{i}", history(f"l{i}", 0, [200.0]), 300.0) for i in range(9)]
+    world = resources(tmp_path, [*circle, *silent, *late])
+    for names in found(world, circle, method="random", own=False):
+        assert len(set(names)) == 3
+        assert {name[0] for name in names} <= {"a", "b"}
+    assert len(found(world, circle[:1], method="random", own=False, m=99)[0]) == 5
+
+
 def test_without_the_own_history_all_of_them_are_others(tmp_path, circle):
     world = resources(tmp_path, circle)
     for example, names in zip(circle, found(world, circle, method="random", own=False), strict=True):

@@ -125,6 +125,25 @@ def test_fingerprint_depends_on_contents_and_names_alone(tmp_path: Path) -> None
         fingerprint(tmp_path / "empty")
 
 
+def test_fingerprint_knows_all_that_a_colbert_is_read_from(tmp_path: Path) -> None:
+    """PyLate keeps the projection in a folder of its own, and lengths and markers beside the weights."""
+    (tmp_path / "1_Dense").mkdir()
+    (tmp_path / "config.json").write_text("{}")
+    told = tmp_path / "config_sentence_transformers.json"
+    told.write_text('{"__version__": {"transformers": "4.6.1"}}')
+    seen = {fingerprint(tmp_path)}
+    told.write_text('{"__version__": {"transformers": "5.0.0"}}')  # who wrote it changes no vector
+    assert fingerprint(tmp_path) in seen
+    for file, content in {
+        "1_Dense/model.safetensors": "projection", "artifact.metadata": "{}",
+        told.name: '{"query_length": 8, "document_prefix": "[D]"}',
+    }.items():  # fmt: skip
+        for change in (content, content + " "):
+            (tmp_path / file).write_text(change)
+            seen.add(fingerprint(tmp_path))
+    assert len(seen) == 7
+
+
 def test_fingerprint_reads_a_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "model.gguf"
     file.write_bytes(b"weights")

@@ -1,5 +1,6 @@
 """Clusters of profiles: computed once, for each profile alone, and kept."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from sklearn.cluster import HDBSCAN
 
 from pbr_jax.index.density import NOISE
+from pbr_jax.parts import document_clusters
 from pbr_jax.parts.document_clusters import ProfileClusters, alone
 from pbr_jax.types import UserError
 
@@ -74,6 +76,45 @@ def test_a_damaged_file_is_one_clear_line(fresh_cache: Path):
     (fresh_cache / "clusters.sqlite").write_bytes(b"no database at all, but long enough to be looked at" * 20)
     with pytest.raises(UserError, match=r"clusters.sqlite: .*remove it"):
         ProfileClusters(vectors(40), 2, 2).labels(PROFILES)
+
+
+def test_many_may_make_the_file_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """SQLite fails at once, whatever the patience, where two change the journal of a new file."""
+    failures: list[Exception] = []
+
+    def find(start: threading.Barrier) -> None:
+        start.wait()
+        try:
+            document_clusters._found([b"x"])
+        except UserError as error:
+            failures.append(error)
+
+    for place in range(150):
+        monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / f"cache{place}"))
+        start = threading.Barrier(6)
+        crowd = [threading.Thread(target=find, args=(start,)) for _ in range(6)]
+        for one in crowd:
+            one.start()
+        for one in crowd:
+            one.join()
+    assert failures == []
+
+
+def test_an_edit_of_what_makes_labels_makes_them_anew(monkeypatch: pytest.MonkeyPatch):
+    """Not only of HDBSCAN: what becomes of one document alone is said here."""
+    first = ProfileClusters(vectors(40), 2, 2)
+    first.labels(PROFILES)
+
+    class Edited(ProfileClusters):
+        def _made(self, rows: np.ndarray) -> np.ndarray:
+            return np.full(len(rows), NOISE, np.int32)
+
+    edited = Edited(vectors(40), 2, 2)
+    assert edited.labels(PROFILES)[1].tolist() == [NOISE]
+    assert edited.computed == 5
+    again = ProfileClusters(vectors(40), 2, 2)
+    again.labels(PROFILES)
+    assert again.computed == 0
 
 
 def test_only_the_owner_reads_the_file(fresh_cache: Path):

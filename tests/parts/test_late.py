@@ -68,3 +68,18 @@ def test_rows_are_the_encoders_within_half_precision(
     scores = found.max_sims(query, [7, 0, 10])
     np.testing.assert_allclose(scores, max_sims(query, [wanted[row] for row in (7, 0, 10)]), atol=5e-3)
     assert found.max_sims(query, []).shape == (0,)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux tells its memory maps")
+def test_few_files_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Linux allows a process some 65,000 memory maps; a file is 1,024 texts."""
+    monkeypatch.setattr(ragged, "_TOGETHER", 1)
+    monkeypatch.setattr(ragged, "_OPEN", 3)
+    texts = [f"{number}" for number in range(12)]
+    ragged.keep(
+        tmp_path, texts, len(texts), lambda some: [np.full((2, 4), float(text)) for text in some], "vectors"
+    )
+    kept = ragged.Ragged(tmp_path)
+    for row in (*range(12), *range(12)):
+        assert kept[row].tolist() == [[row] * 4] * 2
+    assert Path("/proc/self/maps").read_text().count(f"{tmp_path}/vectors-") <= 3

@@ -45,7 +45,9 @@ class Cohorts(Neighbours):
     unit: bool = True  # whether users are clustered at unit length
     clustering: Literal["hdbscan", "k_means"] = "hdbscan"
     min_cluster_size: int = 2
-    min_samples: int = 2
+    # within reach of a core, itself included, as scikit-learn counts; the paper's library leaves it out, so
+    # that the paper's 2 is 3 here
+    min_samples: int = 3
     num_clusters: int = 10  # of k_means
     # users in no cluster: all in one of their own, as the paper has it; each in that of the nearest centroid;
     # or alone
@@ -142,40 +144,55 @@ class Cohorts(Neighbours):
 
 class _Pool(NamedTuple):
     """The users at a moment, by their codes: vectors [u d], clusters [u] (`NOISE`: alone; `ABSENT`), and the
-    clusters' centroids [c d], of unit length."""
+    clusters' centroids [c d], of unit length, means of `grouped` [u d] by the clusters `counted` [u]."""
 
     moment: float | None
     vectors: np.ndarray
     labels: np.ndarray
     centroids: np.ndarray
+    grouped: np.ndarray
+    counted: np.ndarray
 
     def members(self, example: Example, vector: np.ndarray, store: Store) -> np.ndarray:
         """The codes of the other users in the asking user's cluster.
 
         It is the one that the user was put in, if the question sees all that was read of the user for it;
-        else, and for users without history, that of the nearest centroid.
+        else, for users without history, and where nobody else is in it, that of the nearest centroid of
+        others. So what the question does not see of the own history moves no centroid; only which others
+        make up a cluster still knows of it, as they were grouped with the whole of it.
         """
         own = store.code(example.user_id)
-        label = self.labels[own]
+        label, others = self.labels[own], self.labels.copy()
+        others[own] = parts.ABSENT
         read = store.before(example.user_id, self.moment)
-        if label == parts.ABSENT or not np.isin(read, store.visible(example, example.user_id)).all():
-            label = int((self.centroids @ vector).argmax()) if len(self.centroids) else NOISE
-        members = np.flatnonzero(self.labels == label) if label != NOISE else np.zeros(0, np.int64)
-        return members[members != own]
+        seen = label != parts.ABSENT and np.isin(read, store.visible(example, example.user_id)).all()
+        if not seen or (label != NOISE and not (others == label).any()):
+            label = self._nearest(vector, own)
+        return np.flatnonzero(others == label) if label != NOISE else np.zeros(0, np.int64)
+
+    def _nearest(self, vector: np.ndarray, own: int) -> int:
+        """The cluster with the nearest centroid, the own vector left out of its mean; or `NOISE`."""
+        nearness, label = self.centroids @ vector, self.counted[own]
+        if label >= 0:
+            rest = self.counted == label
+            rest[own] = False
+            centre = unit(self.grouped[rest].sum(0, keepdims=True))[0]
+            nearness[label] = centre @ vector if rest.any() else -np.inf
+        return int(nearness.argmax()) if np.isfinite(nearness).any() else NOISE
 
 
 def _pool(users: Users, moment: float | None, labels: np.ndarray, noise: str, scaled: bool) -> _Pool:
     vectors = users.at(moment)
     grouped = unit(vectors) if scaled else vectors
     centres = unit(density.centroids(grouped, labels))
-    outside = labels == NOISE
+    outside, counted = labels == NOISE, labels
     if noise == "one_cluster" or (noise == "nearest" and not len(centres)):
-        labels = np.where(outside, labels.max(initial=NOISE) + 1, labels)
+        labels = counted = np.where(outside, labels.max(initial=NOISE) + 1, labels)
         centres = unit(density.centroids(grouped, labels))
     elif noise == "nearest":
         labels = labels.copy()
         labels[outside] = (grouped[outside] @ centres.T).argmax(1)
-    return _Pool(moment, vectors, labels, centres)
+    return _Pool(moment, vectors, labels, centres, grouped, counted)
 
 
 def _max_sims(

@@ -1,8 +1,9 @@
 """Anybody: the control of choices of users (CFRAG Figure 5) and, without `own`, of personalization."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -16,7 +17,8 @@ from pbr_jax.pipeline import Examples, Neighbour, NeighboursSlot, Tally
 
 @dataclass(frozen=True, kw_only=True)
 class Random(Neighbours):
-    """Others drawn uniformly without replacement, a function of the seed and the question alone."""
+    """Others who have something to lend, drawn uniformly without replacement, a function of the seed and the
+    question alone."""
 
     training_split: ClassVar[Literal["unused", "welcome", "needed"]] = "welcome"
 
@@ -40,10 +42,20 @@ class Random(Neighbours):
                 generator = np.random.default_rng(
                     int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
                 )
-                drawn = generator.choice(len(names), min(self.others + 1, len(names)), replace=False)
-                others = [names[i] for i in drawn if names[i] != example.user_id][: self.others]
+                others = (names[i] for i in _drawn(generator, len(names), self.others + 1))
+                lending = (
+                    name for name in others if name != example.user_id and len(store.visible(example, name))
+                )
                 own = [example.user_id] * self.own
-                found.append([Neighbour(name) for name in own + others])
+                found.append([Neighbour(name) for name in [*own, *islice(lending, self.others)]])
             return found
 
         return neighbours
+
+
+def _drawn(generator: np.random.Generator, count: int, first: int) -> Iterator[int]:
+    """All numbers below `count` in a random order; those behind the first few are drawn when they are asked
+    for."""
+    drawn = generator.choice(count, min(first, count), replace=False)
+    yield from drawn.tolist()
+    yield from generator.permutation(np.setdiff1d(np.arange(count), drawn)).tolist()

@@ -7,11 +7,12 @@ Generation", 2026, section 4.2.
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from pbr_jax.graph import Node, given
+from pbr_jax.graph import Node, given, tell
 from pbr_jax.index.density import NOISE, centroids
 from pbr_jax.index.store import Store
 from pbr_jax.options import IDLE, Retrieve
@@ -35,13 +36,14 @@ class TwoStage(Retrieve):
     method: Literal["two_stage"] = "two_stage"
     top_clusters: int | None = 2  # opened, of all searched users together; None: all, a flat ranking
     min_cluster_size: int = 2
-    min_samples: int = 2
+    min_samples: int = 3  # of a core, itself included: the paper's 2, which leaves it out
     # documents in no cluster: each a cluster of its own, or all of a profile one cluster, as released
     noise: Literal["alone", "one_cluster"] = "alone"
     # mean: of unit vectors, by cosine with the query's mean; token_mean: of token vectors place by place, by
     # MaxSim with the query's tokens, as released
     centroid: Literal["mean", "token_mean"] = "mean"
-    # inside: MaxSim of query and document; how near a document is to its centroid; or by lot (Table 5)
+    # inside: MaxSim of query and document; how near a document is to its centroid, those alone in a cluster
+    # last; or by lot (Table 5)
     inside: Literal["max_sim", "centroid", "random"] = "max_sim"
     # a ColBERT's folder, or any encoder's, whose states are compared without projection; "": encoder.model
     model: str = field(default="", metadata=IDLE)
@@ -55,9 +57,19 @@ class TwoStage(Retrieve):
         self.at_least("min_cluster_size", 2)
 
     def needs(self, run: Run) -> Mapping[str, Node]:
+        self._note(run.config.select.k)
         encoder = late.encoder(run, self.model, self.query_length, self.document_length)
         drawn = {"seed": given("seed", run.config.seed)} if self.inside == "random" else {}
         return {"store": run.data, "encoder": encoder, "tokens": late.documents(run, encoder), **drawn}
+
+    @lru_cache(maxsize=64)  # noqa: B019  said once; options are small
+    def _note(self, shown: int | None) -> None:
+        if self.top_clusters is not None and shown is not None and shown > self.k:
+            tell(
+                "retrieve",
+                f"select.k is {shown} and retrieve.k {self.k}: two_stage opens clusters until they hold "
+                f"{self.k} documents, so a question may get fewer than {shown}; raise retrieve.k to {shown}",
+            )
 
     def slot(
         self, tally: Tally, *, store: Store, encoder: TokenEncoder, tokens: TokenVectors, seed: int = 0
@@ -132,9 +144,7 @@ class TwoStage(Retrieve):
         if self.inside == "max_sim":
             scores[opened] = tokens.max_sims(query, searched.rows[opened])
         elif self.inside == "centroid":
-            vectors = tokens.means[searched.rows]
-            centres = _unit(centroids(vectors, searched.clusters))[searched.clusters]
-            scores[opened] = np.vecdot(vectors, centres)[opened]
+            scores[opened] = _to_centroids(tokens.means[searched.rows], searched.clusters)[opened]
         else:
             name = f"{seed}\0two_stage\0{example.user_id}\0{example.training}\0{example.id}"
             drawn = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
@@ -159,6 +169,19 @@ def _pooled(profiles: list[np.ndarray], labels: list[np.ndarray]) -> _Searched:
     return _Searched(
         np.concatenate([nothing, *profiles]), users, np.concatenate([nothing, *numbered]).astype(np.int64)
     )
+
+
+def _to_centroids(vectors: np.ndarray, clusters: np.ndarray) -> np.ndarray:
+    """The cosine of each document with the centroid of its cluster, [n].
+
+    A document alone in a cluster is its own centroid, which says nothing: such ones come last, by their
+    cosine with the centroid of all of them.
+    """
+    lonely = np.bincount(clusters)[clusters] == 1
+    nearness = np.vecdot(vectors, _unit(centroids(vectors, clusters))[clusters])
+    if lonely.any():
+        nearness[lonely] = vectors[lonely] @ _unit(vectors[lonely].mean(0, keepdims=True))[0] - 2
+    return nearness
 
 
 def _token_mean(tokens: TokenVectors, rows: np.ndarray) -> np.ndarray:

@@ -6,12 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pbr_jax.config import Config
 from pbr_jax.index.density import NOISE, hdbscan
 from pbr_jax.index.store import Store, build
+from pbr_jax.methods.neighbours import Cohorts
 from pbr_jax.methods.retrieve import TwoStage
-from pbr_jax.methods.select import LateInteraction
+from pbr_jax.methods.select import LateInteraction, TopK
 from pbr_jax.parts.late import TokenVectors
 from pbr_jax.pipeline import Neighbour, Query, Ranking, Tally
+from pbr_jax.plan import Plan
 from pbr_jax.text.token_encoder import TokenEncoder, mean_vectors
 from pbr_jax.types import Candidate, Document, Example, UserError
 
@@ -179,14 +182,39 @@ def test_centroids_alone_and_chance(world: World):
     found = world.found(["u"], inside="centroid", top_clusters=None)
     for candidate in found:
         place = rows.tolist().index(candidate.row)
-        members = rows[labels == labels[place]] if labels[place] != NOISE else rows[[place]]
-        centre = world.tokens.means[members].mean(0)
+        centre = world.tokens.means[rows[labels == labels[place]]].mean(0)
         wanted = world.tokens.means[candidate.row] @ centre / np.linalg.norm(centre)
+        wanted -= 2 * (labels[place] == NOISE)
         assert candidate.score == pytest.approx(float(wanted), abs=1e-5)
     one = by_score(world.found(["u", "v"], inside="random", top_clusters=None))
     assert one == by_score(world.found(["u", "v"], inside="random", top_clusters=None))
     assert sorted(one) == sorted(world.rows("u", "v").tolist())
     assert one != by_score(world.found(["u", "v"], top_clusters=None))
+
+
+def test_documents_alone_in_a_cluster_come_last_by_centroids(world: World):
+    """Each is its own centroid: they all had the best score that there is."""
+    users = ["u", "v", "one"]
+    found = world.found(users, inside="centroid", top_clusters=None)
+    alone: list[int] = []
+    for user in users:
+        rows = world.rows(user)
+        labels = hdbscan(world.tokens.means[rows]) if len(rows) > 1 else np.array([NOISE])
+        alone += rows[labels == NOISE].tolist()
+    assert len(alone) > 2
+    order = by_score(found)
+    assert set(order[-len(alone) :]) == set(alone)
+    assert len({c.score for c in found if c.row in alone}) == len(alone)
+
+
+def test_fewer_documents_than_are_shown_are_announced(capsys: pytest.CaptureFixture[str]):
+    def told(shown: int, **options: Any) -> str:
+        retrieve = TwoStage(k=2, **options)
+        Plan(Config(retrieve=retrieve, neighbours=Cohorts(m=1), select=TopK(k=shown)))
+        return capsys.readouterr().err
+
+    assert "retrieve: note: select.k is 4 and retrieve.k 2:" in told(4)
+    assert told(2) == told(4, top_clusters=None) == ""
 
 
 @pytest.mark.parametrize(
