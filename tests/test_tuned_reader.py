@@ -113,7 +113,7 @@ def test_other_users_texts_stand_in_no_training_prompt_unless_that_is_said(tiny_
     codec = chat.load(Path(tiny_models["llm.model"]))
     options, asked = plan.config.reader, stage._options[1]
     store, write = values.pop("store"), values.pop("write")
-    pairs = reader._pairs(codec, options, asked, store, write, values, lambda place, ids, more: ids, False)
+    pairs = reader._pairs(codec, options, asked, 0, store, write, values, lambda place, ids, more: ids, False)
     assert len(pairs) == 48
     seen = 0
     for pair in pairs:

@@ -1,5 +1,7 @@
 """HDBSCAN against scikit-learn's, its tree against scipy's, silhouettes against their formula."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy.sparse.csgraph import minimum_spanning_tree
@@ -73,16 +75,17 @@ def test_the_default_is_the_papers_2_which_leaves_the_point_itself_out():
     found = {samples: hdbscan(vectors, min_samples=samples) for samples in (1, 2, 3)}
     assert hdbscan(vectors).tolist() == found[3].tolist()
     assert found[1].tolist() == found[2].tolist() != found[3].tolist()
-    brute = HDBSCAN(min_cluster_size=2, min_samples=3, algorithm="brute", copy=True)
+    brute = HDBSCAN(min_cluster_size=2, min_samples=3, algorithm="brute", copy=True)  # pyright: ignore[reportArgumentType]
     assert found[3].tolist() == brute.fit(vectors.astype(float)).labels_.tolist()
 
 
 def test_where_ties_decide_scikit_learns_own_algorithms_disagree():
     """docs/clusterrag.md says so: at `min_samples` 3 the labels are those of brute, not of any tree."""
     vectors = world(300, 9, 0.8).astype(float)
+    both: Any = dict(min_cluster_size=2, copy=True)
     for samples, agree in ((2, True), (3, False)):
         one, two = (
-            HDBSCAN(min_cluster_size=2, min_samples=samples, algorithm=name, copy=True).fit(vectors).labels_
+            HDBSCAN(min_samples=samples, algorithm=name, **both).fit(vectors).labels_
             for name in ("brute", "kd_tree")
         )
         assert same_partition(one, two) == agree
