@@ -106,6 +106,7 @@ def fit(task: Task, config: Training, folder: Path, *, seed: int) -> Fitted:
     step = steps.compiled(update, mesh)
     evaluate_every = config.evaluate_every or batches.steps
     save_every = config.checkpoint_every or evaluate_every
+    patience = math.inf if config.patience is None else config.patience
     key, own = jax.random.key(seed), sharding.own_rows(config.batch_size)
     layout = state.abstract(task.params, rule, sharding.replicated(mesh))
     heads = _heads(task)
@@ -120,7 +121,7 @@ def fit(task: Task, config: Training, folder: Path, *, seed: int) -> Fitted:
             metrics.start(-1)
             _look(task, now, progress, metrics, checkpoints, heads)
         with tqdm(desc="steps", initial=progress.step, total=total, disable=None, leave=False) as bar:
-            while progress.step < total and progress.worse < config.patience:
+            while progress.step < total and progress.worse < patience:
                 rows = batches.rows(progress.step)
                 rows = Rows(rows.indices[own], rows.where[own], rows.step)
                 made, told = _made(task, now, rows, key)

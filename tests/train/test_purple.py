@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from planted_sets import RECORDS, WIDTH, K, World
 
+from pbr_jax.config import load
 from pbr_jax.eval.significance import paired_difference
 from pbr_jax.losses.policy_gradient import plackett_luce_log_prob
 from pbr_jax.methods.select import Purple
@@ -22,6 +23,8 @@ from pbr_jax.models.set_policy import from_arrays, log_scores, set_policy
 from pbr_jax.options import Optimizer, Training
 from pbr_jax.train import purple
 from pbr_jax.types import UserError
+
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def options(**changes: Any) -> Purple:
@@ -194,6 +197,21 @@ def test_one_candidate_or_none_is_nothing_to_learn_from(tmp_path: Path):
     world.sizes[:] = (0, 1, 1, 0)
     with pytest.raises(UserError, match="no training question has two candidate documents"):
         fitted(world, options(), tmp_path)
+
+
+def steps_trained(found: purple.Fitted) -> int:
+    return sum("loss" in line for line in found.metrics)
+
+
+def test_all_epochs_are_trained_however_long_nothing_gets_better(tmp_path: Path):
+    """As in the paper: the best step is kept, and none ends the training."""
+    training = Purple().training
+    for config in ("purple", "purple_as_released", "purple_small"):
+        assert load(CONFIGS / f"{config}.py").config.select.training.patience == training.patience
+    told = options(num_layers=0, rollouts=2, training=dataclasses.replace(training, devices=1))
+    found = fitted(World(24, 1), told, tmp_path, lambda asked: np.zeros(len(asked), np.float32))
+    assert steps_trained(found) == training.epochs * -(-found.told["questions"] // training.batch_size)
+    assert found.step == 0
 
 
 SCRIPT = """

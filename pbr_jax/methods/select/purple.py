@@ -40,9 +40,12 @@ from pbr_jax.types import Params, UserError
 
 
 def _bandit() -> Training:
-    """Appendix D; 15 % of the training users choose the step, where the paper has a validation split."""
+    """Appendix D: all epochs are trained, and the best step is kept.
+
+    15 % of the training users choose it, where the paper has a validation split.
+    """
     adam = Optimizer(name="adam", learning_rate=1e-4)
-    return Training(epochs=10, batch_size=16, accumulate=None, selection=0.15, optimizer=adam)
+    return Training(epochs=10, batch_size=16, accumulate=None, selection=0.15, patience=None, optimizer=adam)
 
 
 @dataclass(frozen=True, kw_only=True)
