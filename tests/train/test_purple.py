@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from pbr_jax.methods.select import Purple
 from pbr_jax.models.set_policy import from_arrays, log_scores, set_policy
 from pbr_jax.options import Optimizer, Training
 from pbr_jax.train import purple
+from pbr_jax.train.selection import by_users
 from pbr_jax.types import UserError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -212,6 +214,40 @@ def test_all_epochs_are_trained_however_long_nothing_gets_better(tmp_path: Path)
     found = fitted(World(24, 1), told, tmp_path, lambda asked: np.zeros(len(asked), np.float32))
     assert steps_trained(found) == training.epochs * -(-found.told["questions"] // training.batch_size)
     assert found.step == 0
+    flat, untrained = found.notes
+    assert "all worth the same" in flat
+    assert "the untrained policy was best to the held-out users" in untrained
+
+
+@pytest.mark.parametrize(
+    ("changes", "users", "wanted"),
+    [
+        ({"epochs": 0}, 12, ["untrained, as training.epochs is 0"]),
+        ({"epochs": 0, "selection": 0.0}, 12, ["untrained, as training.epochs is 0"]),
+        ({"selection": 0.0}, 12, [r"no questions chose the step \(training.selection is 0\)"]),
+        ({"selection": 0.2}, 1, [r"no questions chose the step \(too few ask"]),
+        ({"selection": 0.2}, 12, []),
+    ],
+)
+def test_notes_tell_how_the_step_was_chosen(changes: Any, users: int, wanted: list[str]):
+    training = dataclasses.replace(Purple().training, **changes)
+    held = len(by_users([str(i % users) for i in range(24)], training.selection, 0)[1])
+    found = purple.Fitted({}, 3, [{"step": 1, "informative": 1.0}], {})
+    notes = purple._notes(found, {"held_out": held, "correlation_with_start": 0.5}, training)
+    assert len(notes) == len(wanted)
+    assert all(re.match(*pair) for pair in zip(wanted, notes))
+
+
+def test_a_training_that_changed_hardly_anything_is_doubted():
+    found = purple.Fitted({}, 3, [{"step": 1, "informative": 1.0}], {})
+    (note,) = purple._notes(found, {"held_out": 9, "correlation_with_start": 0.999}, Purple().training)
+    assert "almost those before training" in note
+
+
+def test_a_question_is_informative_where_its_own_profiles_differ():
+    rewards = np.array([[1.0, 1.0, 5.0], [2.0, 2.1, 2.0], [3.0, 3.0, 3.0], [0.0, 1.0, 2.0]], np.float32)
+    counted = np.array([[1, 1, 0], [1, 1, 1], [1, 1, 1], [0, 0, 0]], bool)
+    assert purple._informative(rewards, counted) == 1
 
 
 SCRIPT = """
