@@ -42,8 +42,8 @@ class Task(NamedTuple):
     a batch; their batches may then have other shapes than those of other lengths.
     `act` makes what of a batch depends on the present parameters, such as actions that are drawn from a
     policy and their rewards. Its parameters are copies on one device, the batch is what `batch` made with
-    `row`, and the key is the one that the loss is then given. `updates`: how often in a row a batch is
-    learned from; a step of the loop is one batch.
+    `row`, and the key is the one that the loss is then given, in every update. `updates`: how often
+    in a row a batch is learned from; a step of the loop is one batch.
     """
 
     params: Callable[[], Params]
@@ -102,7 +102,9 @@ def fit(task: Task, config: Training, folder: Path, *, seed: int) -> Fitted:
     batches = Batches(task.examples, config.batch_size, seed, lengths)
     total = batches.steps * config.epochs
     rule = optimizer(config.optimizer, total * task.updates, task.heads)
-    update = steps.train_step(task.loss, rule, accumulate=parts, dtype=jnp.dtype(config.dtype))
+    update = steps.train_step(
+        task.loss, rule, accumulate=parts, dtype=jnp.dtype(config.dtype), updates=task.updates
+    )
     step = steps.compiled(update, mesh)
     evaluate_every = config.evaluate_every or batches.steps
     save_every = config.checkpoint_every or evaluate_every
@@ -150,7 +152,7 @@ def _made(
     if task.act is None:
         return batch, {}
     copies = jax.tree.map(lambda x: x.addressable_data(0), now.params)
-    found, told = task.act(copies, batch, jax.random.fold_in(key, rows.step * task.updates))
+    found, told = task.act(copies, batch, jax.random.fold_in(key, rows.step))
     return batch | found, told
 
 

@@ -23,6 +23,7 @@ from pbr_jax.methods.select import Purple
 from pbr_jax.models.set_policy import from_arrays, log_scores, set_policy
 from pbr_jax.options import Optimizer, Training
 from pbr_jax.train import purple
+from pbr_jax.train.loop import Task, fit
 from pbr_jax.train.selection import by_users
 from pbr_jax.types import UserError
 
@@ -170,6 +171,30 @@ def test_the_first_update_of_grpo_is_reinforce_with_dropout_however_the_batch_is
     plain = dataclasses.replace(told, loss="reinforce")
     one, other = (gradients(model, o, params, half, key) for o in (told, plain))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), one, other)
+
+
+def test_a_policy_that_stands_still_has_ratios_of_one_in_every_update(tmp_path: Path):
+    """The ratio is between policies: both have the same units dropped."""
+    world, told = World(16, 4), options(dropout=0.2, loss="grpo", updates=2)
+    model = set_policy(told.sizes(WIDTH))
+    score = from_arrays(model)
+
+    def farthest(params, batch, key):
+        """From 1: as `purple._loss` computes the ratios."""
+        dropout, _ = jax.random.split(key)
+        logits = log_scores(score(params, batch, dropout), batch["record_mask"])
+        ratios = jnp.exp(plackett_luce_log_prob(logits, batch["actions"]) - batch["old"])
+        return jnp.abs(jnp.where(batch["counted"], ratios - 1, 0)).max()
+
+    def batch(rows):
+        return world.arrays(rows.indices) | {"where": rows.where}
+
+    start = model.init(jax.random.key(0))
+    act = purple._act(model, world.reward, np.arange(16), told, K)
+    task = Task(lambda: start, farthest, 16, batch, act=act, updates=told.updates)
+    still = Training(epochs=3, batch_size=16, devices=1, optimizer=Optimizer(name="sgd", learning_rate=0.0))
+    lines = fit(task, still, tmp_path, seed=0).metrics  # of the last update of every batch
+    assert [line["loss"] for line in lines if "loss" in line] == pytest.approx([0.0] * 3, abs=1e-5)
 
 
 # -- a training -----------------------------------------------------------------------------------------
