@@ -1,7 +1,8 @@
 """What the language model makes of a question's profile: several documents in the order of the prompt."""
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -51,14 +52,16 @@ class Rewards:
         return len(self._known)
 
     def __call__(self, asked: Sequence[Asked]) -> np.ndarray:
-        """Their values, float32 [n]."""
+        """Their values, float32 [n]. Raises UserError for one that is not a finite number."""
         new = [one for one in dict.fromkeys(asked) if one not in self._known]
         if new:
             examples = [self._examples[question] for question, _ in new]
             shown = [[self._candidates[question][place] for place in profile] for question, profile in new]
             found = np.asarray(self._judge(examples, shown, self._write), np.float32).tolist()
-            self._known.update(zip(new, found, strict=True))
-            self._keep(new)
+            judged = dict(zip(new, found, strict=True))
+            self._check(judged)
+            self._keep(judged)
+            self._known.update(judged)  # what is known stands in the file
         return np.array([self._known[one] for one in asked], np.float32)
 
     def _read(self) -> None:
@@ -69,10 +72,18 @@ class Rewards:
         if torn:
             write_text(self._file, whole + "\n" * bool(whole))
 
-    def _keep(self, new: Sequence[Asked]) -> None:
+    def _check(self, judged: Mapping[Asked, float]) -> None:
+        for (question, profile), value in judged.items():
+            if not math.isfinite(value):
+                raise UserError(
+                    f"the reward of training question {self._examples[question].id!r} with documents "
+                    f"{list(profile)} is {value}, want a finite number; look at its target and at the "
+                    "language model's scores, or take another select.reward"
+                )
+
+    def _keep(self, judged: Mapping[Asked, float]) -> None:
         with open_private(self._file) as file:
-            for question, profile in new:
-                value = self._known[question, profile]
+            for (question, profile), value in judged.items():
                 file.write(line({"question": question, "profile": profile, "value": value}))
 
 
