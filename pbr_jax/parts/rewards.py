@@ -22,7 +22,7 @@ class Rewards:
     """The worth of profiles, each asked once: what is known stands in a file, also after a kill.
 
     Args:
-      judge: what a prompt with these documents is worth.
+      judge: what a prompt with these documents is worth; it has the prompts written of all that it is given.
       candidates: of each example, whose places profiles name.
       file: of what is known; it appears with the first answer.
 
@@ -55,10 +55,7 @@ class Rewards:
         """Their values, float32 [n]. Raises UserError for one that is not a finite number."""
         new = [one for one in dict.fromkeys(asked) if one not in self._known]
         if new:
-            examples = [self._examples[question] for question, _ in new]
-            shown = [[self._candidates[question][place] for place in profile] for question, profile in new]
-            found = np.asarray(self._judge(examples, shown, self._write), np.float32).tolist()
-            judged = dict(zip(new, found, strict=True))
+            judged = dict(zip(new, self._judged(new), strict=True))
             self._check(judged)
             self._keep(judged)
             self._known.update(judged)  # what is known stands in the file
@@ -71,6 +68,24 @@ class Rewards:
             self._known[record["question"], tuple(record["profile"])] = record["value"]
         if torn:
             write_text(self._file, whole + "\n" * bool(whole))
+
+    def _judged(self, new: Sequence[Asked]) -> list[float]:
+        """The values of new profiles. Those of a question whose prompts are cut to the same text have one."""
+        examples = [self._examples[question] for question, _ in new]
+        shown = [[self._candidates[question][place] for place in profile] for question, profile in new]
+        written = self._write(examples, shown)
+        texts = [(question, json.dumps(prompt.messages)) for (question, _), prompt in zip(new, written)]
+        first: dict[tuple[int, str], int] = {}
+        for i, text in enumerate(texts):
+            first.setdefault(text, i)
+        places = list(first.values())
+        found = self._judge(
+            [examples[i] for i in places],
+            [shown[i] for i in places],
+            lambda *_: [written[i] for i in places],  # they are written once
+        )
+        values = dict(zip(places, np.asarray(found, np.float32).tolist(), strict=True))
+        return [values[first[text]] for text in texts]
 
     def _check(self, judged: Mapping[Asked, float]) -> None:
         for (question, profile), value in judged.items():

@@ -287,6 +287,7 @@ import numpy as np
 import test_purple as t
 from pbr_jax.models.params_file import save_params
 from pbr_jax.parts.rewards import Rewards
+from pbr_jax.text.prompts import Written
 from pbr_jax.types import Candidate, Document, Example
 
 folder, stop = Path(sys.argv[1]), int(sys.argv[2])
@@ -305,7 +306,11 @@ def judge(examples, rankings, write):
         file.writelines(f"{{one}}\\n" for one in asked)
     return world.reward(asked)
 
-rewards = Rewards(judge, None, examples, candidates, folder / "rewards.jsonl")
+def write(examples, rankings):
+    shown = [str([candidate.row for candidate in ranking]) for ranking in rankings]
+    return [Written([{{"content": text}}], 1, (0, 0)) for text in shown]
+
+rewards = Rewards(judge, write, examples, candidates, folder / "rewards.jsonl")
 told = t.options(dropout=0.2, loss="grpo", updates=2)
 training = t.dataclasses.replace(told.training, epochs=3, checkpoint_every=2, evaluate_every=3)
 found = t.fitted(world, t.dataclasses.replace(told, training=training), folder, rewards)
