@@ -16,6 +16,7 @@ def get_config() -> Config:
         batch_size=16,
         accumulate=None,
         selection=0.15,
+        patience=None,
         optimizer=Optimizer(name="adam", learning_rate=1e-4),
     )
     chosen = select.Purple(

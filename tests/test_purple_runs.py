@@ -53,6 +53,8 @@ def test_one_command_trains_and_ranks(tiny_models, tweets: Path, tmp_path: Path)
     [
         ({"collaboration": "none"}, "learns from other users' histories, and collaboration is none"),
         ({"select.k": 5}, r"select\.k is 5 and there are at most 4 candidates"),
+        ({"select.k": 5, "neighbours.m": 2}, r"select\.k is 5 and there are at most 4 candidates"),
+        ({"retrieve.method": "none"}, r"retrieve\.method is none, which finds no documents"),
         ({"select.num_heads": 3}, "width 16 is not a multiple of num_heads 3"),
         ({"select.training.batch_size": 5, "select.training.accumulate": 2}, "batch_size is 5"),
         ({"select.reward": "metric", "feedback.metric": "rmse"}, "which a single answer does not have"),
@@ -77,6 +79,7 @@ def test_what_cannot_work_is_refused_before_any_work(
         ({"rollouts": 1}, "a profile is judged by the others"),
         ({"updates": 2}, "set select.loss grpo"),
         ({"record_tokens": 2}, "want at least 3"),
+        ({"prior": 10.5}, "prior is 10.5, want a number from 0 to 10"),
     ],
 )
 def test_options_that_make_no_sense_are_told(fields, message):

@@ -214,7 +214,7 @@ class Training(Options):
     # and at least 8, where a retriever or reranker is tuned
     selection: float = 0.1
     evaluate_every: int | None = None  # steps; None: once an epoch
-    patience: int = 3  # evaluations without a better one before training stops
+    patience: int | None = 3  # evaluations without a better one before training stops; None: it never does
     checkpoint_every: int | None = field(default=None, metadata=IDLE)  # steps; None: with every evaluation
     devices: int | None = None  # that divide a batch; None: all
     # where losses go, beside metrics.jsonl

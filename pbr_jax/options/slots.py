@@ -74,6 +74,11 @@ class Neighbours(Method):
         """How many of the users are not the one who asks."""
         return self.m - 1
 
+    @property
+    def searched(self) -> int:
+        """How many users' histories are searched, at most."""
+        return self.m
+
     def check(self) -> None:
         self.at_least("m", 1)
 

@@ -1,7 +1,8 @@
 """What the language model makes of a question's profile: several documents in the order of the prompt."""
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ class Rewards:
     """The worth of profiles, each asked once: what is known stands in a file, also after a kill.
 
     Args:
-      judge: what a prompt with these documents is worth.
+      judge: what a prompt with these documents is worth; it has the prompts written of all that it is given.
       candidates: of each example, whose places profiles name.
       file: of what is known; it appears with the first answer.
 
@@ -51,14 +52,13 @@ class Rewards:
         return len(self._known)
 
     def __call__(self, asked: Sequence[Asked]) -> np.ndarray:
-        """Their values, float32 [n]."""
+        """Their values, float32 [n]. Raises UserError for one that is not a finite number."""
         new = [one for one in dict.fromkeys(asked) if one not in self._known]
         if new:
-            examples = [self._examples[question] for question, _ in new]
-            shown = [[self._candidates[question][place] for place in profile] for question, profile in new]
-            found = np.asarray(self._judge(examples, shown, self._write), np.float32).tolist()
-            self._known.update(zip(new, found, strict=True))
-            self._keep(new)
+            judged = dict(zip(new, self._judged(new), strict=True))
+            self._check(judged)
+            self._keep(judged)
+            self._known.update(judged)  # what is known stands in the file
         return np.array([self._known[one] for one in asked], np.float32)
 
     def _read(self) -> None:
@@ -69,10 +69,36 @@ class Rewards:
         if torn:
             write_text(self._file, whole + "\n" * bool(whole))
 
-    def _keep(self, new: Sequence[Asked]) -> None:
+    def _judged(self, new: Sequence[Asked]) -> list[float]:
+        """The values of new profiles. Those of a question whose prompts are cut to the same text have one."""
+        examples = [self._examples[question] for question, _ in new]
+        shown = [[self._candidates[question][place] for place in profile] for question, profile in new]
+        written = self._write(examples, shown)
+        texts = [(question, json.dumps(prompt.messages)) for (question, _), prompt in zip(new, written)]
+        first: dict[tuple[int, str], int] = {}
+        for i, text in enumerate(texts):
+            first.setdefault(text, i)
+        places = list(first.values())
+        found = self._judge(
+            [examples[i] for i in places],
+            [shown[i] for i in places],
+            lambda *_: [written[i] for i in places],  # they are written once
+        )
+        values = dict(zip(places, np.asarray(found, np.float32).tolist(), strict=True))
+        return [values[first[text]] for text in texts]
+
+    def _check(self, judged: Mapping[Asked, float]) -> None:
+        for (question, profile), value in judged.items():
+            if not math.isfinite(value):
+                raise UserError(
+                    f"the reward of training question {self._examples[question].id!r} with documents "
+                    f"{list(profile)} is {value}, want a finite number; look at its target and at the "
+                    "language model's scores, or take another select.reward"
+                )
+
+    def _keep(self, judged: Mapping[Asked, float]) -> None:
         with open_private(self._file) as file:
-            for question, profile in new:
-                value = self._known[question, profile]
+            for (question, profile), value in judged.items():
                 file.write(line({"question": question, "profile": profile, "value": value}))
 
 

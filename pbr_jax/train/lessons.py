@@ -21,7 +21,7 @@ from pbr_jax.options import Lesson, Training
 from pbr_jax.train.batches import Rows
 from pbr_jax.train.loop import Fitted, Task, fit
 from pbr_jax.train.movement import correlation, doubts
-from pbr_jax.train.selection import FEWEST, divided
+from pbr_jax.train.selection import FEWEST, divided, who_chose
 from pbr_jax.train.sharding import Batch
 from pbr_jax.types import Feedback, Params, UserError
 
@@ -113,19 +113,9 @@ def teach(
         "moved": fitted.moved,
         "correlation_with_start": alike,
     }
-    notes = _notes(config, len(held), informative) + (doubts(fitted.moved, alike) if config.epochs else [])
-    return fitted._replace(told=told, notes=tuple(notes))
-
-
-def _notes(config: Training, held: int, informative: int) -> list[str]:
-    """What to know of how the step was chosen."""
-    if not config.epochs:
-        return ["untrained, as training.epochs is 0"]
-    if held:
-        return []
     few = f"{informative} are informative, want at least {2 * FEWEST}"
-    why = few if config.selection else "training.selection is 0"
-    return [f"no questions chose the step ({why}); the last step was taken"]
+    notes = who_chose(config, len(held), few) + (doubts(fitted.moved, alike) if config.epochs else [])
+    return fitted._replace(told=told, notes=tuple(notes))
 
 
 def padded_values(feedback: Sequence[Feedback], width: int) -> tuple[np.ndarray, np.ndarray]:

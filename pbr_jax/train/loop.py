@@ -42,8 +42,8 @@ class Task(NamedTuple):
     a batch; their batches may then have other shapes than those of other lengths.
     `act` makes what of a batch depends on the present parameters, such as actions that are drawn from a
     policy and their rewards. Its parameters are copies on one device, the batch is what `batch` made with
-    `row`, and the key is the one that the loss is then given. `updates`: how often in a row a batch is
-    learned from; a step of the loop is one batch.
+    `row`, and the key is the one that the loss is then given, in every update. `updates`: how often
+    in a row a batch is learned from; a step of the loop is one batch.
     """
 
     params: Callable[[], Params]
@@ -102,10 +102,13 @@ def fit(task: Task, config: Training, folder: Path, *, seed: int) -> Fitted:
     batches = Batches(task.examples, config.batch_size, seed, lengths)
     total = batches.steps * config.epochs
     rule = optimizer(config.optimizer, total * task.updates, task.heads)
-    update = steps.train_step(task.loss, rule, accumulate=parts, dtype=jnp.dtype(config.dtype))
+    update = steps.train_step(
+        task.loss, rule, accumulate=parts, dtype=jnp.dtype(config.dtype), updates=task.updates
+    )
     step = steps.compiled(update, mesh)
     evaluate_every = config.evaluate_every or batches.steps
     save_every = config.checkpoint_every or evaluate_every
+    patience = math.inf if config.patience is None else config.patience
     key, own = jax.random.key(seed), sharding.own_rows(config.batch_size)
     layout = state.abstract(task.params, rule, sharding.replicated(mesh))
     heads = _heads(task)
@@ -120,7 +123,7 @@ def fit(task: Task, config: Training, folder: Path, *, seed: int) -> Fitted:
             metrics.start(-1)
             _look(task, now, progress, metrics, checkpoints, heads)
         with tqdm(desc="steps", initial=progress.step, total=total, disable=None, leave=False) as bar:
-            while progress.step < total and progress.worse < config.patience:
+            while progress.step < total and progress.worse < patience:
                 rows = batches.rows(progress.step)
                 rows = Rows(rows.indices[own], rows.where[own], rows.step)
                 made, told = _made(task, now, rows, key)
@@ -149,7 +152,7 @@ def _made(
     if task.act is None:
         return batch, {}
     copies = jax.tree.map(lambda x: x.addressable_data(0), now.params)
-    found, told = task.act(copies, batch, jax.random.fold_in(key, rows.step * task.updates))
+    found, told = task.act(copies, batch, jax.random.fold_in(key, rows.step))
     return batch | found, told
 
 

@@ -8,7 +8,7 @@ gradient is noisy, and no further epoch asks anything.
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -30,12 +30,13 @@ from pbr_jax.options import Training
 from pbr_jax.train import steps
 from pbr_jax.train.batches import Rows
 from pbr_jax.train.loop import Fitted, Task, fit
-from pbr_jax.train.movement import correlation
-from pbr_jax.train.selection import by_users
+from pbr_jax.train.movement import correlation, doubts
+from pbr_jax.train.selection import FEWEST, by_users, who_chose
 from pbr_jax.train.sharding import Batch
 from pbr_jax.types import Model, Params, UserError
 
 _BATCH = 16  # questions evaluated at once
+_LEAST_RANGE = 1e-4  # of a question's rewards; below it they are alike, up to rounding
 
 Asked = tuple[int, tuple[int, ...]]
 """A question, and the places of its candidates in the order of the prompt: a profile."""
@@ -125,7 +126,8 @@ def train(
         updates=options.updates,
     )
     fitted = fit(task, options.training, folder, seed=seed)
-    return fitted._replace(**_told(fitted, policy, score, start, learned, held, sizes))
+    told = _told(fitted, policy, score, start, learned, held, sizes)
+    return fitted._replace(told=told, notes=_notes(fitted, told, options.training))
 
 
 def _told(
@@ -137,20 +139,39 @@ def _told(
     held: np.ndarray,
     sizes: Sequence[int],
 ) -> Mapping[str, object]:
-    """What came of the training, and what its user should know."""
+    """What came of the training."""
     looked_at = held if len(held) else learned
     before, after = (
         [row for _, row in _scored(policy, score, params, looked_at, sizes)]
         for params in (start, fitted.params)
     )
-    told = {
+    return {
         "step": fitted.step,
         "questions": len(learned),
         "held_out": len(held),
         "correlation_with_start": correlation(before, after),
     }
-    notes = () if len(held) else ("no users chose the step, as there are too few; the last step was taken",)
-    return {"told": told, "notes": notes}
+
+
+def _notes(fitted: Fitted, told: Mapping[str, Any], config: Training) -> tuple[str, ...]:
+    """What the training's user should know: how the step was chosen, and whether anything was learned."""
+    few = f"too few ask: some users with {FEWEST} are held out, {FEWEST} are left to learn from"
+    chose = who_chose(config, told["held_out"], few)
+    if not config.epochs:
+        return tuple(chose)
+    alike = not any(line.get("informative") for line in fitted.metrics)
+    nothing = [
+        "the profiles drawn for a question were all worth the same, for every question, so there was nothing "
+        "to learn; take another select.reward, or look whether prompts have room for documents"
+    ]
+    if told["held_out"] and not fitted.step:
+        changed = [
+            "the untrained policy was best to the held-out users, and is taken; raise training.epochs, learn "
+            "from more questions, or take the retriever's order (select.method top_k)"
+        ]
+    else:
+        changed = doubts(fitted.moved, told["correlation_with_start"])
+    return (*chose, *nothing * alike, *changed)
 
 
 def _scored(
@@ -193,11 +214,22 @@ def _act(model: Model, reward: Reward, learned: np.ndarray, options: Options, k:
         ]
         rewards = np.zeros(counted.shape, np.float32)
         rewards[counted] = reward(asked)
-        told = {"reward": float(rewards[counted].mean()), "profiles": len(set(asked))}
+        told = {
+            "reward": float(rewards[counted].mean()),
+            "profiles": len(set(asked)),
+            "informative": _informative(rewards, counted),
+        }
         made = {"actions": actions, "old": log_probs, "rewards": rewards, "counted": counted}
         return made, told
 
     return act
+
+
+def _informative(rewards: np.ndarray, counted: np.ndarray) -> int:
+    """How many questions have profiles that are not all worth the same."""
+    highest = np.where(counted, rewards, -np.inf).max(axis=1)
+    lowest = np.where(counted, rewards, np.inf).min(axis=1)
+    return int((highest - lowest > _LEAST_RANGE).sum())
 
 
 def _draw(model: Model, options: Options, k: int):

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pbr_jax.options import Training
 from pbr_jax.types import Feedback
 
 FEWEST = 8  # informative questions that choose, and that are left to learn from
@@ -67,3 +68,17 @@ def by_users(owners: Sequence[str], share: float, seed: int) -> tuple[np.ndarray
         return np.arange(len(owners)), np.zeros(0, np.int64)
     held = np.isin(users, drawn[:count])
     return np.flatnonzero(~held), np.flatnonzero(held)
+
+
+def who_chose(config: Training, held: int, few: str) -> list[str]:
+    """What to know of how the step was chosen, by `held` questions.
+
+    Args:
+      few: why nobody could be held out, where a share was asked for.
+    """
+    if not config.epochs:
+        return ["untrained, as training.epochs is 0"]
+    if held:
+        return []
+    why = few if config.selection else "training.selection is 0"
+    return [f"no questions chose the step ({why}); the last step was taken"]

@@ -28,6 +28,7 @@ def train_step(
     *,
     accumulate: int = 1,
     dtype: Any = jnp.float32,
+    updates: int = 1,
 ) -> Step:
     """One update.
 
@@ -39,6 +40,8 @@ def train_step(
         pairs in the batch (InfoNCE) then has the negatives of a part only: for all of them, use
         `losses.contrastive`'s cached gradients.
       dtype: what parameters are rounded to inside the loss; they are kept and updated as they are.
+      updates: how often in a row a batch is learned from. All of them get the same key, so that a policy's
+        ratio to that of the first differs by what was learned, and not by what dropout drops.
 
     The step's last argument are parameters that the loss reads and nothing moves, under other names; they are
     in no gradient, in no state and in no checkpoint.
@@ -51,12 +54,12 @@ def train_step(
             cast = jax.tree.map(lambda x: x.astype(dtype) if x.dtype == jnp.float32 else x, params)
             return loss(cast | (frozen or {}), batch, key).astype(jnp.float32)
 
-        key = jax.random.fold_in(key, state.step)
+        key = jax.random.fold_in(key, state.step // updates)
         size = len(next(iter(batch.values())))
         batch = {"row": jnp.arange(size, dtype=jnp.int32), **batch}
         value, gradients = _gradients(rounded, state.params, batch, key, accumulate)
-        updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
-        params: Params = optax.apply_updates(state.params, updates)  # pyright: ignore[reportAssignmentType]
+        change, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+        params: Params = optax.apply_updates(state.params, change)  # pyright: ignore[reportAssignmentType]
         metrics = {"loss": value, "gradient_norm": optax.tree.norm(gradients)}
         return TrainState(state.step + 1, params, opt_state), metrics
 

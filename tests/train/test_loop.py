@@ -76,6 +76,13 @@ def test_a_loss_that_only_gets_worse_keeps_the_first_parameters(tmp_path):
     assert [line["step"] for line in fitted.metrics if "selection" in line] == [0, 5, 10]  # patience
 
 
+def test_without_patience_every_step_is_trained(tmp_path):
+    still = settings(optimizer=Optimizer(name="sgd", learning_rate=0.0), patience=None)
+    fitted = loop.fit(task(), still, tmp_path, seed=1)
+    assert fitted.metrics[-1]["step"] == 30
+    assert fitted.step == 0
+
+
 def test_a_finished_training_is_found_again(tmp_path):
     once = loop.fit(task(), settings(), tmp_path, seed=1)
     again = loop.fit(task(lambda params: pytest.fail("evaluated again")), settings(), tmp_path, seed=1)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,13 +16,18 @@ import numpy as np
 import pytest
 from planted_sets import RECORDS, WIDTH, K, World
 
+from pbr_jax.config import load
 from pbr_jax.eval.significance import paired_difference
 from pbr_jax.losses.policy_gradient import plackett_luce_log_prob
 from pbr_jax.methods.select import Purple
 from pbr_jax.models.set_policy import from_arrays, log_scores, set_policy
 from pbr_jax.options import Optimizer, Training
 from pbr_jax.train import purple
+from pbr_jax.train.loop import Task, fit
+from pbr_jax.train.selection import by_users
 from pbr_jax.types import UserError
+
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def options(**changes: Any) -> Purple:
@@ -167,6 +173,30 @@ def test_the_first_update_of_grpo_is_reinforce_with_dropout_however_the_batch_is
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), one, other)
 
 
+def test_a_policy_that_stands_still_has_ratios_of_one_in_every_update(tmp_path: Path):
+    """The ratio is between policies: both have the same units dropped."""
+    world, told = World(16, 4), options(dropout=0.2, loss="grpo", updates=2)
+    model = set_policy(told.sizes(WIDTH))
+    score = from_arrays(model)
+
+    def farthest(params, batch, key):
+        """From 1: as `purple._loss` computes the ratios."""
+        dropout, _ = jax.random.split(key)
+        logits = log_scores(score(params, batch, dropout), batch["record_mask"])
+        ratios = jnp.exp(plackett_luce_log_prob(logits, batch["actions"]) - batch["old"])
+        return jnp.abs(jnp.where(batch["counted"], ratios - 1, 0)).max()
+
+    def batch(rows):
+        return world.arrays(rows.indices) | {"where": rows.where}
+
+    start = model.init(jax.random.key(0))
+    act = purple._act(model, world.reward, np.arange(16), told, K)
+    task = Task(lambda: start, farthest, 16, batch, act=act, updates=told.updates)
+    still = Training(epochs=3, batch_size=16, devices=1, optimizer=Optimizer(name="sgd", learning_rate=0.0))
+    lines = fit(task, still, tmp_path, seed=0).metrics  # of the last update of every batch
+    assert [line["loss"] for line in lines if "loss" in line] == pytest.approx([0.0] * 3, abs=1e-5)
+
+
 # -- a training -----------------------------------------------------------------------------------------
 
 
@@ -196,6 +226,57 @@ def test_one_candidate_or_none_is_nothing_to_learn_from(tmp_path: Path):
         fitted(world, options(), tmp_path)
 
 
+def steps_trained(found: purple.Fitted) -> int:
+    return sum("loss" in line for line in found.metrics)
+
+
+def test_all_epochs_are_trained_however_long_nothing_gets_better(tmp_path: Path):
+    """As in the paper: the best step is kept, and none ends the training."""
+    training = Purple().training
+    for config in ("purple", "purple_as_released", "purple_small"):
+        chosen = load(CONFIGS / f"{config}.py").config.select
+        assert isinstance(chosen, Purple)
+        assert chosen.training.patience is None
+    told = options(num_layers=0, rollouts=2, training=dataclasses.replace(training, devices=1))
+    found = fitted(World(24, 1), told, tmp_path, lambda asked: np.zeros(len(asked), np.float32))
+    assert steps_trained(found) == training.epochs * -(-found.told["questions"] // training.batch_size)
+    assert found.step == 0
+    flat, untrained = found.notes
+    assert "all worth the same" in flat
+    assert "the untrained policy was best to the held-out users" in untrained
+
+
+@pytest.mark.parametrize(
+    ("changes", "users", "wanted"),
+    [
+        ({"epochs": 0}, 12, ["untrained, as training.epochs is 0"]),
+        ({"epochs": 0, "selection": 0.0}, 12, ["untrained, as training.epochs is 0"]),
+        ({"selection": 0.0}, 12, [r"no questions chose the step \(training.selection is 0\)"]),
+        ({"selection": 0.2}, 1, [r"no questions chose the step \(too few ask"]),
+        ({"selection": 0.2}, 12, []),
+    ],
+)
+def test_notes_tell_how_the_step_was_chosen(changes: Any, users: int, wanted: list[str]):
+    training = dataclasses.replace(Purple().training, **changes)
+    held = len(by_users([str(i % users) for i in range(24)], training.selection, 0)[1])
+    found = purple.Fitted({}, 3, [{"step": 1, "informative": 1.0}], {})
+    notes = purple._notes(found, {"held_out": held, "correlation_with_start": 0.5}, training)
+    assert len(notes) == len(wanted)
+    assert all(re.match(*pair) for pair in zip(wanted, notes))
+
+
+def test_a_training_that_changed_hardly_anything_is_doubted():
+    found = purple.Fitted({}, 3, [{"step": 1, "informative": 1.0}], {})
+    (note,) = purple._notes(found, {"held_out": 9, "correlation_with_start": 0.999}, Purple().training)
+    assert "almost those before training" in note
+
+
+def test_a_question_is_informative_where_its_own_profiles_differ():
+    rewards = np.array([[1.0, 1.0, 5.0], [2.0, 2.1, 2.0], [3.0, 3.0, 3.0], [0.0, 1.0, 2.0]], np.float32)
+    counted = np.array([[1, 1, 0], [1, 1, 1], [1, 1, 1], [0, 0, 0]], bool)
+    assert purple._informative(rewards, counted) == 1
+
+
 SCRIPT = """
 import os, signal, sys
 from pathlib import Path
@@ -206,6 +287,7 @@ import numpy as np
 import test_purple as t
 from pbr_jax.models.params_file import save_params
 from pbr_jax.parts.rewards import Rewards
+from pbr_jax.text.prompts import Written
 from pbr_jax.types import Candidate, Document, Example
 
 folder, stop = Path(sys.argv[1]), int(sys.argv[2])
@@ -224,7 +306,11 @@ def judge(examples, rankings, write):
         file.writelines(f"{{one}}\\n" for one in asked)
     return world.reward(asked)
 
-rewards = Rewards(judge, None, examples, candidates, folder / "rewards.jsonl")
+def write(examples, rankings):
+    shown = [str([candidate.row for candidate in ranking]) for ranking in rankings]
+    return [Written([{{"content": text}}], 1, (0, 0)) for text in shown]
+
+rewards = Rewards(judge, write, examples, candidates, folder / "rewards.jsonl")
 told = t.options(dropout=0.2, loss="grpo", updates=2)
 training = t.dataclasses.replace(told.training, epochs=3, checkpoint_every=2, evaluate_every=3)
 found = t.fitted(world, t.dataclasses.replace(told, training=training), folder, rewards)

@@ -17,6 +17,10 @@ class Self(Neighbours):
     def others(self) -> int:
         return 0
 
+    @property
+    def searched(self) -> int:
+        return 1
+
     def slot(self, tally: Tally) -> NeighboursSlot:
         def neighbours(examples: Examples) -> list[list[Neighbour]]:
             return [[Neighbour(example.user_id)] for example in examples]

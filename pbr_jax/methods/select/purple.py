@@ -40,9 +40,12 @@ from pbr_jax.types import Params, UserError
 
 
 def _bandit() -> Training:
-    """Appendix D; 15 % of the training users choose the step, where the paper has a validation split."""
+    """Appendix D: all epochs are trained, and the best step is kept.
+
+    15 % of the training users choose it, where the paper has a validation split.
+    """
     adam = Optimizer(name="adam", learning_rate=1e-4)
-    return Training(epochs=10, batch_size=16, accumulate=None, selection=0.15, optimizer=adam)
+    return Training(epochs=10, batch_size=16, accumulate=None, selection=0.15, patience=None, optimizer=adam)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +65,9 @@ class Purple(ByScore):
     query_tokens: int = 256  # of the frozen encoder; the rest of a query is cut
     record_tokens: int = 256
     # of the retriever's scores, standardised within a question, in the policy's logits. Above 0 the policy
-    # begins as the retriever and learns what to change; 0: from nothing, as in the paper
+    # begins as the retriever and learns what to change; 0: from nothing, as in the paper. At most 10: a
+    # record's weight is its logit's sigmoid, which saturates, so above about 3 the first records are drawn
+    # almost evenly
     prior: float = 0.0
     # profiles: k records, drawn by the policy. singles: every record alone, asked once; the expected reward
     # of choosing one is raised exactly, and the k highest are taken
@@ -86,7 +91,7 @@ class Purple(ByScore):
         self.at_least("record_tokens", 3)
         self.at_least("num_layers", 0)
         self.at_least("num_heads", 1)
-        self.at_least("prior", 0)
+        self.between("prior", 0, 10)
         self.at_least("updates", 1)
         self.between("dropout", 0, 0.9)
         self.between("clip", 0, 1)
@@ -112,12 +117,7 @@ class Purple(ByScore):
         run.learns_from_others("select.method purple")
         if self.reward != "metric":
             run.config.llm.check_scoring("select.method purple")
-        most = run.config.retrieve.k * run.config.neighbours.m
-        if self.k is not None and self.k > most:
-            raise UserError(
-                f"select.k is {self.k} and there are at most {most} candidates (retrieve.k of each of "
-                "neighbours.m users); PURPLE chooses among them: raise retrieve.k"
-            )
+        self._check_candidates(run)
         asked = feedback.questions(run)
         needs: dict[str, Node] = {
             "store": run.data,
@@ -145,6 +145,22 @@ class Purple(ByScore):
             load_kept,
             check=partial(self._check, run),
         )
+
+    def _check_candidates(self, run: Run) -> None:
+        """Raises UserError where the slots before find fewer documents than are to be chosen."""
+        retrieve, users = run.config.retrieve, run.config.neighbours.searched
+        if retrieve.method == "none":
+            raise UserError(
+                "retrieve.method is none, which finds no documents, and select.method purple chooses among "
+                "documents; set retrieve.method dense, or select.method top_k"
+            )
+        most = retrieve.k * users
+        if self.k is not None and self.k > most:
+            raise UserError(
+                f"select.k is {self.k} and there are at most {most} candidates (retrieve.k {retrieve.k} "
+                f"from each of {users} users searched by neighbours.method {run.config.neighbours.method}); "
+                "PURPLE chooses among them: raise retrieve.k"
+            )
 
     def _check(self, run: Run) -> None:
         check_training(self.training)
