@@ -7,7 +7,9 @@ from test_trained_runs import CONFIGS, histories, made
 
 from pbr_jax import Config, ask, run
 from pbr_jax.config import load, override
+from pbr_jax.graph import walk
 from pbr_jax.methods.select import Purple
+from pbr_jax.plan import Plan
 from pbr_jax.types import UserError
 
 SMALL = {
@@ -38,7 +40,8 @@ def config(models: dict[str, str], root: Path, **fields: object) -> Config:
 def test_one_command_trains_and_ranks(tiny_models, tweets: Path, tmp_path: Path):
     results = run(config(tiny_models, tweets), tmp_path / "out")
     assert made(tmp_path / "out") == [
-        "data", "embed", "rank", "query_states", "token_states", "purple", "rank", "likelihood",
+        "data", "embed", "data", "embed", "rank", "query_states", "token_states", "purple",
+        "token_states", "rank", "likelihood",
     ]  # fmt: skip
     values = results.values
     assert (values["system"], values["n"], values["dropped"]) == ("purple", 8, 0)
@@ -46,6 +49,34 @@ def test_one_command_trains_and_ranks(tiny_models, tweets: Path, tmp_path: Path)
         scores = [document["score"] for document in record["documents"]]
         assert scores == sorted(scores, reverse=True)
         assert all(document["user_id"] == record["user_id"] for document in record["documents"])
+
+
+def key_of_training(chosen: Config) -> str:
+    (node,) = (node for node in walk(Plan(chosen).last) if node.name == "purple")
+    return node.key
+
+
+def test_what_is_learned_does_not_depend_on_who_is_evaluated(tiny_models, tweets: Path):
+    """Unless candidates do: those of neighbours are found among all users."""
+    fewer: dict[str, object] = {"limit": 3, "limit_history": 2}
+    one, other = (key_of_training(config(tiny_models, tweets, **fields)) for fields in ({}, fewer))
+    assert one == other
+    assert one != key_of_training(config(tiny_models, tweets, limit_training=5))
+    assert one != key_of_training(config(tiny_models, tweets, **{"retrieve.k": 3}))
+    text: dict[str, object] = {"neighbours.method": "mean", "neighbours.m": 2, "collaboration": "text"}
+    one, other = (key_of_training(config(tiny_models, tweets, **text, **fields)) for fields in ({}, fewer))
+    assert one != other
+
+
+def test_beside_a_reader_that_learns_what_the_pipeline_finds_both_are_trained(tiny_models, tweets: Path):
+    """The one from the training split alone, the other from all users."""
+    tuned: dict[str, object] = {
+        "reader.method": "lora",
+        "reader.documents": ("none", "pipeline"),
+        "reader.k": 1,
+    }
+    plan = Plan(config(tiny_models, tweets, **tuned, collaboration="text"))
+    plan.check()
 
 
 @pytest.mark.parametrize(

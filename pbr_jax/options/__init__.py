@@ -5,7 +5,7 @@ Here stand the checks (`base`), the bases of the slots (`slots`) and the options
 them into a run.
 """
 
-from pbr_jax.options.base import IDLE, Options, checked, default_of, hints, key_of
+from pbr_jax.options.base import IDLE, Options, TrainingSplit, checked, default_of, hints, key_of
 from pbr_jax.options.reader import Reader
 from pbr_jax.options.shared import (
     LLM,
@@ -41,6 +41,7 @@ __all__ = [
     "Retrieve",
     "Select",
     "Training",
+    "TrainingSplit",
     "UserEncoder",
     "checked",
     "default_of",

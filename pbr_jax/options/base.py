@@ -17,6 +17,11 @@ IDLE = {"idle": True}
 something lies that is known by its content."""
 
 
+TrainingSplit = Literal["unused", "welcome", "needed", "apart"]
+"""What is taken of the training split: nothing; its examples beside the evaluated ones, where there are any,
+or never without; its examples alone, so that what is learned is the same whatever is evaluated."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """Base of all options: types are checked when they are made, then `check` looks at the values."""

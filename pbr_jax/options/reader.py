@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from pbr_jax.options.base import Options
+from pbr_jax.options.base import Options, TrainingSplit
 from pbr_jax.options.shared import Optimizer, Training
 from pbr_jax.types import UserError
 
@@ -72,7 +72,7 @@ class Reader(Options):
         """Whether the model learns."""
         return self.method != "frozen"
 
-    def learns(self) -> Literal["unused", "needed", "apart"]:
+    def learns(self) -> TrainingSplit:
         """What it takes of the training split: all of it, apart from the evaluated one, so that one reader
         serves whatever is evaluated; with the evaluated one where the pipeline itself finds documents."""
         if not self.is_tuned:

@@ -4,9 +4,9 @@ import abc
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from pbr_jax.options.base import Options, checked, hints
+from pbr_jax.options.base import Options, TrainingSplit, checked, hints
 from pbr_jax.types import UserError
 
 
@@ -19,15 +19,15 @@ class Method(Options, abc.ABC):
     the code and of the needs, so it cannot read what is not in its key.
     """
 
-    training_split: ClassVar[Literal["unused", "welcome", "needed"]] = "unused"
-    """Whether it looks at the training split: not at all, where there is one, or never without."""
+    training_split: ClassVar[TrainingSplit] = "unused"
+    """Whether it looks at the training split."""
 
     ceiling: ClassVar[bool] = False
     """Whether it reads what is to be predicted: a bound on what a system can reach, and never one itself."""
 
     method: str
 
-    def learns(self) -> Literal["unused", "welcome", "needed"]:
+    def learns(self) -> TrainingSplit:
         """`training_split`, where it depends on options."""
         return self.training_split
 

@@ -80,7 +80,7 @@ def weights(run: Run) -> Stage:
         "write": language_model.writer(run),
         "model": Given("weights", (model,), {}, locate, identity=lambda: fingerprint(locate(model))),
     }
-    if run.training is None:
+    if run.training is None or options.learns() != "apart":
         # What the pipeline finds depends on who is evaluated: their documents may be borrowed from.
         asked = replace(asked, training=True)
     else:

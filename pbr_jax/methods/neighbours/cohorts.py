@@ -16,7 +16,7 @@ from pbr_jax.graph import Node, given
 from pbr_jax.index import density
 from pbr_jax.index.density import NOISE
 from pbr_jax.index.store import Store
-from pbr_jax.options import Neighbours
+from pbr_jax.options import Neighbours, TrainingSplit
 from pbr_jax.parts import cohorts as parts
 from pbr_jax.parts import users as user_parts
 from pbr_jax.parts.cohorts import Grouping
@@ -37,7 +37,7 @@ class Cohorts(Neighbours):
     `own` off, its user-only one m = 1.
     """
 
-    training_split: ClassVar[Literal["unused", "welcome", "needed"]] = "welcome"
+    training_split: ClassVar[TrainingSplit] = "welcome"
 
     method: Literal["cohorts"] = "cohorts"
     own: bool = True  # whether the asking user is one of the m

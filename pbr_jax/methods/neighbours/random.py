@@ -10,7 +10,7 @@ import numpy as np
 
 from pbr_jax.graph import Node, given
 from pbr_jax.index.store import Store
-from pbr_jax.options import Neighbours
+from pbr_jax.options import Neighbours, TrainingSplit
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, Neighbour, NeighboursSlot, Tally
 
@@ -20,7 +20,7 @@ class Random(Neighbours):
     """Others who have something to lend, drawn uniformly without replacement, a function of the seed and the
     question alone."""
 
-    training_split: ClassVar[Literal["unused", "welcome", "needed"]] = "welcome"
+    training_split: ClassVar[TrainingSplit] = "welcome"
 
     method: Literal["random"] = "random"
     own: bool = True  # whether the asking user is one of the m; False: others alone, a control

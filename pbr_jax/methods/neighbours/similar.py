@@ -14,7 +14,7 @@ import numpy as np
 from pbr_jax.graph import Node
 from pbr_jax.index import EVERYONE, ExactIndex, ScannIndex
 from pbr_jax.index.store import Store
-from pbr_jax.options import Neighbours
+from pbr_jax.options import Neighbours, TrainingSplit
 from pbr_jax.parts import users as parts
 from pbr_jax.parts.moments import Moments
 from pbr_jax.parts.run import Run
@@ -26,7 +26,7 @@ from pbr_jax.pipeline import Examples, Neighbour, NeighboursSlot, Tally
 class Similar(Neighbours):
     """The most similar users, as vectors; subclasses say whose vectors."""
 
-    training_split: ClassVar[Literal["unused", "welcome", "needed"]] = "welcome"
+    training_split: ClassVar[TrainingSplit] = "welcome"
 
     skip: int = 0  # nearest users passed over first (CFRAG Figure 5: m of them)
     snapshots: int = 8  # moments at which dated histories are read anew; a question uses the last before it

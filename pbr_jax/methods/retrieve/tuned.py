@@ -23,7 +23,7 @@ from pbr_jax.methods.generate.ipa import Ipa
 from pbr_jax.methods.retrieve.dense import Dense
 from pbr_jax.methods.select.top_k import TopK
 from pbr_jax.models.dual_encoder import dual_encoder, personalize
-from pbr_jax.options import Lesson, Retrieve, Training, tuning
+from pbr_jax.options import Lesson, Retrieve, Training, TrainingSplit, tuning
 from pbr_jax.parts import feedback, users, vectors
 from pbr_jax.parts.rankings import Questions
 from pbr_jax.parts.run import Run, enable_compilation_cache, once
@@ -39,7 +39,7 @@ from pbr_jax.types import Feedback, Params, UserError
 class Tuned(Retrieve):
     """A dual encoder that starts from `encoder.model` and learns from `feedback`."""
 
-    training_split: ClassVar[Literal["unused", "welcome", "needed"]] = "needed"
+    training_split: ClassVar[TrainingSplit] = "needed"
 
     method: Literal["tuned"] = "tuned"
     alpha: float = 0.1  # weight of the user's preference beside the query (CFRAG Eq. 5); 0: no users

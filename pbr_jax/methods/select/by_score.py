@@ -10,7 +10,7 @@ import numpy as np
 from pbr_jax.graph import Node
 from pbr_jax.methods.select import own_share
 from pbr_jax.methods.select.own_share import Curve
-from pbr_jax.options import Select
+from pbr_jax.options import Select, TrainingSplit
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot
 from pbr_jax.types import UserError
@@ -37,7 +37,7 @@ class ByScore(Select):
         if self.own is not None and (self.k is None or self.own > self.k):
             raise UserError(f"select.own is {self.own} and select.k {self.k}, want own at most k")
 
-    def learns(self) -> Literal["unused", "welcome", "needed"]:
+    def learns(self) -> TrainingSplit:
         return "needed" if self.own == "auto" else super().learns()
 
     def sharing(self, run: Run) -> Mapping[str, Node]:

@@ -24,7 +24,7 @@ from pbr_jax.methods.select.own_share import Curve
 from pbr_jax.methods.select.top_k import TopK
 from pbr_jax.models import set_policy
 from pbr_jax.models.set_policy import Fusion
-from pbr_jax.options import Feedback, Optimizer, Training
+from pbr_jax.options import Feedback, Optimizer, Training, TrainingSplit
 from pbr_jax.parts import feedback, language_model, token_states, vectors
 from pbr_jax.parts.propensities import Propensities, Question, arrays, shape_of
 from pbr_jax.parts.ragged import Ragged
@@ -52,7 +52,7 @@ def _bandit() -> Training:
 class Purple(ByScore):
     """A policy over ordered sets of candidates, trained by the reward of prompts."""
 
-    training_split: ClassVar[Literal["unused", "welcome", "needed"]] = "needed"
+    training_split: ClassVar[TrainingSplit] = "apart"
 
     method: Literal["purple"] = "purple"
     k: int | None = 5
@@ -119,11 +119,17 @@ class Purple(ByScore):
             run.config.llm.check_scoring("select.method purple")
         self._check_candidates(run)
         asked = feedback.questions(run)
+        finding = (getattr(run.config, name) for name in ("expand", "neighbours", "retrieve"))
+        learned = run
+        if run.training is not None and all(method.learns() == "unused" for method in finding):
+            # Candidates do not depend on who is evaluated, so neither does what is learned.
+            learned = run._replace(data=run.training, nodes={})
+            asked = dataclasses.replace(asked, training=False)
         needs: dict[str, Node] = {
-            "store": run.data,
-            "ranked": rankings(run, asked, "rank_for_purple", select=TopK()),
-            "queries": token_states.queries(run, asked, self.query_tokens),
-            "records": token_states.documents(run, self.record_tokens),
+            "store": learned.data,
+            "ranked": rankings(learned, asked, "rank_for_purple", select=TopK()),
+            "queries": token_states.queries(learned, asked, self.query_tokens),
+            "records": token_states.documents(learned, self.record_tokens),
             "encoder": vectors.encoder(run),
             "write": language_model.writer(run),
         }

@@ -23,7 +23,7 @@ from pbr_jax.methods.select.own_share import Curve
 from pbr_jax.methods.select.top_k import TopK
 from pbr_jax.models import cross_encoder
 from pbr_jax.models.pretrained import fingerprint, locate
-from pbr_jax.options import IDLE, Lesson, Training, tuning
+from pbr_jax.options import IDLE, Lesson, Training, TrainingSplit, tuning
 from pbr_jax.parts import feedback, users
 from pbr_jax.parts.rankings import Questions
 from pbr_jax.parts.reranking import Reranker
@@ -38,7 +38,7 @@ from pbr_jax.types import Feedback, Params
 class Tuned(ByScore):
     """A cross-encoder that starts from `model` and learns from `feedback`."""
 
-    training_split: ClassVar[Literal["unused", "welcome", "needed"]] = "needed"
+    training_split: ClassVar[TrainingSplit] = "needed"
 
     method: Literal["tuned"] = "tuned"
     # what it starts from: a reranker's folder, or a plain encoder
