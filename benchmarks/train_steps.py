@@ -1,15 +1,17 @@
-"""One training step of CFRAG's three trained parts and of the tuned reader: ours against torch, in turn.
+"""One training step of CFRAG's three trained parts, the tuned reader and PURPLE's policy: ours against torch.
 
-    python benchmarks/train_steps.py --parts users retriever reranker reader --repeats 5
+    python benchmarks/train_steps.py --parts users retriever reranker reader policy --repeats 5
     python benchmarks/train_steps.py --parts reader --alone torch  # the most memory of one side
 
 Shapes are those of configs/cfrag.py on short documents: 64 users of up to 100 documents; 8 questions of 20
 candidates of 48 tokens; 4 questions of 20 pairs of 96 tokens. The towers are MiniLM's. The reader's: LoRA
 (rank 8 on queries and values, dropout .05) on SmolLM2-135M, 8 rows of 170 to 185 tokens of which 16 to 32 are
-the target, against PEFT; there the loss is transformers' own, labels -100 on the prompt. Both sides compute
-forward, backward, clipping and Adam in float32, with dropout, on the same inputs; batches are made
+the target, against PEFT; there the loss is transformers' own, labels -100 on the prompt. The policy's: 16
+questions of 20 records, query and records of up to 64 tokens (states are given, in half precision), 12
+layers, 32 profiles of 5; its peer are torch's own modules, the whole batch at once. Both sides compute
+forward, backward, clipping and Adam in float32, with dropout, on the same inputs, in turn; batches are made
 beforehand. Ours computes a batch in parts where that is its default. On an accelerator ours runs there and
-torch on the CPU: then only our seconds mean something.
+torch on the CPU: then only our seconds mean something. All parts stand in one file, for one command.
 """
 
 import argparse
@@ -37,8 +39,9 @@ def our_step(loss: Any, params: Any, batch: Any, training: Any = None, frozen: A
     mesh = sharding.data_mesh(1)
     told = training.optimizer if frozen else Optimizer(name="adam", learning_rate=1e-5)
     rule = optimizer(told, 100)
-    parts = sharding.parts(len(batch["where"]), training.accumulate if training else 1, mesh)
-    step = steps.compiled(steps.train_step(loss, rule, accumulate=parts), mesh)
+    accumulate = training.accumulate if training else 1
+    division = steps.division(len(batch["where"]), accumulate, mesh, few=bool(frozen))
+    step = steps.compiled(loss, rule, mesh, division)
     now = [state.create(lambda: params, rule, sharding.replicated(mesh))]
     arrays, key = sharding.put(batch, mesh), jax.random.key(0)
 
@@ -265,6 +268,66 @@ def _peer_reader(pairs: Any) -> Step:
     return peer_step(model, lambda: model(input_ids=ids, attention_mask=mask, labels=labels).loss)
 
 
+def policy(b: int = 16, n: int = 20, t: int = 64, d: int = 384, k: int = 5, m: int = 32) -> tuple[Step, Step]:
+    import jax
+    import torch
+    from torch import nn
+
+    from pbr_jax.methods.select import Purple
+    from pbr_jax.models.set_policy import set_policy
+    from pbr_jax.train import purple
+
+    options = Purple(k=k, rollouts=m)
+    random = np.random.default_rng(0)
+    lengths = random.integers(t // 4, t + 1, (b, n))
+    actions = np.argsort(random.random((b, m, n)), axis=-1)[..., :k].astype(np.int32)
+    batch = {
+        "query": random.normal(size=(b, t, d)).astype(np.float16),
+        "query_mask": np.arange(t) < random.integers(t // 4, t + 1, (b, 1)),
+        "records": random.normal(size=(b, n, t, d)).astype(np.float16),
+        "token_mask": np.arange(t) < lengths[..., None],
+        "record_mask": np.ones((b, n), bool),
+        "where": np.ones(b, bool),
+        "actions": actions,
+        "old": np.zeros((b, m), np.float32),
+        "rewards": random.normal(size=(b, m)).astype(np.float32),
+        "counted": np.ones((b, m), bool),
+    }
+    model = set_policy(options.sizes(d))
+    start = jax.jit(model.init)(jax.random.key(0))
+    ours = our_step(purple._loss(model, options), start, batch, options.training)
+
+    heads, wide, rate = options.num_heads, 4 * d, options.dropout
+    layer = nn.TransformerEncoderLayer(d, heads, wide, dropout=rate, batch_first=True)
+    peer = nn.ModuleDict(
+        {
+            "fusion": nn.MultiheadAttention(d, heads, batch_first=True),
+            "norm": nn.LayerNorm(d),
+            "layers": nn.TransformerEncoder(layer, options.num_layers, enable_nested_tensor=False),
+            "score": nn.Sequential(nn.Linear(d, 256), nn.ReLU(), nn.Linear(256, 1)),
+        }
+    ).train()
+    given = {name: torch.from_numpy(values) for name, values in batch.items()}
+    order = given["actions"].long()
+
+    def loss() -> Any:
+        # Tokens of all records of a question at once: each attends to the query by itself.
+        query, tokens = given["query"].float(), given["records"].float().flatten(1, 2)
+        hidden = ~given["query_mask"]
+        read, _ = peer["fusion"](tokens, query, query, key_padding_mask=hidden, need_weights=False)
+        there = given["token_mask"][..., None]
+        states = (read.reshape(b, n, t, d) * there).sum(2) / there.sum(2)
+        states = peer["layers"](peer["norm"](states))
+        weights = torch.sigmoid(peer["score"](states)[..., 0])
+        drawn = weights[:, None].expand(-1, m, -1).gather(-1, order)
+        rest = weights.sum(-1)[:, None, None] - (drawn.cumsum(-1) - drawn)
+        rewards = given["rewards"]
+        advantages = (rewards - rewards.mean(-1, keepdim=True)) / (rewards.std(-1, keepdim=True) + 1e-8)
+        return -(advantages * (drawn.log() - rest.log()).sum(-1)).mean()
+
+    return ours, peer_step(peer, loss)
+
+
 def _encoder(cls: Any) -> Any:
     from pbr_jax.config import Encoder
 
@@ -318,7 +381,13 @@ def alone(name: str, step: Step, steps: int) -> None:
 
 
 def main() -> None:
-    makers = {"users": users, "retriever": retriever, "reranker": reranker, "reader": reader}
+    makers = {
+        "users": users,
+        "retriever": retriever,
+        "reranker": reranker,
+        "reader": reader,
+        "policy": policy,
+    }
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

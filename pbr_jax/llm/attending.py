@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from pbr_jax.llm import prefixes, reading
+from pbr_jax import cores
+from pbr_jax.llm import prefixes
 from pbr_jax.llm.local import Ids
-from pbr_jax.llm.reading import Batch, Before, Pool, Reader
+from pbr_jax.llm.reading import Batch, Before, Pool, Reader, past_of
 from pbr_jax.models import causal_lm
 from pbr_jax.types import Params
 
@@ -62,7 +63,7 @@ def _masses(apply: Callable[..., causal_lm.Output], one_core: bool) -> Any:
         *,
         tokens: int,
     ) -> Any:
-        past = reading.past_of(pool, before)
+        past = past_of(pool, before)
         return apply(params, ids, positions, past, tokens=tokens, long=long, watched=watched).mass
 
-    return reading.compiled(run, one_core, static_argnames="tokens")
+    return cores.compiled(run, one_core, static_argnames="tokens")

@@ -14,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, UInt
 
+from pbr_jax import cores
 from pbr_jax.llm import prefixes
-from pbr_jax.llm.reading import Batch, Before, Pool, Reader, compiled, past_of
+from pbr_jax.llm.reading import Batch, Before, Pool, Reader, past_of
 from pbr_jax.llm.sampling import Choice, Sampling, choose
 from pbr_jax.models import causal_lm
 from pbr_jax.types import Params
@@ -108,7 +109,7 @@ def admit(apply: Callable[..., causal_lm.Output], cap: float | None, one_core: b
             names=rows.names.at[places].set(names, mode="drop"),
         )
 
-    return compiled(run, one_core, static_argnames=("tokens", "options"), donate_argnums=(1, 2))
+    return cores.compiled(run, one_core, static_argnames=("tokens", "options"), donate_argnums=(1, 2))
 
 
 def placed(
@@ -174,7 +175,7 @@ def advance(apply: Callable[..., causal_lm.Output], cap: float | None, one_core:
 
         return jax.lax.while_loop(more, body, (jnp.int32(0), rows))[1]
 
-    return compiled(run, one_core, static_argnames="options", donate_argnums=2)
+    return cores.compiled(run, one_core, static_argnames="options", donate_argnums=2)
 
 
 def _next(rows: Rows, output: causal_lm.Output, chosen: Array, positions: Array, stops: Array) -> Rows:

@@ -6,7 +6,6 @@ of the prompts, which gets more done than cores that share every small operation
 """
 
 import functools
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
+from pbr_jax import cores
 from pbr_jax import options as schema
 from pbr_jax.llm import beams, decoding, reading
 from pbr_jax.llm.lanes import side_by_side
@@ -82,8 +82,8 @@ class JaxLLM(TokenLevel):
             return [Reader(model.apply, params, config, heads=self._head_axis(config), **_ACCELERATOR)]
         places = _replicas()
         if places is None:
-            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-            return [Reader(model.apply, params, config, one_core=cores > 1, **_CPU)] * cores
+            lanes = cores.count()
+            return [Reader(model.apply, params, config, one_core=lanes > 1, **_CPU)] * lanes
         return [_replica(model.apply, params, config, device) for device in places]
 
     def _head_axis(self, config: CausalLMConfig) -> Callable[[int], jax.sharding.Sharding]:

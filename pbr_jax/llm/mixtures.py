@@ -13,10 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt
 
+from pbr_jax import cores
 from pbr_jax.llm import prefixes
 from pbr_jax.llm.decoding import placed
 from pbr_jax.llm.local import Ids
-from pbr_jax.llm.reading import Before, Pool, Reader, bucket, compiled, past_of
+from pbr_jax.llm.reading import Before, Pool, Reader, bucket, past_of
 from pbr_jax.llm.sampling import Choice, Sampling, choose
 from pbr_jax.models import causal_lm
 from pbr_jax.types import Params
@@ -110,7 +111,7 @@ def _fill(apply: Callable[..., causal_lm.Output], cap: float | None, one_core: b
         held = placed(held, output, shared, past, before, positions, places)
         return held, logits.at[places].set(found, mode="drop")
 
-    return compiled(run, one_core, static_argnames="tokens", donate_argnums=(1, 2))
+    return cores.compiled(run, one_core, static_argnames="tokens", donate_argnums=(1, 2))
 
 
 def mixed(
@@ -161,4 +162,4 @@ def _decode(apply: Callable[..., causal_lm.Output], cap: float | None, one_core:
         end = jax.lax.while_loop(lambda state: (state[0] < new) & state[5].any(), body, start)
         return end[3], end[4]
 
-    return compiled(run, one_core, static_argnames=("new", "choice"))
+    return cores.compiled(run, one_core, static_argnames=("new", "choice"))

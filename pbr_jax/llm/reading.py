@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from pbr_jax import cores
 from pbr_jax.llm.prefixes import Node, Tree
 from pbr_jax.models import causal_lm
 from pbr_jax.models.causal_lm_config import CausalLMConfig
@@ -245,12 +246,6 @@ def bucket(count: int, floor: int) -> int:
     return -(-count // step) * step
 
 
-def compiled(function: Callable[..., Any], one_core: bool, **options: Any) -> Any:
-    """`jax.jit`, for one core where batches are computed side by side (benchmarks/RESULTS.md)."""
-    compiler = {"xla_cpu_multi_thread_eigen": False} if one_core else None
-    return jax.jit(function, compiler_options=compiler, **options)
-
-
 def past_of(pool: Pool, before: Before) -> tuple[causal_lm.Past, causal_lm.Past]:
     """What stands before all rows, and before each beside it."""
 
@@ -286,7 +281,7 @@ def _extend(apply: Callable[..., causal_lm.Output], one_core: bool) -> Any:
 
         return Pool(write(pool.keys, output.keys), write(pool.values, output.values))
 
-    return compiled(extend, one_core, static_argnames="tokens", donate_argnums=1)
+    return cores.compiled(extend, one_core, static_argnames="tokens", donate_argnums=1)
 
 
 @functools.lru_cache(maxsize=8)
@@ -326,4 +321,4 @@ def log_probabilities(apply: Callable[..., causal_lm.Output], cap: float | None,
         empty = jnp.zeros(rows.shape, jnp.float32)
         return jax.lax.while_loop(lambda state: state[0] < count, body, (jnp.int32(0), empty))[1]
 
-    return compiled(score, one_core, static_argnames="tokens")
+    return cores.compiled(score, one_core, static_argnames="tokens")

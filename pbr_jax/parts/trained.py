@@ -78,7 +78,7 @@ def load_kept(folder: Path) -> Params:
 
 def check_training(options: Training, tensor_parallel: int = 1) -> None:
     """Raises UserError for a batch that the devices, so many of which share a copy, cannot divide."""
-    from pbr_jax.train import sharding
+    from pbr_jax.train import sharding, steps
 
     mesh = sharding.data_mesh(options.devices, tensor_parallel)
-    sharding.parts(options.batch_size, options.accumulate, mesh)
+    steps.division(options.batch_size, options.accumulate, mesh)

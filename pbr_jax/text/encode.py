@@ -22,6 +22,7 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Float32
 
+from pbr_jax import cores
 from pbr_jax import options as schema
 from pbr_jax.files import private_folder
 from pbr_jax.models import bert, pretrained
@@ -158,11 +159,10 @@ class TextEncoder:
 
     @cached_property
     def _lanes(self) -> int:
-        """Batches computed at a time: one a core on a CPU, where a core busy with a batch of its own gets
-        more done than cores that share every small operation of one batch (benchmarks/RESULTS.md)."""
+        """Batches computed at a time: one a core on a CPU."""
         if len(self._devices) > 1 or self._devices[0].platform != "cpu":
             return 1
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return cores.count()
 
     @cached_property
     def _params(self) -> Params:
@@ -201,7 +201,7 @@ def _forward(config: bert.BertConfig, pooling: bert.Pooling, normalize: bool, on
         places = max(1, ids.shape[1] // PLACES)
         return bert.pool(states, segments, positions, places, pooling=pooling, normalize=normalize)
 
-    return jax.jit(forward, compiler_options={"xla_cpu_multi_thread_eigen": False} if one_core else None)
+    return cores.compiled(forward, one_core)
 
 
 @runtime_checkable

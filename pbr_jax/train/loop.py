@@ -97,15 +97,13 @@ def fit(task: Task, config: Training, folder: Path, *, seed: int) -> Fitted:
     if not task.examples:
         raise UserError("there is no example to train on; want at least one")
     mesh = task.mesh or sharding.data_mesh(config.devices)
-    parts = sharding.parts(config.batch_size, config.accumulate, mesh)
+    division = steps.division(config.batch_size, config.accumulate, mesh, few=bool(task.frozen))
     lengths = None if task.lengths is None else tuple(task.lengths.tolist())
     batches = Batches(task.examples, config.batch_size, seed, lengths)
     total = batches.steps * config.epochs
     rule = optimizer(config.optimizer, total * task.updates, task.heads)
-    update = steps.train_step(
-        task.loss, rule, accumulate=parts, dtype=jnp.dtype(config.dtype), updates=task.updates
-    )
-    step = steps.compiled(update, mesh)
+    dtype = jnp.dtype(config.dtype)
+    step = steps.compiled(task.loss, rule, mesh, division, dtype=dtype, updates=task.updates)
     evaluate_every = config.evaluate_every or batches.steps
     save_every = config.checkpoint_every or evaluate_every
     patience = math.inf if config.patience is None else config.patience

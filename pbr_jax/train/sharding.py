@@ -4,7 +4,6 @@ Losses are global: `jax.jit` sees the whole batch, on one device or on many, on 
 what `pmap` became.
 """
 
-import math
 from typing import Any
 
 import jax
@@ -45,27 +44,6 @@ def replicated(mesh: Mesh) -> NamedSharding:
 def divided(mesh: Mesh) -> NamedSharding:
     """Axis 0 divided over the devices."""
     return NamedSharding(mesh, PartitionSpec("data"))
-
-
-def parts(batch_size: int, accumulate: int | None, mesh: Mesh) -> int:
-    """How many parts a batch is computed in, one after another.
-
-    None: up to 4 on one CPU. There a step is a fifth faster when the memory of one part serves the next
-    (benchmarks/RESULTS.md).
-
-    Raises:
-      UserError: devices and parts do not divide the batch.
-    """
-    copies = mesh.shape["data"]
-    if accumulate is None:
-        one_cpu = mesh.size == 1 and mesh.devices.flat[0].platform == "cpu"
-        accumulate = math.gcd(batch_size, 4) if one_cpu else 1
-    if batch_size % (accumulate * copies):
-        raise UserError(
-            f"batch_size is {batch_size}, which {copies} devices and {accumulate} accumulated parts do "
-            f"not divide; want a multiple of {accumulate * copies}"
-        )
-    return accumulate
 
 
 def own_rows(batch_size: int) -> slice:

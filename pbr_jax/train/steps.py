@@ -1,17 +1,21 @@
 """The training step: a pure function of state, batch and key, compiled once for a mesh."""
 
+import math
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
+from pbr_jax import cores
 from pbr_jax.train.sharding import divided, replicated
 from pbr_jax.train.state import TrainState
-from pbr_jax.types import Params
+from pbr_jax.types import Params, UserError
 
 Loss = Callable[[Params, dict[str, Array], Array], Float[Array, ""]]
 """(params, batch, key) -> the mean loss of a batch. Whatever is random in it comes from the key and, so that
@@ -22,23 +26,61 @@ Step = Callable[..., tuple[TrainState, Metrics]]
 """(state, batch, key, frozen) -> the next state, and what was measured."""
 
 
-def train_step(
+class Division(NamedTuple):
+    """How one device computes a batch: `lanes` at the same time, each in `parts`, one after another.
+
+    Gradients are averaged, weighed by how many rows `batch["where"]` counts, where there is such a mask. A
+    loss over pairs in the batch (InfoNCE) then has the negatives of a part only: for all of them, use
+    `losses.contrastive`'s cached gradients.
+    """
+
+    lanes: int = 1
+    parts: int = 1
+
+
+WHOLE = Division()
+
+
+def division(batch_size: int, accumulate: int | None, mesh: Mesh, *, few: bool = False) -> Division:
+    """So many parts as `accumulate` says.
+
+    None: up to 4 on one CPU, where the memory of one part serves the next, and a lane for each core, where
+    that leaves no more than half of them idle and few parameters are trained, beside frozen ones (`few`):
+    lanes add their gradients up (benchmarks/RESULTS.md).
+
+    Raises:
+      UserError: devices and parts do not divide the batch.
+    """
+    copies, found = mesh.shape["data"], Division(1, accumulate or 1)
+    if accumulate is None and mesh.size == 1 and mesh.devices.flat[0].platform == "cpu":
+        there = cores.count() if few else 1
+        lanes = max(n for n in range(1, there + 1) if batch_size % n == 0)
+        lanes = lanes if 2 * lanes >= there else 1
+        found = Division(lanes, math.gcd(batch_size // lanes, max(4 // lanes, 1)))
+    if batch_size % (found.parts * found.lanes * copies):
+        raise UserError(
+            f"batch_size is {batch_size}, which {copies} devices and {found.parts} accumulated parts do "
+            f"not divide; want a multiple of {found.parts * copies}"
+        )
+    return found
+
+
+def compiled(
     loss: Loss,
     optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    division: Division = WHOLE,
     *,
-    accumulate: int = 1,
     dtype: Any = jnp.float32,
     updates: int = 1,
 ) -> Step:
-    """One update.
+    """One update, compiled for a mesh: the batch divided, everything else copied; the old state's memory is
+    reused.
 
     Args:
       loss: of a batch.
       optimizer: its state lives in the train state.
-      accumulate: parts that the batch is computed in, one after another, with one key; their gradients are
-        averaged, weighed by how many rows `batch["where"]` counts, where there is such a mask. A loss over
-        pairs in the batch (InfoNCE) then has the negatives of a part only: for all of them, use
-        `losses.contrastive`'s cached gradients.
+      division: of the batch on one device.
       dtype: what parameters are rounded to inside the loss; they are kept and updated as they are.
       updates: how often in a row a batch is learned from. All of them get the same key, so that a policy's
         ratio to that of the first differs by what was learned, and not by what dropout drops.
@@ -47,38 +89,103 @@ def train_step(
     in no gradient, in no state and in no checkpoint.
     """
 
+    def rounded(params: Params, frozen: Params, batch: dict[str, Array], key: Array) -> Float[Array, ""]:
+        cast = jax.tree.map(lambda x: x.astype(dtype) if x.dtype == jnp.float32 else x, params)
+        return loss(cast | frozen, batch, key).astype(jnp.float32)
+
+    def found(
+        params: Params, batch: dict[str, Array], key: Array, step: Int[Array, ""], frozen: Params
+    ) -> _Found:
+        key = jax.random.fold_in(key, step // updates)
+        return _gradients(lambda *of: rounded(of[0], frozen, *of[1:]), params, batch, key, division.parts)
+
+    if division.lanes > 1:
+        return _side_by_side(found, partial(_moved, optimizer), division.lanes)
+    copy = replicated(mesh)
+    divided_so = (copy, divided(mesh), copy)
+
+    def over_devices(state: TrainState, batch: dict[str, Array], key: Array, frozen: Params) -> Any:
+        return _moved(optimizer, state, found(state.params, _numbered(batch), key, state.step, frozen))
+
+    # Frozen parameters stay as they lie, which may be divided.
+    made = jax.jit(
+        over_devices, in_shardings=(*divided_so, None), out_shardings=(copy, copy), donate_argnums=0
+    )
+    return lambda state, batch, key, frozen=None: made(state, batch, key, frozen or {})
+
+
+_Found = tuple[Float[Array, ""], Params]
+"""The mean loss of some rows, and its gradients."""
+
+
+def _numbered(batch: dict[str, Array]) -> dict[str, Array]:
+    return {"row": jnp.arange(_size(batch), dtype=jnp.int32), **batch}
+
+
+def _size(batch: dict[str, Array]) -> int:
+    return len(next(iter(batch.values())))
+
+
+def _moved(
+    optimizer: optax.GradientTransformation, state: TrainState, found: _Found
+) -> tuple[TrainState, Metrics]:
+    value, gradients = found
+    change, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+    params: Params = optax.apply_updates(state.params, change)  # pyright: ignore[reportAssignmentType]
+    metrics = {"loss": value, "gradient_norm": optax.tree.norm(gradients)}
+    return TrainState(state.step + 1, params, opt_state), metrics
+
+
+def _side_by_side(found: Callable[..., _Found], moved: Callable[..., Any], lanes: int) -> Step:
+    """The step in lanes, a core for each, which all read one copy of the parameters."""
+    compute = cores.compiled(found, one_core=True)
+    pool = ThreadPoolExecutor(lanes)
+    seen = set()
+
+    @partial(jax.jit, static_argnames="lanes")
+    def shares(batch: dict[str, Array], lanes: int) -> tuple[list[dict[str, Array]], Float[Array, "l"]]:
+        parts, weights = _divided(_numbered(batch), lanes)
+        return [jax.tree.map(lambda x, i=i: x[i], parts) for i in range(lanes)], weights
+
+    @partial(jax.jit, donate_argnums=0)
+    def move(state: TrainState, parts: list[_Found], weights: Float[Array, "l"]) -> Any:
+        weighed = [jax.tree.map(lambda x, w=w: w * x, part) for part, w in zip(parts, weights)]
+        return moved(state, jax.tree.map(lambda *x: sum(x[1:], x[0]), *weighed))
+
     def step(
         state: TrainState, batch: dict[str, Array], key: Array, frozen: Params | None = None
     ) -> tuple[TrainState, Metrics]:
-        def rounded(params: Params, batch: dict[str, Array], key: Array) -> Float[Array, ""]:
-            cast = jax.tree.map(lambda x: x.astype(dtype) if x.dtype == jnp.float32 else x, params)
-            return loss(cast | (frozen or {}), batch, key).astype(jnp.float32)
+        rows, weights = shares(batch, lanes)
 
-        key = jax.random.fold_in(key, state.step // updates)
-        size = len(next(iter(batch.values())))
-        batch = {"row": jnp.arange(size, dtype=jnp.int32), **batch}
-        value, gradients = _gradients(rounded, state.params, batch, key, accumulate)
-        change, opt_state = optimizer.update(gradients, state.opt_state, state.params)
-        params: Params = optax.apply_updates(state.params, change)  # pyright: ignore[reportAssignmentType]
-        metrics = {"loss": value, "gradient_norm": optax.tree.norm(gradients)}
-        return TrainState(state.step + 1, params, opt_state), metrics
+        def lane(own: dict[str, Array]) -> _Found:
+            return jax.block_until_ready(compute(state.params, own, key, state.step, frozen or {}))
+
+        shape = tuple((name, x.shape) for name, x in sorted(batch.items()))
+        # The first time the lanes follow each other, so that their program is compiled once.
+        parts = list((pool.map if shape in seen else map)(lane, rows))
+        seen.add(shape)
+        return move(state, parts, weights)
 
     return step
 
 
-def _gradients(
-    loss: Loss, params: Params, batch: dict[str, Array], key: Array, accumulate: int
-) -> tuple[Float[Array, ""], Params]:
-    """The mean of loss and gradients over the parts of a batch, weighed by the rows that count."""
-    if accumulate == 1:
-        return jax.value_and_grad(loss)(params, batch, key)
+def _divided(batch: dict[str, Array], parts: int) -> tuple[dict[str, Array], Float[Array, "p"]]:
+    """The rows of each part, [parts, b / parts ...], and its share of the rows that count.
 
-    # Row i goes to part i % accumulate, so that the rows of every device are spread over all parts.
+    Row i goes to part i % parts, so that the rows of every device are spread over all parts.
+    """
+
     def divide(x: Array) -> Array:
-        return x.reshape(-1, accumulate, *x.shape[1:]).swapaxes(0, 1)
+        return x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
 
-    everything = jnp.ones(len(next(iter(batch.values()))), bool)
-    counts = divide(batch.get("where", everything)).sum(1)
+    counts = divide(batch.get("where", jnp.ones(_size(batch), bool))).sum(1)
+    return {name: divide(x) for name, x in batch.items()}, counts / jnp.maximum(counts.sum(), 1)
+
+
+def _gradients(loss: Loss, params: Params, batch: dict[str, Array], key: Array, parts: int) -> _Found:
+    """The mean of loss and gradients over the parts of a batch, weighed by the rows that count."""
+    if parts == 1:
+        return jax.value_and_grad(loss)(params, batch, key)
 
     def part(total: Any, item: tuple[dict[str, Array], Array]) -> tuple[Any, None]:
         rows, share = item
@@ -86,21 +193,4 @@ def _gradients(
         return jax.tree.map(lambda x, y: x + share * y, total, found), None
 
     zero = jnp.float32(0), jax.tree.map(jnp.zeros_like, params)
-    shares = counts / jnp.maximum(counts.sum(), 1)
-    parts = {name: divide(x) for name, x in batch.items()}
-    return jax.lax.scan(part, zero, (parts, shares))[0]
-
-
-def compiled(step: Step, mesh: Mesh) -> Step:
-    """The step for a mesh: the batch divided, everything else copied; the old state's memory is reused."""
-    copy = replicated(mesh)
-    divided_so = (copy, divided(mesh), copy)
-
-    def over_devices(state: TrainState, batch: Any, key: Array, frozen: Params) -> Any:
-        return step(state, batch, key, frozen)
-
-    # Frozen parameters stay as they lie, which may be divided.
-    made = jax.jit(
-        over_devices, in_shardings=(*divided_so, None), out_shardings=(copy, copy), donate_argnums=0
-    )
-    return lambda state, batch, key, frozen=None: made(state, batch, key, frozen or {})
+    return jax.lax.scan(part, zero, _divided(batch, parts))[0]

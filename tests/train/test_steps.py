@@ -47,7 +47,7 @@ def run(
 ):
     mesh = sharding.data_mesh(devices)
     rule = optimizer(config, count, heads)
-    step = steps.compiled(steps.train_step(loss if where is None else masked_loss, rule, **options), mesh)
+    step = steps.compiled(loss if where is None else masked_loss, rule, mesh, **options)
     now = state.create(params, rule, sharding.replicated(mesh))
     arrays = {"inputs": INPUTS, "targets": TARGETS}
     batch = sharding.put(arrays if where is None else arrays | {"where": where}, mesh)
@@ -146,13 +146,16 @@ def test_frozen_parameters_do_not_move_and_do_not_count():
     assert not leaves  # no moments
 
 
-@pytest.mark.parametrize("devices", [1, 4])
 @pytest.mark.parametrize("real", [None, 16, 5, 1, 0])
-def test_accumulated_parts_give_the_gradient_of_the_whole(devices, real):
+@pytest.mark.parametrize(
+    ("devices", "division"),
+    [(1, steps.Division(1, 4)), (4, steps.Division(1, 4)), (1, steps.Division(2)), (1, steps.Division(4, 2))],
+)
+def test_parts_and_lanes_give_the_gradient_of_the_whole(devices, division, real):
     config = Optimizer(name="sgd", learning_rate=0.01)  # 0.1 learns a single row: its loss is rounding
     where = None if real is None else np.arange(16) < real
     whole, metrics = run(config, where=where)
-    parts, partial = run(config, accumulate=4, devices=devices, where=where)
+    parts, partial = run(config, division=division, devices=devices, where=where)
     for a, b in zip(jax.tree.leaves(whole.params), jax.tree.leaves(parts.params), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(metrics["loss"], partial["loss"], rtol=1e-5)
@@ -167,7 +170,8 @@ def test_bfloat16_computes_narrow_and_keeps_wide():
     np.testing.assert_allclose(metrics["loss"], exact["loss"], rtol=0.03)
 
 
-def test_one_compilation_and_the_old_state_is_freed():
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_one_compilation_and_the_old_state_is_freed(lanes):
     traces = 0
 
     def counted(params, batch, key):
@@ -175,8 +179,8 @@ def test_one_compilation_and_the_old_state_is_freed():
         traces += 1
         return loss(params, batch, key)
 
-    mesh, rule = sharding.data_mesh(8), optimizer(Optimizer(), 10)
-    step = steps.compiled(steps.train_step(counted, rule), mesh)
+    mesh, rule = sharding.data_mesh(8 if lanes == 1 else 1), optimizer(Optimizer(), 10)
+    step = steps.compiled(counted, rule, mesh, steps.Division(lanes))
     now = state.create(params, rule, sharding.replicated(mesh))
     batch = sharding.put({"inputs": INPUTS, "targets": TARGETS}, mesh)
     for _ in range(3):
@@ -184,5 +188,5 @@ def test_one_compilation_and_the_old_state_is_freed():
         now, _ = step(now, batch, jax.random.key(0))
         assert all(leaf.is_deleted() for leaf in jax.tree.leaves(before))
     assert traces == 1
-    assert batch["inputs"].addressable_shards[0].data.shape == (2, 3)
+    assert batch["inputs"].addressable_shards[0].data.shape == (2 if lanes == 1 else 16, 3)
     assert int(now.step) == 3
