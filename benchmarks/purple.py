@@ -88,6 +88,7 @@ def trained(world: Any, told: Any, reward: Any, seed: int) -> tuple[Any, Any]:
 def sets(seeds: int) -> None:
     """Mean rewards of new questions, with paired 95 % intervals against each rival."""
     import jax
+
     from pbr_jax.eval.significance import paired_difference
     from pbr_jax.models.set_policy import from_arrays
     from pbr_jax.train import purple
