@@ -126,13 +126,12 @@ def calls(seeds: int, epochs: int, share: float) -> None:
             if anew:
                 goal = untrained.worth + share * (max(point.worth for point in curve) - untrained.worth)
             reached = next((point for point in curve if point.worth >= goal), None)
-            end = curve[-1]
             asked = float("inf") if reached is None else reached.drawn if anew else reached.asked
             needed[name].append(asked)
-            when = "never" if reached is None else f"after {asked:,.0f} calls"
+            when = "never" if reached is None else f"after {asked:,.0f} calls ({reached.drawn:,} drawn)"
             print(
                 f"seed {seed}, {name}: from {untrained.worth:.3f} to {max(p.worth for p in curve):.3f}; "
-                f"{goal:.3f} {when}, {end.drawn if anew else end.asked:,} calls in all",
+                f"{goal:.3f} {when}",
                 flush=True,
             )
     (_, released), *rest = needed.items()
