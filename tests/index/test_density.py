@@ -1,7 +1,5 @@
 """HDBSCAN against scikit-learn's, its tree against scipy's, silhouettes against their formula."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from scipy.sparse.csgraph import minimum_spanning_tree
@@ -79,16 +77,21 @@ def test_the_default_is_the_papers_2_which_leaves_the_point_itself_out():
     assert found[3].tolist() == brute.fit(vectors.astype(float)).labels_.tolist()
 
 
-def test_where_ties_decide_scikit_learns_own_algorithms_disagree():
-    """docs/clusterrag.md says so: at `min_samples` 3 the labels are those of brute, not of any tree."""
+def test_above_two_samples_there_are_several_shortest_trees():
+    """docs/clusterrag.md says so: which one an algorithm takes may decide the labels, and the machine may
+    decide which it takes. At 2 there is one, and scikit-learn's algorithms agree."""
     vectors = world(300, 9, 0.8).astype(float)
-    both: Any = dict(min_cluster_size=2, copy=True)
-    for samples, agree in ((2, True), (3, False)):
-        one, two = (
-            HDBSCAN(min_samples=samples, algorithm=name, **both).fit(vectors).labels_
-            for name in ("brute", "kd_tree")
-        )
-        assert same_partition(one, two) == agree
+    distances = cdist(vectors, vectors)
+    for samples, ties in ((2, False), (3, True)):
+        core = np.sort(distances, axis=1)[:, samples - 1]
+        reach = np.maximum(distances, np.maximum(core[:, None], core[None]))
+        edges = minimum_spanning_tree(reach).data
+        assert (len(np.unique(edges)) < len(edges)) == ties
+    one, two = (
+        HDBSCAN(min_samples=2, min_cluster_size=2, algorithm=name, copy=True).fit(vectors).labels_
+        for name in ("brute", "kd_tree")
+    )
+    assert same_partition(one, two)
 
 
 def test_few_vectors_and_equal_ones():
