@@ -1,5 +1,7 @@
 """HDBSCAN against scikit-learn's, its tree against scipy's, silhouettes against their formula."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy.sparse.csgraph import minimum_spanning_tree
@@ -87,10 +89,8 @@ def test_above_two_samples_there_are_several_shortest_trees():
         reach = np.maximum(distances, np.maximum(core[:, None], core[None]))
         edges = minimum_spanning_tree(reach).data
         assert (len(np.unique(edges)) < len(edges)) == ties
-    one, two = (
-        HDBSCAN(min_samples=2, min_cluster_size=2, algorithm=name, copy=True).fit(vectors).labels_
-        for name in ("brute", "kd_tree")
-    )
+    both: Any = dict(min_samples=2, min_cluster_size=2, copy=True)
+    one, two = (HDBSCAN(algorithm=name, **both).fit(vectors).labels_ for name in ("brute", "kd_tree"))
     assert same_partition(one, two)
 
 
