@@ -2,9 +2,7 @@
 
 One adapter is trained on a mixture of prompts without documents, with two own ones, with two of a cohort
 neighbour, and with one of each; each question is learned with two of the four, drawn by the seed. It answers
-in all modes: configs/ablations/clusterrag_small.py. The rest is configs/clusterrag.py, but for
-`min_samples 2`, single linkage, where the paper's is 3 as it is counted here: what docs/clusterrag.md
-measured, it measured so.
+in all modes: configs/ablations/clusterrag_small.py. The rest is configs/clusterrag.py.
 
 pbr-jax run clusterrag_small --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """
@@ -18,8 +16,8 @@ def get_config() -> Config:
         system="clusterrag",
         collaboration="text",
         encoder=Encoder(max_length=256),
-        neighbours=neighbours.Cohorts(m=2, min_samples=2),
-        retrieve=retrieve.TwoStage(k=2, min_samples=2),
+        neighbours=neighbours.Cohorts(m=2),
+        retrieve=retrieve.TwoStage(k=2),
         select=select.TopK(k=2),
         prompt=Prompt(max_tokens=192, gamma=0.55),
         reader=Reader(
