@@ -1,8 +1,8 @@
 """configs/clusterrag_small.py in its three modes, and what they have to be compared with.
 
 Two documents in every prompt but zero-shot's, with the frozen reader and with the tuned one, which is one for
-all rows. "random user": the documents of a random user in the place of the
-cohort neighbour's, alone and beside the own ones. Without answers, which take longest:
+all rows. "random user": the documents of a random user in the place of the cohort neighbour's, alone and
+beside the own ones. Without answers, which take longest:
 `--generate.method none --eval.likelihood on`.
 
 pbr-jax sweep ablations/clusterrag_small --benchmark.name lamp_7 --benchmark.root FOLDER --limit 150 --out DIR
