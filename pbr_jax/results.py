@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pbr_jax.data import Task
+from pbr_jax.eval.copies import copied, copies
 from pbr_jax.eval.evaluate import Evaluation, evaluate
 from pbr_jax.eval.shares import answer_shares, note
 from pbr_jax.index.store import Store
@@ -59,6 +60,8 @@ def evaluated(
     for record, metrics in zip(records, evaluation.per_example, strict=True):
         record["metrics"] = metrics
     values = _values(evaluation, store, examples, records, answer_shares(task, predictions or []))
+    scored = [record for record, example in zip(records, examples, strict=True) if example.scored]
+    values["copied"] = copies([record["copied"] for record in scored if "copied" in record])
     if near.any():
         rest = score(example.scored and not held for example, held in zip(examples, near, strict=True))
         values["without_near_targets"] = {"n": rest.n, **_metrics(rest)}
@@ -117,17 +120,29 @@ def _records(task: Task, store: Store, made: Made) -> Iterator[dict[str, Any]]:
     for example, near, ranking, seen in zip(
         store.examples(), store.near_targets, made.rankings, _seen(made), strict=False
     ):
+        prediction = prompts.answer(task, seen["text"])
+        answered = made.answers is not None and not task.labels
         yield {
             "id": example.id,
             "user_id": example.user_id,
-            "prediction": prompts.answer(task, seen["text"]),
+            "prediction": prediction,
             "target": example.target,
             "near_target": bool(near),
             "prompt_tokens": seen["prompt_tokens"],
             "prompt_documents": seen["documents"],
             "documents": [_told(candidate) for candidate in ranking],
             **_probable(task, seen["probabilities"]),
+            **(_copied(example, prediction, ranking[: seen["documents"]]) if answered else {}),
         }
+
+
+def _copied(example: Example, answer: str, shown: Sequence[Candidate]) -> dict[str, Any]:
+    """What the answer copies, and what the target shares with the same texts."""
+    texts = {"question": [example.query], "documents": [candidate.document.text for candidate in shown]}
+    shares = {name: copied(answer, sources) for name, sources in texts.items()}
+    if example.target is not None:
+        shares |= {f"target_{name}": copied(example.target, sources) for name, sources in texts.items()}
+    return {"copied": shares}
 
 
 def _probable(task: Task, probabilities: Mapping[str, float] | None) -> dict[str, Any]:

@@ -86,12 +86,15 @@ def test_a_run_writes_what_the_design_promises(tweets: Path, tmp_path: Path):
     for record in lines:
         assert set(record) == {
             "id", "user_id", "prediction", "target", "near_target", "prompt_tokens", "prompt_documents",
-            "documents", "metrics",
+            "documents", "metrics", "copied",
         }  # fmt: skip
+        assert set(record["copied"]) == {"question", "documents", "target_question", "target_documents"}
         assert len(record["documents"]) == min(2, len(HISTORIES[record["user_id"]]))
         assert record["prompt_tokens"] > 10
         assert 0 <= record["prompt_documents"] <= len(record["documents"])
     assert any(record["prediction"] for record in lines)
+    shares = [record["copied"]["target_question"] for record in lines]
+    assert values["copied"]["target_question"] == pytest.approx(sum(shares) / len(shares))
     assert json.loads((tmp_path / "out" / "config.json").read_text())["retrieve"]["k"] == 2
     events = [json.loads(event) for event in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
     assert [event["stage"] for event in events if event["event"] == "made"] == [

@@ -15,6 +15,7 @@ from pbr_jax.data.tasks import TASKS
 from pbr_jax.eval import plots, remarks, render
 from pbr_jax.eval.comparable import ABSENT as _ABSENT
 from pbr_jax.eval.comparable import obstacles, same_variant
+from pbr_jax.eval.copies import copies_table
 from pbr_jax.eval.costs import costs
 from pbr_jax.eval.differences import differences
 from pbr_jax.eval.orders import orders
@@ -81,7 +82,14 @@ def _blocks(rows: list[Row], all_metrics: bool, reference: str | None, plot: boo
         blocks += differences(rows, names, _reference(rows, reference))
     blocks += _without_near(rows, names, reference)
     blocks += [*categories(rows, names), *orders(rows, names)]
-    return [*blocks, *shares_table(rows), *map(Paragraph, _notes(rows)), *costs(rows), _origins(rows)]
+    return [
+        *blocks,
+        *shares_table(rows),
+        *copies_table(rows),
+        *map(Paragraph, _notes(rows)),
+        *costs(rows),
+        _origins(rows),
+    ]
 
 
 def _without_near(rows: list[Row], names: list[str], reference: str | None) -> list[Block]:

@@ -32,7 +32,7 @@ class Run:
 
     `weights` has hashes of the content of "llm" and "encoder", as far as the run used them and says so.
     `ceiling`: it read the answers. `without_near` has `n` and `metrics` of the questions whose target the
-    user's history does not nearly hold; empty where there are no others.
+    user's history does not nearly hold; empty where there are no others. `copied`: see `copies`.
     """
 
     path: Path
@@ -55,6 +55,7 @@ class Run:
     weights: dict[str, str]
     ceiling: bool
     without_near: dict[str, Any]
+    copied: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ def read_run(path: Path) -> Run:
         weights=_weights(path / "run.json"),
         ceiling=results.get("ceiling") is True,
         without_near=_mapping(results, "without_near_targets", name, optional=True),
+        copied=_numbers(results, "copied", name),
     )  # fmt: skip
 
 

@@ -4,7 +4,9 @@ Nkhata et al. (ClusterRAG), 2026, section 4.1 and Table 10.
 """
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -23,6 +25,8 @@ from pbr_jax.parts.users import Users, unit
 ABSENT = -2  # had written nothing
 
 _LABELS = "labels.npy"
+_SIZES = (2, 3, 5, 10, 20, 50)  # smallest clusters that a silhouette chooses from
+_NUMBERS = (2, 3, 5, 10, 20, 50, 100)  # of clusters
 
 
 @dataclass(frozen=True)
@@ -30,17 +34,38 @@ class Grouping:
     """How users are grouped: what of `neighbours.method cohorts` its stage reads."""
 
     clustering: Literal["hdbscan", "k_means"]
-    min_cluster_size: int
+    min_cluster_size: int | Literal["silhouette"]
     min_samples: int
-    num_clusters: int
+    num_clusters: int | Literal["silhouette"]
     unit: bool
     snapshots: int
 
-    def labels(self, vectors: np.ndarray, seed: int) -> np.ndarray:
-        """Each user's cluster: 0, 1, ... or `NOISE`."""
-        if self.clustering == "k_means":
-            return density.k_means(vectors, k=self.num_clusters, seed=seed)
-        return density.hdbscan(vectors, min_cluster_size=self.min_cluster_size, min_samples=self.min_samples)
+    def labels(self, vectors: np.ndarray, seed: int) -> tuple[np.ndarray, int | None]:
+        """Each user's cluster, 0, 1, ... or `NOISE`; and the size or number that the silhouette chose."""
+        k_means = self.clustering == "k_means"
+        told = self.num_clusters if k_means else self.min_cluster_size
+        make = partial(self._k_means, vectors, seed) if k_means else partial(self._hdbscan, vectors)
+        if told != "silhouette":
+            return make(told), None
+        return _best(vectors, make, _NUMBERS if k_means else _SIZES)
+
+    def _k_means(self, vectors: np.ndarray, seed: int, number: int) -> np.ndarray:
+        return density.k_means(vectors, k=number, seed=seed)
+
+    def _hdbscan(self, vectors: np.ndarray, size: int) -> np.ndarray:
+        return density.hdbscan(vectors, min_cluster_size=size, min_samples=self.min_samples)
+
+
+def _best(
+    vectors: np.ndarray, make: Callable[[int], np.ndarray], values: Sequence[int]
+) -> tuple[np.ndarray, int]:
+    """The labels with the highest silhouette, noise as a cluster; the first of equal ones. Those with one
+    cluster, which have no silhouette, come last."""
+    tried = [value for value in values if 2 * value <= len(vectors)] or values[:1]
+    found = {value: make(value) for value in tried}
+    scores = {value: density.silhouette(vectors, labels) for value, labels in found.items()}
+    best = max(tried, key=lambda value: -2.0 if (score := scores[value]) is None else score)
+    return found[best], best
 
 
 class Cohorts(NamedTuple):
@@ -70,9 +95,10 @@ def _make(folder: Path, grouping: Grouping, seed: int | None, *, store: Store, u
         vectors = users.at(moment)
         present = np.flatnonzero(vectors.any(axis=1))
         grouped = unit(vectors[present]) if grouping.unit else vectors[present]
-        labels[place, present] = found = grouping.labels(grouped, seed or 0)
-        if len(present):
-            told = _measured(grouped, found)  # of the last moment, at which most is known
+        labels[place, present], chosen = grouping.labels(grouped, seed or 0)
+        if len(present):  # of the last moment, at which most is known
+            told = _measured(grouped, labels[place, present])
+            told |= {} if chosen is None else {"chosen_by_silhouette": chosen}
     keep_measures(folder, told)
     write_text(folder / "moments.json", json.dumps(moments))
     np.save(folder / _LABELS, labels, allow_pickle=False)

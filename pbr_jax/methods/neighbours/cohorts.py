@@ -44,11 +44,12 @@ class Cohorts(Neighbours):
     vectors: Literal["mean", "trained"] = "mean"  # users: means of document vectors, or CFRAG's encoder
     unit: bool = True  # whether users are clustered at unit length
     clustering: Literal["hdbscan", "k_means"] = "hdbscan"
-    min_cluster_size: int = 2
+    # silhouette: whichever of a few sizes, and of numbers of clusters, holds together best by it
+    min_cluster_size: int | Literal["silhouette"] = 2
     # within reach of a core, itself included, as scikit-learn counts; the paper's library leaves it out, so
     # that the paper's 2 is 3 here
     min_samples: int = 3
-    num_clusters: int = 10  # of k_means
+    num_clusters: int | Literal["silhouette"] = 10  # of k_means
     # users in no cluster: all in one of their own, as the paper has it; each in that of the nearest centroid;
     # or alone
     noise: Literal["one_cluster", "nearest", "alone"] = "one_cluster"
@@ -63,9 +64,10 @@ class Cohorts(Neighbours):
 
     def check(self) -> None:
         super().check()
-        for name in ("min_samples", "num_clusters", "snapshots"):
-            self.at_least(name, 1)
-        self.at_least("min_cluster_size", 2)
+        lowest = {"min_samples": 1, "num_clusters": 1, "snapshots": 1, "min_cluster_size": 2}
+        for name, low in lowest.items():
+            if getattr(self, name) != "silhouette":
+                self.at_least(name, low)
 
     def users(self, run: Run) -> Node | None:
         return user_parts.means(run) if self.vectors == "mean" else None

@@ -1,0 +1,57 @@
+"""How much of an answer is copied out of its prompt: whoever copies the question may have a high ROUGE."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from pbr_jax.eval.render import Cell, Table
+from pbr_jax.eval.runs import Row
+
+RUN = 4  # words
+_WORD = re.compile(r"[^\W_]+")
+_COLUMNS = {
+    "question": "the question",
+    "documents": "the documents shown",
+    "target_question": "target: the question",
+    "target_documents": "target: the documents shown",
+}
+
+
+def copied(answer: str, sources: Sequence[str]) -> float:
+    """The share of an answer's runs of four words that stand in one of these texts, word for word.
+
+    Words are lower-cased and alphanumeric; an answer of fewer words is one run, and of none copies nothing.
+    """
+    words = _words(answer)
+    length = min(RUN, len(words))
+    if not length:
+        return 0.0
+    held = {run for source in sources for run in _runs(_words(source), length)}
+    runs = list(_runs(words, length))
+    return sum(run in held for run in runs) / len(runs)
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.lower())
+
+
+def _runs(words: list[str], length: int) -> Iterator[tuple[str, ...]]:
+    return zip(*(words[start:] for start in range(length)), strict=False)
+
+
+def copies(answers: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each share over questions; {} without any."""
+    found = {name: [one[name] for one in answers if name in one] for name in _COLUMNS}
+    return {name: sum(shares) / len(shares) for name, shares in found.items() if shares}
+
+
+def copies_table(rows: Sequence[Row]) -> list[Table]:
+    """What each row's answers copy, beside what the targets share with the same texts; seeds averaged."""
+    if not any(run.copied for row in rows for run in row.runs):
+        return []
+    lines = []
+    for row in rows:
+        told = [run.copied for run in row.runs if run.copied]
+        shares = [[copied[name] for copied in told if name in copied] for name in _COLUMNS]
+        lines.append([Cell(row.label), *(Cell(f"{sum(s) / len(s):.1%}" if s else "–") for s in shares)])
+    title = f"Share of the answers' runs of {RUN} words that stand in the question or the documents shown"
+    return [Table(title, ["run", *_COLUMNS.values()], lines)]
