@@ -11,12 +11,12 @@ from jaxtyping import Array, Bool, Float, Int
 from pbr_jax.models import lora
 from pbr_jax.models.attention import Layout, attend, mass
 from pbr_jax.models.causal_lm_config import CausalLMConfig
+from pbr_jax.models.layers import token_numbers
 from pbr_jax.models.norms import RMSNorm
 from pbr_jax.models.rope import Rope
 
 EVERYTHING = 2**30  # tokens: the window of a layer without one
 FEW_ROWS = 48  # as in decoding
-_FAR = 65_521  # tokens: the numbers of a row's tokens start so far from those of the next
 
 
 class Past(NamedTuple):
@@ -103,7 +103,7 @@ def _numbered(layout: Layout, rows: Int[Array, "b"] | None) -> Layout:
     """With the numbers that tokens have by those of their rows, wherever they lie."""
     if rows is None:
         return layout
-    return layout._replace(numbers=layout.pack(rows[:, None] * _FAR + layout.positions))
+    return layout._replace(numbers=layout.pack(token_numbers(rows, layout.positions)))
 
 
 class _Kind(NamedTuple):

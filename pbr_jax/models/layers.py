@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 from pbr_jax.types import Model, Params, UserError
 
 XAVIER = nn.initializers.xavier_uniform()
+_FAR = 65_521  # tokens: the numbers of a row's tokens start so far from those of the next
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +66,11 @@ def rngs(key: Array | None) -> dict[str, Array]:
 def row_keys(key: Array, rows: Int[Any, "b"]) -> Array:
     """A key for each row, by the row's number: not by its place, nor by what else is in the batch."""
     return jax.vmap(jax.random.fold_in, (None, 0))(key, rows)
+
+
+def token_numbers(rows: Int[Any, "b"], positions: Int[Any, "#b t"]) -> Int[Array, "b t"]:
+    """The numbers that tokens have by those of their rows, wherever they lie: what `drop` knows them by."""
+    return rows[:, None] * _FAR + positions
 
 
 def drop(

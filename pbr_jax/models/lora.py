@@ -95,7 +95,7 @@ def added(
     x: Float[Array, "*n i"],
     y: Float[Array, "*n o"],
     rate: float = 0.0,
-    numbers: Int[Array, "n"] | None = None,
+    numbers: Int[Array, "*n"] | None = None,
 ) -> Float[Array, "*n o"]:
     """What a linear map of a model computed, with the product that `attached` put beside its kernel, if any.
 
@@ -111,7 +111,8 @@ def added(
     a, b = module.get_variable("params", _A), module.get_variable("params", _B)
     x = x.astype(a.dtype)
     if rate and numbers is not None:
-        x = drop(module, rate, x, numbers)
+        rows = x.reshape(-1, x.shape[-1])  # one a token
+        x = drop(module, rate, rows, numbers.reshape(-1)).reshape(x.shape)
     narrow = jnp.einsum("...i,ri->...r", x, a)
     return y + jnp.einsum("...r,or->...o", narrow, b).astype(y.dtype)
 

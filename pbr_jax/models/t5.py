@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from pbr_jax.models import pretrained, sharding
-from pbr_jax.models.layers import precision
+from pbr_jax.models.layers import precision, rngs, token_numbers
 from pbr_jax.models.rules import Rule, assign, transpose
 from pbr_jax.models.t5_config import T5Config
 from pbr_jax.models.t5_layers import Cross, CrossProjection, Decoder, Encoder, Output, Past
@@ -41,7 +41,7 @@ class T5(NamedTuple):
     decode: Callable[..., Any]
 
 
-def t5(config: T5Config, dtype: Any = jnp.float32) -> T5:
+def t5(config: T5Config, dtype: Any = jnp.float32, *, dropout: float = 0.0) -> T5:
     """A T5 model with weights and activations in `dtype`: `init(key) -> params`, and
 
     - `encode(params, ids, mask) -> Float["b s d"]`: hidden states of `ids: Int["b s"]`; `mask: Bool["b s"]`
@@ -50,8 +50,9 @@ def t5(config: T5Config, dtype: Any = jnp.float32) -> T5:
     - `decode(params, ids, cross, past=None) -> Output`: `ids: Int["r t"]` follow the tokens of `past`, which
       begin with the config's `start_id`. r is a multiple of b: r / b rows in turn read one encoded text, so
       beams need no copies of it. Padding may stand after the real tokens only.
-    - `apply(params, ids, mask, decoder_ids) -> Float["b t d"]`: all of it; decoder hidden states of whole
-      targets, teacher-forced.
+    - `apply(params, ids, mask, decoder_ids, key=None, rows=None) -> Float["b t d"]`: all of it; decoder
+      hidden states of whole targets, teacher-forced. With a key, what adapters (`lora`) read is dropped at
+      the rate `dropout`; what a row loses follows from the key and its number in `rows: Int["b"]`.
 
     Attention scores, norms and softmax are computed in float32 whatever `dtype` is.
 
@@ -63,9 +64,9 @@ def t5(config: T5Config, dtype: Any = jnp.float32) -> T5:
     https://arxiv.org/abs/2002.05202, 2020; Chung et al., Scaling Instruction-Finetuned Language Models,
     https://arxiv.org/abs/2210.11416, 2022.
     """
-    encoder = Encoder(config, jnp.dtype(dtype))
-    projection = CrossProjection(config, jnp.dtype(dtype))
-    decoder = Decoder(config, jnp.dtype(dtype))
+    encoder, projection, decoder = (
+        part(config, jnp.dtype(dtype), dropout) for part in (Encoder, CrossProjection, Decoder)
+    )
 
     def encode(params: Params, ids: Int[Array, "b s"], mask: Bool[Array, "b s"]) -> Float[Array, "b s d"]:
         with precision(dtype):
@@ -82,9 +83,26 @@ def t5(config: T5Config, dtype: Any = jnp.float32) -> T5:
             return decoder.apply({"params": params["decoder"]}, params["embedding"][ids], cross, past)  # pyright: ignore[reportReturnType]
 
     def apply(
-        params: Params, ids: Int[Array, "b s"], mask: Bool[Array, "b s"], decoder_ids: Int[Array, "b t"]
+        params: Params,
+        ids: Int[Array, "b s"],
+        mask: Bool[Array, "b s"],
+        decoder_ids: Int[Array, "b t"],
+        key: Array | None = None,
+        rows: Int[Array, "b"] | None = None,
     ) -> Float[Array, "b t d"]:
-        return decode(params, decoder_ids, cross(params, encode(params, ids, mask), mask)).hidden
+        keys, read, written = [None] * 3, None, None
+        if key is not None and rows is not None:
+            keys = list(jax.random.split(key, 3))
+            read, written = (token_numbers(rows, jnp.arange(x.shape[1])[None]) for x in (ids, decoder_ids))
+        x, target = params["embedding"][ids], params["embedding"][decoder_ids]
+        with precision(dtype):
+            encoded = encoder.apply({"params": params["encoder"]}, x, mask, read, rngs=rngs(keys[0]))
+            seen: Any = projection.apply({"params": params["cross"]}, encoded, read, rngs=rngs(keys[1]))
+            cross, past = Cross(seen[0], seen[1], mask), _no_past(config, len(ids), dtype)
+            output: Any = decoder.apply(
+                {"params": params["decoder"]}, target, cross, past, written, rngs=rngs(keys[2])
+            )
+        return output.hidden
 
     def init(key: Array) -> Params:
         keys, shape = jax.random.split(key, 5), (config.vocab_size, config.width)

@@ -16,6 +16,9 @@ from pbr_jax.models.t5_config import T5Config
 
 QUERY_BLOCK = 512  # tokens that attend at once: scores are [.., QUERY_BLOCK, t], never [.., t, t]
 
+Numbers = Int[Array, "b t"] | None
+"""Of tokens, by which the dropout of what adapters read knows them (`layers.drop`); None: no dropout."""
+
 
 class Cross(NamedTuple):
     """Keys and values of the encoder's output in every decoder layer, and which of its tokens are real."""
@@ -44,13 +47,16 @@ class Output(NamedTuple):
 class Encoder(nn.Module):
     config: T5Config
     dtype: Any
+    dropout: float = 0.0
 
     @nn.compact
-    def __call__(self, x: Float[Array, "b s d"], mask: Bool[Array, "b s"]) -> Float[Array, "b s d"]:
+    def __call__(
+        self, x: Float[Array, "b s d"], mask: Bool[Array, "b s"], numbers: Numbers = None
+    ) -> Float[Array, "b s d"]:
         c, order = self.config, jnp.arange(x.shape[1])
         bias = _bias(c, _distance_bias(self), order, order, causal=False)
-        layers = _stack(_EncoderLayer, c.num_layers, (nn.broadcast, nn.broadcast))
-        x, _ = layers(c, self.dtype, name="layers")(x, bias, mask)
+        layers = _stack(_EncoderLayer, c.num_layers, (nn.broadcast, nn.broadcast, nn.broadcast))
+        x, _ = layers(c, self.dtype, self.dropout, name="layers")(x, bias, mask, numbers)
         return RMSNorm(c.norm_epsilon, 0.0, self.dtype, name="norm")(x)
 
 
@@ -59,18 +65,23 @@ class _EncoderLayer(nn.Module):
 
     config: T5Config
     dtype: Any
+    dropout: float = 0.0
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "b s d"], bias: Float[Array, "n s s"], mask: Bool[Array, "b s"]
+        self,
+        x: Float[Array, "b s d"],
+        bias: Float[Array, "n s s"],
+        mask: Bool[Array, "b s"],
+        numbers: Numbers,
     ) -> tuple[Float[Array, "b s d"], None]:
         c = self.config
         y = RMSNorm(c.norm_epsilon, 0.0, self.dtype, name="attention_norm")(x)
         query, key, value = (
-            _heads(c, _project(self, name, _inner(c), y)) for name in ("query", "key", "value")
+            _heads(c, _project(self, name, _inner(c), y, numbers)) for name in ("query", "key", "value")
         )
-        x = x + _project(self, "output", c.width, _attend(query, [(key, value)], bias, mask))
-        return x + _mlp(self, x), None
+        x = x + _project(self, "output", c.width, _attend(query, [(key, value)], bias, mask), numbers)
+        return x + _mlp(self, x, numbers), None
 
 
 class CrossProjection(nn.Module):
@@ -78,38 +89,44 @@ class CrossProjection(nn.Module):
 
     config: T5Config
     dtype: Any
+    dropout: float = 0.0
 
     @nn.compact
     def __call__(
-        self, encoded: Float[Array, "b s d"]
+        self, encoded: Float[Array, "b s d"], numbers: Numbers = None
     ) -> tuple[Float[Array, "l b n s h"], Float[Array, "l b n s h"]]:
         c = self.config
         layers = nn.vmap(
             Projection,
             variable_axes={"params": 0},
-            split_rngs={"params": True},
+            split_rngs={"params": True, "dropout": True},
             in_axes=None,  # pyright: ignore[reportArgumentType]
             axis_size=c.num_decoder_layers,
         )
-        keys, values = (layers(_inner(c), self.dtype, name=name)(encoded) for name in ("key", "value"))
+        keys, values = (
+            layers(_inner(c), self.dtype, self.dropout, name=name)(encoded, numbers)
+            for name in ("key", "value")
+        )
         return _heads(c, keys), _heads(c, values)
 
 
 class Decoder(nn.Module):
     config: T5Config
     dtype: Any
+    dropout: float = 0.0
 
     @nn.compact
-    def __call__(self, x: Float[Array, "r t d"], cross: Cross, past: Past) -> Output:
+    def __call__(self, x: Float[Array, "r t d"], cross: Cross, past: Past, numbers: Numbers = None) -> Output:
         c = self.config
         slots = jnp.arange(past.keys.shape[3])
         places = past.length + jnp.arange(x.shape[1])
         # A slot that is not filled yet is as far ahead as no token is, so nothing sees it.
         slots = jnp.where(slots < past.length, slots, jnp.iinfo(jnp.int32).max)
         bias = _bias(c, _distance_bias(self), places, jnp.concatenate([slots, places]), causal=True)
-        layers = _stack(_DecoderLayer, c.num_decoder_layers, (0, 0, 0, 0, nn.broadcast, nn.broadcast))
-        x, (keys, values) = layers(c, self.dtype, name="layers")(
-            x, past.keys, past.values, cross.keys, cross.values, bias, cross.mask
+        same = nn.broadcast
+        layers = _stack(_DecoderLayer, c.num_decoder_layers, (0, 0, 0, 0, same, same, same))
+        x, (keys, values) = layers(c, self.dtype, self.dropout, name="layers")(
+            x, past.keys, past.values, cross.keys, cross.values, bias, cross.mask, numbers
         )
         x = RMSNorm(c.norm_epsilon, 0.0, self.dtype, name="norm")(x)
         # The scale belongs to the tied head; here, `logits` needs no config.
@@ -121,6 +138,7 @@ class _DecoderLayer(nn.Module):
 
     config: T5Config
     dtype: Any
+    dropout: float = 0.0
 
     @nn.compact
     def __call__(
@@ -132,28 +150,31 @@ class _DecoderLayer(nn.Module):
         cross_values: Float[Array, "b n e h"],
         bias: Float[Array, "n t w"],
         mask: Bool[Array, "b e"],
+        numbers: Numbers,
     ) -> tuple[Float[Array, "r t d"], tuple[Float[Array, "r n t h"], Float[Array, "r n t h"]]]:
         c, (r, t, _), b = self.config, x.shape, mask.shape[0]
         y = RMSNorm(c.norm_epsilon, 0.0, self.dtype, name="attention_norm")(x)
         query, key, value = (
-            _heads(c, _project(self, name, _inner(c), y)) for name in ("query", "key", "value")
+            _heads(c, _project(self, name, _inner(c), y, numbers)) for name in ("query", "key", "value")
         )
         pairs = [(past_keys, past_values), (key, value)]
-        x = x + _project(self, "output", c.width, _attend(query, pairs, bias, jnp.ones((r, 1), bool)))
+        mixed = _attend(query, pairs, bias, jnp.ones((r, 1), bool))
+        x = x + _project(self, "output", c.width, mixed, numbers)
         y = RMSNorm(c.norm_epsilon, 0.0, self.dtype, name="cross_norm")(x)
         # Rows that read one text are more queries of it: no position and no order matters here.
-        query = _heads(c, _project(self, "cross_query", _inner(c), y).reshape(b, r // b * t, _inner(c)))
+        query = _project(self, "cross_query", _inner(c), y, numbers).reshape(b, r // b * t, _inner(c))
+        query = _heads(c, query)
         nowhere = jnp.zeros((1, query.shape[2], 1), jnp.float32)
         mixed = _attend(query, [(cross_keys, cross_values)], nowhere, mask).reshape(r, t, _inner(c))
-        x = x + _project(self, "cross_output", c.width, mixed)
-        return x + _mlp(self, x), (key, value)
+        x = x + _project(self, "cross_output", c.width, mixed, numbers)
+        return x + _mlp(self, x, numbers), (key, value)
 
 
 def _stack(layer: type[nn.Module], length: int, in_axes: tuple[Any, ...]) -> Callable[..., Any]:
     return nn.scan(
         layer,
         variable_axes={"params": 0},
-        split_rngs={"params": True},
+        split_rngs={"params": True, "dropout": True},
         in_axes=in_axes,  # pyright: ignore[reportArgumentType]
         length=length,
     )
@@ -172,24 +193,28 @@ class Projection(nn.Module):
 
     width: int
     dtype: Any
+    dropout: float = 0.0
 
     @nn.compact
-    def __call__(self, x: Float[Array, "*n k"]) -> Float[Array, "*n o"]:
+    def __call__(self, x: Float[Array, "*n k"], numbers: Numbers = None) -> Float[Array, "*n o"]:
         start = nn.initializers.lecun_normal()
         kernel = self.param("kernel", start, (x.shape[-1], self.width), self.dtype)
-        return lora.added(self, x, jnp.einsum("...k,ko->...o", x.astype(self.dtype), kernel))
+        y = jnp.einsum("...k,ko->...o", x.astype(self.dtype), kernel)
+        return lora.added(self, x, y, self.dropout, numbers)
 
 
-def _project(layer: Any, name: str, width: int, x: Float[Array, "b t k"]) -> Float[Array, "b t o"]:
-    return Projection(width, layer.dtype, name=name)(x)
+def _project(
+    layer: Any, name: str, width: int, x: Float[Array, "b t k"], numbers: Numbers
+) -> Float[Array, "b t o"]:
+    return Projection(width, layer.dtype, layer.dropout, name=name)(x, numbers)
 
 
-def _mlp(layer: Any, x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
+def _mlp(layer: Any, x: Float[Array, "b t d"], numbers: Numbers) -> Float[Array, "b t d"]:
     c = layer.config
     y = RMSNorm(c.norm_epsilon, 0.0, layer.dtype, name="mlp_norm")(x)
-    up = _project(layer, "up", c.mlp_width, y)
-    inner = nn.gelu(_project(layer, "gate", c.mlp_width, y)) * up if c.gated else nn.relu(up)
-    return _project(layer, "down", c.width, inner)
+    up = _project(layer, "up", c.mlp_width, y, numbers)
+    inner = nn.gelu(_project(layer, "gate", c.mlp_width, y, numbers)) * up if c.gated else nn.relu(up)
+    return _project(layer, "down", c.width, inner, numbers)
 
 
 def _distance_bias(stack: Any) -> Float[Array, "m n"]:

@@ -239,15 +239,16 @@ def _begun_alike(
 
 
 def t5_family(path: Path, options: Reader, mesh: Mesh) -> Family:
-    """A T5 of a folder, like `causal_family`. Adapters have no dropout there."""
+    """A T5 of a folder, like `causal_family`."""
     dtype = jnp.dtype(options.training.dtype)
     kept = jnp.float32 if options.method == "full" else dtype
     _, params, config = t5.load(path, kept, mesh.shape.get("model", 1))
-    model = t5.t5(config, dtype)
+    model = t5.t5(config, dtype, dropout=options.dropout)
 
     def nll(params: Params, batch: dict[str, Array], key: Array | None) -> Float[Array, "b"]:
         read = t5.shift_right(batch["wanted"], batch["counted"], config.start_id)
-        return _mean(t5.logits(params, model.apply(params, batch["ids"], batch["mask"], read)), batch)
+        hidden = model.apply(params, batch["ids"], batch["mask"], read, key=key, rows=batch.get("row"))
+        return _mean(t5.logits(params, hidden), batch)
 
     return Family(_placed(params, mesh), nll, _t5_arrays, False, t5.modules(config), "SEQ_2_SEQ_LM")
 

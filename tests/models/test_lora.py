@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pbr_jax.models import adapter_file, causal_lm, lora, t5
+from pbr_jax.models import adapter_file, causal_lm, lora, t5, t5_layers
 from pbr_jax.types import UserError
 
 torch: Any = pytest.importorskip("torch")
@@ -214,6 +214,52 @@ def test_what_peft_writes_is_read_here(llama, tmp_path: Path, rslora: bool):
 
 
 @pytest.mark.long
+def test_t5s_dropout_is_of_what_adapters_read_and_follows_rows(flan):
+    _, params, config = t5.load(flan[0])
+    model, ids, mask = t5.t5(config, dropout=0.4), jnp.asarray(IDS), jnp.ones_like(IDS, bool)
+
+    def hidden(rows: list[int], key: int | None, params: Any) -> np.ndarray:
+        some = jnp.array(rows)
+        dropped = None if key is None else jax.random.key(key)
+        return np.asarray(model.apply(params, ids[some], mask[some], ids[some, :5], dropped, some))
+
+    plain = hidden([0, 1, 2], None, params)
+    np.testing.assert_array_equal(hidden([0, 1, 2], 7, params), plain)  # without an adapter nothing is lost
+    adapter = random_adapter(params, outputs_first=False)
+    paths = ("encoder/layers/query", "decoder/layers/value", "decoder/layers/cross_query", "cross/value",
+             "encoder/layers/down", "decoder/layers/down")  # fmt: skip
+    for path in paths:
+        one: Any = adapter
+        for name in path.split("/"):
+            one = one[name]
+        for name in reversed(path.split("/")):
+            one = {name: one}
+        beside = lora.attached(params, one, 0.5)
+        whole = hidden([0, 1, 2], 7, beside)
+        assert np.abs(whole - hidden([0, 1, 2], None, beside)).max() > 1e-3, path
+        assert np.abs(whole - hidden([0, 1, 2], 8, beside)).max() > 1e-3, path
+        np.testing.assert_allclose(hidden([2, 0], 7, beside), whole[[2, 0]], atol=1e-5, err_msg=path)
+
+
+def test_a_maps_dropout_scales_what_is_kept():
+    """B A times what was kept, divided by its share; no token loses what another does."""
+    layer, draw = t5_layers.Projection(3, jnp.float32, 0.25), np.random.default_rng(0)
+    x = jnp.asarray(draw.normal(size=(2, 5, 64)), jnp.float32)
+    numbers = jnp.arange(10).reshape(2, 5)
+    kernel, a, b = (draw.normal(size=shape).astype(np.float32) for shape in ((64, 3), (64, 64), (3, 64)))
+    whole = {"kernel": 0 * kernel, "lora_a": np.eye(64, dtype=np.float32), "lora_b": b}
+    wide = t5_layers.Projection(64, jnp.float32, 0.25)  # with the identity for B it shows what was kept
+    seen = {"kernel": np.zeros((64, 64), np.float32), "lora_a": whole["lora_a"], "lora_b": whole["lora_a"]}
+    rngs = {"dropout": jax.random.key(3)}
+    kept = np.asarray(wide.apply({"params": seen}, x, numbers, rngs=rngs))
+    lost = kept == 0
+    np.testing.assert_allclose(kept, np.where(lost, 0, x / 0.75), rtol=1e-6)
+    assert 0.15 < lost.mean() < 0.35
+    assert len({row.tobytes() for row in lost.reshape(10, 64)}) == 10
+    found = layer.apply({"params": whole | {"kernel": kernel, "lora_a": a}}, x, numbers, rngs=rngs)
+    np.testing.assert_allclose(np.asarray(found), x @ kernel + kept @ a.T @ b.T, rtol=1e-4, atol=1e-4)
+
+
 def test_t5_and_peft_read_each_other(flan, tmp_path: Path):
     peft = pytest.importorskip("peft")
     folder, _ = flan

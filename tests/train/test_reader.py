@@ -221,6 +221,17 @@ def test_a_base_that_devices_share_and_a_batch_that_they_divide_give_the_same(ll
             np.testing.assert_allclose(a, b, atol=1e-5)
 
 
+def test_t5s_dropout_does_not_know_how_a_batch_is_divided(flan: Path, tmp_path: Path):
+    pairs = made_up(16)
+    one = train(flan, options(dropout=0.3, batch_size=8), tmp_path / "1", pairs)
+    parts = train(flan, options(dropout=0.3, batch_size=8, accumulate=4), tmp_path / "parts", pairs)
+    none = train(flan, options(batch_size=8), tmp_path / "none", pairs)
+    leaves = [jax.tree.leaves(fitted.params) for fitted in (one, parts, none)]
+    for a, b in zip(*leaves[:2], strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+    assert any(np.abs(a - b).max() > 1e-4 for a, b in zip(leaves[0], leaves[2], strict=True))
+
+
 def test_only_the_adapter_is_in_gradients_states_and_checkpoints(llama: Path, tmp_path: Path):
     fitted = train(llama, options(), tmp_path)
     assert set(fitted.params) == {"adapter"}
