@@ -113,10 +113,15 @@ class Given(Node):
 
     def _own(self) -> dict[str, Any]:
         told = self._options if self._told is None else self._told()
-        return {"options": key_of(told), "code": code_of(self._make)}
+        return {"options": key_of(told), "code": [code_of(self._make), *_methods(self._options)]}
 
     def _compute(self) -> Any:
         return self._make(*self._options, **self._values())
+
+
+def _methods(options: tuple[Any, ...]) -> list[str]:
+    """The code of methods among the options: `make` calls theirs, whatever class they are of."""
+    return [code_of(type(one)) for one in options if isinstance(one, Method)]
 
 
 def given(name: str, value: Any) -> Given:
@@ -170,7 +175,10 @@ class Stage(Node):
         self.label, self._options, self._make, self._load = label or name, options, make, load
 
     def _own(self) -> dict[str, Any]:
-        return {"options": key_of(self._options), "code": [code_of(self._make), code_of(self._load)]}
+        return {
+            "options": key_of(self._options),
+            "code": [*map(code_of, (self._make, self._load)), *_methods(self._options)],
+        }
 
     @cached_property
     def artefact(self) -> Artefact:

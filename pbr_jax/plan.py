@@ -55,6 +55,8 @@ class Plan:
         self.last = unified(Given("results", (), made, dict))
         known = {node.key: node for node in walk(self.last)}
         self.data, self.ranked = _stage(known[source.node.key]), _stage(self.last.needs["ranked"])
+        apart = None if source.training is None else known.get(source.training.key)
+        self.training = None if apart is None else _stage(apart)  # the store that is learned from, if another
         self.answered, self.scored = map(self._optional, ("answered", "scored"))
 
     def _optional(self, name: str) -> Stage | None:

@@ -26,9 +26,12 @@ class Made(NamedTuple):
 
 
 def evaluated(
-    task: Task, store: Store, made: Made, options: Eval, *, seed: int
+    task: Task, store: Store, made: Made, options: Eval, *, seed: int, learned: int = 0
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What results.json says of the metrics, and the lines of predictions.jsonl."""
+    """What results.json says of the metrics, and the lines of predictions.jsonl.
+
+    `learned`: examples of a training split that does not stand in the store.
+    """
     scores = None if made.scores is None else list(made.scores)
     made = made._replace(scores=scores)
     records = list(_records(task, store, made))
@@ -62,6 +65,7 @@ def evaluated(
     values = _values(evaluation, store, examples, records, answer_shares(task, predictions or []))
     scored = [record for record, example in zip(records, examples, strict=True) if example.scored]
     values["copied"] = copies([record["copied"] for record in scored if "copied" in record])
+    values["counts"]["training_examples"] = max(store.summary.training, learned)
     if near.any():
         rest = score(example.scored and not held for example, held in zip(examples, near, strict=True))
         values["without_near_targets"] = {"n": rest.n, **_metrics(rest)}

@@ -99,7 +99,10 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
         return evaluation.Made(ranked.read(store), answered and answered.read(), scored and scored.read())
 
     start = time.perf_counter()
-    found, records = evaluation.evaluated(plan.task, store, read(), config.eval, seed=config.seed)
+    learned = 0 if plan.training is None else plan.training.value.summary.examples
+    found, records = evaluation.evaluated(
+        plan.task, store, read(), config.eval, seed=config.seed, learned=learned
+    )
     spent = round(time.perf_counter() - start, 3)
     trained, measured = reports(plan.last), measures(plan.ranked)
     for values in measured.values():

@@ -1,6 +1,8 @@
 """PURPLE, end to end on tiny random models: training, ranking, refusals, odd users, kills."""
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_trained_runs import CONFIGS, histories, made
@@ -8,7 +10,9 @@ from test_trained_runs import CONFIGS, histories, made
 from pbr_jax import Config, ask, run
 from pbr_jax.config import load, override
 from pbr_jax.graph import walk
+from pbr_jax.methods.retrieve import Dense
 from pbr_jax.methods.select import Purple
+from pbr_jax.parts import token_states
 from pbr_jax.plan import Plan
 from pbr_jax.types import UserError
 
@@ -45,6 +49,7 @@ def test_one_command_trains_and_ranks(tiny_models, tweets: Path, tmp_path: Path)
     ]  # fmt: skip
     values = results.values
     assert (values["system"], values["n"], values["dropped"]) == ("purple", 8, 0)
+    assert values["counts"]["training_examples"] == 12  # which stand apart
     for record in results.predictions():
         scores = [document["score"] for document in record["documents"]]
         assert scores == sorted(scores, reverse=True)
@@ -66,6 +71,44 @@ def test_what_is_learned_does_not_depend_on_who_is_evaluated(tiny_models, tweets
     text: dict[str, object] = {"neighbours.method": "mean", "neighbours.m": 2, "collaboration": "text"}
     one, other = (key_of_training(config(tiny_models, tweets, **text, **fields)) for fields in ({}, fewer))
     assert one != other
+
+
+def test_a_class_of_ones_own_is_in_the_keys_of_what_it_learned(tiny_models, tweets: Path):
+    """What an override computes is part of what was learned."""
+
+    def keys(decoder: int) -> set[str]:
+        class Own(Purple):
+            def sizes(self, width: int) -> Any:
+                return dataclasses.replace(super().sizes(width), decoder_width=decoder)
+
+        told = config(tiny_models, tweets)
+        fields = {field.name: getattr(told.select, field.name) for field in dataclasses.fields(Purple)}
+        own = dataclasses.replace(told, select=Own(**fields))
+        return {node.key for node in walk(Plan(own).last) if node.name in ("purple", "policy")}
+
+    assert len(keys(8)) == 2
+    assert keys(8) == keys(8)
+    assert not keys(8) & keys(16)
+
+
+def test_a_finder_that_learns_apart_leaves_the_policy_apart(tiny_models, tweets: Path):
+    class Finder(Dense):
+        training_split = "apart"
+
+    told = config(tiny_models, tweets)
+    own = dataclasses.replace(told, retrieve=Finder(k=4))
+    Plan(own).check()
+    keys = [key_of_training(dataclasses.replace(own, limit=limit)) for limit in (None, 3)]
+    assert keys[0] == keys[1]
+
+
+def test_a_node_is_of_its_store(tiny_models, tweets: Path):
+    whole = Plan(config(tiny_models, tweets)).run
+    assert whole.training is not None
+    first = token_states.documents(whole, 12)
+    apart = token_states.documents(whole._replace(data=whole.training), 12)
+    assert first is token_states.documents(whole, 12)
+    assert (first.needs["store"], apart.needs["store"]) == (whole.data, whole.training)
 
 
 def test_beside_a_reader_that_learns_what_the_pipeline_finds_both_are_trained(tiny_models, tweets: Path):

@@ -9,7 +9,7 @@ import pytest
 from pbr_jax import Config, ask, run
 from pbr_jax.config import override
 from pbr_jax.methods import generate, retrieve
-from pbr_jax.options import Eval
+from pbr_jax.options import Eval, Reader
 from pbr_jax.plan import Plan
 from pbr_jax.types import UserError
 
@@ -159,6 +159,10 @@ def test_a_training_prompt_over_the_context_is_named_or_cut(tiny_models, write_t
         run(config(tiny_models, root, **long), tmp_path / "out")
     cut = {"llm.overflow": "cut", "llm.context": 96}
     assert nll(run(config(tiny_models, root, **long, **cut), tmp_path / "cut")) > 0
+
+
+def test_by_default_adapters_are_divided_as_one_cpu_is_fast():
+    assert Reader().training.accumulate is None
 
 
 def test_one_reader_serves_whoever_is_evaluated(tiny_models, tweets: Path):

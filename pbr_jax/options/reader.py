@@ -32,7 +32,7 @@ class Reader(Options):
     # "none own own" is two thirds with own documents. own, others: the nearest of the user's or of random
     # training users' documents; hybrid: half of each; neighbours: of the most similar user's of the cohort
     # (`neighbours.method cohorts` at its defaults); own_neighbours: half of each; pipeline: what the config's
-    # own pipeline finds (with the frozen model)
+    # own pipeline finds (with the frozen model); beside pipeline the evaluated users are among the others
     documents: tuple[Documents, ...] = ("none", "own")
     per_question: int | None = None  # of these, drawn by the seed for each question; None: all
     k: int = 3  # documents in such a prompt
@@ -40,7 +40,7 @@ class Reader(Options):
     remat: bool = False  # layers are computed again for their gradients: less memory, a third more work
     training: Training = field(
         default_factory=lambda: Training(
-            epochs=1, batch_size=8, optimizer=Optimizer(name="adamw", learning_rate=5e-4)
+            epochs=1, batch_size=8, accumulate=None, optimizer=Optimizer(name="adamw", learning_rate=5e-4)
         )
     )
 

@@ -13,6 +13,7 @@ import numpy as np
 from pbr_jax.files import write_text
 from pbr_jax.graph import Slot, Stage
 from pbr_jax.index.store import Store
+from pbr_jax.options import Retrieve
 from pbr_jax.parts.run import (
     Run,
     chunks,
@@ -88,10 +89,21 @@ class Rankings:
 
 
 @once
-def rankings(run: Run, questions: Questions = EVALUATED, label: str = "rank", **methods: Any) -> Stage:
-    """The rankings of some questions by the run's pipeline, or by one with other methods in some slots."""
+def rankings(
+    run: Run,
+    questions: Questions = EVALUATED,
+    label: str = "rank",
+    *,
+    reported: bool | None = None,
+    **methods: Any,
+) -> Stage:
+    """The rankings of some questions by the run's pipeline, or by one with other methods in some slots.
+
+    `reported`: as deep as those of evaluated questions; None: where these are evaluated.
+    """
     run = run.changed(**methods) if methods else run
-    needs = {"store": run.data} | slots(run, reported=not questions.training)
+    deep = not questions.training if reported is None else reported
+    needs = {"store": run.data} | slots(run, reported=deep)
     options = (questions, run.config.collaboration)
     return Stage("rank", options, needs, _rank, Rankings, label=label, check=lambda: _check(run, questions))
 
@@ -105,11 +117,17 @@ def without_targets(
         yield [candidate for candidate, gives_away in zip(ranking, told, strict=True) if not gives_away]
 
 
-def slots(run: Run, *, reported: bool = True) -> dict[str, Slot]:
-    """The first four slots of a run's pipeline; what retrieval benchmarks report has a least depth."""
+def at_depth(run: Run) -> Retrieve:
+    """The run's way to retrieve, which on retrieval benchmarks has a least depth."""
     retrieve = run.config.retrieve
-    if reported and run.task.kind == "retrieval":
-        retrieve = dataclasses.replace(retrieve, k=max(retrieve.k, RANKING_DEPTH))
+    if run.task.kind != "retrieval":
+        return retrieve
+    return dataclasses.replace(retrieve, k=max(retrieve.k, RANKING_DEPTH))
+
+
+def slots(run: Run, *, reported: bool = True) -> dict[str, Slot]:
+    """The first four slots of a run's pipeline, at the depth that is reported or as the config says."""
+    retrieve = at_depth(run) if reported else run.config.retrieve
     methods = {name: getattr(run.config, name) for name in SLOTS} | {"retrieve": retrieve}
     return {name: Slot(method, run) for name, method in methods.items()}
 

@@ -84,7 +84,7 @@ def weights(run: Run) -> Stage:
         # What the pipeline finds depends on who is evaluated: their documents may be borrowed from.
         asked = replace(asked, training=True)
     else:
-        run = run._replace(data=run.training, nodes={})
+        run = run._replace(data=run.training)
     needs |= {"store": run.data} | {source: _found(run, asked, source) for source in sorted(needed)}
     llm = run.config.llm
     room = Room(llm.context if llm.overflow == "cut" else None, llm.overflow == "cut")

@@ -115,7 +115,7 @@ def once(choose: _N) -> _N:
     def chosen(*arguments: Any, **named: Any) -> Any:
         run = next(one for one in arguments if isinstance(one, Run))
         told = tuple(one for one in arguments if one is not run)
-        key = (choose, told, tuple(sorted(named.items(), key=lambda pair: pair[0])), run.config)
+        key = (choose, told, tuple(sorted(named.items(), key=lambda pair: pair[0])), run.config, run.data)
         if key not in run.nodes:
             run.nodes[key] = choose(*arguments, **named)
         return run.nodes[key]

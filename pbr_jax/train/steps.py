@@ -149,7 +149,7 @@ def _side_by_side(found: Callable[..., _Found], moved: Callable[..., Any], lanes
 
     @partial(jax.jit, donate_argnums=0)
     def move(state: TrainState, parts: list[_Found], weights: Float[Array, "l"]) -> Any:
-        weighed = [jax.tree.map(lambda x, w=w: w * x, part) for part, w in zip(parts, weights)]
+        weighed = [jax.tree.map(partial(_weighed, w), part) for part, w in zip(parts, weights)]
         return moved(state, jax.tree.map(lambda *x: sum(x[1:], x[0]), *weighed))
 
     def step(
@@ -167,6 +167,11 @@ def _side_by_side(found: Callable[..., _Found], moved: Callable[..., Any], lanes
         return move(state, parts, weights)
 
     return step
+
+
+def _weighed(share: Float[Array, ""], x: Array) -> Array:
+    """A part's share of the sum; of rows that do not count nothing, be their loss 0 / 0."""
+    return jnp.where(share > 0, share * x, 0)
 
 
 def _divided(batch: dict[str, Array], parts: int) -> tuple[dict[str, Array], Float[Array, "p"]]:
@@ -190,7 +195,7 @@ def _gradients(loss: Loss, params: Params, batch: dict[str, Array], key: Array, 
     def part(total: Any, item: tuple[dict[str, Array], Array]) -> tuple[Any, None]:
         rows, share = item
         found = jax.value_and_grad(loss)(params, rows, key)
-        return jax.tree.map(lambda x, y: x + share * y, total, found), None
+        return jax.tree.map(lambda x, y: x + _weighed(share, y), total, found), None
 
     zero = jnp.float32(0), jax.tree.map(jnp.zeros_like, params)
     return jax.lax.scan(part, zero, _divided(batch, parts))[0]

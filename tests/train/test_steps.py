@@ -37,6 +37,27 @@ def masked_loss(params, batch, key):
     return masked_mean(jnp.square(found - batch["targets"]), batch["where"])
 
 
+def test_a_part_without_rows_that_count_adds_nothing_though_its_mean_is_0_over_0():
+    where = np.arange(16) < 3  # every fourth row makes a part: the last has none
+
+    def bare(params: Any, batch: dict[str, Any], key: Any) -> Any:
+        found = jnp.tanh(batch["inputs"] @ params["body"]["kernel"]) @ params["head"]
+        squares = jnp.square(found - batch["targets"])
+        return jnp.where(batch["where"], squares, 0).sum() / batch["where"].sum()
+
+    batch: Any = {"inputs": jnp.asarray(INPUTS), "targets": jnp.asarray(TARGETS), "where": jnp.asarray(where)}
+    whole, parts = (steps._gradients(bare, params(), batch, jax.random.key(0), n) for n in (1, 4))
+    for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(parts), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+    rule = optimizer(Optimizer(), 1, ())
+    mesh = sharding.data_mesh(1)
+    for division in (steps.Division(1, 4), steps.Division(4, 1)):
+        step = steps.compiled(bare, rule, mesh, division)
+        now, metrics = step(state.create(params, rule, sharding.replicated(mesh)), batch, jax.random.key(0))
+        assert float(metrics["loss"]) == pytest.approx(float(whole[0]), rel=1e-5)
+        assert all(np.isfinite(x).all() for x in jax.tree.leaves(now.params))
+
+
 def run(
     config: Optimizer,
     count: int = 4,

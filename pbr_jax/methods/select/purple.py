@@ -28,7 +28,7 @@ from pbr_jax.options import Feedback, Optimizer, Training, TrainingSplit
 from pbr_jax.parts import feedback, language_model, token_states, vectors
 from pbr_jax.parts.propensities import Propensities, Question, arrays, shape_of
 from pbr_jax.parts.ragged import Ragged
-from pbr_jax.parts.rankings import Questions, Rankings, rankings, without_targets
+from pbr_jax.parts.rankings import Questions, Rankings, at_depth, rankings, without_targets
 from pbr_jax.parts.reader import reader
 from pbr_jax.parts.rewards import Rewards, by_total_likelihood
 from pbr_jax.parts.run import Run, enable_compilation_cache, metered, once
@@ -121,13 +121,13 @@ class Purple(ByScore):
         asked = feedback.questions(run)
         finding = (getattr(run.config, name) for name in ("expand", "neighbours", "retrieve"))
         learned = run
-        if run.training is not None and all(method.learns() == "unused" for method in finding):
+        if run.training is not None and all(method.learns() in ("unused", "apart") for method in finding):
             # Candidates do not depend on who is evaluated, so neither does what is learned.
-            learned = run._replace(data=run.training, nodes={})
+            learned = run._replace(data=run.training)
             asked = dataclasses.replace(asked, training=False)
         needs: dict[str, Node] = {
             "store": learned.data,
-            "ranked": rankings(learned, asked, "rank_for_purple", select=TopK()),
+            "ranked": rankings(learned, asked, "rank_for_purple", reported=True, select=TopK()),
             "queries": token_states.queries(learned, asked, self.query_tokens),
             "records": token_states.documents(learned, self.record_tokens),
             "encoder": vectors.encoder(run),
@@ -160,7 +160,7 @@ class Purple(ByScore):
                 "retrieve.method is none, which finds no documents, and select.method purple chooses among "
                 "documents; set retrieve.method dense, or select.method top_k"
             )
-        most = retrieve.k * users
+        most = at_depth(run).k * users
         if self.k is not None and self.k > most:
             raise UserError(
                 f"select.k is {self.k} and there are at most {most} candidates (retrieve.k {retrieve.k} "
