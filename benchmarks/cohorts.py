@@ -1,6 +1,6 @@
 """How long users take to be clustered, in how much memory, and whether the labels are scikit-learn's.
 
-    python benchmarks/cohorts.py [--users 20000] [--record benchmarks/RESULTS.md]
+    python benchmarks/cohorts.py [--users 20000] [--min-samples 3] [--record benchmarks/RESULTS.md]
 
 Unit vectors 384 wide of made-up users around cohort centres, in three worlds: 200 cohorts that lie apart,
 small ones (a third as many as users), and 200 in so much noise that hardly any is found. Up to 8,000 users
@@ -34,7 +34,7 @@ def users(name: str, count: int) -> np.ndarray:
     return (found / np.linalg.norm(found, axis=1, keepdims=True)).astype(np.float32)
 
 
-def measured(name: str, count: int, how: str, file: Path) -> None:
+def measured(name: str, count: int, how: str, samples: int, file: Path) -> None:
     """Clusters in this process, and prints what it took; labels go to a file."""
     import sklearn.cluster  # noqa: F401  its import is not what is timed
 
@@ -42,7 +42,7 @@ def measured(name: str, count: int, how: str, file: Path) -> None:
 
     vectors = users(name, count)
     start = time.perf_counter()
-    labels = hdbscan(vectors, min_samples=2, dense={"blocks": 0, "all": count, "chosen": DENSE}[how])
+    labels = hdbscan(vectors, min_samples=samples, dense={"blocks": 0, "all": count, "chosen": DENSE}[how])
     spent = time.perf_counter() - start
     np.save(file, labels, allow_pickle=False)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
@@ -58,16 +58,16 @@ def measured(name: str, count: int, how: str, file: Path) -> None:
     )
 
 
-def run(name: str, count: int, how: str) -> tuple[dict[str, float], np.ndarray]:
+def run(name: str, count: int, how: str, samples: int) -> tuple[dict[str, float], np.ndarray]:
     file = Path(f"/tmp/cohorts-{os.getpid()}.npy")
-    words = [sys.executable, __file__, "--one", name, str(count), how, str(file)]
+    words = [sys.executable, __file__, "--one", name, str(count), how, str(samples), str(file)]
     told = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
     labels = np.load(file, allow_pickle=False)
     file.unlink()
     return told, labels
 
 
-def table(largest: int) -> list[str]:
+def table(largest: int, samples: int) -> list[str]:
     from sklearn.metrics import adjusted_rand_score
 
     lines = [
@@ -76,10 +76,10 @@ def table(largest: int) -> list[str]:
     ]
     for name in WORLDS:
         for count in (*EXACT, largest):
-            ours, labels = run(name, count, "blocks")
+            ours, labels = run(name, count, "blocks", samples)
             theirs, agreement = "–", "–"
             if count in EXACT:
-                told, wanted = run(name, count, "all")
+                told, wanted = run(name, count, "all", samples)
                 theirs = f"{told['seconds']:.1f}, {told['GiB']:.2f}"
                 agreement = f"{adjusted_rand_score(wanted, labels):.4f}"
             lines.append(
@@ -94,13 +94,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--users", type=int, default=20_000)
     parser.add_argument("--record", type=Path)
-    parser.add_argument("--one", nargs=4)
+    parser.add_argument("--min-samples", type=int, default=3)
+    parser.add_argument("--one", nargs=5)
     arguments = parser.parse_args()
     if arguments.one:
-        name, count, how, file = arguments.one
-        measured(name, int(count), how, Path(file))
+        name, count, how, samples, file = arguments.one
+        measured(name, int(count), how, int(samples), Path(file))
         return
-    lines = table(arguments.users)
+    lines = table(arguments.users, arguments.min_samples)
     if arguments.record:
         cores = len(os.sched_getaffinity(0))
         head = (
