@@ -62,10 +62,9 @@ def evaluated(
     evaluation = score(example.scored for example in examples)
     for record, metrics in zip(records, evaluation.per_example, strict=True):
         record["metrics"] = metrics
-    values = _values(evaluation, store, examples, records, answer_shares(task, predictions or []))
+    values = _values(evaluation, store, examples, records, answer_shares(task, predictions or []), learned)
     scored = [record for record, example in zip(records, examples, strict=True) if example.scored]
     values["copied"] = copies([record["copied"] for record in scored if "copied" in record])
-    values["counts"]["training_examples"] = max(store.summary.training, learned)
     if near.any():
         rest = score(example.scored and not held for example, held in zip(examples, near, strict=True))
         values["without_near_targets"] = {"n": rest.n, **_metrics(rest)}
@@ -85,6 +84,7 @@ def _values(
     examples: Sequence[Example],
     records: Sequence[Mapping[str, Any]],
     shares: Mapping[str, float],
+    learned: int,
 ) -> dict[str, Any]:
     summary = store.summary
     return {
@@ -109,7 +109,7 @@ def _values(
             "targets_in_history": summary.targets_in_history,
             "targets_in_other_histories": summary.targets_elsewhere,
             "near_targets": summary.near_targets,
-            "training_examples": summary.training,
+            "training_examples": max(summary.training, learned),
             **({} if evaluation.unreadable is None else {"unreadable_answers": evaluation.unreadable}),
         },
     }

@@ -1,13 +1,12 @@
 """How much of an answer is copied out of its prompt: whoever copies the question may have a high ROUGE."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from pbr_jax.eval.metrics import word_list
 from pbr_jax.eval.render import Cell, Table
 from pbr_jax.eval.runs import Row
 
 RUN = 4  # words
-_WORD = re.compile(r"[^\W_]+")
 _COLUMNS = {
     "question": "the question",
     "documents": "the documents shown",
@@ -21,17 +20,13 @@ def copied(answer: str, sources: Sequence[str]) -> float:
 
     Words are lower-cased and alphanumeric; an answer of fewer words is one run, and of none copies nothing.
     """
-    words = _words(answer)
+    words = word_list(answer)
     length = min(RUN, len(words))
     if not length:
         return 0.0
-    held = {run for source in sources for run in _runs(_words(source), length)}
+    held = {run for source in sources for run in _runs(word_list(source), length)}
     runs = list(_runs(words, length))
     return sum(run in held for run in runs) / len(runs)
-
-
-def _words(text: str) -> list[str]:
-    return _WORD.findall(text.lower())
 
 
 def _runs(words: list[str], length: int) -> Iterator[tuple[str, ...]]:

@@ -125,9 +125,14 @@ def unreadable(prediction: str, labels: Strings) -> bool:
     return prediction.strip() not in labels if labels else _number(prediction) is None
 
 
+def word_list(text: str) -> list[str]:
+    """The lower-cased alphanumeric words of a text, in their order."""
+    return _WORD.findall(text.lower())
+
+
 def words(text: str) -> frozenset[str]:
-    """The lower-cased alphanumeric words of a text, each once."""
-    return frozenset(_WORD.findall(text.lower()))
+    """The same, each once."""
+    return frozenset(word_list(text))
 
 
 def squad_normalised(text: str) -> str:

@@ -25,7 +25,7 @@ from pbr_jax.models import pretrained, sharding
 from pbr_jax.models.layers import precision, rngs, token_numbers
 from pbr_jax.models.rules import Rule, assign, transpose
 from pbr_jax.models.t5_config import T5Config
-from pbr_jax.models.t5_layers import Cross, CrossProjection, Decoder, Encoder, Output, Past
+from pbr_jax.models.t5_layers import Cross, CrossProjection, Decoder, Encoder, Numbers, Output, Past
 from pbr_jax.types import Params, UserError
 
 __all__ = ["RULES", "SHARDING", "T5", "Cross", "Output", "Past", "load", "logits", "read_config", "t5"]
@@ -52,7 +52,8 @@ def t5(config: T5Config, dtype: Any = jnp.float32, *, dropout: float = 0.0) -> T
       beams need no copies of it. Padding may stand after the real tokens only.
     - `apply(params, ids, mask, decoder_ids, key=None, rows=None) -> Float["b t d"]`: all of it; decoder
       hidden states of whole targets, teacher-forced. With a key, what adapters (`lora`) read is dropped at
-      the rate `dropout`; what a row loses follows from the key and its number in `rows: Int["b"]`.
+      the rate `dropout`; what a row loses follows from the key and its number in `rows: Int["b"]`. The parts
+      above take the `numbers` of tokens and a key for it.
 
     Attention scores, norms and softmax are computed in float32 whatever `dtype` is.
 
@@ -64,23 +65,43 @@ def t5(config: T5Config, dtype: Any = jnp.float32, *, dropout: float = 0.0) -> T
     https://arxiv.org/abs/2002.05202, 2020; Chung et al., Scaling Instruction-Finetuned Language Models,
     https://arxiv.org/abs/2210.11416, 2022.
     """
-    encoder, projection, decoder = (
-        part(config, jnp.dtype(dtype), dropout) for part in (Encoder, CrossProjection, Decoder)
-    )
+    told = config, jnp.dtype(dtype), dropout
+    encoder, projection, decoder = Encoder(*told), CrossProjection(*told), Decoder(*told)
 
-    def encode(params: Params, ids: Int[Array, "b s"], mask: Bool[Array, "b s"]) -> Float[Array, "b s d"]:
+    def encode(
+        params: Params,
+        ids: Int[Array, "b s"],
+        mask: Bool[Array, "b s"],
+        numbers: Numbers = None,
+        key: Array | None = None,
+    ) -> Float[Array, "b s d"]:
+        x = params["embedding"][ids]
         with precision(dtype):
-            return encoder.apply({"params": params["encoder"]}, params["embedding"][ids], mask)  # pyright: ignore[reportReturnType]
+            return encoder.apply({"params": params["encoder"]}, x, mask, numbers, rngs=rngs(key))  # pyright: ignore[reportReturnType]
 
-    def cross(params: Params, encoded: Float[Array, "b s d"], mask: Bool[Array, "b s"]) -> Cross:
+    def cross(
+        params: Params,
+        encoded: Float[Array, "b s d"],
+        mask: Bool[Array, "b s"],
+        numbers: Numbers = None,
+        key: Array | None = None,
+    ) -> Cross:
         with precision(dtype):
-            keys, values = projection.apply({"params": params["cross"]}, encoded)
+            keys, values = projection.apply({"params": params["cross"]}, encoded, numbers, rngs=rngs(key))
         return Cross(keys, values, mask)  # pyright: ignore[reportArgumentType]
 
-    def decode(params: Params, ids: Int[Array, "r t"], cross: Cross, past: Past | None = None) -> Output:
+    def decode(
+        params: Params,
+        ids: Int[Array, "r t"],
+        cross: Cross,
+        past: Past | None = None,
+        numbers: Numbers = None,
+        key: Array | None = None,
+    ) -> Output:
         past = _no_past(config, ids.shape[0], dtype) if past is None else past
+        x = params["embedding"][ids]
         with precision(dtype):
-            return decoder.apply({"params": params["decoder"]}, params["embedding"][ids], cross, past)  # pyright: ignore[reportReturnType]
+            return decoder.apply({"params": params["decoder"]}, x, cross, past, numbers, rngs=rngs(key))  # pyright: ignore[reportReturnType]
 
     def apply(
         params: Params,
@@ -94,30 +115,33 @@ def t5(config: T5Config, dtype: Any = jnp.float32, *, dropout: float = 0.0) -> T
         if key is not None and rows is not None:
             keys = list(jax.random.split(key, 3))
             read, written = (token_numbers(rows, jnp.arange(x.shape[1])[None]) for x in (ids, decoder_ids))
-        x, target = params["embedding"][ids], params["embedding"][decoder_ids]
-        with precision(dtype):
-            encoded = encoder.apply({"params": params["encoder"]}, x, mask, read, rngs=rngs(keys[0]))
-            seen: Any = projection.apply({"params": params["cross"]}, encoded, read, rngs=rngs(keys[1]))
-            cross, past = Cross(seen[0], seen[1], mask), _no_past(config, len(ids), dtype)
-            output: Any = decoder.apply(
-                {"params": params["decoder"]}, target, cross, past, written, rngs=rngs(keys[2])
-            )
-        return output.hidden
+        encoded = encode(params, ids, mask, read, keys[0])
+        seen = cross(params, encoded, mask, read, keys[1])
+        return decode(params, decoder_ids, seen, None, written, keys[2]).hidden
 
     def init(key: Array) -> Params:
-        keys, shape = jax.random.split(key, 5), (config.vocab_size, config.width)
-        embedding = jax.random.normal(keys[0], shape, dtype)
-        x, mask = embedding[:1][None], jnp.ones((1, 1), bool)
-        params: Params = {"embedding": embedding}
-        params["encoder"] = encoder.init(keys[1], x, mask)["params"]
-        params["cross"] = projection.init(keys[2], x)["params"]
-        past = _no_past(config, 1, dtype)
-        params["decoder"] = decoder.init(keys[3], x, cross(params, x, mask), past)["params"]
-        if not config.tied:
-            params["head"] = jax.random.normal(keys[4], shape, dtype) * config.width**-0.5
-        return params
+        return _init(config, dtype, encoder, projection, decoder, key)
 
     return T5(init, apply, encode, cross, decode)
+
+
+def _init(
+    config: T5Config, dtype: Any, encoder: Encoder, projection: CrossProjection, decoder: Decoder, key: Array
+) -> Params:
+    keys, shape = jax.random.split(key, 5), (config.vocab_size, config.width)
+    embedding = jax.random.normal(keys[0], shape, dtype)
+    x, mask = embedding[:1][None], jnp.ones((1, 1), bool)
+    params: Params = {"embedding": embedding}
+    params["encoder"] = encoder.init(keys[1], x, mask)["params"]
+    (read, values), made = projection.init_with_output(keys[2], x)
+    params["cross"] = made["params"]
+    with precision(dtype):
+        params["decoder"] = decoder.init(keys[3], x, Cross(read, values, mask), _no_past(config, 1, dtype))[
+            "params"
+        ]
+    if not config.tied:
+        params["head"] = jax.random.normal(keys[4], shape, dtype) * config.width**-0.5
+    return params
 
 
 def _no_past(config: T5Config, rows: int, dtype: Any) -> Past:

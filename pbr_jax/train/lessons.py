@@ -105,16 +105,17 @@ def teach(
     task = Task(scorer.params, loss, len(learned), some, evaluate if len(held) else None, scorer.heads)
     fitted = fit(task, config, folder, seed=seed)
     alike = correlation(scores(scorer.params()), scores(fitted.params)) if config.epochs else 1.0
-    told = {
-        "step": fitted.step,
-        "questions": len(learned),
-        "held_out": len(held),
-        "informative": informative,
-        "moved": fitted.moved,
-        "correlation_with_start": alike,
-    }
-    few = f"{informative} are informative, want at least {2 * FEWEST}"
-    notes = who_chose(config, len(held), few) + (doubts(fitted.moved, alike) if config.epochs else [])
+    told = {"questions": len(learned), "held_out": len(held), "informative": informative}
+    return _told(fitted, config, told, alike)
+
+
+def _told(fitted: Fitted, config: Training, counts: dict[str, int], alike: float | None) -> Fitted:
+    """With what is said of a training: its counts, and how far it went."""
+    told = {"step": fitted.step, **counts, "moved": fitted.moved, "correlation_with_start": alike}
+    few = f"{counts['informative']} are informative, want at least {2 * FEWEST}"
+    notes = who_chose(config, counts["held_out"], few) + (
+        doubts(fitted.moved, alike) if config.epochs else []
+    )
     return fitted._replace(told=told, notes=tuple(notes))
 
 
