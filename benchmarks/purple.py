@@ -28,6 +28,17 @@ PROCEDURES: dict[str, dict[str, Any]] = {
     "8 profiles": {"rollouts": 8},
     "8 profiles, four steps from the same rewards": {"rollouts": 8, "loss": "grpo", "updates": 4},
     "16 profiles, four steps from the same rewards": {"rollouts": 16, "loss": "grpo", "updates": 4},
+    **{
+        f"{rollouts} profiles, four steps, {control} guesses": {
+            "rollouts": rollouts,
+            "loss": "grpo",
+            "updates": 4,
+            "advantage": "leave_one_out",
+            "control": control,
+        }
+        for control in ("none", "additive", "pairwise")
+        for rollouts in (4, 8)
+    },
     "single records": {"learns_from": "singles"},
 }
 

@@ -168,6 +168,7 @@ def test_options_that_make_no_sense_are_told(fields, message):
         {"select.reward": "metric", "generate.max_new_tokens": 3},
         {"select.learns_from": "singles", "select.num_layers": 0, "select.reward": "per_token"},
         {"select.fusion": "concat_token", "select.prior": 1.0, "select.loss": "grpo", "select.updates": 2},
+        {"select.control": "pairwise", "select.advantage": "leave_one_out", "select.training.epochs": 2},
         {"neighbours.method": "mean", "neighbours.m": 2, "collaboration": "text", "select.own": 1},
         {"expand.method": "query2term", "expand.max_new_tokens": 3, "retrieve.method": "bm25"},
     ],
@@ -178,5 +179,9 @@ def test_parts_can_be_left_out_changed_and_combined(tiny_models, tweets: Path, t
     assert len(results.predictions()) == 8
     trained = results.values["trained"]["purple"]
     assert trained["asked"] >= trained["questions"]
+    if fields.get("select.reward") == "metric":
+        assert trained["prompt_tokens"] is None
+    else:
+        assert trained["prompt_tokens"] > 40 * trained["asked"]  # instructions and a question are longer
     answer = ask(tmp_path / "out", "b3", "i love tea")
     assert len(answer.documents) >= 1

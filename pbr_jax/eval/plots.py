@@ -1,4 +1,4 @@
-"""Pictures: bars of one metric, its course over a number that was varied, and vectors on a plane."""
+"""Pictures: bars of a metric, its course over a number that was varied or measured, vectors on a plane."""
 
 import io
 import math
@@ -81,6 +81,21 @@ def lines(series: Mapping[str, Sequence[Point]], metric: str, field: str) -> Any
     axes.set_ylabel(metric)
     axes.grid(axis="y", color="#dddddd", lw=0.8)
     axes.legend(frameon=False, loc="best")
+    return figure
+
+
+def against(points: Sequence[Point], metric: str, across: str) -> Any:
+    """Named points with intervals over their `x`, which is positive and on a logarithmic axis."""
+    figure, axes = _figure(height=4.4)
+    for i, point in enumerate(points):
+        reach = [[reach] for reach in _reach(point)]
+        axes.errorbar(point.x, point.value, yerr=reach, color=_COLOURS[i % len(_COLOURS)], marker="o",
+                      ls="", capsize=3, lw=1.4, label=_plain(point.label))  # fmt: skip
+    axes.set_xscale("log")
+    axes.set_xlabel(across)
+    axes.set_ylabel(metric)
+    axes.grid(axis="y", color="#dddddd", lw=0.8)
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8)
     return figure
 
 

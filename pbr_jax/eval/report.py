@@ -7,6 +7,7 @@ each number was computed on. Read `values` and `differences` for what stands in 
 for what may be compared, `significance` for how sure it is.
 """
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -77,7 +78,7 @@ def _blocks(rows: list[Row], all_metrics: bool, reference: str | None, plot: boo
         return [*blocks, withheld, *shares_table(rows), *costs(rows), _origins(rows)]
     blocks.append(values(rows, names))
     if plot:
-        blocks.append(_figure(rows, names[0]))
+        blocks += [_figure(rows, names[0]), *_throughput(rows, names[0])]
     if len(rows) > 1:
         blocks += differences(rows, names, _reference(rows, reference))
     blocks += _without_near(rows, names, reference)
@@ -172,6 +173,35 @@ def _figure(rows: list[Row], name: str) -> Block:
             series.setdefault(row.system, []).append(point)
         picture, what = plots.lines(series, name, field), f"{name} over {field}"
     return Figure(plots.svg(picture), f"{what}, with intervals where they are known")
+
+
+def _throughput(rows: list[Row], name: str) -> list[Block]:
+    """The metric over how many questions a second get their documents, where a model chose them."""
+    if not plots.available() or not any(_asks_a_model(run) for row in rows for run in row.runs):
+        return []
+    points = [
+        dataclasses.replace(point, x=speed)
+        for row in rows
+        if (point := _point(row, name, None)) is not None and (speed := _questions_a_second(row)) is not None
+    ]
+    if len(points) < 2:
+        return []
+    caption = (
+        f"{name} over throughput: expanding, searching and choosing, from the seconds of rank. What was "
+        "computed before questions came, such as vectors of documents, is not in it; answers from the cache "
+        "cost no time"
+    )
+    return [Figure(plots.svg(plots.against(points, name, "questions a second")), caption)]
+
+
+def _asks_a_model(run: Run) -> bool:
+    return any(run.seconds.get(part, 0) > 0 for part in ("expand_llm", "select_llm", "select_policy"))
+
+
+def _questions_a_second(row: Row) -> float | None:
+    """None where no second was measured."""
+    spent = sum(run.seconds.get("rank", 0.0) for run in row.runs)
+    return sum(run.n for run in row.runs) / spent if spent > 0 else None
 
 
 def _point(row: Row, name: str, field: str | None) -> plots.Point | None:

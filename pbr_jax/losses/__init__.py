@@ -17,6 +17,7 @@ from pbr_jax.losses.margin import (
     triplet,
 )
 from pbr_jax.losses.policy_gradient import (
+    controlled,
     grpo,
     leave_one_out,
     plackett_luce_log_prob,
@@ -33,6 +34,7 @@ from pbr_jax.losses.reduction import (
 __all__ = [
     "cached_value_and_grad",
     "chunked_info_nce",
+    "controlled",
     "distinct_negatives",
     "encode_in_chunks",
     "grpo",

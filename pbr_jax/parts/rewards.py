@@ -2,13 +2,13 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from pbr_jax.files import open_private, write_text
-from pbr_jax.llm import LLM, naming
+from pbr_jax.llm import LLM, Prompt, naming
 from pbr_jax.parts.feedback import Judge
 from pbr_jax.parts.run import line
 from pbr_jax.pipeline import PromptWriter, Ranking
@@ -25,6 +25,7 @@ class Rewards:
       judge: what a prompt with these documents is worth; it has the prompts written of all that it is given.
       candidates: of each example, whose places profiles name.
       file: of what is known; it appears with the first answer.
+      num_tokens: of a prompt, to count what was read; None: it is not counted.
 
     Raises:
       UserError: a question has no target.
@@ -37,13 +38,16 @@ class Rewards:
         examples: Sequence[Example],
         candidates: Sequence[Ranking],
         file: Path,
+        num_tokens: Callable[[Prompt], int] | None = None,
     ) -> None:
         missing = next((example.id for example in examples if example.target is None), None)
         if missing is not None:
             raise UserError(f"training question {missing!r} has no target; rewards need the outputs file")
         self._judge, self._write, self._file = judge, write, file
         self._examples, self._candidates = examples, candidates
+        self._num_tokens = num_tokens or (lambda prompt: 0)
         self._known: dict[Asked, float] = {}
+        self.prompt_tokens = 0
         if file.is_file():
             self._read()
 
@@ -55,10 +59,12 @@ class Rewards:
         """Their values, float32 [n]. Raises UserError for one that is not a finite number."""
         new = [one for one in dict.fromkeys(asked) if one not in self._known]
         if new:
-            judged = dict(zip(new, self._judged(new), strict=True))
+            values, tokens = self._judged(new)
+            judged = dict(zip(new, values, strict=True))
             self._check(judged)
-            self._keep(judged)
+            self._keep(judged, tokens)
             self._known.update(judged)  # what is known stands in the file
+            self.prompt_tokens += sum(tokens)
         return np.array([self._known[one] for one in asked], np.float32)
 
     def _read(self) -> None:
@@ -66,11 +72,15 @@ class Rewards:
         whole, _, torn = self._file.read_text(encoding="utf-8").rpartition("\n")
         for record in map(json.loads, whole.splitlines()):
             self._known[record["question"], tuple(record["profile"])] = record["value"]
+            self.prompt_tokens += record["tokens"]
         if torn:
             write_text(self._file, whole + "\n" * bool(whole))
 
-    def _judged(self, new: Sequence[Asked]) -> list[float]:
-        """The values of new profiles. Those of a question whose prompts are cut to the same text have one."""
+    def _judged(self, new: Sequence[Asked]) -> tuple[list[float], list[int]]:
+        """The values of new profiles, and the tokens that were read for each.
+
+        Profiles of a question whose prompts are cut to the same text have one value, and are read once.
+        """
         examples = [self._examples[question] for question, _ in new]
         shown = [[self._candidates[question][place] for place in profile] for question, profile in new]
         written = self._write(examples, shown)
@@ -85,7 +95,8 @@ class Rewards:
             lambda *_: [written[i] for i in places],  # they are written once
         )
         values = dict(zip(places, np.asarray(found, np.float32).tolist(), strict=True))
-        return [values[first[text]] for text in texts]
+        read = [self._num_tokens(prompt.messages) if i in values else 0 for i, prompt in enumerate(written)]
+        return [values[first[text]] for text in texts], read
 
     def _check(self, judged: Mapping[Asked, float]) -> None:
         for (question, profile), value in judged.items():
@@ -96,10 +107,11 @@ class Rewards:
                     "language model's scores, or take another select.reward"
                 )
 
-    def _keep(self, judged: Mapping[Asked, float]) -> None:
+    def _keep(self, judged: Mapping[Asked, float], tokens: Sequence[int]) -> None:
         with open_private(self._file) as file:
-            for (question, profile), value in judged.items():
-                file.write(line({"question": question, "profile": profile, "value": value}))
+            for ((question, profile), value), read in zip(judged.items(), tokens, strict=True):
+                told = {"question": question, "profile": profile, "value": value, "tokens": read}
+                file.write(line(told))
 
 
 def by_total_likelihood(llm: LLM) -> Judge:

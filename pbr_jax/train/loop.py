@@ -22,8 +22,8 @@ from pbr_jax.train.movement import movements
 from pbr_jax.train.optimizers import optimizer
 from pbr_jax.types import Params, UserError
 
-Act = Callable[[Params, sharding.Batch, jax.Array], tuple[sharding.Batch, Mapping[str, float]]]
-"""(params, batch, key) -> further arrays of the batch, and what to tell of them in metrics.jsonl."""
+Act = Callable[[Params, sharding.Batch, jax.Array, int], tuple[sharding.Batch, Mapping[str, float]]]
+"""(params, batch, key, step) -> further arrays of the batch, and what to tell of them in metrics.jsonl."""
 
 Evaluate = Callable[[Params], float]
 """How good parameters are on the selection examples: the higher the better."""
@@ -150,7 +150,7 @@ def _made(
     if task.act is None:
         return batch, {}
     copies = jax.tree.map(lambda x: x.addressable_data(0), now.params)
-    found, told = task.act(copies, batch, jax.random.fold_in(key, rows.step))
+    found, told = task.act(copies, batch, jax.random.fold_in(key, rows.step), rows.step)
     return batch | found, told
 
 

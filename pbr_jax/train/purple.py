@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from pbr_jax.losses.policy_gradient import (
+    controlled,
     grpo,
     leave_one_out,
     plackett_luce_log_prob,
@@ -31,6 +32,7 @@ from pbr_jax.train import steps
 from pbr_jax.train.batches import Rows
 from pbr_jax.train.loop import Fitted, Task, fit
 from pbr_jax.train.movement import correlation, doubts
+from pbr_jax.train.reward_model import Drawn, predicted
 from pbr_jax.train.selection import FEWEST, by_users, who_chose
 from pbr_jax.train.sharding import Batch
 from pbr_jax.types import Model, Params, UserError
@@ -63,6 +65,10 @@ class Options(Protocol):
     def clip(self) -> float: ...
     @property
     def updates(self) -> int: ...
+    @property
+    def control(self) -> Literal["none", "additive", "pairwise"]: ...
+    @property
+    def proposals(self) -> int: ...
     @property
     def training(self) -> Training: ...
 
@@ -122,7 +128,7 @@ def train(
         len(learned),
         batch,
         evaluate if len(held) else None,
-        act=_act(policy.model, reward, learned, options, k),
+        act=_act(policy.model, reward, learned, options, k, Drawn(folder / "drawn.jsonl")),
         updates=options.updates,
     )
     fitted = fit(task, options.training, folder, seed=seed)
@@ -198,31 +204,54 @@ def _chosen(
 # -- one batch -----------------------------------------------------------------------------------------
 
 
-def _act(model: Model, reward: Reward, learned: np.ndarray, options: Options, k: int):
+def _act(model: Model, reward: Reward, learned: np.ndarray, options: Options, k: int, drawn: Drawn):
     """Profiles for the questions of a batch, and what they are worth."""
     draw = jax.jit(_draw(model, options, k))
 
-    def act(params: Params, batch: Batch, key: Array) -> tuple[Batch, Mapping[str, float]]:
+    def act(params: Params, batch: Batch, key: Array, step: int) -> tuple[Batch, Mapping[str, float]]:
         actions, log_probs = map(np.asarray, draw(params, batch, key))  # [b m k], [b m]
         counted = (actions >= 0).any(-1) & batch["where"][:, None]
+        known = counted.copy()
+        if options.control != "none":
+            known[:, options.rollouts :] = False
         asked = [
             (
                 int(learned[batch["row"][row]]),
                 tuple(place for place in actions[row, m].tolist() if place >= 0),
             )
-            for row, m in zip(*np.nonzero(counted))
+            for row, m in zip(*np.nonzero(known))
         ]
         rewards = np.zeros(counted.shape, np.float32)
-        rewards[counted] = reward(asked)
+        made = {"actions": actions, "old": log_probs, "rewards": rewards, "counted": counted, "known": known}
+        if options.control != "none":
+            made["predicted"] = _predicted(drawn, step, learned[batch["row"]], actions, options.control)
+        rewards[known] = reward(asked)
+        if options.control != "none":
+            drawn.add(step, asked, rewards[known].tolist())
         told = {
-            "reward": float(rewards[counted].mean()),
+            "reward": float(rewards[known].mean()),
             "profiles": len(set(asked)),
-            "informative": _informative(rewards, counted),
+            "informative": _informative(rewards, known),
         }
-        made = {"actions": actions, "old": log_probs, "rewards": rewards, "counted": counted}
         return made, told
 
     return act
+
+
+def _predicted(
+    drawn: Drawn,
+    step: int,
+    questions: np.ndarray,
+    actions: np.ndarray,
+    control: Literal["additive", "pairwise"],
+) -> Float[np.ndarray, "b m"]:
+    """What earlier steps' rewards of the same questions let one expect."""
+    before = drawn.before(step)
+    found = [
+        predicted(before.get(question, {}), some, control)
+        for question, some in zip(questions.tolist(), actions, strict=True)
+    ]
+    return np.stack(found)
 
 
 def _informative(rewards: np.ndarray, counted: np.ndarray) -> int:
@@ -242,8 +271,9 @@ def _draw(model: Model, options: Options, k: int):
             actions = _singles(batch["record_mask"])
         else:
             keys = row_keys(sampling, batch["row"])  # the same however the batch is divided
+            free = 0 if options.control == "none" else options.proposals
             actions = jax.vmap(
-                lambda key, one: sample_plackett_luce(key, one, k=k, rollouts=options.rollouts)
+                lambda key, one: sample_plackett_luce(key, one, k=k, rollouts=options.rollouts + free)
             )(keys, logits)
         return actions, plackett_luce_log_prob(logits, actions)
 
@@ -259,14 +289,13 @@ def _singles(record_mask: Array) -> Int[Array, "b n 1"]:
 def _loss(model: Model, options: Options) -> steps.Loss:
     """Minus the expected advantage of the policy's choice: estimated from what was drawn, or exact."""
     score = from_arrays(model)
-    advantage = {"z_scores": z_scored, "leave_one_out": leave_one_out}[options.advantage]
 
     def loss(params: Params, batch: dict[str, Array], key: Array) -> Float[Array, ""]:
         dropout, _ = jax.random.split(key)  # as the profiles were drawn
         logits = log_scores(score(params, batch, dropout), batch["record_mask"])
         log_probs = plackett_luce_log_prob(logits, batch["actions"])
         counted = batch["counted"]
-        advantages = advantage(batch["rewards"], where=counted)
+        advantages = _advantages(batch, options)
         if options.learns_from == "singles":
             expected = jnp.where(counted, jnp.exp(log_probs) * advantages, 0).sum(-1)
             return masked_mean(-expected, batch["where"])
@@ -277,3 +306,10 @@ def _loss(model: Model, options: Options) -> steps.Loss:
         return masked_mean(found.mean(-1), batch["where"])
 
     return loss
+
+
+def _advantages(batch: dict[str, Array], options: Options) -> Float[Array, "b m"]:
+    rewards, counted = batch["rewards"], batch["counted"]
+    if options.control != "none":
+        return controlled(rewards, batch["predicted"], batch["known"], where=counted)
+    return {"z_scores": z_scored, "leave_one_out": leave_one_out}[options.advantage](rewards, where=counted)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pbr_jax.eval.plots import Point, available, bars, lines, plane, svg
+from pbr_jax.eval.plots import Point, against, available, bars, lines, plane, svg
 
 pytest.importorskip("matplotlib")
 
@@ -42,6 +42,18 @@ def test_what_has_no_bound_stands_last_at_equal_distances():
     assert [text.get_text() for text in axes.get_xticklabels()] == ["0", "1", "8", "all"]
     course = next(line for line in axes.lines if len(line.get_xdata()) == 4)
     assert list(course.get_ydata()) == [0.5, 0.4, 0.2, 0.1]
+
+
+def test_values_over_what_was_measured():
+    points = [Point("dense", 0.3, 0.2, 0.5, x=400.0), Point("rankgpt", 0.4, 0.4, 0.4, x=0.5)]
+    (axes,) = against(points, "rouge1", "questions a second").axes
+    assert [tuple(line.get_xydata()[0]) for line in axes.lines if line.get_marker() == "o"] == [
+        (400.0, 0.3),
+        (0.5, 0.4),
+    ]
+    assert axes.get_xscale() == "log"
+    segment = axes.collections[0].get_segments()[0]
+    assert segment[:, 1] == pytest.approx([0.2, 0.5])
 
 
 def test_svg_is_one_element_and_reproducible():

@@ -111,7 +111,7 @@ def test_ranking_metrics_are_shown_at_five():
 def drawn(monkeypatch) -> list[str]:
     """Names of the pictures that are drawn from now on."""
     calls: list[str] = []
-    for name in ("bars", "lines"):
+    for name in ("bars", "lines", "against"):
         real = getattr(plots, name)
         monkeypatch.setattr(plots, name, lambda *a, real=real, name=name: calls.append(name) or real(*a))
     return calls
@@ -125,6 +125,22 @@ def test_html_has_a_title_and_the_fitting_picture(runs, tmp_path, monkeypatch):
     assert calls == ["lines"]  # runs of a system differ by the number retrieve.k alone
     report(runs[:2], "html")
     assert calls == ["lines", "bars"]
+
+
+def test_where_a_model_chose_the_metric_is_drawn_over_throughput(runs, monkeypatch):
+    """Questions a second, from the seconds of rank; who was not timed is left out."""
+    seen = []
+    real = plots.against
+    monkeypatch.setattr(plots, "against", lambda points, *a: seen.extend(points) or real(points, *a))
+    assert report(runs, "html").count("<svg") == 1
+    told = [{"rank": 0.5}, {"rank": 20.0, "select_llm": 19.0}, {}]
+    asked = 0
+    for path, seconds in zip(runs, told):
+        found = json.loads((path / "results.json").read_text())
+        (path / "results.json").write_text(json.dumps(found | {"seconds": seconds}))
+        asked = found["n"]
+    assert report(runs, "html").count("<svg") == 2
+    assert [point.x for point in seen] == [asked / 0.5, asked / 20.0]
 
 
 def test_without_matplotlib_the_report_stands_and_says_so(runs, monkeypatch):

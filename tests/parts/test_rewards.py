@@ -55,6 +55,26 @@ def test_profiles_whose_prompts_are_cut_to_the_same_text_are_asked_once_in_a_cal
     assert len(found) == 4  # profiles that are known
 
 
+def test_tokens_are_counted_once_also_after_going_on(tmp_path: Path):
+    def judge(examples: Any, rankings: Any, write: Any) -> np.ndarray:
+        return np.zeros(len(examples), np.float32)
+
+    def tokens(prompt: Any) -> int:
+        return 10 + int(prompt[0]["content"])
+
+    def found() -> Rewards:
+        return Rewards(judge, write, EXAMPLES, CANDIDATES, tmp_path / "rewards.jsonl", tokens)
+
+    first = found()
+    first([(0, (1, 2)), (0, (1, 0)), (1, (2,))])  # the second is cut to the text of the first
+    first([(0, (1, 2))])
+    assert first.prompt_tokens == 11 + 12
+    again = found()
+    assert again.prompt_tokens == 11 + 12
+    again([(2, (0,)), (1, (2,))])
+    assert again.prompt_tokens == 11 + 12 + 10
+
+
 def test_what_could_not_be_written_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     found = of(lambda name, profile: 2.0, tmp_path / "rewards.jsonl")
 
@@ -68,4 +88,4 @@ def test_what_could_not_be_written_is_not_known(tmp_path: Path, monkeypatch: pyt
     assert len(found) == 0
     found([(0, (1, 2))])
     (line,) = (tmp_path / "rewards.jsonl").read_text().splitlines()
-    assert json.loads(line) == {"question": 0, "profile": [1, 2], "value": 2.0}
+    assert json.loads(line) == {"question": 0, "profile": [1, 2], "value": 2.0, "tokens": 0}

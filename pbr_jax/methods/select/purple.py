@@ -80,6 +80,11 @@ class Purple(ByScore):
     loss: Literal["reinforce", "grpo"] = "reinforce"
     clip: float = 0.2  # of grpo's ratios
     updates: int = 1  # of the policy from the same rewards; more than one needs grpo
+    # additive, pairwise: what a question's profiles are worth is guessed from its earlier rewards, by records
+    # or pairs of them; the guess is subtracted from rewards and added back for further profiles, which cost
+    # no prompt. The gradient stays unbiased
+    control: Literal["none", "additive", "pairwise"] = "none"
+    proposals: int = 64  # profiles that are guessed, beside the rollouts
     training: Training = field(default_factory=_bandit)
 
     def check(self) -> None:
@@ -95,6 +100,14 @@ class Purple(ByScore):
         self.at_least("updates", 1)
         self.between("dropout", 0, 0.9)
         self.between("clip", 0, 1)
+        self.at_least("proposals", 1)
+        if self.control != "none" and (self.learns_from, self.advantage) != ("profiles", "leave_one_out"):
+            raise UserError(
+                f"select.control is {self.control}, select.learns_from {self.learns_from} and "
+                f"select.advantage {self.advantage}: guesses stand for rewards of profiles, in their own "
+                "unit; set select.learns_from profiles and select.advantage leave_one_out, or select.control "
+                "none"
+            )
         if self.updates > 1 and self.loss != "grpo" and self.learns_from == "profiles":
             raise UserError(
                 f"select.updates is {self.updates} and select.loss {self.loss}: rewards of profiles that an "
@@ -243,9 +256,11 @@ def _train(
         assert task is not None
         values = feedback.metric(task, judged.metric, judged.errors)
         judge = feedback.by_answers(task, generate(Tally()), values)
-    rewards = Rewards(judge, write, examples, candidates, folder / "rewards.jsonl")
+    num_tokens = None if llm is None else llm.num_tokens
+    rewards = Rewards(judge, write, examples, candidates, folder / "rewards.jsonl", num_tokens)
     policy = purple.Policy(set_policy.set_policy(options.sizes(encoder.dim)), inputs)
     owners = [example.user_id for example in examples]
     with metered(folder):
         fitted = purple.train(policy, rewards, list(map(len, rows)), owners, options, folder, seed=seed)
-    keep(fitted._replace(told={**fitted.told, "asked": len(rewards)}), folder, "purple")
+    asked_for = {"asked": len(rewards), "prompt_tokens": rewards.prompt_tokens if llm is not None else None}
+    keep(fitted._replace(told={**fitted.told, **asked_for}), folder, "purple")
