@@ -5,6 +5,7 @@ import functools
 import io
 import re
 import sys
+import typing
 from pathlib import Path
 
 import tyro
@@ -127,7 +128,8 @@ def _joined(words: list[str]) -> list[str]:
 
 
 def _spelled_out(words: list[str], default: Config) -> list[str]:
-    """Switches as tyro reads them: `--llm.offline`, alone or with on or true, is `--llm.offline=True`."""
+    """Switches and none as tyro reads them: `--llm.offline`, alone or with on or true, is
+    `--llm.offline=True`, and `--reader.limit none` is `--reader.limit=None`."""
     switches = {name for name in configs.names(default) if isinstance(_value(default, name), bool)}
     found = []
     for word in words:
@@ -138,8 +140,19 @@ def _spelled_out(words: list[str], default: Config) -> list[str]:
             if on is None:
                 raise UserError(f"{name} is {value!r}, want on or off")
             word = f"{flag}={on}"
+        elif value.lower() == "none" and _may_be_none(default, name):
+            word = f"{flag}=None"
         found.append(word)
     return found
+
+
+def _may_be_none(default: Config, name: str) -> bool:
+    """Whether a field takes None, and no text that could be spelled so."""
+    *parents, last = name.split(".")
+    owner = type(functools.reduce(getattr, parents, default))
+    parts = typing.get_args(typing.get_type_hints(owner)[last])
+    texts = {text for part in parts for text in typing.get_args(part)}
+    return type(None) in parts and str not in parts and "none" not in texts
 
 
 _SWITCHED = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}

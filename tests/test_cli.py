@@ -356,6 +356,16 @@ def test_a_switch_is_unset_with_a_value():
     assert parsed(["--llm.offline", "False"], on, "pbr-jax") == Config()
 
 
+@pytest.mark.parametrize("word", ["none", "None", "NONE"])
+def test_no_bound_is_none_however_it_is_spelled(word: str):
+    """And a text or a method's name that is spelled so stays what it is."""
+    limited = override(Config(), {"limit": 3, "reader.limit": 9, "llm.model": "m"})
+    words = ["--limit", word, f"--reader.limit={word}"]
+    assert parsed(words, limited, "pbr-jax") == override(limited, {"limit": None, "reader.limit": None})
+    assert parsed(["--llm.model", word], limited, "pbr-jax").llm.model == word
+    assert parsed(["--retrieve.method", "none"], limited, "pbr-jax").retrieve.method == "none"
+
+
 def test_the_long_help_of_a_run_lists_every_field_of_its_methods(capfd: pytest.CaptureFixture[str]):
     for words in (["run", DENSE, "--help-all"], ["run", "dense", "--help-all"]):
         with pytest.raises(SystemExit) as caught:
