@@ -44,7 +44,7 @@ PROCEDURES: dict[str, dict[str, Any]] = {
             "advantage": "leave_one_out",
             "control": control,
         }
-        for control in ("none", "additive", "pairwise")
+        for control in ("none", "additive", "pairwise", "shuffled")
         for rollouts in (4, 8)
     },
     "single records": {"learns_from": "singles"},
@@ -93,10 +93,18 @@ def options(epochs: int, selection: float = 0.15, **changes: Any) -> Any:
 
 
 def trained(world: Any, told: Any, reward: Any, seed: int) -> tuple[Any, Any]:
-    """The policy and what it was fitted to."""
+    """The policy and what it was fitted to. "shuffled" guesses are those of other profiles: a control."""
     from pbr_jax.models.set_policy import set_policy
     from pbr_jax.train import purple
 
+    if told.control == "shuffled":
+        real, told = purple.predicted, dataclasses.replace(told, control="additive")
+        mixed = np.random.default_rng(seed)
+        purple.predicted = lambda *given: mixed.permutation(real(*given))
+        try:
+            return trained(world, told, reward, seed)
+        finally:
+            purple.predicted = real
     policy = purple.Policy(set_policy(told.sizes(planted.WIDTH)), world.arrays)
     owners = [f"u{i // 2}" for i in range(len(world))]
     with tempfile.TemporaryDirectory() as folder:

@@ -86,10 +86,11 @@ def lines(series: Mapping[str, Sequence[Point]], metric: str, field: str) -> Any
 
 def against(points: Sequence[Point], metric: str, across: str) -> Any:
     """Named points with intervals over their `x`, which is positive and on a logarithmic axis."""
-    figure, axes = _figure(height=4.4)
+    figure, axes = _figure(height=max(4.4, 0.6 + 0.17 * len(points)))
     for i, point in enumerate(points):
         reach = [[reach] for reach in _reach(point)]
-        axes.errorbar(point.x, point.value, yerr=reach, color=_COLOURS[i % len(_COLOURS)], marker="o",
+        turn, colour = divmod(i, len(_COLOURS))
+        axes.errorbar(point.x, point.value, yerr=reach, color=_COLOURS[colour], marker="osD^v"[turn % 5],
                       ls="", capsize=3, lw=1.4, label=_plain(point.label))  # fmt: skip
     axes.set_xscale("log")
     axes.set_xlabel(across)

@@ -176,7 +176,7 @@ def _figure(rows: list[Row], name: str) -> Block:
 
 
 def _throughput(rows: list[Row], name: str) -> list[Block]:
-    """The metric over how many questions a second get their documents, where a model chose them."""
+    """The metric over questions a second that get documents, where a language model or a policy helped."""
     if not plots.available() or not any(_asks_a_model(run) for row in rows for run in row.runs):
         return []
     points = [
@@ -188,8 +188,8 @@ def _throughput(rows: list[Row], name: str) -> list[Block]:
         return []
     caption = (
         f"{name} over throughput: expanding, searching and choosing, from the seconds of rank. What was "
-        "computed before questions came, such as vectors of documents, is not in it; answers from the cache "
-        "cost no time"
+        "computed before questions came, such as vectors of documents, is not in it, compiling is; answers "
+        "from the cache cost no time"
     )
     return [Figure(plots.svg(plots.against(points, name, "questions a second")), caption)]
 
@@ -200,8 +200,9 @@ def _asks_a_model(run: Run) -> bool:
 
 def _questions_a_second(row: Row) -> float | None:
     """None where no second was measured."""
-    spent = sum(run.seconds.get("rank", 0.0) for run in row.runs)
-    return sum(run.n for run in row.runs) / spent if spent > 0 else None
+    timed = [run for run in row.runs if run.seconds.get("rank", 0.0) > 0]
+    ranked = sum(run.counts.get("examples", run.n) for run in timed)  # also those that are not scored
+    return ranked / sum(run.seconds["rank"] for run in timed) if timed else None
 
 
 def _point(row: Row, name: str, field: str | None) -> plots.Point | None:

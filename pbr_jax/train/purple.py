@@ -122,13 +122,14 @@ def train(
         return float(reward(_chosen(policy, score, params, held, sizes, k)).mean())
 
     start = jax.jit(policy.model.init)(jax.random.key(seed))
+    file = f"drawn-{jax.process_index()}.jsonl"
     task = Task(
         lambda: start,
         _loss(policy.model, options),
         len(learned),
         batch,
         evaluate if len(held) else None,
-        act=_act(policy.model, reward, learned, options, k, Drawn(folder / "drawn.jsonl")),
+        act=_act(policy.model, reward, learned, options, k, Drawn(folder / file)),
         updates=options.updates,
     )
     fitted = fit(task, options.training, folder, seed=seed)

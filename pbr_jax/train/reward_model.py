@@ -2,7 +2,7 @@
 
 The guess costs no prompt. It need not be right: the policy's gradient subtracts it from the rewards that
 are known and adds back its expectation (`losses.controlled`), so a bad guess makes the gradient noisier, not
-wrong.
+wrong. In further updates from the same rewards `losses.grpo` may clip the one and not the other.
 """
 
 import json
@@ -62,7 +62,8 @@ def _kernel(common: np.ndarray, kind: Kind) -> np.ndarray:
 class Drawn:
     """The rewards that a training's steps were told, on disk: a step guesses from those of earlier ones.
 
-    A training that goes on after a kill guesses from the same: what later steps left is dropped.
+    A training that goes on after a kill guesses from the same: what later steps left is dropped. Each process
+    of several has a file of its own, and guesses from what it was told itself.
     """
 
     def __init__(self, file: Path) -> None:
@@ -81,10 +82,12 @@ class Drawn:
         return self._known
 
     def add(self, step: int, asked: Sequence[tuple[int, Profile]], values: Sequence[float]) -> None:
-        """What a step was told of questions' profiles."""
+        """What a step was told of questions' profiles; what was known already is not written again."""
         assert self._known is not None
         with open_private(self._file) as file:
             for (question, profile), value in zip(asked, values, strict=True):
+                if profile in self._known[question]:
+                    continue
                 self._known[question][profile] = value
                 told = {"step": step, "question": question, "profile": profile, "value": value}
                 file.write(json.dumps(told) + "\n")

@@ -127,20 +127,21 @@ def test_html_has_a_title_and_the_fitting_picture(runs, tmp_path, monkeypatch):
     assert calls == ["lines", "bars"]
 
 
-def test_where_a_model_chose_the_metric_is_drawn_over_throughput(runs, monkeypatch):
-    """Questions a second, from the seconds of rank; who was not timed is left out."""
+def test_where_a_model_chose_the_metric_is_drawn_over_throughput(tmp_path, write, runs, monkeypatch):
+    """Questions a second that were ranked, scored or not, from the seconds of rank; who was not timed does
+    not count, a seed among others either."""
     seen = []
     real = plots.against
     monkeypatch.setattr(plots, "against", lambda points, *a: seen.extend(points) or real(points, *a))
     assert report(runs, "html").count("<svg") == 1
-    told = [{"rank": 0.5}, {"rank": 20.0, "select_llm": 19.0}, {}]
-    asked = 0
+    runs = [*runs, write(tmp_path / "d", "dense", answers(3, 0.8), k=8, seed=1)]
+    told = [{"rank": 0.5}, {"rank": 20.0, "select_llm": 19.0}, {"rank": 4.0}, {}]
     for path, seconds in zip(runs, told):
         found = json.loads((path / "results.json").read_text())
-        (path / "results.json").write_text(json.dumps(found | {"seconds": seconds}))
-        asked = found["n"]
+        counts = {"examples": 30} if path == runs[2] else {}
+        (path / "results.json").write_text(json.dumps(found | {"seconds": seconds, "counts": counts}))
     assert report(runs, "html").count("<svg") == 2
-    assert [point.x for point in seen] == [asked / 0.5, asked / 20.0]
+    assert [point.x for point in seen] == [24 / 0.5, 24 / 20.0, 30 / 4.0]
 
 
 def test_without_matplotlib_the_report_stands_and_says_so(runs, monkeypatch):

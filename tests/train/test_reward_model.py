@@ -66,4 +66,6 @@ def test_a_step_guesses_from_earlier_ones_also_after_a_kill(tmp_path: Path):
     again = Drawn(file)
     assert again.before(2) == {0: {(0, 4): 0.0}, 1: {(1, 4): 1.0}}
     again.add(2, [(0, (2, 4))], [2.0])
+    again.add(2, [(0, (2, 4))], [2.0])
+    assert len(file.read_text().splitlines()) == 3
     assert Drawn(file).before(3) == {0: {(0, 4): 0.0, (2, 4): 2.0}, 1: {(1, 4): 1.0}}

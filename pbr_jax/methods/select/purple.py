@@ -82,7 +82,7 @@ class Purple(ByScore):
     updates: int = 1  # of the policy from the same rewards; more than one needs grpo
     # additive, pairwise: what a question's profiles are worth is guessed from its earlier rewards, by records
     # or pairs of them; the guess is subtracted from rewards and added back for further profiles, which cost
-    # no prompt. The gradient stays unbiased
+    # no prompt. That leaves the gradient unbiased, but for what grpo clips in updates after the first
     control: Literal["none", "additive", "pairwise"] = "none"
     proposals: int = 64  # profiles that are guessed, beside the rollouts
     training: Training = field(default_factory=_bandit)
@@ -100,7 +100,7 @@ class Purple(ByScore):
         self.at_least("updates", 1)
         self.between("dropout", 0, 0.9)
         self.between("clip", 0, 1)
-        self.at_least("proposals", 1)
+        self.at_least("proposals", 2, "a profile is judged by the others")
         if self.control != "none" and (self.learns_from, self.advantage) != ("profiles", "leave_one_out"):
             raise UserError(
                 f"select.control is {self.control}, select.learns_from {self.learns_from} and "
