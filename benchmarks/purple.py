@@ -42,7 +42,7 @@ PROCEDURES: dict[str, dict[str, Any]] = {
             "loss": "grpo",
             "updates": 4,
             "advantage": "leave_one_out",
-            "control": control,
+            **({"control": "additive", "shuffled": True} if control == "shuffled" else {"control": control}),
         }
         for control in ("none", "additive", "pairwise", "shuffled")
         for rollouts in (4, 8)
@@ -92,13 +92,13 @@ def options(epochs: int, selection: float = 0.15, **changes: Any) -> Any:
     return Purple(k=planted.K, training=training, **chosen)
 
 
-def trained(world: Any, told: Any, reward: Any, seed: int) -> tuple[Any, Any]:
-    """The policy and what it was fitted to. "shuffled" guesses are those of other profiles: a control."""
+def trained(world: Any, told: Any, reward: Any, seed: int, shuffled: bool = False) -> tuple[Any, Any]:
+    """The policy and what it was fitted to. `shuffled`: guesses are those of other profiles, a control."""
     from pbr_jax.models.set_policy import set_policy
     from pbr_jax.train import purple
 
-    if told.control == "shuffled":
-        real, told = purple.predicted, dataclasses.replace(told, control="additive")
+    if shuffled:
+        real = purple.predicted
         mixed = np.random.default_rng(seed)
         purple.predicted = lambda *given: mixed.permutation(real(*given))
         try:
@@ -147,7 +147,8 @@ def calls(seeds: int, epochs: int, share: float) -> None:
         for name, changes in PROCEDURES.items():
             world = planted.World(600, seed)
             reward = Counted(world)
-            trained(world, options(epochs, selection=0.5, **changes), reward, seed)
+            told = {name: value for name, value in changes.items() if name != "shuffled"}
+            trained(world, options(epochs, selection=0.5, **told), reward, seed, "shuffled" in changes)
             untrained, *curve = reward.curve
             anew = name.startswith("released")
             if anew:
