@@ -23,6 +23,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 
@@ -97,17 +98,11 @@ def trained(world: Any, told: Any, reward: Any, seed: int, shuffled: bool = Fals
     from pbr_jax.models.set_policy import set_policy
     from pbr_jax.train import purple
 
-    if shuffled:
-        real = purple.predicted
-        mixed = np.random.default_rng(seed)
-        purple.predicted = lambda *given: mixed.permutation(real(*given))
-        try:
-            return trained(world, told, reward, seed)
-        finally:
-            purple.predicted = real
+    mixed, predicted = np.random.default_rng(seed), purple.predicted
+    guess = (lambda *given: mixed.permutation(predicted(*given))) if shuffled else predicted
     policy = purple.Policy(set_policy(told.sizes(planted.WIDTH)), world.arrays)
     owners = [f"u{i // 2}" for i in range(len(world))]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(purple, "predicted", guess):
         sizes = world.sizes.tolist()
         return policy, purple.train(policy, reward, sizes, owners, told, Path(folder), seed=seed).params
 
@@ -175,7 +170,7 @@ class Table:
     `worth` [n r], NaN beside candidates; `features` [n r f] of pairs, for regressions.
     """
 
-    def __init__(self, words: Sequence[str], rewards: Path | None, candidates: int) -> None:
+    def __init__(self, words: Sequence[str], rewards: Path | None) -> None:
         from pbr_jax import flags
         from pbr_jax.graph import walk
         from pbr_jax.parts import propensities
@@ -195,13 +190,14 @@ class Table:
             q for q, r in enumerate(ranked) if len(r) > 1 and all((q, i) in known for i in range(len(r)))
         ]
         self.users = [examples[q].user_id for q in whole]
-        self.sizes = np.array([min(len(ranked[q]), candidates) for q in whole])
+        self.sizes = np.array([len(ranked[q]) for q in whole])
+        candidates = int(self.sizes.max())
         self.worth = np.full((len(whole), candidates), np.nan)
         queries = list(found["queries"].read(np.array(whole)))
-        rows = [[c.row for c in ranked[q]][:candidates] for q in whole]
+        rows = [[c.row for c in ranked[q]] for q in whole]
         states = [records.read(of) for of in rows]
         self._questions = [
-            propensities.Question(query, of, [c.score for c in ranked[q]][:candidates])
+            propensities.Question(query, of, [c.score for c in ranked[q]])
             for q, query, of in zip(whole, queries, states, strict=True)
         ]
         for i, q in enumerate(whole):
@@ -211,12 +207,8 @@ class Table:
         self._shape = propensities.shape_of(max(map(len, queries)), candidates, longest, self.width)
         self._arrays = propensities.arrays
         self.features = np.zeros((len(whole), candidates, 2 * self.width + 3), np.float32)
-        for i, one in enumerate(self._questions):
-            query = np.asarray(one.query, np.float32).mean(0)
-            for place, record in enumerate(one.records):
-                pooled = np.asarray(record, np.float32).mean(0)
-                plain = [one.scores[place], place, np.log(len(record))]
-                self.features[i, place] = np.concatenate([query * pooled, np.abs(query - pooled), plain])
+        for features, one in zip(self.features, self._questions, strict=True):
+            features[: len(one.records)] = _features(one)
 
     def __len__(self) -> int:
         return len(self.users)
@@ -226,6 +218,15 @@ class Table:
 
     def reward(self, asked: Sequence[Any]) -> np.ndarray:
         return np.array([self.worth[q, profile[0]] for q, profile in asked], np.float32)
+
+
+def _features(question: Any) -> np.ndarray:
+    """Of each candidate [r f]: products and distances of pooled states; score, rank, log of the length."""
+    query = np.asarray(question.query, np.float32).mean(0)
+    pooled = np.stack([np.asarray(record, np.float32).mean(0) for record in question.records])
+    lengths = np.log([len(record) for record in question.records])
+    plain = np.stack([question.scores, np.arange(len(pooled)), lengths], axis=1)
+    return np.concatenate([query * pooled, np.abs(query - pooled), plain], axis=1)
 
 
 def _by_policy(table: Table, learned: np.ndarray, tested: np.ndarray, told: Any, seed: int) -> np.ndarray:
@@ -270,7 +271,7 @@ def limits(words: Sequence[str], rewards: Path | None, folds: int, epochs: int) 
 
     from pbr_jax.eval.significance import paired_difference
 
-    table = Table(words, rewards, 8)
+    table = Table(words, rewards)
     users = sorted(set(table.users))
     of = {user: i % folds for i, user in enumerate(np.random.default_rng(0).permutation(users))}
     fold = np.array([of[user] for user in table.users])

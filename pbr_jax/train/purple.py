@@ -122,14 +122,14 @@ def train(
         return float(reward(_chosen(policy, score, params, held, sizes, k)).mean())
 
     start = jax.jit(policy.model.init)(jax.random.key(seed))
-    file = f"drawn-{jax.process_index()}.jsonl"
+    drawn = Drawn(folder / f"drawn-{jax.process_index()}.jsonl")
     task = Task(
         lambda: start,
         _loss(policy.model, options),
         len(learned),
         batch,
         evaluate if len(held) else None,
-        act=_act(policy.model, reward, learned, options, k, Drawn(folder / file)),
+        act=_act(policy.model, reward, learned, options, k, drawn),
         updates=options.updates,
     )
     fitted = fit(task, options.training, folder, seed=seed)
@@ -208,26 +208,23 @@ def _chosen(
 def _act(model: Model, reward: Reward, learned: np.ndarray, options: Options, k: int, drawn: Drawn):
     """Profiles for the questions of a batch, and what they are worth."""
     draw = jax.jit(_draw(model, options, k))
+    control = options.control
 
     def act(params: Params, batch: Batch, key: Array, step: int) -> tuple[Batch, Mapping[str, float]]:
         actions, log_probs = map(np.asarray, draw(params, batch, key))  # [b m k], [b m]
         counted = (actions >= 0).any(-1) & batch["where"][:, None]
-        known = counted.copy()
-        if options.control != "none":
+        questions = learned[batch["row"]]
+        rewards, known = np.zeros(counted.shape, np.float32), counted.copy()
+        made = {"actions": actions, "old": log_probs, "rewards": rewards, "counted": counted}
+        if control != "none":  # before the rewards are asked, of which the guess must not know
             known[:, options.rollouts :] = False
+            made |= {"known": known, "predicted": _predicted(drawn, step, questions, actions, control)}
         asked = [
-            (
-                int(learned[batch["row"][row]]),
-                tuple(place for place in actions[row, m].tolist() if place >= 0),
-            )
+            (int(questions[row]), tuple(place for place in actions[row, m].tolist() if place >= 0))
             for row, m in zip(*np.nonzero(known))
         ]
-        rewards = np.zeros(counted.shape, np.float32)
-        made = {"actions": actions, "old": log_probs, "rewards": rewards, "counted": counted, "known": known}
-        if options.control != "none":
-            made["predicted"] = _predicted(drawn, step, learned[batch["row"]], actions, options.control)
         rewards[known] = reward(asked)
-        if options.control != "none":
+        if control != "none":
             drawn.add(step, asked, rewards[known].tolist())
         told = {
             "reward": float(rewards[known].mean()),
@@ -310,6 +307,7 @@ def _loss(model: Model, options: Options) -> steps.Loss:
 
 
 def _advantages(batch: dict[str, Array], options: Options) -> Float[Array, "b m"]:
+    """Of every rollout; with guesses, also of those without a reward."""
     rewards, counted = batch["rewards"], batch["counted"]
     if options.control != "none":
         return controlled(rewards, batch["predicted"], batch["known"], where=counted)

@@ -74,10 +74,11 @@ class Drawn:
         """By question, what the steps before this one were told; called before what this step `add`s."""
         if self._known is None:
             lines = self._file.read_text(encoding="utf-8").splitlines(True) if self._file.is_file() else []
-            kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] < step]
-            write_text(self._file, "".join(kept))
+            whole = [(line, json.loads(line)) for line in lines if line.endswith("\n")]
+            kept = [(line, told) for line, told in whole if told["step"] < step]
+            write_text(self._file, "".join(line for line, _ in kept))
             self._known = defaultdict(dict)
-            for told in map(json.loads, kept):
+            for _, told in kept:
                 self._known[told["question"]][tuple(told["profile"])] = told["value"]
         return self._known
 
