@@ -10,7 +10,8 @@ profiles of 5 documents, drawn in order and all equally likely, from 20. The pee
 Both say how many programs were compiled.
 `generate` continues the prompts of 64 users of the dev split with the 4 documents that BM25 finds. The peer
 gets batches, padded on the left: in the order of the file, and sorted by length. Both have the same
-weights in float32, decode greedily and use all cores.
+weights in `--dtype`, decode greedily and use all cores, or the same GPU where JAX has one; there `score` also
+says which share of the rate of a large matrix product its products of weights reach.
 """
 
 import argparse
@@ -73,19 +74,17 @@ def write(llm: Any, example: Any, documents: Sequence[Any]) -> Prompt:
 
 
 class Peer:
-    """The same GGUF, read by transformers into torch."""
+    """The same weights, a GGUF file's or a folder's, read by transformers into torch."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, dtype: str):
+        import jax
         import torch
         import transformers
-        from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
         self.torch: Any = torch
-        config: Any = transformers.AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
-        self.model: Any = transformers.LlamaForCausalLM(config).eval()
-        tensors = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=self.model)["tensors"]
-        self.model.load_state_dict(tensors, strict=False)
-        self.model.tie_weights()
+        self.device = "cuda" if jax.default_backend() == "gpu" else "cpu"
+        model = _of_gguf(path) if path.is_file() else transformers.AutoModelForCausalLM.from_pretrained(path)
+        self.model: Any = model.eval().to(self.device, getattr(torch, dtype))
 
     def score(self, pairs: Sequence[tuple[list[int], list[int]]], last: bool = False) -> list[float]:
         """One prompt at a time; `last`: logits of the target alone, which has to be asked for."""
@@ -93,9 +92,10 @@ class Peer:
         with torch.inference_mode():
             for first, second in pairs:
                 keep = len(second) + 1 if last else 0
-                logits = self.model(torch.tensor([first + second]), logits_to_keep=keep).logits[0]
-                rows = logits[-len(second) - 1 : -1].log_softmax(dim=-1)
-                totals.append(float(rows.gather(1, torch.tensor(second)[:, None]).sum()))
+                ids = torch.tensor([first + second], device=self.device)
+                logits = self.model(ids, logits_to_keep=keep).logits[0]
+                rows = logits[-len(second) - 1 : -1].float().log_softmax(dim=-1)
+                totals.append(float(rows.gather(1, ids[0, -len(second) :, None]).sum()))
         return totals
 
     def generate(self, prompts: Sequence[list[int]], stops: list[int], ordered: bool) -> list[list[int]]:
@@ -111,15 +111,45 @@ class Peer:
                 mask[row, width - len(prompts[i]) :] = 1
             with torch.inference_mode():
                 tokens = self.model.generate(
-                    ids, attention_mask=mask, max_new_tokens=NEW_TOKENS, do_sample=False,
-                    eos_token_id=stops, pad_token_id=stops[0],
+                    ids.to(self.device), attention_mask=mask.to(self.device), do_sample=False,
+                    max_new_tokens=NEW_TOKENS, eos_token_id=stops, pad_token_id=stops[0],
                 )[:, width:].tolist()  # fmt: skip
             found |= dict(zip(batch, tokens))
         return [found[i] for i in range(len(prompts))]
 
 
-def compare(runs: dict[str, Callable[[], Any]], repeats: int, tokens: int) -> None:
-    """Runs in turn, and the ratios of neighbouring runs against the first."""
+def _of_gguf(path: Path) -> Any:
+    import transformers
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+    config: Any = transformers.AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+    model: Any = transformers.LlamaForCausalLM(config)
+    tensors = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)["tensors"]
+    model.load_state_dict(tensors, strict=False)
+    model.tie_weights()
+    return model
+
+
+def peak(dtype: str, size: int = 8192) -> float:
+    """Operations a second of a large matrix product."""
+    import jax
+    import jax.numpy as jnp
+
+    x = jax.random.normal(jax.random.key(0), (size, size), jnp.dtype(dtype))
+    multiply = jax.jit(lambda x: jnp.matmul(x, x, precision="highest" if dtype == "float32" else None))
+    multiply(x).block_until_ready()
+    seconds = []
+    for _ in range(5):
+        start = time.perf_counter()
+        for _ in range(8):
+            found = multiply(x)
+        found.block_until_ready()
+        seconds.append((time.perf_counter() - start) / 8)
+    return 2 * size**3 / statistics.median(seconds)
+
+
+def compare(runs: dict[str, Callable[[], Any]], repeats: int, tokens: int) -> float:
+    """Runs in turn, and the ratios of neighbouring runs against the first; returns that one's seconds."""
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(repeats):
         for name, run in runs.items():
@@ -136,6 +166,7 @@ def compare(runs: dict[str, Callable[[], Any]], repeats: int, tokens: int) -> No
         print(
             speed + f"; {statistics.median(ratios):.3f} times ours ({min(ratios):.3f} to {max(ratios):.3f})"
         )
+    return statistics.median(seconds[ours])
 
 
 def first_scores(llm: Any, prompts: Sequence[Any], targets: Sequence[str]) -> list[float]:
@@ -175,6 +206,8 @@ def targets(llm: Any, arguments: argparse.Namespace) -> None:
 
 
 def score(llm: Any, peer: Peer, arguments: argparse.Namespace) -> None:
+    from jax.tree import leaves as tree_leaves
+
     from pbr_jax.llm import prefixes
 
     prompts, targets = purple_prompts(arguments.root, llm, arguments.queries, arguments.profiles)
@@ -197,7 +230,7 @@ def score(llm: Any, peer: Peer, arguments: argparse.Namespace) -> None:
     theirs = peer.score([pairs[i] for i in sample])
     difference = max(abs(ours[i] - t) for i, t in zip(sample, theirs))
     print(f"largest difference of {len(theirs)} scores: {difference:.1e}")
-    compare(
+    seconds = compare(
         {
             "ours": lambda: llm.score(prompts, targets),
             "torch, one at a time": lambda: peer.score(pairs),
@@ -206,6 +239,15 @@ def score(llm: Any, peer: Peer, arguments: argparse.Namespace) -> None:
         arguments.repeats,
         asked,
     )
+    if peer.device != "cpu":
+        weights = llm._reader.params
+        layers, head = (sum(x.size for x in tree_leaves(weights[name])) for name in ("layers", "embedding"))
+        done = 2 * (computed * layers + sum(len(second) for _, second in pairs) * head)
+        most = peak(arguments.dtype)
+        print(
+            f"products of weights: {done / seconds / 1e12:.1f} TFLOP/s, {done / seconds / most:.1%} of the "
+            f"{most / 1e12:.0f} that a large product reaches"
+        )
 
 
 def generate(llm: Any, peer: Peer, arguments: argparse.Namespace) -> None:
@@ -240,6 +282,8 @@ def main() -> None:
     )
     parser.add_argument("what", choices=["score", "targets", "generate"])
     parser.add_argument("--root", type=Path, required=True, help="a folder with LaMP-7's train and dev files")
+    parser.add_argument("--model", default=MODEL, help="an embedded model, a GGUF file or a folder")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--queries", type=int, default=16)
     parser.add_argument("--profiles", type=int, default=32)
     parser.add_argument("--prompts", type=int, default=64)
@@ -249,12 +293,12 @@ def main() -> None:
     from pbr_jax.llm.jax_backend import JaxLLM
     from pbr_jax.models.pretrained import locate
 
-    path = locate(MODEL)
-    llm = JaxLLM(path, batch_size=BATCH)
+    path = locate(arguments.model)
+    llm = JaxLLM(path, dtype=arguments.dtype, batch_size=BATCH)
     if arguments.what == "targets":
         targets(llm, arguments)
     else:
-        {"score": score, "generate": generate}[arguments.what](llm, Peer(path), arguments)
+        {"score": score, "generate": generate}[arguments.what](llm, Peer(path, arguments.dtype), arguments)
 
 
 if __name__ == "__main__":

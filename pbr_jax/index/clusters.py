@@ -24,8 +24,8 @@ def k_means(
     centres = lax.fori_loop(1, k, partial(_farthest, units, where), _first(units, where, k))
 
     def move(_: Array, centres: Array) -> Array:
-        chosen = jax.nn.one_hot((units @ centres.T).argmax(1), k) * where[:, None]
-        sums = chosen.T @ units
+        chosen = jax.nn.one_hot(_products(units, centres).argmax(1), k) * where[:, None]
+        sums = _products(chosen.T, units.T)
         kept = jnp.linalg.norm(sums, axis=1, keepdims=True) > 1e-6
         return jnp.where(kept, _unit(sums), centres)
 
@@ -37,7 +37,11 @@ def nearest_centre(
 ) -> Float[Array, " d"]:
     """The centre, of `k` groups of documents, that has the highest cosine with the query."""
     centres = k_means(documents, where, k=k)
-    return centres[jnp.einsum("kd,d->k", centres, query).argmax()]
+    return centres[_products(centres, query[None])[:, 0].argmax()]
+
+
+def _products(a: Float[Array, "n d"], b: Float[Array, "m d"]) -> Float[Array, "n m"]:
+    return jnp.einsum("nd,md->nm", a, b, precision=lax.Precision.HIGHEST)
 
 
 def _unit(vectors: Float[Array, "n d"]) -> Float[Array, "n d"]:
@@ -46,12 +50,12 @@ def _unit(vectors: Float[Array, "n d"]) -> Float[Array, "n d"]:
 
 
 def _first(units: Float[Array, "n d"], where: Bool[Array, " n"], k: int) -> Float[Array, "k d"]:
-    nearest = jnp.where(where, units @ units.sum(0), -jnp.inf).argmax()
+    nearest = jnp.where(where, _products(units, units.sum(0)[None])[:, 0], -jnp.inf).argmax()
     return jnp.zeros((k, units.shape[1]), units.dtype).at[0].set(units[nearest])
 
 
 def _farthest(
     units: Float[Array, "n d"], where: Bool[Array, " n"], i: Array, centres: Float[Array, "k d"]
 ) -> Float[Array, "k d"]:
-    known = jnp.where(jnp.arange(len(centres)) < i, units @ centres.T, -jnp.inf)
+    known = jnp.where(jnp.arange(len(centres)) < i, _products(units, centres), -jnp.inf)
     return centres.at[i].set(units[jnp.where(where, known.max(1), jnp.inf).argmin()])

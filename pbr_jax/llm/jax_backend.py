@@ -39,7 +39,7 @@ Tokens = list[tuple[int, list[int]]]
 
 # Tokens of a batch, and bytes of keys and values that one may copy for its rows.
 _CPU: dict[str, Any] = {"tokens": 1024, "memory": 2**29}
-_ACCELERATOR: dict[str, Any] = {"tokens": 8192, "memory": 2**32}
+_ACCELERATOR: dict[str, Any] = {"tokens": 8192, "memory": 2**32, "ahead": 4}
 
 
 class JaxLLM(TokenLevel):

@@ -65,6 +65,7 @@ class Reader:
       apply: of `models.causal_lm`.
       tokens: of one batch.
       memory: bytes of keys and values that a batch may copy for its rows.
+      ahead: batches that an accelerator is given before the first is waited for.
       one_core: compile for a single core; several readers then work side by side.
       heads: where keys and values lie, by the axis of their heads; None: on the default device.
     """
@@ -77,11 +78,12 @@ class Reader:
         *,
         tokens: int = 512,
         memory: int = 2**29,
+        ahead: int = 0,
         one_core: bool = False,
         heads: Callable[[int], jax.sharding.Sharding] | None = None,
     ):
         self.apply, self.params, self.config = apply, params, config
-        self.tokens, self.one_core, self._heads = tokens, one_core, heads
+        self.tokens, self.ahead, self.one_core, self._heads = tokens, ahead, one_core, heads
         self._step = max(128, tokens // 8)  # numbers of tokens that are compiled are its multiples
         c = config
         dtype = params["embedding"].dtype

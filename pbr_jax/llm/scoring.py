@@ -1,6 +1,8 @@
 """Log-probabilities of given continuations with a decoder-only model."""
 
+from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +34,14 @@ def _together(reader: Reader, pairs: Sequence[tuple[Ids, Ids]], long: np.bool_ |
     pool, batches = reader.read(tree, long=long)
     score = reading.log_probabilities(reader.apply, reader.config.logit_cap, reader.one_core)
     every = [np.zeros(0)] * len(pairs)
+    asked: deque[tuple[list[int], list[int], Any]] = deque()  # places, their tokens, and what was found
+
+    def take() -> None:
+        places, lengths, found = asked.popleft()
+        values = np.asarray(found, np.float64)[: sum(lengths)]
+        for place, own in zip(places, np.split(values, np.cumsum(lengths)[:-1]), strict=True):
+            every[place] = own
+
     for batch in batches:
         scored = [(row, place) for row, member in enumerate(batch.members) for place in same[member]]
         targets = [pairs[place][1] for _, place in scored]
@@ -49,7 +59,9 @@ def _together(reader: Reader, pairs: Sequence[tuple[Ids, Ids]], long: np.bool_ |
         found = score(
             reader.params, pool, *batch.inputs, rows, places, wanted, np.int32(count), tokens=batch.tokens
         )
-        values = np.split(np.asarray(found, np.float64)[:count], np.cumsum(lengths)[:-1])
-        for (_, place), own in zip(scored, values, strict=True):
-            every[place] = own
+        asked.append(([place for _, place in scored], lengths, found))
+        if len(asked) > reader.ahead:
+            take()
+    while asked:
+        take()
     return every

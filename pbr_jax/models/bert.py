@@ -195,7 +195,7 @@ def bert(config: BertConfig) -> Model:
         seen = None if attended is None else jnp.asarray(attended)
         return cast(Array, module.apply({"params": params}, *inputs, seen, rows, rngs=layers.rngs(key)))
 
-    return Model(init, apply)
+    return Model(init, layers.exact(apply))
 
 
 class _Bert(nn.Module):
@@ -275,7 +275,7 @@ def pool(
         chosen &= (positions == 0)[:, None, :]
     weights = chosen.astype(states.dtype)
     weights /= jnp.maximum(weights.sum(-1, keepdims=True), 1)
-    pooled = jnp.einsum("bst,btd->bsd", weights, states)
+    pooled = jnp.einsum("bst,btd->bsd", weights, states, precision="highest")
     return unit_length(pooled) if normalize else pooled
 
 

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from pbr_jax.models import bert
+from pbr_jax.models import bert, layers
 from pbr_jax.models.pretrained import Tensors, read_json, read_tensors
 from pbr_jax.models.rules import Rule, assign, transpose
 from pbr_jax.types import Model, Params, UserError
@@ -79,7 +79,7 @@ def colbert(config: ColbertConfig) -> Model:
             vectors = jnp.einsum("btd,de->bte", vectors, params["linear"]["kernel"])
         return bert.unit_length(jnp.where(compared[..., None], vectors, 0))
 
-    return Model(init, apply)
+    return Model(init, layers.exact(apply))
 
 
 def expand_queries(
@@ -128,7 +128,9 @@ def max_sim(
     @jax.checkpoint
     def one(document: tuple[Array, Array]) -> Array:
         vectors, mask = document  # [t e], [t]
-        products = jnp.einsum("qse,te->qst", queries, vectors, preferred_element_type=jnp.float32)
+        products = jnp.einsum(
+            "qse,te->qst", queries, vectors, precision="highest", preferred_element_type=jnp.float32
+        )
         products = jnp.where(mask[None, None], products, jnp.finfo(products.dtype).min)
         best = jnp.where(mask.any(), products.max(-1), -1)
         return jnp.where(query_mask, best, 0).sum(-1)

@@ -143,6 +143,5 @@ def personal_scores(
     alpha: float | Float[Array, ""],
 ) -> Float[Array, "q c"]:
     """Eq. 5 of every query, asked by its user, with every document; all vectors are of unit length."""
-    return jnp.einsum(
-        "qd,cd->qc", personalize(queries, users, alpha), documents, preferred_element_type=jnp.float32
-    )
+    asked = personalize(queries, users, alpha)
+    return jnp.einsum("qd,cd->qc", asked, documents, precision="highest", preferred_element_type=jnp.float32)

@@ -8,8 +8,8 @@ with layer normalisation after each residual sum. Dropout happens where `apply` 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, cast
+from functools import partial, wraps
+from typing import Any, TypeVar, cast
 
 import flax.linen as nn
 import jax
@@ -17,6 +17,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from pbr_jax.types import Model, Params, UserError
+
+Apply = TypeVar("Apply", bound=Callable[..., Any])
 
 XAVIER = nn.initializers.xavier_uniform()
 _FAR = 65_521  # tokens: the numbers of a row's tokens start so far from those of the next
@@ -39,6 +41,17 @@ class LayerConfig:
 def precision(dtype: Any) -> Any:
     """Of products, as a context: accelerators would shorten float32 to fewer bits if they were not told."""
     return jax.default_matmul_precision("highest" if jnp.dtype(dtype) == jnp.float32 else "default")
+
+
+def exact(apply: Apply) -> Apply:
+    """A model's `apply` whose products of float32 are of float32; those of fewer bits are what they were."""
+
+    @wraps(apply)
+    def applied(*arguments: Any, **named: Any) -> Any:
+        with precision(jnp.float32):
+            return apply(*arguments, **named)
+
+    return cast(Apply, applied)
 
 
 def check_sizes(config: object, *, positive: tuple[str, ...], width: str, heads: str) -> None:
@@ -241,4 +254,4 @@ def mlp(inputs: int, widths: tuple[int, ...]) -> Model:
     def apply(params: Params, x: Float[Any, "*b i"]) -> Float[Array, "*b o"]:
         return cast(Array, module.apply({"params": params}, jnp.asarray(x)))
 
-    return Model(init, apply)
+    return Model(init, exact(apply))

@@ -93,7 +93,7 @@ def set_policy(config: SetPolicyConfig) -> Model:
         logits = cast(Array, module.apply({"params": params}, *inputs, *masks, rows, rngs=layers.rngs(key)))
         return logits if prior is None else logits + jnp.asarray(prior)
 
-    return Model(init, apply)
+    return Model(init, layers.exact(apply))
 
 
 def from_arrays(model: Model) -> Callable[..., Float[Array, "b n"]]:

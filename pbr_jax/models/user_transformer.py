@@ -80,7 +80,7 @@ def user_transformer(config: UserTransformerConfig) -> Model:
         inputs = [jnp.asarray(x) for x in (history, mask, replaced)]
         return cast(Array, module.apply({"params": params}, *inputs, rows, rngs=layers.rngs(key)))
 
-    return Model(init, apply)
+    return Model(init, layers.exact(apply))
 
 
 class _UserTransformer(nn.Module):

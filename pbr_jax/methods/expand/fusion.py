@@ -32,4 +32,4 @@ def fuse(
 def similarity(a: Float[Array, "b d"], b: Float[Array, "b d"]) -> Float[Array, " b"]:
     """Cosine of each pair of rows; 0 where one of them is 0."""
     lengths = jnp.linalg.norm(a, axis=-1) * jnp.linalg.norm(b, axis=-1)
-    return jnp.einsum("bd,bd->b", a, b) / jnp.where(lengths > 0, lengths, 1)
+    return jnp.einsum("bd,bd->b", a, b, precision="highest") / jnp.where(lengths > 0, lengths, 1)
