@@ -77,13 +77,13 @@ def shapes(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
     return seen
 
 
-def reader(tokens: int) -> Any:
+def reader(tokens: int, ahead: int = 0) -> Any:
     config = CausalLMConfig(
         vocab_size=1, width=2, mlp_width=1, num_layers=1, num_heads=1, num_kv_heads=1, head_width=2,
         context=9999, rope=Rope(width=2),
     )  # fmt: skip
     apply, params = causal_lm.causal_lm(config).apply, {"embedding": jnp.zeros((1, 1))}
-    return reading.Reader(apply, params, config, tokens=tokens, memory=2**24)
+    return reading.Reader(apply, params, config, tokens=tokens, memory=2**24, ahead=ahead)
 
 
 def test_thousands_of_prompts_of_documents_need_few_programs(shapes):
@@ -112,3 +112,39 @@ def test_many_short_targets_of_a_prompt_are_not_padded_far(shapes):
     [(_, arrays, _)] = shapes["scored"]
     assert max(shape for shape in arrays if len(shape) == 2 and shape[0] >= 32)[1] <= 64
     assert (32, 8) in arrays
+
+
+class Waits:
+    """What an accelerator was given and has not told yet."""
+
+    given = told = most = 0
+
+    def __init__(self, values: np.ndarray):
+        self._values = values
+        Waits.given += 1
+        Waits.most = max(Waits.most, Waits.given - Waits.told)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        Waits.told += 1
+        return self._values.astype(dtype)
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 4, 99])
+def test_an_accelerator_is_given_batches_ahead_and_every_score_finds_its_pair(monkeypatch, ahead):
+    """Each score is its target token, so that one which went to another pair shows."""
+    monkeypatch.setattr(reading, "_extend", lambda *_: lambda params, pool, *arguments, tokens: pool)
+    monkeypatch.setattr(
+        reading,
+        "log_probabilities",
+        lambda *_: lambda *arguments, tokens: Waits(np.asarray(arguments[-2], np.float64)),
+    )
+    Waits.given = Waits.told = Waits.most = 0
+    draw = np.random.default_rng(1)
+    pairs = [
+        (tuple(draw.integers(0, 9, draw.integers(1, 90)).tolist()), tuple(draw.integers(0, 999, n).tolist()))
+        for n in draw.integers(1, 20, 60)
+    ]
+    found = scoring.log_probabilities(reader(128, ahead), pairs)
+    assert [row.tolist() for row in found] == [list(target) for _, target in pairs]
+    assert Waits.given == Waits.told > 10
+    assert Waits.most == min(ahead + 1, Waits.given)
