@@ -65,7 +65,7 @@ class Reader:
       apply: of `models.causal_lm`.
       tokens: of one batch.
       memory: bytes of keys and values that a batch may copy for its rows.
-      ahead: batches that an accelerator is given before the first is waited for.
+      ahead: batches that an accelerator is given beyond the one that is waited for.
       one_core: compile for a single core; several readers then work side by side.
       heads: where keys and values lie, by the axis of their heads; None: on the default device.
     """

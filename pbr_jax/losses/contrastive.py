@@ -250,9 +250,8 @@ def _log_sums(
     # What takes part nowhere may hold NaN, and 0 times NaN would be the gradient of all others.
     queries = jnp.where(where.any(axis=1)[:, None], queries, 0.0)
     documents = jnp.where(where.any(axis=0)[:, None], documents, 0.0)
-    products = jnp.einsum(
-        "qd,cd->qc", queries, documents, precision="highest", preferred_element_type=jnp.float32
-    )
+    full = "highest" if queries.dtype == jnp.float32 else None  # an accelerator would shorten it
+    products = jnp.einsum("qd,cd->qc", queries, documents, precision=full, preferred_element_type=jnp.float32)
     logits = products / temperature
     positives = positives & where
     return masked_logsumexp(logits, positives), masked_logsumexp(logits, where), positives.any(axis=1)

@@ -275,7 +275,8 @@ def pool(
         chosen &= (positions == 0)[:, None, :]
     weights = chosen.astype(states.dtype)
     weights /= jnp.maximum(weights.sum(-1, keepdims=True), 1)
-    pooled = jnp.einsum("bst,btd->bsd", weights, states, precision="highest")
+    with layers.precision(states.dtype):
+        pooled = jnp.einsum("bst,btd->bsd", weights, states)
     return unit_length(pooled) if normalize else pooled
 
 

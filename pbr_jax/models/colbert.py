@@ -128,9 +128,8 @@ def max_sim(
     @jax.checkpoint
     def one(document: tuple[Array, Array]) -> Array:
         vectors, mask = document  # [t e], [t]
-        products = jnp.einsum(
-            "qse,te->qst", queries, vectors, precision="highest", preferred_element_type=jnp.float32
-        )
+        with layers.precision(queries.dtype):
+            products = jnp.einsum("qse,te->qst", queries, vectors, preferred_element_type=jnp.float32)
         products = jnp.where(mask[None, None], products, jnp.finfo(products.dtype).min)
         best = jnp.where(mask.any(), products.max(-1), -1)
         return jnp.where(query_mask, best, 0).sum(-1)

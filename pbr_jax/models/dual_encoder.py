@@ -144,4 +144,5 @@ def personal_scores(
 ) -> Float[Array, "q c"]:
     """Eq. 5 of every query, asked by its user, with every document; all vectors are of unit length."""
     asked = personalize(queries, users, alpha)
-    return jnp.einsum("qd,cd->qc", asked, documents, precision="highest", preferred_element_type=jnp.float32)
+    with layers.precision(asked.dtype):
+        return jnp.einsum("qd,cd->qc", asked, documents, preferred_element_type=jnp.float32)

@@ -44,12 +44,13 @@ def precision(dtype: Any) -> Any:
 
 
 def exact(apply: Apply) -> Apply:
-    """A model's `apply` whose products of float32 are of float32; those of fewer bits are what they were."""
+    """A model's `apply(params, ...)` with products of full precision where its parameters are float32."""
 
     @wraps(apply)
-    def applied(*arguments: Any, **named: Any) -> Any:
-        with precision(jnp.float32):
-            return apply(*arguments, **named)
+    def applied(params: Params, *arguments: Any, **named: Any) -> Any:
+        full = any(x.dtype == jnp.float32 for x in jax.tree.leaves(params))
+        with precision(jnp.float32 if full else jnp.bfloat16):
+            return apply(params, *arguments, **named)
 
     return cast(Apply, applied)
 

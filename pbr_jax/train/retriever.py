@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from pbr_jax.models import bert, dual_encoder
 from pbr_jax.models.dual_encoder import DualEncoderConfig, Tokens
+from pbr_jax.models.layers import precision
 from pbr_jax.options import Lesson, Training
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.text.packing import multiple
@@ -130,6 +131,7 @@ def _scores(config: DualEncoderConfig, alpha: float):
         queries = asked.queries
         if asked.users is not None:
             queries = dual_encoder.personalize(queries, asked.users, alpha)
-        return jnp.einsum("bd,bcd->bc", queries, documents, preferred_element_type=jnp.float32)
+        with precision(queries.dtype):
+            return jnp.einsum("bd,bcd->bc", queries, documents, preferred_element_type=jnp.float32)
 
     return scores

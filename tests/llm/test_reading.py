@@ -77,6 +77,17 @@ def shapes(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
     return seen
 
 
+def real(ahead: int) -> Any:
+    """A model that computes, for batches of 96 tokens."""
+    config = CausalLMConfig(
+        vocab_size=50, width=16, mlp_width=16, num_layers=1, num_heads=2, num_kv_heads=1, head_width=8,
+        context=999, rope=Rope(width=8),
+    )  # fmt: skip
+    model = causal_lm.causal_lm(config)
+    params = model.init(jax.random.key(0))
+    return reading.Reader(model.apply, params, config, tokens=96, memory=2**22, ahead=ahead)
+
+
 def reader(tokens: int, ahead: int = 0) -> Any:
     config = CausalLMConfig(
         vocab_size=1, width=2, mlp_width=1, num_layers=1, num_heads=1, num_kv_heads=1, head_width=2,
@@ -148,3 +159,17 @@ def test_an_accelerator_is_given_batches_ahead_and_every_score_finds_its_pair(mo
     assert [row.tolist() for row in found] == [list(target) for _, target in pairs]
     assert Waits.given == Waits.told > 10
     assert Waits.most == min(ahead + 1, Waits.given)
+
+
+def test_scores_do_not_depend_on_how_many_batches_wait():
+    """Prompts that share beginnings and rows, of a model that computes."""
+    draw = np.random.default_rng(2)
+    start = tuple(draw.integers(0, 50, 40).tolist())
+    pairs = [
+        (start[: draw.integers(5, 40)] + tuple(draw.integers(0, 50, n).tolist()), (n, 7, 8)[: n % 3 + 1])
+        for n in draw.integers(1, 40, 16).tolist()
+    ]
+    pairs += [(pairs[0][0], (3,)), (pairs[0][0], (4,))]
+    wanted, found = (scoring.log_probabilities(real(ahead), pairs) for ahead in (0, 3))
+    for one, other in zip(wanted, found, strict=True):
+        np.testing.assert_array_equal(one, other)

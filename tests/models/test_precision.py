@@ -18,6 +18,7 @@ from pbr_jax.models.cross_encoder import CrossEncoderConfig, cross_encoder
 from pbr_jax.models.dual_encoder import DualEncoderConfig, Tokens, dual_encoder, personal_scores
 from pbr_jax.models.set_policy import FUSIONS, SetPolicyConfig, set_policy
 from pbr_jax.models.user_transformer import UserTransformerConfig, user_transformer
+from pbr_jax.train import retriever
 
 BODY = BertConfig(
     vocab_size=9, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8,
@@ -25,7 +26,7 @@ BODY = BertConfig(
 )  # fmt: skip
 IDS, MASK, NUMBERS = np.ones((2, 4), np.int32), np.ones((2, 4), bool), np.ones((2, 3, 4), bool)
 VECTORS, STATES = jnp.ones((3, 8)), jnp.ones((2, 3, 4, 8), jnp.float16)
-TEXTS = Tokens(IDS, MASK)
+TEXTS, TOWERS = Tokens(IDS, MASK), DualEncoderConfig(tower=BODY, user_width=8)
 FULL = (lax.Precision.HIGHEST, lax.Precision.HIGHEST)
 
 
@@ -48,7 +49,7 @@ def case(model: Any, *arguments: Any, **named: Any) -> tuple[Callable[..., Any],
 CASES = {
     "bert": case(bert(BODY), IDS, segments=IDS),
     "dual encoder": case(
-        dual_encoder(DualEncoderConfig(tower=BODY, user_width=8)),
+        dual_encoder(TOWERS),
         queries=TEXTS, documents=TEXTS, users=VECTORS[:2],
     ),
     "cross-encoder": case(
@@ -64,9 +65,20 @@ CASES = {
         )
         for fusion in FUSIONS
     },
+    "retriever": (
+        jax.grad(lambda params, batch: retriever._scores(TOWERS, 0.1)(params, batch, None).sum()),
+        (
+            jax.eval_shape(dual_encoder(TOWERS).init, jax.random.key(0)),
+            {
+                "query_ids": IDS, "query_mask": MASK, "document_ids": NUMBERS.astype(np.int32),
+                "document_mask": NUMBERS, "users": VECTORS[:2],
+            },
+        ),
+    ),
     "personal scores": (partial(personal_scores, alpha=0.1), (VECTORS, VECTORS, VECTORS)),
     "late interaction": (
-        partial(max_sim, query_mask=jnp.array(MASK), document_mask=jnp.array(MASK)), (STATES[:, 0] * 1.0,) * 2
+        partial(max_sim, query_mask=jnp.array(MASK), document_mask=jnp.array(MASK)),
+        (STATES[:, 0].astype(jnp.float32),) * 2,
     ),
     "InfoNCE": (jax.grad(lambda x, y: info_nce(x, y, temperature=0.1).sum()), (VECTORS, VECTORS)),
     "centres": (partial(nearest_centre, k=2), (VECTORS, NUMBERS[0, :, 0], VECTORS[0])),
@@ -79,3 +91,16 @@ def test_every_product_of_float32_is_asked_for_in_full(function, arguments):
         found = list(products(jax.make_jaxpr(function)(*arguments).jaxpr))
     assert found
     assert [each for each in found if each not in (FULL, lax.Precision.HIGHEST)] == []
+
+
+@pytest.mark.parametrize(
+    "name", ["bert", "dual encoder", "user transformer", *(n for n in CASES if "policy" in n)]
+)
+def test_products_of_bfloat16_are_asked_for_as_ever(name):
+    """Where full precision is asked for, compilers leave out ways to compute that narrow products have."""
+    function, (params, *arguments) = CASES[name]
+    narrow = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.bfloat16), params)
+    with jax.default_matmul_precision("default"):
+        found = list(products(jax.make_jaxpr(function)(narrow, *arguments).jaxpr))
+    assert found
+    assert FULL not in found
