@@ -83,8 +83,10 @@ class Peer:
 
         self.torch: Any = torch
         self.device = "cuda" if jax.default_backend() == "gpu" else "cpu"
-        model = _of_gguf(path) if path.is_file() else transformers.AutoModelForCausalLM.from_pretrained(path)
-        self.model: Any = model.eval().to(self.device, getattr(torch, dtype))
+        found: Any = (
+            _of_gguf(path) if path.is_file() else transformers.AutoModelForCausalLM.from_pretrained(path)
+        )
+        self.model: Any = found.eval().to(self.device, getattr(torch, dtype))
 
     def score(self, pairs: Sequence[tuple[list[int], list[int]]], last: bool = False) -> list[float]:
         """One prompt at a time; `last`: logits of the target alone, which has to be asked for."""
@@ -141,9 +143,7 @@ def peak(dtype: str, size: int = 8192) -> float:
     seconds = []
     for _ in range(5):
         start = time.perf_counter()
-        for _ in range(8):
-            found = multiply(x)
-        found.block_until_ready()
+        jax.block_until_ready([multiply(x) for _ in range(8)])
         seconds.append((time.perf_counter() - start) / 8)
     return 2 * size**3 / statistics.median(seconds)
 
