@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
-from pbr_jax.models.layers import drop
+from pbr_jax.models.layers import drop, precision
 from pbr_jax.models.rules import flatten, unflatten
 from pbr_jax.types import Params, UserError
 
@@ -113,8 +113,9 @@ def added(
     if rate and numbers is not None:
         rows = x.reshape(-1, x.shape[-1])  # one a token
         x = drop(module, rate, rows, numbers.reshape(-1)).reshape(x.shape)
-    narrow = jnp.einsum("...i,ri->...r", x, a, precision="highest")
-    return y + jnp.einsum("...r,or->...o", narrow, b, precision="highest").astype(y.dtype)
+    with precision(a.dtype):
+        narrow = jnp.einsum("...i,ri->...r", x, a)
+        return y + jnp.einsum("...r,or->...o", narrow, b).astype(y.dtype)
 
 
 def _joined(params: Params, adapter: Params, change: Callable[[Params, Params], Params]) -> Params:
