@@ -218,10 +218,9 @@ def score(llm: Any, peer: Peer, arguments: argparse.Namespace) -> None:
     whole = [first + second[:-1] for first, second in pairs]
     asked = sum(map(len, whole))
     distinct = list({ids: len(first) - 1 for ids, (first, _) in zip(map(tuple, whole), pairs)}.items())
-    together = prefixes.WINDOW * max(1, llm._reader.tokens // 2048)  # as it reads them
     computed = sum(
         prefixes.tree([distinct[i][0] for i in window], [distinct[i][1] for i in window]).size
-        for window in prefixes.windows([ids for ids, _ in distinct], together)
+        for window in prefixes.windows([ids for ids, _ in distinct], llm._reader.window)
     )
     print(f"{len(pairs)} prompts, {len(distinct)} distinct; {asked} tokens asked, {computed} computed")
     ours = first_scores(llm, prompts, targets)

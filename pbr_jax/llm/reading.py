@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from pbr_jax import cores
-from pbr_jax.llm.prefixes import Node, Tree
+from pbr_jax.llm.prefixes import WINDOW, Node, Tree
 from pbr_jax.models import causal_lm
 from pbr_jax.models.causal_lm_config import CausalLMConfig
 from pbr_jax.types import Params
@@ -93,6 +93,11 @@ class Reader:
     def original(self) -> int | None:
         """Tokens from which on texts take LongRoPE's long factors, less one; None where there are none."""
         return self.config.rope.original if self.config.rope.long_divisors else None
+
+    @property
+    def window(self) -> int:
+        """How many texts share their beginnings: more where batches are larger."""
+        return WINDOW * max(1, self.tokens // 2048)
 
     def room(self, slots: int) -> int:
         """How many rows of so many tokens fit the memory; at least one."""

@@ -84,8 +84,7 @@ class TokenLevel(LocalModel):
         return self._each(every, late, empty | dict(done or {}), on_batch, self._scored)
 
     def _scored(self, pairs: Sequence[tuple[Ids, Ids]]) -> Found:
-        window = prefixes.WINDOW * max(1, self._reader.tokens // 2048)
-        most = min(window, max(32, -(-len(pairs) // len(self._readers))))
+        most = min(self._reader.window, max(32, -(-len(pairs) // len(self._readers))))
 
         def work(reader: Reader, places: list[int]) -> Iterator[tuple[int, Row]]:
             found = scoring.log_probabilities(reader, [pairs[place] for place in places])
