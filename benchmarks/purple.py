@@ -318,7 +318,7 @@ def main() -> None:
     )
     parser.add_argument("what", choices=["sets", "calls", "limits"])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=10, help="of calls; the paper has 10")
+    parser.add_argument("--epochs", type=int, default=10, help="of calls and limits; the paper has 10")
     parser.add_argument("--share", type=float, default=0.9, help="of the released procedure's gain")
     parser.add_argument("--rewards", type=Path, help="of limits: a training's rewards.jsonl, if not finished")
     parser.add_argument("--folds", type=int, default=5, help="of limits")
