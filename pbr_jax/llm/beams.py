@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from pbr_jax.llm.beam_search import beam_search
-from pbr_jax.llm.reading import Reader, bucket
+from pbr_jax.llm.filling import bucket
+from pbr_jax.llm.reading import Reader
 from pbr_jax.models import causal_lm
 from pbr_jax.models.causal_lm import Past
 from pbr_jax.types import Params

@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from pbr_jax import cores
 from pbr_jax import options as schema
-from pbr_jax.llm import beams, decoding, reading
+from pbr_jax.llm import beams, decoding, filling
 from pbr_jax.llm.lanes import side_by_side
 from pbr_jax.llm.local import (
     Ids,
@@ -270,7 +270,7 @@ def _classes(lengths: Sequence[int], least: int) -> list[tuple[int, list[int]]]:
     """(width, places of the prompts that go into it), widths rising; few prompts join the next wider ones."""
     found: list[tuple[int, list[int]]] = []
     for place in sorted(range(len(lengths)), key=lambda place: (lengths[place], place)):
-        width = reading.bucket(lengths[place], 32)
+        width = filling.bucket(lengths[place], 32)
         if found and (found[-1][0] == width or len(found[-1][1]) < least):
             found[-1] = (width, [*found[-1][1], place])
         else:

@@ -16,8 +16,9 @@ from jaxtyping import Array, Bool, Float, Int, UInt
 from pbr_jax import cores
 from pbr_jax.llm import prefixes
 from pbr_jax.llm.decoding import placed
+from pbr_jax.llm.filling import bucket
 from pbr_jax.llm.local import Ids
-from pbr_jax.llm.reading import Before, Pool, Reader, bucket, past_of
+from pbr_jax.llm.reading import Before, Pool, Reader, past_of
 from pbr_jax.llm.sampling import Choice, Sampling, choose
 from pbr_jax.models import causal_lm
 from pbr_jax.types import Params

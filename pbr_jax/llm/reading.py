@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from pbr_jax import cores
+from pbr_jax.llm.filling import common, fill, power, size, width
 from pbr_jax.llm.prefixes import WINDOW, Node, Tree
 from pbr_jax.models import causal_lm
 from pbr_jax.models.causal_lm_config import CausalLMConfig
@@ -149,71 +150,30 @@ class Reader:
     ) -> Iterator[Batch]:
         """Nodes of like length together, until a batch is full."""
         before = [_path(node, paths) for node in nodes]
-        far = max(map(len, before), default=0) - _common(before) >= FAR
+        lengths = [len(node.ids) for node in nodes]
+        far = max(map(len, before), default=0) - common(before) >= FAR
         order = sorted(
-            range(len(nodes)), key=lambda i: ((nodes[i].parent or 0) if far else 0, len(nodes[i].ids), i)
+            range(len(nodes)), key=lambda i: ((nodes[i].parent or 0) if far else 0, -lengths[i], i)
         )
-        for members in _fill(order, [len(node.ids) for node in nodes], before, self.tokens, rows, self._most):
+        limits = self.tokens, rows, self._most
+        for members in fill(order, lengths, before, *limits, step=None if far else self._step):
             yield self._batch([nodes[i] for i in members], members, [before[i] for i in members], long)
 
     def _batch(
         self, nodes: list[Node], members: list[int], paths: list[np.ndarray], long: np.bool_ | None
     ) -> Batch:
         count, starts = size(len(nodes)), [node.start for node in nodes]
-        ids, positions = _padded([node.ids for node in nodes], starts, count, size, 8)
-        common = _common(paths)
-        shared, shared_at = _padded([paths[0][:common]], [0], 1, size, 64)
-        rests = [path[common:] for path in paths]
-        own, own_at = _padded(rests, [common] * len(rests), count, _power, 64)
+        ids, positions = _padded([node.ids for node in nodes], starts, count, width, 8)
+        alike = common(paths)
+        shared, shared_at = _padded([paths[0][:alike]], [0], 1, size, 64)
+        rests = [path[alike:] for path in paths]
+        own, own_at = _padded(rests, [alike] * len(rests), count, power, 64)
         tokens = min(-(-sum(len(node.ids) for node in nodes) // self._step) * self._step, ids.size)
         return Batch(members, ids, positions, Before(shared[0], shared_at[0], own, own_at), long, tokens)
 
 
 def _path(node: Node, paths: Sequence[np.ndarray]) -> np.ndarray:
     return np.zeros(0, np.int32) if node.parent is None else paths[node.parent]
-
-
-def _common(paths: Sequence[np.ndarray]) -> int:
-    """How many slots all paths begin with."""
-    if not paths:
-        return 0
-    first, most = paths[0], min(map(len, paths))
-    for path in paths[1:]:
-        if path is not first:
-            most = _agree(first, path, most)
-    return most
-
-
-def _agree(first: np.ndarray, second: np.ndarray, most: int) -> int:
-    """Of at most so many first entries, how many are equal."""
-    differ = np.flatnonzero(first[:most] != second[:most])
-    return int(differ[0]) if len(differ) else most
-
-
-def _fill(
-    order: Sequence[int],
-    lengths: Sequence[int],
-    paths: Sequence[np.ndarray],
-    tokens: int,
-    rows: int,
-    slots: int,
-) -> Iterator[list[int]]:
-    """The order, cut so that no batch holds more tokens or rows, or copies more slots; a row that is longer
-    than that stands alone."""
-    batch: list[int] = []
-    total = widest = longest = shared = 0
-    for member in order:
-        more, path = lengths[member], paths[member]
-        common = _agree(paths[batch[0]], path, min(shared, len(path))) if batch else len(path)
-        width, length = max(widest, more), max(longest, len(path))
-        copied = (len(batch) + 1) * (width + length - common)
-        if batch and (total + more > tokens or len(batch) == rows or copied > slots):
-            yield batch
-            batch, total, width, length, common = [], 0, more, len(path), len(path)
-        batch.append(member)
-        total, widest, longest, shared = total + more, width, length, common
-    if batch:
-        yield batch
 
 
 def _padded(
@@ -233,24 +193,6 @@ def _padded(
         values[place, : len(row)] = row
         positions[place, : len(row)] = np.arange(start, start + len(row))
     return values, positions
-
-
-def size(count: int, floor: int = 1) -> int:
-    """The bucket of a count: a power of two, or three quarters of one, not below `floor`; 0 stays 0."""
-    if count == 0:
-        return 0
-    power = 1 << (max(count, floor) - 1).bit_length()
-    return power * 3 // 4 if power >= 4 and max(count, floor) <= power * 3 // 4 else power
-
-
-def _power(count: int, floor: int) -> int:
-    return 1 << (max(count, floor) - 1).bit_length() if count else 0
-
-
-def bucket(count: int, floor: int) -> int:
-    """The finer bucket of a length: a multiple of an eighth of its power of two, at least of `floor`."""
-    step = max(floor, 2 ** (count.bit_length() - 1) // 8)
-    return -(-count // step) * step
 
 
 def past_of(pool: Pool, before: Before) -> tuple[causal_lm.Past, causal_lm.Past]:

@@ -13,9 +13,9 @@ import numpy as np
 
 from pbr_jax import options as schema
 from pbr_jax.llm import t5_decoding
+from pbr_jax.llm.filling import bucket
 from pbr_jax.llm.local import Ids, LocalModel, check_beams, check_options, draw, groups, not_numbers
 from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Score, TooLong, occurrences
-from pbr_jax.llm.reading import bucket
 from pbr_jax.llm.sampling import sampling
 from pbr_jax.models import adapter_file, pretrained, t5
 from pbr_jax.types import Params

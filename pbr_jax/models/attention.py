@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-QUERY_BLOCK, QUERY_BLOCKS = 64, 8  # tokens that attend at once, and in one pass: scores are never [t, t]
+QUERY_BLOCK, MOST = 64, 512  # the fewest and the most tokens that attend at once: scores are never [t, t]
+QUERY_BLOCKS = 8  # so many blocks are written out, each of which sees the keys up to its own
 SHARED_BLOCK = 64  # packed tokens that attend at once to what stands before all rows, on a CPU
 
 
@@ -149,7 +150,9 @@ def _over_shared(
     size = min(len(query), SHARED_BLOCK if jax.default_backend() == "cpu" else 16 * SHARED_BLOCK)
 
     def block(some: Array, own: Array) -> Part:  # [r k g h], [r]
-        scores = jnp.einsum("rkgh,ksh->kgrs", some, keys, preferred_element_type=jnp.float32)
+        # Tokens are moved behind heads before the product: moving its scores would take longer.
+        some = some.transpose(1, 2, 0, 3)
+        scores = jnp.einsum("kgrh,ksh->kgrs", some, keys, preferred_element_type=jnp.float32)
         visible = (
             (places >= 0)[None, :] if window is None else (places >= 0) & (places > own[:, None] - window)
         )
@@ -196,17 +199,18 @@ def _over_rows(
         mixed = [_mix(x.astype(values.dtype), values) for x, (_, values, _) in zip(weights, pieces)]
         return Part(most, total, functools.reduce(jnp.add, mixed))
 
-    if t <= QUERY_BLOCKS * QUERY_BLOCK:
+    size = -(-t // (QUERY_BLOCKS * QUERY_BLOCK)) * QUERY_BLOCK
+    if size <= MOST:
         # Tokens stand in order: no block sees what comes after it.
         (keys, values, places), *past = pieces
         parts = []
-        for start in range(0, t, QUERY_BLOCK):
-            end = min(start + QUERY_BLOCK, t)
+        for start in range(0, t, size):
+            end = min(start + size, t)
             seen = [(keys[:, :, :end], values[:, :, :end], places[:, :end]), *past]
             parts.append(block(query[:, :, :, start:end], positions[:, start:end], seen))
         found = Part(*(jnp.concatenate(x, axis=3) for x in zip(*parts)))
     else:
-        size = QUERY_BLOCKS * QUERY_BLOCK
+        size = MOST
         padding = -t % size
         query = jnp.pad(query, ((0, 0), (0, 0), (0, 0), (0, padding), (0, 0)))
         own = jnp.pad(positions, ((0, 0), (0, padding)), constant_values=-1)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pbr_jax.llm import prefixes, reading, scoring
+from pbr_jax.llm import filling, prefixes, reading, scoring
 from pbr_jax.models import causal_lm
 from pbr_jax.models.causal_lm_config import CausalLMConfig
 from pbr_jax.models.rope import Rope
@@ -25,28 +25,45 @@ def agreed(paths: list[np.ndarray]) -> int:
     st.lists(st.tuples(st.integers(1, 150), st.lists(st.integers(0, 2), max_size=6)), max_size=40),
     st.integers(1, 8),
     st.integers(1, 400),
+    st.sampled_from([None, 8, 25, 100]),
 )
-def test_batches_hold_every_row_in_order_within_their_limits(nodes, rows, slots):
+def test_batches_hold_every_row_once_within_their_limits(nodes, rows, slots, step):
     lengths, paths = [length for length, _ in nodes], [np.array(path, np.int32) for _, path in nodes]
-    batches = list(reading._fill(range(len(nodes)), lengths, paths, 100, rows, slots))
-    assert [member for batch in batches for member in batch] == list(range(len(nodes)))
+    order = sorted(range(len(nodes)), key=lambda i: (-lengths[i], i))
+    batches = list(filling.fill(order, lengths, paths, 100, rows, slots, step=step))
+    members = [member for batch in batches for member in batch]
+    assert members == order if step is None else sorted(members) == list(range(len(nodes)))
     for batch in batches:
         assert len(batch) <= rows
         assert sum(lengths[member] for member in batch) <= 100 or len(batch) == 1
         own = [paths[member] for member in batch]
-        assert reading._common(own) == agreed(own)
+        assert filling.common(own) == agreed(own)
         wide = max(lengths[member] for member in batch) + max(map(len, own)) - agreed(own)
         assert len(batch) * wide <= slots or len(batch) == 1
 
 
+def test_little_of_what_a_batch_is_padded_to_is_empty():
+    """Prompts of 150 to 330 tokens; batches of a thousand, computed as multiples of 128."""
+    lengths = np.random.default_rng(0).integers(150, 330, 2000).tolist()
+    order, nothing = np.argsort(lengths)[::-1].tolist(), [np.zeros(0, np.int32)] * 2000
+
+    def empty(step: int | None) -> float:
+        batches = filling.fill(order, lengths, nothing, 1024, 64, 2**30, step=step)
+        held = [sum(lengths[member] for member in batch) for batch in batches]
+        return 1 - sum(held) / sum(-(-total // 128) * 128 for total in held)
+
+    assert empty(None) > 0.04
+    assert empty(128) < 0.015
+
+
 @pytest.mark.parametrize("floor", [1, 16, 64])
 def test_buckets_hold_their_counts_and_are_few(floor):
-    for buckets, most in ((reading.size, 1.5), (reading.bucket, 1.25)):
+    for buckets, most in ((filling.size, 1.5), (filling.width, 1.5), (filling.bucket, 1.25)):
         found = [buckets(count, floor) for count in range(1, 4097)]
         assert all(value >= count for count, value in enumerate(found, start=1))
         assert all(v <= count * most or v - count < floor for count, v in enumerate(found, start=1))
         assert len(set(found)) <= 8 * 13
-    assert reading.size(0) == 0
+    assert filling.size(0) == 0
 
 
 @pytest.fixture
