@@ -6,17 +6,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int
 
 from pbr_jax.models import lora
 from pbr_jax.models.attention import Layout, attend, mass
 from pbr_jax.models.causal_lm_config import CausalLMConfig
-from pbr_jax.models.layers import token_numbers
+from pbr_jax.models.layers import KEPT, token_numbers
 from pbr_jax.models.norms import RMSNorm
 from pbr_jax.models.rope import Rope
 
 EVERYTHING = 2**30  # tokens: the window of a layer without one
 FEW_ROWS = 48  # as in decoding
+PRODUCT = "product"  # the name of what linear maps gave
 
 
 class Past(NamedTuple):
@@ -73,9 +75,9 @@ class Decoder(nn.Module):
         rotation = _rotations(config, positions, layout, long)
         # For a gradient only what products of kernels gave is kept: computing the rest again takes less time
         # than moving it (benchmarks/RESULTS.md), and less than half of the memory.
-        products = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+        kept = jax.checkpoint_policies.save_only_these_names(KEPT, PRODUCT)
         layers = nn.scan(
-            nn.remat(_Layer, prevent_cse=False, policy=None if self.remat else products),
+            nn.remat(_Layer, prevent_cse=False, policy=None if self.remat else kept),
             variable_axes={"params": 0},
             split_rngs={"params": True, "dropout": True},
             in_axes=(0, 0, nn.broadcast, nn.broadcast, nn.broadcast),  # pyright: ignore[reportArgumentType]
@@ -202,7 +204,7 @@ class _Projection(nn.Module):
         y = times(x, self.param("kernel", start, (self.width, x.shape[-1]), self.dtype), self.dtype)
         if self.use_bias:
             y += self.param("bias", nn.initializers.zeros, (self.width,), self.dtype)[None, :]
-        return lora.added(self, x, y, self.dropout, numbers)
+        return checkpoint_name(lora.added(self, x, y, self.dropout, numbers), PRODUCT)
 
 
 def times(x: Float[Array, "n i"], kernel: Float[Array, "o i"], dtype: Any) -> Float[Array, "n o"]:
