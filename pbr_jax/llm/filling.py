@@ -7,7 +7,7 @@ import numpy as np
 from pbr_jax.models.attention import QUERY_BLOCK
 
 SWAPPED, CHOICE = 4, 24  # last rows of a batch that may be others, and among how many
-EMPTY = 0.02  # the share of a batch from which on it pays to look for others
+EMPTY = 0.02  # of what a batch holds: so much is left empty before others are looked for
 OVERHEAD = 64  # tokens: as much as a batch costs beside its own
 
 
@@ -68,10 +68,13 @@ def _first(
 
 def _fuller(waiting: Sequence[int], count: int, lengths: Sequence[int], tokens: int, step: int) -> list[int]:
     """The first `count` that wait; where they leave much empty, the last of them exchanged for as many others
-    that leave the least. Rows are as many as before and none is longer, so shapes stay few."""
+    with which a token costs less, if there are such among a sample of those that wait.
+
+    Rows are as many as before, none is longer, and tokens are at most a step fewer: shapes stay few.
+    """
     plain = list(waiting[:count])
-    least = sum(lengths[member] for member in plain)
-    if -least % step <= EMPTY * least:
+    whole = sum(lengths[member] for member in plain)
+    if -whole % step <= EMPTY * whole:
         return plain
     kept = plain[: max(1, count - SWAPPED)]
     others = waiting[len(kept) :: max(1, (len(waiting) - len(kept)) // CHOICE)]
@@ -85,11 +88,11 @@ def _fuller(waiting: Sequence[int], count: int, lengths: Sequence[int], tokens: 
             new = (last[:-1, : last.shape[1] - more] >= 0) & (last[1:, more:] < 0)
             last[1:, more:][new] = place
     (sums,) = np.nonzero(last[most] >= 0)
-    if not len(sums):
+    held = np.append(whole, total + sums[total + sums > whole - step])
+    best = int(np.argmin((-(-held // step) * step + OVERHEAD) / held))
+    if not best:
         return plain
-    held = total + sums
-    s = int(sums[np.argmin((-(-held // step) * step + OVERHEAD) / held)])
-    found: list[int] = []
+    s, found = int(held[best]) - total, list[int]()
     for n in range(most, 0, -1):
         found.append(others[last[n, s]])
         s -= lengths[found[-1]]
@@ -127,8 +130,9 @@ def size(count: int, floor: int = 1) -> int:
 
 
 def width(count: int, floor: int) -> int:
-    """The bucket of a row's tokens: attention takes them by blocks of `QUERY_BLOCK`."""
-    return -(-count // QUERY_BLOCK) * QUERY_BLOCK if 128 < count <= 512 else size(count, floor)
+    """The bucket of a row's tokens: attention takes them by blocks of `QUERY_BLOCK`, or more in long rows."""
+    wanted = max(count, floor)
+    return -(-wanted // QUERY_BLOCK) * QUERY_BLOCK if 128 < wanted <= 512 else size(count, floor)
 
 
 def power(count: int, floor: int) -> int:

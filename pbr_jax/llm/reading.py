@@ -148,7 +148,7 @@ class Reader:
     def _batches(
         self, nodes: Sequence[Node], paths: Sequence[np.ndarray], rows: int, long: np.bool_ | None
     ) -> Iterator[Batch]:
-        """Nodes of like length together, until a batch is full."""
+        """Nodes of like length together, but for those that fill a batch up."""
         before = [_path(node, paths) for node in nodes]
         lengths = [len(node.ids) for node in nodes]
         far = max(map(len, before), default=0) - common(before) >= FAR

@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-QUERY_BLOCK, MOST = 64, 512  # the fewest and the most tokens that attend at once: scores are never [t, t]
-QUERY_BLOCKS = 8  # so many blocks are written out, each of which sees the keys up to its own
+# A row's tokens attend by at most 8 blocks of a multiple of 64, each to what stands before its end; where
+# blocks would have more than `MOST` tokens, they attend by blocks of `MOST` to everything.
+QUERY_BLOCK, QUERY_BLOCKS, MOST = 64, 8, 512
 SHARED_BLOCK = 64  # packed tokens that attend at once to what stands before all rows, on a CPU
 
 
@@ -71,7 +72,7 @@ def attend(
 
     Args:
       query: scaled.
-      layout: where the tokens lie in rows.
+      layout: where the tokens lie in rows; positions rise in a row, but for padding.
       window: how many tokens back are seen; None: all.
       cap: scores are squashed into (-cap, cap).
     """

@@ -18,7 +18,7 @@ from pbr_jax.models.rope import Rope
 
 EVERYTHING = 2**30  # tokens: the window of a layer without one
 FEW_ROWS = 48  # as in decoding
-PRODUCT = "product"  # the name of what linear maps gave
+PRODUCT = "product"  # the name of what linear maps gave, bias and adapter included
 
 
 class Past(NamedTuple):
@@ -73,8 +73,8 @@ class Decoder(nn.Module):
         pasts = [part for part in parts if part.positions.shape[-1]]
         layout = _numbered(_layout(positions, tokens), rows)._replace(watched=watched)
         rotation = _rotations(config, positions, layout, long)
-        # For a gradient only what products of kernels gave is kept: computing the rest again takes less time
-        # than moving it (benchmarks/RESULTS.md), and less than half of the memory.
+        # For a gradient only what linear maps gave, and what dropout left in, is kept: computing the rest
+        # again takes less time than moving it (benchmarks/RESULTS.md), and less than half of the memory.
         kept = jax.checkpoint_policies.save_only_these_names(KEPT, PRODUCT)
         layers = nn.scan(
             nn.remat(_Layer, prevent_cse=False, policy=None if self.remat else kept),

@@ -105,7 +105,8 @@ def drop(
     keys = row_keys(module.make_rng("dropout"), rows)
     words = jax.vmap(lambda key: jax.random.bits(key, (*inner, -(-n // 2)), jnp.uint32))(keys)
     dropped = min(round(rate * 2**16), 2**16 - 1)
-    halves = jnp.concatenate([words << 16, words], axis=-1)[..., :n]  # what counts stands above
+    # The upper 16 bits decide: below them the threshold has zeros.
+    halves = jnp.concatenate([words << 16, words], axis=-1)[..., :n]
     kept = checkpoint_name(halves >= jnp.uint32(dropped << 16), KEPT)
     return jnp.where(kept, x / (1 - dropped / 2**16), 0)
 
