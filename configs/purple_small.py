@@ -13,7 +13,6 @@ def get_config() -> Config:
     training = Training(
         epochs=2,
         batch_size=16,
-        accumulate=None,
         selection=0.15,
         patience=None,
         optimizer=Optimizer(name="adam", learning_rate=1e-4),

@@ -14,6 +14,7 @@ from typing import Any, Literal, cast
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int
 
 from pbr_jax.models import layers
@@ -21,6 +22,7 @@ from pbr_jax.types import Model, Params, UserError
 
 Fusion = Literal["cross_attention", "residual_attention", "concat_token", "concat_hidden"]
 FUSIONS: tuple[Fusion, ...] = ("cross_attention", "residual_attention", "concat_token", "concat_hidden")
+_QUERIES = "queries"  # the name of what a gradient does not compute again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +90,7 @@ def set_policy(config: SetPolicyConfig) -> Model:
         key: Array | None = None,
         rows: Int[Any, "b"] | None = None,
     ) -> Float[Array, "b n"]:
-        inputs = [_wide(jnp.asarray(x)) for x in (query, records)]
+        inputs = [jnp.asarray(x) for x in (query, records)]
         masks = [jnp.asarray(x) for x in (query_mask, token_mask, record_mask)]
         logits = cast(Array, module.apply({"params": params}, *inputs, *masks, rows, rngs=layers.rngs(key)))
         return logits if prior is None else logits + jnp.asarray(prior)
@@ -135,10 +137,10 @@ class _SetPolicy(nn.Module):
         if config.fusion in ("cross_attention", "residual_attention"):
             fused = _CrossAttention(config.num_heads, name="fusion")(query, records, query_mask, token_mask)
             if config.fusion == "residual_attention":
-                fused += layers.masked_mean(records, token_mask)
+                fused += layers.masked_mean(_wide(records), token_mask)
         else:
-            fused = layers.masked_mean(records, token_mask)
-            pooled = layers.masked_mean(query, query_mask)[:, None]
+            fused = layers.masked_mean(_wide(records), token_mask)
+            pooled = layers.masked_mean(_wide(query), query_mask)[:, None]
             if config.fusion == "concat_token":
                 fused = jnp.concatenate([fused, pooled], 1)
                 record_mask = jnp.pad(record_mask, ((0, 0), (0, 1)), constant_values=True)
@@ -164,8 +166,8 @@ class _CrossAttention(nn.Module):
     """A record's tokens attend to the query's tokens; the mean of what they read, [b n d].
 
     The mean over a record's tokens commutes with the product with the values and with the output
-    map, so it is taken of the attention weights. Records are visited one after another and their
-    weights computed again for the gradient: memory holds [b h t s], never [b n h t s].
+    map, so it is taken of the attention weights. Records are visited one after another, and for the
+    gradient all but their queries is computed again: memory holds [b h t s], never [b n h t s].
     """
 
     num_heads: int
@@ -179,20 +181,28 @@ class _CrossAttention(nn.Module):
         record_mask: Bool[Array, "b n t"],
     ) -> Float[Array, "b n d"]:
         b, n, _, d = records.shape
-        query = layers.split_heads(layers.dense(d, "query")(records), self.num_heads)  # [b n h t e]
         key = layers.split_heads(layers.dense(d, "key")(tokens), self.num_heads)  # [b h s e]
         value = layers.split_heads(layers.dense(d, "value")(tokens), self.num_heads)
-
-        @jax.checkpoint
-        def mean_weights(record: tuple[Array, Array]) -> Array:
-            query, shares = record  # [b h t e], [b t]
-            logits = jnp.einsum("bhte,bhse->bhts", query, key, preferred_element_type=jnp.float32)
-            logits = logits * query.shape[-1] ** -0.5
-            logits = jnp.where(mask[:, None, None, :], logits, jnp.finfo(logits.dtype).min)
-            return jnp.einsum("bhts,bt->bhs", jax.nn.softmax(logits, -1), shares)
-
-        shares = record_mask.astype(records.dtype)
+        shares = record_mask.astype(jnp.float32)
         shares /= jnp.maximum(shares.sum(-1, keepdims=True), 1)
-        weights = jax.lax.map(mean_weights, (query.swapaxes(0, 1), shares.swapaxes(0, 1)))  # [n b h s]
+
+        def mean_weights(_: nn.Module, carry: None, place: Int[Array, ""]) -> tuple[None, Array]:
+            # Taken where they lie: all records turned, widened and multiplied at once go through memory thrice.
+            states, share = (
+                jax.lax.dynamic_index_in_dim(x, place, 1, keepdims=False) for x in (records, shares)
+            )
+            query = layers.split_heads(layers.dense(d, "query")(states), self.num_heads)  # [b h t e]
+            query = checkpoint_name(query * query.shape[-1] ** -0.5, _QUERIES)
+            logits = jnp.einsum("bhte,bhse->bhts", query, key, preferred_element_type=jnp.float32)
+            logits = jnp.where(mask[:, None, None, :], logits, jnp.finfo(logits.dtype).min)
+            return carry, jnp.einsum("bhts,bt->bhs", jax.nn.softmax(logits, -1), share)
+
+        kept = jax.checkpoint_policies.save_only_these_names(_QUERIES)
+        each = nn.scan(
+            nn.remat(mean_weights, prevent_cse=False, policy=kept),
+            variable_broadcast="params",
+            split_rngs={"params": False},
+        )
+        _, weights = each(self, None, jnp.arange(n))  # [n b h s]
         read = jnp.einsum("nbhs,bhse->bnhe", weights, value).reshape(b, n, d)
-        return layers.dense(d, "output")(read.astype(records.dtype))
+        return layers.dense(d, "output")(read)

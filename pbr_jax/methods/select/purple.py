@@ -45,7 +45,7 @@ def _bandit() -> Training:
     15 % of the training users choose it, where the paper has a validation split.
     """
     adam = Optimizer(name="adam", learning_rate=1e-4)
-    return Training(epochs=10, batch_size=16, accumulate=None, selection=0.15, patience=None, optimizer=adam)
+    return Training(epochs=10, batch_size=16, selection=0.15, patience=None, optimizer=adam)
 
 
 @dataclass(frozen=True, kw_only=True)
