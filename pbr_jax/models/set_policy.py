@@ -167,7 +167,8 @@ class _CrossAttention(nn.Module):
 
     The mean over a record's tokens commutes with the product with the values and with the output
     map, so it is taken of the attention weights. Records are visited one after another, and for the
-    gradient all but their queries is computed again: memory holds [b h t s], never [b n h t s].
+    gradient their weights are computed again: memory holds [b h t s], never [b n h t s]. Queries are kept
+    for it, [b n t d]; where none is wanted, not even they.
     """
 
     num_heads: int
@@ -181,13 +182,17 @@ class _CrossAttention(nn.Module):
         record_mask: Bool[Array, "b n t"],
     ) -> Float[Array, "b n d"]:
         b, n, _, d = records.shape
+        if not n:
+            return jnp.zeros((b, 0, d))
         key = layers.split_heads(layers.dense(d, "key")(tokens), self.num_heads)  # [b h s e]
         value = layers.split_heads(layers.dense(d, "value")(tokens), self.num_heads)
         shares = record_mask.astype(jnp.float32)
         shares /= jnp.maximum(shares.sum(-1, keepdims=True), 1)
 
+        # The first argument is `self`: Flax lifts it into the loop, where all records share one query map.
         def mean_weights(_: nn.Module, carry: None, place: Int[Array, ""]) -> tuple[None, Array]:
-            # Taken where they lie: all records turned, widened and multiplied at once go through memory thrice.
+            # Each record is taken from where it lies. To scan over the records themselves would first copy
+            # all of them, and to widen and multiply all at once moves them through memory twice more.
             states, share = (
                 jax.lax.dynamic_index_in_dim(x, place, 1, keepdims=False) for x in (records, shares)
             )
@@ -199,7 +204,7 @@ class _CrossAttention(nn.Module):
 
         kept = jax.checkpoint_policies.save_only_these_names(_QUERIES)
         each = nn.scan(
-            nn.remat(mean_weights, prevent_cse=False, policy=kept),
+            nn.remat(mean_weights, prevent_cse=False, policy=kept),  # a loop keeps the two passes apart
             variable_broadcast="params",
             split_rngs={"params": False},
         )

@@ -207,7 +207,7 @@ class Training(Options):
 
     epochs: int = 1  # 0: the parameters before training, a control
     batch_size: int = 64  # examples of one step, over all devices and hosts
-    accumulate: int | None = 1  # parts that a batch is computed in; None: as one CPU is fast, else 1
+    accumulate: int | None = 1  # parts that a batch is computed in; None: up to 4 on one CPU, else 1
     dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; parameters stay float32
     # share held out to choose the best step; 0: the last is taken. Of the users, where the user encoder is
     # trained; of the users, from 8 to half of them, where a reader is tuned; of the informative questions,

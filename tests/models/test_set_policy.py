@@ -149,6 +149,26 @@ def test_no_records_no_tokens_and_one_record_are_finite(cases, fusion: Fusion) -
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
 
 
+@pytest.mark.parametrize("fusion", FUSIONS)
+def test_states_of_half_precision_are_computed_with_in_full(cases, fusion: Fusion) -> None:
+    half = QUERY.astype(np.float16), RECORDS.astype(np.float16)
+    (narrow, *_), found = cases[fusion].gradients(cases[fusion].params, *half, MASKS)
+    (wide, *_), wanted = cases[fusion].gradients(
+        cases[fusion].params, *(x.astype(np.float32) for x in half), MASKS
+    )
+    np.testing.assert_array_equal(found, wanted)
+    jax.tree.map(np.testing.assert_array_equal, narrow, wide)
+
+
+@pytest.mark.parametrize("fusion", FUSIONS)
+def test_no_candidates_have_no_logits(cases, fusion: Fusion) -> None:
+    none = {"token_mask": TOKEN_MASK[:, :0], "record_mask": RECORD_MASK[:, :0]}
+    found = cases[fusion].model.apply(
+        cases[fusion].params, QUERY, RECORDS[:, :0], query_mask=QUERY_MASK, **none
+    )
+    assert found.shape == (B, 0)
+
+
 def test_records_alone_see_no_others_without_layers(cases, random_params) -> None:
     other = RECORDS.copy()
     other[:, 1:] = -other[:, 1:]
