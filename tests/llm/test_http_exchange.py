@@ -222,12 +222,14 @@ def test_a_certificate_that_is_not_trusted_is_not_tried_again(tmp_path: Path):
 # -- Interruptions -------------------------------------------------------------------------------
 
 INTERRUPTED = """
+import signal
 import sys
 from pathlib import Path
 from pbr_jax import config
 from pbr_jax.llm.cache import Cached
 from pbr_jax.llm.http_backend import HTTPLLM
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell started pytest with "&"
 options = config.LLM(backend="http", model="m", url=sys.argv[1], concurrency=int(sys.argv[3]))
 llm = Cached(HTTPLLM(options), Path(sys.argv[2]))
 try:
