@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -114,23 +114,34 @@ def evaluate(
     for column in filter(lambda column: is_plain_mean(column.metric), columns):
         for i, value in zip(kept, column.statistics[:, 0], strict=True):
             per_example[i][column.metric.name] = float(value)
-    owners = [users[i] for i in kept]
-    sure = partial(_intervals, columns, owners, resamples=resamples, confidence=confidence, seed=seed)
-    everything = np.arange(len(kept))
-    of_category = _categories(_take(categories, kept))
+    found = _over_users(
+        columns,
+        [users[i] for i in kept],
+        _categories(_take(categories, kept)),
+        resamples=resamples,
+        confidence=confidence,
+        seed=seed,
+    )
+    return replace(found, per_example=per_example, notes=notes + found.notes, unreadable=unread)
+
+
+def _over_users(
+    columns: list[_Scores], owners: list[str], of_category: Mapping[str, np.ndarray], **how: Any
+) -> Evaluation:
+    """Metrics and their intervals, of all scored examples and of each category's; `how`: of `_intervals`."""
+    sure = partial(_intervals, columns, owners, **how)
+    everything = np.arange(len(owners))
     return Evaluation(
         metrics=_values(columns, everything),
         intervals=sure(everything),
-        per_example=per_example,
-        n=len(kept),
+        n=len(owners),
         by_category={
             name: {"n": float(len(rows)), **_values(columns, rows)} for name, rows in of_category.items()
         },
         by_category_intervals={name: sure(rows) for name, rows in of_category.items()},
         by_category_users={name: len({owners[row] for row in rows}) for name, rows in of_category.items()},
         variants={name: VARIANTS[name] for name in (c.metric.name for c in columns) if name in VARIANTS},
-        notes=notes + _user_notes(owners),
-        unreadable=unread,
+        notes=_user_notes(owners),
     )
 
 
