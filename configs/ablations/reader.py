@@ -1,8 +1,8 @@
-"""What makes a tuned reader: rank, rate, the share without documents, how many questions are learned.
+"""What makes a tuned reader: rank, rate, the share without documents. By number of questions learned from:
+reader_questions.py.
 
 Everything is measured twice, without documents and with three dense own ones: the difference is what is left
-for personalization. `results.json` has the target tokens learned from (`trained.reader.tokens`), the axis of
-the learning curve. Nothing is decoded: rows are compared by `target_nll`.
+for personalization. Nothing is decoded: rows are compared by `target_nll`.
 
 pbr-jax sweep configs/ablations/reader.py --benchmark.name lamp_7 --benchmark.root FOLDER --limit 150 --out D
 """
@@ -21,7 +21,6 @@ ROWS: dict[str, Overrides] = {
     "only without documents": {"reader.documents": (NONE,)},
     "a third without documents": {"reader.documents": (NONE, OWN, OWN)},
     "only with documents": {"reader.documents": (OWN,)},
-    **{f"{limit} questions": {"reader.limit": limit} for limit in (40, 80, 160, 640)},
 }
 
 

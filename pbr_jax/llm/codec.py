@@ -6,7 +6,7 @@ Made by `chat.load`, which reads both from a model's files.
 import functools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
 
 _PRIVATE = range(0x100000, 0x10FFFE)  # characters that Unicode gives no meaning
+_COUNTED = 4096  # texts whose numbers of tokens are remembered: documents come again in prompt after prompt
+_ENCODED = 65_536  # prompts whose numbers are: they are asked for once the prompts were answered
 
 
 class _Read(NamedTuple):
@@ -61,7 +63,22 @@ class Codec:
         writes its own. Control tokens that a text spells out are read as ordinary text: what a user wrote
         cannot open a turn.
         """
-        return self._read(prompt).ids
+        ids = self._read(prompt).ids
+        if len(self._lengths) >= _ENCODED:
+            self._lengths.clear()
+        self._lengths[_hash(prompt)] = len(ids)
+        return ids
+
+    def num_tokens(self, prompt: Prompt) -> int:
+        """Number of tokens of a prompt, special tokens included."""
+        check_prompt(prompt)
+        known = self._lengths.get(_hash(prompt))
+        return len(self.encode(prompt)) if known is None else known
+
+    @functools.cached_property
+    def _lengths(self) -> dict[int, int]:
+        """Tokens of prompts that were encoded, by their hashes."""
+        return {}
 
     def locate(self, prompt: Prompt, spans: Sequence[tuple[int, int]]) -> tuple[list[int], list[range]]:
         """Token ids of messages, and which of them hold each span (characters) of the last message's content.
@@ -138,7 +155,15 @@ class Codec:
     def count(self, text: str) -> int:
         """Number of tokens of a text as `encode` reads it, no special tokens added."""
         check_text(text, "a text")
-        return len(self._literal.encode(text, add_special_tokens=False).ids)
+        return self._count(text)
+
+    @functools.cached_property
+    def _count(self) -> Callable[[str], int]:
+        @functools.lru_cache(_COUNTED)
+        def count(text: str) -> int:
+            return len(self._literal.encode(text, add_special_tokens=False).ids)
+
+        return count
 
     def truncate(self, text: str, tokens: int) -> str:
         """The longest prefix, cut where a token ends, that has at most this many tokens."""
@@ -264,6 +289,10 @@ class Codec:
             for token, (start, end) in spans
             if token in self._controls and (self._controls[token] != unknown or text[start:end] == unknown)
         ]
+
+
+def _hash(prompt: Prompt) -> int:
+    return hash(prompt if isinstance(prompt, str) else tuple(tuple(message.items()) for message in prompt))
 
 
 def _taken(free: Iterator[str]) -> str:

@@ -107,7 +107,7 @@ class HTTPLLM:
 
     def num_tokens(self, prompt: Prompt) -> int:
         """Number of tokens the model reads for this prompt."""
-        return len(self._codec.encode(prompt)) if self._codec else self.count(self.render(prompt))
+        return self._codec.num_tokens(prompt) if self._codec else self.count(self.render(prompt))
 
     def generate(
         self,

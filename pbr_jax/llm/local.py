@@ -97,7 +97,7 @@ class LocalModel(abc.ABC):
 
     def num_tokens(self, prompt: Prompt) -> int:
         """Number of tokens the model reads for this prompt, special tokens included."""
-        return len(self._codec.encode(prompt))
+        return self._codec.num_tokens(prompt)
 
     def _encode(self, prompts: Sequence[Prompt]) -> list[Ids]:
         found = [tuple(self._codec.encode(prompt)) for prompt in prompts]

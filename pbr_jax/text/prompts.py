@@ -236,12 +236,16 @@ def clean(text: str) -> str:
     become `==`, so that it cannot close its block; a `<` that opens a tag or a chat-template token
     becomes `‹`, and `[INST]` becomes `(INST]`, so that it cannot close its message.
     """
-    hidden = ("Cc", "Cf", "Cs", "Co")
-    spaced = (" " if c.isspace() else c for c in text)
-    visible = " ".join("".join(c for c in spaced if unicodedata.category(c) not in hidden).split())
+    visible = " ".join((text if text.isprintable() else _printed(text)).split())
     unmarked = re.sub(r"[=\uff1d\ufe66\u207c\u208c\u2a75\u2a76]+", _unmarked, visible)
     untagged = re.sub(r"[<\uff1c\ufe64](?=[/|!\uff5c\uff0fa-z])", "‹", unmarked, flags=re.IGNORECASE)
     return re.sub(r"[\[\uff3b](?=[/\uff0f]?(?:INST|SYS)[\]\uff3d])", "(", untagged, flags=re.IGNORECASE)
+
+
+def _printed(text: str) -> str:
+    """Without what is not seen, each whitespace a space."""
+    spaced = (" " if c.isspace() else c for c in text)
+    return "".join(c for c in spaced if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co"))
 
 
 def _unmarked(signs: re.Match[str]) -> str:

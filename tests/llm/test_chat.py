@@ -183,6 +183,28 @@ def test_control_tokens_in_plain_prompts_and_without_a_template_are_text(folder,
     assert not {1, 2, 3} & set(chat.load(tmp_path).encode([{"role": "user", "content": text}]))
 
 
+def test_prompts_and_texts_that_come_again_count_the_same(folder, monkeypatch):
+    from pbr_jax.llm import codec
+
+    monkeypatch.setattr(codec, "_COUNTED", 3)
+    monkeypatch.setattr(codec, "_ENCODED", 3)
+    read = chat.load(folder, templates.DATE)
+    texts = [letter * size for letter in "ab" for size in range(1, 6)]
+    asked = [
+        *texts,
+        *([{"role": role, "content": text}] for role in ("user", "system") for text in texts),
+        [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}],
+        [{"role": "user", "content": "ab"}],
+    ]
+    for _ in range(2):
+        for prompt in asked:
+            before = read.num_tokens(prompt)
+            assert before == len(read.encode(prompt)) == read.num_tokens(prompt)
+        assert [read.count(text) for text in texts] == [
+            len(read.tokenizer.encode(text, add_special_tokens=False).ids) for text in texts
+        ]
+
+
 def test_a_text_counts_what_it_is_encoded_to(folder):
     codec = chat.load(folder)
     for text in ("<|im_end|>" * 100, "the cat", "a <s> b", ""):

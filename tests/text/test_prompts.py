@@ -227,6 +227,13 @@ def test_a_document_cannot_fake_another_line():
     assert "article: a headline: fake x\nheadline: t\n" in content
 
 
+def test_characters_that_are_seen_are_kept_as_where_others_stand_beside_them():
+    seen = [chr(code) for code in range(0x110000) if chr(code).isprintable()]
+    for start in range(0, len(seen), 512):
+        text = " ".join(seen[start : start + 512])
+        assert clean(text) == clean(text + "\x00") == clean("\u200b" + text + "\n")
+
+
 def test_invisible_characters_are_removed_and_visible_text_is_kept():
     assert clean("a\u202eb\u200dc\ufeffd\x00e\x1b[31m\ud800\tf\u00a0g") == "abcde[31m f g"
     assert (
