@@ -9,11 +9,10 @@ import errno
 import re
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
 
-from pbr_jax import data, flags
+from pbr_jax import __version__, data, flags
 from pbr_jax.config import Benchmark, listed
 from pbr_jax.data import prepared, synthetic
 from pbr_jax.eval.report import report
@@ -85,7 +84,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="pbr-jax", description="Personalized retrieval-augmented generation in JAX.")
-    parser.add_argument("--version", action="version", version=f"pbr-jax {metadata.version('pbr-jax')}")
+    parser.add_argument("--version", action="version", version=f"pbr-jax {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     # run and sweep take any field of the config, so their --help comes from the config (see `flags`).
@@ -291,7 +290,3 @@ def _required_out(options: argparse.Namespace) -> Path:
 def _nothing_left(rest: list[str]) -> None:
     if rest:
         raise UserError(f"unknown argument {rest[0]!r}; --help lists what there is")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -220,5 +220,5 @@ def _name(trial: Trial) -> str | None:
 def _in_process(words: str) -> str:
     """Runs a command line in a process of its own; its last line on stderr where it fails."""
     arguments = shlex.split(words)[1:]
-    done = subprocess.run([sys.executable, "-m", "pbr_jax.cli", *arguments], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "pbr_jax", *arguments], capture_output=True, text=True)
     return "" if done.returncode == 0 else done.stderr.strip().rsplit("\n", 1)[-1] or "it failed"

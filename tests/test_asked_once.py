@@ -47,7 +47,7 @@ def command(tiny_models: dict[str, str], write_tweets: Callable[..., Path]) -> l
     fields |= {name: tiny_models[name] for name in ("llm.model", "encoder.model")}
     flags = [word for name, value in fields.items() for word in (f"--{name}", str(value))]
     sweep = str(CONFIGS / "ablations" / "llm_baselines.py")
-    return [sys.executable, "-m", "pbr_jax.cli", "sweep", sweep, *flags]
+    return [sys.executable, "-m", "pbr_jax", "sweep", sweep, *flags]
 
 
 @pytest.mark.long

@@ -272,7 +272,7 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(fault, case: Case, capfd: p
 def test_a_full_disk_is_one_clear_line(case: Case, kilobytes: int):
     """A limit on file size makes the kernel refuse the bytes, as a full disk does, sooner or later."""
     case.edit(lambda records: [record | {"input": record["input"] + " word" * 4000} for record in records])
-    command = [sys.executable, "-m", "pbr_jax.cli", "run", BM25, "--generate.method", "none"]
+    command = [sys.executable, "-m", "pbr_jax", "run", BM25, "--generate.method", "none"]
     place = ["--benchmark.name", "lamp_7", "--benchmark.root", str(case.root), "--out", str(case.out)]
     limited = ["bash", "-c", f'ulimit -f {kilobytes}; exec "$@"', "-", *command, *place]
     done = subprocess.run(limited, capture_output=True, text=True, check=False)
@@ -387,6 +387,25 @@ def test_the_short_help_shows_what_is_set_most_often_and_fits_a_screen(capfd: py
         text = capfd.readouterr().out
         assert len(text.splitlines()) < 45
         assert all(word in text for word in ("--out", "--help-all", "--neighbours.m          4", "tuned"))
+
+
+def test_a_checkout_that_is_not_installed_runs():
+    nowhere = (
+        "import importlib.metadata as metadata, runpy, sys\n"
+        "real = metadata.distribution\n"
+        "def distribution(name):\n"
+        "    if name in ('pbr-jax', 'pbr_jax'):\n"
+        "        raise metadata.PackageNotFoundError(name)\n"
+        "    return real(name)\n"
+        "metadata.distribution = distribution\n"
+        "sys.argv = ['pbr-jax', *sys.argv[1:]]\n"
+        "runpy.run_module('pbr_jax', run_name='__main__')\n"
+    )
+    for arguments, told in ((["--version"], "pbr-jax 0"), (["configs"], "purple_small")):
+        command = [sys.executable, "-c", nowhere, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert told in done.stdout
 
 
 def test_the_version_and_the_packaged_configs_are_told(capfd: pytest.CaptureFixture[str]):

@@ -132,7 +132,7 @@ def test_types_are_checked_when_options_are_made_in_python(tmp_path: Path):
             f"    return {source}\n"
         )
         done = subprocess.run(
-            [sys.executable, "-m", "pbr_jax.cli", "run", str(path), "--out", str(tmp_path / "out")],
+            [sys.executable, "-m", "pbr_jax", "run", str(path), "--out", str(tmp_path / "out")],
             capture_output=True, text=True, check=False,
         )  # fmt: skip  # in a process of its own: here tests check types too
         assert done.returncode == 2

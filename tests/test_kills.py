@@ -241,7 +241,7 @@ def command(tiny_models: dict[str, str], write_tweets: Callable[..., Path]) -> l
     fields = {"benchmark.name": "lamp_7", "benchmark.root": root, **SMALL}
     fields |= {**tiny_models, "select.model": tiny_models["encoder.model"], **LENGTHY}
     flags = [word for name, value in fields.items() for word in (f"--{name}", str(value))]
-    return [sys.executable, "-m", "pbr_jax.cli", "run", str(CONFIGS / "cfrag.py"), *flags]
+    return [sys.executable, "-m", "pbr_jax", "run", str(CONFIGS / "cfrag.py"), *flags]
 
 
 @pytest.mark.long

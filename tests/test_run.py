@@ -216,7 +216,7 @@ def test_kill_9_during_generation_and_rerun_gives_the_same_predictions(
     }
     fields |= {"prompt.max_tokens": 300}  # bytes
     config_file = Path(__file__).parents[1] / "configs" / "recency.py"
-    command = [sys.executable, "-m", "pbr_jax.cli", "run", str(config_file), *dotted(fields), "--out"]
+    command = [sys.executable, "-m", "pbr_jax", "run", str(config_file), *dotted(fields), "--out"]
 
     def start(cache: str) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "PBR_JAX_CACHE": str(tmp_path / cache), "JAX_PLATFORMS": "cpu"}

@@ -199,7 +199,7 @@ def test_predictions_that_are_not_the_runs_are_written_anew(
 def test_a_run_waits_for_another_that_writes_to_its_folder(words: list[str], tmp_path: Path):
     """Two systems, one folder: the second finds what the first wrote, and leaves it."""
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "pbr_jax.cli", *words, str(out)]
+    command = [sys.executable, "-m", "pbr_jax", *words, str(out)]
     environment = {**os.environ, "PBR_JAX_CACHE": str(tmp_path / "cache"), "JAX_PLATFORMS": "cpu"}
     with RunFolder(out, {}).alone():
         process = subprocess.Popen(

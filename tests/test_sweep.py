@@ -185,7 +185,7 @@ def test_one_value_in_the_place_of_a_list_is_told(caller: str, tmp_path: Path):
         f"def get_config(): return Config()\ndef sweep(): return {caller}({{'retrieve.k': 3}})\n"
     )
     done = subprocess.run(
-        [sys.executable, "-m", "pbr_jax.cli", "sweep", str(path), "--out", str(tmp_path / "out"), "--list"],
+        [sys.executable, "-m", "pbr_jax", "sweep", str(path), "--out", str(tmp_path / "out"), "--list"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip  # in a process of its own: here tests check types too
     assert done.returncode == 2

@@ -159,7 +159,7 @@ def test_a_killed_preparation_is_not_taken_for_finished_and_the_next_one_clears_
 def test_a_full_disk_is_one_line_and_leaves_nothing(tweets: Benchmark, tmp_path: Path) -> None:
     """A limit on file size makes the kernel refuse the bytes, as a full disk does."""
     place = ["--benchmark.name", "lamp_7", "--benchmark.root", tweets.root, "--out", str(tmp_path / "out")]
-    command = [sys.executable, "-m", "pbr_jax.cli", "data", "prepare", *place]
+    command = [sys.executable, "-m", "pbr_jax", "data", "prepare", *place]
     limited = ["bash", "-c", 'ulimit -f 20; exec "$@"', "-", *command]
     done = subprocess.run(limited, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
