@@ -290,3 +290,7 @@ def _required_out(options: argparse.Namespace) -> Path:
 def _nothing_left(rest: list[str]) -> None:
     if rest:
         raise UserError(f"unknown argument {rest[0]!r}; --help lists what there is")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -20,6 +20,7 @@ from pbr_jax.types import UserError
 _PACKAGE = __name__.partition(".")[0]
 _ROOT = Path(__file__).resolve().parent
 _INSTALLED = tuple({Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")})
+_SITE = ("site-packages", "dist-packages")  # of any interpreter, a user's own included
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -45,24 +46,43 @@ def closure(module: str, file: Path, source: bytes | None) -> frozenset[str]:
         if name in seen:
             continue
         seen.add(name)
-        if is_installed(path):
-            found |= {_version()} if name.partition(".")[0] == _PACKAGE else set()
+        own = name.partition(".")[0] == _PACKAGE
+        if is_installed(path) and not (own and _version() is None):
+            found |= {_version() or ""} if own else set()
             continue
         text = source if name == module and source is not None else source_of(name) or _content(path, name)
         value, imported = _parsed(name, path.name == "__init__.py", text)
         found.add(f"{path.name} {value}")
-        waiting += [(other, own) for other in imported if (own := file_of(other)) is not None]
+        waiting += [(other, its) for other in imported if (its := file_of(other)) is not None]
     return frozenset(found)
 
 
 @functools.cache
-def _version() -> str:
-    return f"{_PACKAGE} {metadata.version('pbr-jax')}"
+def _version() -> str | None:
+    """The package's version as it was installed; None: it only lies there."""
+    try:
+        return f"{_PACKAGE} {metadata.version('pbr-jax')}"
+    except metadata.PackageNotFoundError:
+        return None
 
 
 @functools.cache
 def is_installed(file: Path) -> bool:
-    return any(folder in file.parents for folder in _INSTALLED)
+    """Whether a file is of the Python library or of a package that an installer put where it is."""
+    if any(folder in _INSTALLED or folder.name in _SITE for folder in file.parents):
+        return True
+    around = (folder for entry in sys.path if entry and (folder := Path(entry).resolve()) in file.parents)
+    return any(file.relative_to(folder).parts[0] in _recorded(folder) for folder in around)
+
+
+@functools.cache
+def _recorded(folder: Path) -> frozenset[str]:
+    """What installers put into a folder (`pip install --target`): names of packages and single modules."""
+    found: set[str] = set()
+    for record in folder.glob("*.dist-info/RECORD"):
+        lines = record.read_text(encoding="utf-8", errors="replace").splitlines()
+        found |= {line.partition(",")[0].partition("/")[0] for line in lines}
+    return frozenset(found)
 
 
 def file_of(module: str) -> Path | None:

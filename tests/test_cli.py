@@ -401,8 +401,11 @@ def test_a_checkout_that_is_not_installed_runs():
         "sys.argv = ['pbr-jax', *sys.argv[1:]]\n"
         "runpy.run_module('pbr_jax', run_name='__main__')\n"
     )
-    for arguments, told in ((["--version"], "pbr-jax 0"), (["configs"], "purple_small")):
-        command = [sys.executable, "-c", nowhere, *arguments]
+    for module, arguments, told in (
+        ("pbr_jax", ["--version"], "pbr-jax 0"),
+        ("pbr_jax.cli", ["configs"], "purple_small"),
+    ):
+        command = [sys.executable, "-c", nowhere.replace("'pbr_jax', run", f"'{module}', run"), *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
         assert told in done.stdout

@@ -288,3 +288,21 @@ def test_code_without_a_file_counts_by_what_it_names():
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_an_installer_put_somewhere_is_not_looked_at_but_what_lies_beside_it_is(tmp_path, monkeypatch):
+    target, site = tmp_path / "target", tmp_path / "lib" / "site-packages"
+    for folder in (target, site):
+        for package in ("theirs", "mine"):
+            (folder / package).mkdir(parents=True)
+            (folder / package / "__init__.py").write_text("")
+    (target / "theirs-1.dist-info").mkdir()
+    (target / "theirs-1.dist-info" / "RECORD").write_text("theirs/__init__.py,,\nsingle.py,,\n")
+    monkeypatch.syspath_prepend(str(target))
+    for cached in (written.is_installed, written._recorded):
+        cached.cache_clear()
+    assert written.is_installed(target / "theirs" / "__init__.py")
+    assert written.is_installed(target / "single.py")
+    assert not written.is_installed(target / "mine" / "__init__.py")
+    assert written.is_installed(site / "mine" / "__init__.py")
+    assert not written.is_installed(tmp_path / "theirs" / "__init__.py")

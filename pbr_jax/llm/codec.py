@@ -6,7 +6,7 @@ Made by `chat.load`, which reads both from a model's files.
 import functools
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
 
 _PRIVATE = range(0x100000, 0x10FFFE)  # characters that Unicode gives no meaning
-_COUNTED = 4096  # texts whose numbers of tokens are remembered: documents come again in prompt after prompt
+_COUNTED = 65_536  # texts whose numbers of tokens are remembered: documents come again in prompt after prompt
 _ENCODED = 65_536  # prompts whose numbers are: they are asked for once the prompts were answered
 
 
@@ -64,20 +64,18 @@ class Codec:
         cannot open a turn.
         """
         ids = self._read(prompt).ids
-        if len(self._lengths) >= _ENCODED:
-            self._lengths.clear()
-        self._lengths[_hash(prompt)] = len(ids)
+        _keep(self._lengths, _key(prompt), len(ids), _ENCODED)
         return ids
 
     def num_tokens(self, prompt: Prompt) -> int:
         """Number of tokens of a prompt, special tokens included."""
         check_prompt(prompt)
-        known = self._lengths.get(_hash(prompt))
+        known = self._lengths.get(_key(prompt))
         return len(self.encode(prompt)) if known is None else known
 
     @functools.cached_property
-    def _lengths(self) -> dict[int, int]:
-        """Tokens of prompts that were encoded, by their hashes."""
+    def _lengths(self) -> dict[tuple[int, int], int]:
+        """Tokens of prompts that were encoded, by their hashes: the texts themselves are not kept."""
         return {}
 
     def locate(self, prompt: Prompt, spans: Sequence[tuple[int, int]]) -> tuple[list[int], list[range]]:
@@ -155,15 +153,21 @@ class Codec:
     def count(self, text: str) -> int:
         """Number of tokens of a text as `encode` reads it, no special tokens added."""
         check_text(text, "a text")
-        return self._count(text)
+        key = _key(text)
+        known = self._counts.get(key)
+        if known is None:
+            known = len(self._literal.encode(text, add_special_tokens=False).ids)
+            _keep(self._counts, key, known, _COUNTED)
+        return known
 
     @functools.cached_property
-    def _count(self) -> Callable[[str], int]:
-        @functools.lru_cache(_COUNTED)
-        def count(text: str) -> int:
-            return len(self._literal.encode(text, add_special_tokens=False).ids)
+    def _counts(self) -> dict[tuple[int, int], int]:
+        """Tokens of texts, the same way."""
+        return {}
 
-        return count
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what was remembered: another process hashes otherwise."""
+        return {k: v for k, v in self.__dict__.items() if k not in ("_lengths", "_counts")}
 
     def truncate(self, text: str, tokens: int) -> str:
         """The longest prefix, cut where a token ends, that has at most this many tokens."""
@@ -291,8 +295,17 @@ class Codec:
         ]
 
 
-def _hash(prompt: Prompt) -> int:
-    return hash(prompt if isinstance(prompt, str) else tuple(tuple(message.items()) for message in prompt))
+def _key(prompt: Prompt) -> tuple[int, int]:
+    if isinstance(prompt, str):
+        return str.__hash__(prompt), len(prompt)
+    items = [part for message in prompt for item in (*message.items(), ("", "")) for part in item]
+    return hash(tuple(map(str.__hash__, items))), -len(items)
+
+
+def _keep(known: dict[tuple[int, int], int], key: tuple[int, int], size: int, most: int) -> None:
+    if len(known) >= most:
+        known.clear()
+    known[key] = size
 
 
 def _taken(free: Iterator[str]) -> str:

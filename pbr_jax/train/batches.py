@@ -14,7 +14,7 @@ class Rows(NamedTuple):
     step: int  # what else is random in the batch comes from it
 
 
-_WINDOW = 16  # batches that are made together of examples sorted by length
+_WINDOW = 64  # batches that are made together of examples sorted by length: most are then all of one kind
 
 
 class Batches(NamedTuple):

@@ -280,7 +280,9 @@ def _causal_arrays(pairs: Sequence[Pair], most: int | None = None) -> Batch:
     texts = [pair.prompt + pair.target[:-1] for pair in pairs]
     alike = 0 if most is not None and max(map(len, texts)) > most else _alike([pair.prompt for pair in pairs])
     ids, mask = _padded([text[alike:] for text in texts], 32)
-    wanted, counted = _padded([pair.target for pair in pairs], 8)
+    targets = [pair.target for pair in pairs]
+    # Every width is one more program, which takes longer to compile than a few more places to compute.
+    wanted, counted = _padded(targets, 8 if max(map(len, targets)) <= 8 else 32)
     positions = np.where(mask, alike + np.arange(ids.shape[1], dtype=np.int32)[None], -1)
     first = np.array([len(pair.prompt) - 1 - alike for pair in pairs], np.int32)
     found = {"ids": ids, "positions": positions, "first": first, "wanted": wanted, "counted": counted}

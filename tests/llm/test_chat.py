@@ -2,11 +2,13 @@
 
 import functools
 import json
+import pickle
 import string
 
 import pytest
 
 from pbr_jax.llm import chat, templates
+from pbr_jax.llm import codec as codecs
 from pbr_jax.llm.protocol import check_prompt
 from pbr_jax.models import pretrained
 from pbr_jax.types import UserError
@@ -183,26 +185,65 @@ def test_control_tokens_in_plain_prompts_and_without_a_template_are_text(folder,
     assert not {1, 2, 3} & set(chat.load(tmp_path).encode([{"role": "user", "content": text}]))
 
 
-def test_prompts_and_texts_that_come_again_count_the_same(folder, monkeypatch):
-    from pbr_jax.llm import codec
+@pytest.fixture(scope="module")
+def every_field(folder, tmp_path_factory):
+    """The same with a template that writes all that messages hold."""
+    path = tmp_path_factory.mktemp("every_field")
+    for file in folder.iterdir():
+        (path / file.name).write_bytes(file.read_bytes())
+    told = json.loads((path / "tokenizer_config.json").read_text())
+    told["chat_template"] = (
+        "{{ strftime_now('%B') }}{% for m in messages %}<|im_start|>{% for k in m %}{{ k }} {{ m[k] }} "
+        "{% endfor %}<|im_end|>{% endfor %}"
+    )
+    (path / "tokenizer_config.json").write_text(json.dumps(told))
+    return path
 
-    monkeypatch.setattr(codec, "_COUNTED", 3)
-    monkeypatch.setattr(codec, "_ENCODED", 3)
-    read = chat.load(folder, templates.DATE)
-    texts = [letter * size for letter in "ab" for size in range(1, 6)]
-    asked = [
-        *texts,
-        *([{"role": role, "content": text}] for role in ("user", "system") for text in texts),
-        [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}],
-        [{"role": "user", "content": "ab"}],
-    ]
+
+LONG = "the cat sat on the mat"
+DIFFERENT = [
+    "a", LONG, [], [{"role": "user", "content": "a"}], [{"role": "system and long", "content": "a"}],
+    [{"role": "user", "content": "a", "name": LONG}], [{"role": "user", "name": "a", "content": LONG * 2}],
+    [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}],
+    [{"role": "user", "content": "ab"}], [{"role": LONG, "content": "user"}],
+]  # fmt: skip
+
+
+def test_prompts_that_were_read_are_told_apart_when_they_are_counted(every_field):
+    for date in (templates.DATE, "2024-09-01"):
+        read = chat.load(every_field, date)
+        sizes = [len(read.encode(prompt)) for prompt in DIFFERENT]
+        assert sizes == [len(chat.load(every_field, date).encode(prompt)) for prompt in DIFFERENT]
+        assert [read.num_tokens(prompt) for prompt in DIFFERENT] == sizes
+    prompt = [{"role": "user", "content": "a"}]
+    assert read.num_tokens(prompt) == len(read.encode(prompt))
+    prompt[0]["content"] = LONG
+    assert read.num_tokens(prompt) == len(chat.load(every_field, date).encode(prompt))
+
+
+def test_what_was_read_is_counted_without_reading_it_again_and_no_text_is_kept(folder, monkeypatch):
+    monkeypatch.setattr(codecs, "_COUNTED", 3)
+    monkeypatch.setattr(codecs, "_ENCODED", 3)
+    read, texts = chat.load(folder), ["the cat " * size for size in range(9)]
     for _ in range(2):
-        for prompt in asked:
-            before = read.num_tokens(prompt)
-            assert before == len(read.encode(prompt)) == read.num_tokens(prompt)
-        assert [read.count(text) for text in texts] == [
-            len(read.tokenizer.encode(text, add_special_tokens=False).ids) for text in texts
-        ]
+        sizes = [len(read.tokenizer.encode(text, add_special_tokens=False).ids) for text in texts]
+        assert [read.count(text) for text in texts] == sizes
+        assert [len(read.encode(text)) for text in texts] == [size + 1 for size in sizes]
+        assert len(read._lengths) <= 3
+        assert len(read._counts) <= 3
+    assert all(isinstance(number, int) for key in read._counts for number in key)
+    calls = []
+    real = codecs.Codec._read
+    monkeypatch.setattr(codecs.Codec, "_read", lambda self, p: (calls.append(p), real(self, p))[1])
+    assert read.num_tokens(texts[-1]) == sizes[-1] + 1
+    assert not calls
+    assert pickle.loads(pickle.dumps(read)).count(LONG) == read.count(LONG)
+
+
+@pytest.mark.parametrize("bad", [[{"role": "user", "content": ["a"]}], "\ud800"])
+def test_what_is_no_prompt_is_refused_when_it_is_counted(folder, bad):
+    with pytest.raises(UserError):
+        chat.load(folder).num_tokens(bad)
 
 
 def test_a_text_counts_what_it_is_encoded_to(folder):

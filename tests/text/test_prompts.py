@@ -227,6 +227,12 @@ def test_a_document_cannot_fake_another_line():
     assert "article: a headline: fake x\nheadline: t\n" in content
 
 
+def test_control_characters_go_from_plain_text_too():
+    for code in range(128):
+        kept = " " if chr(code).isspace() else chr(code) * chr(code).isprintable()
+        assert clean(f"a{chr(code)}1") == f"a{kept}1"
+
+
 def test_characters_that_are_seen_are_kept_as_where_others_stand_beside_them():
     seen = [chr(code) for code in range(0x110000) if chr(code).isprintable()]
     for start in range(0, len(seen), 512):

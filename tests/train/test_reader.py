@@ -15,6 +15,7 @@ import pytest
 from pbr_jax.config import Optimizer, Reader, Training
 from pbr_jax.models import adapter_file, causal_lm, lora
 from pbr_jax.train import reader
+from pbr_jax.train.batches import Batches
 from pbr_jax.train.reader import Pair
 from pbr_jax.types import UserError
 
@@ -248,6 +249,30 @@ def test_few_programs_are_compiled(llama: Path):
         for pair in made_up(500, seed=3)
     }
     assert len(shapes) <= 4
+
+
+def test_an_epoch_of_prompts_of_two_kinds_takes_few_programs():
+    """As a reader's are by default: each question without documents and with; about as long as real ones."""
+    draw = np.random.default_rng(0)
+    kinds = [([7] * 16 + [8] * 24, 50, 110), ([7] * 16 + [9] * 40, 140, 320)]
+    pairs = [
+        Pair(
+            (*begun, *draw.integers(10, 90, draw.integers(low, high)).tolist()),
+            (5,) * int(draw.integers(12, 62)),
+            "u",
+        )
+        for _ in range(270)
+        for begun, low, high in kinds
+    ]
+    lengths = tuple(len(pair.prompt) + len(pair.target) for pair in pairs)
+    batches = Batches(len(pairs), 8, 0, lengths)
+    made = [
+        reader._causal_arrays([pairs[i] for i in batches.rows(step).indices]) for step in range(batches.steps)
+    ]
+    assert len({tuple((name, x.shape) for name, x in arrays.items()) for arrays in made}) <= 14
+    padded = sum(arrays["ids"].size for arrays in made)
+    real = sum(int((arrays["positions"] >= 0).sum()) for arrays in made)
+    assert real / padded > 0.85
 
 
 def test_rows_share_no_beginning_where_long_texts_are_read_otherwise():
