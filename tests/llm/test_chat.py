@@ -225,8 +225,8 @@ def test_what_was_read_is_counted_without_reading_it_again_and_no_text_is_kept(f
     monkeypatch.setattr(codecs, "_COUNTED", 3)
     monkeypatch.setattr(codecs, "_ENCODED", 3)
     read, texts = chat.load(folder), ["the cat " * size for size in range(9)]
+    sizes = [len(read.tokenizer.encode(text, add_special_tokens=False).ids) for text in texts]
     for _ in range(2):
-        sizes = [len(read.tokenizer.encode(text, add_special_tokens=False).ids) for text in texts]
         assert [read.count(text) for text in texts] == sizes
         assert [len(read.encode(text)) for text in texts] == [size + 1 for size in sizes]
         assert len(read._lengths) <= 3
