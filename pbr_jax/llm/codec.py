@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
 
 _PRIVATE = range(0x100000, 0x10FFFE)  # characters that Unicode gives no meaning
-_COUNTED = 65_536  # texts whose numbers of tokens are remembered: documents come again in prompt after prompt
-_ENCODED = 65_536  # prompts whose numbers are: they are asked for once the prompts were answered
+_REMEMBERED = 65_536  # texts, and prompts, whose numbers of tokens are known: documents come again
 
 
 class _Read(NamedTuple):
@@ -64,7 +63,7 @@ class Codec:
         cannot open a turn.
         """
         ids = self._read(prompt).ids
-        _keep(self._lengths, _key(prompt), len(ids), _ENCODED)
+        _keep(self._lengths, _key(prompt), len(ids))
         return ids
 
     def num_tokens(self, prompt: Prompt) -> int:
@@ -157,7 +156,7 @@ class Codec:
         known = self._counts.get(key)
         if known is None:
             known = len(self._literal.encode(text, add_special_tokens=False).ids)
-            _keep(self._counts, key, known, _COUNTED)
+            _keep(self._counts, key, known)
         return known
 
     @functools.cached_property
@@ -296,14 +295,15 @@ class Codec:
 
 
 def _key(prompt: Prompt) -> tuple[int, int]:
+    """Of a text or of messages, by hash: the texts themselves may be long, and are not kept."""
     if isinstance(prompt, str):
         return str.__hash__(prompt), len(prompt)
     items = [part for message in prompt for item in (*message.items(), ("", "")) for part in item]
     return hash(tuple(map(str.__hash__, items))), -len(items)
 
 
-def _keep(known: dict[tuple[int, int], int], key: tuple[int, int], size: int, most: int) -> None:
-    if len(known) >= most:
+def _keep(known: dict[tuple[int, int], int], key: tuple[int, int], size: int) -> None:
+    if len(known) >= _REMEMBERED:
         known.clear()
     known[key] = size
 

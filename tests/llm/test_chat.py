@@ -222,8 +222,7 @@ def test_prompts_that_were_read_are_told_apart_when_they_are_counted(every_field
 
 
 def test_what_was_read_is_counted_without_reading_it_again_and_no_text_is_kept(folder, monkeypatch):
-    monkeypatch.setattr(codecs, "_COUNTED", 3)
-    monkeypatch.setattr(codecs, "_ENCODED", 3)
+    monkeypatch.setattr(codecs, "_REMEMBERED", 3)
     read, texts = chat.load(folder), ["the cat " * size for size in range(9)]
     sizes = [len(read.tokenizer.encode(text, add_special_tokens=False).ids) for text in texts]
     for _ in range(2):
