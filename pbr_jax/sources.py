@@ -46,9 +46,8 @@ def closure(module: str, file: Path, source: bytes | None) -> frozenset[str]:
         if name in seen:
             continue
         seen.add(name)
-        own = name.partition(".")[0] == _PACKAGE
-        if is_installed(path) and not (own and _version() is None):
-            found |= {_version() or ""} if own else set()
+        if is_installed(path):
+            found |= {f"{_PACKAGE} {_version()}"} if name.partition(".")[0] == _PACKAGE else set()
             continue
         text = source if name == module and source is not None else source_of(name) or _content(path, name)
         value, imported = _parsed(name, path.name == "__init__.py", text)
@@ -59,16 +58,20 @@ def closure(module: str, file: Path, source: bytes | None) -> frozenset[str]:
 
 @functools.cache
 def _version() -> str | None:
-    """The package's version as it was installed; None: it only lies there."""
+    """The version of this package where an installer put it here; None: it is a checkout or a copy, which may
+    be edited, whatever else is installed by its name."""
     try:
-        return f"{_PACKAGE} {metadata.version('pbr-jax')}"
+        found = metadata.distribution("pbr-jax")
     except metadata.PackageNotFoundError:
         return None
+    return found.version if Path(str(found.locate_file(_PACKAGE))).resolve() == _ROOT else None
 
 
 @functools.cache
 def is_installed(file: Path) -> bool:
     """Whether a file is of the Python library or of a package that an installer put where it is."""
+    if _ROOT in file.parents:
+        return _version() is not None
     if any(folder in _INSTALLED or folder.name in _SITE for folder in file.parents):
         return True
     around = (folder for entry in sys.path if entry and (folder := Path(entry).resolve()) in file.parents)

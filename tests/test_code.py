@@ -1,6 +1,7 @@
 """The hash of code: what moves it, and what does not."""
 
 import importlib
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -306,3 +307,23 @@ def test_what_an_installer_put_somewhere_is_not_looked_at_but_what_lies_beside_i
     assert not written.is_installed(target / "mine" / "__init__.py")
     assert written.is_installed(site / "mine" / "__init__.py")
     assert not written.is_installed(tmp_path / "theirs" / "__init__.py")
+
+
+def test_the_package_counts_as_installed_only_where_its_own_installer_put_it(tmp_path, monkeypatch):
+    """A copy that lies in a folder of packages can be edited, though another is installed by its name."""
+    copy, elsewhere = tmp_path / "site-packages", tmp_path / "elsewhere"
+    for folder in (copy, elsewhere):
+        (folder / "pbr_jax").mkdir(parents=True)
+    monkeypatch.setattr(written, "_ROOT", copy / "pbr_jax")
+    for place, told in ((elsewhere, None), (copy, "7")):
+        distribution = place / "pbr_jax-7.dist-info"
+        distribution.mkdir()
+        (distribution / "METADATA").write_text("Name: pbr-jax\nVersion: 7\n")
+        found = importlib.metadata.PathDistribution(distribution)
+        monkeypatch.setattr(written.metadata, "distribution", lambda name, found=found: found)
+        for cached in (written.is_installed, written._version):
+            cached.cache_clear()
+        assert written._version() == told
+        assert written.is_installed(copy / "pbr_jax" / "run.py") == (told is not None)
+    written._version.cache_clear()
+    written.is_installed.cache_clear()

@@ -7,7 +7,7 @@ for personalization. Nothing is decoded: rows are compared by `target_nll`.
 pbr-jax sweep configs/ablations/reader.py --benchmark.name lamp_7 --benchmark.root FOLDER --limit 150 --out D
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from pbr_jax.config import Config, Overrides, Reader
 from pbr_jax.methods import generate, retrieve
@@ -34,11 +34,16 @@ def get_config() -> Config:
     )
 
 
-def sweep() -> Iterator[Overrides]:
-    for told, row in ROWS.items():
+def twice(rows: Mapping[str, Overrides]) -> Iterator[Overrides]:
+    """Every row without documents and with own ones."""
+    for told, row in rows.items():
         for name in ("none", "dense"):
             yield {
                 "system": f"{'zero_shot' if name == 'none' else name}, {told}",
                 "retrieve.method": name,
                 **row,
             }
+
+
+def sweep() -> Iterator[Overrides]:
+    return twice(ROWS)

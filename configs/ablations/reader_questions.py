@@ -8,31 +8,19 @@ questions; `pbr-jax report DIRS` then averages over seeds.
 pbr-jax sweep ablations/reader_questions --benchmark.name lamp_7 --benchmark.root FOLDER --seed 0 --out D
 """
 
+import runpy
 from collections.abc import Iterator
+from pathlib import Path
 
-from pbr_jax.config import Config, Overrides, Reader
-from pbr_jax.methods import generate, retrieve
-from pbr_jax.options import Eval
+from pbr_jax.config import Config, Overrides
 
+READER = runpy.run_path(str(Path(__file__).with_name("reader.py")))
 QUESTIONS = (40, 80, 160, 300, 640, None)
 
 
 def get_config() -> Config:
-    return Config(
-        collaboration="signals",
-        retrieve=retrieve.Dense(k=3),
-        generate=generate.Nothing(),
-        reader=Reader(method="lora"),
-        eval=Eval(likelihood="on"),
-    )
+    return READER["get_config"]()
 
 
 def sweep() -> Iterator[Overrides]:
-    for limit in QUESTIONS:
-        told = f"{limit or 'all'} questions"
-        for name in ("none", "dense"):
-            yield {
-                "system": f"{'zero_shot' if name == 'none' else name}, {told}",
-                "retrieve.method": name,
-                "reader.limit": limit,
-            }
+    return READER["twice"]({f"{limit or 'all'} questions": {"reader.limit": limit} for limit in QUESTIONS})

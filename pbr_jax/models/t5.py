@@ -103,6 +103,17 @@ def t5(config: T5Config, dtype: Any = jnp.float32, *, dropout: float = 0.0) -> T
         with precision(dtype):
             return decoder.apply({"params": params["decoder"]}, x, cross, past, numbers, rngs=rngs(key))  # pyright: ignore[reportReturnType]
 
+    def init(key: Array) -> Params:
+        return _init(config, dtype, encoder, projection, decoder, key)
+
+    return T5(init, _whole(encode, cross, decode), encode, cross, decode)
+
+
+def _whole(
+    encode: Callable[..., Array], cross: Callable[..., Cross], decode: Callable[..., Output]
+) -> Callable[..., Array]:
+    """The three parts one after another, each with a key of its own for dropout."""
+
     def apply(
         params: Params,
         ids: Int[Array, "b s"],
@@ -119,10 +130,7 @@ def t5(config: T5Config, dtype: Any = jnp.float32, *, dropout: float = 0.0) -> T
         seen = cross(params, encoded, mask, read, keys[1])
         return decode(params, decoder_ids, seen, None, written, keys[2]).hidden
 
-    def init(key: Array) -> Params:
-        return _init(config, dtype, encoder, projection, decoder, key)
-
-    return T5(init, apply, encode, cross, decode)
+    return apply
 
 
 def _init(
