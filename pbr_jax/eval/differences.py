@@ -1,5 +1,6 @@
 """Tables of paired differences: each row less a reference, how sure that is, what could have been seen."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -20,6 +21,9 @@ from pbr_jax.eval.values import confidence_of, setting
 
 _BINARY = ("accuracy", "exact_match")
 """Metrics that are 0 or 1 for each example."""
+
+_UNTESTED = {"target_bpb": "target_nll"}
+"""Metrics that say by another unit what another one says: that one is tested, these are shown."""
 
 
 class Counts(NamedTuple):
@@ -51,7 +55,7 @@ def differences(rows: Sequence[Row], names: Sequence[str], reference: Row) -> li
             if name in binary:
                 cells.append(_counts_text(counts[i].get(name), corrected_counts.get((i, name))))
         table.append([Cell(text) for text in cells])
-    caption = _caption(others, reference, len(corrected), bool(binary))
+    caption = _caption(others, reference, names, corrected, bool(binary))
     return [Table(caption, header, table), *map(Paragraph, _reasons(others, reference, names))]
 
 
@@ -91,17 +95,24 @@ def _discordant(row: Row, reference: Row, names: Sequence[str]) -> dict[str, Cou
 
 
 def _corrected(found: Sequence[Mapping[str, Difference | Counts]]) -> dict[tuple[int, str], float]:
-    """Holm's p of all cells that have one, by row and metric."""
-    given = {
-        (i, name): one.p_value
-        for i, row in enumerate(found)
-        for name, one in row.items()
-        if one.p_value is not None
-    }
-    return dict(zip(given, holm(list(given.values())), strict=True))
+    """Holm's p by row and metric; the comparisons of one metric are a family."""
+    corrected = {}
+    for name in dict.fromkeys(name for row in found for name in row if name not in _UNTESTED):
+        given = {
+            i: row[name].p_value for i, row in enumerate(found) if name in row and row[name].p_value is not None
+        }
+        p_values = holm([float(p) for p in given.values() if p is not None])
+        corrected |= {(i, name): p for i, p in zip(given, p_values, strict=True)}
+    return corrected
 
 
-def _caption(others: Sequence[Row], reference: Row, compared: int, binary: bool) -> str:
+def _caption(
+    others: Sequence[Row],
+    reference: Row,
+    names: Sequence[str],
+    corrected: Mapping[tuple[int, str], float],
+    binary: bool,
+) -> str:
     first = reference.first
     users = len({record.user_id for record in (first.records or {}).values()})
     several = any(len(row.runs) > 1 for row in (*others, reference))
@@ -111,11 +122,16 @@ def _caption(others: Sequence[Row], reference: Row, compared: int, binary: bool)
     told = [
         f"Difference from {reference.label}, paired, n = {first.n} questions of {users or 'unknown'} users: "
         f"{confidence_of(first):.0%} intervals from {how}",
-        f"p corrected over the {compared} comparisons of this table (Holm)"
-        if compared
+        _family(corrected)
+        if corrected
         else f"No p is given{f' of fewer than {FEWEST} users' if users < FEWEST else ''}",
         "Detectable: the smallest difference that this comparison would have found with "
         f"{POWER:.0%} power, before correction",
+    ]
+    told += [
+        f"{name} is the likelihood of {of} by another unit: it is shown, and not tested"
+        for name, of in _UNTESTED.items()
+        if name in names
     ]
     if binary:
         told.append(
@@ -123,6 +139,13 @@ def _caption(others: Sequence[Row], reference: Row, compared: int, binary: bool)
             "exact p, which takes questions as independent, corrected over its column (Holm)"
         )
     return ". ".join(told)
+
+
+def _family(corrected: Mapping[tuple[int, str], float]) -> str:
+    """How many comparisons each metric's p was corrected for."""
+    sizes = sorted(Counter(name for _, name in corrected).values())
+    several = f"{sizes[0]} to {sizes[-1]}" if sizes[0] < sizes[-1] else str(sizes[0])
+    return f"p corrected over the {several} comparison{'s' * (several != '1')} of each metric (Holm)"
 
 
 def _difference_text(found: Difference | None, p: float | None) -> str:

@@ -1,5 +1,6 @@
 """Differences between rows: their p and its correction, McNemar's test, and what could have been seen."""
 
+import json
 import re
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def expected(metric_name: str, seed: int, share: float):
     return paired_difference(first, base, users, metric.finish, confidence=0.9)
 
 
-def test_differences_are_t_of_users_and_p_is_holms_over_all_cells(runs, tables):
+def test_differences_are_t_of_users_and_p_is_holms_over_the_rows_of_one_metric(runs, tables):
     multitest = pytest.importorskip("statsmodels.stats.multitest")
     text = report(runs)
     table = tables(text)[1]
@@ -50,13 +51,16 @@ def test_differences_are_t_of_users_and_p_is_holms_over_all_cells(runs, tables):
         for seed, share in ((1, 0.5), (2, 0.8), (3, 0.3))
         for name in ("mae", "rmse")
     ]
-    corrected = multitest.multipletests([one.p_value for one in found], method="holm")[1]
+    corrected = np.ravel(
+        [multitest.multipletests([one.p_value for one in found[i::2]], method="holm")[1] for i in (0, 1)],
+        order="F",
+    )
     shown = [(row[i], row[i + 1]) for row in table[1:] for i in (1, 3)]
     for (difference, seen), one, p in zip(shown, found, corrected, strict=True):
         told = f"p={p:.3f}" if p >= 0.001 else "p<0.001"
         assert difference == f"{one.value:+.4f} [{one.low:+.4f}, {one.high:+.4f}] {told}"
         assert seen == f"{one.detectable:.4f}"
-    assert "p corrected over the 6 comparisons of this table (Holm)" in text
+    assert "p corrected over the 3 comparisons of each metric (Holm)" in text
     gaps = [text_metric("mae").statistics(answers(i, share), RATINGS) for i, share in ((2, 0.8), (0, 0.1))]
     _, over_users = stats.ttest_1samp((gaps[0] - gaps[1]).reshape(12, 2).mean(1), 0)
     assert found[2].p_value == pytest.approx(over_users)
@@ -80,12 +84,12 @@ def test_fewer_than_ten_users_have_intervals_and_no_p(tmp_path, write, tables, u
 
 
 def test_from_twenty_users_on_the_number_of_draws_hides_nothing(tmp_path, write, tables):
-    """The share of 300 draws beyond zero is at least 2/301: of 38 comparisons .25, whatever they find."""
+    """The share of 300 draws beyond zero is at least 2/301: of 19 comparisons .12, whatever they find."""
     owners = [f"u{i}" for i in range(N)]
     runs = [write(tmp_path / "z", "zero_shot", ["5" if t in "12" else "1" for t in RATINGS], users=owners)]
     runs += [write(tmp_path / f"{i}", f"s{i}", answers(i, 0.9), users=owners) for i in range(19)]
     text = report(runs)
-    assert "over the 38 comparisons" in text
+    assert "over the 19 comparisons of each metric" in text
     assert "bootstrap over users" in text
     shown = [float(cell[2:]) for cell in cells(str(tables(text)[1]))]
     assert len(shown) == 38
@@ -131,25 +135,55 @@ def test_rows_of_several_seeds_have_no_mcnemar(tmp_path, write, tables):
     assert "each user and each seed left out in turn" in text
 
 
+def add(path: Path, **metrics: np.ndarray) -> None:
+    """Further metrics of a run's questions, and their means."""
+    file = path / "predictions.jsonl"
+    lines = list(map(json.loads, file.read_text().splitlines()))
+    for i, line in enumerate(lines):
+        line["metrics"] |= {name: float(values[i]) for name, values in metrics.items()}
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    results = json.loads((path / "results.json").read_text())
+    results["metrics"] |= {name: float(values.mean()) for name, values in metrics.items()}
+    (path / "results.json").write_text(json.dumps(results))
+
+
+def test_bits_per_byte_are_shown_and_not_tested(runs, tables):
+    """A family is one metric's: neither likelihood's p depends on how many other metrics there are."""
+    draw = np.random.default_rng(1)
+    nats = {path: draw.normal(3 - 0.1 * i, 0.1, N) for i, path in enumerate(runs)}
+    for path in runs:
+        add(path, target_nll=nats[path])
+    alone = [dict(zip(*pair))["Δ target_nll"] for pair in _rows(tables(report(runs))[1])]
+    for path in runs:
+        add(path, target_bpb=nats[path] / 2)
+    text = report(runs)
+    beside = [dict(zip(*pair)) for pair in _rows(tables(text)[1])]
+    assert [row["Δ target_nll"] for row in beside] == alone
+    assert all(" p" in cell for cell in alone)
+    assert all(re.fullmatch(r"[+-][\d.]+ \[[^]]+\]", row["Δ target_bpb"]) for row in beside)
+    assert all(float(row["detectable target_bpb"]) > 0 for row in beside)
+    assert "p corrected over the 3 comparisons of each metric (Holm)" in text
+    assert "target_bpb is the likelihood of target_nll by another unit" in text.replace("\\", "")
+
+
+def _rows(table: list[list[str]]) -> list[tuple[list[str], list[str]]]:
+    return [(table[0], row) for row in table[1:]]
+
+
+def test_metrics_of_different_numbers_of_rows_are_families_of_their_own(runs):
+    """Two of four runs have a likelihood: one comparison of it, three of each other metric."""
+    for i, path in enumerate(runs[:2]):
+        add(path, target_nll=np.random.default_rng(i).normal(3, 0.1, N))
+    text = report(runs)
+    assert "p corrected over the 1 to 3 comparisons of each metric (Holm)" in text
+
+
 def test_per_example_metrics_that_no_reader_knows_have_differences_too(tmp_path, write, tables):
     """Such as a loss in nats: a plain mean over the lines of predictions.jsonl."""
     runs = []
     for name, shift in (("zero_shot", 0.0), ("dense", -0.5)):
-        path = write(tmp_path / name, name, answers(0, 0.5))
-        losses = np.random.default_rng(len(name)).normal(3 + shift, 0.1, N)
-        lines = (
-            (path / "predictions.jsonl")
-            .read_text()
-            .replace('"metrics": {', '"metrics": {"loss": @, ')
-            .split("@")
-        )
-        text = "".join(a + b for a, b in zip(lines, [*map(repr, losses.tolist()), ""]))
-        (path / "predictions.jsonl").write_text(text)
-        results = (path / "results.json").read_text()
-        (path / "results.json").write_text(
-            results.replace('"metrics": {', f'"metrics": {{"loss": {losses.mean()}, ', 1)
-        )
-        runs.append(path)
+        runs.append(write(tmp_path / name, name, answers(0, 0.5)))
+        add(runs[-1], loss=np.random.default_rng(len(name)).normal(3 + shift, 0.1, N))
     values, differences = tables(report(runs))[:2]
     shown = dict(zip(differences[0], differences[1]))
     assert re.fullmatch(r"-0\.[45]\d+ \[-0.\d+, -0.\d+\] p<0.001", shown["Δ loss"])
