@@ -73,6 +73,23 @@ def test_what_is_learned_does_not_depend_on_who_is_evaluated(tiny_models, tweets
     assert one != other
 
 
+def test_all_orders_of_a_prompt_are_of_one_policy(tiny_models, tweets: Path):
+    """PURPLE's Figure 4: the drawn orders are controls of what is evaluated, and train nothing."""
+    file = load(CONFIGS / "ablations" / "orders.py")
+    place: dict[str, object] = {"benchmark.name": "lamp_7", "benchmark.root": str(tweets), **tiny_models}
+    base = override(file.config, {**place, **SMALL})
+    assert file.sweep is not None
+    rows = [override(base, row) for row in file.sweep() if row["system"] == "purple"]
+    assert [row.prompt.order for row in rows] == ["best_first"] + ["random"] * 5
+    assert len({key_of_training(row) for row in rows}) == 1
+    assert len({Plan(row).identity["run"] for row in rows}) == 6
+    last = override(base, {"select.method": "purple", "prompt.order": "best_last"})
+    assert key_of_training(last) != key_of_training(rows[0])
+    tuned = [override(row, {"reader.method": "lora", "reader.k": 1}) for row in rows[:2]]
+    learned = [next(n for n in walk(Plan(row).last) if n.name == "reader").key for row in tuned]
+    assert learned[0] == learned[1]
+
+
 def test_a_class_of_ones_own_is_in_the_keys_of_what_it_learned(tiny_models, tweets: Path):
     """What an override computes is part of what was learned."""
 

@@ -1,26 +1,32 @@
 """What the order of the same documents in the prompt is worth (PURPLE, Figure 4): the own one or five by lot.
 
 The report says in how many questions a method's own order is the best of the six; chance is one sixth.
+PURPLE's policy is trained once, best first, whatever order is evaluated; its options are the config's, so a
+smaller one is `--select.num_layers 2 --select.rollouts 8 --limit_training 240`.
 
 pbr-jax sweep configs/ablations/orders.py --benchmark.name lamp_7 --benchmark.root FOLDER --limit 60 --out DIR
 """
 
+import dataclasses
+import runpy
 from collections.abc import Iterator
+from pathlib import Path
 
 from pbr_jax.config import Config, Overrides
-from pbr_jax.methods import retrieve
 from pbr_jax.options import Eval, Prompt
 
-K, N, ORDERS = 5, 20, 5
+ORDERS = 5
+SYSTEMS = {"dense": "top_k", "rankgpt": "rankgpt", "icr": "icr", "purple": "purple"}
 
 
 def get_config() -> Config:
-    return Config(retrieve=retrieve.Dense(k=N), prompt=Prompt(max_tokens=2048), eval=Eval(likelihood="on"))
+    purple: Config = runpy.run_path(str(Path(__file__).parents[1] / "purple.py"))["get_config"]()
+    return dataclasses.replace(purple, prompt=Prompt(max_tokens=2048), eval=Eval(likelihood="on"))
 
 
 def sweep() -> Iterator[Overrides]:
-    for system, method in (("dense", "top_k"), ("rankgpt", "rankgpt"), ("icr", "icr")):
-        row: Overrides = {"system": system, "select.method": method, "select.k": K}
+    for system, method in SYSTEMS.items():
+        row: Overrides = {"system": system, "select.method": method}
         yield row
         for seed in range(ORDERS):
             yield {**row, "prompt.order": "random", "prompt.order_seed": seed}

@@ -1,4 +1,4 @@
-"""PURPLE with its parts left out (Table 4), the pointwise learner, and numbers of records (Figure 5).
+"""PURPLE with its parts left out (Table 2), and the pointwise learner. Numbers of records: purple_k.py.
 
 - w/o CA: the query is one more member of the set. w/o RDM: no layers, each record is scored alone. w/ MR: the
   reward is the metric of an answer, not the likelihood of the target.
@@ -30,5 +30,3 @@ def sweep(config: Config | None = None) -> Iterator[Overrides]:
     yield {"system": system}
     for name, part in PARTS.items():
         yield {"system": f"{system}, {name}", **part}
-    for k in (1, 3, 10, 15):
-        yield {"system": f"{system}, k {k}", "select.k": k}

@@ -20,6 +20,26 @@ def costs(rows: Sequence[Row]) -> list[Block]:
     return [*_expanding(known), *_choosing(known), *_orders(known)]
 
 
+def throughput(rows: Sequence[Row]) -> dict[str, float]:
+    """Questions a second by the rows' labels, from expanding to answering; a row that was not timed has none.
+
+    Where no row answers it is that of getting documents. Beside rows that answer, those that do not have none:
+    they did less. What was made before the questions came, such as vectors of documents, is not in it.
+    """
+    timed = {row.label: [run for run in row.runs if run.seconds.get("rank", 0) > 0] for row in rows}
+    parts = (
+        ("rank", "generate")
+        if any("generate" in run.seconds for row in rows for run in row.runs)
+        else ("rank",)
+    )
+    found = {}
+    for label, runs in timed.items():
+        if runs and all(part in run.seconds for run in runs for part in parts):
+            asked = sum(run.counts.get("examples", run.n) for run in runs)  # also those that are not scored
+            found[label] = asked / sum(run.seconds[part] for run in runs for part in parts)
+    return found
+
+
 _Known = Sequence[tuple[Row, Mapping[str, float], Mapping[str, float]]]
 
 
@@ -53,18 +73,19 @@ def _expanding(known: _Known) -> list[Block]:
 def _choosing(known: _Known) -> list[Block]:
     if not any(counts.get("select_calls") for _, counts, _ in known):
         return []
-    lines = []
+    lines, speeds = [], throughput([row for row, _, _ in known])
     for row, counts, seconds in known:
         cells = [row.label]
         for part in ("select", "generate"):
             asked = [counts.get(f"{part}_{name}", 0) for name in _ASKED]
             cells += [_short(value / counts["examples"]) for value in (*asked, seconds.get(f"{part}_llm", 0))]
-        lines.append(cells)
+        lines.append([*cells, _short(speeds[row.label]) if row.label in speeds else ABSENT])
     told = ("calls", "prompt tokens", "tokens scored or written", "seconds")
-    header = ["run", *(f"{part}: {name}" for part in ("choosing", "answering") for name in told)]
+    header = ["run", *(f"{part}: {name}" for part in ("choosing", "answering") for name in told),
+              "questions a second"]  # fmt: skip
     caption = (
-        "What the language model did for choosing documents and for answering, a question. Answers from the "
-        "cache cost no time"
+        "What the language model did for choosing documents and for answering, a question, and the questions "
+        "that a second takes from expanding to answering. Answers from the cache cost no time"
     )
     return [_table(caption, header, lines)]
 

@@ -99,7 +99,9 @@ def _corrected(found: Sequence[Mapping[str, Difference | Counts]]) -> dict[tuple
     corrected = {}
     for name in dict.fromkeys(name for row in found for name in row if name not in _UNTESTED):
         given = {
-            i: row[name].p_value for i, row in enumerate(found) if name in row and row[name].p_value is not None
+            i: row[name].p_value
+            for i, row in enumerate(found)
+            if name in row and row[name].p_value is not None
         }
         p_values = holm([float(p) for p in given.values() if p is not None])
         corrected |= {(i, name): p for i, p in zip(given, p_values, strict=True)}

@@ -17,7 +17,7 @@ from pbr_jax.eval import plots, remarks, render
 from pbr_jax.eval.comparable import ABSENT as _ABSENT
 from pbr_jax.eval.comparable import obstacles, same_variant
 from pbr_jax.eval.copies import copies_table
-from pbr_jax.eval.costs import costs
+from pbr_jax.eval.costs import costs, throughput
 from pbr_jax.eval.differences import differences
 from pbr_jax.eval.orders import orders
 from pbr_jax.eval.render import Block, Cell, Figure, Heading, Page, Paragraph, Table
@@ -176,18 +176,19 @@ def _figure(rows: list[Row], name: str) -> Block:
 
 
 def _throughput(rows: list[Row], name: str) -> list[Block]:
-    """The metric over questions a second that get documents, where a language model or a policy helped."""
+    """The metric over questions a second, where a language model or a policy helped to find documents."""
     if not plots.available() or not any(_asks_a_model(run) for row in rows for run in row.runs):
         return []
+    speeds = throughput(rows)
     points = [
-        dataclasses.replace(point, x=speed)
+        dataclasses.replace(point, x=speeds[row.label])
         for row in rows
-        if (point := _point(row, name, None)) is not None and (speed := _questions_a_second(row)) is not None
+        if row.label in speeds and (point := _point(row, name, None)) is not None
     ]
     if len(points) < 2:
         return []
     caption = (
-        f"{name} over throughput: expanding, searching and choosing, from the seconds of rank. What was "
+        f"{name} over throughput: expanding, searching, choosing and, where rows answer, answering. What was "
         "computed before questions came, such as vectors of documents, is not in it, compiling is; answers "
         "from the cache cost no time"
     )
@@ -196,13 +197,6 @@ def _throughput(rows: list[Row], name: str) -> list[Block]:
 
 def _asks_a_model(run: Run) -> bool:
     return any(run.seconds.get(part, 0) > 0 for part in ("expand_llm", "select_llm", "select_policy"))
-
-
-def _questions_a_second(row: Row) -> float | None:
-    """None where no second was measured."""
-    timed = [run for run in row.runs if run.seconds.get("rank", 0.0) > 0]
-    ranked = sum(run.counts.get("examples", run.n) for run in timed)  # also those that are not scored
-    return ranked / sum(run.seconds["rank"] for run in timed) if timed else None
 
 
 def _point(row: Row, name: str, field: str | None) -> plots.Point | None:

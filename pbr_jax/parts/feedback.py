@@ -148,7 +148,7 @@ def feedback(
         "store": run.data,
         "task": language_model.task(run),
         "ranked": rankings(run, asked, f"rank_for_{label}", expand=expand, retrieve=retrieve, select=select),
-        "write": language_model.writer(run),
+        "write": language_model.training_writer(run),
     }
     if options.metric == LIKELIHOOD:
         needs["llm"] = reader(run)

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -59,6 +60,20 @@ def writer(run: Run) -> Node:
     needs = {"llm": frozen(run), "task": task(run)}
     check = partial(form_of, run.task.name, run.config.prompt.form)
     return Given("prompts", (run.config.prompt,), needs, _writer, check=check)
+
+
+@once
+def training_writer(run: Run) -> Node:
+    """The same for training. Orders by lot are a control of what is evaluated: training prompts are best first.
+
+    So the drawn orders of one policy are compared with its own (PURPLE Figure 4), not with other policies'.
+    """
+    prompt = run.config.prompt
+    return writer(
+        run.changed(prompt=replace(prompt, order="best_first", order_seed=0))
+        if prompt.order == "random"
+        else run
+    )
 
 
 def check_tokens(run: Run, who: str) -> None:

@@ -77,7 +77,7 @@ def weights(run: Run) -> Stage:
     asked = Questions(sample=limit, seed=0 if limit is None else run.config.seed)
     model = run.config.llm.model
     needs: dict[str, Node] = {
-        "write": language_model.writer(run),
+        "write": language_model.training_writer(run),
         "model": Given("weights", (model,), {}, locate, identity=lambda: fingerprint(locate(model))),
     }
     if run.training is None or options.learns() != "apart":

@@ -7,8 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pbr_jax.config import load, override
+from pbr_jax.eval import plots
 from pbr_jax.eval.orders import best_shares
 from pbr_jax.eval.report import report
+
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def test_the_own_order_shares_where_others_are_as_good():
@@ -60,6 +64,27 @@ def test_runs_that_differ_in_more_than_the_order_are_no_study(study: list[Path])
     assert "In how many questions a method" not in report(study[:1])
 
 
+def test_numbers_of_records_are_a_line_for_each_system(write, tmp_path: Path, monkeypatch):
+    """PURPLE's Figure 5: what the sweep over `select.k` yields is drawn over it."""
+    file = load(CONFIGS / "ablations" / "purple_k.py")
+    rows = [override(file.config, row) for row in file.sweep() if row["select.k"] in (5, 10, 15)]
+    assert [row.select.method for row in rows] == ["purple"] * 3 + ["icr"] * 3
+    runs = [
+        write(tmp_path / f"{i}", row.system, ["3"] * 24, fields={"select": {"k": row.select.k}})
+        for i, row in enumerate(rows)
+    ]
+    drawn: list[Any] = []
+    real = plots.lines
+    monkeypatch.setattr(plots, "lines", lambda *told: drawn.append(told) or real(*told))
+    assert report(runs, "html").count("<svg") == 1
+    ((series, _, field),) = drawn
+    assert field == "select.k"
+    assert {name: [point.x for point in points] for name, points in series.items()} == {
+        "purple": [5, 10, 15],
+        "icr": [5, 10, 15],
+    }
+
+
 def test_the_report_says_what_choosing_and_answering_cost(study: list[Path]):
     change(
         study[0],
@@ -69,14 +94,14 @@ def test_the_report_says_what_choosing_and_answering_cost(study: list[Path]):
             "select_orders": 40, "select_orders_missing": 10, "select_orders_unreadable": 4,
             "generate_calls": 20, "generate_prompt_tokens": 4_000, "generate_answer_tokens": 200,
         },
-        seconds={"select_llm": 10.0, "generate_llm": 4.0},
+        seconds={"rank": 11.0, "select_llm": 10.0, "generate": 5.0, "generate_llm": 4.0},
     )  # fmt: skip
     told = report(study[:1])
     line = next(
         x for x in told.split("for choosing documents and for answering")[1].splitlines() if "dense" in x
     )
     cells = [cell.strip() for cell in line.strip("|").split("|")]
-    assert cells[1:] == ["2", "1,000", "5", "0.5", "1", "200", "10", "0.2"]
+    assert cells[1:] == ["2", "1,000", "5", "0.5", "1", "200", "10", "0.2", "1.25"]
     line = next(x for x in told.split("Orders that a language model wrote")[1].splitlines() if "dense" in x)
     assert [cell.strip() for cell in line.strip("|").split("|")][1:] == [
         "40",

@@ -128,8 +128,8 @@ def test_html_has_a_title_and_the_fitting_picture(runs, tmp_path, monkeypatch):
 
 
 def test_where_a_model_chose_the_metric_is_drawn_over_throughput(tmp_path, write, runs, monkeypatch):
-    """Questions a second that were ranked, scored or not, from the seconds of rank; who was not timed does
-    not count, a seed among others either."""
+    """Questions a second, scored or not, from the seconds of ranking and answering; who was not timed does
+    not count, a seed among others either, nor, beside rows that answer, who only ranked."""
     seen = []
     real = plots.against
     monkeypatch.setattr(plots, "against", lambda points, *a: seen.extend(points) or real(points, *a))
@@ -142,6 +142,13 @@ def test_where_a_model_chose_the_metric_is_drawn_over_throughput(tmp_path, write
         (path / "results.json").write_text(json.dumps(found | {"seconds": seconds, "counts": counts}))
     assert report(runs, "html").count("<svg") == 2
     assert [point.x for point in seen] == [24 / 0.5, 24 / 20.0, 30 / 4.0]
+    seen.clear()
+    for path, decoding in zip(runs, (8.0, 1.0, None)):
+        found = json.loads((path / "results.json").read_text())
+        told = {} if decoding is None else {"generate": decoding, "generate_llm": decoding}
+        (path / "results.json").write_text(json.dumps(found | {"seconds": found["seconds"] | told}))
+    assert report(runs, "html").count("<svg") == 2
+    assert [point.x for point in seen] == [24 / 8.5, 24 / 21.0]
 
 
 def test_without_matplotlib_the_report_stands_and_says_so(runs, monkeypatch):

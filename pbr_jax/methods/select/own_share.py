@@ -63,7 +63,7 @@ def curve(run: Run, scored: Select, k: int | None) -> Stage:
     needs = {
         "store": run.data,
         "ranked": rankings(run, asked, "rank_own_share", select=scored),
-        "write": language_model.writer(run),
+        "write": language_model.training_writer(run),
         "llm": reader(run),
     }
     return Stage("own_share", (asked, k, run.config.seed), needs, _measure, _read)

@@ -144,7 +144,7 @@ class Purple(ByScore):
             "queries": token_states.queries(learned, asked, self.query_tokens),
             "records": token_states.documents(learned, self.record_tokens),
             "encoder": vectors.encoder(run),
-            "write": language_model.writer(run),
+            "write": language_model.training_writer(run),
         }
         judged = None
         if self.reward == "metric":
