@@ -23,8 +23,8 @@ def costs(rows: Sequence[Row]) -> list[Block]:
 def throughput(rows: Sequence[Row]) -> dict[str, float]:
     """Questions a second by the rows' labels, from expanding to answering; a row that was not timed has none.
 
-    Where no row answers it is that of getting documents. Beside rows that answer, those that do not have none:
-    they did less. What was made before the questions came, such as vectors of documents, is not in it.
+    Where no row answers it is that of finding documents. Beside rows that answer, a row that does not has
+    none: it did less. What was made before the questions came, such as vectors of documents, is not in it.
     """
     timed = {row.label: [run for run in row.runs if run.seconds.get("rank", 0) > 0] for row in rows}
     parts = (

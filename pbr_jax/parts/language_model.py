@@ -64,9 +64,10 @@ def writer(run: Run) -> Node:
 
 @once
 def training_writer(run: Run) -> Node:
-    """The same for training. Orders by lot are a control of what is evaluated: training prompts are best first.
+    """The same for training, whose prompts are best first where the order is by lot.
 
-    So the drawn orders of one policy are compared with its own (PURPLE Figure 4), not with other policies'.
+    Orders by lot are a control of what is evaluated: those of one policy are compared with its own (PURPLE,
+    Figure 4), not with those of other policies.
     """
     prompt = run.config.prompt
     return writer(
