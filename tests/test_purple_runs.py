@@ -90,6 +90,15 @@ def test_all_orders_of_a_prompt_are_of_one_policy(tiny_models, tweets: Path):
     assert learned[0] == learned[1]
 
 
+@pytest.mark.parametrize("reward", ["likelihood", "metric"])
+def test_decoding_seeds_are_of_one_policy(reward: str, tiny_models, tweets: Path):
+    """The answers that a policy learns from are drawn by the run's seed."""
+    sampled = {"generate.method": "ipa", "generate.temperature": 0.7, "select.reward": reward}
+    rows = [config(tiny_models, tweets, **sampled, **{"generate.seed": seed}) for seed in (None, 0, 5)]
+    assert len({key_of_training(row) for row in rows}) == 1
+    assert key_of_training(rows[1]) != key_of_training(config(tiny_models, tweets, **sampled, seed=1))
+
+
 def test_a_class_of_ones_own_is_in_the_keys_of_what_it_learned(tiny_models, tweets: Path):
     """What an override computes is part of what was learned."""
 

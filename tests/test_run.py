@@ -341,3 +341,41 @@ def test_a_config_that_was_edited_by_hand_is_told_in_one_line(text: str | None, 
         ask(tmp_path, "ann", "anything")
     assert str(caught.value).startswith(f"{path}: ")
     assert len(str(caught.value)) < 500
+
+
+def test_sampled_answers_have_a_seed_apart_from_that_of_everything_else(tiny_models, tweets: Path, tmp_path):
+    """A prompt keeps its answer whatever else the seed draws; without `generate.seed` it follows the seed."""
+
+    def answers(name: str, **fields: object) -> list[str]:
+        sampled = {"generate.temperature": 1.5, "retrieve.method": "bm25", "generate.max_new_tokens": 8}
+        found = run(config(tweets, tiny_models, **sampled, **fields), tmp_path / name)
+        return [record["prediction"] for record in found.predictions()]
+
+    own: dict[str, object] = {"generate.seed": 7}
+    assert answers("a", seed=0, **own) == answers("b", seed=1, **own) == answers("c", seed=7)
+    assert answers("d", seed=0, **own) != answers("e", seed=0)
+    assert answers("e", seed=0) != answers("f", seed=1)
+
+
+@pytest.mark.parametrize("method", ["ipa", "replug", "ic_ralm"])
+def test_a_decoding_seed_moves_answers_alone(method: str, tiny_models, tweets: Path):
+    """And nothing where nothing is drawn but the key that names it; whatever the method of answering."""
+
+    def keys(**fields: object) -> tuple[str, str]:
+        drawn = {"retrieve.method": "random", "generate.method": method, "generate.temperature": 0.7}
+        plan = Plan(config(tweets, tiny_models, **{**drawn, **fields}))
+        assert plan.answered is not None
+        return plan.ranked.key, plan.answered.needs["generate"].needs["seed"].key
+
+    both: dict[str, object] = {"generate.seed": 3}
+    assert keys(**both) == (keys()[0], keys(seed=3)[1])
+    assert keys(**both)[1] == keys(seed=1, **both)[1] != keys()[1]
+    assert keys(seed=1, **both)[0] != keys(**both)[0]
+    greedy: dict[str, object] = {"generate.temperature": 0.0}
+    assert keys(**greedy)[1] == keys(**greedy, **both)[1] == keys(seed=5, **greedy)[1]
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_a_decoding_seed_is_a_number_that_generators_take(seed: int, tweets: Path):
+    with pytest.raises(UserError, match=rf"generate\.seed is {seed}, want a number from 0 to"):
+        config(tweets, **{"generate.seed": seed})

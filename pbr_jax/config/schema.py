@@ -39,7 +39,7 @@ class Config(Options):
     """One run. Slots take a method (`pbr_jax.methods`, or a class of your own) with its options."""
 
     system: str = "dense"  # the name this run carries in tables
-    seed: int = 0  # of everything random
+    seed: int = 0  # of everything random; of sampled answers where generate.seed is none
     limit: int | None = None  # first N examples only
     limit_training: int | None = None  # first N examples of the training split: to learn from, and neighbours
     limit_history: int | None = None  # newest N documents of the own history of each evaluated question

@@ -20,9 +20,10 @@ number of documents a difference between systems may be theirs."""
 
 _UNTOLD = frozenset(
     {"llm.batch_size", "llm.tensor_parallel", "llm.offline", "llm.key_variable", "llm.concurrency",
-     "llm.timeout", "llm.retries", "llm.price_prompt", "llm.price_completion", "encoder.batch_tokens"}
+     "llm.timeout", "llm.retries", "llm.price_prompt", "llm.price_completion", "encoder.batch_tokens",
+     "generate.seed"}
 )  # fmt: skip
-"""How fast the same comes about."""
+"""How fast the same comes about, and what is averaged over."""
 
 _RECOMPUTED = ("f1_macro", "rmse")
 """Metrics that single examples do not have; they are computed from predictions and targets."""

@@ -22,6 +22,7 @@ from pbr_jax.eval.differences import differences
 from pbr_jax.eval.orders import orders
 from pbr_jax.eval.render import Block, Cell, Figure, Heading, Page, Paragraph, Table
 from pbr_jax.eval.runs import (
+    SEEDS,
     Row,
     Run,
     differing_fields,
@@ -152,12 +153,20 @@ def _origins(rows: list[Row]) -> Table:
     lines = []
     for row in rows:
         for run in row.runs:
-            label = f"{row.label} seed={run.config.get('seed')}" if len(row.runs) > 1 else row.label
+            label = f"{row.label} {_seeds(run)}" if len(row.runs) > 1 else row.label
             prints = [str(run.fingerprint.get(key) or _ABSENT)[:13] for key in header[3:6]]
             lines.append(
                 [Cell(text) for text in (label, str(run.n), str(run.dropped), *prints, str(run.path))]
             )
     return Table("What the numbers were computed on", header, lines)
+
+
+def _seeds(run: Run) -> str:
+    """What tells the runs of one row apart."""
+    told = {field: run.config.get(field) for field in SEEDS}
+    return " ".join(
+        f"{field}={value}" for field, value in told.items() if field == "seed" or value is not None
+    )
 
 
 def _figure(rows: list[Row], name: str) -> Block:

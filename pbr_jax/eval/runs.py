@@ -10,7 +10,8 @@ from typing import Any
 from pbr_jax.files import parse_json
 from pbr_jax.types import UserError
 
-UNTOLD = frozenset({"seed", "cache", "benchmark.root"})
+SEEDS = ("seed", "generate.seed")
+UNTOLD = frozenset({*SEEDS, "cache", "benchmark.root"})
 """Config fields that make no different system: seeds are averaged over, places carry no meaning."""
 
 
@@ -159,7 +160,7 @@ def table_rows(runs: Sequence[Run]) -> list[Row]:
         alike.setdefault(json.dumps([run.system, told], sort_keys=True), []).append(run)
     groups: list[tuple[Run, ...]] = []
     for group in alike.values():
-        seeds = {str(run.config.get("seed")) for run in group}
+        seeds = {tuple(str(run.config.get(field)) for field in SEEDS) for run in group}
         groups += [tuple(group)] if len(seeds) == len(group) else [(run,) for run in group]
     labels = [_label(group[0], [other[0] for other in groups]) for group in groups]
     return [

@@ -128,17 +128,25 @@ class Generate(Method):
     temperature: float = 0.0  # 0: greedy
     top_p: float = 1.0  # nucleus of the sampled distribution
     num_beams: int = 1  # more than 1: beam search, not sampled
+    # of sampled answers, apart from what is trained and drawn with `seed`; None: that one too
+    seed: int | None = None
 
     def check(self) -> None:
         self.at_least("max_new_tokens", 1)
         self.at_least("temperature", 0)
         self.between("top_p", 0, 1)
         self.at_least("num_beams", 1)
+        if self.seed is not None:
+            self.between("seed", 0, 2**32 - 1)
         if self.num_beams > 1 and self.temperature > 0:
             raise UserError(
                 f"generate.num_beams is {self.num_beams} and generate.temperature {self.temperature}; "
                 "beam search does not sample: set one of them back"
             )
+
+    def sampling_seed(self, seed: int) -> int:
+        """The seed of sampled answers in a run of this seed; 0 where nothing is drawn."""
+        return 0 if not self.temperature else seed if self.seed is None else self.seed
 
     def resolved(self, task: Any) -> "Generate | None":
         """What answers this task; None: nothing does."""

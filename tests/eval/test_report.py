@@ -78,6 +78,26 @@ def test_seeds_are_one_row_with_their_deviation(tmp_path, write, tables):
     assert differences[1][1].startswith(f"{less.value:+.4f} [{less.low:+.4f}, {less.high:+.4f}] p")
 
 
+def test_decoding_seeds_are_one_row_too(tmp_path, write, tables):
+    """Three decodings of one policy, and of another policy: six runs of one row, and no setting of it."""
+    runs = [
+        write(
+            tmp_path / f"{seed}{own}", "purple", answers(3 * seed + own, 0.5), seed=seed,
+            fields={"generate": {"seed": own, "temperature": 0.7}},
+        )
+        for seed in (0, 1)
+        for own in range(3)
+    ]  # fmt: skip
+    values, origins = tables(report(runs, "md"))
+    assert values[0] == ["run", "n", "users", "mae", "rmse"]
+    assert [row[0] for row in values[1:]] == ["purple"]
+    assert values[1][3].endswith("(6 seeds)")
+    assert [row[0] for row in origins[1:3]] == [
+        "purple seed=0 generate.seed=0",
+        "purple seed=0 generate.seed=1",
+    ]
+
+
 def test_a_run_without_predictions_has_values_but_no_difference(runs, tables):
     (runs[2] / "predictions.jsonl").unlink()
     text = report(runs, "md")

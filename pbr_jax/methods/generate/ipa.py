@@ -26,7 +26,10 @@ class Ipa(Generate):
 
     @classmethod
     def like(cls, run: Run) -> "Ipa":
-        """With the options of the config's own method."""
+        """With the options of the config's own method, but drawn by the run's seed.
+
+        It answers for what is learned, which `generate.seed` leaves as it is.
+        """
         o = run.config.generate
         return cls(
             max_new_tokens=o.max_new_tokens, temperature=o.temperature, top_p=o.top_p, num_beams=o.num_beams
@@ -36,7 +39,7 @@ class Ipa(Generate):
         return {
             "llm": reader(run),
             "task": language_model.task(run),
-            "seed": given("seed", run.config.seed if self.temperature else 0),
+            "seed": given("seed", self.sampling_seed(run.config.seed)),
         }
 
     def slot(self, tally: Tally, *, llm: LLM, task: Task, seed: int) -> GenerateSlot:

@@ -42,7 +42,7 @@ class Label(Generate):
 
     def check(self) -> None:
         super().check()
-        for name in ("max_new_tokens", "temperature", "top_p", "num_beams"):
+        for name in ("max_new_tokens", "temperature", "top_p", "num_beams", "seed"):
             value, usual = getattr(self, name), getattr(Generate, name)
             if value != usual:
                 raise UserError(

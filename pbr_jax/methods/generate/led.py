@@ -30,5 +30,5 @@ class Led(Generate):
         return {
             "llm": reader(run),
             "task": language_model.task(run),
-            "seed": given("seed", run.config.seed if self.temperature else 0),
+            "seed": given("seed", self.sampling_seed(run.config.seed)),
         }
