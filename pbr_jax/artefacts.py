@@ -14,7 +14,6 @@ import math
 import os
 import shutil
 import stat
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,14 +21,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
+from pbr_jax import terminal
+from pbr_jax.faults import located
 from pbr_jax.files import cache_folder, parse_json, private_folder, tighten, write_text
+from pbr_jax.locks import locked
 from pbr_jax.types import UserError
 
 _MANIFEST = "stage.json"
 _LARGE = 64 << 20  # bytes: files from here on are hashed only where their times or places have changed
 
+# Other errors of the system are the disk's or somebody else's: making the artefact again would not mend them.
+_ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 _UNREADABLE = (
     LookupError, TypeError, ValueError,
     FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError,
@@ -77,7 +79,8 @@ def obtain(
         seconds = _seconds(path)
     except _Damage:
         private_folder(path.parent)
-        with FileLock(path.with_suffix(".lock"), mode=0o600):
+        waiting = f"{label or name}: waiting for another process that makes it"
+        with locked(path.with_suffix(".lock"), waiting), located(path.with_suffix(".partial")):
             standing = _standing(name, path, log)  # another process may have made it while we waited
             if standing is None:
                 return _made(name, key, make, path, log, label or name)
@@ -107,7 +110,7 @@ def _standing(name: str, path: Path, log: Log | None) -> float | None:
     try:
         return _seconds(path)
     except _Damage as damage:
-        print(f"{name}: {path / damage.file} is damaged; it is made again", file=sys.stderr, flush=True)
+        terminal.err(f"{name}: {path / damage.file} is damaged; it is made again")
         if log is not None:
             log({"event": "damaged", "stage": name, "key": path.name, "file": damage.file})
         return None
@@ -121,7 +124,7 @@ def _made(
     log: Log | None,
     label: str,
 ) -> Artefact:
-    print(f"{label} ...", file=sys.stderr, flush=True)
+    terminal.err(f"{label} ...")
     partial = path.with_suffix(".partial")
     if partial.is_symlink() or not partial.is_dir():
         _remove(partial)
@@ -139,7 +142,7 @@ def _made(
     os.replace(partial, path)
     _sync(path.parent)
     _verified.update({_place(path, file): _recorded(record) for file, record in files.items()})
-    print(f"{label}: {seconds:.1f} s", file=sys.stderr, flush=True)
+    terminal.err(f"{label}: {seconds:.1f} s")
     if log is not None:
         log({"event": "made", "stage": name, "key": path.name, "seconds": seconds})
     return Artefact(path, path.name, seconds, made=True)
@@ -152,14 +155,12 @@ def _filled(partial: Path, make: Callable[[Path], None], begun: bool, label: str
     """
     aside = partial.with_suffix(".damaged")
     try:
-        with _stopwatch(partial) as elapsed:
+        with _stopwatch(partial) as elapsed, located(partial):
             make(partial)
     except _UNREADABLE as error:
         if not begun or isinstance(error, UserError):
             raise
-        print(
-            f"{label}: cannot go on from {partial} ({error!r:.200}); begins anew", file=sys.stderr, flush=True
-        )
+        terminal.err(f"{label}: cannot go on from {partial} ({error!r:.200}); begins anew")
         _remove(aside)
         partial.rename(aside)
         private_folder(partial)
@@ -257,9 +258,7 @@ def _seconds(path: Path) -> float:
     try:
         manifest = parse_json((path / _MANIFEST).read_bytes())
         intact = manifest.pop("digest") == digest(manifest)
-    except PermissionError:  # somebody else's, which making it again would not mend
-        raise
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (*_ABSENT, ValueError, TypeError, KeyError, AttributeError) as error:
         raise _Damage(_MANIFEST) from error
     if not intact:
         raise _Damage(_MANIFEST)
@@ -280,9 +279,7 @@ def _as_made(path: Path, record: Mapping[str, Any]) -> bool:
             return True
         if (found.st_size < _LARGE or signature != _recorded(record)) and _sha256(path) != record["sha256"]:
             return False
-    except PermissionError:
-        raise
-    except OSError:
+    except _ABSENT:
         return False
     _verified[path] = signature
     return True

@@ -1,18 +1,20 @@
 """The command line: run, sweep, configs, report, ask, picture, data, cache.
 
-Whatever the user can mend ends with one line on stderr and exit code 2, never with a traceback.
+Whatever the user can mend, and whatever the environment does, ends with one line on stderr and exit code 2.
+PBR_JAX_TRACEBACK=1 shows where it came from.
 """
 
 import argparse
 import dataclasses
-import errno
+import os
 import re
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from pbr_jax import __version__, data, flags
+from pbr_jax import __version__, data, faults, flags, terminal
 from pbr_jax.config import Benchmark, listed
 from pbr_jax.data import prepared, synthetic
 from pbr_jax.eval.report import report
@@ -25,11 +27,6 @@ from pbr_jax.run import ask, run
 from pbr_jax.sweep import claim, command, sweep, trials
 from pbr_jax.types import UserError
 
-_NO_PLACE = (
-    errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EPERM, errno.EFBIG,
-    errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP,
-)  # fmt: skip
-
 # What our own files begin with, so that nobody else's is overwritten.
 _REPORT = {
     "md": "<!-- pbr_jax report -->",
@@ -41,29 +38,25 @@ _PICTURE = "<!-- pbr_jax picture -->"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
+    terminal.prepare()
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        words = list(sys.argv[1:] if arguments is None else arguments)
         _refuse_undecodable(words)
         options, rest = _parser().parse_known_args(words)
         return options.function(options, rest)
-    except UserError as error:
-        return _fail(error)
     except BrokenPipeError:  # the reader of our output left, as `head` does
-        sys.stdout = None
         return 0
-    except OSError as error:
-        if error.errno not in _NO_PLACE:
-            raise
-        place = error.filename or "a file"
-        return _fail(f"cannot write {place}: {error.strerror}; free some space or choose another place")
     except KeyboardInterrupt:
-        print("pbr-jax: interrupted; the same command continues from here", file=sys.stderr)
+        terminal.err("pbr-jax: interrupted; the same command continues from here")
         return 130
-
-
-def _fail(message: object) -> int:
-    print(f"pbr-jax: error: {' '.join(str(message).split())}", file=sys.stderr)
-    return 2
+    except Exception as error:
+        message = str(error) if isinstance(error, UserError) else faults.line(error)
+        if message is None:
+            raise
+        if os.environ.get("PBR_JAX_TRACEBACK"):
+            terminal.err(traceback.format_exc())
+        terminal.err(f"pbr-jax: error: {' '.join(message.split())}")
+        return 2
 
 
 def _refuse_undecodable(words: list[str]) -> None:
@@ -168,10 +161,10 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
     if options.dry:
         plan = Plan(config)
         plan.check()
-        print(tree(plan.last))
+        terminal.out(tree(plan.last))
         return 0
     results = run(config, _required_out(options), overwrite=options.overwrite)
-    print(report([results.path]))
+    terminal.out(report([results.path]))
     return 0
 
 
@@ -179,7 +172,7 @@ def _configs(options: argparse.Namespace, rest: list[str]) -> int:
     _nothing_left(rest)
     known = listed()
     width = max(map(len, known))
-    print("\n".join(f"{name:{width}}  {line}" for name, line in known.items()))
+    terminal.out("\n".join(f"{name:{width}}  {line}" for name, line in known.items()))
     return 0
 
 
@@ -188,7 +181,7 @@ def _sweep(options: argparse.Namespace, rest: list[str]) -> int:
     out = _required_out(options)
     planned = trials(file, config)
     if options.list:
-        print("\n".join(command(file, trial, out) for trial in planned))
+        terminal.out("\n".join(command(file, trial, out) for trial in planned))
         return 0
     if options.index is not None:
         if not 0 <= options.index < len(planned):
@@ -197,12 +190,12 @@ def _sweep(options: argparse.Namespace, rest: list[str]) -> int:
             )
         trial = planned[options.index]
         claim(out)
-        print(report([run(trial.config, out / trial.name).path]))
+        terminal.out(report([run(trial.config, out / trial.name).path]))
         return 0
     if options.max_parallel < 1:
         raise UserError(f"--max-parallel is {options.max_parallel}, want at least 1")
     results = sweep(file, out, config, options.max_parallel)
-    print(report([result.path for result in results]))
+    terminal.out(report([result.path for result in results]))
     return 0
 
 
@@ -210,24 +203,22 @@ def _report(options: argparse.Namespace, rest: list[str]) -> int:
     _nothing_left(rest)
     text = report(options.runs, options.format, all_metrics=options.all, reference=options.reference)
     if options.out is None:
-        print(text)
+        terminal.out(text)
     else:
         marker = _REPORT[options.format]
         place = text.index("<head>\n") + len("<head>\n") if options.format == "html" else 0
         replace_own(options.out, f"{text[:place]}{marker}\n{text[place:]}\n", marker)
-        print(options.out)
+        terminal.out(options.out)
     return 0
 
 
 def _ask(options: argparse.Namespace, rest: list[str]) -> int:
     _nothing_left(rest)
     answer = ask(options.run, options.user, options.query)
-    print(answer.text)
+    terminal.out(answer.text)
     for candidate in answer.documents:
-        print(
-            f"  {candidate.score:8.3f}  {candidate.document.id}  {candidate.document.text[:90]}",
-            file=sys.stderr,
-        )
+        begin = " ".join(candidate.document.text[:90].split())
+        terminal.err(f"  {candidate.score:8.3f}  {candidate.document.id}  {begin}")
     return 0
 
 
@@ -236,7 +227,7 @@ def _picture(options: argparse.Namespace, rest: list[str]) -> int:
     refuse_unmarked(options.out, _PICTURE)
     drawn = picture(options.run, options.question)
     replace_own(options.out, f"{_PICTURE}\n{drawn}\n", _PICTURE)
-    print(options.out)
+    terminal.out(options.out)
     return 0
 
 
@@ -248,36 +239,38 @@ def _validate(options: argparse.Namespace, rest: list[str]) -> int:
             for what, count in dataclasses.asdict(split).items()
             if type(count) is int
         )
-        print(f"{split.split}: {', '.join(counts)}")
+        terminal.out(f"{split.split}: {', '.join(counts)}")
         for repair in split.repairs:
-            print(f"  repaired: {repair}")
+            terminal.out(f"  repaired: {repair}")
     return 0
 
 
 def _prepare(options: argparse.Namespace, rest: list[str]) -> int:
     _nothing_left(rest)
-    print(prepared.prepare(Benchmark(name=options.name, root=options.root), options.out))
+    terminal.out(prepared.prepare(Benchmark(name=options.name, root=options.root), options.out))
     return 0
 
 
 def _synthetic(options: argparse.Namespace, rest: list[str]) -> int:
     _nothing_left(rest)
     synthetic.generate(options.out, seed=options.seed, users=options.users)
-    print(options.out)
+    terminal.out(options.out)
     return 0
 
 
 def _export(options: argparse.Namespace, rest: list[str]) -> int:
     _nothing_left(rest)
     count = answers_file.Answers(answers_file.location()).export(options.file)
-    print(f"{count} answers in {options.file}")
+    terminal.out(f"{count} answers in {options.file}")
     return 0
 
 
 def _import(options: argparse.Namespace, rest: list[str]) -> int:
     _nothing_left(rest)
     merged = answers_file.Answers(answers_file.location()).merge(options.file)
-    print(f"{merged.added} answers added, {merged.known} were there, {merged.conflicts} differed: ours kept")
+    terminal.out(
+        f"{merged.added} answers added, {merged.known} were there, {merged.conflicts} differed: ours kept"
+    )
     return 0
 
 

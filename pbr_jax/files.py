@@ -23,7 +23,10 @@ def cache_folder() -> Path:
     """Where artefacts live: $PBR_JAX_CACHE unless it is empty, else the user's cache folder."""
     if chosen := os.environ.get("PBR_JAX_CACHE"):
         return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pbr_jax"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pbr_jax"
+    except RuntimeError as error:
+        raise UserError(f"{error}; set HOME, or PBR_JAX_CACHE to a folder") from error
 
 
 # -- files that only their owner reads -----------------------------------------------------------------
@@ -107,7 +110,7 @@ def write_text(path: Path, text: str) -> None:
 
 def write_lines(path: Path, lines: Iterable[str], mode: int = 0o600) -> None:
     """As `write_text`, from pieces that need not be in memory together."""
-    handle, name = tempfile.mkstemp(".partial", f".{path.name}.", path.parent)
+    handle, name = tempfile.mkstemp(".partial", f".{_short(path.name)}.", path.parent)
     partial = Path(name)
     try:
         with open(handle, "w", encoding="utf-8") as file:
@@ -116,8 +119,16 @@ def write_lines(path: Path, lines: Iterable[str], mode: int = 0o600) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a full disk names none
+        raise
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _short(name: str) -> str:
+    """The beginning of a file's name, so that what is added stays within a file system's 255 bytes."""
+    return os.fsencode(name)[:200].decode("utf-8", "ignore")
 
 
 # -- files that the user named -------------------------------------------------------------------------

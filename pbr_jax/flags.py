@@ -11,6 +11,7 @@ from pathlib import Path
 import tyro
 
 from pbr_jax import config as configs
+from pbr_jax import terminal
 from pbr_jax.config import SLOTS, Config, ConfigFile
 from pbr_jax.types import UserError
 
@@ -48,7 +49,7 @@ def config(words: list[str], program: str) -> tuple[ConfigFile, Config]:
         words.remove(name)
         file = configs.load(configs.found(name))
     if helped in ("-h", "--help"):
-        print(_short_help(program, file.config))
+        terminal.out(_short_help(program, file.config))
         sys.exit(0)
     words = ["--help" if word == "--help-all" else word for word in words]
     return file, parsed(words, file.config, program)

@@ -11,13 +11,13 @@ import contextlib
 import functools
 import itertools
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pbr_jax import terminal
 from pbr_jax.artefacts import Artefact, Log, digest, find, obtain, place
 from pbr_jax.code import code_of
 from pbr_jax.options import Method, key_of
@@ -39,7 +39,7 @@ def logging_to(log: Log | None) -> Iterator[None]:
 
 def tell(label: str, note: str) -> None:
     """Tells the user, on stderr and in the log, what to know of a stage's result."""
-    print(f"{label}: note: {note}", file=sys.stderr, flush=True)
+    terminal.err(f"{label}: note: {note}")
     log = _log.get()
     if log is not None:
         log({"event": "note", "stage": label, "note": note})

@@ -20,6 +20,7 @@ from typing import Any
 from pbr_jax import results as evaluation
 from pbr_jax.artefacts import Log
 from pbr_jax.config import Config, from_dict, override, to_dict
+from pbr_jax.faults import located
 from pbr_jax.files import open_private, parse_json
 from pbr_jax.graph import logging_to, stages
 from pbr_jax.llm.usage import cost
@@ -162,7 +163,7 @@ def _seconds(plan: Plan) -> dict[str, float]:
 
 def _logger(path: Path) -> Log:
     def log(event: Mapping[str, Any]) -> None:
-        with open_private(path) as file:
+        with located(path), open_private(path) as file:
             file.write(line({"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **event}))
 
     return log

@@ -7,16 +7,14 @@ on. A folder that holds anything else is left as it is.
 import contextlib
 import hashlib
 import json
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from pbr_jax.artefacts import digest
 from pbr_jax.files import cache_folder, parse_json, private_folder, write_lines, write_text
+from pbr_jax.locks import locked
 from pbr_jax.types import UserError
 
 OWNER = "run.json"
@@ -110,16 +108,9 @@ class RunFolder:
         """Waits until no other process writes to the folder, and keeps others waiting meanwhile."""
         folder = cache_folder() / "locks"
         private_folder(folder)
-        lock = FileLock(folder / f"{digest(str(self.out.resolve()))}.lock", timeout=0, mode=0o600)
-        try:
-            lock.acquire()
-        except Timeout:
-            print(f"{self.out}: waiting for another process that writes to it", file=sys.stderr, flush=True)
-            lock.acquire(timeout=-1)
-        try:
+        waiting = f"{self.out}: waiting for another process that writes to it"
+        with locked(folder / f"{digest(str(self.out.resolve()))}.lock", waiting):
             yield
-        finally:
-            lock.release()
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -127,7 +118,7 @@ def _read(path: Path) -> dict[str, Any] | None:
     try:
         found = parse_json(path.read_bytes())
         return found if isinstance(found["identity"], dict) and isinstance(found["config"], dict) else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
         return None
 
 

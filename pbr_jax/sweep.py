@@ -21,6 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pbr_jax import terminal
 from pbr_jax.artefacts import digest
 from pbr_jax.config import Config, ConfigFile, Overrides, override, to_dict
 from pbr_jax.config.reading import blamed
@@ -150,7 +151,7 @@ def sweep(
 
     def attempt(place: int, trial: Trial) -> Results | str:
         told = ", ".join(f"{name} {value}" for name, value in trial.overrides.items())
-        print(f"run {place} of {len(planned)}: {told or trial.config.system}", file=sys.stderr, flush=True)
+        terminal.err(f"run {place} of {len(planned)}: {told or trial.config.system}")
         try:
             if max_parallel > 1:
                 failure = _in_process(command(file, trial, out))

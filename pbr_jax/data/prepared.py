@@ -18,13 +18,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from filelock import FileLock
-
 from pbr_jax.data import tfds_folder, users
 from pbr_jax.data.records import Note
 from pbr_jax.data.rows import VERSION, from_row
 from pbr_jax.data.tfds_folder import Folder, Rows
 from pbr_jax.files import private_folder
+from pbr_jax.locks import locked
 from pbr_jax.options import Benchmark
 from pbr_jax.types import Example, UserError
 
@@ -53,7 +52,7 @@ def prepare(benchmark: Benchmark, folder: str | Path) -> Path:
         private_folder(path.parent)  # TFDS's own files are as the umask says
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror}; choose another --out") from error
-    with FileLock(path.with_name(f"{VERSION}.lock")), tempfile.TemporaryDirectory() as downloads:
+    with locked(path.with_name(f"{VERSION}.lock")), tempfile.TemporaryDirectory() as downloads:
         if path.exists():
             return _same(path, benchmark)
         for left in path.parent.glob(f"incomplete.*_{VERSION}"):

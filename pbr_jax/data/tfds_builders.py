@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core import example_serializer
-from tqdm import tqdm
 
-from pbr_jax import data
+from pbr_jax import data, terminal
 from pbr_jax.data.rows import VERSION, to_row
 from pbr_jax.data.tasks import TASKS
 from pbr_jax.options import Benchmark
@@ -94,7 +93,7 @@ class PbrJax(tfds.core.GeneratorBasedBuilder):
         return {names[split.split]: self._generate_examples(split) for split in splits}
 
     def _generate_examples(self, benchmark: Benchmark) -> Iterator[tuple[int, dict[str, Any]]]:
-        examples = tqdm(data.read(benchmark), desc=f"{benchmark.split} examples", disable=None, leave=False)
+        examples = terminal.bar(data.read(benchmark), desc=f"{benchmark.split} examples")
         for position, example in enumerate(examples):
             yield position, to_row(example)
 

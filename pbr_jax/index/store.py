@@ -12,19 +12,20 @@ of another user it sees only documents dated before the question, and none that 
 date counts as its last moment: what is dated "2015" was not before any question of that year.
 """
 
-import errno
 import hashlib
 import json
 import math
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from pbr_jax import faults
 from pbr_jax.types import Document, Example, UserError
 
 _SCHEMA = """
@@ -81,7 +82,7 @@ def build(
     """
     path.unlink(missing_ok=True)
     connection = sqlite3.connect(path)
-    try:
+    with faults.located(path), closing(connection):
         connection.executescript("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;" + _SCHEMA)
         writer = _Writer(connection, document_target)
         empty = leaks = 0
@@ -110,10 +111,6 @@ def build(
         )
         connection.executemany("INSERT INTO summary VALUES (?,?)", summary._asdict().items())
         connection.commit()
-    except sqlite3.OperationalError as error:  # SQLite's word for a disk that takes no more
-        raise OSError(errno.ENOSPC, str(error), str(path)) from error
-    finally:
-        connection.close()
     return summary
 
 
@@ -208,18 +205,24 @@ class Store:
     def __init__(self, path: Path) -> None:
         if not path.is_file():
             raise UserError(f"document store not found: {path}; run the configuration again to rebuild it")
+        self._path = path
         self._connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-        values: dict[str, Any] = dict(self._connection.execute("SELECT name, value FROM summary"))
+        values: dict[str, Any] = dict(self._rows("SELECT name, value FROM summary"))
         counts = {name: int(values[name]) for name in Summary._fields if name != "texts"}
         self.summary = Summary(**counts, texts=values["texts"])
 
     def close(self) -> None:
         self._connection.close()
 
+    def _rows(self, query: str, values: tuple[Any, ...] = ()) -> Iterator[Any]:
+        """What a query finds. Raises OSError that names the file where that cannot be read."""
+        with faults.located(self._path):
+            yield from self._connection.execute(query, values)
+
     @cached_property
     def users(self) -> list[str]:
         """User names by code."""
-        return [name for (name,) in self._connection.execute("SELECT name FROM users ORDER BY code")]
+        return [name for (name,) in self._rows("SELECT name FROM users ORDER BY code")]
 
     @cached_property
     def owners(self) -> np.ndarray:
@@ -242,25 +245,25 @@ class Store:
         return self._column("answer", np.int64, 0)
 
     def _column(self, name: str, dtype: type, missing: int | float = 0) -> np.ndarray:
-        cursor = self._connection.execute(f"SELECT {name} FROM documents ORDER BY row")
+        cursor = self._rows(f"SELECT {name} FROM documents ORDER BY row")
         values = (missing if value is None else value for (value,) in cursor)
         return np.fromiter(values, dtype, count=self.summary.documents)
 
     @cached_property
     def near_targets(self) -> np.ndarray:
         """Whether the history of each evaluated example nearly holds its target, bool [e]; see `Summary`."""
-        found = self._connection.execute("SELECT near FROM examples WHERE NOT training ORDER BY position")
+        found = self._rows("SELECT near FROM examples WHERE NOT training ORDER BY position")
         return np.array([bool(near) for (near,) in found], bool)
 
     @cached_property
     def example_times(self) -> np.ndarray:
         """The times of all dated examples, of both splits, ascending; float64."""
-        cursor = self._connection.execute("SELECT time FROM examples WHERE time IS NOT NULL ORDER BY time")
+        cursor = self._rows("SELECT time FROM examples WHERE time IS NOT NULL ORDER BY time")
         return np.array([time for (time,) in cursor], np.float64)
 
     def texts(self) -> Iterator[str]:
         """All document texts in row order, streamed."""
-        return (text for (text,) in self._connection.execute("SELECT text FROM documents ORDER BY row"))
+        return (text for (text,) in self._rows("SELECT text FROM documents ORDER BY row"))
 
     def documents(self, rows: Sequence[int] | np.ndarray) -> list[Document]:
         """The documents of these rows, in this order."""
@@ -268,14 +271,14 @@ class Store:
 
     def _document(self, row: int) -> Document:
         query = "SELECT id, user, text, fields, time, until FROM documents WHERE row=?"
-        id, user, text, fields, time, until = self._connection.execute(query, (row,)).fetchone()
+        id, user, text, fields, time, until = next(self._rows(query, (row,)))
         return Document(id, self.users[user], text, json.loads(fields), time, until)
 
     def examples(self, *, training: bool = False) -> Iterator[Example]:
         """All examples of the evaluated or the training split in file order, streamed, without profiles."""
         columns = "id, user, query, input, target, time, relevant, category, scored, alternatives"
         query = f"SELECT {columns} FROM examples WHERE training=? ORDER BY position"
-        for row in self._connection.execute(query, (training,)):
+        for row in self._rows(query, (training,)):
             id, user, query, input, target, time, relevant, category, scored, alternatives = row
             groups = tuple(tuple(group) for group in json.loads(relevant))
             yield Example(
@@ -293,7 +296,7 @@ class Store:
         """
         if user_id == example.user_id:
             query, key = "SELECT rows FROM examples WHERE training=? AND id=?", (example.training, example.id)
-            found = self._connection.execute(query, key).fetchone()
+            found = next(self._rows(query, key), None)
             return self.history(user_id) if found is None else np.frombuffer(found[0], np.int64)
         rows = self.before(user_id, example.time)
         return rows[~self.gives_away(example, rows)]
@@ -311,7 +314,7 @@ class Store:
         """
         rows = self.history(user_id)
         query = "SELECT whole FROM examples WHERE NOT training AND user=?"
-        for (seen,) in self._connection.execute(query, (self.code(user_id),)):
+        for (seen,) in self._rows(query, (self.code(user_id),)):
             rows = rows[np.isin(rows, np.frombuffer(seen, np.int64))]
         return rows
 
@@ -332,7 +335,7 @@ class Store:
 
     def code(self, user_id: str) -> int:
         """The number that stands for a user in `owners`; UserError for an unknown user."""
-        found = self._connection.execute("SELECT code FROM users WHERE name=?", (user_id,)).fetchone()
+        found = next(self._rows("SELECT code FROM users WHERE name=?", (user_id,)), None)
         if found is None:
             raise UserError(
                 f"user {user_id!r} is not among the {len(self.users)} users of this data; "

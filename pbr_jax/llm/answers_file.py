@@ -14,8 +14,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from filelock import FileLock
-
 from pbr_jax.files import (  # fmt: skip
     cache_folder,
     open_private,
@@ -26,6 +24,7 @@ from pbr_jax.files import (  # fmt: skip
     write_lines,
 )
 from pbr_jax.llm.protocol import Score
+from pbr_jax.locks import locked, require_locks
 from pbr_jax.types import UserError
 
 _SCHEMA = "CREATE TABLE answers(key TEXT PRIMARY KEY, kind TEXT NOT NULL, value TEXT NOT NULL)"
@@ -160,6 +159,7 @@ class Answers:
     def _make_private(self) -> None:
         """The database before SQLite makes it: SQLite gives the files that it adds the database's mode."""
         private_folder(self.file.parent)
+        require_locks(self.file.parent)
         with _making:  # closing a file undoes the locks that SQLite has on it in other threads
             if not self.file.exists():
                 open_private(self.file).close()
@@ -169,7 +169,7 @@ class Answers:
     def _prepare(self, connection: sqlite3.Connection) -> None:
         """Makes the schema in an empty file; refuses a file that holds something else."""
         if _identity(connection) == (0, 0):
-            with FileLock(self.file.with_suffix(".lock"), mode=0o600):
+            with locked(self.file.with_suffix(".lock")):
                 tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
                 if _identity(connection) == (0, 0) and tables == 0:
                     connection.execute("PRAGMA journal_mode=WAL")

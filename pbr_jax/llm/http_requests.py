@@ -7,11 +7,11 @@ on, which is told once.
 
 import datetime
 import json
-import sys
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from pbr_jax import terminal
 from pbr_jax.llm.http_client import Refused
 from pbr_jax.options import LLM
 
@@ -115,4 +115,4 @@ def identity(config: LLM) -> list[Any]:
 
 
 def _note(text: str) -> None:
-    print(f"llm: note: {text}", file=sys.stderr, flush=True)
+    terminal.err(f"llm: note: {text}")

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
+from pbr_jax import terminal
 from pbr_jax.files import write_text
 from pbr_jax.graph import Slot, Stage
 from pbr_jax.index.store import Store
@@ -84,7 +83,7 @@ def _answered(
     answer: GenerateSlot, examples: list[Example], rankings: list[Ranking], write: PromptWriter
 ) -> list[Answer]:
     """Each raw answer is in the cache once it is finished, where the next attempt finds it."""
-    with tqdm(desc="answers", total=len(examples), disable=None, leave=False) as bar:
+    with terminal.bar(desc="answers", total=len(examples)) as bar:
 
         def on_batch(positions: Sequence[int], texts: Sequence[str]) -> None:
             bar.update(len(positions))

@@ -7,11 +7,11 @@ from contextlib import closing, contextmanager
 from functools import partial
 
 import numpy as np
-from filelock import FileLock
 
 from pbr_jax.code import code_of
 from pbr_jax.files import cache_folder, private_folder, tighten
 from pbr_jax.index.density import NOISE, hdbscan
+from pbr_jax.locks import locked, require_locks
 from pbr_jax.types import UserError
 
 _SCHEMA = "CREATE TABLE IF NOT EXISTS profiles(key BLOB PRIMARY KEY, labels BLOB NOT NULL) WITHOUT ROWID"
@@ -73,10 +73,11 @@ def alone(labels: np.ndarray) -> np.ndarray:
 def _connection() -> Iterator[sqlite3.Connection]:
     file = cache_folder() / "clusters.sqlite"
     private_folder(file.parent)
+    require_locks(file.parent)
     with closing(sqlite3.connect(file, timeout=60)) as connection:
         tighten(file)
         # Who changes the journal waits for nobody: so only of a new file, and nobody looks at it meanwhile.
-        with FileLock(file.with_suffix(".lock"), mode=0o600):
+        with locked(file.with_suffix(".lock")):
             if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 connection.execute("PRAGMA journal_mode=WAL")
                 connection.execute(_SCHEMA)

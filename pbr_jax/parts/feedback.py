@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
+from pbr_jax import terminal
 from pbr_jax.data.tasks import Task
 from pbr_jax.eval.metrics import is_plain_mean, rating_error, text_metric
 from pbr_jax.eval.rouge import rouge
@@ -200,7 +200,7 @@ def _collect(
     total = asked.count(store)
     with (
         metered(folder),
-        tqdm(desc="feedback", unit="question", total=total, disable=None, leave=False) as bar,
+        terminal.bar(desc="feedback", unit="question", total=total) as bar,
     ):
         for chunk in chunks(pairs, _TOGETHER):
             examples, rankings = zip(*chunk, strict=True)

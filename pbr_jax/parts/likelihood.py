@@ -14,6 +14,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from pbr_jax import terminal
 from pbr_jax.files import write_text
 from pbr_jax.graph import Slot, Stage
 from pbr_jax.index.store import Store
@@ -85,7 +86,7 @@ def _score(
     examples = store.examples()
     total = store.summary.examples
     scoring: Scoring | None = None if generate is None else generate(Tally())
-    with metered(folder), tqdm(desc="likelihoods", total=total, disable=None, leave=False) as bar:
+    with metered(folder), terminal.bar(desc="likelihoods", total=total) as bar:
         for rankings in chunks(ranked.read(store)):
             some = list(islice(examples, CHUNK))
             shown = [ranking[:k] for ranking in rankings]

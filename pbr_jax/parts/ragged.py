@@ -9,8 +9,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
+from pbr_jax import terminal
 from pbr_jax.parts.run import chunks, enable_compilation_cache
 
 _TOGETHER = 1024  # texts of one file
@@ -70,7 +70,7 @@ def keep(
       means: of each text, kept beside its vectors.
     """
     enable_compilation_cache()
-    with tqdm(desc=label, total=total, disable=None, leave=False) as bar:
+    with terminal.bar(desc=label, total=total) as bar:
         for part, some in enumerate(chunks(texts, _TOGETHER)):
             bar.update(len(some))
             if (folder / _name("lengths", part)).exists():

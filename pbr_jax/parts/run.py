@@ -10,8 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from tqdm import tqdm
-
+from pbr_jax import terminal
 from pbr_jax.data import Task
 from pbr_jax.files import cache_folder, write_text
 from pbr_jax.graph import Node
@@ -137,7 +136,7 @@ def chunks(items: Iterable[Any], size: int = CHUNK) -> Iterator[list[Any]]:
 
 def progress(items: Iterable[Any], what: str, total: int | None = None) -> Iterator[Any]:
     """The items, with a progress bar on a terminal and silence elsewhere."""
-    yield from tqdm(items, desc=what, total=total, disable=None, leave=False)
+    yield from terminal.bar(items, desc=what, total=total)
 
 
 def write_tally(tally: Tally, folder: Path) -> None:

@@ -22,9 +22,11 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Float32
 
-from pbr_jax import cores
+from pbr_jax import cores, terminal
 from pbr_jax import options as schema
+from pbr_jax.faults import located
 from pbr_jax.files import private_folder
+from pbr_jax.locks import locked
 from pbr_jax.models import bert, pretrained
 from pbr_jax.text.packing import PLACES, Batch, fill, multiple, pack, power_of_two, row_sizes
 from pbr_jax.text.tokenizing import Settings, load_tokenizer, read_settings
@@ -120,7 +122,7 @@ class TextEncoder:
         prefix = self.config.query_prefix if role == "query" else self.config.document_prefix
         unique = list(dict.fromkeys(texts))
         embeddings = np.zeros((len(unique), self.dim), np.float32)
-        with _progress_bar(len(unique), progress) as bar:
+        with terminal.bar(total=len(unique), show=progress, unit="text") as bar:
             for start in range(0, len(unique), WINDOW):  # bounds the memory of token ids
                 tokens = self.tokenizer.encode_batch([prefix + t for t in unique[start : start + WINDOW]])
                 for batch, vectors in self._run(self._batches(tokens)):
@@ -186,12 +188,6 @@ def _resolve(config: schema.Encoder, folder: Path, max_positions: int) -> Settin
     )
 
 
-def _progress_bar(total: int, show: bool) -> Any:
-    from tqdm import tqdm
-
-    return tqdm(total=total, disable=not show, unit="text")
-
-
 @lru_cache(maxsize=8)
 def _forward(config: bert.BertConfig, pooling: bert.Pooling, normalize: bool, one_core: bool = False) -> Any:
     model = bert.bert(config)
@@ -242,10 +238,8 @@ def embed_to_file(
     Raises:
       UserError: there are more or fewer texts than n.
     """
-    from filelock import FileLock
-
     path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{path}.lock"):
+    with located(path), locked(path.with_name(f"{path.name}.lock")):
         _EmbeddingFile(encoder, path, n, role, chunk).complete(iter(texts))
     return np.load(path, mmap_mode="r" if n else None, allow_pickle=False)
 

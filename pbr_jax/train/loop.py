@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from tqdm import tqdm
 
+from pbr_jax import terminal
 from pbr_jax.options import Training
 from pbr_jax.train import sharding, state, steps
 from pbr_jax.train.batches import Batches, Rows
@@ -120,7 +120,7 @@ def fit(task: Task, config: Training, folder: Path, *, seed: int) -> Fitted:
             now, progress = state.create(task.params, rule, sharding.replicated(mesh)), _Progress()
             metrics.start(-1)
             _look(task, now, progress, metrics, checkpoints, heads)
-        with tqdm(desc="steps", initial=progress.step, total=total, disable=None, leave=False) as bar:
+        with terminal.bar(desc="steps", initial=progress.step, total=total) as bar:
             while progress.step < total and progress.worse < patience:
                 rows = batches.rows(progress.step)
                 rows = Rows(rows.indices[own], rows.where[own], rows.step)

@@ -1,0 +1,89 @@
+"""Text on its way to a terminal or a pipe: every `print` of the package is here.
+
+Users, models and files write what they like, and a console may lack the characters: control characters are
+shown as escapes, and what an encoding lacks is written in ASCII.
+"""
+
+import codecs
+import contextlib
+import io
+import os
+import re
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from tqdm import tqdm
+
+# C0 but tab and line feed, C1, line separators, bidirectional controls, halves of surrogate pairs.
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
+_ASCII = {
+    "‘": "'", "’": "'", "‚": "'", "‹": "<", "›": ">", "“": '"', "”": '"', "„": '"', "«": '"', "»": '"',
+    "‐": "-", "‑": "-", "–": "-", "—": "-", "−": "-", "…": "...", "·": ".", "•": "*", "×": "x", "±": "+-",
+    "²": "^2", "→": "->", "←": "<-", "≤": "<=", "≥": ">=", "≈": "~", "†": "+", "Δ": "delta", "α": "alpha",
+    "\xa0": " ", "\u202f": " ", "─": "-", "│": "|", "╭": "+", "╮": "+", "╰": "+", "╯": "+", "►": ">",
+}  # fmt: skip
+_ERRORS = "pbr_jax.ascii"
+
+
+def visible(text: object) -> str:
+    """The text with control characters as escapes (`\\x1b`); tabs and line feeds stay."""
+    return _CONTROLS.sub(lambda found: _escaped(found[0]), str(text))
+
+
+def out(text: object) -> None:
+    """Writes a result to stdout. Raises OSError that names it where it takes no more, as on a full disk."""
+    try:
+        print(visible(text), flush=True)
+    except OSError as error:
+        sys.stdout = None  # else the interpreter tries again, and complains, when it ends
+        error.filename = "standard output"
+        raise
+
+
+def err(text: object) -> None:
+    """Writes a message to stderr, at once. A reader of stderr that left stops no work."""
+    with contextlib.suppress(OSError, ValueError):
+        print(visible(text), file=sys.stderr, flush=True)
+
+
+def bar(
+    items: Iterable[Any] | None = None,
+    *,
+    desc: str | None = None,
+    total: int | None = None,
+    unit: str = "it",
+    initial: int = 0,
+    show: bool | None = None,
+) -> "tqdm[Any]":
+    """A progress bar on stderr, by default where that is a terminal (`show` None)."""
+    disable = True if sys.stderr is None or show is False else (None if show is None else False)
+    return tqdm(
+        items, desc=desc and visible(desc), total=total, unit=unit, initial=initial, disable=disable,
+        leave=False,
+    )  # fmt: skip
+
+
+def prepare() -> None:
+    """Makes output safe: no character is refused, and no file takes the number of a closed stream."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, this one
+    codecs.register_error(_ERRORS, _replaced)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_ERRORS)
+
+
+def _replaced(error: UnicodeError) -> tuple[str, int]:
+    """What is written for characters that the encoding lacks."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    missing = error.object[error.start : error.end]
+    return "".join(_ASCII.get(character) or _escaped(character) for character in missing), error.end
+
+
+def _escaped(text: str) -> str:
+    return text.encode("unicode_escape").decode("ascii")
