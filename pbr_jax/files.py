@@ -190,7 +190,7 @@ _NO_BRACKETS = bytes(set(range(256)) - set(_STEP))
 _LONG_NUMBER = re.compile(rb"(?<![0-9])[0-9]{%d}" % (LONGEST_NUMBER + 1))
 
 
-def parse_json(data: bytes | str) -> Any:
+def parse_json(data: bytes | str, decoder: json.JSONDecoder = json.JSONDecoder()) -> Any:  # noqa: B008
     """The value of a JSON text in UTF-8, whose bounds (`JsonBounds`) are checked before it is parsed.
 
     Raises:
@@ -198,7 +198,7 @@ def parse_json(data: bytes | str) -> Any:
     """
     text = data if isinstance(data, str) else data.decode("utf-8-sig")
     JsonBounds().feed(text.encode("utf-8", "surrogatepass") if isinstance(data, str) else data)
-    return json.loads(text)
+    return decoder.decode(text)
 
 
 class JsonBounds:

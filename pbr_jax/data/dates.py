@@ -9,6 +9,7 @@ import calendar
 import math
 import re
 from datetime import UTC, date, datetime
+from decimal import Decimal
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _CLOCK = r"(?P<hour>\d{1,2}):(?P<minute>\d{2})"
@@ -24,18 +25,27 @@ _PATTERNS = tuple(
         rf"(?P<year>\d{{4}})/(?P<month>[a-z]+)/(?P<day>\d{{1,2}})(?:/{_CLOCK}{_HALF})?",
         # LoCoMo: 10:17 am on 20 September, 2023
         rf"(?:{_CLOCK}{_HALF}\s+on\s+)?(?P<day>\d{{1,2}})\s+(?P<month>[a-z]+),?\s+(?P<year>\d{{4}})",
+        # 20180307; 201803071200 and 20180307120000
+        r"(?P<year>\d{4})(?P<month>\d{2})(?P<day>\d{2})",
+        r"(?P<year>(?:19|20)\d\d)(?P<month>\d\d)(?P<day>\d\d)(?P<hour>\d\d)(?P<minute>\d\d)(?P<second>\d\d)?",
     )
 )
 _ISO_HOUR = re.compile(r"[\dW-]{7,10}\D\d{2}(?:Z|[+-]\d{2}(?::?\d{2})?)?", re.ASCII)  # and no minute
 _DAY, _HOUR = 86400.0, 3600.0
-_EPOCH = re.compile(r"-?\d{9,}(?:\.\d+)?", re.ASCII)
+_NUMBER = re.compile(r"-?(?P<whole>\d+)(?:\.\d+)?", re.ASCII)
+_UNITS = {digits + more: more for more in (0, 3, 6, 9) for digits in (9, 10)}
+"""By the digits of a number: the power of ten that it counts seconds in. 9 and 10 digits are 1973 to 2286."""
+EPOCHS = "seconds, ms, µs or ns since 1970 of 9-10, 12-13, 15-16 or 18-19 digits"
 
 
 def parse_time(text: str) -> float | None:
     """Seconds since 1970-01-01 UTC of a date as the benchmarks write it, None where it is none.
 
-    Reads years, months, days, ISO 8601, seconds since 1970 (nine digits or more) and the notations
-    of LongMemEval, LoCoMo and PersonaBench. A date without a day or an hour means its first moment here.
+    Reads years, months, days, ISO 8601, the notations of LongMemEval, LoCoMo and PersonaBench, and seconds,
+    milliseconds, microseconds or nanoseconds since 1970, told apart by their digits (9 or 10, 12 or 13, 15
+    or 16, 18 or 19: the years 1973 to 2286, or before 1967 with a minus). 8 digits, and 12 or 14 that begin
+    with 19 or 20, are a calendar's: YYYYMMDD, YYYYMMDDhhmm, YYYYMMDDhhmmss. No other number but a year is a
+    date. A date without a day or an hour means its first moment here.
 
     >>> parse_time("2018-03-07"), parse_time("10:17 am on 20 September, 2023"), parse_time("soon")
     (1520380800.0, 1695205020.0, None)
@@ -54,14 +64,16 @@ def parse_interval(text: str) -> tuple[float, float] | None:
     >>> first == parse_time("2018-03-01"), parse_time("2018-03-31T23:59:59") < last < parse_time("2018-04")
     (True, True)
     """
-    text = text.strip()
-    if _EPOCH.fullmatch(text):
-        return float(text), float(text)
+    text = re.sub(r"^(-?\d+)\.0+$", r"\1", text.strip(), flags=re.ASCII)  # as pandas writes integers
     for pattern in _PATTERNS:
         if match := pattern.fullmatch(text):
             parts = {key: value for key, value in match.groupdict().items() if value}
             first = _seconds(parts)
             return None if first is None else _interval(first, _length(parts))
+    if number := _NUMBER.fullmatch(text):
+        unit = _UNITS.get(len(number["whole"]))
+        moment = None if unit is None else float(Decimal(text).scaleb(-unit))
+        return None if moment is None else (moment, moment)
     first = _iso(text)
     return None if first is None else _interval(first, _iso_length(text))
 
@@ -99,8 +111,8 @@ def _seconds(parts: dict[str, str]) -> float | None:
     if half:
         hour = hour % 12 + (12 if half == "p" else 0)
     try:
-        day, minute = int(parts.get("day", "1")), int(parts.get("minute", "0"))
-        return datetime(int(parts["year"]), month, day, hour, minute, tzinfo=UTC).timestamp()
+        day, minute, second = (int(parts.get(*of)) for of in (("day", "1"), ("minute", "0"), ("second", "0")))
+        return datetime(int(parts["year"]), month, day, hour, minute, second, tzinfo=UTC).timestamp()
     except ValueError:  # no such day or hour
         return None
 

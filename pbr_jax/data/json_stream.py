@@ -1,28 +1,27 @@
 """Data files, record by record, in memory that does not grow with the file.
 
 LaMP's question files reach 800 MB and LongMemEval's 3 GB; only one record of them is held at a time.
-Whatever is wrong with a file becomes a UserError that names the file and the place.
+Whatever is wrong with a file becomes a UserError that names the file and the place. Integers have any length;
+`NaN`, `Infinity` and `-Infinity`, which are no JSON, but which pandas and Python write, are read as null.
 """
 
+import codecs
+import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from json import JSONDecodeError
+from json import JSONDecodeError, JSONDecoder
 from pathlib import Path
 from typing import Any, BinaryIO
-
-import ijson
 
 from pbr_jax.data.records import Record, kind, top_record
 from pbr_jax.files import JsonBounds, parse_json
 from pbr_jax.types import UserError
 
 _BOM = b"\xef\xbb\xbf"
-_MARK = "\ufdd0"  # a code point that Unicode keeps out of exchanged text
-_ESCAPED = re.compile(
-    rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(\\u[dD][c-fC-F][0-9a-fA-F]{2})?|[c-fC-F][0-9a-fA-F]{2})"
-)
-_OPEN = re.compile(rb"(?:\\+u[dD][89abAB][0-9a-fA-F]{2})?(?:\\+(?:u[0-9a-fA-F]{0,3})?)?\Z")
+_SPACE = re.compile(r"[ \t\n\r]*")
+_CHUNK = 1 << 16  # bytes
+_LONGEST_WORD = 16  # characters, more than in "-Infinity" or an escaped pair: what may be cut in two
 _STARTS = {b"{": "an object", b"": "an empty file", b'"': "a string"}
 
 
@@ -34,10 +33,8 @@ def records(path: Path) -> Iterator[Record]:
             raise UserError(
                 f"{path}: found {found}, wanted a JSON list of records; take the file as released"
             )
-        source = _Halves(file)
-        values = ijson.items(source, "item", use_float=True)
-        for index, value in enumerate(_parsed(values, path, file)):
-            yield top_record(_restored(value) if source.found else value, path, index)
+        for index, value in enumerate(_parsed(_Source(file).values(), path, file)):
+            yield top_record(value, path, index)
 
 
 def lines(path: Path) -> Iterator[Record]:
@@ -67,53 +64,86 @@ def is_list(path: Path) -> bool:
         return _first_byte(file) == b"["
 
 
-class _Halves:
-    """A file for the parser, which makes "?" of half a surrogate pair: here it reads a mark in its place.
-
-    So two ids that differ in such a half alone stay two. `found` tells whether there was one.
-    """
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.file, self.found, self._rest = file, False, b""
-        self._bounds = JsonBounds()
-
-    def read(self, size: int = -1) -> bytes:
-        """About `size` bytes, none only at the end; what may be cut in two waits for the next call."""
-        while read := self.file.read(size):
-            self._bounds.feed(read)
-            data = self._rest + read
-            tail = _OPEN.search(data, len(data[:-12].rstrip(b"\\")))
-            end = tail.start() if tail else len(data)
-            data, self._rest = data[:end], data[end:]
-            if data:
-                return self._marked(data)
-        data, self._rest = self._rest, b""
-        return self._marked(data)
-
-    def _marked(self, data: bytes) -> bytes:
-        return _ESCAPED.sub(self._mark, data) if b"\\ud" in data or b"\\uD" in data else data
-
-    def _mark(self, match: re.Match[bytes]) -> bytes:
-        start = match.start()
-        while start and match.string[start - 1] == ord("\\"):
-            start -= 1
-        literal = (match.start() - start) % 2 == 1  # an escaped backslash, and what follows it are letters
-        if literal != bool(match[1]):  # letters alone, or a pair
-            return match[0]
-        self.found = True
-        mark = b"\\u%04x" % ord(_MARK)
-        return match[0][:6] + mark if literal else mark
+def _missing(constant: str) -> None:
+    """What NaN, Infinity and -Infinity are, which pandas and Python write for missing values: null."""
 
 
-def _restored(value: Any) -> Any:
-    """A parsed value with halves of surrogate pairs for the marks, as the standard library reads them."""
-    if isinstance(value, str):
-        return value.replace(_MARK, "\ud800")
-    if isinstance(value, list):
-        return [_restored(item) for item in value]
-    if isinstance(value, dict):
-        return {key.replace(_MARK, "?"): _restored(item) for key, item in value.items()}
+def _finite(number: str) -> float:
+    if math.isinf(value := float(number)):
+        raise ValueError("a number beyond 1.8e308")
     return value
+
+
+_DECODER = JSONDecoder(parse_constant=_missing, parse_float=_finite)
+
+
+class _Source:
+    """The text of a file that holds a JSON list, of which only what is being parsed is in memory."""
+
+    def __init__(self, file: BinaryIO, size: int = _CHUNK) -> None:
+        self.file, self.size = file, size
+        self._bounds, self._decoder = JsonBounds(), codecs.getincrementaldecoder("utf-8")()
+        self._fault: UnicodeDecodeError | None = None
+        self._text, self._place = "", 0
+
+    def values(self) -> Iterator[Any]:
+        """The list's values, each once its end is read; ValueError where that fails."""
+        self._expect("[")
+        if self._peek() != "]":
+            yield self._value()
+            while self._peek() != "]":
+                self._expect(",")
+                yield self._value()
+        self._expect("]")
+        if self._peek():
+            raise JSONDecodeError("Extra data", self._text, self._place)
+
+    def _peek(self) -> str:
+        """The next character that is no white space, empty at the end of the file."""
+        while True:
+            self._place = _SPACE.match(self._text, self._place).end()  # type: ignore[union-attr]
+            if self._place < len(self._text) or not self._more():
+                return self._text[self._place : self._place + 1]
+
+    def _expect(self, character: str) -> None:
+        if not (found := self._peek()):
+            raise EOFError
+        if found != character:
+            raise JSONDecodeError(f"Expecting {character!r} delimiter", self._text, self._place)
+        self._place += 1
+
+    def _value(self) -> Any:
+        self._peek()
+        while True:
+            try:
+                value, end = _DECODER.raw_decode(self._text, self._place)
+            except JSONDecodeError as error:
+                open_string = error.msg.startswith("Unterminated")
+                if (open_string or error.pos > len(self._text) - _LONGEST_WORD) and self._more():
+                    continue
+                if open_string or error.pos >= len(self._text):
+                    raise EOFError from error
+                raise
+            whole = self._text[end - 1] in '}]"' or end + _LONGEST_WORD < len(self._text)
+            if whole or not self._more():  # else the rest of a number may be to come
+                self._place = end
+                return value
+
+    def _more(self) -> bool:
+        """Reads on, by as much again as waits to be parsed; False at the end of the file."""
+        if self._fault is not None:
+            raise self._fault
+        if not (data := self.file.read(max(self.size, len(self._text) - self._place))):
+            if self._decoder.getstate()[0]:  # half a character
+                raise EOFError
+            return False
+        self._bounds.feed(data)
+        try:
+            text = self._decoder.decode(data)
+        except UnicodeDecodeError as error:  # once what stands before it is parsed
+            self._fault, text = error, error.object[: error.start].decode()
+        self._text, self._place = self._text[self._place :] + text, 0
+        return True
 
 
 @contextmanager
@@ -146,29 +176,28 @@ def _parsed(values: Iterator[Any], path: Path, file: BinaryIO) -> Iterator[Any]:
             value = next(values)
         except StopIteration:
             return
-        except (ijson.JSONError, ValueError) as error:
-            raise _broken(str(error), count, path, file) from error
+        except (EOFError, ValueError) as error:
+            raise _broken(error, count, path, file) from error
         yield value
         count += 1
 
 
-def _broken(message: str, count: int, path: Path, file: BinaryIO) -> UserError:
+def _broken(error: Exception, count: int, path: Path, file: BinaryIO) -> UserError:
     place = f"{path}: record {count}"
-    if "UTF8" in message or "utf-8" in message:
+    if isinstance(error, UnicodeDecodeError):
         return UserError(f"{place}: found bytes that are not UTF-8, wanted UTF-8; convert the file")
-    if "EOF" in message or "ncomplete" in message:
+    if isinstance(error, EOFError):
         found = f"the JSON is truncated at byte {file.tell()}"
         return UserError(f"{place}: {found}, wanted a list that ends in ']'; fetch the file again")
-    if "nested more" in message or "digits" in message:
-        return UserError(f"{place}: found {message}, wanted a list of records; take the file as released")
-    # The parser's further lines quote the data: users' private text, which has no place in a log.
-    reason = message.removeprefix("b'").partition("\n")[0].partition("\\n")[0].rstrip(".")
-    return UserError(f"{place}: malformed JSON ({reason}), wanted a list of records; fetch the file again")
+    if isinstance(error, JSONDecodeError):  # whose message alone does not quote the data
+        found = f"malformed JSON ({error.msg})"
+        return UserError(f"{place}: {found}, wanted a list of records; fetch the file again")
+    return UserError(f"{place}: found {error}, wanted a list of records; take the file as released")
 
 
 def _loads(data: bytes, place: str) -> Any:
     try:
-        return parse_json(data)
+        return parse_json(data, _DECODER)
     except UnicodeDecodeError as error:
         raise UserError(
             f"{place}: found bytes that are not UTF-8 at byte {error.start}, wanted UTF-8; convert the file"

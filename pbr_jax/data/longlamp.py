@@ -7,9 +7,12 @@ public dataset repository. What the published code leaves open (the topic task's
 released rows: a document's text is all it says in words, title or summary first.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -133,13 +136,26 @@ def _parquet(path: Path) -> Iterator[Record]:
         with parquet.ParquetFile(path) as table:
             for batch in table.iter_batches(batch_size=_ROWS):
                 for row in batch.to_pylist():
-                    yield top_record(row, path, index)
+                    yield top_record(_plain(row), path, index)
                     index += 1
     except (pyarrow.ArrowException, OSError) as error:
         reason = str(error).partition("\n")[0]
         raise UserError(
             f"{path}: record {index}: not a sound Parquet file ({reason}); fetch it again"
         ) from error
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has for a value of a Parquet file: null for NaN and infinity, a text for a date."""
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, Decimal):
+        value = int(value) if value == int(value) else float(value)
+    if isinstance(value, date):  # with or without a clock
+        return value.isoformat()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _example(record: Record, name: str, user: str, benchmark: Benchmark, note: Note) -> Example:

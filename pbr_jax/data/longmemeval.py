@@ -17,8 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pbr_jax.data import json_stream, users
-from pbr_jax.data.dates import parse_interval
-from pbr_jax.data.records import Note, Record, kind, moments
+from pbr_jax.data.records import Note, Record, kind
 from pbr_jax.options import Benchmark
 from pbr_jax.types import Document, Example
 
@@ -132,12 +131,10 @@ def _document(
 ) -> Document:
     said = [turn.text("content") for turn in turns]
     text = " ".join(said)
-    date = record.items("haystack_dates")[position]
-    interval = parse_interval(date) if isinstance(date, str) else None
-    if date and interval is None:
-        raise record.fault(f"haystack_dates[{position}]", repr(date), "a date such as 2023/05/20 (Sat) 02:21")
-    fields = {"text": text, "date": date or ""}
-    dates = {} if interval is None else moments(interval)
+    field = f"haystack_dates[{position}]"
+    dated = record.inner({field: record.items("haystack_dates")[position]}, "")
+    date = dated.text(field) if dated.has(field) else ""
+    fields = {"text": text, "date": date}
     if as_pbr:  # what prompts of answers show stays the plain text, in fields
         text = json.dumps({"date": date, "conversation": said}, separators=(",", ":"))
-    return Document(id=name, user_id=user, text=text, fields=fields, **dates)
+    return Document(id=name, user_id=user, text=text, fields=fields, **dated.dates(field))

@@ -174,7 +174,7 @@ def _category(question: Record) -> str:
 
 def _relevant(truth: Record, known: set[str]) -> tuple[tuple[str, ...], ...]:
     values = truth.record("segment_id")
-    groups = tuple(tuple(str(name) for name in values.items(value)) for value in values.values)
+    groups = tuple(tuple(values.names(value)) for value in values.values)
     for value, group in zip(values.values, groups):
         if not group:
             raise values.fault(value, "an empty list", "the segments that hold the value")
@@ -188,7 +188,10 @@ def _answer(value: Any) -> str | None:
     if value is None:
         return None
     if isinstance(value, list):
-        return ", ".join(str(_answer(part)) for part in value)
-    if isinstance(value, dict):
-        return ", ".join(f"{key}: {_answer(part)}" for key, part in value.items())
-    return whole(str(value))
+        parts = [part for part in map(_answer, value) if part is not None]
+    elif isinstance(value, dict):
+        answers = ((key, _answer(part)) for key, part in value.items())
+        parts = [f"{key}: {part}" for key, part in answers if part is not None]
+    else:
+        return whole(str(value))
+    return ", ".join(parts) if parts or not value else None

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pbr_jax.data.dates import parse_interval
+from pbr_jax.data.dates import EPOCHS, parse_interval
 from pbr_jax.types import Document, UserError
 
 Note = Callable[[str], None]
 """Is told, in one line each, what a reader mended in a known defective file."""
 
 _NAMES = ("id", "question_id", "q_id", "Name")  # keys that name a record in the benchmarks' files
+_EXACT = 2.0**53  # from here on a float has lost digits of the integer that it was
 _KINDS = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
 
 
@@ -58,12 +59,24 @@ class Record:
         return whole(str(value))
 
     def name(self, key: str) -> str:
-        """An id: a string that is not blank. Half of a surrogate pair is a fault, or two ids become one."""
+        """An id: a string that is not blank, or a number, of which 7 and 7.0 are one.
+
+        Half of a surrogate pair is a fault, and so is a float of so many digits that two ids may become one.
+        """
         if not (text := self.text(key)).strip():
             raise self.fault(key, "an empty string", "an id")
-        if text != (released := str(self.values[key])):
+        if isinstance(value := self.values[key], float):
+            if abs(value) >= _EXACT:
+                raise self.fault(key, f"{value!r}, which has lost digits", "an id: a string or an integer")
+            return _numeral(value)
+        if text != (released := str(value)):
             raise self.fault(key, f"half of a surrogate pair in {released!r}", "an id of whole characters")
         return text
+
+    def names(self, key: str) -> list[str]:
+        """A list of ids."""
+        items = enumerate(self.items(key))
+        return [self.inner({"": item}, f"{key}[{position}]").name("") for position, item in items]
 
     def items(self, key: str) -> list[Any]:
         """A list of anything."""
@@ -95,14 +108,24 @@ class Record:
         """`time` and `until` of a document with this date; both None where the record carries none."""
         if not self.has(key) or not (text := self.text(key)).strip():
             return {"time": None, "until": None}
+        text = _numeral(value) if isinstance(value := self.values[key], float) else text
         if (interval := parse_interval(text)) is None:
-            raise self.fault(key, repr(text), "a date such as 2018-03-07, 2009 or seconds since 1970")
+            raise self.fault(key, repr(text), f"a date such as 2018-03-07 or 2009, or {EPOCHS}")
         return moments(interval)
 
     def strings(self, *without: str) -> dict[str, str]:
         """All strings of the record and its numbers as strings, but for the keys `without`."""
         kept = {key: value for key, value in self.values.items() if key not in without}
-        return {key: self.text(key) for key, value in kept.items() if kind(value) in ("a string", "a number")}
+        return {
+            whole(key): self.text(key)
+            for key, value in kept.items()
+            if kind(value) in ("a string", "a number")
+        }
+
+
+def _numeral(value: float) -> str:
+    """A number's digits, without a fraction where that is 0."""
+    return str(int(value)) if value.is_integer() else str(value)
 
 
 def whole(text: str) -> str:
@@ -121,7 +144,7 @@ def top_record(value: Any, file: Path, index: int) -> Record:
 
 def kind(value: Any) -> str:
     """What a JSON value is, in words."""
-    return _KINDS.get(type(value), "a number")
+    return _KINDS.get(type(value), "a number" if isinstance(value, (int, float)) else "something else")
 
 
 def profile(entries: Iterable[tuple[Record, Document]], note: Note) -> tuple[Document, ...]:

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from pbr_jax.eval.metrics import word_list
 from pbr_jax.eval.render import Cell, Table
 from pbr_jax.eval.runs import Row
+from pbr_jax.words import words
 
 RUN = 4  # words
 _COLUMNS = {
@@ -20,17 +20,17 @@ def copied(answer: str, sources: Sequence[str]) -> float:
 
     Words are lower-cased and alphanumeric; an answer of fewer words is one run, and of none copies nothing.
     """
-    words = word_list(answer)
-    length = min(RUN, len(words))
+    own = words(answer)
+    length = min(RUN, len(own))
     if not length:
         return 0.0
-    held = {run for source in sources for run in _runs(word_list(source), length)}
-    runs = list(_runs(words, length))
+    held = {run for source in sources for run in _runs(words(source), length)}
+    runs = list(_runs(own, length))
     return sum(run in held for run in runs) / len(runs)
 
 
-def _runs(words: list[str], length: int) -> Iterator[tuple[str, ...]]:
-    return zip(*(words[start:] for start in range(length)), strict=False)
+def _runs(found: list[str], length: int) -> Iterator[tuple[str, ...]]:
+    return zip(*(found[start:] for start in range(length)), strict=False)
 
 
 def copies(answers: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -19,8 +19,10 @@ from pbr_jax.eval.metrics import (
     within_range,
 )
 from pbr_jax.eval.ranking import Groups, is_ranking_metric, ranking_metric
+from pbr_jax.eval.rouge import rouge_words
 from pbr_jax.eval.significance import FEW, FEWEST, Column, estimates
 from pbr_jax.types import UserError
+from pbr_jax.words import words
 
 EXPECTED = ("mae", "rmse", "correlation")
 """Metrics of expected ratings."""
@@ -208,7 +210,7 @@ def _answer_columns(
             _Scores(metric._replace(name=f"expected_{metric.name}"), metric.statistics(numbers, targets))
             for metric in map(text_metric, EXPECTED)
         ]
-    return columns, _majority(metrics, targets)
+    return columns, _majority(metrics, targets) + _unseen(metrics, targets)
 
 
 def _majority(metrics: list[Metric], targets: list[str]) -> list[str]:
@@ -218,6 +220,21 @@ def _majority(metrics: list[Metric], targets: list[str]) -> list[str]:
     (label, count), *_ = Counter(targets).most_common(1)
     return [
         f"to answer {label!r}, the most frequent target, always would be right in {count / len(targets):.1%}"
+    ]
+
+
+def _unseen(metrics: list[Metric], targets: list[str]) -> list[str]:
+    """How often ROUGE, whose words are of a-z and 0-9 alone, misses what a target says."""
+    names = [metric.name for metric in metrics if metric.name.startswith("rouge")]
+    seen = [(len(rouge_words(target)), len(words(target))) for target in targets]
+    none = sum(not found for found, _ in seen)
+    if not names or not none:
+        return []
+    few = sum(0 < 2 * found < there for found, there in seen)
+    more = f", and less than half of the words in {few} more" if few else ""
+    return [
+        f"{' and '.join(names)}: ROUGE's words are of a-z and 0-9 alone, so it sees no word in {none} of "
+        f"{len(targets)} targets, which score 0 whatever the answer{more}"
     ]
 
 

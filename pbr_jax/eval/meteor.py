@@ -8,6 +8,8 @@ import re
 from functools import cache
 from typing import Any
 
+from pbr_jax.words import composed
+
 VARIANT = "exact+stem, no WordNet"
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
@@ -37,12 +39,13 @@ def tokens(text: str) -> list[str]:
     """Words and punctuation marks: nltk's word tokenizer on each sentence.
 
     Sentences end at `.`, `!` or `?` before white space. nltk's own sentence splitter knows
-    abbreviations too, but needs data; the two differ on the full stop of `Mr.` and the like.
+    abbreviations too, but needs data; the two differ on the full stop of `Mr.` and the like. Tokens are in
+    NFC.
     """
     from nltk.tokenize.destructive import NLTKWordTokenizer
 
     tokenize = NLTKWordTokenizer().tokenize
-    return [token for sentence in _SENTENCE_END.split(text.strip()) for token in tokenize(sentence)]
+    return [token for sentence in _SENTENCE_END.split(composed(text).strip()) for token in tokenize(sentence)]
 
 
 def meteor(predictions: list[str], targets: list[str]) -> list[float]:

@@ -12,7 +12,6 @@ bootstrap of any of them is one matrix product over the rows, exact rather than 
 """
 
 import math
-import re
 import string
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,9 +19,11 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+import regex
 
 from pbr_jax.eval import meteor
 from pbr_jax.types import UserError
+from pbr_jax.words import composed, words
 
 Strings = Sequence[str]
 
@@ -32,8 +33,7 @@ VARIANTS = {"meteor": meteor.VARIANT}
 
 _SHARES = frozenset({"accuracy", "f1_macro", "rouge1", "rougeL", "meteor", "exact_match", "token_f1"})
 
-_WORD = re.compile(r"[^\W_]+")
-_ARTICLE = re.compile(r"\b(a|an|the)\b")
+_ARTICLE = regex.compile(r"(?<!\p{M})\b(a|an|the)\b(?!\p{M})")  # a mark belongs to the letter before it
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ROUNDING = 1e-18  # of a product of variances: less is no spread
 _LARGEST_RATING = 1e100  # a longer run of digits is no rating, and its square would overflow
@@ -125,19 +125,10 @@ def unreadable(prediction: str, labels: Strings) -> bool:
     return prediction.strip() not in labels if labels else _number(prediction) is None
 
 
-def word_list(text: str) -> list[str]:
-    """The lower-cased alphanumeric words of a text, in their order."""
-    return _WORD.findall(text.lower())
-
-
-def words(text: str) -> frozenset[str]:
-    """The same, each once."""
-    return frozenset(word_list(text))
-
-
 def squad_normalised(text: str) -> str:
-    """Lower case, no ASCII punctuation, no English articles, single spaces (SQuAD's definition)."""
-    return " ".join(_ARTICLE.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+    """Lower case, no ASCII punctuation, no English articles, single spaces: SQuAD's definition, on NFC."""
+    lower = composed(text.lower())
+    return " ".join(_ARTICLE.sub(" ", lower.translate(_PUNCTUATION)).split())
 
 
 def _column(values: Sequence[int | float | bool] | np.ndarray) -> np.ndarray:
@@ -263,7 +254,8 @@ def _squad_f1(predictions: Strings, targets: Strings) -> np.ndarray:
 def _token_f1(predictions: Strings, targets: Strings) -> np.ndarray:
     """PersonaBench's answer score: F1 of the sets of words; 1 where both sets are empty."""
     scores = []
-    for found, wanted in zip(map(words, predictions), map(words, targets), strict=True):
+    for pair in zip(predictions, targets, strict=True):
+        found, wanted = (set(words(text)) for text in pair)
         total = len(found) + len(wanted)
         scores.append(2 * len(found & wanted) / total if total else 1.0)
     return _column(scores)

@@ -30,7 +30,7 @@ def rouge(predictions: Sequence[str], targets: Sequence[str], name: str) -> np.n
 
     def split(text: str) -> list[str]:
         if text not in words:
-            words[text] = [word for word in _NO_WORD.split(text.lower()) if word]
+            words[text] = rouge_words(text)
         return words[text]
 
     found = np.zeros(len(predictions))
@@ -40,6 +40,11 @@ def rouge(predictions: Sequence[str], targets: Sequence[str], name: str) -> np.n
             precision, recall = both / len(one), both / len(two)
             found[place] = 2 * precision * recall / (precision + recall)
     return found
+
+
+def rouge_words(text: str) -> list[str]:
+    """The words that rouge-score sees in a text: lower-cased runs of a-z and 0-9."""
+    return [word for word in _NO_WORD.split(text.lower()) if word]
 
 
 def _overlap(one: list[str], two: list[str]) -> int:

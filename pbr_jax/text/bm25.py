@@ -11,8 +11,8 @@ Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond", 2009,
 https://doi.org/10.1561/1500000019; the floor is rank_bm25's own.
 """
 
-import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, Literal
 
@@ -20,19 +20,20 @@ import numpy as np
 from jaxtyping import Float
 
 from pbr_jax.types import UserError
+from pbr_jax.words import composed, words
 
 Analyser = Literal["whitespace", "words"]
 
-_WORD = re.compile(r"\w+")
 _ANALYSERS: dict[str, Callable[[str], list[str]]] = {
-    "whitespace": str.split,
-    "words": lambda text: _WORD.findall(text.lower()),
+    "whitespace": lambda text: composed(text).split(),
+    "words": partial(words, underscore=True),
 }
 
 
 def analyse(text: str, analyser: Analyser = "whitespace") -> list[str]:
     """The terms of a text: `whitespace` splits as LaMP does (case and punctuation stay), `words` gives
-    lower-cased runs of letters and digits, which match "Tea," with "tea"; no stop words are removed."""
+    lower-cased words (`pbr_jax.words`), which match "Tea," with "tea"; no stop words are removed. Both
+    see NFC and NFD as one spelling."""
     if analyser not in _ANALYSERS:
         raise UserError(f"tokenizer is {analyser!r}, but must be one of {', '.join(sorted(_ANALYSERS))}")
     return _ANALYSERS[analyser](text)

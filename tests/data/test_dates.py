@@ -34,6 +34,17 @@ def seconds(*parts: int) -> float:
         (" 2018-03-07 ", seconds(2018, 3, 7)),
         ("2018-03-07T01:02:03", seconds(2018, 3, 7, 1, 2, 3)),
         ("2018-03-07T01:02:03+01:00", seconds(2018, 3, 7, 0, 2, 3)),
+        ("1588687728.923", 1588687728.923),
+        ("1588687728923", 1588687728.923),
+        ("1588687728923000", 1588687728.923),
+        ("1588687728923000000", 1588687728.923),
+        ("1588687728923.0", 1588687728.923),
+        ("-123456789000", -123456789.0),
+        ("2009.0", seconds(2009, 1, 1)),
+        ("20180307", seconds(2018, 3, 7)),
+        ("20180307.0", seconds(2018, 3, 7)),
+        ("201803071205", seconds(2018, 3, 7, 12, 5)),
+        ("20180307120506", seconds(2018, 3, 7, 12, 5, 6)),
     ],
 )
 def test_every_notation_is_read(text: str, expected: float) -> None:
@@ -43,7 +54,9 @@ def test_every_notation_is_read(text: str, expected: float) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "soon", "2023-02-29", "2018-13-01", "2018-00-01", "0000", "13:00 pm on 1 May, 2023",
-     "0:30 am on 1 May, 2023", "2024/Foo/14/09:14 AM", "2023/05/20 (Sat) 25:00", "12", "123456"],
+     "0:30 am on 1 May, 2023", "2024/Foo/14/09:14 AM", "2023/05/20 (Sat) 25:00", "12", "123456",
+     "99999999999", "20181307", "201803072400", "20180307120060", "15886877289230", "15886877289230000",
+     "1" * 20, "2009.5", "1.588687728923e+12"],
 )  # fmt: skip
 def test_what_is_no_date_is_none(text: str) -> None:
     assert parse_time(text) is None
@@ -101,6 +114,20 @@ def test_each_notation_of_a_moment_gives_the_same_number(moment: datetime) -> No
     expected = moment.replace(tzinfo=UTC).timestamp()
     for notation in ("%Y/%m/%d (%a) %H:%M", "%Y/%b/%d/%I:%M %p", "%I:%M %p on %d %B, %Y"):
         assert parse_time(moment.strftime(notation)) == expected
+
+
+@given(st.integers(10**8, 10**10 - 1), st.sampled_from([0, 3, 6, 9]), st.booleans())
+def test_the_size_of_a_number_tells_its_unit(moment: int, power: int, negative: bool) -> None:
+    text = str((-moment if negative else moment) * 10**power)
+    if not text.startswith(("19", "20")) or len(text) not in (12, 14):
+        assert parse_interval(text) == (-moment if negative else moment,) * 2
+
+
+@given(st.datetimes(min_value=datetime(1900, 1, 1), max_value=datetime(2099, 12, 31)))
+def test_a_calendar_date_in_digits_is_never_taken_for_a_count(moment: datetime) -> None:
+    expected = moment.replace(microsecond=0, tzinfo=UTC).timestamp()
+    assert parse_time(moment.strftime("%Y%m%d%H%M%S")) == expected
+    assert parse_time(moment.strftime("%Y%m%d%H%M")) == expected - moment.second
 
 
 @given(st.text(max_size=40))

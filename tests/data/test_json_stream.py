@@ -2,11 +2,12 @@
 
 import json
 import os
-import re
 import tempfile
 import tracemalloc
 from collections import deque
+from json import JSONDecodeError
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from hypothesis import given, settings
@@ -56,7 +57,10 @@ GOOD = json.dumps(ROWS).encode()
         (GOOD[:-5], f"record 1: the JSON is truncated at byte {len(GOOD) - 5}"),
         (GOOD[:-1], f"record 2: the JSON is truncated at byte {len(GOOD) - 1}"),
         (GOOD.replace(b'"b"', b'"\xff"'), "record 1: found bytes that are not UTF-8"),
-        (GOOD.replace(b'"n": 1', b'"n": NaN'), "record 0: malformed JSON"),
+        (GOOD.replace(b'"n": 1', b'"n": nan'), "record 0: malformed JSON"),
+        (GOOD.replace(b"}, {", b"} {"), "record 1: malformed JSON (Expecting ',' delimiter)"),
+        (GOOD[:-1] + b",]", "record 2: malformed JSON"),
+        ('["é'.encode()[:-1], "record 0: the JSON is truncated at byte 3"),
         (GOOD + b"x", "record 2: malformed JSON"),
         (b'{"id": "a"}', "found an object, wanted a JSON list"),
         (b'"text"', "found a string, wanted a JSON list"),
@@ -137,20 +141,53 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     assert peak < 2e6  # a record is 60 kB of text
 
 
-ODD = ["a", "?", "\\", "\\ud83d", '"', "\ud83d", "\ude00", "\U0001f600", "\ufdd1", "é", "\n"]
-PIECES = st.sampled_from(ODD)
+ODD = ["a", "?", "\\", "\\ud83d", '"', "\ud83d", "\ude00", "\U0001f600", "é", "\n", "]", "{"]
+TEXTS = st.lists(st.sampled_from(ODD), max_size=12).map("".join)
+LEAVES = TEXTS | st.integers() | st.integers(10**18, 10**40) | st.floats() | st.none() | st.booleans()
+ENTRIES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def holding(content: bytes) -> BinaryIO:
+    file = tempfile.TemporaryFile()  # noqa: SIM115
+    file.write(content)
+    file.seek(0)
+    return file
 
 
 @settings(max_examples=200)
-@given(st.lists(st.lists(PIECES, max_size=12).map("".join), min_size=1, max_size=4), st.integers(1, 40))
-def test_halves_of_surrogate_pairs_are_read_wherever_the_file_is_cut(texts: list[str], size: int) -> None:
-    """Against the standard library, which keeps them."""
-    written = json.dumps([{"x": text} for text in texts])
-    with tempfile.TemporaryFile() as file:
-        file.write(written.encode())
-        file.seek(0)
-        source = json_stream._Halves(file)
-        read = b"".join(iter(lambda: source.read(size), b""))
-    wanted = [re.sub("[\ud800-\udfff]", "\ud800", entry["x"]) for entry in json.loads(written)]
-    assert [json_stream._restored(entry["x"]) for entry in json.loads(read)] == wanted
-    assert source.found == any("\ud800" in text for text in wanted)
+@given(st.lists(ENTRIES, max_size=4), st.integers(1, 40), st.booleans(), st.sampled_from([None, 1]))
+def test_values_are_the_standard_librarys_wherever_the_file_is_cut(
+    entries: list, size: int, ascii: bool, indent: int | None
+) -> None:
+    written = json.dumps(entries, ensure_ascii=ascii, indent=indent).encode("utf-8", "replace")
+    with holding(written) as file:
+        read = list(json_stream._Source(file, size).values())
+    assert read == json.loads(written, parse_constant=lambda _: None)
+
+
+@settings(max_examples=100)
+@given(st.lists(ENTRIES, min_size=1, max_size=3), st.integers(1, 40), st.data())
+def test_a_truncated_list_ends_in_an_error_wherever_the_file_is_cut(
+    entries: list, size: int, data: st.DataObject
+) -> None:
+    written = json.dumps(entries, ensure_ascii=False).encode("utf-8", "replace")
+    end = data.draw(st.integers(1, len(written) - 1))
+    with holding(written[:end]) as file, pytest.raises((EOFError, JSONDecodeError)):
+        deque(json_stream._Source(file, size).values(), maxlen=0)
+
+
+BARE = b'[{"id": 17446744073709551615, "n": NaN, "deep": [{"x": [-Infinity, Infinity]}], "s": "NaN nan"}]'
+
+
+@pytest.mark.parametrize("form", ["list", "line", "object"])
+def test_long_integers_stand_as_they_are_and_what_is_no_number_is_null(tmp_path: Path, form: str) -> None:
+    path = tmp_path / "data"
+    path.write_bytes(BARE if form == "list" else BARE[1:-1])
+    read = {"list": json_stream.records, "line": json_stream.lines, "object": lambda p: [json_stream.load(p)]}
+    (found,) = values(read[form](path))
+    wanted = {"id": 17446744073709551615, "n": None, "deep": [{"x": [None, None]}], "s": "NaN nan"}
+    assert found == wanted

@@ -273,7 +273,7 @@ def test_half_a_character_in_a_name_is_refused(tmp_path: Path, key: str) -> None
     questions = [question("lamp_7", **name) for name in names]
     error = error_of(write(tmp_path, "lamp_7", questions, {}, split="test"))
     assert "record 1 (id " in error
-    assert f"field '{key}': found half of a surrogate pair in '?\\ud800', wanted an id" in error
+    assert f"field '{key}': found half of a surrogate pair in '?\\ud83d', wanted an id" in error
 
 
 def test_the_folders_of_the_official_download_are_found(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 import json
 import math
 import sys
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +154,47 @@ def test_an_input_without_items_is_kept_and_reported(tmp_path: Path) -> None:
     assert examples("longlamp_abstract", tmp_path)[0].query == "Write on oaks"
     (summary,) = data.validate(benchmark)
     assert "record 0, field 'input'" in summary.repairs[0]
+
+
+MISSING = [
+    {"reviewerId": "A1", "input": "Of a kettle.", "output": "Good.",
+     "profile": [{"overall": math.nan, "summary": math.nan, "description": "pot", "reviewText": "fast"}]},
+    {"reviewerId": "A2", "input": "Of a lamp.", "output": "nan",
+     "profile": [{"overall": 4.0, "summary": "ok", "description": math.inf, "reviewText": "nan"}]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["train.json", "train.jsonl"])
+def test_what_is_no_number_is_missing_and_a_text_stays_one(tmp_path: Path, name: str) -> None:
+    write(tmp_path / name, MISSING)
+    first, second = examples("longlamp_review", tmp_path, "train")
+    assert [example.profile[0].text for example in (first, second)] == ["pot fast", "ok nan"]
+    assert first.profile[0].fields == {"description": "pot", "reviewText": "fast"}
+    assert second.target == "nan"
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "train.parquet"])
+@pytest.mark.parametrize("key", ["reviewerId", "output", "input"])
+def test_no_number_for_a_user_an_input_or_a_target_is_an_error(tmp_path: Path, name: str, key: str) -> None:
+    write(tmp_path / name, [{**MISSING[0], key: math.nan}])
+    assert f"record 0, field '{key}': found null" in error_of("longlamp_review", tmp_path, "train")
+
+
+def test_values_of_parquet_that_json_lacks(tmp_path: Path) -> None:
+    missing = {"summary": math.nan, "extra": -math.inf}
+    entry = {
+        **missing,
+        "title": "T",
+        "abstract": "A",
+        "id": Decimal("17446744073709551615"),
+        "date": datetime(2020, 5, 5, 7),
+    }
+    row = {"name": "u", "input": "Of: x", "output": "y", "profile": [entry]}
+    write(tmp_path / "train.parquet", [row])
+    (example,) = examples("longlamp_abstract", tmp_path, "train")
+    assert example.profile[0].fields == {"title": "T", "abstract": "A"}
+    assert example.profile[0].id == "17446744073709551615"
+    assert example.profile[0].time == datetime(2020, 5, 5, 7, tzinfo=UTC).timestamp()
 
 
 def error_of(task: str, root: Path, split: str = "dev") -> str:

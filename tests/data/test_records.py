@@ -29,6 +29,8 @@ def ignore(repair: str) -> None:
         ({}, "items", "found an object, wanted a list"),
         ("x", "record", "found a string, wanted an object"),
         ("yesterday", "time", "found 'yesterday', wanted a date"),
+        (15886877289230, "time", "found '15886877289230', wanted a date"),
+        (1.7446744073709552e19, "name", "found 1.7446744073709552e+19, which has lost digits, wanted an id"),
     ],
 )
 def test_a_wrong_type_names_file_record_and_field(value: object, read: str, found: str) -> None:
@@ -63,6 +65,31 @@ def test_numbers_become_strings_and_half_a_surrogate_pair_a_question_mark() -> N
     assert mixed.time("nothing") is None
     assert record(date="").time("date") is None
     assert record(date=1369526400).time("date") == 1369526400.0
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [(7, "7"), (7.0, "7"), ("7", "7"), ("7.0", "7.0"), (1e3, "1000"), (-0.0, "0"), (7.5, "7.5"),
+     ("nan", "nan"), (17446744073709551615, "17446744073709551615"), (10**40, str(10**40)),
+     (2.0**53 - 1, str(2**53 - 1))],
+)  # fmt: skip
+def test_an_id_is_its_text_or_its_digits(value: object, wanted: str) -> None:
+    assert record(key=value).name("key") == wanted
+    assert record(keys=[value, "x"]).names("keys") == [wanted, "x"]
+
+
+def test_a_list_of_ids_names_the_one_that_is_wrong() -> None:
+    with pytest.raises(UserError, match=r"field 'keys\[1\]': found null, wanted a string"):
+        record(keys=["a", None]).names("keys")
+
+
+@pytest.mark.parametrize("value", [1588687728.923, 1588687728923, 1588687728923.0, "1588687728923000"])
+def test_a_date_is_a_number_of_any_unit(value: object) -> None:
+    assert record(date=value).time("date") == 1588687728.923
+
+
+def test_a_year_may_be_a_float() -> None:
+    assert record(date=2009.0).dates("date") == record(date="2009").dates("date")
 
 
 def entry(name: str, text: str) -> tuple[Record, Document]:

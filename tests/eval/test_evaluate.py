@@ -184,3 +184,22 @@ def test_user_errors_name_the_example():
 def test_lengths_must_agree():
     with pytest.raises(ValueError, match="predictions has 1 items for 2 examples"):
         evaluate(TASKS["lamp_3"], ids=["a", "b"], users=["u", "v"], predictions=["1"], targets=["1", "2"])
+
+
+ANSWERS = ["สวัสดี วันนี้", "玛丽居里发现了镭", "पूर्व प्रधानमन्त्री", "देर 2023 में", "A plain one", "naïve café", "!"]
+
+
+def test_where_rouge_sees_no_word_the_notes_say_how_often():
+    def notes(targets: list[str]) -> list[str]:
+        names = [str(i) for i in range(len(targets))]
+        found = evaluate(TASKS["lamp_7"], ids=names, users=names, predictions=targets, targets=targets)
+        return [note for note in found.notes if "rouge" in note]
+
+    (note,) = notes(ANSWERS)
+    assert "rouge1 and rougeL" in note
+    assert "sees no word in 4 of 7 targets" in note
+    assert "less than half of the words in 1 more" in note
+    (note,) = notes(ANSWERS[:1] + ANSWERS[4:6])
+    assert "sees no word in 1 of 3 targets" in note
+    assert "less than half" not in note
+    assert notes(ANSWERS[4:6]) == []

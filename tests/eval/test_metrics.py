@@ -1,5 +1,6 @@
 """Metrics of answers against scikit-learn, rouge_score and values worked out by hand."""
 
+import unicodedata
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,7 +17,6 @@ from pbr_jax.eval.metrics import (
     text_metric,
     unreadable,
     within_range,
-    words,
 )
 from pbr_jax.types import UserError
 
@@ -120,7 +120,7 @@ def test_rouge_by_hand():
 
 
 def test_token_f1_compares_sets_of_lower_cased_words():
-    assert words("The cat_sat, THE 2 cats") == {"the", "cat", "sat", "2", "cats"}
+    assert value("token_f1", ["The cat_sat, THE 2 cats"], ["2 cats the CAT sat"]) == 1
     assert value("token_f1", ["red Red blue"], ["Blue, green; white"]) == pytest.approx(2 * 1 / (2 + 3))
     assert value("token_f1", ["", "!", "x"], ["x", "?", ""]) == pytest.approx(1 / 3)
 
@@ -184,6 +184,24 @@ def test_an_article_before_the_answer_costs_no_squad_f1():
     articled = [f"the {answer}" for answer in answers]
     assert value("squad_f1", articled, answers) == value("subspan_em", articled, answers) == 1.0
     assert value("token_f1", articled, answers) < 0.8
+
+
+SCRIPTS = ["हिन्दी दिल", "สวัสดี วันนี้", "שָׁלוֹם עוֹלָם", "كِتَاب جديد", "தமிழ் மொழி", "Việt café", "नमक। चाय"]
+
+
+@pytest.mark.parametrize("name", ["token_f1", "squad_f1", "exact_match", "subspan_em", "meteor"])
+def test_one_spelling_of_a_word_is_as_good_as_another(name):
+    spelled = {form: [unicodedata.normalize(form, text) for text in SCRIPTS] for form in ("NFC", "NFD")}
+    one, other = (value(name, spelled[form], spelled["NFC"]) for form in ("NFC", "NFD"))
+    assert one == other > 0.9
+
+
+@pytest.mark.parametrize("name", ["token_f1", "squad_f1", "exact_match"])
+@pytest.mark.parametrize(
+    "pair", [("दाल", "दिल"), ("กา", "กี"), ("பா", "பி"), ("a\u0331", "an\u0331"), ("שָׁל", "שֶׁל")]
+)
+def test_words_that_differ_in_a_mark_differ(name, pair):
+    assert value(name, [pair[0]], [pair[1]]) == 0
 
 
 def test_what_is_unreadable_names_no_label_or_is_no_number():

@@ -1,8 +1,10 @@
 """BM25 against rank_bm25's formula written out term by term, and against bm25s's own scoring."""
 
 import math
+import re
 import subprocess
 import sys
+import unicodedata
 
 import numpy as np
 import pytest
@@ -147,3 +149,19 @@ def test_wrong_settings_are_refused():
         BM25("a b")
     with pytest.raises(Exception, match=r"tokenizer|type"):  # the type checker of the tests may come first
         BM25(["a"], tokenizer="stemmed")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("tokenizer", ["whitespace", "words"])
+@pytest.mark.parametrize("query", ["दिल", "দিল", "พี่", "café"])
+def test_a_word_is_found_in_any_script_and_spelling(query, tokenizer):
+    other = unicodedata.normalize("NFD", query)
+    texts = [f"x {other[0]} y", "z", "w", f"so {other} it", "v"]
+    for spelled in (query, other):
+        assert BM25(texts, tokenizer=tokenizer).scores(spelled).nonzero()[0].tolist() == [3]
+
+
+@given(st.text())
+def test_terms_of_text_in_ascii_are_as_they_were(text):
+    text = text.encode("ascii", "replace").decode()
+    assert analyse(text) == text.split()
+    assert analyse(text, "words") == re.findall(r"\w+", text.lower())

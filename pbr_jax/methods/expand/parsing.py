@@ -10,6 +10,8 @@ import re
 import warnings
 from collections.abc import Sequence
 
+from pbr_jax.words import words
+
 _START = re.compile(r'\[\s*(?=["{])|\{\s*(?=")')  # of a list of texts, or of an object
 _OPENING = re.compile(r"\[\s*(?=[\"'])")  # of a list of texts alone, as JSON or Python write it
 # A text that ends where a list goes on, so that an apostrophe inside single quotes does not end it.
@@ -18,7 +20,6 @@ _STRING = re.compile(
 )
 _ITEM = re.compile(r"^\s*(?:\d{1,2}[.):]|[-*•])\s+(?P<text>\S.*)$", re.MULTILINE)
 _ENDED = re.compile(r"[.!?…][\"'”’)\]]*$")
-_WORD = re.compile(r"\w+")
 _COPIED = 0.8  # share of an item's runs of words that stand in one document, from which on it is a copy of it
 _RUN = 4  # words
 
@@ -68,7 +69,7 @@ def is_copy(item: str, documents: Sequence[str]) -> bool:
 
     An item of fewer words is one run. An item without words says nothing that is its own.
     """
-    own = _runs(item, min(_RUN, len(_WORD.findall(item))))
+    own = _runs(item, min(_RUN, len(words(item))))
     if not own:
         return True
     length = len(own[0])
@@ -80,8 +81,8 @@ def is_copy(item: str, documents: Sequence[str]) -> bool:
 
 def _runs(text: str, length: int) -> list[tuple[str, ...]]:
     """All runs of so many words, in order; none of length 0."""
-    words = _WORD.findall(text.lower())
-    return [tuple(words[i : i + length]) for i in range(len(words) - length + 1)] if length else []
+    found = words(text)
+    return [tuple(found[i : i + length]) for i in range(len(found) - length + 1)] if length else []
 
 
 def _unfenced(text: str) -> str:
