@@ -25,9 +25,11 @@ from pbr_jax import terminal
 from pbr_jax.faults import located
 from pbr_jax.files import cache_folder, parse_json, private_folder, tighten, write_text
 from pbr_jax.locks import locked
+from pbr_jax.provenance import provenance
 from pbr_jax.types import UserError
 
 _MANIFEST = "stage.json"
+_ATTEMPTS = "attempts.json"  # what computed in a partial folder
 _LARGE = 64 << 20  # bytes: files from here on are hashed only where their times or places have changed
 
 # Other errors of the system are the disk's or somebody else's: making the artefact again would not mend them.
@@ -103,6 +105,16 @@ def find(name: str, key: Mapping[str, Any]) -> float | None:
         return None
 
 
+def made_by(name: str, key: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The provenance of the processes that made an artefact; several where an attempt continued another's
+    with other versions, none where there is no artefact or an older version of this package made it."""
+    try:
+        manifest = parse_json((place(name, digest({"stage": name, **key})) / _MANIFEST).read_bytes())
+        return manifest.get("made_by", [])
+    except (OSError, ValueError, AttributeError):
+        return []
+
+
 def _standing(name: str, path: Path, log: Log | None) -> float | None:
     """The seconds of an artefact that is there and whole; tells of one that is there and damaged."""
     if not os.path.lexists(path):
@@ -134,8 +146,12 @@ def _made(
     for half_written in partial.rglob(".*.partial"):  # by an attempt that was killed (`files.write_text`)
         half_written.unlink()
     seconds = _filled(partial, make, begun, label)
+    attempts = _attempts(partial)
+    (partial / _ATTEMPTS).unlink(missing_ok=True)
     files = _close(partial)
-    manifest = {"stage": name, "key": dict(key), "seconds": seconds, "files": files}
+    manifest = {
+        "stage": name, "key": dict(key), "seconds": seconds, "made_by": attempts, "files": files,
+    }  # fmt: skip
     write_text(partial / _MANIFEST, json.dumps({**manifest, "digest": digest(manifest)}))
     _sync(partial)
     _remove(path)
@@ -154,6 +170,7 @@ def _filled(partial: Path, make: Callable[[Path], None], begun: bool, label: str
     What was left is put aside, not lost, until the artefact is whole.
     """
     aside = partial.with_suffix(".damaged")
+    write_text(partial / _ATTEMPTS, json.dumps(_attempts(partial)))
     try:
         with _stopwatch(partial) as elapsed, located(partial):
             make(partial)
@@ -167,6 +184,16 @@ def _filled(partial: Path, make: Callable[[Path], None], begun: bool, label: str
         return _filled(partial, make, False, label)
     _remove(aside)
     return elapsed()
+
+
+def _attempts(partial: Path) -> list[dict[str, Any]]:
+    """The provenance of earlier attempts in a partial folder, then of this process, equal ones once."""
+    own = provenance()
+    try:
+        earlier = parse_json((partial / _ATTEMPTS).read_bytes())
+    except (OSError, ValueError):
+        earlier = []
+    return [*(one for one in earlier if one != own), own] if isinstance(earlier, list) else [own]
 
 
 def _remove(path: Path) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pbr_jax import terminal
-from pbr_jax.artefacts import Artefact, Log, digest, find, obtain, place
+from pbr_jax.artefacts import Artefact, Log, digest, find, made_by, obtain, place
 from pbr_jax.code import code_of
 from pbr_jax.options import Method, key_of
 from pbr_jax.sources import refuse_edited
@@ -210,6 +210,11 @@ class Stage(Node):
     def seconds(self) -> float | None:
         """What making it took, in all attempts; None where it is not there."""
         return find(self.name, self.identity)
+
+    @property
+    def made_by(self) -> list[dict[str, Any]]:
+        """Commit and versions of the processes that made it, where they are known."""
+        return made_by(self.name, self.identity)
 
 
 def walk(*last: Node) -> list[Node]:

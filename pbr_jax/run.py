@@ -6,23 +6,21 @@ again finds everything made and does nothing; a run killed anywhere continues wh
 
 import json
 import math
-import platform
-import subprocess
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from pbr_jax import results as evaluation
 from pbr_jax.artefacts import Log
 from pbr_jax.config import Config, from_dict, override, to_dict
+from pbr_jax.eval.run_files import read_json, verified
 from pbr_jax.faults import located
 from pbr_jax.files import open_private, parse_json
-from pbr_jax.graph import logging_to, stages
+from pbr_jax.graph import logging_to, stages, tell
+from pbr_jax.llm.answers_file import location
 from pbr_jax.llm.usage import cost
 from pbr_jax.parts import programs
 from pbr_jax.parts.answers import Answers, documents_in_prompt
@@ -33,11 +31,10 @@ from pbr_jax.parts.run import line, read_usage
 from pbr_jax.parts.trained import reports
 from pbr_jax.pipeline import Pipeline, Tally, rank
 from pbr_jax.plan import Plan
-from pbr_jax.run_folder import PREDICTIONS, RunFolder, altered
+from pbr_jax.provenance import provenance
+from pbr_jax.run_folder import RunFolder, altered
 from pbr_jax.text import prompts
 from pbr_jax.types import Candidate, Example, UserError
-
-_VERSIONED = ("pbr-jax", "jax", "jaxlib", "flax", "numpy", "tokenizers", "bm25s", "rouge-score")
 
 
 @dataclass(frozen=True)
@@ -74,17 +71,17 @@ def run(config: Config, out: str | Path, *, overwrite: bool = False) -> Results:
     with folder.alone():
         folder.claim(overwrite=overwrite)
         found = folder.finished()
-        if found is None or not _as_wanted(found, plan, out):
+        if found is None or not _as_wanted(found, plan):
             with logging_to(_logger(out / "log.jsonl")):
                 found = _made(plan, folder)
     return Results(out, found)
 
 
-def _as_wanted(found: Mapping[str, Any], plan: Plan, out: Path) -> bool:
+def _as_wanted(found: Mapping[str, Any], plan: Plan) -> bool:
     """Whether a finished folder tells what this config asks for beside its results: texts, and the cost."""
     counts = found.get("counts", {})
     priced = {name: value for name, value in counts.items() if name == "server_cost"}
-    return plan.config.keep_texts == (out / "texts.jsonl").is_file() and priced == _cost(plan, counts)
+    return plan.config.keep_texts == ("texts.jsonl" in found["files"]) and priced == _cost(plan, counts)
 
 
 def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
@@ -109,6 +106,10 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
     for values in measured.values():
         found["metrics"] |= {name: values[name] for name in METRICS if name in values}
     notes = [f"{label}: {note}" for label, report in trained.items() for note in report.pop("notes")]
+    if not config.keep_texts:
+        notes.append(_still_cached(plan))
+        tell("run", notes[-1])
+    seconds = _seconds(plan)
     values = {
         "system": plan.system,
         "benchmark": config.benchmark.name,
@@ -124,19 +125,38 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
         "notes": found["notes"] + notes,
         "trained": trained,
         "measured": measured,
-        "seconds": {**_seconds(plan), "evaluate": spent},
+        "seconds": {**seconds, "evaluate": spent},
         "keys": {label: stage.key for label, stage in stages(plan.last).items()},
-        "fingerprint": {**plan.identity, "commit": commit(), "versions": _versions()},
+        "fingerprint": {**plan.identity, **provenance(), "stages": _made_elsewhere(plan, seconds)},
     }
+    folder.sign()
     folder.write("config.json", json.dumps(to_dict(config), indent=2) + "\n")
-    folder.write(PREDICTIONS, map(line, records))
-    values["predictions"] = folder.hash(PREDICTIONS)
     if config.keep_texts:
         folder.write("texts.jsonl", map(line, evaluation.texts(store, read())))
     else:
         (folder.out / "texts.jsonl").unlink(missing_ok=True)
-    folder.write("results.json", json.dumps(values, indent=2, ensure_ascii=False) + "\n")
-    return values
+        records = [{**record, "prediction": None, "target": None} for record in records]
+    folder.write("predictions.jsonl", map(line, records))
+    return folder.finish(values)
+
+
+def _made_elsewhere(plan: Plan, there: Container[str]) -> dict[str, list[dict[str, Any]]]:
+    """Commit and versions of the processes that made the stages, where they are not those of this one.
+
+    An empty list: an older version made the stage, and did not record them.
+    """
+    found = {label: stage.made_by for label, stage in stages(plan.last).items() if label in there}
+    return {label: processes for label, processes in found.items() if processes != [provenance()]}
+
+
+def _still_cached(plan: Plan) -> str:
+    """What there is of users' words outside of a folder that keeps none."""
+    made = ", ".join(stages(plan.last))
+    answers = " and the language model's answers (llm.sqlite)" if location().is_file() else ""
+    return (
+        "with keep_texts off the run's folder holds no question, prompt, document, answer or target; the "
+        f"cache (PBR_JAX_CACHE) still holds them in the stages {made}{answers}"
+    )
 
 
 def _asked(plan: Plan) -> dict[str, int | float]:
@@ -202,7 +222,7 @@ def ask(folder: str | Path, user: str, query: str) -> Answer:
 
 
 def plan_of(folder: Path) -> Plan:
-    """The plan of a finished run. Raises UserError where its data or models are not there as they were."""
+    """The plan of a finished run. Raises UserError where its files, data or models are not as they were."""
     plan = Plan(read_config(folder))
     plan.check()
     changed = altered(folder, plan.parts, plan.hashes)
@@ -221,40 +241,10 @@ def pipeline_of(plan: Plan) -> Pipeline:
 
 
 def read_config(folder: Path) -> Config:
-    """The resolved config of a finished run."""
+    """The resolved config of a finished run, whose files are as the run wrote them."""
+    verified(folder)
     path = folder / "config.json"
     try:
-        return from_dict(parse_json(path.read_bytes()))
-    except FileNotFoundError as error:
-        raise UserError(f"{folder} is not the folder of a finished run: config.json is missing") from error
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); run again to write it anew") from error
-    except ValueError as error:
-        raise UserError(f"{path}: {error}") from error
-
-
-@lru_cache(maxsize=1)
-def commit() -> str:
-    """The commit of the package's source, "+" marking local changes; "" outside a checkout."""
-    here = Path(__file__).parent
-
-    def git(*arguments: str) -> str:
-        return subprocess.run(
-            ("git", "-C", str(here), *arguments), capture_output=True, text=True, check=True
-        ).stdout.strip()
-
-    try:
-        git("ls-files", "--error-unmatch", "run.py")  # else the checkout around us is somebody else's
-        return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", ".") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in _VERSIONED:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+        return from_dict(read_json(path))
+    except UserError as error:
+        raise error if str(path) in str(error) else UserError(f"{path}: {error}") from error

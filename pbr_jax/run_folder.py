@@ -5,7 +5,6 @@ on. A folder that holds anything else is left as it is.
 """
 
 import contextlib
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from pbr_jax.artefacts import digest
-from pbr_jax.files import cache_folder, parse_json, private_folder, write_lines, write_text
+from pbr_jax.eval.run_files import RESULTS, sealed, verified
+from pbr_jax.files import cache_folder, parse_json, private_folder, write_lines
 from pbr_jax.locks import locked
 from pbr_jax.types import UserError
 
@@ -42,7 +42,7 @@ class RunFolder:
             self._empty(overwrite=overwrite)
             self._sweep_up()
             if not (self.out / OWNER).exists():
-                write_text(self.out / OWNER, json.dumps(self.owner, indent=1) + "\n")
+                self.sign()
         except OSError as error:
             raise UserError(
                 f"cannot write to the output folder {self.out}: {error.strerror}; choose another --out"
@@ -81,27 +81,29 @@ class RunFolder:
             for left in self.out.glob(f".{name}.*.partial"):
                 left.unlink(missing_ok=True)
 
+    def sign(self) -> None:
+        """Writes run.json."""
+        self.write(OWNER, json.dumps(self.owner, indent=1) + "\n")
+
     def finished(self) -> dict[str, Any] | None:
-        """The content of results.json, where this run is complete."""
+        """The content of results.json, where this run is complete and every file is what it wrote."""
         try:
-            values = parse_json((self.out / "results.json").read_bytes())
-            same = all(values["fingerprint"].get(k) == v for k, v in self.owner["identity"].items())
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            values = verified(self.out, whole=True)
+        except UserError:
             return None
-        whole = (self.out / "config.json").is_file() and self.hash(PREDICTIONS) == values.get("predictions")
-        return values if same and whole else None
+        fingerprint = values.get("fingerprint")
+        recorded = fingerprint if isinstance(fingerprint, dict) else {}
+        return values if self.owner["identity"].items() <= recorded.items() else None
+
+    def finish(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Writes results.json, the last file, with the hashes of those beside it; returns its content."""
+        content = sealed(self.out, values)
+        self.write(RESULTS, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        return content
 
     def write(self, name: str, text: str | Iterable[str]) -> None:
         """Writes one of the run's files, whole or not at all."""
         write_lines(self.out / name, [text] if isinstance(text, str) else text)
-
-    def hash(self, name: str) -> str:
-        """sha256 (hex) of one of the run's files; "" where it is not there."""
-        try:
-            with (self.out / name).open("rb") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError:
-            return ""
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:

@@ -119,6 +119,18 @@ def write_tweets(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
+@pytest.fixture
+def reseal() -> Callable[[Path], None]:
+    """Records the hashes of a run's files anew, as if the run had written them as they are."""
+    from pbr_jax.eval.run_files import sealed
+
+    def write(folder: Path) -> None:
+        file = folder / "results.json"
+        file.write_text(json.dumps(sealed(folder, json.loads(file.read_text()))))
+
+    return write
+
+
 @pytest.hookimpl(tryfirst=True)  # before fixtures of modules, which compile too
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Small models compile for longer than they compute: their tests and processes compile less.

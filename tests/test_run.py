@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import pytest
 
 from pbr_jax import Config, ask, run
 from pbr_jax.config import override
+from pbr_jax.eval.report import report
 from pbr_jax.files import cache_folder
 from pbr_jax.llm.jax_backend import JaxLLM
 from pbr_jax.parts import language_model
@@ -79,7 +80,11 @@ def test_a_run_writes_what_the_design_promises(tweets: Path, tmp_path: Path):
     assert all(low <= values["metrics"][m] <= high for m, (low, high) in values["intervals"].items())
     stages = {"data", "embed", "rank", "generate", "likelihood", "evaluate"}
     assert set(values["seconds"]) == {*stages, "generate_llm"}
-    assert set(values["fingerprint"]) == {"config", "run", "evaluation", "data", "commit", "versions"}
+    assert set(values["fingerprint"]) == {
+        "config", "run", "evaluation", "data", "commit", "versions", "stages",
+    }  # fmt: skip
+    assert values["fingerprint"]["stages"] == {}  # this process made all
+    assert set(values["files"]) == {"run.json", "config.json", "predictions.jsonl", "texts.jsonl"}
     assert set(values["keys"]) == {"data", "embed", "rank", "generate", "likelihood"}
     lines = results.predictions()
     assert [record["id"] for record in lines] == list(HISTORIES)
@@ -175,12 +180,41 @@ def test_what_the_model_saw_is_kept_for_its_owner_unless_told_otherwise(
         assert file.stat().st_mode & 0o077 == 0, file
     assert (tmp_path / "out").stat().st_mode & 0o077 == 0
     off = override(seen, {"keep_texts": False})
-    before = (tmp_path / "out" / "predictions.jsonl").read_bytes()
-    run(off, tmp_path / "out")  # the same run: its texts go
+    before = run(seen, tmp_path / "out").predictions()
+    without = run(off, tmp_path / "out").predictions()  # the same run: its texts go
     assert not (tmp_path / "out" / "texts.jsonl").exists()
-    assert (tmp_path / "out" / "predictions.jsonl").read_bytes() == before
-    run(seen, tmp_path / "out")
+    assert without == [{**record, "prediction": None, "target": None} for record in before]
+    assert run(seen, tmp_path / "out").predictions() == before
     assert (tmp_path / "out" / "texts.jsonl").exists()
+
+
+def test_without_texts_no_word_of_a_user_is_in_the_folder_and_what_the_cache_holds_is_told(
+    tiny_models, write_tweets, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    """Questions, documents and targets have canaries; the model's answers are looked for as they are."""
+    root = write_tweets({f"u{i}": [f"CANARYdocument{i} tea", f"CANARYquestion{i} cats"] for i in range(4)})
+    golds = json.loads((root / "dev_outputs.json").read_text())
+    golds["golds"] = [{"id": f"u{i}", "output": f"CANARYtarget{i} violins"} for i in range(4)]
+    (root / "dev_outputs.json").write_text(json.dumps(golds))
+    fields = {"prompt.max_tokens": 900, "eval.likelihood": "auto", "keep_texts": False}
+    off = config(root, tiny_models, **fields)
+    out = tmp_path / "out"
+    results = run(off, out)
+    kept = run(override(off, {"keep_texts": True}), tmp_path / "kept").predictions()
+    words = [b"CANARY", *(record["prediction"].strip().encode() for record in kept)]
+    assert len(set(words)) > 1
+    for file in out.iterdir():
+        assert not [word for word in words if word and word in file.read_bytes()], file
+    assert [record["metrics"] for record in results.predictions()] == [r["metrics"] for r in kept]
+    (note,) = [note for note in results.values["notes"] if "keep_texts off" in note]
+    assert "stages data, embed, rank, generate, likelihood" in note
+    assert "llm.sqlite" in note
+    assert note in capfd.readouterr().err
+    assert b"CANARY" in b"".join(file.read_bytes() for file in cache_folder().rglob("*") if file.is_file())
+    text = report([out, tmp_path / "kept"])
+    assert "With keep_texts off the run's folder holds no question" in text
+    assert "not comparable" not in text
+    assert ask(out, "u1", "tea").documents  # from the data itself
 
 
 def answers(cache: Path) -> int:
@@ -289,7 +323,7 @@ def test_ask_answers_one_user_from_the_own_history(tiny_models, tweets: Path, tm
     assert ask(tmp_path / "out", "dan", "a tweet about my cat").documents == []
     with pytest.raises(UserError, match="user 'zoe' is not among the 5 users"):
         ask(tmp_path / "out", "zoe", "anything")
-    with pytest.raises(UserError, match="is not the folder of a finished run"):
+    with pytest.raises(UserError, match=r"has no results\.json, so it is no finished run"):
         ask(tmp_path, "ann", "anything")
 
 
@@ -327,19 +361,24 @@ def test_retrieval_benchmarks_rank_ten_whatever_k_is(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (None, "cannot be read"),
+        (None, "an older version wrote it"),
         ("{", "Expecting property name"),
         ("[" * 100_000, "nested more than 100 deep"),
         ('{"retrieve":' * 90 + "1" + "}" * 90, "unknown config field"),
         ('{"retrieve": {"from": {"file": 3}}}', "retrieve.from is"),
     ],
 )
-def test_a_config_that_was_edited_by_hand_is_told_in_one_line(text: str | None, told: str, tmp_path: Path):
+def test_a_config_that_no_run_wrote_is_told_in_one_line(
+    text: str | None, told: str, tmp_path: Path, reseal: Callable[[Path], None]
+):
     path = tmp_path / "config.json"
+    (tmp_path / "results.json").write_text("{}")
     path.mkdir() if text is None else path.write_text(text)
+    if text is not None:
+        reseal(tmp_path)
     with pytest.raises(UserError, match=told) as caught:
         ask(tmp_path, "ann", "anything")
-    assert str(caught.value).startswith(f"{path}: ")
+    assert str(caught.value).startswith(f"{tmp_path}/")
     assert len(str(caught.value)) < 500
 
 

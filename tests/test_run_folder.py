@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from pbr_jax.artefacts import digest
 from pbr_jax.cli import main
+from pbr_jax.provenance import provenance
 from pbr_jax.run_folder import RunFolder, differences
 
 
@@ -194,6 +196,86 @@ def test_predictions_that_are_not_the_runs_are_written_anew(
         file.write_text(whole.splitlines(keepends=True)[0] if left else left)
     assert main([*words, str(tmp_path / "out")]) == 0
     assert file.read_text() == whole
+
+
+FILES = ("predictions.jsonl", "texts.jsonl", "config.json", "results.json", "run.json")
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_an_altered_file_is_refused_by_all_that_read_it_and_mended_by_the_run(
+    words: list[str], tmp_path: Path, file: str, capfd: pytest.CaptureFixture[str]
+):
+    out = tmp_path / "out"
+    assert main([*words, str(out)]) == 0
+    whole = content(out)
+    text = (out / file).read_text()
+    (out / file).write_text(text.replace("ann", "bob") if "ann" in text else text.replace("0", "1", 1))
+    assert content(out) != whole
+    for command in (
+        ["report", str(out)],
+        ["ask", "--run", str(out), "--user", "ann", "tea"],
+        ["picture", "--run", str(out), "--question", "ann", "--out", str(tmp_path / "a.svg")],
+    ):
+        capfd.readouterr()
+        assert main(command) == 2
+        error = capfd.readouterr().err
+        assert error.count("\n") == 1
+        assert str(out / file) in error
+        assert "run the same command again" in error
+    # Whose folder it is decides whether files are replaced, so an altered run.json asks for --overwrite.
+    assert main([*words, str(out)]) == (2 if file == "run.json" else 0)
+    assert main([*words, str(out), "--overwrite"]) == 0
+    mended = content(out)
+    assert {name: mended[name] for name in FILES[:3]} == {name: whole[name] for name in FILES[:3]}
+    assert main(["report", str(out)]) == 0
+
+
+def test_a_folder_of_an_older_version_is_told_as_such(
+    words: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    out = tmp_path / "out"
+    assert main([*words, str(out)]) == 0
+    values = json.loads((out / "results.json").read_text())
+    del values["files"], values["digest"]
+    (out / "results.json").write_text(json.dumps(values))
+    for command in (["report", str(out)], ["ask", "--run", str(out), "--user", "ann", "tea"]):
+        assert main(command) == 2
+        assert "an older version wrote it" in capfd.readouterr().err.splitlines()[-1]
+    assert main([*words, str(out)]) == 0
+    assert main(["report", str(out)]) == 0
+
+
+def test_a_run_that_was_killed_before_its_results_is_no_finished_run(
+    words: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    out = tmp_path / "out"
+    assert main([*words, str(out)]) == 0
+    (out / "results.json").unlink()
+    for command in (["report", str(out)], ["ask", "--run", str(out), "--user", "ann", "tea"]):
+        assert main(command) == 2
+        assert "has no results.json, so it is no finished run" in capfd.readouterr().err.splitlines()[-1]
+
+
+def test_a_stage_that_others_made_is_told_with_their_commit_and_versions(
+    words: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    """Commit and versions are part of no key: another process finds the stages, and says who made them."""
+    assert main([*words, str(tmp_path / "first")]) == 0
+    for manifest in (tmp_path / "cache" / "rank").rglob("stage.json"):
+        values = json.loads(manifest.read_text())
+        (process,) = values["made_by"]
+        assert process == {name: provenance()[name] for name in ("commit", "versions")}
+        process["commit"], process["versions"]["jax"] = "0123456789ab", "0.9.0"
+        del values["digest"]
+        manifest.write_text(json.dumps({**values, "digest": digest(values)}))
+    assert main([*words, str(tmp_path / "second")]) == 0
+    found = json.loads((tmp_path / "second" / "results.json").read_text())["fingerprint"]
+    assert found["commit"] == provenance()["commit"]
+    assert list(found["stages"]) == ["rank"]
+    assert found["stages"]["rank"][0]["versions"] == {**provenance()["versions"], "jax": "0.9.0"}
+    assert "computed rank at commit 0123456789ab with jax 0.9.0; the rest at" in capfd.readouterr().out
+    first = json.loads((tmp_path / "first" / "results.json").read_text())
+    assert first["fingerprint"]["stages"] == {}
 
 
 def test_a_run_waits_for_another_that_writes_to_its_folder(words: list[str], tmp_path: Path):

@@ -45,7 +45,7 @@ class Config(Options):
     limit_history: int | None = None  # newest N documents of the own history of each evaluated question
     # signals: others' data may shape parameters; text: others' documents may enter prompts too
     collaboration: Literal["none", "signals", "text"] = "none"
-    # whether questions, prompts and documents are kept in the run's folder, for its owner to read
+    # whether questions, prompts, documents, answers and targets are kept in the run's folder
     keep_texts: bool = field(default=True, metadata=IDLE)
 
     benchmark: Benchmark = field(default_factory=Benchmark)

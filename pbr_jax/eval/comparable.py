@@ -38,8 +38,8 @@ def obstacles(runs: Sequence[Run]) -> list[str]:
     asked = [{id: record.user_id for id, record in records.items()} for records in known]
     if len({run.n for run in runs}) > 1 or any(one != asked[0] for one in asked):
         found.append("did not score the same examples")
-    elif any(records[id].target != known[0][id].target for records in known for id in records):
-        found.append("were scored against different targets")
+    elif any(len({records[id].target for records in known} - {None}) > 1 for id in (known or [{}])[0]):
+        found.append("were scored against different targets")  # None: the run kept no texts, or had no target
     return found
 
 
@@ -76,6 +76,13 @@ def statistics_of(
     metric = text_metric(name, task.labels)
     texts = ([(str(r.prediction), str(r.target)) for r in column] for column in records)
     return [metric.statistics(*map(list, zip(*pairs, strict=True))) for pairs in texts], metric.finish
+
+
+def needs_texts(run: Run) -> bool:
+    """Whether a run has metrics that are recomputed from answers and targets, and keeps neither."""
+    records = (run.records or {}).values()
+    recomputed = {*_RECOMPUTED, "expected_correlation"} & run.metrics.keys()
+    return bool(recomputed and records) and all(record.target is None for record in records)
 
 
 def settings(rows: Sequence[Row]) -> dict[str, list[str]]:

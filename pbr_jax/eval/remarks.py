@@ -1,12 +1,14 @@
-"""What a reader of a table must know of a row: answers of the language model that could not be read.
+"""What a reader of a table must know of a row: answers that could not be read, stages made elsewhere.
 
 `unreadable_answers` are predictions that name no label or number. `expand_failures_<kind>` are answers that
 should have expanded a query, and `expand_fallbacks` the questions that had one such.
 """
 
 from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
 
-from pbr_jax.eval.runs import Row
+from pbr_jax.eval.runs import Row, Run
 
 MARK = "†"  # of rows that are mostly not what their name says
 _TOLERATED = 0.2  # share of questions that may fall back unmarked
@@ -58,3 +60,21 @@ def failures(row: Row) -> str:
     found = counts(row)
     kinds = (name.removeprefix(_FAILURES) for name in found if name.startswith(_FAILURES))
     return ", ".join(f"{kind} {found[_FAILURES + kind]:.0f}" for kind in kinds)
+
+
+def made_elsewhere(run: Run) -> str:
+    """The note on stages that were made at another commit, or with other versions; "" where none were."""
+    told: dict[str, list[str]] = {}
+    for label, processes in run.fingerprint.get("stages", {}).items():
+        words = " and ".join(_process(one, run.fingerprint) for one in processes) or "an unrecorded commit"
+        told.setdefault(words, []).append(label)
+    parts = [f"{', '.join(labels)} at {words}" for words, labels in told.items()]
+    here = _process(run.fingerprint, {})
+    return f"{run.path} computed {'; '.join(parts)}; the rest at {here}." if parts else ""
+
+
+def _process(found: Mapping[str, Any], known: Mapping[str, Any]) -> str:
+    """A process in words: its commit, and the versions that are not `known`."""
+    before = known.get("versions", {})
+    rest = [f"{n} {v}" for n, v in found.get("versions", {}).items() if known and before.get(n) != v]
+    return f"commit {found.get('commit') or 'unknown'}" + (f" with {', '.join(rest)}" if rest else "")

@@ -15,7 +15,7 @@ from pathlib import Path
 from pbr_jax.data.tasks import TASKS
 from pbr_jax.eval import plots, remarks, render
 from pbr_jax.eval.comparable import ABSENT as _ABSENT
-from pbr_jax.eval.comparable import obstacles, same_variant
+from pbr_jax.eval.comparable import needs_texts, obstacles, same_variant
 from pbr_jax.eval.copies import copies_table
 from pbr_jax.eval.costs import costs, throughput
 from pbr_jax.eval.differences import differences
@@ -74,9 +74,10 @@ def headline_metrics(names: Sequence[str], all_metrics: bool = False) -> list[st
 def _blocks(rows: list[Row], all_metrics: bool, reference: str | None, plot: bool) -> list[Block]:
     names = headline_metrics(_metric_names(rows), all_metrics)
     blocks: list[Block] = [Paragraph(text, warning=True) for text in _warnings(rows)]
+    notes = [*map(Paragraph, _notes(rows)), *costs(rows), _origins(rows)]
     if not names:
         withheld = Paragraph("These runs have no metrics: their targets are withheld.")
-        return [*blocks, withheld, *shares_table(rows), *costs(rows), _origins(rows)]
+        return [*blocks, withheld, *shares_table(rows), *notes]
     blocks.append(values(rows, names))
     if plot:
         blocks += [_figure(rows, names[0]), *_throughput(rows, names[0])]
@@ -84,14 +85,7 @@ def _blocks(rows: list[Row], all_metrics: bool, reference: str | None, plot: boo
         blocks += differences(rows, names, _reference(rows, reference))
     blocks += _without_near(rows, names, reference)
     blocks += [*categories(rows, names), *orders(rows, names)]
-    return [
-        *blocks,
-        *shares_table(rows),
-        *copies_table(rows),
-        *map(Paragraph, _notes(rows)),
-        *costs(rows),
-        _origins(rows),
-    ]
+    return [*blocks, *shares_table(rows), *copies_table(rows), *notes]
 
 
 def _without_near(rows: list[Row], names: list[str], reference: str | None) -> list[Block]:
@@ -143,6 +137,9 @@ def _notes(rows: list[Row]) -> list[str]:
     found += [
         note for row in rows for note in (remarks.unreadable_answers(row), remarks.fallbacks(row)) if note
     ]
+    found += [note for run in runs if (note := remarks.made_elsewhere(run))]
+    if len(rows) > 1 and any(needs_texts(run) for run in runs):
+        found.append("Runs with keep_texts off have no paired difference of f1_macro, rmse and correlation.")
     if len(rows) > 1 and any(run.records is None for run in runs):
         found.append("Runs without predictions.jsonl have no paired difference.")
     return list(dict.fromkeys(found))

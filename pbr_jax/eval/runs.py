@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pbr_jax.files import parse_json
+from pbr_jax.eval.run_files import RESULTS, parse_object, read_json, read_text, verified
 from pbr_jax.types import UserError
 
 SEEDS = ("seed", "generate.seed")
@@ -91,16 +91,16 @@ def run_folders(path: Path) -> list[Path]:
         return [path]
     inside = sorted(found.parent for found in path.glob("*/results.json"))
     listed = path / "sweep.jsonl"
-    lines = _read_text(listed).splitlines() if listed.is_file() else []
-    places = {str(_object(text, str(listed)).get("run")): place for place, text in enumerate(lines)}
+    lines = read_text(listed).splitlines() if listed.is_file() else []
+    places = {str(parse_object(text, str(listed)).get("run")): place for place, text in enumerate(lines)}
     return sorted(inside, key=lambda folder: places.get(folder.name, len(places))) or [path]
 
 
 def read_run(path: Path) -> Run:
-    """The run in a folder; UserError where a file is missing, broken, or lacks a field."""
+    """The run in a folder; UserError where a file is missing, broken, or not what the run wrote."""
     if not path.is_dir():
         raise UserError(f"no run folder at {path}; give folders that `pbr-jax run --out` wrote")
-    results, name = _read_json(path / "results.json"), path / "results.json"
+    results, name = verified(path), path / RESULTS
     fingerprint = _mapping(results, "fingerprint", name, optional=True)
     return Run(
         path=path,
@@ -191,7 +191,7 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        return dict(_flat(_read_json(path)))
+        return dict(_flat(read_json(path)))
     except RecursionError as error:
         raise UserError(f"{path}: nested too deeply ({error}); run again to write it anew") from None
 
@@ -212,36 +212,9 @@ def _weights(path: Path) -> dict[str, str]:
     """What run.json says of the models' content; nothing where there is no such file."""
     if not path.exists():
         return {}
-    parts = _mapping(_read_json(path), "parts", path, optional=True)
+    parts = _mapping(read_json(path), "parts", path, optional=True)
     found = {name: _mapping(parts, name, f"{path}: parts", optional=True) for name in ("llm", "encoder")}
     return {name: str(part["options"]) for name, part in found.items() if "options" in part}
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    return _object(_read_text(path), str(path))
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UserError(
-            f"{path.parent} has no {path.name}, so it is no finished run; finish it first"
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); run again to write it anew") from None
-
-
-def _object(text: str, where: str) -> dict[str, Any]:
-    try:
-        value = parse_json(text)
-        if "\\u" in text:  # an escape can be half a character, which nobody could print
-            json.dumps(value, ensure_ascii=False).encode()
-    except ValueError as error:
-        raise UserError(f"{where}: not valid JSON ({error}); run again to write it anew") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{where}: expected a JSON object, found {type(value).__name__}")
-    return value
 
 
 def _read_records(path: Path) -> dict[str, Record] | None:
@@ -250,11 +223,11 @@ def _read_records(path: Path) -> dict[str, Record] | None:
         return None
     records: dict[str, Record] = {}
     # Not splitlines(): texts may hold other characters that it takes for line ends.
-    for number, line in enumerate(_read_text(path).split("\n"), 1):
+    for number, line in enumerate(read_text(path).split("\n"), 1):
         if not line.strip():
             continue
         where = f"{path}, line {number}"
-        value = _object(line, where)
+        value = parse_object(line, where)
         id = str(_required(value, "id", where))
         if id in records:
             raise UserError(f"{where}: id {id!r} stands there twice; ids must be unique")

@@ -10,6 +10,7 @@ import pytest
 
 from pbr_jax.data.tasks import TASKS
 from pbr_jax.eval.evaluate import evaluate
+from pbr_jax.eval.run_files import sealed
 
 N = 24
 
@@ -49,7 +50,6 @@ def _write(
                }  # fmt: skip
     config = {"system": system, "seed": seed, "retrieve": {"k": k}, "eval": sure, **(fields or {})}
     path.mkdir()
-    (path / "results.json").write_text(json.dumps(results))
     (path / "config.json").write_text(json.dumps(config))
     if weights:
         parts = {name: {"options": hash} for name, hash in weights.items()}
@@ -57,6 +57,7 @@ def _write(
     rows = zip(ids, users, predictions, targets, found.per_example, strict=True)
     lines = (dict(zip(("id", "user_id", "prediction", "target", "metrics"), row)) for row in rows)
     (path / "predictions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (path / "results.json").write_text(json.dumps(sealed(path, results)))
     return path
 
 

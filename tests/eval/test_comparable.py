@@ -46,13 +46,14 @@ def test_what_was_not_computed_on_the_same_has_no_difference_and_no_best(
     assert "**" in str(tables(report(runs[:2]))[0])
 
 
-def test_a_metric_in_two_variants_has_no_difference_while_others_do(tmp_path: Path, write, tables):
+def test_a_metric_in_two_variants_has_no_difference_while_others_do(tmp_path: Path, write, reseal, tables):
     texts = [f"word{i % 3} other{i % 4}" for i in range(N)]
     options = dict(benchmark="lamp_4", targets=texts)
     made = {"zero_shot": texts[::-1], "dense": [f"{text} more" for text in texts]}
     runs = [write(tmp_path / name, name, told, **options) for name, told in made.items()]
     path = runs[1] / "results.json"
     path.write_text(path.read_text().replace("no WordNet", "WordNet"))
+    reseal(runs[1])
     values, differences = tables(report(runs))[:2]
     cells = dict(zip(differences[0], differences[1]))
     assert cells["Δ meteor"] == "–"

@@ -7,6 +7,7 @@ from test_report import answers
 
 from pbr_jax.eval.copies import copied, copies
 from pbr_jax.eval.report import report
+from pbr_jax.eval.run_files import sealed
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,6 @@ def test_a_report_shows_them_beside_the_targets(tmp_path, write, tables):
     runs = [write(tmp_path / name, name, answers(seed, 0.6)) for seed, name in enumerate("ab")]
     values = json.loads((runs[0] / "results.json").read_text())
     told = {"question": 0.25, "documents": 0.5, "target_question": 0.125, "target_documents": 0.0}
-    (runs[0] / "results.json").write_text(json.dumps(values | {"copied": told}))
+    (runs[0] / "results.json").write_text(json.dumps(sealed(runs[0], values | {"copied": told})))
     found = next(table for table in tables(report(runs)) if table[0][1] == "the question")
     assert found[1:] == [["a", "25.0%", "50.0%", "12.5%", "0.0%"], ["b", "–", "–", "–", "–"]]

@@ -11,6 +11,7 @@ from scipy import stats
 from pbr_jax.data.tasks import TASKS
 from pbr_jax.eval.metrics import text_metric
 from pbr_jax.eval.report import report
+from pbr_jax.eval.run_files import sealed
 from pbr_jax.eval.significance import paired_difference
 
 N = 24
@@ -144,7 +145,7 @@ def add(path: Path, **metrics: np.ndarray) -> None:
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     results = json.loads((path / "results.json").read_text())
     results["metrics"] |= {name: float(values.mean()) for name, values in metrics.items()}
-    (path / "results.json").write_text(json.dumps(results))
+    (path / "results.json").write_text(json.dumps(sealed(path, results)))
 
 
 def test_bits_per_byte_are_shown_and_not_tested(runs, tables):

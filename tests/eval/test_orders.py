@@ -11,6 +11,7 @@ from pbr_jax.config import load, override
 from pbr_jax.eval import plots
 from pbr_jax.eval.orders import best_shares
 from pbr_jax.eval.report import report
+from pbr_jax.eval.run_files import sealed
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -25,6 +26,8 @@ def test_the_own_order_shares_where_others_are_as_good():
 def change(folder: Path, name: str, **fields: Any) -> None:
     file = folder / name
     file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))
+    results = folder / "results.json"
+    results.write_text(json.dumps(sealed(folder, json.loads(results.read_text()))))
 
 
 @pytest.fixture

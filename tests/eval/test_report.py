@@ -10,6 +10,7 @@ from pbr_jax.data.tasks import TASKS
 from pbr_jax.eval import plots
 from pbr_jax.eval.metrics import plain_mean, text_metric
 from pbr_jax.eval.report import headline_metrics, report
+from pbr_jax.eval.run_files import sealed
 from pbr_jax.eval.significance import Column, estimates
 from pbr_jax.types import UserError
 
@@ -115,7 +116,7 @@ def test_one_run_is_neither_best_nor_different(runs, tables):
 def test_withheld_labels_are_said(tmp_path, write):
     path = write(tmp_path / "r", "dense", answers(1, 1.0))
     found = json.loads((path / "results.json").read_text()) | {"metrics": {}, "intervals": {}, "n": 0}
-    (path / "results.json").write_text(json.dumps(found))
+    (path / "results.json").write_text(json.dumps(sealed(path, found)))
     assert "targets are withheld" in report([path], "html")
 
 
@@ -159,7 +160,9 @@ def test_where_a_model_chose_the_metric_is_drawn_over_throughput(tmp_path, write
     for path, seconds in zip(runs, told):
         found = json.loads((path / "results.json").read_text())
         counts = {"examples": 30} if path == runs[2] else {}
-        (path / "results.json").write_text(json.dumps(found | {"seconds": seconds, "counts": counts}))
+        (path / "results.json").write_text(
+            json.dumps(sealed(path, found | {"seconds": seconds, "counts": counts}))
+        )
     assert report(runs, "html").count("<svg") == 2
     assert [point.x for point in seen] == [24 / 0.5, 24 / 20.0, 30 / 4.0]
     seen.clear()
@@ -202,7 +205,7 @@ def test_what_expansions_cost_is_a_table_of_its_own(tmp_path, runs, write, table
         results["counts"] = {"examples": 20, "expand_answers": 40, "expand_parse_failures": 5 * seed,
                              "expand_prompt_tokens": 24_680, "expand_answer_tokens": 110}  # fmt: skip
         results["seconds"] = {"rank": 8.0, "expand_llm": 6.0 * seed, "expand_anchor": 0.1}
-        (folder / "results.json").write_text(json.dumps(results))
+        (folder / "results.json").write_text(json.dumps(sealed(folder, results)))
     costs = tables(report([*runs, tmp_path / "e1", tmp_path / "e2"]))[2]
     assert costs[1:] == [["pbr", "18.8%", "2", "1,234", "5.5", "0.4", "0.45", "0", "0.005", "0"]]
 
@@ -212,17 +215,17 @@ def test_answers_that_could_not_be_read_are_told_with_their_share(tmp_path: Path
         folder = write(tmp_path / f"r{seed}", "dense", answers(seed, 0.5), seed=seed)
         results = json.loads((folder / "results.json").read_text())
         results["counts"] = {"examples": N, "unscored": 4, "unreadable_answers": unread}
-        (folder / "results.json").write_text(json.dumps(results))
+        (folder / "results.json").write_text(json.dumps(sealed(folder, results)))
     text = report([tmp_path / "r1", tmp_path / "r2"])
     assert "dense: 9 of 40 answers (22.5%) name no label or number" in text
     results["counts"]["unreadable_answers"] = 0
-    (folder / "results.json").write_text(json.dumps(results))
+    (folder / "results.json").write_text(json.dumps(sealed(folder, results)))
     assert "name no label" not in report([folder])
 
 
 def expanded(folder: Path, counts: dict[str, int]) -> Path:
     results = json.loads((folder / "results.json").read_text())
-    (folder / "results.json").write_text(json.dumps({**results, "counts": counts}))
+    (folder / "results.json").write_text(json.dumps(sealed(folder, {**results, "counts": counts})))
     return folder
 
 

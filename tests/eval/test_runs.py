@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pbr_jax.eval.run_files import HASHED, RESULTS, sealed
 from pbr_jax.eval.runs import read_run, run_folders, table_rows
 from pbr_jax.types import UserError
 
@@ -13,11 +14,11 @@ def folder(path: Path, *, config: dict, lines: list[dict] | None = None, **resul
     path.mkdir(parents=True)
     found = {"system": "dense", "benchmark": "lamp_3", "split": "dev", "n": 1, "dropped": 0,
              "metrics": {"mae": 0.5}, "intervals": {"mae": [0.25, 0.75]}}  # fmt: skip
-    (path / "results.json").write_text(json.dumps(found | results))
     (path / "config.json").write_text(json.dumps(config))
     if lines is not None:
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         (path / "predictions.jsonl").write_text(text, encoding="utf-8")
+    (path / "results.json").write_text(json.dumps(sealed(path, found | results)))
     return path
 
 
@@ -63,7 +64,7 @@ def test_labels_tell_runs_of_a_system_apart_and_seeds_collapse(tmp_path):
         ("results.json", '{"system": ', "results.json: not valid JSON"),
         ("results.json", r'{"system": "\ud800"}', "results.json: not valid JSON .*surrogates"),
         ("results.json", "[]", "results.json: expected a JSON object, found list"),
-        ("results.json", "{}", "results.json: field 'system' is missing"),
+        ("results.json", "{}", "results.json: an older version wrote it"),
         ("config.json", "\udcff", "config.json: cannot be read"),
         *((file, '{"a":' * depth + "1" + "}" * depth, "nested more than 100 deep")
           for file in ("config.json", "results.json", "predictions.jsonl") for depth in (100_000,)),
@@ -76,20 +77,48 @@ def test_labels_tell_runs_of_a_system_apart_and_seeds_collapse(tmp_path):
          "line 2: id 'a' stands there twice"),
     ],
 )  # fmt: skip
-def test_broken_folders_are_named(tmp_path, file, text, message):
+def test_broken_folders_are_named(tmp_path, reseal, file, text, message):
     path = folder(tmp_path / "r", config={}, lines=[])
     (path / file).unlink()
     if text is not None:
         (path / file).write_bytes(text.encode("utf-8", "surrogateescape"))
+        if file != "results.json":
+            reseal(path)
     with pytest.raises(UserError, match=message) as error:
         read_run(path)
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("file", [RESULTS, *HASHED])
+def test_a_file_that_the_run_did_not_write_as_it_is_is_named(tmp_path, reseal, file):
+    """One byte more, one number else, a file that was not there."""
+    lines = [{"id": "1", "user_id": "u", "prediction": "a", "target": "2", "metrics": {"mae": 1}}]
+    path = folder(tmp_path / "r", config={"seed": 1}, lines=lines)
+    for name in ("texts.jsonl", "run.json"):
+        (path / name).write_text('{"parts": {}}\n')
+    reseal(path)
+    read_run(path)
+    whole = (path / file).read_text()
+    for altered in (whole.replace("0.5", "0.4", 1) + " " * (file != "results.json"), whole + '{"n": 3}', ""):
+        (path / file).write_text(altered)
+        with pytest.raises(UserError, match=rf"{file}: .*run the same command again"):
+            read_run(path)
+    (path / file).write_text(whole)
+    read_run(path)
+
+
+def test_a_file_beside_a_run_that_had_none_is_not_the_runs(tmp_path):
+    path = folder(tmp_path / "r", config={})
+    (path / "predictions.jsonl").write_text("")
+    with pytest.raises(UserError, match=r"predictions\.jsonl: it is not what the run wrote"):
+        read_run(path)
+
+
 @pytest.mark.parametrize(
     ("results", "message"),
     [
+        ({"system": None, "n": "x"}, "n is 'x', expected a count"),
         ({"n": -1}, "n is -1, expected a count"),
         ({"n": True}, "n is True, expected a count"),
         ({"metrics": [1]}, "metrics is list, expected an object"),

@@ -1,0 +1,92 @@
+"""The JSON files of a run's folder, and their hashes: what is read is what the run wrote.
+
+`results.json` has the sha256 of each file beside it (`files`), and a digest of its other fields (`digest`).
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pbr_jax.artefacts import digest
+from pbr_jax.files import parse_json
+from pbr_jax.types import UserError
+
+RESULTS = "results.json"
+HASHED = ("run.json", "config.json", "predictions.jsonl", "texts.jsonl")
+_AGAIN = "run the same command again to write it anew"
+
+
+def sealed(folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of results.json: these values, the hashes of the files that are there, and the digest."""
+    files = {name: file_hash(folder / name) for name in HASHED if (folder / name).exists()}
+    content = _without_digest(json.loads(json.dumps({**values, "files": files})))
+    return {**content, "digest": digest(content)}
+
+
+def verified(folder: Path, *, whole: bool = False) -> dict[str, Any]:
+    """The content of a folder's results.json, once the files beside it have the hashes that it records.
+
+    A recorded file may be missing (a folder that is shared without texts), unless `whole`.
+
+    Raises:
+      UserError: there is no results.json, a file is not what the run wrote, or no hashes are recorded.
+    """
+    values, path = read_json(folder / RESULTS), folder / RESULTS
+    files = values.get("files")
+    if "digest" not in values or not isinstance(files, dict):
+        raise UserError(
+            f"{path}: an older version wrote it, without the hashes of the run's files; run it anew, "
+            "into another folder or with --overwrite"
+        )
+    if values["digest"] != digest(_without_digest(values)):
+        raise UserError(f"{path}: it has changed since the run wrote it; {_AGAIN}")
+    for name in HASHED:
+        there = (folder / name).exists()
+        if (there or whole) and (file_hash(folder / name) if there else None) != files.get(name):
+            raise UserError(f"{folder / name}: it is not what the run wrote; {_AGAIN}")
+    return values
+
+
+def _without_digest(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name != "digest"}
+
+
+def file_hash(path: Path) -> str:
+    """The sha256 (hex) of a file."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); {_AGAIN}") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a file; UserError for anything else."""
+    return parse_object(read_text(path), str(path))
+
+
+def read_text(path: Path) -> str:
+    """The text of a file; UserError where it is missing or cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(
+            f"{path.parent} has no {path.name}, so it is no finished run; finish it first"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); {_AGAIN}") from None
+
+
+def parse_object(text: str, where: str) -> dict[str, Any]:
+    """The object in a JSON text; UserError, which says `where`, for anything else."""
+    try:
+        value = parse_json(text)
+        if "\\u" in text:  # an escape can be half a character, which nobody could print
+            json.dumps(value, ensure_ascii=False).encode()
+    except ValueError as error:
+        raise UserError(f"{where}: not valid JSON ({error}); {_AGAIN}") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{where}: expected a JSON object, found {type(value).__name__}")
+    return value
