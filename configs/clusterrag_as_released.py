@@ -2,9 +2,10 @@
 
 - Users: neighbours by cosine inside the cluster, users' means clustered without scaling them to unit length;
   texts of 512 tokens for their vectors.
-- Documents: in the ColBERT path every cluster is visited and all documents are then ranked by score, so the
-  two stages are a flat ranking (`top_clusters None`). The path of BGE and Contriever opens one cluster:
-  `--retrieve.top_clusters 1 --retrieve.noise one_cluster --retrieve.centroid token_mean`.
+- Documents, the path of ColBERT: every cluster is visited and all documents are then ranked by score, so the
+  two stages are a flat ranking by MaxSim (`top_clusters None`). The code takes this path for a ColBERT alone,
+  and the default model is none: give `--encoder.model FOLDER` that of one, or take the path of Contriever and
+  BGE, which is configs/clusterrag_pooled_as_released.py.
 - One document in the prompt (its README: `--num_retrieved 1`), gamma .6, LaMP's structure of prompts.
 - Half precision: bfloat16.
 

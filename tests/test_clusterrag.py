@@ -67,7 +67,7 @@ def test_all_modes_answer_the_same_questions(tiny_models, tweets: Path, tmp_path
 
 def test_the_papers_min_samples_is_3_as_it_is_counted_here():
     """Its library leaves the point itself out."""
-    names = ("clusterrag", "clusterrag_as_released", "clusterrag_small")
+    names = ("clusterrag", "clusterrag_as_released", "clusterrag_pooled_as_released", "clusterrag_small")
     for name in (*names, "ablations/clusterrag", "ablations/clusterrag_small"):
         config: Any = load(CONFIGS / f"{name}.py").config
         assert (config.neighbours.min_samples, config.retrieve.min_samples) == (3, 3), name

@@ -27,7 +27,9 @@ LEARNING = (
     "cfrag", "cfrag_as_released", "cfrag_small", "ropg", "ropg_as_released", "ropg_small",
     "purple", "purple_as_released", "purple_small", *READING,
 )  # fmt: skip
-CLUSTERING = ("clusterrag", "clusterrag_as_released", "clusterrag_small")
+CLUSTERING = (
+    "clusterrag", "clusterrag_as_released", "clusterrag_pooled_as_released", "clusterrag_small",
+)  # fmt: skip
 COLLABORATING = (*LEARNING, "others_random", *CLUSTERING)
 ASKING = (  # the model before they rank
     "cot", "hyde", "mill", "pbr", "query2doc", "query2term", "rafe", "rewrite", "thinkqe",

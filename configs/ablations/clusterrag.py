@@ -2,9 +2,10 @@
 
 Modes (Table 2), retrievers (Table 3), parts left out (Table 5), gamma, L_max, beams (Table 7), k (Table 8),
 m (Table 9), and what is not the paper's: clusters opened, what is done with noise, users by CFRAG's encoder,
-similarity inside a cohort. Other encoders (Contriever and BGE in Table 3) and other models (Table 4) are
-folders: run the sweep again with `--encoder.model FOLDER` or `--llm.model FOLDER`. Table 10 is the metric
-`silhouette` of the rows "clusterrag" and "k-means". A reader for each row, as the paper has it:
+similarity inside a cohort. Table 3's rows rank inside the opened clusters: ColBERT is "clusterrag",
+Contriever and BGE are "pooled in clusters" with `--encoder.model FOLDER`; the rows "clusterrag with ..."
+search whole histories. Other models (Table 4) are `--llm.model FOLDER`. Table 10 is the metric `silhouette`
+of the rows "clusterrag" and "k-means". A reader for each row, as the paper has it:
 `--reader.documents pipeline`.
 
 pbr-jax sweep ablations/clusterrag --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
@@ -23,6 +24,9 @@ MODES: dict[str, Overrides] = {
     "user-only": {"neighbours.m": 1},
     "collaborative": ALONE,
     "zero_shot": {"neighbours.m": 1, "retrieve.method": "none"},
+}
+INSIDE: dict[str, Overrides] = {
+    f"{name} in clusters": {"retrieve.inside": name} for name in ("random", "recency", "bm25", "pooled")
 }
 PARTS: dict[str, Overrides] = {
     "w/o user clustering": {"neighbours.method": "random"},
@@ -55,7 +59,7 @@ def sweep() -> Iterator[Overrides]:
         f"clusterrag with {name}": {"retrieve.method": name}
         for name in ("random", "recency", "bm25", "dense")
     }
-    rows |= {**PARTS, **OURS}
+    rows |= {**INSIDE, **PARTS, **OURS}
     rows |= {f"k = {k}": {"neighbours.m": k + 1} for k in range(2, 6)}
     rows |= {f"m = {m}": {"select.k": m, "retrieve.k": m} for m in (1, *range(3, 13))}
     rows |= {f"gamma {tenths / 10}": {"prompt.gamma": tenths / 10} for tenths in range(1, 10)}

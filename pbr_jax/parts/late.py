@@ -66,3 +66,19 @@ class TokenVectors(ragged.Ragged):
     def max_sims(self, query: np.ndarray, rows: Sequence[int] | np.ndarray) -> np.ndarray:
         """Late interaction of a query's tokens [s e] with each of these documents, float32 [r]."""
         return max_sims(query, self.read(rows))
+
+
+class PooledVectors:
+    """Documents as one vector each, float32 [n e]: MaxSim of one vector with one is their cosine."""
+
+    def __init__(self, vectors: np.ndarray) -> None:
+        self.means = vectors
+
+    def max_sims(self, query: np.ndarray, rows: Sequence[int] | np.ndarray) -> np.ndarray:
+        """The cosine of a query's unit vector [1 e] with each of these documents, float32 [r]."""
+        return unit(self.means[rows]) @ query[0]
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """The same vectors [n e] with length 1; zeros stay zeros."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)

@@ -27,7 +27,7 @@ def search(
             [Scope(str(store.code(u.user_id)), store.visible(example, u.user_id)) for u in users]
             for example, users in zip(examples, neighbours, strict=True)
         ]
-        asked = _vectors(encoder, queries)
+        asked = query_vectors(encoder, queries)
         if personalize is not None:
             asked = personalize(examples, asked)
         longest = max((len(scope.rows) for of_query in scopes for scope in of_query), default=0)
@@ -44,7 +44,7 @@ def search(
     return retrieve
 
 
-def _vectors(encoder: TextEncoder, queries: Sequence[Query]) -> np.ndarray:
+def query_vectors(encoder: TextEncoder, queries: Sequence[Query]) -> np.ndarray:
     """Vectors [q, d]: an expansion's own where it made one, else the encoded text."""
     encoded = iter(encoder.encode([" ".join(q.texts) for q in queries if q.vector is None], role="query"))
     return np.stack([next(encoded) if query.vector is None else query.vector for query in queries])

@@ -70,6 +70,7 @@ def test_runs_that_differ_in_more_than_the_order_are_no_study(study: list[Path])
 def test_numbers_of_records_are_a_line_for_each_system(write, tmp_path: Path, monkeypatch):
     """PURPLE's Figure 5: what the sweep over `select.k` yields is drawn over it."""
     file = load(CONFIGS / "ablations" / "purple_k.py")
+    assert file.sweep is not None
     rows = [override(file.config, row) for row in file.sweep() if row["select.k"] in (5, 10, 15)]
     assert [row.select.method for row in rows] == ["purple"] * 3 + ["icr"] * 3
     runs = [

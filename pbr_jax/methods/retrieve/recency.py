@@ -32,11 +32,20 @@ class Recency(Retrieve):
     def slot(self, tally: Tally, *, store: Store) -> RetrieveSlot:
         def score(example: Example, query: Query, rows: list[np.ndarray]) -> list[np.ndarray]:
             sizes = [len(own) for own in rows]
-            times = np.nan_to_num(store.times[np.concatenate(rows)], nan=-np.inf)
-            from_end = np.concatenate([np.arange(size)[::-1] for size in sizes])
-            user = np.repeat(np.arange(len(rows)), sizes)
-            places = np.empty(len(times))
-            places[np.lexsort((-user, -from_end, times))] = np.arange(len(times))
-            return np.split(places, np.cumsum(sizes)[:-1])
+            users = np.repeat(np.arange(len(rows)), sizes)
+            return np.split(in_time(store.times[np.concatenate(rows)], users), np.cumsum(sizes)[:-1])
 
         return scored_together(store, self.k, score)
+
+
+def in_time(times: np.ndarray, users: np.ndarray) -> np.ndarray:
+    """Each document's place in time, oldest 0, float64 [n], by `Recency`'s rules.
+
+    Args:
+      times: of the documents, nan where there is no date; the users' profiles one after the other.
+      users: places of their users, int [n], ascending.
+    """
+    from_end = np.concatenate([np.arange(size)[::-1] for size in np.bincount(users)])
+    places = np.empty(len(times))
+    places[np.lexsort((-users, -from_end, np.nan_to_num(times, nan=-np.inf)))] = np.arange(len(times))
+    return places

@@ -1,4 +1,5 @@
-"""ClusterRAG: clusters of documents are found by their centroids, then documents inside by late interaction.
+"""ClusterRAG: clusters of documents are found by their centroids, then documents inside by late interaction,
+or by the cosine of pooled vectors.
 
 Nkhata et al., "ClusterRAG: Cluster-Based Collaborative Filtering for Personalized Retrieval-Augmented
 Generation", 2026, section 4.2.
@@ -8,22 +9,25 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from pbr_jax.graph import Node, given, tell
+from pbr_jax.graph import Given, Node, given, tell
 from pbr_jax.index.density import NOISE, centroids
 from pbr_jax.index.store import Store
+from pbr_jax.methods.retrieve.recency import in_time
 from pbr_jax.options import IDLE, Retrieve
-from pbr_jax.parts import late
+from pbr_jax.parts import late, vectors
 from pbr_jax.parts.document_clusters import ProfileClusters, alone
-from pbr_jax.parts.late import TokenVectors
+from pbr_jax.parts.late import PooledVectors, TokenVectors, unit
 from pbr_jax.parts.run import Run
-from pbr_jax.parts.search import candidates
+from pbr_jax.parts.search import candidates, query_vectors
 from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, RetrieveSlot, Tally
-from pbr_jax.text.token_encoder import TokenEncoder
-from pbr_jax.types import Example
+from pbr_jax.text.bm25 import BM25
+from pbr_jax.types import Example, UserError
+
+Documents = TokenVectors | PooledVectors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +46,11 @@ class TwoStage(Retrieve):
     # mean: of unit vectors, by cosine with the query's mean; token_mean: of token vectors place by place, by
     # MaxSim with the query's tokens, as released
     centroid: Literal["mean", "token_mean"] = "mean"
-    # inside: MaxSim of query and document; how near a document is to its centroid, those alone in a cluster
-    # last; or by lot (Table 5)
-    inside: Literal["max_sim", "centroid", "random"] = "max_sim"
+    # inside: MaxSim of query and document; pooled: the cosine of their vectors by encoder.model, which are
+    # clustered too, as they come (Contriever and BGE in Table 3); bm25, with statistics of what is opened;
+    # recency, newest first; how near a document is to its centroid, those alone in a cluster last (Table 5);
+    # or by lot
+    inside: Literal["max_sim", "pooled", "bm25", "recency", "centroid", "random"] = "max_sim"
     # a ColBERT's folder, or any encoder's, whose states are compared without projection; "": encoder.model
     model: str = field(default="", metadata=IDLE)
     query_length: int | None = None  # tokens; None: as the model's folder says
@@ -55,9 +61,30 @@ class TwoStage(Retrieve):
         for name in ("top_clusters", "min_samples", "query_length", "document_length"):
             self.at_least(name, 1)
         self.at_least("min_cluster_size", 2)
+        if self.inside == "pooled":
+            self._check_pooled()
+
+    def _check_pooled(self) -> None:
+        """Raises UserError for options of token vectors, which pooled ones do not read."""
+        read = {"model": "", "query_length": None, "document_length": None, "centroid": "mean"}
+        told = [self.named(name) for name, usual in read.items() if getattr(self, name) != usual]
+        if told:
+            raise UserError(
+                f"{' and '.join(told)} set, and retrieve.inside is pooled, which compares the vectors of "
+                "encoder.model and no token's; leave them out, or set retrieve.inside max_sim"
+            )
+
+    def encoder(self, run: Run) -> Node | None:
+        return vectors.encoder(run) if self.inside == "pooled" else None
 
     def needs(self, run: Run) -> Mapping[str, Node]:
         self._note(run.config.select.k)
+        if self.inside == "pooled":
+            pooled = vectors.encoder(run)
+            documents = Given(
+                "pooled vectors", (), {"vectors": vectors.documents(run, pooled)}, PooledVectors
+            )
+            return {"store": run.data, "encoder": pooled, "tokens": documents}
         encoder = late.encoder(run, self.model, self.query_length, self.document_length)
         drawn = {"seed": given("seed", run.config.seed)} if self.inside == "random" else {}
         return {"store": run.data, "encoder": encoder, "tokens": late.documents(run, encoder), **drawn}
@@ -72,14 +99,14 @@ class TwoStage(Retrieve):
             )
 
     def slot(
-        self, tally: Tally, *, store: Store, encoder: TokenEncoder, tokens: TokenVectors, seed: int = 0
+        self, tally: Tally, *, store: Store, encoder: Any, tokens: Documents, seed: int = 0
     ) -> RetrieveSlot:
         clusters = ProfileClusters(tokens.means, self.min_cluster_size, self.min_samples)
 
         def retrieve(
             examples: Examples, queries: Sequence[Query], neighbours: Sequence[Sequence[Neighbour]]
         ) -> list[Ranking]:
-            asked = encoder.encode([" ".join(query.texts) for query in queries], "query")
+            asked = self._asked(encoder, queries)
             visible = [
                 [store.visible(example, user.user_id) for user in users]
                 for example, users in zip(examples, neighbours, strict=True)
@@ -87,11 +114,13 @@ class TwoStage(Retrieve):
             with tally.timed("cluster_documents"):
                 found = iter(self._clusters(clusters, [rows for of_users in visible for rows in of_users]))
             rankings = []
-            for example, query, users, profiles in zip(examples, asked, neighbours, visible, strict=True):
+            for example, query, asking, users, profiles in zip(
+                examples, queries, asked, neighbours, visible, strict=True
+            ):
                 searched = _pooled(profiles, [next(found) for _ in profiles])
                 with tally.timed("rank_documents"):
-                    opened = self._opened(query, searched, tokens)
-                    scores = self._scores(example, query, searched, opened, tokens, seed)
+                    opened = self._opened(asking, searched, tokens)
+                    scores = self._scores(example, query, asking, searched, opened, tokens, store, seed)
                 tally.counts["documents_scored"] += int(opened.sum())
                 tally.counts["documents_searched"] += len(opened)
                 ranking: Ranking = []
@@ -104,6 +133,12 @@ class TwoStage(Retrieve):
 
         return retrieve
 
+    def _asked(self, encoder: Any, queries: Sequence[Query]) -> list[np.ndarray]:
+        """Each query as vectors [s e]: its tokens', or the one unit vector of the whole."""
+        if self.inside == "pooled":
+            return list(unit(query_vectors(encoder, queries))[:, None])
+        return encoder.encode([" ".join(query.texts) for query in queries], "query")
+
     def _clusters(self, clusters: ProfileClusters, profiles: list[np.ndarray]) -> list[np.ndarray]:
         """Each document's cluster: 0, 1, ..."""
         if self.top_clusters is None and self.inside != "centroid":  # a flat ranking looks at none
@@ -113,7 +148,7 @@ class TwoStage(Retrieve):
             return [alone(of_profile) for of_profile in labels]
         return [np.where(one == NOISE, one.max(initial=NOISE) + 1, one) for one in labels]
 
-    def _opened(self, query: np.ndarray, searched: "_Searched", tokens: TokenVectors) -> np.ndarray:
+    def _opened(self, query: np.ndarray, searched: "_Searched", tokens: Documents) -> np.ndarray:
         """Which documents lie in the clusters that are opened, bool [n]."""
         count = int(searched.clusters.max(initial=-1)) + 1
         if self.top_clusters is None or count <= self.top_clusters:
@@ -123,26 +158,37 @@ class TwoStage(Retrieve):
         enough = int(np.searchsorted(held, min(self.k, held[-1]))) + 1
         return np.isin(searched.clusters, order[: max(self.top_clusters, enough)])
 
-    def _nearness(self, query: np.ndarray, searched: "_Searched", tokens: TokenVectors) -> np.ndarray:
+    def _nearness(self, query: np.ndarray, searched: "_Searched", tokens: Documents) -> np.ndarray:
         """How near each cluster's centroid is to the query [c]."""
         if self.centroid == "mean":  # MaxSim with a single vector is a cosine with the sum of the query's
-            return _unit(centroids(tokens.means[searched.rows], searched.clusters)) @ query.sum(0)
+            return unit(centroids(tokens.means[searched.rows], searched.clusters)) @ query.sum(0)
+        assert isinstance(tokens, TokenVectors)
         groups = [searched.rows[searched.clusters == c] for c in range(int(searched.clusters.max()) + 1)]
         return np.array([(query @ _token_mean(tokens, rows).T).max(1).sum() for rows in groups])
 
     def _scores(
         self,
         example: Example,
-        query: np.ndarray,
+        query: Query,
+        asked: np.ndarray,
         searched: "_Searched",
         opened: np.ndarray,
-        tokens: TokenVectors,
+        tokens: Documents,
+        store: Store,
         seed: int,
     ) -> np.ndarray:
         """Scores of the opened documents, [n]; of others 0."""
         scores = np.zeros(len(opened), np.float32)
-        if self.inside == "max_sim":
-            scores[opened] = tokens.max_sims(query, searched.rows[opened])
+        rows = searched.rows[opened]
+        if not len(rows):
+            return scores
+        if self.inside in ("max_sim", "pooled"):
+            scores[opened] = tokens.max_sims(asked, rows)
+        elif self.inside == "bm25":
+            texts = [document.text for document in store.documents(rows)]
+            scores[opened] = BM25(texts).scores(" ".join(query.texts))
+        elif self.inside == "recency":
+            scores[opened] = in_time(store.times[searched.rows], searched.users)[opened]
         elif self.inside == "centroid":
             scores[opened] = _to_centroids(tokens.means[searched.rows], searched.clusters)[opened]
         else:
@@ -178,9 +224,9 @@ def _to_centroids(vectors: np.ndarray, clusters: np.ndarray) -> np.ndarray:
     cosine with the centroid of all of them.
     """
     lonely = np.bincount(clusters)[clusters] == 1
-    nearness = np.vecdot(vectors, _unit(centroids(vectors, clusters))[clusters])
+    nearness = np.vecdot(vectors, unit(centroids(vectors, clusters))[clusters])
     if lonely.any():
-        nearness[lonely] = vectors[lonely] @ _unit(vectors[lonely].mean(0, keepdims=True))[0] - 2
+        nearness[lonely] = vectors[lonely] @ unit(vectors[lonely].mean(0, keepdims=True))[0] - 2
     return nearness
 
 
@@ -188,10 +234,6 @@ def _token_mean(tokens: TokenVectors, rows: np.ndarray) -> np.ndarray:
     """The mean of the documents' token vectors place by place, shorter ones filled up with zeros, [t e]."""
     of_rows = tokens.read(rows)
     total = np.zeros((max(map(len, of_rows)), of_rows[0].shape[1]), np.float32)
-    for vectors in of_rows:
-        total[: len(vectors)] += vectors
+    for of_row in of_rows:
+        total[: len(of_row)] += of_row
     return total / len(rows)
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)

@@ -6,15 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pbr_jax.config import Config
+from pbr_jax.config import Config, override
+from pbr_jax.graph import stages
 from pbr_jax.index.density import NOISE, hdbscan
 from pbr_jax.index.store import Store, build
 from pbr_jax.methods.neighbours import Cohorts
-from pbr_jax.methods.retrieve import TwoStage
+from pbr_jax.methods.retrieve import BM25, Recency, TwoStage
 from pbr_jax.methods.select import LateInteraction, TopK
-from pbr_jax.parts.late import TokenVectors
+from pbr_jax.parts.late import PooledVectors, TokenVectors
 from pbr_jax.pipeline import Neighbour, Query, Ranking, Tally
 from pbr_jax.plan import Plan
+from pbr_jax.text.encode import TextEncoder
 from pbr_jax.text.token_encoder import TokenEncoder, mean_vectors
 from pbr_jax.types import Candidate, Document, Example, UserError
 
@@ -163,7 +165,7 @@ def test_short_profiles(world: World):
     assert world.found(["none"], place=3) == []
     assert world.found([], place=3) == []
     assert {c.document.user_id for c in world.found(["none", "one"], place=3)} == {"one"}
-    for inside in ("centroid", "random"):
+    for inside in ("centroid", "random", "recency", "bm25"):
         assert len(world.found(["one"], place=2, inside=inside)) == 1
         assert world.found(["none"], place=3, inside=inside) == []
 
@@ -190,6 +192,91 @@ def test_centroids_alone_and_chance(world: World):
     assert one == by_score(world.found(["u", "v"], inside="random", top_clusters=None))
     assert sorted(one) == sorted(world.rows("u", "v").tolist())
     assert one != by_score(world.found(["u", "v"], top_clusters=None))
+
+
+class Pooling(TextEncoder):
+    """One vector a query, of any length."""
+
+    def __init__(self) -> None: ...
+
+    def encode(self, texts, *, role="document", progress=False):
+        draw = np.random.default_rng(11)
+        rows = [3 * np.eye(D)[int(text[0])] + draw.normal(size=D) for text in texts]
+        return np.array(rows, np.float32).reshape(-1, D)
+
+
+@pytest.mark.parametrize("noise", ["alone", "one_cluster"])
+@pytest.mark.parametrize("count", [1, 2, None])
+@pytest.mark.parametrize("own", [False, True])
+def test_pooled_vectors_inside_opened_clusters_are_ranked_by_their_cosine(
+    world: World, count: int | None, noise: Any, own: bool
+):
+    """Brute force: HDBSCAN of the vectors as they come, the cosine with means and with members.
+
+    `own`: an expansion has made the query's vector.
+    """
+    draw = np.random.default_rng(5)
+    vectors = np.stack([draw.uniform(0.5, 2) * mean for mean in world.tokens.means]).astype(np.float32)
+    query = Query(("2",), draw.normal(size=D) if own else None)
+    asked = Pooling().encode(["2"], role="query")[0] if query.vector is None else query.vector
+    clusters: list[list[int]] = []
+    for user in ("u", "v"):
+        rows = world.rows(user)
+        labels = hdbscan(vectors[rows])
+        clusters += [rows[labels == c].tolist() for c in range(labels.max() + 1)]
+        rest = rows[labels == NOISE].tolist()
+        clusters += [[row] for row in rest] if noise == "alone" else [rest] * bool(rest)
+
+    def cosine(vector: np.ndarray) -> float:
+        return float(vector @ asked / np.linalg.norm(vector) / np.linalg.norm(asked))
+
+    best = sorted(clusters, key=lambda rows: cosine(vectors[rows].mean(0)), reverse=True)[:count]
+    inside = {row: cosine(vectors[row]) for rows in best for row in rows}
+    slot = TwoStage(k=1, inside="pooled", top_clusters=count, noise=noise).slot(
+        Tally(), store=world.store, encoder=Pooling(), tokens=PooledVectors(vectors)
+    )
+    (found,) = slot([world.examples[0]], [query], [[Neighbour("u"), Neighbour("v")]])
+    wanted = [
+        max(rows, key=lambda row: inside[row])
+        for user in ("u", "v")
+        if (rows := [row for row in inside if row in world.rows(user)])
+    ]
+    assert [c.row for c in found] == wanted
+    assert [c.score for c in found] == pytest.approx([inside[row] for row in wanted], rel=1e-5)
+
+
+def test_bm25_and_recency_rank_what_is_opened(world: World):
+    """As their own retrievers rank, where all clusters are opened; else what is opened alone."""
+    users, query = [[Neighbour("u"), Neighbour("v")]], [Query(("2",))]
+    alone = {"bm25": BM25(k=99), "recency": Recency(k=99)}
+    for name, method in alone.items():
+        flat = method.slot(Tally(), store=world.store)([world.examples[0]], query, users)[0]
+        assert by_score(world.found(["u", "v"], inside=name, top_clusters=None)) == by_score(flat)
+        opened = {c.row for c in world.found(["u", "v"], k=1, top_clusters=1, inside=name)}
+        assert opened <= {c.row for c in world.found(["u", "v"], k=99, top_clusters=None)}
+    some = {c.row for user in ("u", "v") for c in world.found([user], k=3, top_clusters=1)}
+    newest = [c for user in ("u", "v") for c in world.found([user], k=3, top_clusters=1, inside="recency")]
+    assert {c.row for c in newest} != some
+    assert [c.score for c in newest if c.document.user_id == "u"] == sorted(
+        (c.score for c in newest if c.document.user_id == "u"), reverse=True
+    )
+
+
+def test_a_pooled_run_embeds_texts_once_and_no_tokens(tiny_models: Any, write_tweets: Any):
+    root = write_tweets({"a": ["one tweet", "two tweets", "red tea"], "b": ["green tea", "no tea"]})
+    data = {"benchmark.name": "lamp_7", "benchmark.root": str(root), "retrieve.k": 4, **tiny_models}
+    data["encoder.normalize"] = "yes"
+    pooled = {"retrieve.method": "two_stage", "retrieve.inside": "pooled"}
+    dense, opened, flat = (
+        Plan(override(Config(), {**data, **fields}))
+        for fields in ({}, pooled, pooled | {"retrieve.top_clusters": None})
+    )
+    opened.check()
+    assert set(stages(opened.ranked)) == {"data", "embed", "rank"}
+    pairs = zip(*(list(p.ranked.value.read(p.data.value)) for p in (dense, flat)), strict=True)
+    for one, other in pairs:
+        assert [c.row for c in one] == [c.row for c in other]
+        assert [c.score for c in one] == pytest.approx([c.score for c in other], abs=1e-5)
 
 
 def test_documents_alone_in_a_cluster_come_last_by_centroids(world: World):
@@ -223,6 +310,11 @@ def test_fewer_documents_than_are_shown_are_announced(capsys: pytest.CaptureFixt
         ({"top_clusters": 0}, "retrieve.top_clusters is 0, want at least 1"),
         ({"min_cluster_size": 1}, "retrieve.min_cluster_size is 1, want at least 2"),
         ({"query_length": 0}, "retrieve.query_length is 0, want at least 1"),
+        ({"inside": "pooled", "model": "x"}, "retrieve.model set, and retrieve.inside is pooled"),
+        (
+            {"inside": "pooled", "centroid": "token_mean", "document_length": 9},
+            "retrieve.document_length and retrieve.centroid set, and retrieve.inside is pooled",
+        ),
     ],
 )
 def test_bad_options_are_one_clear_line(options: dict[str, Any], message: str):
