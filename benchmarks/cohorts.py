@@ -1,6 +1,7 @@
 """How long users take to be clustered, in how much memory, and whether the labels are scikit-learn's.
 
     python benchmarks/cohorts.py [--users 20000] [--min-samples 3] [--record benchmarks/RESULTS.md]
+    python benchmarks/cohorts.py --silhouette  # what choosing among six smallest groups costs
 
 Unit vectors 384 wide of made-up users around cohort centres, in three worlds: 200 cohorts that lie apart,
 small ones (a third as many as users), and 200 in so much noise that hardly any is found. Up to 8,000 users
@@ -67,6 +68,40 @@ def run(name: str, count: int, how: str, samples: int) -> tuple[dict[str, float]
     return told, labels
 
 
+def silhouette(samples: int) -> None:
+    """CPU seconds of one clustering, of `min_cluster_size silhouette`, and of one size after another."""
+    from sklearn.cluster import HDBSCAN
+    from sklearn.metrics import silhouette_score
+
+    from pbr_jax.index.density import hdbscan
+    from pbr_jax.parts.cohorts import Grouping
+
+    sizes = (2, 3, 5, 10, 20, 50)
+    grouping = Grouping("hdbscan", "silhouette", samples, 10, True, 8)
+
+    def apart(vectors: np.ndarray) -> None:
+        for size in sizes:
+            options = {"min_cluster_size": size, "min_samples": samples, "algorithm": "brute", "copy": True}
+            labels = HDBSCAN(**options).fit(vectors.astype(float)).labels_
+            if len(np.unique(labels)) > 1:
+                silhouette_score(vectors, labels)
+
+    hdbscan(users("apart", 100))  # imports
+    for name in WORLDS:
+        for count in (1000, 4000):
+            vectors, spent = users(name, count), []
+            for work in (lambda v: hdbscan(v, min_samples=samples), lambda v: grouping.labels(v, 0), apart):
+                start = time.process_time()
+                work(vectors)
+                spent.append(time.process_time() - start)
+            one, now, before = spent
+            print(
+                f"{name}, {count:,} users: one {one:.2f} s; silhouette {now:.2f} s, {now / one:.1f} times; "
+                f"one size after another {before:.2f} s, {before / one:.1f} times",
+                flush=True,
+            )
+
+
 def table(largest: int, samples: int) -> list[str]:
     from sklearn.metrics import adjusted_rand_score
 
@@ -96,10 +131,14 @@ def main() -> None:
     parser.add_argument("--record", type=Path)
     parser.add_argument("--min-samples", type=int, default=3)
     parser.add_argument("--one", nargs=5)
+    parser.add_argument("--silhouette", action="store_true")
     arguments = parser.parse_args()
     if arguments.one:
         name, count, how, samples, file = arguments.one
         measured(name, int(count), how, int(samples), Path(file))
+        return
+    if arguments.silhouette:
+        silhouette(arguments.min_samples)
         return
     lines = table(arguments.users, arguments.min_samples)
     if arguments.record:

@@ -124,14 +124,21 @@ class Tally:
             self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start
 
 
-def rank(pipeline: Pipeline, examples: Examples, collaboration: str) -> list[Ranking]:
+def rank(
+    pipeline: Pipeline,
+    examples: Examples,
+    collaboration: str,
+    users: Sequence[Sequence[Neighbour]] | None = None,
+) -> list[Ranking]:
     """The first four slots: ordered documents for every example.
+
+    `users` are what `pipeline.neighbours` gives, where that is known.
 
     Raises RuntimeError rather than pass another user's document on when `collaboration` is not "text":
     whatever a method does, this is where private text is stopped.
     """
     queries = pipeline.expand(examples)
-    users = pipeline.neighbours(examples)
+    users = pipeline.neighbours(examples) if users is None else users
     rankings = pipeline.select(examples, queries, pipeline.retrieve(examples, queries, users))
     for example, ranking in zip(examples, rankings, strict=True):
         foreign = [c.document.id for c in ranking if c.document.user_id != example.user_id]

@@ -89,8 +89,8 @@ def test_results_tell_how_well_cohorts_hold_together(tiny_models, tweets: Path, 
     assert hybrid.metrics["silhouette"] == told["silhouette"]
     alone = run(config(tiny_models, tweets, **MODES["user-only"]), tmp_path / "alone")
     assert "silhouette" not in alone.metrics
-    again = run(config(tiny_models, tweets, **{"neighbours.similarity": "cosine"}), tmp_path / "cosine")
-    assert made(tmp_path / "cosine") == ["rank"]
+    again = run(config(tiny_models, tweets, **{"neighbours.similarity": "dot"}), tmp_path / "dot")
+    assert made(tmp_path / "dot") == ["rank"]
     assert again.values["measured"] == hybrid.values["measured"]
 
 

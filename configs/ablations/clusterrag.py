@@ -37,7 +37,7 @@ PARTS: dict[str, Overrides] = {
 }
 OURS: dict[str, Overrides] = {
     **{f"noise {noise}": {"neighbours.noise": noise} for noise in ("nearest", "alone")},
-    **{f"similarity {name}": {"neighbours.similarity": name} for name in ("cosine", "maxsim_documents")},
+    **{f"similarity {name}": {"neighbours.similarity": name} for name in ("dot", "maxsim_documents")},
     "users by CFRAG's encoder": {"neighbours.vectors": "trained"},
     "flat": {"retrieve.top_clusters": None},
     "flat, late interaction of dense candidates": {

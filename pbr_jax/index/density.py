@@ -1,11 +1,13 @@
 """Groups whose number is not known: HDBSCAN at any size, beside k-means; and how well groups hold together.
 
 Campello, Moulavi and Sander, "Density-Based Clustering Based on Hierarchical Density Estimates", 2013;
-McInnes, Healy and Astels, "hdbscan", JOSS 2017. The labels are scikit-learn's (brute). Above `DENSE`
-vectors, whose distances would fill the memory, the spanning tree that they follow from is found here: the
-exact one, in blocks (Borůvka), so that memory grows with n and not with n².
+McInnes, Healy and Astels, "hdbscan", JOSS 2017. The labels are scikit-learn's (brute). The spanning tree that
+they follow from does not depend on the smallest group and is found here, once for all sizes: with all
+distances in memory up to `DENSE` vectors, above in blocks (Borůvka), so that memory grows with n and not n².
 """
 
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,28 +39,80 @@ def hdbscan(
         scikit-learn's own algorithms (brute, which is taken here, and kd_tree) agree by an adjusted Rand of
         .47 on 1,100 users of LaMP-7, and so do the two sides of `dense`; docs/clusterrag.md.
     """
-    n = len(vectors)
-    if n < max(2, min_cluster_size, min_samples):
-        return np.full(n, NOISE)
-    from sklearn.cluster import HDBSCAN
+    return Hierarchy(vectors, min_samples=min_samples, dense=dense).labels(min_cluster_size)
 
-    settings = {"min_cluster_size": min_cluster_size, "algorithm": "brute", "copy": True}
-    if n <= dense:
-        return HDBSCAN(min_samples=min_samples, **settings).fit(np.asarray(vectors, np.float64)).labels_
-    tree = _matrix(spanning_tree(vectors, min_samples), n)
-    # Distances of the tree are between cores already: with one sample a core changes none of them.
-    return HDBSCAN(metric="precomputed", min_samples=1, **settings).fit(tree).labels_
+
+class Hierarchy:
+    """The groups of `hdbscan` at any smallest size, from one spanning tree."""
+
+    def __init__(
+        self, vectors: Float[np.ndarray, "n d"], *, min_samples: int = 3, dense: int = DENSE
+    ) -> None:
+        self._vectors, self._samples, self._dense = vectors, min_samples, dense
+
+    def labels(self, min_cluster_size: int) -> Labels:
+        n = len(self._vectors)
+        if n < max(2, min_cluster_size, self._samples):
+            return np.full(n, NOISE)
+        from sklearn.cluster import HDBSCAN
+
+        order, tree = self._tree
+        # Distances of the tree are between cores already: with one sample a core changes none of them.
+        settings: dict[str, Any] = {"metric": "precomputed", "min_samples": 1, "copy": True}
+        labels = np.empty(n, int)
+        labels[order] = HDBSCAN(min_cluster_size=min_cluster_size, **settings).fit(tree).labels_
+        return labels
+
+    @cached_property
+    def _tree(self) -> tuple[np.ndarray, Any]:
+        """The order in which the vectors are numbered, and the spanning tree as a sparse matrix [n n]."""
+        n = len(self._vectors)
+        if n > self._dense:
+            return np.arange(n), _matrix(spanning_tree(self._vectors, self._samples), n)
+        order, lengths = _visited(self._vectors, self._samples)
+        places = np.arange(n - 1)
+        return order, _matrix(Tree(places, places + 1, lengths), n)
+
+
+def _visited(vectors: np.ndarray, min_samples: int) -> tuple[np.ndarray, np.ndarray]:
+    """The order in which the shortest tree grows from vector 0, int [n], and by what each is reached [n-1].
+
+    Prim, 1957. A path in this order with these lengths joins the same groups at the same lengths as the tree.
+    It is how scikit-learn has it, so that equal lengths, of which there are many, are taken in its order.
+    """
+    from sklearn.metrics import pairwise_distances
+
+    distances = pairwise_distances(np.asarray(vectors, np.float64))
+    core = np.partition(distances, min_samples - 1, axis=0)[min_samples - 1]
+    np.maximum(distances, core, out=distances)
+    np.maximum(distances, core[:, None], out=distances)
+    order, lengths = np.zeros(len(vectors), np.int64), np.zeros(len(vectors) - 1)
+    reach, outside = np.full(len(vectors), np.inf), np.ones(len(vectors), bool)
+    for place in range(len(lengths)):
+        outside[order[place]], reach[order[place]] = False, np.inf
+        np.minimum(reach, distances[order[place]], out=reach, where=outside)
+        order[place + 1] = reach.argmin()
+        lengths[place] = reach[order[place + 1]]
+    return order, lengths
 
 
 def k_means(vectors: Float[np.ndarray, "n d"], *, k: int, seed: int) -> Labels:
-    """`k` groups, or as many as there are different vectors; the best of ten starts."""
-    from sklearn.cluster import KMeans
+    """`k` groups, or as many as there are different vectors; the best of ten starts.
 
-    k = min(k, len(np.unique(vectors, axis=0)))
-    if k == 0:
+    The order of the vectors plays no part: each different one is given once, in the order of its values, with
+    how often it is there. One thread adds them up, since several would do it in the order that they end in.
+    """
+    from sklearn.cluster import KMeans
+    from threadpoolctl import threadpool_limits
+
+    if not len(vectors):
         return np.zeros(0, int)
+    given = np.asarray(vectors, np.float64)
+    different, places, counts = np.unique(given, axis=0, return_inverse=True, return_counts=True)
     options: dict[str, Any] = {"n_init": 10, "random_state": seed}
-    return np.asarray(KMeans(k, **options).fit(np.asarray(vectors, np.float64)).labels_, int)
+    with threadpool_limits(1):
+        found = KMeans(min(k, len(different)), **options).fit(different, sample_weight=counts)
+    return np.asarray(found.labels_, int)[places.reshape(-1)]
 
 
 def silhouette(vectors: Float[np.ndarray, "n d"], labels: Labels, *, seed: int = 0) -> float | None:
@@ -67,16 +121,52 @@ def silhouette(vectors: Float[np.ndarray, "n d"], labels: Labels, *, seed: int =
     Rousseeuw, 1987. Noise is a group like any other here: leave it out before, to be without it. Of more than
     10,000 vectors a sample is taken. None where there are no two groups, or none with two members.
     """
-    if len(labels) > _SAMPLE:
-        chosen = np.random.default_rng(seed).permutation(len(labels))[:_SAMPLE]
-        vectors, labels = vectors[chosen], labels[chosen]
-    if not 2 <= len(np.unique(labels)) < len(labels):
-        return None
-    import sklearn
-    from sklearn.metrics import silhouette_score
+    return silhouettes(vectors, [labels], seed=seed)[0]
 
-    with sklearn.config_context(working_memory=128):
-        return float(silhouette_score(vectors, labels))
+
+def silhouettes(
+    vectors: Float[np.ndarray, "n d"], groupings: Sequence[Labels], *, seed: int = 0
+) -> list[float | None]:
+    """The `silhouette` of each of several groupings of the same vectors; distances are computed once."""
+    if len(vectors) > _SAMPLE:
+        chosen = np.random.default_rng(seed).permutation(len(vectors))[:_SAMPLE]
+        vectors, groupings = vectors[chosen], [labels[chosen] for labels in groupings]
+    groups = [_Groups(labels) if 2 <= len(np.unique(labels)) < len(labels) else None for labels in groupings]
+    known = [group for group in groups if group is not None]
+    values = iter(_mean_silhouettes(np.asarray(vectors, np.float64), known) if known else [])
+    return [None if group is None else next(values) for group in groups]
+
+
+class _Groups:
+    """A grouping: each vector's group 0, 1, ..., the groups' sizes, and which vectors they hold [g n]."""
+
+    def __init__(self, labels: Labels) -> None:
+        from scipy.sparse import csr_array
+
+        _, self.own, self.sizes = np.unique(labels, return_inverse=True, return_counts=True)
+        places = np.arange(len(labels))
+        self.members = csr_array((np.ones(len(labels)), (self.own, places)), (len(self.sizes), len(labels)))
+
+    def silhouettes(self, distances: np.ndarray, start: int) -> np.ndarray:
+        """Of the vectors from `start` on, by their distances [n r] to all; alone in a group: 0."""
+        means, columns = self.members @ distances, np.arange(distances.shape[1])
+        own = self.own[start : start + len(columns)]
+        others = self.sizes[own] - 1
+        a = means[own, columns] / np.maximum(others, 1)
+        means /= self.sizes[:, None]
+        means[own, columns] = np.inf
+        b = means.min(0)
+        return np.where(others > 0, (b - a) / np.maximum(np.maximum(a, b), _LEAST), 0)
+
+
+def _mean_silhouettes(vectors: np.ndarray, groups: list[_Groups]) -> list[float]:
+    from sklearn.metrics import pairwise_distances
+
+    sums = np.zeros(len(groups))
+    for start in range(0, len(vectors), _BLOCK):
+        distances = pairwise_distances(vectors, vectors[start : start + _BLOCK])
+        sums += [group.silhouettes(distances, start).sum() for group in groups]
+    return (sums / len(vectors)).tolist()
 
 
 def centroids(vectors: Float[np.ndarray, "n d"], labels: Labels) -> Float[np.ndarray, "g d"]:

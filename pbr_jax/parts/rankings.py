@@ -160,10 +160,13 @@ def _rank(
     enable_compilation_cache()
     tally, lines = Tally(), []
     pipeline = Pipeline(**{name: make(tally) for name, make in makers.items()})
-    examples = progress(questions.read(store), "rankings", questions.count(store))
-    for chunk in chunks(examples):
+    examples = list(questions.read(store))
+    # Of all at once: users are compared as they were at a few moments, and are read anew for each.
+    users = pipeline.neighbours(examples)
+    for some in chunks(progress(range(len(examples)), "rankings", len(examples))):
+        chunk = [examples[i] for i in some]
         with metered(folder):
-            ranked = rank(pipeline, chunk, collaboration)
+            ranked = rank(pipeline, chunk, collaboration, [users[i] for i in some])
         _refuse_misplaced(store, ranked)
         for example, ranking in zip(chunk, ranked, strict=True):
             rows, scores = [int(c.row) for c in ranking], [float(c.score) for c in ranking]

@@ -16,7 +16,7 @@ from pbr_jax.index.store import Store
 from pbr_jax.models.user_transformer import UserTransformerConfig, user_transformer
 from pbr_jax.options import UserEncoder
 from pbr_jax.parts import vectors
-from pbr_jax.parts.run import Run, enable_compilation_cache, once
+from pbr_jax.parts.run import Run, chunks, enable_compilation_cache, once
 from pbr_jax.parts.trained import check_training, is_kept, keep, load_kept
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.types import Example, Params
@@ -85,9 +85,10 @@ class Users:
 
     def asking(self, examples: Sequence[Example]) -> np.ndarray:
         """The users who ask, float32 [e d], each from the history that the example sees."""
+        return np.concatenate([np.zeros((0, self.dim), np.float32), *map(self._asking, chunks(examples))])
+
+    def _asking(self, examples: Sequence[Example]) -> np.ndarray:
         histories = [oldest_first(self.store, self.store.visible(e, e.user_id)) for e in examples]
-        if not examples:
-            return np.zeros((0, self.dim), np.float32)
         found = self.encode(histories, self.embeddings)
         cold = [place for place, history in enumerate(histories) if not len(history)]
         if cold:

@@ -1,5 +1,6 @@
 """Neighbours and users as vectors: who is found, at which moment, and from what."""
 
+import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,10 +10,14 @@ import pytest
 
 from pbr_jax.config import Config, name_of
 from pbr_jax.index.store import Store, build
-from pbr_jax.methods.neighbours import METHODS, Mean, Random
+from pbr_jax.methods import expand
+from pbr_jax.methods.neighbours import METHODS, Cohorts, Mean, Random
 from pbr_jax.methods.retrieve import BM25
+from pbr_jax.methods.select import TopK
 from pbr_jax.models.user_transformer import UserTransformerConfig, user_transformer
-from pbr_jax.parts import users
+from pbr_jax.parts import cohorts, rankings, users
+from pbr_jax.parts.moments import Moments
+from pbr_jax.parts.run import CHUNK, chunks
 from pbr_jax.parts.users import Users
 from pbr_jax.pipeline import Tally
 from pbr_jax.plan import Plan
@@ -128,6 +133,67 @@ def test_others_are_known_by_what_they_had_written_before(tmp_path):
     assert found(world, [early, late], m=2, snapshots=1) == [["u", "v"], ["u", "v"]]
     undated = ask("u", u, None)
     assert found(world, [undated], m=2) == [["u"]]
+
+
+class Counted(Users):
+    """Counts how often all users are read."""
+
+    pools = 0
+
+    def at(self, moment: float | None) -> np.ndarray:
+        self.pools += 1
+        return super().at(moment)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """30 users with more questions than a chunk holds, at random times; the last user's have none."""
+    draw = np.random.default_rng(0)
+    profiles = {f"u{i}": history(f"u{i}", i % D, sorted(draw.uniform(0, 9, 3).tolist())) for i in range(29)}
+    times = draw.uniform(0, 10, CHUNK + 99)
+    asked = [ask(f"u{i % 29}", profiles[f"u{i % 29}"], float(time)) for i, time in enumerate(times)]
+    asked += [ask("undated", history("undated", 1, [None]), None), ask("cold", (), 5.0)]
+    world = resources(tmp_path_factory.mktemp("many"), asked)
+    return World(world.store, Counted(world.store, world.users.embeddings, world.users.encoder, users.mean))
+
+
+@pytest.mark.parametrize("name", ["mean", "cohorts"])
+def test_of_any_number_of_questions_users_are_read_once_a_moment(many: World, name: str):
+    """And who is found does not depend on how many are asked together."""
+    store, counted = many
+    assert isinstance(counted, Counted)
+    moments = Moments(store, 8).all
+    known = cohorts.Cohorts(moments, np.tile(np.arange(len(store.users)) % 3, (len(moments), 1)))
+
+    def slot():
+        if name == "mean":
+            return Mean(m=4).slot(Tally(), store=store, users=counted)
+        return Cohorts(m=4).slot(Tally(), store=store, users=counted, cohorts=known)
+
+    examples = list(store.examples())
+    counted.pools = 0
+    together = slot()(examples)
+    assert counted.pools == len(moments)
+    apart = slot()
+    assert [one for some in chunks(examples) for one in apart(some)] == together
+    assert counted.pools > 2 * len(moments)
+
+
+def test_a_run_asks_for_the_users_of_all_its_questions_at_once(many: World, tmp_path: Path):
+    assert isinstance(many.users, Counted)
+    asked = Mean(m=2).slot(Tally(), store=many.store, users=many.users)
+    makers: dict[str, Any] = {
+        "expand": expand.Nothing().slot,
+        "neighbours": lambda tally: asked,
+        "retrieve": lambda tally: lambda examples, queries, users: [[] for _ in examples],
+        "select": TopK().slot,
+    }
+    many.users.pools = 0
+    rankings._rank(tmp_path, rankings.EVALUATED, "text", store=many.store, **makers)
+    assert many.users.pools == len(Moments(many.store, 8).all)
+    ids = [example.id for example in many.store.examples()]
+    lines = (tmp_path / "rankings.jsonl").read_text().splitlines()
+    assert [json.loads(line)["id"] for line in lines] == ids
 
 
 @pytest.mark.filterwarnings("default")  # ScaNN's own

@@ -53,9 +53,10 @@ class Cohorts(Neighbours):
     # users in no cluster: all in one of their own, as the paper has it; each in that of the nearest centroid;
     # or alone
     noise: Literal["one_cluster", "nearest", "alone"] = "one_cluster"
-    # inside a cluster: dot, of users' vectors: what the paper's Eq. 2 is on averaged vectors; cosine, as
-    # released; maxsim_documents: each own document's best match among the other's documents; random: any
-    similarity: Literal["dot", "cosine", "maxsim_documents", "random"] = "dot"
+    # inside a cluster, of users' vectors: cosine, as released; dot: the paper's Eq. 2 to the letter, which
+    # favours users of few documents, since a mean of few vectors is longer; maxsim_documents: each own
+    # document's best match among the other's documents; random: any
+    similarity: Literal["dot", "cosine", "maxsim_documents", "random"] = "cosine"
     snapshots: int = 8  # moments at which dated histories are read anew; a question uses the last before it
 
     @property
@@ -99,7 +100,7 @@ class Cohorts(Neighbours):
     ) -> NeighboursSlot:
         moments, names = Moments(store, self.snapshots), store.users
 
-        @lru_cache(maxsize=2)
+        @lru_cache(maxsize=1)
         def pool(moment: float | None) -> _Pool:
             if users is None or cohorts is None:
                 raise ValueError("cohorts are found by users' vectors; none were given")
@@ -111,14 +112,15 @@ class Cohorts(Neighbours):
             if users is None or not examples:
                 return found
             vectors = users.asking(examples)
-            seen = [moments.before(example) for example in examples]
-            for place in sorted(range(len(examples)), key=lambda i: (seen[i] is not None, seen[i] or 0)):
-                example, among = examples[place], pool(seen[place])
-                members = among.members(example, vectors[place], store)
-                with tally.timed("compare_users"):
-                    scores = self._similarity(example, vectors[place], members, among, users, seed)
-                best = members[np.argsort(-scores, kind="stable")[: self.others]]
-                found[place] += [Neighbour(names[code]) for code in best]
+            for moment, some in moments.groups(examples):
+                among = pool(moment)
+                for place in some:
+                    example, vector = examples[place], vectors[place]
+                    members = among.members(example, vector, store)
+                    with tally.timed("compare_users"):
+                        scores = self._similarity(example, vector, members, among, users, seed)
+                    best = members[np.argsort(-scores, kind="stable")[: self.others]]
+                    found[place] += [Neighbour(names[code]) for code in best]
             return found
 
         return neighbours

@@ -44,16 +44,14 @@ class Similar(Neighbours):
 
     def slot(self, tally: Tally, *, store: Store, users: Users | None = None) -> NeighboursSlot:
         names, moments = store.users, Moments(store, self.snapshots)
-        pool = lru_cache(maxsize=2)(lambda moment: _pool(_of(users).at(moment), self.index))
+        pool = lru_cache(maxsize=1)(lambda moment: _pool(_of(users).at(moment), self.index))
 
         def neighbours(examples: Examples) -> list[list[Neighbour]]:
             found = [[Neighbour(example.user_id)] for example in examples]
             if users is None or not examples:
                 return found
             vectors = unit(users.asking(examples))
-            seen = [moments.before(example) for example in examples]
-            for moment in dict.fromkeys(seen):
-                some = [i for i, m in enumerate(seen) if m == moment]
+            for moment, some in moments.groups(examples):
                 among = pool(moment)
                 if not len(among.codes):
                     continue
