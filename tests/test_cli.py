@@ -338,7 +338,7 @@ def test_a_cache_is_exported_and_imported(
     with file.open("a") as stream:
         stream.write("{}\n")
     assert main(["cache", "import", str(file)]) == 2
-    assert "line 4" in capfd.readouterr().err
+    assert "line 5" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from pbr_jax import terminal
 from pbr_jax.files import (  # fmt: skip
     cache_folder,
     open_private,
@@ -23,12 +24,25 @@ from pbr_jax.files import (  # fmt: skip
     tighten,
     write_lines,
 )
-from pbr_jax.llm.protocol import Score
+from pbr_jax.llm.answer_values import Stored, answer, checksum, stored
 from pbr_jax.locks import locked, require_locks
 from pbr_jax.types import UserError
 
-_SCHEMA = "CREATE TABLE answers(key TEXT PRIMARY KEY, kind TEXT NOT NULL, value TEXT NOT NULL)"
-_IDENTITY = (0x7062726A, 1)  # "pbrj" and the schema's version, kept in the database's header
+_SCHEMA = (
+    "CREATE TABLE answers(key TEXT PRIMARY KEY, kind TEXT NOT NULL, value TEXT NOT NULL, "
+    "checksum TEXT NOT NULL)"
+)
+_UPGRADE = (  # from version 1, which had no checksums
+    "ALTER TABLE answers ADD COLUMN checksum TEXT NOT NULL DEFAULT '';"
+    "UPDATE answers SET checksum = checksum(key, kind, value)"
+)
+_IDENTITY = (0x7062726A, 2)  # "pbrj" and the schema's version, kept in the database's header
+_VERSION = "".join(
+    f"PRAGMA {name}={value};" for name, value in zip(("application_id", "user_version"), _IDENTITY)
+)
+_INSERT = "INSERT OR IGNORE INTO answers VALUES (?,?,?,?)"
+_SELECT = "SELECT key, kind, value, checksum FROM answers"
+_COUNT = "answers"  # the only field of an export's last line: how many there are
 _PATIENCE = 60.0  # seconds to wait for another process that is writing
 _TOGETHER = 500  # keys in one query
 _LONGEST = 64 << 20  # bytes of a file's first line that are read to see whether it is an export
@@ -64,31 +78,42 @@ class Answers:
         self.file = file
 
     def find(self, keys: Sequence[str]) -> dict[str, Any]:
-        """The answers that are there, by key."""
+        """The answers that are there, by key. One that is damaged is told, and is not there."""
         with self._connection() as connection:
-            return self._find(connection, keys)
+            found, damaged = self._find(connection, keys)
+        self._tell(len(damaged))
+        return found
 
     def add(self, kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Stores new answers, durably, and returns the one that stands for each key: the first.
+        """Stores new answers, durably, and returns the one that stands for each key: the first whole one.
 
-        One that UTF-8 cannot hold is a UserError; those beside it are stored.
+        One that no backend may give (`answer_values`) is a UserError; those beside it are stored.
         """
-        broken = [value for value in values.values() if not _whole(value)]
-        values = {key: value for key, value in values.items() if _whole(value)}
-        rows = [(key, kind, json.dumps(_answer(kind, value))) for key, value in values.items()]
+        rows, refused = [], []
+        for key, value in values.items():
+            try:
+                rows.append(stored(key, kind, json.dumps(answer(kind, value))))
+            except ValueError as error:
+                refused.append(str(error))
         found: dict[str, Any] = {}
         if rows:
             with self._connection() as connection:
                 connection.execute("BEGIN IMMEDIATE")
-                connection.executemany("INSERT OR IGNORE INTO answers VALUES (?,?,?)", rows)
+                self._insert(connection, rows)
                 connection.execute("COMMIT")
-                found = self._find(connection, list(values))
-        if broken:
+                found, _ = self._find(connection, [one.key for one in rows])
+        if refused:
             raise UserError(
-                f"{len(broken)} answers hold half of a surrogate pair (one: {broken[0]!a:.50}), which is "
-                f"no text, and are not kept; mend the server, or ask for others with another seed"
+                f"{len(refused)} of {len(values)} answers are not kept ({refused[0]}); mend the server, or "
+                "ask for others with another seed"
             )
         return found
+
+    def _insert(self, connection: sqlite3.Connection, rows: Sequence[Stored]) -> None:
+        """Adds rows where there is none of their key, or a damaged one."""
+        _, damaged = self._find(connection, [one.key for one in rows])
+        connection.executemany("DELETE FROM answers WHERE key=?", [(key,) for key in damaged])
+        connection.executemany(_INSERT, rows)
 
     def export(self, path: Path) -> int:
         """Writes all answers as JSON lines sorted by key, whole or not at all; returns how many.
@@ -97,17 +122,22 @@ class Answers:
         """
         if not self.file.is_file():
             raise UserError(f"there is no cache of answers at {self.file}; PBR_JAX_CACHE names its folder")
-        count = 0
+        count = damaged = 0
 
         def lines(connection: sqlite3.Connection) -> Iterator[str]:
-            nonlocal count
-            for key, kind, value in connection.execute("SELECT key, kind, value FROM answers ORDER BY key"):
-                self._parsed(key, kind, value)
+            nonlocal count, damaged
+            for found in connection.execute(f"{_SELECT} ORDER BY key"):
+                if _parsed(found) is None:
+                    damaged += 1
+                    continue
                 count += 1
-                yield f'{{"key": "{key}", "kind": "{kind}", "value": {value}}}\n'
+                key, kind, value, sum_ = found
+                yield f'{{"key": "{key}", "kind": "{kind}", "value": {value}, "checksum": "{sum_}"}}\n'
+            yield f'{{"{_COUNT}": {count}}}\n'
 
         with self._connection() as connection:
             _write(path, lines(connection))
+        self._tell(damaged)
         return count
 
     def merge(self, path: Path) -> Merged:
@@ -115,33 +145,40 @@ class Answers:
         counts = [0, 0, 0]
         with self._connection() as connection:
             connection.execute("BEGIN IMMEDIATE")
-            for row in _read(path):
-                if connection.execute("INSERT OR IGNORE INTO answers VALUES (?,?,?)", row).rowcount:
-                    counts[0] += 1
+            for new in _read(path):
+                there = connection.execute(f"{_SELECT} WHERE key=?", new[:1]).fetchone()
+                if there is not None and _parsed(there) is not None:
+                    counts[1 if there == new else 2] += 1
                     continue
-                query = "SELECT key, kind, value FROM answers WHERE key=?"
-                counts[1 if connection.execute(query, row[:1]).fetchone() == row else 2] += 1
+                self._insert(connection, [new])
+                counts[0] += 1
             connection.execute("COMMIT")
         return Merged(*counts)
 
-    def _find(self, connection: sqlite3.Connection, keys: Sequence[str]) -> dict[str, Any]:
-        found, rest = {}, iter(keys)
+    def _find(self, connection: sqlite3.Connection, keys: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+        """The whole answers by key, and the keys of damaged ones."""
+        found: dict[str, Any] = {}
+        rest = iter(keys)
         while some := list(islice(rest, _TOGETHER)):
-            query = f"SELECT key, kind, value FROM answers WHERE key IN ({','.join('?' * len(some))})"
-            found |= {row[0]: self._parsed(*row) for row in connection.execute(query, some)}
-        return found
+            query = f"{_SELECT} WHERE key IN ({','.join('?' * len(some))})"
+            found |= {one[0]: _parsed(one) for one in connection.execute(query, some)}
+        whole = {key: value for key, value in found.items() if value is not None}
+        return whole, [key for key in found if key not in whole]
 
-    def _parsed(self, key: str, kind: str, value: str) -> Any:
-        try:
-            return _answer(kind, parse_json(value))
-        except ValueError as error:
-            raise self._damaged(f"answer {key}: {error}") from error
+    def _tell(self, damaged: int) -> None:
+        if damaged:
+            terminal.err(
+                f"llm: note: {damaged} answers in {self.file} are damaged (their checksums differ) and count "
+                "as missing"
+            )
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
         try:
             self._make_private()
             opened = sqlite3.connect(self.file, timeout=_PATIENCE, isolation_level=None)
+            opened.text_factory = _text
+            opened.create_function("checksum", 3, checksum)
             with contextlib.closing(opened) as connection:  # what is not committed is undone
                 self._prepare(connection)
                 yield connection
@@ -173,9 +210,11 @@ class Answers:
                 tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
                 if _identity(connection) == (0, 0) and tables == 0:
                     connection.execute("PRAGMA journal_mode=WAL")
-                    names = zip(("application_id", "user_version"), _IDENTITY)
-                    pragmas = "".join(f"PRAGMA {name}={value};" for name, value in names)
-                    connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA}; {pragmas} COMMIT;")
+                    connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA}; {_VERSION} COMMIT;")
+        if _identity(connection) == (_IDENTITY[0], 1):
+            with locked(self.file.with_suffix(".lock")):
+                if _identity(connection)[1] == 1:
+                    connection.executescript(f"BEGIN IMMEDIATE; {_UPGRADE}; {_VERSION} COMMIT;")
         application, version = _identity(connection)
         if application != _IDENTITY[0]:
             raise UserError(
@@ -207,70 +246,77 @@ def _identity(connection: sqlite3.Connection) -> tuple[int, int]:
     return application, version
 
 
-def _whole(value: Any) -> bool:
-    """Whether an answer is no text, or one that UTF-8 can hold."""
+def _text(content: bytes) -> str:
+    """A text of the database; bytes that are no UTF-8 survive, for the checksum to tell."""
+    return content.decode("utf-8", "surrogateescape")
+
+
+def _parsed(found: Sequence[Any]) -> Any:
+    """The answer in a row; None where that is damaged."""
+    key, kind, value, expected = found
     try:
-        if isinstance(value, str):
-            value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+        return answer(kind, parse_json(value)) if checksum(key, kind, value) == expected else None
+    except ValueError:
+        return None
 
 
-def _answer(kind: Any, value: Any) -> Any:
-    """An answer in its one form, from what a backend or JSON gives; ValueError for anything else.
-
-    Beside texts and scores: a `row` of numbers, `rows` of them, and `tokens` of an answer.
-    """
-    match kind, value:
-        case "text", str() if _whole(value):
-            return value
-        case "score", [int() | float() as total, int() as tokens] if tokens >= 0:
-            return Score(float(total), tokens)
-        case "row", list() if _numbers(value, float):
-            return list(map(float, value))
-        case "rows", list() if all(isinstance(row, list) and _numbers(row, float) for row in value):
-            return [list(map(float, row)) for row in value]
-        case "tokens", list() if _numbers(value, int):
-            return value
-    raise ValueError(
-        f"kind {kind!r} with value {value!r:.60}, want a text, a score [total, tokens], a row of "
-        "numbers, rows, or tokens"
-    )
-
-
-def _numbers(row: list[Any], kind: type) -> bool:
-    return all(type(x) is int or type(x) is kind for x in row)
-
-
-def _read(path: Path) -> Iterator[tuple[str, str, str]]:
-    """The rows of an export, each checked."""
+def _read(path: Path) -> Iterator[Stored]:
+    """The rows of an export, each checked, and their number."""
+    state = _Export()
     try:
         with path.open("rb") as file:
             for number, entry in enumerate(file, 1):
                 try:
-                    yield _row(entry)
+                    yield from state.feed(entry)
                 except ValueError as error:
                     raise UserError(f"{path}, line {number}: {error}; nothing was imported") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; give an export of the cache") from error
+    if not state.ended and (state.checked or not state.count):
+        raise UserError(f"{path}: its last line is missing, it was cut off; nothing was imported")
 
 
-def _row(entry: bytes) -> tuple[str, str, str]:
-    record = parse_json(entry)
-    if not isinstance(record, dict) or set(record) != {"key", "kind", "value"}:
-        raise ValueError("want one object with key, kind and value")
-    key = record["key"]
+class _Export:
+    """Checks an export line by line. Those of older versions have no checksums and no last line."""
+
+    def __init__(self) -> None:
+        self.count, self.checked, self.ended = 0, False, False
+
+    def feed(self, entry: bytes) -> Iterator[Stored]:
+        """The row in a line; none in the last one, which says how many there are. ValueError: damage."""
+        record = parse_json(entry)
+        if self.ended:
+            raise ValueError("a line after the one that says how many answers there are")
+        if isinstance(record, dict) and set(record) == {_COUNT}:
+            if record[_COUNT] != self.count:
+                raise ValueError(f"{record[_COUNT]!r:.40} answers are announced, and {self.count} are there")
+            self.ended = True
+            return
+        found, checked = _row(record)
+        if self.count and checked != self.checked:
+            raise ValueError("some answers have checksums and others have none")
+        self.checked, self.count = checked, self.count + 1
+        yield found
+
+
+def _row(record: Any) -> tuple[Stored, bool]:
+    """The row that a line of an export holds, and whether it has a checksum."""
+    if not isinstance(record, dict) or set(record) - {"checksum"} != {"key", "kind", "value"}:
+        raise ValueError("want one object with key, kind, value and checksum")
+    key, kind = record["key"], record["kind"]
     if not isinstance(key, str) or not re.fullmatch("[0-9a-f]{64}", key):
         raise ValueError(f"key {key!r:.80}, want 64 hexadecimal digits")
-    return key, record["kind"], json.dumps(_answer(record["kind"], record["value"]))
+    found = stored(key, kind, json.dumps(answer(kind, record["value"])))
+    if record.get("checksum", found.checksum) != found.checksum:
+        raise ValueError("its checksum differs: the line is not what was exported")
+    return found, "checksum" in record
 
 
 def _is_export(file: BinaryIO) -> bool:
     """Whether a file is an export, by its first line, or empty."""
     first = file.readline(_LONGEST)
     try:
-        return not first or bool(_row(first))
+        return not first or bool(list(_Export().feed(first)) or first)
     except ValueError:
         return False
 

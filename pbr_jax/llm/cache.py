@@ -143,7 +143,10 @@ class Cached:
                 asked, new=new, temperature=temperature, top_p=top_p, seed=seed, done=done, on_batch=on_batch
             )
 
-        return self._complete("tokens", [[mixture, how] for mixture in asked], done, on_batch, ask)
+        return self._complete(
+            "tokens", [[mixture, how] for mixture in asked], done, on_batch, ask,
+            fits=lambda place, tokens: len(tokens) <= new,
+        )  # fmt: skip
 
     def attention(
         self,
@@ -157,7 +160,10 @@ class Cached:
         def ask(done: Mapping[int, list[Row]], on_batch: OnRows) -> list[list[Row]]:
             return self._able(TokenLevel).attention(asked, done=done, on_batch=on_batch)
 
-        return self._complete("rows", asked, done, on_batch, ask)
+        return self._complete(
+            "rows", asked, done, on_batch, ask,
+            fits=lambda place, rows: len(rows) == len(asked[place].spans),
+        )  # fmt: skip
 
     def text(self, tokens: Sequence[int]) -> str:
         """The text of an answer's tokens."""
@@ -185,8 +191,12 @@ class Cached:
         done: Mapping[int, Any] | None,
         on_batch: Callable[..., None] | None,
         ask: Callable[..., list[Any]],
+        fits: Callable[[int, Any], bool] = lambda place, value: True,
     ) -> list[Any]:
-        """The answer to every input: one that is done, found, or made by `ask(done, on_batch)`."""
+        """The answer to every input: one that is done, found, or made by `ask(done, on_batch)`.
+
+        `fits(place, value)`: whether a stored answer has the length that was asked for.
+        """
         model = self.fingerprint
         keys = [_hash([model, kind, part]) for part in inputs]
         answers: dict[int, Any] = dict(done or {})
@@ -204,7 +214,13 @@ class Cached:
 
         wanted = [place for place in range(len(keys)) if place not in answers]
         stored = self._answers.find([keys[place] for place in wanted])
-        take({place: stored[keys[place]] for place in wanted if keys[place] in stored})
+        found = {place: stored[keys[place]] for place in wanted if keys[place] in stored}
+        if wrong := [place for place, value in found.items() if not fits(place, value)]:
+            raise UserError(
+                f"{self._answers.file}: answer {keys[wrong[0]]} has another length than was asked for, so it "
+                "came from elsewhere; move the file away and run again"
+            )
+        take(found)
         missing = len(keys) - len(answers)
         if missing and self._offline:
             raise UserError(

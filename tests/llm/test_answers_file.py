@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from pbr_jax.llm import Score, answers_file
+from pbr_jax.llm.answer_values import stored
 from pbr_jax.llm.answers_file import Answers, Merged
 from pbr_jax.types import UserError
 
@@ -32,8 +33,8 @@ def key(number: int) -> str:
 
 
 def test_floats_and_odd_texts_survive_exactly(file: Path):
-    totals = [0.1 + 0.2, -math.pi, 1e-300, -1.797e308, -0.0, -math.inf, float(np.float32(0.1))]
-    scores = {key(place): Score(total, place) for place, total in enumerate(totals)}
+    totals = [-0.1 - 0.2, -math.pi, -1e-300, -9.99e299, -0.0, float(np.float32(-0.1))]
+    scores = {key(place): Score(total, place + 1) for place, total in enumerate(totals)}
     answers = Answers(file)
     assert answers.add("score", scores) == scores
     assert [s.total.hex() for s in answers.find(list(scores)).values()] == [t.hex() for t in totals]
@@ -44,7 +45,7 @@ def test_floats_and_odd_texts_survive_exactly(file: Path):
 
 def test_an_answer_that_is_no_text_is_not_kept_and_those_beside_it_are(file: Path):
     answers = Answers(file)
-    with pytest.raises(UserError, match="1 answers hold half of a surrogate pair") as error:
+    with pytest.raises(UserError, match=r"1 of 3 answers are not kept .half of a surrogate pair") as error:
         answers.add("text", {key(1): "one", key(2): "two \ud83d", key(3): "three"})
     str(error.value).encode()
     assert answers.find([key(1), key(2), key(3)]) == {key(1): "one", key(3): "three"}
@@ -154,7 +155,7 @@ def test_a_full_disk_is_one_clear_line_and_loses_nothing(file: Path, kilobytes: 
 def filled(file: Path) -> Answers:
     answers = Answers(file)
     answers.add("text", {key(9): ODD, key(3): "drei"})
-    answers.add("score", {key(5): Score(0.1 + 0.2, 4), key(6): Score(float("-inf"), 1)})
+    answers.add("score", {key(5): Score(-0.1 - 0.2, 4), key(6): Score(-1e300, 1)})
     return answers
 
 
@@ -167,8 +168,11 @@ def test_an_export_goes_round_and_equal_caches_export_equal_bytes(filled: Answer
     other.export(tmp_path / "b.jsonl")
     content = (tmp_path / "b.jsonl").read_bytes()
     assert content == (tmp_path / "new" / "a.jsonl").read_bytes()
-    assert [json.loads(line)["key"] for line in content.splitlines()] == [key(i) for i in (3, 5, 6, 9)]
-    assert json.loads(content.splitlines()[0]) == {"key": key(3), "kind": "text", "value": "drei"}
+    *lines, last = map(json.loads, content.splitlines())
+    assert [line["key"] for line in lines] == [key(i) for i in (3, 5, 6, 9)]
+    assert last == {"answers": 4}
+    assert lines[0].pop("checksum") == stored(key(3), "text", '"drei"').checksum
+    assert lines[0] == {"key": key(3), "kind": "text", "value": "drei"}
     keys = [key(i) for i in (3, 5, 6, 9)]
     assert other.find(keys) == filled.find(keys)
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["a.jsonl"]
@@ -185,9 +189,9 @@ def test_an_answer_that_differs_is_kept_and_counted(filled: Answers, tmp_path: P
 BAD_LINES = {
     "{": "Expecting property name",
     "": "Expecting value",
-    "[1]": "want one object with key, kind and value",
+    "[1]": "want one object with key, kind, value and checksum",
     "[" * 100_000: "nested more than 100",
-    '{"key": "' + key(8) + '", "kind": "text"}': "want one object with key, kind and value",
+    '{"key": "' + key(8) + '", "kind": "text"}': "want one object with key, kind, value and checksum",
     '{"key": "' + key(8) + '", "kind": "text", "value": "", "more": 1}': "want one object",
     '{"key": "abc", "kind": "text", "value": ""}': "key 'abc', want 64 hexadecimal digits",
     '{"key": 7, "kind": "text", "value": ""}': "key 7, want 64",
@@ -197,6 +201,20 @@ BAD_LINES = {
     '{"key": "' + key(8) + '", "kind": ["text"], "value": "a"}': r"kind \['text'\]",
     '{"key": "' + key(8) + '", "kind": "text", "value": "\udce9"}': "utf-8",
     '{"key": "' + key(8) + '", "kind": "text", "value": "\\ud83d"}': "want a text",
+    '{"key": "' + key(8) + '", "kind": "score", "value": [NaN, 3]}': "log-probabilities up to 0",
+    '{"key": "' + key(8) + '", "kind": "score", "value": [-Infinity, 3]}': "log-probabilities up to 0",
+    '{"key": "' + key(8) + '", "kind": "score", "value": [0.5, 3]}': "log-probabilities up to 0",
+    '{"key": "' + key(8) + '", "kind": "score", "value": [-1.0, 0]}': "log-probabilities up to 0",
+    '{"key": "' + key(8) + '", "kind": "score", "value": [-1.0, true]}': "log-probabilities up to 0",
+    '{"key": "' + key(8) + '", "kind": "score", "value": [-1' + 400 * "0" + ", 3]}": "log-probabilities",
+    '{"key": "' + key(8) + '", "kind": "row", "value": [-1.0, 2.0]}': "a row of such",
+    '{"key": "' + key(8) + '", "kind": "row", "value": [-1.0, NaN]}': "a row of such",
+    '{"key": "' + key(8) + '", "kind": "rows", "value": [[0.5], [-0.5]]}': "rows of attention",
+    '{"key": "' + key(8) + '", "kind": "tokens", "value": [5, -1]}': "or tokens",
+    '{"key": "' + key(8) + '", "kind": "tokens", "value": [5.0]}': "or tokens",
+    '{"key": "' + key(8) + '", "kind": "text", "value": "a", "checksum": "0"}': "its checksum differs",
+    json.dumps(stored(key(8), "text", '"a"')._asdict() | {"value": "a"}): "some answers have checksums",
+    '{"answers": 2}': "2 answers are announced, and 1 are there",
 }
 
 
@@ -208,6 +226,97 @@ def test_an_import_with_a_bad_line_names_it_and_changes_nothing(bad: str, filled
     with pytest.raises(UserError, match=f"(?i)a.jsonl, line 2: .*{BAD_LINES[bad]}.*; nothing was imported"):
         filled.merge(path)
     assert rows(filled.file) == before
+
+
+def test_an_export_of_an_older_version_is_imported(filled: Answers, tmp_path: Path):
+    """It has no checksums and no last line."""
+    lines = [json.dumps({"key": key(i), "kind": "text", "value": f"{i}"}) for i in (20, 21)]
+    (tmp_path / "old.jsonl").write_text("\n".join(lines) + "\n")
+    assert filled.merge(tmp_path / "old.jsonl") == Merged(added=2, known=0, conflicts=0)
+    assert filled.find([key(21)]) == {key(21): "21"}
+
+
+def test_no_bit_of_an_export_can_be_flipped_and_no_line_lost(filled: Answers, tmp_path: Path):
+    filled.export(tmp_path / "a.jsonl")
+    content, other = (tmp_path / "a.jsonl").read_bytes(), Answers(tmp_path / "other.sqlite")
+    wanted = filled.find([key(i) for i in (3, 5, 6, 9)])
+    lines = content.splitlines(keepends=True)
+    damaged = [b"".join(lines[:end] + lines[start:]) for start in range(1, 6) for end in range(start)]
+    draw = random.Random(0)
+    for _ in range(60):
+        flipped = bytearray(content)
+        flipped[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+        damaged.append(bytes(flipped))
+    kept = 0
+    for data in damaged:
+        (tmp_path / "b.jsonl").write_bytes(data)
+        with contextlib.suppress(UserError):
+            other.merge(tmp_path / "b.jsonl")
+            kept += 1  # such as another blank between two fields
+            assert other.find(list(wanted)) == wanted
+            other.file.unlink()
+        assert not other.file.exists() or not rows(other.file)
+    assert kept < 5
+
+
+# -- Damage of single answers ----------------------------------------------------------------------
+
+
+DAMAGE = {
+    "a flipped bit in a text": "UPDATE answers SET value = replace(value, 'drei', 'dreh')",
+    "bytes that are no text": "UPDATE answers SET value = CAST(x'22ff22' AS TEXT)",
+    "no JSON": "UPDATE answers SET value = '{'",
+    "another type": "UPDATE answers SET value = x'2261'",
+    "another kind": "UPDATE answers SET kind = 'tokens'",
+    "no checksum": "UPDATE answers SET checksum = ''",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_answer_is_told_and_asked_for_again(
+    damage: str, file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    answers = Answers(file)
+    answers.add("text", {key(3): "drei"})
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        connection.executescript(DAMAGE[damage] + ";")
+    answers.add("text", {key(4): "vier"})
+    assert answers.find([key(3), key(4)]) == {key(4): "vier"}
+    assert f"1 answers in {file} are damaged" in capfd.readouterr().err
+    assert answers.export(tmp_path / "a.jsonl") == 1
+    assert "are damaged" in capfd.readouterr().err
+    assert answers.add("text", {key(3): "three"}) == {key(3): "three"}
+    assert answers.find([key(3)]) == {key(3): "three"}
+    assert capfd.readouterr().err == ""
+
+
+def test_an_import_mends_a_damaged_answer(filled: Answers, tmp_path: Path):
+    filled.export(tmp_path / "a.jsonl")
+    with contextlib.closing(sqlite3.connect(filled.file)) as connection:
+        connection.executescript("UPDATE answers SET value = '\"x\"' WHERE kind = 'text';")
+    assert filled.merge(tmp_path / "a.jsonl") == Merged(added=2, known=2, conflicts=0)
+    assert filled.find([key(3)]) == {key(3): "drei"}
+
+
+def test_a_cache_of_the_version_before_is_kept_and_gets_checksums(file: Path):
+    file.parent.mkdir()
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        connection.executescript(
+            "CREATE TABLE answers(key TEXT PRIMARY KEY, kind TEXT NOT NULL, value TEXT NOT NULL);"
+            f"PRAGMA application_id={0x7062726A}; PRAGMA user_version=1;"
+        )
+        old = [(key(1), "text", '"one"'), (key(2), "score", "[-1.5, 3]"), (key(3), "score", "[NaN, 3]")]
+        connection.executemany("INSERT INTO answers VALUES (?,?,?)", old)
+        connection.commit()
+    assert Answers(file).find([key(1), key(2), key(3)]) == {key(1): "one", key(2): Score(-1.5, 3)}
+    assert Answers(file).add("text", {key(1): "another"}) == {key(1): "one"}
+
+
+@pytest.mark.parametrize("bad", [Score(math.nan, 2), Score(0.5, 2), Score(-math.inf, 1), Score(-1.0, 0)])
+def test_what_no_backend_may_say_is_not_kept(bad: Score, file: Path):
+    with pytest.raises(UserError, match=r"1 of 2 answers are not kept .*log-probabilities up to 0"):
+        Answers(file).add("score", {key(1): bad, key(2): Score(-1.0, 2)})
+    assert Answers(file).find([key(1), key(2)]) == {key(2): Score(-1.0, 2)}
 
 
 def test_a_place_that_cannot_be_read_or_written_is_named(filled: Answers, tmp_path: Path):
@@ -287,7 +396,7 @@ def test_answers_are_only_their_owners_whatever_the_umask(mask: int, file: Path,
     try:
         with Answers(file)._connection() as connection:  # while SQLite has its own files beside it
             connection.execute("BEGIN IMMEDIATE")
-            connection.execute("INSERT INTO answers VALUES ('a', 'text', '\"b\"')")
+            connection.execute("INSERT INTO answers VALUES ('a', 'text', '\"b\"', '')")
             modes = {path.name: oct(path.stat().st_mode) for path in file.parent.iterdir()}
             connection.execute("ROLLBACK")
         Answers(file).export(tmp_path / "a.jsonl")
