@@ -1,6 +1,7 @@
 """From rankings and answers to results.json and predictions.jsonl: the evaluation of a run."""
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ from pbr_jax.eval.copies import copied, copies
 from pbr_jax.eval.evaluate import Evaluation, evaluate
 from pbr_jax.eval.shares import answer_shares, note
 from pbr_jax.index.store import Store
+from pbr_jax.models.thinking import after_thinking
 from pbr_jax.options import Eval
 from pbr_jax.text import prompts
 from pbr_jax.types import Candidate, Example
@@ -34,7 +36,8 @@ def evaluated(
     """
     scores = None if made.scores is None else list(made.scores)
     made = made._replace(scores=scores)
-    records = list(_records(task, store, made))
+    unfinished = Counter[str]()
+    records = list(_records(task, store, made, unfinished))
     examples = list(store.examples())
     near = store.near_targets
     predictions = [record["prediction"] for record in records] if made.answers is not None else None
@@ -63,6 +66,8 @@ def evaluated(
     for record, metrics in zip(records, evaluation.per_example, strict=True):
         record["metrics"] = metrics
     values = _values(evaluation, store, examples, records, answer_shares(task, predictions or []), learned)
+    values["counts"] |= unfinished
+    values["notes"] += _note_unfinished(unfinished["unfinished_thinking"], len(records))
     scored = [record for record, example in zip(records, examples, strict=True) if example.scored]
     values["copied"] = copies([record["copied"] for record in scored if "copied" in record])
     if near.any():
@@ -115,8 +120,17 @@ def _values(
     }
 
 
-def _records(task: Task, store: Store, made: Made) -> Iterator[dict[str, Any]]:
-    """A line of predictions.jsonl for every example, without its metrics.
+def _note_unfinished(count: int, n: int) -> list[str]:
+    if not count:
+        return []
+    return [
+        f"{count} of {n} answers end inside the model's thinking, so they have no text: raise "
+        "generate.max_new_tokens, or turn the thinking off"
+    ]
+
+
+def _records(task: Task, store: Store, made: Made, unfinished: Counter[str]) -> Iterator[dict[str, Any]]:
+    """A line of predictions.jsonl for every example, without its metrics; counts `unfinished` thinking.
 
     The first `prompt_documents` of `documents` stood in the prompt. `near_target`: a document of the user's
     own history nearly holds the target, see `pbr_jax.index.store.Summary`.
@@ -125,6 +139,8 @@ def _records(task: Task, store: Store, made: Made) -> Iterator[dict[str, Any]]:
         store.examples(), store.near_targets, made.rankings, _seen(made), strict=False
     ):
         prediction = prompts.answer(task, seen["text"])
+        if after_thinking(seen["text"]) is None:
+            unfinished["unfinished_thinking"] += 1
         answered = made.answers is not None and not task.labels
         yield {
             "id": example.id,

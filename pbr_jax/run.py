@@ -22,6 +22,7 @@ from pbr_jax.files import open_private, parse_json
 from pbr_jax.graph import logging_to, stages, tell
 from pbr_jax.llm.answers_file import location
 from pbr_jax.llm.usage import cost
+from pbr_jax.models.thinking import after_thinking
 from pbr_jax.parts import programs
 from pbr_jax.parts.answers import Answers, documents_in_prompt
 from pbr_jax.parts.likelihood import Likelihoods
@@ -200,7 +201,8 @@ class Answer:
 def ask(folder: str | Path, user: str, query: str) -> Answer:
     """Answers one question of one user with the system, data and models of a finished run.
 
-    The user's whole history is visible. Raises UserError for a folder without a run and an unknown user.
+    The user's whole history is visible. Raises UserError for a folder without a run, an unknown user, and an
+    answer without text.
     """
     plan = plan_of(Path(folder))
     config = plan.config
@@ -218,7 +220,14 @@ def ask(folder: str | Path, user: str, query: str) -> Answer:
         raise UserError(f"generate.method {config.generate.method} answers nothing; set it to ipa")
     generate = plan.answered.needs["generate"].value(tally)
     answer = generate([example], [shown], plan.answered.needs["write"].value)[0]
-    return Answer(prompts.answer(plan.task, answer.text), shown[: answer.prompt.documents])
+    text = prompts.answer(plan.task, answer.text)
+    if not text:
+        what = "ends inside its thinking" if after_thinking(answer.text) is None else "has no text"
+        raise UserError(
+            f"the model's answer {what}; raise generate.max_new_tokens in the run's config, or turn the "
+            "model's thinking off, and run again"
+        )
+    return Answer(text, shown[: answer.prompt.documents])
 
 
 def plan_of(folder: Path) -> Plan:

@@ -1,6 +1,9 @@
 """What results.json says of an evaluation, from a store and raw answers."""
 
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from pbr_jax import results
 from pbr_jax.data import task
@@ -9,8 +12,8 @@ from pbr_jax.options import Eval
 from pbr_jax.types import Example
 
 
-def counts(folder: Path, name: str, raw: list[str] | None) -> dict[str, int]:
-    """The counts of a run of this task with these raw answers."""
+def told(folder: Path, name: str, raw: list[str] | None) -> dict[str, Any]:
+    """What results.json says of a run of this task with these raw answers."""
     examples = [Example(f"q{i}", f"u{i}", "ask", "ask", "1", ()) for i in range(3)]
     build(folder / "store.sqlite", examples)
     answers = (
@@ -25,7 +28,12 @@ def counts(folder: Path, name: str, raw: list[str] | None) -> dict[str, int]:
     values, _ = results.evaluated(
         task(name), store, results.Made([[], [], []], answers), Eval(resamples=10), seed=0
     )
-    return values["counts"]
+    return values
+
+
+def counts(folder: Path, name: str, raw: list[str] | None) -> dict[str, int]:
+    """The counts of such a run."""
+    return told(folder, name, raw)["counts"]
 
 
 def test_raw_answers_without_a_number_are_counted(tmp_path: Path):
@@ -34,6 +42,17 @@ def test_raw_answers_without_a_number_are_counted(tmp_path: Path):
     assert counts(tmp_path, "lamp_3", ["1", "2", "3"])["unreadable_answers"] == 0
 
 
-def test_where_any_answer_is_readable_or_none_was_asked_for_nothing_is_counted(tmp_path: Path):
-    assert "unreadable_answers" not in counts(tmp_path, "lamp_7", ["", "x", "y"])
+def test_answers_without_text_are_counted_and_nothing_where_none_was_asked_for(tmp_path: Path):
+    assert counts(tmp_path, "lamp_7", ["", "x", "y"])["unreadable_answers"] == 1
     assert "unreadable_answers" not in counts(tmp_path, "lamp_3", None)
+
+
+@pytest.mark.parametrize("name", ["lamp_3", "lamp_7"])
+def test_thinking_without_an_end_is_counted_and_noted(tmp_path: Path, name: str):
+    values = told(tmp_path, name, ["<think>a 1?</think>4", "<think>a 1?", "[THINK]\nwell"])
+    assert values["counts"]["unreadable_answers"] == 2
+    assert values["counts"]["unfinished_thinking"] == 2
+    assert [note for note in values["notes"] if note.startswith("2 of 3 answers end inside")]
+    values = told(tmp_path, name, ["4", "<think>a 1?</think>4", "2"])
+    assert "unfinished_thinking" not in values["counts"]
+    assert not any("thinking" in note for note in values["notes"])

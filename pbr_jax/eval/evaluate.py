@@ -37,8 +37,8 @@ class Evaluation:
     counts scored examples. `by_category` gives `n` and every metric of each category, where
     examples have any; `by_category_intervals` and `by_category_users` say how sure they are. `variants`
     names the definition of metrics that have several; `notes` are sentences for the reader of the numbers.
-    `unreadable` counts answers to scored examples that name no label, or of a rating no number; None where
-    nothing was answered, or the task takes any answer.
+    `unreadable` counts answers to scored examples that name no label, of a rating no number, or elsewhere are
+    empty; None where nothing was answered.
     """
 
     metrics: dict[str, float] = field(default_factory=dict)
@@ -255,8 +255,10 @@ def _likelihood_columns(likelihoods: list[Mapping[str, Any]] | None) -> list[_Sc
 
 
 def _unreadable(task: Task, predictions: list[str] | None) -> int | None:
-    if predictions is None or task.kind not in ("classification", "rating"):
+    if predictions is None:
         return None
+    if task.kind not in ("classification", "rating"):
+        return sum(not prediction.strip() for prediction in predictions)
     labels = task.labels if task.kind == "classification" else ()
     return sum(unreadable(prediction, labels) for prediction in predictions)
 

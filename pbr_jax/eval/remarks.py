@@ -1,7 +1,7 @@
 """What a reader of a table must know of a row: answers that could not be read, stages made elsewhere.
 
-`unreadable_answers` are predictions that name no label or number. `expand_failures_<kind>` are answers that
-should have expanded a query, and `expand_fallbacks` the questions that had one such.
+`unreadable_answers` are predictions that name no label or number, or have no text. `expand_failures_<kind>`
+are answers that should have expanded a query, and `expand_fallbacks` the questions that had one such.
 """
 
 from collections import defaultdict
@@ -25,11 +25,11 @@ def counts(row: Row) -> defaultdict[str, float]:
 
 
 def unreadable_answers(row: Row) -> str:
-    """The note on predictions that name no label or number; "" where all do."""
+    """The note on predictions that cannot be read; "" where all can."""
     found = counts(row)
     unread, asked = found["unreadable_answers"], found["examples"] - found["unscored"]
     told = f"{row.label}: {unread:.0f} of {asked:.0f} answers ({unread / max(asked, 1):.1%})"
-    return f"{told} name no label or number; the worst answer is scored." if unread else ""
+    return f"{told} name no label or number, or have no text; the worst is scored." if unread else ""
 
 
 def label(row: Row) -> str:

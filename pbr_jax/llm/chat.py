@@ -16,7 +16,7 @@ from pbr_jax.models import gguf_file, pretrained, tokenizer_file
 from pbr_jax.models.sizes import check_object, sound
 from pbr_jax.types import UserError
 
-VERSION = 3
+VERSION = 4
 """Of how prompts and answers become tokens; raised when the same text would become others."""
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pbr_jax.files import parse_json
 from pbr_jax.llm.protocol import Prompt, check_prompt, check_text
 from pbr_jax.llm.templates import DATE, render
+from pbr_jax.models.thinking import is_mark
 from pbr_jax.types import UserError
 
 if TYPE_CHECKING:
@@ -145,9 +146,15 @@ class Codec:
         return self._within.encode(lead + text, add_special_tokens=False).ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text up to the first stop token, without special tokens."""
+        """The text up to the first stop token. Of special tokens it shows the marks of thinking alone."""
         end = next((place for place, token in enumerate(ids) if token in self.stops), len(ids))
-        return self.tokenizer.decode(list(ids[:end]), skip_special_tokens=True)
+        shown = [token for token in ids[:end] if token not in self._hidden]
+        return self.tokenizer.decode(shown, skip_special_tokens=False)
+
+    @functools.cached_property
+    def _hidden(self) -> frozenset[int]:
+        """The special tokens that a decoded answer does not show."""
+        return frozenset(number for number, token in self._controls.items() if not is_mark(token))
 
     def count(self, text: str) -> int:
         """Number of tokens of a text as `encode` reads it, no special tokens added."""

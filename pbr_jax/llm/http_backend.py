@@ -28,7 +28,7 @@ from pbr_jax.types import UserError
 
 T = TypeVar("T")
 
-_VERSION = 4  # of what is asked; raise it when the same server would be asked for other texts
+_VERSION = 5  # of what is asked; raise it when the same server would be asked for other texts
 _BYTES_PER_TOKEN = 4  # of English text, about: the estimate where no tokenizer is given
 
 
@@ -124,8 +124,8 @@ class HTTPLLM:
         """One continuation for each prompt; see `protocol.LLM.generate`.
 
         Equal prompts are sent once where nothing is sampled; where it is, the n-th of them is sent with
-        `seed + n`. An answer without content is the refusal's text or "". A model that takes no temperature
-        is asked without one where it is 0, so its answers may vary.
+        `seed + n`. A refusal's text is an answer. A model that takes no temperature is asked without one
+        where it is 0, so its answers may vary.
 
         Raises:
           UserError: the server cannot be reached, refuses, or answers something else than was asked for; see

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from pbr_jax.llm.http_exchange import LARGEST, LARGEST_ERROR, Exchange, Reply
 from pbr_jax.llm.http_key import blotted, holds, read_key, texts_in
+from pbr_jax.llm.http_texts import error_status, message_of
 from pbr_jax.models.pretrained import one_line
 from pbr_jax.types import UserError
 
@@ -170,7 +171,7 @@ class Client:
                 "check llm.url, and what stands before the server"
             )
         if not 200 <= reply.status < 300:
-            return _refusal(address, reply, key, self._key_variable)
+            return _refusal(address, reply, reply.status, key, self._key_variable)
         if reply.cut:
             return UserError(
                 f"{address}: the answer is over {LARGEST >> 20} MiB, which no answer is; check llm.url"
@@ -178,6 +179,8 @@ class Client:
         answer = _read(reply, key)
         if isinstance(answer, dict) and key and (reason := _telling(answer, key, self._key_variable)):
             return UserError(f"{address}: {reason}")
+        if isinstance(answer, dict) and (status := error_status(answer)):
+            return _refusal(address, reply, status, key, self._key_variable)
         return answer
 
 
@@ -222,20 +225,19 @@ def _is_tls(error: BaseException) -> bool:
     return isinstance(error, ssl.SSLError) and not isinstance(error, closed)
 
 
-def _refusal(address: str, reply: Reply, key: str, key_variable: str) -> _Fault | Refused:
+def _refusal(address: str, reply: Reply, status: int, key: str, key_variable: str) -> _Fault | Refused:
     """What a status that is no success means."""
     words = _words(reply, key)
     whole = f"{server_message(reply, words)}\n{words}"
     message = _shorten(server_message(reply, words), key)
-    what = f"the server answered {reply.status} ({message})"
-    spent = reply.status == 402 or (reply.status == 429 and any(code in words for code in _SPENT))
-    if not spent and (reply.status in _PASSING or reply.status >= 500):
+    answered = str(reply.status) if reply.status >= 300 else f"{reply.status} with an error"
+    what = f"the server answered {answered} ({message})"
+    spent = status == 402 or (status == 429 and any(code in words for code in _SPENT))
+    if not spent and (status in _PASSING or status >= 500):
         advice = "lower llm.concurrency, raise llm.retries, or see the server's log"
         return _Fault(what, advice, retry_after(reply.headers.get("Retry-After")))
-    advice = (
-        "the account's quota is spent: add to it" if spent else _advice(reply.status, message, key_variable)
-    )
-    return Refused(f"{address}: {what}; {advice}", reply.status, blotted(whole, key))
+    advice = "the account's quota is spent: add to it" if spent else _advice(status, message, key_variable)
+    return Refused(f"{address}: {what}; {advice}", status, blotted(whole, key))
 
 
 def _words(reply: Reply, key: str) -> str:
@@ -319,15 +321,6 @@ def server_message(reply: Reply, words: str) -> str:
     except (ValueError, RecursionError):
         return words or reply.reason
     return message_of(body) or json.dumps(body)
-
-
-def message_of(body: Any) -> str | None:
-    """The message of an error as OpenAI (`error.message`), vLLM (`message`) or FastAPI (`detail`) tell it."""
-    for name in ("error", "message", "detail"):
-        if isinstance(body, dict) and body.get(name):
-            inner = body[name]
-            return message_of(inner) or (inner if isinstance(inner, str) else json.dumps(inner))
-    return None
 
 
 def _shorten(text: str, key: str, length: int = _LONGEST_MESSAGE) -> str:

@@ -1,15 +1,33 @@
-"""What is read from a server's answer: one text, and whether it is the whole answer to what was asked."""
+"""What is read from a server's answer: one text, and whether it is the whole answer to what was asked.
 
+Servers that speak OpenAI's protocol differ in words; all of their words are read here.
+"""
+
+import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pbr_jax.llm.http_client import message_of
 from pbr_jax.llm.usage import usage_of
+from pbr_jax.models.thinking import after_thinking
 from pbr_jax.types import UserError
 
-# OpenAI's two, and what other servers call the first. None: not told, as older servers do.
-_ENDS = frozenset({None, "", "stop", "length", "eos", "eos_token", "stop_sequence", "end_turn"})
-_FILTERED = frozenset({"content_filter", "safety"})
+_STOPPED = {
+    "stop", "stopped", "stop_sequence", "stop_token", "stop_words", "stop_str", "eos", "eos_token",
+    "end_id", "end_turn", "end", "endoftext", "end_of_text", "complete", "completed", "finish",
+    "finished", "done", "null",
+}  # fmt: skip
+_CUT = {
+    "length", "max_tokens", "max_new_tokens", "max_length", "max_output_tokens",
+    "max_completion_tokens", "limit", "token_limit", "model_length", "context_length",
+    "model_context_window_exceeded",
+}  # fmt: skip
+_FILTERED = {
+    "content_filter", "content_filtered", "filtered", "safety", "sensitive", "blocked", "blocklist",
+    "recitation", "spii", "prohibited_content", "error_toxic", "guardrail_intervened", "refusal",
+}  # fmt: skip
+_THOUGHTS = ("reasoning_content", "reasoning", "reasoning_details", "thinking", "thought")
+_INSTEAD = (*_THOUGHTS, "tool_calls", "function_call")
 _BYTES = 128  # the most that one token stands for: runs of spaces in the vocabularies of OpenAI and Llama 3
 _MORE = 16  # tokens over the limit that a server may count: those that end a turn
 
@@ -27,8 +45,9 @@ def text_of(
 
     An answer that ended at the limit of tokens (`finish_reason` length) is whole if so many were really made:
     the model in this process stops there too. What was made is what `usage` says, less what went into
-    thinking. Where it says nothing the text must be long enough: at least half of the limit as `count`
-    counts, or else a byte for each token.
+    thinking. Where it says nothing, or 0 beside a text, the text must be long enough: at least half of the
+    limit as `count` counts, or else a byte for each token. An answer that ended by itself may be empty if
+    the server counts no more than the token that ends it.
 
     Args:
       limit: the most tokens of the answer.
@@ -40,25 +59,27 @@ def text_of(
     """
     first = choice(answer, address, beams)
     given = first.get("text") if is_text else first.get("message")
-    text, reason = _text(given, address), first.get("finish_reason")
-    if not isinstance(reason, str | None) or reason not in _ENDS:
-        raise UserError(f"{address}: {_unfinished(reason)}")
+    fields = given if isinstance(given, dict) else {"content": given}
+    text, instead = _text(fields, address), next(filter(fields.get, _INSTEAD), "")
+    cut = _is_cut(first.get("finish_reason"), address)
     usage = usage_of(answer)
     made = None if beams > 1 or usage.completion is None else usage.completion - usage.thought
-    thinks = usage.thought or (isinstance(given, dict) and any(map(given.get, _THOUGHTS)))
+    if text and made is not None and made <= 0:
+        made = None  # it does not count, or counts thinking apart
     size = len(text.encode("utf-8", "surrogatepass"))
+    thinks = usage.thought or instead in _THOUGHTS
     if size > _BYTES * limit or (made is not None and made > limit + _MORE and not thinks):
         told = "" if made is None else f" and {made} tokens"
         raise UserError(
             f"{address}: an answer has {size} bytes{told}, and at most {limit} tokens were asked for; "
             "the server keeps no limit: see its log, or raise generate.max_new_tokens"
         )
-    if reason == "length":
-        _check_length(text, size, made, limit, count, address)
+    blank = not text.strip()
+    if cut:
+        _check_length("" if blank and thinks else text, size, made, limit, count, address)
+    elif blank and (thinks or instead or (size == 0 if made is None else made > size + 1)):
+        raise UserError(f"{address}: {_without_text(instead, usage.completion)}")  # a token has a byte
     return text
-
-
-_THOUGHTS = ("reasoning_content", "reasoning")
 
 
 def _check_length(
@@ -78,13 +99,38 @@ def _check_length(
         )
 
 
-def _unfinished(reason: Any) -> str:
-    if isinstance(reason, str) and reason in _FILTERED:
-        return (
-            f"an answer was withheld by a filter (finish_reason {reason}), so it is not kept; change the "
-            "filter or the prompt, or leave the question out"
+def _without_text(instead: str, made: int | None) -> str:
+    """What is wrong with an answer that ended by itself and has no text, and what to do."""
+    told = (f" but {instead}" if instead else "") + (f", after {made} tokens" if made else "")
+    advice = (
+        "start the server without a parser of tool calls"
+        if instead and instead not in _THOUGHTS
+        else "turn the model's thinking off (llm.extra_body), start the server without its reasoning parser, "
+        "or raise generate.max_new_tokens"
+    )
+    return f"an answer has no text{told}, so it is not kept; {advice}"
+
+
+def _is_cut(reason: Any, address: str) -> bool:
+    """Whether the limit of tokens ended an answer; False if it ended by itself, or nothing is told.
+
+    Raises UserError for any other reason.
+    """
+    if isinstance(reason, dict):
+        reason = reason.get("type")  # SGLang: {"type": "stop", "matched": 2}
+    word = "_".join(str(reason or "null").lower().replace("-", " ").replace("_", " ").split())
+    word = word.removeprefix("finish_reason_")  # Google's
+    if word in _FILTERED:
+        raise UserError(
+            f"{address}: an answer was withheld by a filter (finish_reason {reason}), so it is not kept; "
+            "change the filter or the prompt, or leave the question out"
         )
-    return f"an answer has finish_reason {reason!r:.60}, want stop or length; see the server's log"
+    if word not in _STOPPED | _CUT:
+        raise UserError(
+            f"{address}: an answer has finish_reason {reason!r:.60}, want stop or length; "
+            "see the server's log"
+        )
+    return word in _CUT
 
 
 def choice(answer: Mapping[str, Any], address: str, most: int = 1) -> Mapping[str, Any]:
@@ -101,16 +147,60 @@ def choice(answer: Mapping[str, Any], address: str, most: int = 1) -> Mapping[st
         raise UserError(
             f"{address}: the answer has {len(choices)} choices, want {most}; see the server's log"
         )
+    if error_status(choices[0]):
+        raise UserError(
+            f"{address}: an answer was broken off by an error "
+            f"({' '.join(str(message_of(choices[0])).split())[:300]}); run again, or see the server's log"
+        )
     return choices[0]
 
 
-def _text(given: Any, address: str) -> str:
-    """A choice's `text`, or its `message`'s content, refusal, or nothing."""
-    text = given
-    if isinstance(given, dict):
-        text = given.get("content")
-        if text is None:
-            text = given.get("refusal") or ""
-    if not isinstance(text, str):
-        raise UserError(f"{address}: a choice has no text but {type(text).__name__}; see the server's log")
-    return text
+def _text(fields: Mapping[str, Any], address: str) -> str:
+    """A message's content; where it is blank the refusal, or what follows a closing mark in its thoughts."""
+    text = _joined(fields.get("content"), address)
+    if text.strip():
+        return text
+    thoughts = [value for value in map(fields.get, _THOUGHTS) if isinstance(value, str)]
+    answers = [found for value in thoughts if (found := after_thinking(value)) and found != value]
+    return next(filter(str.strip, [_joined(fields.get("refusal"), address), *answers]), text)
+
+
+def _joined(content: Any, address: str) -> str:
+    """A text, or the texts of a list of parts without those that are thoughts."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, list):
+        raise UserError(f"{address}: a choice has no text but {type(content).__name__}; see the server's log")
+    found = []
+    for part in content:
+        fields = part if isinstance(part, dict) else {"text": part}
+        kind = str(fields.get("type", "text"))
+        if any(name in kind for name in ("think", "thought", "reason")) or fields.get("thought"):
+            continue
+        text = fields.get("refusal" if kind == "refusal" else "text")
+        if not isinstance(text, str):
+            raise UserError(
+                f"{address}: an answer has a part of type {kind!r:.40}, want texts; see the server's log"
+            )
+        found.append(text)
+    return "".join(found)
+
+
+def message_of(body: Any) -> str | None:
+    """The message of an error as OpenAI (`error.message`), vLLM (`message`) or FastAPI (`detail`) tell it."""
+    for name in ("error", "message", "detail"):
+        if isinstance(body, dict) and body.get(name):
+            inner = body[name]
+            return message_of(inner) or (inner if isinstance(inner, str) else json.dumps(inner))
+    return None
+
+
+def error_status(answer: Mapping[str, Any]) -> int:
+    """What an error in an answer of status 200 would have for a status, 200 if it does not say, 0 if there is
+    no error: routers report the faults of other servers that way."""
+    error = answer.get("error")
+    fields = error if isinstance(error, dict) else {"message": error}
+    if not any(fields.values()):
+        return 0
+    code = str(fields.get("code") or fields.get("status"))
+    return int(code) if re.fullmatch("[45][0-9]{2}", code) else 200

@@ -36,7 +36,7 @@ def count(spent: Mapping[str, int]) -> None:
 
 
 class Usage(NamedTuple):
-    """What one answer took, as the server counts; None where it does not say."""
+    """What one answer took, as the server counts; None where it does not say, as with 0 for a prompt."""
 
     prompt: int | None
     completion: int | None
@@ -58,7 +58,8 @@ def usage_of(answer: Mapping[str, Any]) -> Usage:
     details = told.get("completion_tokens_details")
     inner = details if isinstance(details, dict) else {}
     thought = _number(inner.get("reasoning_tokens")) or _number(told.get("reasoning_tokens")) or 0
-    return Usage(_number(told.get("prompt_tokens")), _number(told.get("completion_tokens")), thought)
+    prompt, completion = _number(told.get("prompt_tokens")), _number(told.get("completion_tokens"))
+    return Usage(prompt or None, completion if prompt else completion or None, thought)
 
 
 def cost(counts: Mapping[str, int | float], prompt: float | None, completion: float | None) -> float | None:

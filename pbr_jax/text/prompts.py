@@ -29,6 +29,7 @@ from functools import cache
 from typing import NamedTuple
 
 from pbr_jax.data.tasks import Task
+from pbr_jax.models.thinking import after_thinking
 from pbr_jax.text.budget import fit, shorten, water_fill
 from pbr_jax.text.forms import Form, form_of
 from pbr_jax.types import Document, Example, UserError
@@ -257,7 +258,9 @@ def _unmarked(signs: re.Match[str]) -> str:
 
 
 def answer(task: Task, text: str) -> str:
-    """The prediction in a model's raw output; never empty where the output is not.
+    """The prediction in a model's raw output, read behind its thinking (`models.thinking`).
+
+    Empty where the model was cut off while it was still thinking, or wrote nothing after it.
 
     - labels (`lamp_1`, `lamp_2`): the label that occurs first, whatever its case, the longer of two
       at one place; a space may stand for a hyphen. Where labels are `[1]` and `[2]`, a lone digit is
@@ -270,7 +273,7 @@ def answer(task: Task, text: str) -> str:
 
     Where nothing matches, the stripped output.
     """
-    raw = text.strip()
+    raw = (after_thinking(text) or "").strip()
     if task.kind == "classification":
         return _label(raw, task.labels) or raw
     if task.kind == "rating":

@@ -161,7 +161,7 @@ def test_nothing_generated_or_nothing_scored_is_said():
     ("name", "predictions", "unread"),
     [
         ("lamp_1", ["[1]", "[3]", "neither"], 2), ("lamp_2", ["comedy", "Comedy", ""], 2),
-        ("lamp_3", ["4", "four", "11"], 1), ("lamp_4", ["", "x", "y"], None),
+        ("lamp_3", ["4", "four", "11"], 1), ("lamp_4", ["", "x", " "], 2),
     ],
 )  # fmt: skip
 def test_answers_that_cannot_be_read_are_counted(name, predictions, unread):

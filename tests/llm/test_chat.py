@@ -424,6 +424,18 @@ def test_decoding_stops_at_the_first_stop_token(folder):
     assert codec.decode([*cat, 2, *hat, 3, *cat]) == "cat hat"
 
 
+def test_a_decoded_answer_shows_control_tokens_that_mark_thinking_and_no_others(folder, tmp_path):
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.add_special_tokens(["[THINK]", "[/THINK]", "[IMG]"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    codec = chat.load(tmp_path)
+    opens, closes, image = (tokenizer.token_to_id(name) for name in ("[THINK]", "[/THINK]", "[IMG]"))
+    cat, hat = codec.encode_target("cat"), codec.encode_target(" hat")
+    assert codec.decode([opens, *cat, 2, closes, image, *hat]) == "[THINK]cat[/THINK] hat"
+
+
 @pytest.mark.parametrize("content", [None, "{}", "not json"])
 def test_a_folder_without_a_tokenizer_is_named(tmp_path, content):
     if content is not None:

@@ -102,7 +102,11 @@ def test_a_server_that_does_not_count_is_told_apart_from_one_that_costs_nothing(
         ({"meta_info": {"prompt_tokens": 7, "completion_tokens": 1}}, Usage(7, 1)),
         ({"usage": {"prompt_tokens": -7, "completion_tokens": "2"}}, Usage(None, None)),
         ({"usage": {"prompt_tokens": 1 << 60, "completion_tokens": True}}, Usage(None, None)),
+        ({"usage": {"prompt_tokens": 0, "completion_tokens": 0}}, Usage(None, None)),
+        ({"usage": {"prompt_tokens": 7, "completion_tokens": 0}}, Usage(7, 0)),
+        ({"usage": {"prompt_tokens": 0, "completion_tokens": 3}}, Usage(None, 3)),
         ({"usage": [1, 2]}, Usage(None, None)),
+        ({"usage": None}, Usage(None, None)),
         ({}, Usage(None, None)),
     ],
 )  # fmt: skip

@@ -432,6 +432,16 @@ ANSWERS = [
     ("longlamp_review", "review: Good.\n\nVery good.", "Good.\n\nVery good."),
     ("personabench", "Answer: Ann, Bob\nand Cy ", "Ann, Bob\nand Cy"),
     ("lamp_4", "  \n ", ""),
+    ("lamp_1", "<think>[1] or [2]?</think>[2]", "[2]"),
+    ("lamp_2", "a comedy?\n</think>\n\nsci-fi", "sci-fi"),  # the template opened the thinking
+    ("lamp_3", "[THINK]A 1 would be harsh.[/THINK]4", "4"),
+    ("lamp_3", "<think>A 1 would be harsh.", ""),
+    ("lamp_4", "<think>\nRain.\n</think>\n\nHeadline: Rain Falls", "Rain Falls"),
+    ("lamp_7", "<|channel|>analysis<|message|>Rain?", ""),
+    ("lamp_7", "why do models write <think> so much", "why do models write <think> so much"),
+    ("longlamp_review", "hm</thinking>Review: Good.\n\nVery good.", "Good.\n\nVery good."),
+    ("personabench", "◁think▷Bob?◁/think▷Ann", "Ann"),
+    ("lamp_5", "<reasoning>hm</reasoning>\n", ""),
 ]
 
 

@@ -10,6 +10,7 @@ import re
 import warnings
 from collections.abc import Sequence
 
+from pbr_jax.models.thinking import after_thinking
 from pbr_jax.words import words
 
 _START = re.compile(r'\[\s*(?=["{])|\{\s*(?=")')  # of a list of texts, or of an object
@@ -26,11 +27,7 @@ _RUN = 4  # words
 
 def passage(text: str) -> str | None:
     """What was written, without the thinking before it; None where nothing is left."""
-    if "</think>" in text:
-        text = text.rpartition("</think>")[2]
-    elif "<think>" in text:  # cut off while it was still thinking
-        return None
-    return _unfenced(text).strip() or None
+    return _unfenced(after_thinking(text) or "").strip() or None
 
 
 def line(text: str) -> str | None:

@@ -18,6 +18,7 @@ from pbr_jax.llm import LLM, naming
 from pbr_jax.methods.select.by_score import by_score
 from pbr_jax.methods.select.judging import Judge, Judging, text_of
 from pbr_jax.methods.select.own_share import Curve
+from pbr_jax.models.thinking import after_thinking
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
 from pbr_jax.types import UserError
 
@@ -98,10 +99,10 @@ def _orders(judge: Judge, queries: Sequence[Query], shown: Sequence[Ranking], wi
 def permutation(text: str, count: int) -> tuple[list[int], list[str]]:
     """The order that an answer gives to `count` candidates, numbered from 0, and what was wrong with it.
 
-    Every candidate stands in it once: those that the answer leaves out follow in their order. Faults:
-    `unreadable` (it names none), `out_of_range`, `repeated`, `missing`.
+    It is read behind the model's thinking. Every candidate stands in it once: those that the answer leaves
+    out follow in their order. Faults: `unreadable` (it names none), `out_of_range`, `repeated`, `missing`.
     """
-    text = re.sub(r"<think>.*?</think>", "", text, flags=re.DOTALL)
+    text = after_thinking(text) or ""
     numbers = [int(digits) for digits in re.findall(r"(?<!\d)\d{1,9}(?!\d)", text)]
     # Numbers in brackets are meant as such; "20 records" in prose is not.
     lists = re.findall(r"\[((?:\s*\d{1,9}\s*,?)+)\]", text)

@@ -20,6 +20,7 @@ TWO = ["I like tea.", 'She said "no".']
         '["I like tea.", "She said \\"no\\".",]',  # a comma too many
         '["I like tea.", "I like tea.", " ", "She said \\"no\\"."]',
         '<think>["no", "not this"]</think>["I like tea.", "She said \\"no\\"."]',
+        '["no", "not this"][/THINK]["I like tea.", "She said \\"no\\"."]',
         '1. I like tea.\n2) She said "no".',
         '- I like tea.\n\n* She said "no".\n',
         '[{"text": "I like tea."}, {"text": "She said \\"no\\"."}]',
