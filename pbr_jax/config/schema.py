@@ -40,8 +40,8 @@ class Config(Options):
 
     system: str = "dense"  # the name this run carries in tables
     seed: int = 0  # of everything random; of sampled answers where generate.seed is none
-    limit: int | None = None  # first N examples only
-    limit_training: int | None = None  # first N examples of the training split: to learn from, and neighbours
+    limit: int | None = None  # N examples, spread over users: `data.sample`
+    limit_training: int | None = None  # likewise of the training split: to learn from, and neighbours
     limit_history: int | None = None  # newest N documents of the own history of each evaluated question
     # signals: others' data may shape parameters; text: others' documents may enter prompts too
     collaboration: Literal["none", "signals", "text"] = "none"

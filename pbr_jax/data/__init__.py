@@ -6,17 +6,16 @@
 
 import difflib
 import hashlib
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import islice
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from pbr_jax.artefacts import digest
 from pbr_jax.data import lamp, longlamp, longmemeval, open_qa, personabench, prepared
 from pbr_jax.data.records import Note
+from pbr_jax.data.sample import spread
 from pbr_jax.data.tasks import TASKS, Task
 from pbr_jax.options import Benchmark
 from pbr_jax.types import Example, UserError
@@ -91,17 +90,16 @@ def task(name: str) -> Task:
 
 
 def read(benchmark: Benchmark, limit: int | None = None) -> Iterator[Example]:
-    """The examples of a split in file order, at most `limit` of them.
+    """The examples of a split in file order, at most `limit` of them, spread over users (`data.sample`).
 
     Files are read as the examples are asked for, one record at a time, so memory does not grow with
-    them. UserError for whatever is wrong: names, folders and files at once, records when they are
-    reached.
+    them; for a limit they are read once before, to know the users. UserError for whatever is wrong: names,
+    folders and files at once, records when they are reached.
     """
     if limit is not None and limit < 1:
         raise UserError(f"limit: found {limit}, wanted at least 1, or none to read all examples")
     files(benchmark)
-    most = None if limit is None else min(limit, sys.maxsize)  # islice takes no more
-    return islice(_reader(benchmark).examples(benchmark, _ignore), most)
+    return _reader(benchmark).examples(benchmark, _ignore) if limit is None else _sample(benchmark, limit)
 
 
 def files(benchmark: Benchmark) -> tuple[Path, ...]:
@@ -169,6 +167,16 @@ def _summary(benchmark: Benchmark) -> SplitSummary:
         undated=undated,
         repairs=tuple(repairs),
     )
+
+
+def _sample(benchmark: Benchmark, count: int) -> Iterator[Example]:
+    positions = spread(read(benchmark), count)
+    chosen, examples = set(positions), enumerate(read(benchmark))
+    while chosen:
+        position, example = next(examples)
+        if position in chosen:
+            chosen.remove(position)
+            yield example
 
 
 def _file_hash(path: Path) -> str:

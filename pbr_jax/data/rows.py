@@ -11,7 +11,7 @@ from typing import Any
 
 from pbr_jax.types import Document, Example
 
-VERSION = "2.0.0"  # raise it whenever the layout changes, or a reader makes other examples of the same files
+VERSION = "2.1.0"  # raise it whenever the layout changes, or a reader makes other examples of the same files
 
 Row = Mapping[str, Any]
 

@@ -15,7 +15,6 @@ date counts as its last moment: what is dated "2015" was not before any question
 import hashlib
 import json
 import math
-import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
@@ -27,6 +26,7 @@ import numpy as np
 
 from pbr_jax import faults
 from pbr_jax.types import Document, Example, UserError
+from pbr_jax.words import composed, words
 
 _SCHEMA = """
 CREATE TABLE users(code INTEGER PRIMARY KEY, name TEXT UNIQUE);
@@ -42,7 +42,6 @@ CREATE TABLE summary(name TEXT PRIMARY KEY, value TEXT);
 """
 
 _NEAR = 0.6  # of the target's words in one document of the history: the answer is nearly there to be copied
-_WORD = re.compile(r"[^\W_]+")
 
 
 class Summary(NamedTuple):
@@ -179,24 +178,25 @@ def _answer(text: str | None) -> int | None:
     """A number by which equal answers are known; None where there is no answer."""
     if text is None or not text.strip():
         return None
-    return int.from_bytes(hashlib.sha256(text.strip().encode()).digest()[:8], "big", signed=True) or 1
+    written = composed(text).strip().encode()
+    return int.from_bytes(hashlib.sha256(written).digest()[:8], "big", signed=True) or 1
 
 
 def _holds_target(example: Example, document_target: str | None) -> bool:
     if document_target is None or example.target is None:
         return False
-    target = example.target.strip()
-    return any(d.fields.get(document_target, "").strip() == target for d in example.profile)
+    target = composed(example.target).strip()
+    return any(composed(d.fields.get(document_target, "")).strip() == target for d in example.profile)
 
 
 def _nearly_holds_target(example: Example, document_target: str | None) -> bool:
     """Whether a document's answer (its text, where it has none) holds most words of the target."""
     if document_target is None or example.target is None:
         return False
-    wanted = set(_WORD.findall(example.target.lower()))
+    wanted = set(words(example.target))
     least = _NEAR * len(wanted)
     held = (d.fields.get(document_target) or d.text for d in example.profile)
-    return bool(wanted) and any(len(wanted & set(_WORD.findall(text.lower()))) >= least for text in held)
+    return bool(wanted) and any(len(wanted.intersection(words(text))) >= least for text in held)
 
 
 class Store:

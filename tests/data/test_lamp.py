@@ -290,12 +290,40 @@ def test_synthetic_is_read_as_lamp_4(tmp_path: Path) -> None:
     )
 
 
-def test_a_limit_stops_early(tmp_path: Path) -> None:
-    questions = [question("lamp_7", "a"), question("lamp_7", "b"), "no record"]
-    benchmark = write(tmp_path, "lamp_7", questions[:2])
-    (tmp_path / "dev_questions.json").write_text(json.dumps(questions))
-    assert [example.id for example in data.read(benchmark, limit=2)] == ["a", "b"]
-    assert "record 2: found a string, wanted an object" in error_of(benchmark)
+def test_a_limit_reads_that_many_in_file_order(tmp_path: Path) -> None:
+    names = [(f"q{i}", f"u{i // 5}") for i in range(20)]
+    benchmark = write(tmp_path, "lamp_7", [question("lamp_7", name, user_id=user) for name, user in names])
+    everything = examples(benchmark)
+    found = list(data.read(benchmark, limit=4))
+    assert [example for example in everything if example in found] == found
+    assert len({example.user_id for example in found}) == len(found) == 4
+    for more in (20, 21, 10**22):
+        assert list(data.read(benchmark, limit=more)) == everything
+
+
+LONG = 17446744073709551615
+
+
+def test_an_id_is_one_however_its_number_is_written(tmp_path: Path) -> None:
+    entry = {**HISTORIES["lamp_7"], "id": LONG + 10**18}
+    questions = [
+        question("lamp_7", id=LONG, user_id=7.0, profile=[entry]),
+        question("lamp_7", id=8.0, user_id=7),
+    ]
+    first, second = examples(write(tmp_path, "lamp_7", questions))
+    assert (first.id, first.user_id, first.profile[0].id) == (str(LONG), "7", str(LONG + 10**18))
+    assert (second.id, second.user_id) == ("8", "7")
+
+
+@pytest.mark.parametrize(
+    ("key", "wanted"), [("id", "a string"), ("user_id", "one in every record or in none")]
+)
+def test_a_name_that_is_no_number_is_an_error(tmp_path: Path, key: str, wanted: str) -> None:
+    names = ({"id": "a", "user_id": "u"}, {"id": "b", "user_id": "u", key: math.nan})
+    questions = [question("lamp_7", **name) for name in names]
+    error = error_of(write(tmp_path, "lamp_7", questions, {}, split="test"))
+    assert f"field '{key}': found n" in error
+    assert f"wanted {wanted}" in error
 
 
 def test_ids_of_questions_and_outputs_must_agree(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The document store: what goes in comes out, and who may see what."""
 
+import unicodedata
 from dataclasses import replace
 from pathlib import Path
 
@@ -93,6 +94,20 @@ def test_targets_that_stand_in_the_own_history_are_counted(tmp_path: Path):
         example("c", "u", docs, target=None), target="title",
     )  # fmt: skip
     assert store.summary.targets_in_history == 1
+
+
+@pytest.mark.parametrize("text", ["दाल दिल हिन्दी", "café thé crème", "สวัสดี วันนี้ ที่"])
+def test_a_target_is_found_in_any_script_and_spelling(tmp_path: Path, text: str) -> None:
+    spelled = unicodedata.normalize("NFD", text)
+    whole = Document("1", "u", "x", {"title": spelled})
+    most = Document("1", "v", "x", {"title": " ".join(spelled.split()[1:])})
+    bare = Document(
+        "1", "w", "x", {"title": "".join(c for c in spelled if unicodedata.category(c)[0] != "M")}
+    )
+    asked = [example(d.user_id, d.user_id, (d,), target=text) for d in (whole, most, bare)]
+    store = stored(tmp_path, *asked, target="title")
+    assert (store.summary.targets_in_history, store.summary.near_targets) == (1, 2)
+    assert store.gives_away(asked[0], np.arange(3)).tolist() == [True, False, False]
 
 
 def test_a_missing_store_says_what_to_do(tmp_path: Path):
