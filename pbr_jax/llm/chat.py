@@ -12,14 +12,12 @@ from pbr_jax.llm.codec import Codec
 from pbr_jax.llm.protocol import check_text
 from pbr_jax.llm.stops import armed, end_tokens, vocabulary_of
 from pbr_jax.llm.templates import DATE
-from pbr_jax.models import gguf_file, pretrained, tokenizer_file
+from pbr_jax.models import gguf_file, known_fields, pretrained, tokenizer_file
 from pbr_jax.models.sizes import check_object, sound
 from pbr_jax.types import UserError
 
 VERSION = 4
 """Of how prompts and answers become tokens; raised when the same text would become others."""
-
-_SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 
 def load(path: Path, date: str = DATE) -> Codec:
@@ -49,17 +47,18 @@ def _from_folder(path: Path) -> Codec:
     file = path / "tokenizer.json"
     if not file.is_file():
         raise UserError(f"{path} has no tokenizer.json; save the tokenizer of the model there in that format")
-    tokenizer = tokenizer_file.read(file)
-    settings = _optional_json(path / "tokenizer_config.json")
-    specials = _texts({name: _content(settings.get(name)) for name in _SPECIAL})
+    tokenizer, settings = tokenizer_file.read_folder(path)
+    specials = {name: settings[name] for name in tokenizer_file.SPECIAL if name in settings}
     ends = [tokenizer.token_to_id(specials["eos_token"])] if "eos_token" in specials else []
     config = _optional_json(path / "config.json")
-    for declared in (_optional_json(path / "generation_config.json"), config):
+    generation = known_fields.read(path / "generation_config.json", known_fields.GENERATION)
+    for declared in (generation, config):
         number = declared.get("eos_token_id")
         ends += number if isinstance(number, list) else [number]
     template = _checked(_folder_template(path, settings), path)
     stops = end_tokens(ends, tokenizer, template, vocabulary_of(config, tokenizer), str(path))
-    return Codec(str(path), armed(tokenizer, stops), template, specials, stops)
+    tidy = bool(settings.get("clean_up_tokenization_spaces")) and type(tokenizer.model).__name__ != "BPE"
+    return Codec(str(path), armed(tokenizer, stops), template, specials, stops, tidy=tidy)
 
 
 def _optional_json(file: Path) -> dict[str, Any]:
@@ -79,11 +78,6 @@ def _checked(template: Any, path: Path) -> str | None:
     return template
 
 
-def _content(token: Any) -> str | None:
-    """The text of a special token, which files give as a string or as an object."""
-    return token.get("content") if isinstance(token, dict) else token
-
-
 def _folder_template(path: Path, settings: Mapping[str, Any]) -> str | None:
     file = path / "chat_template.jinja"
     if file.is_file():
@@ -91,5 +85,10 @@ def _folder_template(path: Path, settings: Mapping[str, Any]) -> str | None:
     template = settings.get("chat_template")
     if isinstance(template, list):  # several, by name
         named = {entry.get("name"): entry.get("template") for entry in template}
-        return named.get("default")
+        if "default" not in named:
+            raise UserError(
+                f"{path}: found chat templates {', '.join(map(str, named)):.80} and no default; write one "
+                "of them into chat_template.jinja"
+            )
+        return named["default"]
     return template

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pbr_jax.files import parse_json
 from pbr_jax.llm.protocol import Prompt, check_prompt, check_text
 from pbr_jax.llm.templates import DATE, render
+from pbr_jax.models import tokenizer_file
 from pbr_jax.models.thinking import is_mark
 from pbr_jax.types import UserError
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
 
 _PRIVATE = range(0x100000, 0x10FFFE)  # characters that Unicode gives no meaning
+_SPACED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")  # as transformers has them
 _REMEMBERED = 65_536  # texts, and prompts, whose numbers of tokens are known: documents come again
 
 
@@ -46,6 +48,7 @@ class Codec:
     specials: Mapping[str, str]  # bos_token, eos_token, ...: what a template may write
     stops: frozenset[int]  # ids that end an answer
     date: str = DATE  # what the template takes for today
+    tidy: bool = False  # whether answers lose the spaces before punctuation (clean_up_tokenization_spaces)
 
     def render(self, prompt: Prompt) -> str:
         """The text the model reads. Messages without a template are joined by blank lines."""
@@ -149,7 +152,10 @@ class Codec:
         """The text up to the first stop token. Of special tokens it shows the marks of thinking alone."""
         end = next((place for place, token in enumerate(ids) if token in self.stops), len(ids))
         shown = [token for token in ids[:end] if token not in self._hidden]
-        return self.tokenizer.decode(shown, skip_special_tokens=False)
+        text = self.tokenizer.decode(shown, skip_special_tokens=False)
+        for spaced in _SPACED if self.tidy else ():
+            text = text.replace(spaced, spaced.strip())
+        return text
 
     @functools.cached_property
     def _hidden(self) -> frozenset[int]:
@@ -197,8 +203,8 @@ class Codec:
     def _within(self) -> "Tokenizer":
         """The same again for what stands inside a text: nothing is put in front."""
         state = parse_json(self.tokenizer.to_str())
-        bare = {**state, "normalizer": _unprefixed(state.get("normalizer"))}
-        bare["pre_tokenizer"] = _unprefixed(state.get("pre_tokenizer"))
+        bare = {**state, "normalizer": tokenizer_file.unprefixed(state.get("normalizer"))}
+        bare["pre_tokenizer"] = tokenizer_file.unprefixed(state.get("pre_tokenizer"))
         return self._literal if bare == state else _blind(json.dumps(bare))
 
     @functools.cached_property
@@ -331,20 +337,3 @@ def _blind(state: str) -> "Tokenizer":
     tokenizer = Tokenizer.from_str(state)
     tokenizer.encode_special_tokens = True
     return tokenizer
-
-
-def _unprefixed(part: Any) -> Any:
-    """A normaliser's or pre-tokenizer's state without the space that it puts in front of a text."""
-    if not isinstance(part, dict):
-        return part
-    if part.get("type") == "Prepend":
-        return None
-    changed = dict(part)
-    if part.get("type") == "Metaspace":
-        changed["prepend_scheme"] = "never"
-    if "add_prefix_space" in part:
-        changed["add_prefix_space"] = False
-    for name in ("normalizers", "pretokenizers"):
-        if name in part:
-            changed[name] = [kept for inner in part[name] if (kept := _unprefixed(inner)) is not None]
-    return changed

@@ -7,7 +7,8 @@ Text becomes `[CLS] [Q] tokens [SEP]` or `[CLS] [D] tokens [SEP]`, with the mark
 names; `expand_queries` and `without` then make the masks that `apply` and `max_sim` take.
 """
 
-from dataclasses import MISSING, dataclass, fields
+import string
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from pbr_jax.models import bert, layers
-from pbr_jax.models.pretrained import Tensors, read_json, read_tensors
+from pbr_jax.models import bert, colbert_folder, layers
+from pbr_jax.models.pretrained import Tensors, read_tensors
 from pbr_jax.models.rules import Rule, assign, transpose
 from pbr_jax.types import Model, Params, UserError
 
@@ -29,12 +30,16 @@ class ColbertConfig:
 
     body: bert.BertConfig
     width: int | None = 128  # of a token's vector; None: the body's states, without projection
-    query_length: int = 32  # tokens of a query, [MASK] included
-    document_length: int = 180  # at most
+    query_length: int | None = 32  # tokens of a query, [MASK] included; None: as the tokenizer says
+    document_length: int | None = 180  # at most
+    expand_queries: bool = True  # whether [MASK]s fill a query up to its length
+    expansion_token: str | None = None  # in place of [MASK]
     attend_to_mask_tokens: bool = False  # whether [MASK]s are seen by the other tokens of a query
-    mask_punctuation: bool = True  # whether punctuation of documents is left out
-    query_token: str = "[unused0]"
-    document_token: str = "[unused1]"
+    skiplist: tuple[str, ...] = tuple(string.punctuation)  # tokens of documents that are left out
+    query_token: str | None = "[unused0]"  # stands behind [CLS]; None: no token does
+    document_token: str | None = "[unused1]"
+    query_prompt: str = ""  # text that is put before every query
+    document_prompt: str = ""
 
     def __post_init__(self) -> None:
         for name in ("width", "query_length", "document_length"):
@@ -138,48 +143,11 @@ def max_sim(
     return jax.lax.map(one, (documents, document_mask), batch_size=block).T
 
 
-_SETTINGS = {
-    # Files beside the weights, of the first release and of PyLate, and what they call a field.
-    "artifact.metadata": {
-        "query_maxlen": "query_length",
-        "doc_maxlen": "document_length",
-        "attend_to_mask_tokens": "attend_to_mask_tokens",
-        "mask_punctuation": "mask_punctuation",
-        "query_token_id": "query_token",
-        "doc_token_id": "document_token",
-    },
-    "config_sentence_transformers.json": {
-        "query_length": "query_length",
-        "document_length": "document_length",
-        "attend_to_expansion_tokens": "attend_to_mask_tokens",
-        "query_prefix": "query_token",
-        "document_prefix": "document_token",
-    },
-}
-
-
-def _read_settings(folder: Path) -> dict[str, Any]:
-    kinds: dict[str, Any] = {
-        field.name: field.type for field in fields(ColbertConfig) if field.default is not MISSING
-    }
-    settings: dict[str, Any] = {}
-    for name, names in _SETTINGS.items():
-        file = folder / name
-        content = read_json(file) if file.is_file() else {}
-        if not isinstance(content, dict):
-            raise UserError(f"{file} is no JSON object; fetch the file again")
-        for theirs, ours in names.items():
-            value = content.get(theirs)
-            if value is not None and type(value) is not kinds[ours]:
-                raise UserError(f"{file}: {theirs} is {value!r}; {kinds[ours].__name__} is wanted")
-            settings |= {} if value is None else {ours: value.strip() if isinstance(value, str) else value}
-    return settings
-
-
 def _read_weights(folder: Path) -> Tensors:
-    """The folder's tensors; PyLate keeps the projection in a folder of its own."""
-    tensors, projection = read_tensors(folder), folder / "1_Dense"
-    if "linear.weight" not in tensors and projection.is_dir():
+    """The folder's tensors; PyLate and sentence-transformers keep the projection in a folder of its own."""
+    tensors = read_tensors(folder)
+    projection = None if "linear.weight" in tensors else colbert_folder.projection(folder)
+    if projection is not None:
         tensors.update(read_tensors(projection))
     return tensors
 
@@ -195,7 +163,7 @@ def read_config(folder: Path, *, projection: bool = True) -> ColbertConfig:
     if not projection:
         return ColbertConfig(body=body, width=None)
     return ColbertConfig(
-        body=body, width=_read_weights(folder)["linear.weight"].shape[0], **_read_settings(folder)
+        body=body, width=_read_weights(folder)["linear.weight"].shape[0], **colbert_folder.settings(folder)
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pbr_jax.models import gguf_header, gguf_tokenizer
+from pbr_jax.models import gguf_header, gguf_tokenizer, known_fields
 from pbr_jax.models.pretrained import Tensors, one_line
 from pbr_jax.models.sizes import sound
 from pbr_jax.types import UserError
@@ -164,7 +164,8 @@ def read(path: Path) -> GGUFFile:
     """Opens a GGUF file of one of `ARCHITECTURES`; weights are not read yet.
 
     Raises:
-      UserError: not a GGUF file, cut short, or of another architecture.
+      UserError: not a GGUF file, cut short, a part of one, of another architecture, or with a field
+        that would change results and is not followed.
     """
     path = Path(path)
     try:
@@ -186,11 +187,20 @@ def _read(path: Path, size: int, changed: int) -> GGUFFile:
             f"{path} ({size} bytes) cannot be read as GGUF: {one_line(error)}; "
             "it is cut short or not a GGUF file, fetch it again"
         ) from error
+    parts, kind = header.metadata.get("split.count", 1), header.metadata.get("general.type", "model")
+    if parts != 1:
+        raise UserError(
+            f"{path} is one of {parts} parts of a model (split.count), which are read joined: join them with "
+            "`llama-gguf-split --merge FIRST_PART MODEL.gguf` and give MODEL.gguf"
+        )
+    if kind != "model":
+        raise UserError(f"{path}: found general.type {kind!r:.80}; want the file of a model")
     architecture = header.metadata.get("general.architecture")
     if architecture not in ARCHITECTURES:
         raise UserError(
             f"{path} holds a model of architecture {architecture!r}; a GGUF model must be of {ARCHITECTURES}"
         )
+    known_fields.check_gguf(header.metadata, architecture, str(path))
     return GGUFFile(path, header)
 
 

@@ -54,8 +54,10 @@ _IDENTITY = (
     "merges.txt", "*.model", "modules.json", "sentence_*_config.json", "*/config.json",
     "config_sentence_transformers.json", "artifact.metadata", "*/*.safetensors",  # a ColBERT's
 )  # fmt: skip
-_PYLATE = "config_sentence_transformers.json"  # sentence-transformers write their versions there, no more
-_SAID = (b'"query_', b'"document_', b'"attend_')  # what PyLate adds for a ColBERT
+_MODEL = "config_sentence_transformers.json"  # often of versions alone, which say nothing of vectors
+_SAID = tuple(b'"' + name for name in (
+    b"query_", b"document_", b"attend_", b"skiplist_", b"do_query_", b"prompts", b"default_prompt_",
+))  # fmt: skip
 
 
 def locate(model: str) -> Path:
@@ -134,7 +136,7 @@ def _identity_files(folder: Path) -> Iterator[Path]:
         name = file.relative_to(folder).as_posix()
         if not file.is_file() or not any(fnmatch.fnmatchcase(name, pattern) for pattern in _IDENTITY):
             continue
-        if name != _PYLATE or any(said in file.read_bytes() for said in _SAID):
+        if name != _MODEL or any(said in file.read_bytes() for said in _SAID):
             yield file
 
 

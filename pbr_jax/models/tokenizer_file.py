@@ -1,14 +1,25 @@
-"""Hugging Face's `tokenizer.json`, read with its bounds checked first."""
+"""A folder's tokenizer as transformers reads it: `tokenizer.json` and the files that add to it.
 
+`special_tokens_map.json` and `added_tokens.json` count where `tokenizer_config.json` lists no
+`added_tokens_decoder`, as in transformers 4 and 5.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pbr_jax.files import JsonBounds
-from pbr_jax.models.pretrained import one_line
+from pbr_jax.files import JsonBounds, parse_json
+from pbr_jax.models import known_fields
+from pbr_jax.models.pretrained import one_line, read_json
+from pbr_jax.models.sizes import check_object, sound
 from pbr_jax.types import UserError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+_BERT = {f"{name}Tokenizer{fast}" for name in ("Bert", "DistilBert", "Electra") for fast in ("", "Fast")}
 
 
 def read(file: Path) -> "Tokenizer":
@@ -26,3 +37,150 @@ def read(file: Path) -> "Tokenizer":
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise UserError(f"{file} is not a tokenizer: {one_line(error):.300}; fetch it again") from error
+
+
+def settings(folder: Path) -> dict[str, Any]:
+    """The fields of tokenizer_config.json, with those of special_tokens_map.json.
+
+    Special tokens are texts. UserError for a field that would change results and is not followed.
+    """
+    content = known_fields.read(folder / "tokenizer_config.json", known_fields.TOKENIZER)
+    if "added_tokens_decoder" not in content:
+        special = folder / "special_tokens_map.json"
+        content = content | known_fields.read(special, known_fields.SPECIAL_TOKENS)
+    for name in SPECIAL:
+        text = content.pop(name, None)
+        text = text.get("content") if isinstance(text, Mapping) else text
+        if isinstance(text, str) and text:
+            content[name] = text
+    return content
+
+
+def read_folder(folder: Path) -> tuple["Tokenizer", dict[str, Any]]:
+    """The tokenizer of a folder that holds a `tokenizer.json`, and its `settings`.
+
+    Raises:
+      UserError: a file is malformed, contradicts `tokenizer.json`, or says what is not followed.
+    """
+    told, source = settings(folder), str(folder / "tokenizer_config.json")
+    tokenizer = read(folder / "tokenizer.json")
+    with sound(source):
+        _add(tokenizer, folder, told)
+        tokenizer = _normalized(tokenizer, folder, told)
+        _check_ends(tokenizer, told, source)
+    return tokenizer, told
+
+
+def _add(tokenizer: "Tokenizer", folder: Path, told: Mapping[str, Any]) -> None:
+    """Makes tokens of what the other files add, and special ones of those that they call special."""
+    from tokenizers import AddedToken
+
+    known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    for number, token in _added(folder, told):
+        if token.content not in known:
+            tokenizer.add_tokens([token])
+            if tokenizer.token_to_id(token.content) != number:
+                raise UserError(
+                    f"{folder}: token {token.content!r:.80} has number {number} in the files beside "
+                    f"tokenizer.json and {tokenizer.token_to_id(token.content)} in it; fetch them again"
+                )
+    special = [told[name] for name in SPECIAL if name in told]
+    more = told.get("extra_special_tokens") or told.get("additional_special_tokens") or []
+    for token in more.values() if isinstance(more, Mapping) else more:
+        special.append(token["content"] if isinstance(token, Mapping) else token)
+    known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    for text in dict.fromkeys(special):
+        if text not in known and tokenizer.token_to_id(text) is not None:
+            tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False)])
+    for name in ("bos_token", "eos_token"):
+        if name in told and tokenizer.token_to_id(told[name]) is None:
+            raise UserError(
+                f"{folder}: found {name} {told[name]!r:.80}, which is no token of tokenizer.json; "
+                "fetch the files again"
+            )
+
+
+def _added(folder: Path, told: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
+    """Numbers and tokens that other files than tokenizer.json have, in order of their numbers."""
+    from tokenizers import AddedToken
+
+    decoder, file = told.get("added_tokens_decoder"), folder / "added_tokens.json"
+    if decoder is not None:
+        for number, fields in sorted(decoder.items(), key=lambda item: int(item[0])):
+            yield int(number), AddedToken(**fields)
+    elif file.is_file():
+        content = read_json(file)
+        check_object(content, str(file))
+        for text, number in sorted(content.items(), key=lambda item: item[1]):
+            yield number, AddedToken(text, normalized=True)
+
+
+def _normalized(tokenizer: "Tokenizer", folder: Path, told: Mapping[str, Any]) -> "Tokenizer":
+    """A BERT's normaliser with the fields of its tokenizer_config.json in place of its own."""
+    from tokenizers import Tokenizer
+
+    state = parse_json(tokenizer.to_str())
+    normalizer = state["normalizer"]
+    prefixed, own = told.get("add_prefix_space"), (state["pre_tokenizer"] or {}).get("add_prefix_space")
+    if None not in (prefixed, own) and prefixed != own:
+        raise UserError(
+            f"{folder}: found add_prefix_space {prefixed!r:.80} in tokenizer_config.json and {own} in "
+            "tokenizer.json; want the same"
+        )
+    named = told.get("tokenizer_class") in _BERT
+    if not named or not isinstance(normalizer, dict) or normalizer["type"] != "BertNormalizer":
+        return tokenizer
+    names = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}  # the class's own
+    values = [told.get(name, own) for name, own in names.items()]
+    if not all(value in (None, True, False) for value in values):
+        raise UserError(f"{folder}: {', '.join(names)} are {values!r:.80}; true or false is wanted")
+    lower, accents, chinese = values
+    wanted = normalizer | dict(
+        lowercase=bool(lower), strip_accents=accents, handle_chinese_chars=bool(chinese)
+    )
+    if wanted == normalizer:
+        return tokenizer
+    return Tokenizer.from_str(json.dumps(state | {"normalizer": wanted}))
+
+
+def _check_ends(tokenizer: "Tokenizer", told: Mapping[str, Any], source: str) -> None:
+    """UserError where add_bos_token or add_eos_token say otherwise than `tokenizer.json` does.
+
+    transformers 5 follows tokenizer.json alone there, some classes of transformers 4 the fields.
+    """
+    ids = tokenizer.encode("a").ids
+    for name, place in (("bos_token", 0), ("eos_token", -1)):
+        said, text = told.get(f"add_{name}"), told.get(name)
+        if said is None or text is None or not ids:
+            continue
+        if bool(said) != (ids[place] == tokenizer.token_to_id(text)):
+            raise UserError(
+                f"{source}: found add_{name} {said!r:.80}, which tokenizer.json does not do; "
+                "correct one of them"
+            )
+
+
+def lowered(tokenizer: "Tokenizer") -> None:
+    """Makes it read every text in lower case, as sentence-transformers does for `do_lower_case`."""
+    from tokenizers import normalizers
+
+    own = tokenizer.normalizer
+    both: list[Any] = [normalizers.Lowercase(), *([] if own is None else [own])]
+    tokenizer.normalizer = normalizers.Sequence(both)
+
+
+def unprefixed(part: Any) -> Any:
+    """A normaliser's or pre-tokenizer's state without the space that it puts in front of a text."""
+    if not isinstance(part, dict):
+        return part
+    if part.get("type") == "Prepend":
+        return None
+    changed = dict(part)
+    if part.get("type") == "Metaspace":
+        changed["prepend_scheme"] = "never"
+    if "add_prefix_space" in part:
+        changed["add_prefix_space"] = False
+    for name in ("normalizers", "pretokenizers"):
+        if name in part:
+            changed[name] = [kept for inner in part[name] if (kept := unprefixed(inner)) is not None]
+    return changed

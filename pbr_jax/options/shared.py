@@ -46,8 +46,8 @@ class Encoder(Options):
     normalize: Literal["auto", "yes", "no"] = "auto"  # unit length; auto: as the folder says, else no
     max_length: int | None = None  # tokens; None: as the folder says
     batch_tokens: int | None = None  # tokens in one forward pass; None: 512 on CPU, else 16,384
-    query_prefix: str = ""  # instruction put before every query (BGE, E5)
-    document_prefix: str = ""  # instruction put before every document
+    query_prefix: str = "auto"  # put before every query (BGE, E5); auto: the folder's prompt, else nothing
+    document_prefix: str = "auto"  # put before every document
 
     def check(self) -> None:
         self.at_least("max_length", 3, "two of them are special tokens")

@@ -15,9 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol, runtime_checkable
+from typing import Any, BinaryIO, Protocol, runtime_checkable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Float32
@@ -28,11 +29,10 @@ from pbr_jax.faults import located
 from pbr_jax.files import private_folder
 from pbr_jax.locks import locked
 from pbr_jax.models import bert, pretrained
+from pbr_jax.models.sentence_folder import Role
 from pbr_jax.text.packing import PLACES, Batch, fill, multiple, pack, power_of_two, row_sizes
 from pbr_jax.text.tokenizing import Settings, load_tokenizer, read_settings
 from pbr_jax.types import Params, UserError
-
-Role = Literal["query", "document"]
 
 BATCH_TOKENS = {"cpu": 512}  # elsewhere 16,384; on CPU few, so that activations stay in the cores' caches
 WINDOW = 8192  # texts tokenized, sorted and packed together
@@ -101,13 +101,21 @@ class TextEncoder:
     def fingerprint(self) -> str:
         """sha256 (hex) of all that the embeddings depend on: model files, settings and prefixes."""
         parts = [
-            self._content,
-            *self.settings,
-            self.config.query_prefix,
-            self.config.document_prefix,
+            self._content,  # with the folder's own prompts, and whether they are pooled
+            *self.settings[:3],
+            self.prefix("query"),
+            self.prefix("document"),
             *([] if self._tuned is None else [self._tuned[1]]),
         ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    def prefix(self, role: Role) -> str:
+        """What is put before every text of a role: as the configuration says, else the model's folder."""
+        if role == "query":
+            stated, own = self.config.query_prefix, self.settings.query_prompt
+        else:
+            stated, own = self.config.document_prefix, self.settings.document_prompt
+        return own if stated == "auto" else stated
 
     def encode(
         self, texts: Sequence[str], *, role: Role = "document", progress: bool = False
@@ -119,13 +127,14 @@ class TextEncoder:
           role: whose prefix is put before each text.
           progress: show a progress bar.
         """
-        prefix = self.config.query_prefix if role == "query" else self.config.document_prefix
+        prefix = self.prefix(role)
+        skipped = 0 if self.settings.include_prompt else self.tokenizer.prompt_length(prefix)
         unique = list(dict.fromkeys(texts))
         embeddings = np.zeros((len(unique), self.dim), np.float32)
         with terminal.bar(total=len(unique), show=progress, unit="text") as bar:
             for start in range(0, len(unique), WINDOW):  # bounds the memory of token ids
                 tokens = self.tokenizer.encode_batch([prefix + t for t in unique[start : start + WINDOW]])
-                for batch, vectors in self._run(self._batches(tokens)):
+                for batch, vectors in self._run(self._batches(tokens), skipped):
                     embeddings[start + batch.texts] = vectors[batch.rows, batch.places]
                     bar.update(len(batch.texts))
         places = {text: place for place, text in enumerate(unique)}
@@ -146,10 +155,14 @@ class TextEncoder:
             for start in range(0, len(rows), height):
                 yield fill(rows[start : start + height], tokens, (height, size))
 
-    def _run(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, np.ndarray]]:
-        """Each batch with its embeddings [rows places d], in order; `_lanes` of them compute at a time."""
+    def _run(self, batches: Iterable[Batch], skipped: int) -> Iterator[tuple[Batch, np.ndarray]]:
+        """Each batch with its embeddings [rows places d], in order; `_lanes` of them compute at a time.
+
+        The first `skipped` tokens of a text are not pooled.
+        """
         alone = self._lanes > 1
-        forward = _forward(self.bert_config, self.settings.pooling, self.settings.normalize, alone)
+        pooling, normalize = self.settings.pooling, self.settings.normalize
+        forward = _forward(self.bert_config, pooling, normalize, alone, skipped)
         params = self._params
 
         def compute(batch: Batch) -> tuple[Batch, np.ndarray]:
@@ -181,7 +194,7 @@ def _resolve(config: schema.Encoder, folder: Path, max_positions: int) -> Settin
             f"encoder.max_length {length} is more than the {max_positions} positions of {folder}; "
             f"give at most {max_positions}"
         )
-    return Settings(
+    return settings._replace(
         max_length=length,
         pooling=settings.pooling if config.pooling == "auto" else config.pooling,
         normalize=settings.normalize if config.normalize == "auto" else config.normalize == "yes",
@@ -189,12 +202,17 @@ def _resolve(config: schema.Encoder, folder: Path, max_positions: int) -> Settin
 
 
 @lru_cache(maxsize=8)
-def _forward(config: bert.BertConfig, pooling: bert.Pooling, normalize: bool, one_core: bool = False) -> Any:
+def _forward(
+    config: bert.BertConfig, pooling: bert.Pooling, normalize: bool, one_core: bool = False, skipped: int = 0
+) -> Any:
     model = bert.bert(config)
 
     def forward(params: Any, ids: jax.Array, segments: jax.Array, positions: jax.Array) -> jax.Array:
         states = model.apply(params, ids, segments=segments, positions=positions)
         places = max(1, ids.shape[1] // PLACES)
+        if skipped:
+            positions = positions - skipped
+            segments = jnp.where(positions < 0, 0, segments)
         return bert.pool(states, segments, positions, places, pooling=pooling, normalize=normalize)
 
     return cores.compiled(forward, one_core)

@@ -1,30 +1,28 @@
 """Texts as one vector a token, for late interaction: by a ColBERT, or by the states of a plain BERT.
 
-A ColBERT's folder says how: markers, [MASK]s behind queries, no punctuation, 32 and 180 tokens. A plain
-encoder was trained with none of these and has no projection: its last states are compared as they are, scaled
-to unit length, special tokens included.
+A ColBERT's folder says how: markers, [MASK]s behind queries, no punctuation (`models.colbert_folder`). A
+plain encoder was trained with none of these and has no projection: its last states are compared as they are,
+scaled to unit length, special tokens included.
 """
 
-import string
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from pbr_jax.models import bert, colbert
+from pbr_jax.models import bert, colbert, sentence_folder, tokenizer_file
 from pbr_jax.models.pretrained import locate
+from pbr_jax.models.sentence_folder import Role
 from pbr_jax.text.packing import padded_batches
-from pbr_jax.text.tokenizing import Tokenizer, load_tokenizer, read_settings
+from pbr_jax.text.tokenizing import load_tokenizer, read_settings
 from pbr_jax.types import UserError
 
 _SPECIAL = 4  # [CLS], the marker, [SEP] and one token of the text
-
-Role = Literal["query", "document"]
 
 
 class TokenEncoder:
@@ -54,24 +52,33 @@ class TokenEncoder:
             raise UserError(f"{model!r} is a GGUF file; give the folder of a ColBERT or of a BERT encoder")
         self.is_colbert = colbert.has_projection(self.folder)
         self.config = colbert.read_config(self.folder, projection=self.is_colbert)
-        body = self.config.body
-        plain = read_settings(self.folder, body.max_position_embeddings).max_length
-        told = (self.config.query_length, self.config.document_length) if self.is_colbert else (plain, plain)
-        self.lengths = {"query": query_length or told[0], "document": document_length or told[1]}
+        positions = self.config.body.max_position_embeddings
+        if not self.is_colbert:
+            settings = read_settings(self.folder, positions)
+            stated = (settings.max_length, settings.max_length)
+            self._prompts = {"query": settings.query_prompt, "document": settings.document_prompt}
+        else:
+            most = min(sentence_folder.max_length(self.folder) or positions, positions)
+            stated = (self.config.query_length or most, self.config.document_length or most)
+            self._prompts = {"query": self.config.query_prompt, "document": self.config.document_prompt}
+        self.lengths = {"query": query_length or stated[0], "document": document_length or stated[1]}
         for role, length in self.lengths.items():
-            if not _SPECIAL <= length <= body.max_position_embeddings:
+            if not _SPECIAL <= length <= positions:
                 raise UserError(
-                    f"{role}_length is {length}, want {_SPECIAL} to {body.max_position_embeddings}, the "
-                    f"positions of {self.folder}"
+                    f"{role}_length is {length}, want {_SPECIAL} to {positions}, the positions of "
+                    f"{self.folder}"
                 )
+        tokens = {"query": self.config.query_token, "document": self.config.document_token}
+        markers = {role: token for role, token in tokens.items() if token and self.is_colbert}
         self._tokenizers = {
-            role: load_tokenizer(self.folder, max_length=length - self.is_colbert)  # the marker comes on top
+            role: load_tokenizer(self.folder, max_length=length - (role in markers))
             for role, length in self.lengths.items()
         }
-        self._markers = {"query": self.config.query_token, "document": self.config.document_token}
-        if self.is_colbert:
-            self._marked = {role: self._id(token) for role, token in self._markers.items()}
-            self._mask = self._id("[MASK]")
+        self._markers = {role: self._id(token) for role, token in markers.items()}
+        self._fills = self.is_colbert and self.config.expand_queries
+        if self._fills:
+            mask = tokenizer_file.settings(self.folder).get("mask_token", "[MASK]")
+            self._mask = self._id(self.config.expansion_token or mask)
         devices = list(devices or jax.local_devices())
         self._platform = devices[0].platform
         mesh = jax.make_mesh((len(devices),), ("data",), axis_types=(AxisType.Auto,), devices=devices)
@@ -85,9 +92,10 @@ class TokenEncoder:
 
     def encode(self, texts: Sequence[str], role: Role) -> list[np.ndarray]:
         """The vectors of each text's compared tokens, float32 [t e], of unit length."""
-        tokens = [self._read(ids, role) for ids in self._tokenizers[role].encode_batch(texts)]
+        prompted = [self._prompts[role] + text for text in texts]
+        tokens = [self._read(ids, role) for ids in self._tokenizers[role].encode_batch(prompted)]
         found: list[np.ndarray] = [np.zeros((0, self.dim), np.float32)] * len(texts)
-        fill = role == "query" and self.is_colbert
+        fill = role == "query" and self._fills
         for rows, shape in self._batches([len(ids) for ids in tokens], role, whole=fill):
             ids, mask = np.zeros(shape, np.int32), np.zeros(shape, bool)
             for place, row in enumerate(rows):
@@ -96,15 +104,15 @@ class TokenEncoder:
             if fill:  # query augmentation: every place is compared
                 ids, kept = np.where(mask, ids, self._mask), np.ones_like(mask)
                 attended = kept if self.config.attend_to_mask_tokens else mask
-            elif self.is_colbert and self.config.mask_punctuation:
-                kept = mask & ~np.isin(ids, self._punctuation)
+            elif self.is_colbert and role == "document":
+                kept = mask & ~np.isin(ids, self._skipped)
             vectors = np.asarray(self._forward(ids, attended, kept))
             for place, row in enumerate(rows):
                 found[row] = vectors[place][kept[place]]
         return found
 
     def _read(self, ids: list[int], role: Role) -> list[int]:
-        return [ids[0], self._marked[role], *ids[1:]] if self.is_colbert else ids
+        return [ids[0], self._markers[role], *ids[1:]] if role in self._markers else ids
 
     def _batches(
         self, lengths: Sequence[int], role: Role, whole: bool
@@ -128,13 +136,15 @@ class TokenEncoder:
         return jax.jit(apply), jax.device_put(params, self._replicated)
 
     @cached_property
-    def _punctuation(self) -> np.ndarray:
-        tokenizer: Tokenizer = self._tokenizers["document"]
-        ids = (tokenizer.backend.encode(sign, add_special_tokens=False).ids for sign in string.punctuation)
-        return np.array([of_sign[0] for of_sign in ids if of_sign])
+    def _skipped(self) -> np.ndarray:
+        find = self._tokenizers["document"].backend.token_to_id
+        ids = [find(word) for word in self.config.skiplist]
+        return np.array([token for token in ids if token is not None], int)
 
     def _id(self, token: str) -> int:
-        found = self._tokenizers["query"].backend.token_to_id(token)
+        """Of a token; PyLate's markers may end with a space that the vocabulary has, or has not."""
+        find = self._tokenizers["query"].backend.token_to_id
+        found = find(token) if find(token) is not None else find(token.strip())
         if found is None:
             raise UserError(f"{self.folder}: the vocabulary has no {token!r}, which its settings name")
         return found

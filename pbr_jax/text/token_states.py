@@ -32,10 +32,9 @@ class TokenStates:
 
     def encode(self, texts: Sequence[str], *, role: Role) -> list[np.ndarray]:
         """States float16 [t d] of each text, its special tokens' among them."""
-        config = self._encoder.config
-        prefix = config.query_prefix if role == "query" else config.document_prefix
+        prefix = self._encoder.prefix(role)
         tokens = self._encoder.tokenizer.encode_batch([prefix + text for text in texts])
-        tokens = [[*ids[: self.length - 1], ids[-1]] if len(ids) > self.length else ids for ids in tokens]
+        tokens = [self._encoder.tokenizer.cut(ids, self.length) for ids in tokens]
         found: list[Any] = [None] * len(tokens)
         platform = jax.default_backend()
         for rows, shape in padded_batches([len(ids) for ids in tokens], platform, widest=self.length):

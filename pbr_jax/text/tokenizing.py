@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pbr_jax.models import tokenizer_file
+from pbr_jax.models import known_fields, sentence_folder, tokenizer_file
 from pbr_jax.models.pretrained import one_line, read_json
 from pbr_jax.types import UserError
 
@@ -33,6 +33,20 @@ class Tokenizer:
         """
         found = self.backend.encode_batch_fast(list(pairs))
         return [(encoding.ids, encoding.type_ids) for encoding in found]
+
+    def cut(self, ids: list[int], n: int) -> list[int]:
+        """At most n tokens of a text, the first and the last among them, cut where `max_length` cuts."""
+        if len(ids) <= n:
+            return ids
+        left = (self.backend.truncation or {}).get("direction") == "left"
+        return [ids[0], *ids[1 - n :]] if left else [*ids[: n - 1], ids[-1]]
+
+    def prompt_length(self, prompt: str) -> int:
+        """Tokens in front of a text behind this prompt, special ones included; 0 without a prompt."""
+        if not prompt:
+            return 0
+        encoding = self.backend.encode(prompt)
+        return len(encoding.ids) - encoding.special_tokens_mask[-1]
 
     def count(self, text: str) -> int:
         """Number of tokens of a text, uncut and without special tokens."""
@@ -76,8 +90,12 @@ def load_tokenizer(folder: Path, *, max_length: int | None = None) -> Tokenizer:
     Raises:
       UserError: neither way works, or `max_length` leaves no room beside the special tokens.
     """
-    file = folder / "tokenizer.json"
-    backend = tokenizer_file.read(file) if file.is_file() else _from_transformers(folder)
+    if (folder / "tokenizer.json").is_file():
+        backend, told = tokenizer_file.read_folder(folder)
+    else:
+        backend, told = _from_transformers(folder), tokenizer_file.settings(folder)
+    if sentence_folder.transformer(folder).get("do_lower_case"):
+        tokenizer_file.lowered(backend)
     backend.no_padding()
     backend.no_truncation()
     if max_length is not None:
@@ -87,7 +105,10 @@ def load_tokenizer(folder: Path, *, max_length: int | None = None) -> Tokenizer:
                 f"encoder.max_length {max_length} leaves no room beside {specials} special tokens; "
                 f"give at least {specials + 1}"
             )
-        backend.enable_truncation(max_length)
+        side = told.get("truncation_side", "right")
+        if side not in ("left", "right"):
+            raise UserError(f"{folder}: truncation_side is {side!r:.80}; left or right is wanted")
+        backend.enable_truncation(max_length, direction=side)
     return Tokenizer(backend, max_length)
 
 
@@ -120,71 +141,48 @@ class Settings(NamedTuple):
     max_length: int  # tokens, special ones included
     pooling: Literal["mean", "cls"]
     normalize: bool  # to unit length
+    query_prompt: str = ""  # put before every query
+    document_prompt: str = ""
+    include_prompt: bool = True  # whether the prompt's tokens are pooled
 
 
 def read_settings(folder: Path, max_positions: int) -> Settings:
     """The settings in a sentence-transformers folder; mean pooling, no normalisation where it has none.
 
     Args:
-      folder: may hold `modules.json`, the pooling module's `config.json`, `sentence_bert_config.json`.
+      folder: may hold `modules.json`, the modules' `config.json`, `sentence_bert_config.json`,
+        `config_sentence_transformers.json`.
       max_positions: tokens that the model has positions for; the upper bound of `max_length`.
 
     Raises:
-      UserError: a file is malformed, or names a pooling or module that is not supported.
+      UserError: a file is malformed, or names a pooling, module or field that is not supported.
     """
-    length = _max_length(folder)
+    length = sentence_folder.max_length(folder)
     length = max_positions if length is None else min(length, max_positions)
-    modules = _modules(folder)
-    unknown = sorted(set(modules) - {"Transformer", "Pooling", "Normalize"})
-    if unknown:
-        raise UserError(
-            f"{folder / 'modules.json'}: module {unknown[0]} is not supported; "
-            "Transformer, Pooling and Normalize are"
-        )
-    pooling = _pooling(folder / modules["Pooling"] / "config.json") if "Pooling" in modules else "mean"
-    return Settings(max_length=length, pooling=pooling, normalize="Normalize" in modules)
+    found = sentence_folder.modules(folder)
+    whole = ("Transformer", "Pooling", "Normalize")
+    sentence_folder.check_order(found, folder, whole, whole[:2], whole[:1])
+    files = {module.kind: module.folder / "config.json" for module in found}
+    pooling = known_fields.read(files["Pooling"], known_fields.POOLING) if "Pooling" in files else None
+    if "Normalize" in files:
+        known_fields.read(files["Normalize"], known_fields.NORMALIZE)
+    return Settings(
+        max_length=length,
+        pooling="mean" if pooling is None else _pooling(pooling, files["Pooling"]),
+        normalize="Normalize" in files,
+        query_prompt=sentence_folder.prompt(folder, "query"),
+        document_prompt=sentence_folder.prompt(folder, "document"),
+        include_prompt=pooling is None or pooling.get("include_prompt") is not False,
+    )
 
 
-def _modules(folder: Path) -> dict[str, str]:
-    """Module kind -> its folder, from `modules.json`; empty where there is none."""
-    file = folder / "modules.json"
-    if not file.is_file():
-        return {}
-    try:
-        return {module["type"].rsplit(".", 1)[-1]: module["path"] for module in read_json(file)}
-    except (TypeError, KeyError, AttributeError) as error:
-        raise UserError(
-            f"{file}: every module wants the fields type and path; fetch the file again"
-        ) from error
-
-
-def _max_length(folder: Path) -> int | None:
-    file = folder / "sentence_bert_config.json"
-    if not file.is_file():
-        return _tokenizer_max_length(folder)
-    length = _object(file).get("max_seq_length")
-    if length is None:
-        return _tokenizer_max_length(folder)
-    if not isinstance(length, int) or length < 1:
-        raise UserError(f"{file}: max_seq_length is {length!r}; a positive whole number is wanted")
-    return length
-
-
-def _tokenizer_max_length(folder: Path) -> int | None:
-    """`model_max_length` of the tokenizer, which sentence-transformers falls back to."""
-    file = folder / "tokenizer_config.json"
-    length = _object(file).get("model_max_length") if file.is_file() else None
-    return int(length) if isinstance(length, int | float) else None
-
-
-def _pooling(file: Path) -> Literal["mean", "cls"]:
-    content = _object(file)
-    # Recent releases write one word, older ones a flag for each mode.
-    mode = content.get("pooling_mode")
+def _pooling(content: dict[str, Any], file: Path) -> Literal["mean", "cls"]:
+    # Recent releases write one word, or a list, older ones a flag for each mode.
+    stated = content.get("pooling_mode")
     flags = {name.removeprefix("pooling_mode_") for name, on in content.items() if on is True}
-    modes = {str(mode)} if mode is not None else flags & {
-        "cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken",
-    }  # fmt: skip
+    modes = flags - {"include_prompt"}
+    if stated is not None:
+        modes = {str(mode) for mode in (stated if isinstance(stated, list) else [stated])}
     if modes <= {"mean", "mean_tokens"} and modes:
         return "mean"
     if modes <= {"cls", "cls_token"} and modes:
@@ -192,10 +190,3 @@ def _pooling(file: Path) -> Literal["mean", "cls"]:
     raise UserError(
         f"{file}: pooling {', '.join(sorted(modes)) or 'missing'} is not supported; mean and cls are"
     )
-
-
-def _object(file: Path) -> dict[str, Any]:
-    content = read_json(file)
-    if not isinstance(content, dict):
-        raise UserError(f"{file} does not hold a JSON object; fetch the file again")
-    return content

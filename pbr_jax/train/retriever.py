@@ -13,13 +13,14 @@ from jaxtyping import Array, Float
 from pbr_jax.models import bert, dual_encoder
 from pbr_jax.models.dual_encoder import DualEncoderConfig, Tokens
 from pbr_jax.models.layers import precision
+from pbr_jax.models.sentence_folder import Role
 from pbr_jax.options import Lesson, Training
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.text.packing import multiple
 from pbr_jax.train.lessons import Scorer, candidate_rows, teach
 from pbr_jax.train.loop import Fitted
 from pbr_jax.train.sharding import Batch
-from pbr_jax.types import Feedback, Params
+from pbr_jax.types import Feedback, Params, UserError
 
 _WIDTH = 8  # token widths are multiples of it
 
@@ -107,9 +108,14 @@ def model_config(encoder: TextEncoder, user_layers: int, user_width: int | None)
     )
 
 
-def token_arrays(encoder: TextEncoder, texts: Sequence[str], role: str) -> Tokens:
+def token_arrays(encoder: TextEncoder, texts: Sequence[str], role: Role) -> Tokens:
     """Token ids [n t] and mask of texts, with the role's prefix, padded on the right."""
-    prefix = encoder.config.query_prefix if role == "query" else encoder.config.document_prefix
+    prefix = encoder.prefix(role)
+    if prefix and not encoder.settings.include_prompt:
+        raise UserError(
+            f"{encoder.folder}: its pooling leaves the prompt {prefix!r:.80} out, and training does not; "
+            "set encoder.query_prefix and encoder.document_prefix to ''"
+        )
     tokens = encoder.tokenizer.encode_batch([prefix + text for text in texts])
     width = multiple(max(map(len, tokens), default=1), _WIDTH)
     ids, mask = np.zeros((len(tokens), width), np.int32), np.zeros((len(tokens), width), bool)

@@ -198,7 +198,7 @@ def test_settings_beside_the_weights(oracle: Oracle, tmp_path: Path) -> None:
     )
     config = colbert.load(tmp_path)[2]
     assert (config.query_length, config.document_length) == (24, 220)
-    assert (config.attend_to_mask_tokens, config.mask_punctuation) == (True, False)
+    assert (config.attend_to_mask_tokens, config.skiplist) == (True, ())
     file.write_text('{"query_maxlen": "24"}')
     with pytest.raises(UserError, match=r"artifact\.metadata: query_maxlen is '24'; int is wanted"):
         colbert.load(tmp_path)
@@ -207,7 +207,7 @@ def test_settings_beside_the_weights(oracle: Oracle, tmp_path: Path) -> None:
         '{"query_prefix": "[Q] ", "query_length": 48}'
     )
     config = colbert.load(tmp_path)[2]
-    assert (config.query_token, config.document_token, config.query_length) == ("[Q]", "[unused1]", 48)
+    assert (config.query_token, config.document_token, config.query_length) == ("[Q] ", "[unused1]", 48)
 
 
 def test_weights_that_do_not_fit_are_named(oracle: Oracle, tmp_path: Path) -> None:

@@ -353,6 +353,45 @@ def test_another_architecture_is_named(tmp_path):
         gguf_file.read(path)
 
 
+def test_a_part_of_a_split_file_says_how_to_join_them(tmp_path):
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "llama", split_max_tensors=2)
+    for place in range(5):
+        writer.add_tensor(f"blk.{place}.attn_norm.weight", np.ones(4, np.float32))
+    close(writer)
+    parts = sorted(tmp_path.glob("*.gguf"))
+    assert len(parts) == 3
+    for part in parts:
+        with pytest.raises(UserError, match=rf"one of 3 parts .*{part.name}|{part.name} is one of 3 parts"):
+            gguf_file.read(part)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda writer: writer.add_logit_scale(0.5), r"llama: found logit_scale 0\.5"),
+        (lambda writer: writer.add_causal_attention(False), None),
+        (lambda writer: writer.add_clamp_kqv(8.0), r"llama: found attention\.clamp_kqv 8\.0"),
+        (lambda writer: writer.add_expert_count(4), "llama: found expert_count 4"),
+        (lambda writer: writer.add_add_eos_token(True), r"tokenizer\.ggml: found add_eos_token True"),
+        (lambda writer: writer.add_type("adapter"), r"found general\.type 'adapter'"),
+        (lambda writer: writer.add_type("model"), None),
+        (lambda writer: writer.add_logit_scale(1.0), None),
+        (lambda writer: writer.add_author("somebody"), None),
+    ],
+)
+def test_fields_that_are_not_followed_are_named(change, message, tmp_path):
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "llama")
+    writer.add_context_length(64)
+    change(writer)
+    close(writer)
+    if message is None:
+        assert gguf_file.read(tmp_path / "model.gguf").get("{arch}.context_length") == 64
+        return
+    with pytest.raises(UserError, match=message) as error:
+        gguf_file.read(tmp_path / "model.gguf")
+    assert "\n" not in str(error.value)
+
+
 # -- Tokenizers --------------------------------------------------------------------------------------
 
 

@@ -133,11 +133,11 @@ def test_no_texts_and_empty_text(folder: Path) -> None:
 
 def test_few_programs_are_compiled(folder: Path) -> None:
     ours = encoder(folder, batch_tokens=512, pooling="cls")
-    program = encode._forward(ours.bert_config, "cls", False)
+    program = encode._forward(ours.bert_config, "cls", False, ours._lanes > 1, 0)
     before = program._cache_size()
     for n in (100, 150, 200):
         ours.encode(some_texts(n))
-    assert program._cache_size() - before <= len(encode.row_sizes(300))
+    assert 0 < program._cache_size() - before <= len(encode.row_sizes(300))
 
 
 def test_fingerprint_sees_what_embeddings_depend_on(folder: Path) -> None:

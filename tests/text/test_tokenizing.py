@@ -158,7 +158,7 @@ def test_sentence_transformers_folder(pooling: dict, wanted: Literal["mean", "cl
         ({"modules": modules("Transformer", "Dense")}, "module Dense is not supported"),
         ({"modules": [{"path": ""}]}, "type and path"),
         ({"sentence_bert_config": {"max_seq_length": "long"}}, "max_seq_length is 'long'"),
-        ({"sentence_bert_config": []}, "JSON object"),
+        ({"sentence_bert_config": []}, "holds a list; an object is wanted"),
     ],
 )
 def test_settings_that_do_not_fit(files: dict, message: str, tmp_path: Path) -> None:
