@@ -50,9 +50,8 @@ def _check(path: Path) -> None:
 
 def _expansion(record: Record, name: str) -> Expansion:
     utterances = record.items("utterances")
-    wrong = next((item for item in utterances if not isinstance(item, str) or not item.strip()), None)
-    if wrong is not None:
-        found = "an empty string" if isinstance(wrong, str) else kind(wrong)
+    if wrong := [item for item in utterances if not isinstance(item, str) or not item.strip()]:
+        found = "an empty string" if isinstance(wrong[0], str) else kind(wrong[0])
         raise record.fault("utterances", found, "texts")
     reasoning = record.text("reasoning")
     return Expansion(tuple(utterances), (reasoning,) if reasoning.strip() else ())

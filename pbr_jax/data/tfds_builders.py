@@ -59,7 +59,6 @@ class PbrJax(tfds.core.GeneratorBasedBuilder):
     VERSION = tfds.core.Version(VERSION)
     RELEASE_NOTES = {  # noqa: RUF012
         "2.1.0": "Numbers as ids and as dates; NaN is a missing value.",
-        "2.0.0": "Dates are intervals; which questions are users by themselves.",
     }
     MANUAL_DOWNLOAD_INSTRUCTIONS = "The benchmark's official files under their official names."
     BUILDER_CONFIGS = [  # noqa: RUF012

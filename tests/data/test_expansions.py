@@ -41,6 +41,8 @@ def test_the_fingerprint_is_of_the_content(tmp_path: Path):
         ({"7": ["a"]}, "field '7': found a list, wanted an object"),
         ({"7": {"reasoning": ""}}, "field '7.utterances': found no such key"),
         ({"7": {"utterances": ["a", 3], "reasoning": ""}}, "field '7.utterances': found a number"),
+        ({"7": {"utterances": [float("nan")], "reasoning": ""}}, "field '7.utterances': found null"),
+        ({"7": {"utterances": [], "reasoning": float("nan")}}, "field '7.reasoning': found null"),
         ({"7": {"utterances": [" "], "reasoning": ""}}, "field '7.utterances': found an empty string"),
         ({"7": {"utterances": ["a"], "reasoning": ["b"]}}, "field '7.reasoning': found a list"),
     ],
