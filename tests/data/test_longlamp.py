@@ -180,6 +180,31 @@ def test_no_number_for_a_user_an_input_or_a_target_is_an_error(tmp_path: Path, n
     assert f"record 0, field '{key}': found null" in error_of("longlamp_review", tmp_path, "train")
 
 
+@pytest.mark.parametrize("name", ["train.json", "train.jsonl", "train.parquet"])
+def test_a_column_with_a_gap_as_pandas_writes_it(tmp_path: Path, name: str) -> None:
+    """The gap makes floats of integers: user 7 is 7.0 then, and the missing one NaN."""
+    pandas = pytest.importorskip("pandas")
+    history = pandas.DataFrame(
+        {"id": [7, None], "title": ["T", None], "abstract": ["A", "B"], "year": [2009, None]}
+    )
+    entries = history.to_dict("records")
+    rows = [{"name": user, "input": "Of: x", "output": "y", "profile": entries} for user in (7, None)]
+    frame = pandas.DataFrame(rows)
+    if name.endswith("parquet"):
+        frame.to_parquet(tmp_path / name)
+    else:
+        write(tmp_path / name, frame.to_dict("records"))
+    stream = data.read(Benchmark(name="longlamp_abstract", root=str(tmp_path), split="train"))
+    example = next(stream)
+    assert example.user_id == "7"
+    assert [(d.id, d.text, d.time) for d in example.profile] == [
+        ("7", "T A", 1230768000.0),
+        ("1", "B", None),
+    ]
+    with pytest.raises(UserError, match="record 1, field 'name': found null"):
+        next(stream)
+
+
 def test_values_of_parquet_that_json_lacks(tmp_path: Path) -> None:
     missing = {"summary": math.nan, "extra": -math.inf}
     entry = {
