@@ -24,6 +24,7 @@ from typing import Any
 from pbr_jax import terminal
 from pbr_jax.faults import located
 from pbr_jax.files import cache_folder, parse_json, private_folder, tighten, write_text
+from pbr_jax.hashes import file_hash
 from pbr_jax.locks import locked
 from pbr_jax.provenance import provenance
 from pbr_jax.types import UserError
@@ -296,7 +297,7 @@ def _seconds(path: Path) -> float:
 
 
 def _as_made(path: Path, record: Mapping[str, Any]) -> bool:
-    """Whether a file is what was recorded; its content is read once in a process, unless it changes."""
+    """Whether a file is what was recorded; its content is read once, unless it changes (`hashes`)."""
     try:
         found = path.lstat()
         signature = (found.st_mtime_ns, found.st_size, found.st_ino)
@@ -304,17 +305,12 @@ def _as_made(path: Path, record: Mapping[str, Any]) -> bool:
             return False
         if _verified.get(path) == signature:
             return True
-        if (found.st_size < _LARGE or signature != _recorded(record)) and _sha256(path) != record["sha256"]:
+        if (found.st_size < _LARGE or signature != _recorded(record)) and file_hash(path) != record["sha256"]:
             return False
     except _ABSENT:
         return False
     _verified[path] = signature
     return True
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _place(path: Path, name: str) -> Path:

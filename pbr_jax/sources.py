@@ -11,10 +11,12 @@ import hashlib
 import importlib.util
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
+from pbr_jax.hashes import remembered
 from pbr_jax.types import UserError
 
 _PACKAGE = __name__.partition(".")[0]
@@ -108,9 +110,8 @@ def _own_file(rest: str) -> Path | None:
 
 @functools.cache
 def _foreign_file(module: str) -> Path | None:
-    """Found without importing an installed package's parts."""
-    top = module.partition(".")[0]
-    if top != module and not _is_open(top):
+    """Found without importing installed packages, which to look for a part of one would do."""
+    if _is_closed_part(module):
         return None
     known = sys.modules.get(module)
     origin = getattr(known, "__file__", None)
@@ -123,10 +124,13 @@ def _foreign_file(module: str) -> Path | None:
     return Path(origin).resolve() if origin and origin.endswith(".py") else None
 
 
-def _is_open(package: str) -> bool:
-    """Whether a package's parts are looked at: not those of installed ones."""
+def _is_closed_part(module: str) -> bool:
+    """Whether a module is part of an installed package, whose parts are not looked at."""
+    package = module.rpartition(".")[0]
+    if not package or package.partition(".")[0] == _PACKAGE:
+        return False
     file = _foreign_file(package)
-    return _is_namespace(package) if file is None else not is_installed(file)
+    return not _is_namespace(package) if file is None else is_installed(file)
 
 
 def _is_namespace(module: str) -> bool:
@@ -134,6 +138,8 @@ def _is_namespace(module: str) -> bool:
     known = sys.modules.get(module)
     if known is not None:
         return hasattr(known, "__path__") and not getattr(known, "__file__", None)
+    if _is_closed_part(module):
+        return False
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError, AttributeError):
@@ -179,37 +185,50 @@ def refuse_edited(what: str) -> None:
 @functools.lru_cache(maxsize=2048)
 def _parsed(module: str, is_package: bool, source: bytes) -> tuple[str, tuple[str, ...]]:
     """The hash of a source's syntax tree, and the modules that it imports."""
-    tree = ast.parse(source)
-    value, imports = _hash(tree)
-    return value, tuple(dict.fromkeys(name for node in imports for name in _names(node, module, is_package)))
+    key = f"syntax {sys.version} {_reader()} {hashlib.sha256(source).hexdigest()}"
+    value, imports = remembered(key, lambda: _hash(ast.parse(source)))
+    return value, tuple(dict.fromkeys(name for one in imports for name in _names(one, module, is_package)))
 
 
-def _hash(tree: ast.Module) -> tuple[str, list[ast.Import | ast.ImportFrom]]:
-    """The hash of a tree without its docstrings, and the imports in it."""
-    imports = []
+@functools.cache
+def _reader() -> str:
+    """This file's hash: what it remembers of sources depends on it."""
+    return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+
+
+_Import = Sequence[Any]
+"""`from MODULE import NAMES` as [MODULE, LEVEL, NAMES], and `import NAMES` as [None, -1, NAMES]."""
+
+
+def _hash(tree: ast.Module) -> list[Any]:
+    """The hash of a tree without its docstrings, and the imports in it, as JSON."""
+    imports: list[_Import] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
-            imports.append(node)
+            names = [alias.name for alias in node.names]
+            origin = (node.module, node.level) if isinstance(node, ast.ImportFrom) else (None, -1)
+            imports.append([*origin, names])
         elif isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
             node.body = node.body[1:]
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16], imports
+    return [hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16], imports]
 
 
-def _names(node: ast.Import | ast.ImportFrom, module: str, is_package: bool) -> Iterator[str]:
+def _names(imported: _Import, module: str, is_package: bool) -> Iterator[str]:
     """The modules that an import runs: `from a import b` is a.b where that is a module, and a.
 
     Our own packages only gather names, and would gather everything: of them only a.b counts.
     """
-    if isinstance(node, ast.Import):
-        for alias in node.names:
-            yield from _with_parents(alias.name)
+    origin, level, names = imported
+    if level < 0:
+        for name in names:
+            yield from _with_parents(name)
         return
-    base = _absolute(node, module, is_package)
+    base = _absolute(origin, level, module, is_package)
     own = base.partition(".")[0] == _PACKAGE
     package = file_of(base)
     inside = _is_namespace(base) if package is None else package.name == "__init__.py"
     inside = inside and (package is None or not is_installed(package))
-    inner = [f"{base}.{alias.name}" for alias in node.names]
+    inner = [f"{base}.{name}" for name in names]
     modules = [name for name in inner if inside and file_of(name) is not None]
     yield from modules
     if not own or len(modules) < len(inner):
@@ -224,9 +243,9 @@ def _with_parents(module: str) -> Iterator[str]:
         yield from (".".join(parts[:count]) for count in range(1, len(parts)))
 
 
-def _absolute(node: ast.ImportFrom, module: str, is_package: bool) -> str:
-    if not node.level:
-        return node.module or ""
+def _absolute(origin: str | None, level: int, module: str, is_package: bool) -> str:
+    if not level:
+        return origin or ""
     parents = module.split(".")
-    parents = parents[: len(parents) - node.level + is_package]
-    return ".".join([*parents, *([node.module] if node.module else [])])
+    parents = parents[: len(parents) - level + is_package]
+    return ".".join([*parents, *([origin] if origin else [])])

@@ -362,8 +362,8 @@ def test_what_sqlite_leaves_beside_a_database_is_no_damage(monkeypatch: pytest.M
 
 def test_a_file_is_read_once_in_a_process_unless_it_changes(monkeypatch: pytest.MonkeyPatch):
     read: list[str] = []
-    sha256 = artefacts._sha256
-    monkeypatch.setattr(artefacts, "_sha256", lambda path: read.append(path.name) or sha256(path))
+    file_hash = artefacts.file_hash
+    monkeypatch.setattr(artefacts, "file_hash", lambda path: read.append(path.name) or file_hash(path))
     path = obtain("s", {}, make_all).path
     obtain("s", {}, make_all)
     assert read == []  # hashed when it was made
@@ -380,8 +380,8 @@ def test_a_file_is_read_once_in_a_process_unless_it_changes(monkeypatch: pytest.
 
 def test_a_large_file_is_read_where_its_time_or_place_has_changed(monkeypatch: pytest.MonkeyPatch):
     read: list[str] = []
-    sha256 = artefacts._sha256
-    monkeypatch.setattr(artefacts, "_sha256", lambda path: read.append(path.name) or sha256(path))
+    file_hash = artefacts.file_hash
+    monkeypatch.setattr(artefacts, "file_hash", lambda path: read.append(path.name) or file_hash(path))
     monkeypatch.setattr(artefacts, "_LARGE", 1000)
     path = obtain("s", {}, make_all).path / "documents.npy"
     new_process(monkeypatch)

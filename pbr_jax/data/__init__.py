@@ -5,10 +5,8 @@
 """
 
 import difflib
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -17,6 +15,7 @@ from pbr_jax.data import lamp, longlamp, longmemeval, open_qa, personabench, pre
 from pbr_jax.data.records import Note
 from pbr_jax.data.sample import spread
 from pbr_jax.data.tasks import TASKS, Task
+from pbr_jax.hashes import file_hash
 from pbr_jax.options import Benchmark
 from pbr_jax.types import Example, UserError
 
@@ -118,7 +117,7 @@ def files(benchmark: Benchmark) -> tuple[Path, ...]:
 
 def fingerprint(benchmark: Benchmark) -> str:
     """Hash of the files that a split is read from; UserError where one is missing."""
-    return digest([_file_hash(file) for file in files(benchmark)])
+    return digest([file_hash(file) for file in files(benchmark)])
 
 
 def question_users(benchmark: Benchmark) -> bool:
@@ -177,18 +176,6 @@ def _sample(benchmark: Benchmark, count: int) -> Iterator[Example]:
         if position in chosen:
             chosen.remove(position)
             yield example
-
-
-def _file_hash(path: Path) -> str:
-    status = path.stat()
-    return _hashed(path, status.st_mtime_ns, status.st_size, status.st_ino)
-
-
-@lru_cache(maxsize=256)
-def _hashed(path: Path, *changed: int) -> str:
-    """Once per process and state of the file: the runs of a sweep ask for the same ones."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _reader(benchmark: Benchmark) -> _Reader:

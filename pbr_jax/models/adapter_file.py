@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from pbr_jax.files import write_text
+from pbr_jax.hashes import file_hash
 from pbr_jax.models import lora, pretrained
 from pbr_jax.models.params_file import load_params
 from pbr_jax.types import Params, UserError
@@ -150,7 +151,7 @@ def fingerprint(folder: Path) -> str:
     found = hashlib.sha256()
     for name in (PARAMS, CONFIG, WEIGHTS):
         if (folder / name).is_file():
-            found.update(f"{name} {pretrained.file_hash(folder / name)}\n".encode())
+            found.update(f"{name} {file_hash(folder / name)}\n".encode())
     return found.hexdigest()
 
 

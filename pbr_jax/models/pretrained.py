@@ -8,7 +8,6 @@ import contextlib
 import fnmatch
 import functools
 import hashlib
-import os
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from importlib import metadata
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pbr_jax.files import parse_json
+from pbr_jax.hashes import file_hash
 from pbr_jax.types import UserError
 
 
@@ -109,14 +109,10 @@ def _locate_embedded(name: str, embedded: Embedded) -> Path:
     return path
 
 
-_hashes: dict[tuple[str, int, int], str] = {}
-
-
 def fingerprint(path: Path) -> str:
     """sha256 (hex) over the weights, configuration and tokenizer files of a model.
 
-    It depends on the files' names and contents, not on where they lie. A file is hashed once per
-    process and again only when its size or modification time changes.
+    It depends on the files' names and contents, not on where they lie.
     """
     path = Path(path)
     files = [path] if path.is_file() else sorted(_identity_files(path))
@@ -138,16 +134,6 @@ def _identity_files(folder: Path) -> Iterator[Path]:
             continue
         if name != _MODEL or any(said in file.read_bytes() for said in _SAID):
             yield file
-
-
-def file_hash(file: Path) -> str:
-    """The sha256 of a file, computed once as long as it is not written to."""
-    status = file.stat()
-    key = (os.fspath(file.resolve()), status.st_size, status.st_mtime_ns)
-    if key not in _hashes:
-        with file.open("rb") as stream:
-            _hashes[key] = hashlib.file_digest(stream, "sha256").hexdigest()
-    return _hashes[key]
 
 
 def read_json(file: Path) -> Any:

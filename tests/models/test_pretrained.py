@@ -5,6 +5,7 @@ import functools
 import hashlib
 import json
 import re
+import time
 from importlib import metadata
 from pathlib import Path
 
@@ -147,6 +148,8 @@ def test_fingerprint_knows_all_that_a_colbert_is_read_from(tmp_path: Path) -> No
 def test_fingerprint_reads_a_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "model.gguf"
     file.write_bytes(b"weights")
+    settled = time.time_ns() + 10**10  # what was written a moment ago would be read again
+    monkeypatch.setattr("time.time_ns", lambda: settled)
     before = fingerprint(file)
 
     def forbidden(*_: object) -> None:
