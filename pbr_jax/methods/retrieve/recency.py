@@ -45,7 +45,7 @@ def in_time(times: np.ndarray, users: np.ndarray) -> np.ndarray:
       times: of the documents, nan where there is no date; the users' profiles one after the other.
       users: places of their users, int [n], ascending.
     """
-    from_end = np.concatenate([np.arange(size)[::-1] for size in np.bincount(users)])
+    from_end = np.concatenate([np.arange(size)[::-1] for size in np.bincount(users, minlength=1)])
     places = np.empty(len(times))
     places[np.lexsort((-users, -from_end, np.nan_to_num(times, nan=-np.inf)))] = np.arange(len(times))
     return places
