@@ -24,7 +24,7 @@ from pbr_jax.llm import answers_file
 from pbr_jax.picture import picture
 from pbr_jax.plan import Plan
 from pbr_jax.run import ask, run
-from pbr_jax.sweep import claim, command, sweep, trials
+from pbr_jax.sweep import claim, command, dry, sweep, trials
 from pbr_jax.types import UserError
 
 # What our own files begin with, so that nobody else's is overwritten.
@@ -90,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     sweep = commands.add_parser("sweep", help="run a config's sweep()", add_help=False, allow_abbrev=False)
     sweep.add_argument("--out", type=Path)
     sweep.add_argument("--list", action="store_true")
+    sweep.add_argument("--dry", action="store_true")
     sweep.add_argument("--index", type=int)
     sweep.add_argument("--max-parallel", type=int, default=1)
     sweep.set_defaults(function=_sweep)
@@ -178,8 +179,12 @@ def _configs(options: argparse.Namespace, rest: list[str]) -> int:
 
 def _sweep(options: argparse.Namespace, rest: list[str]) -> int:
     file, config = flags.config(rest, flags.SWEEP)
-    out = _required_out(options)
     planned = trials(file, config)
+    if options.dry:
+        for text in dry(planned, options.out):
+            terminal.out(text)
+        return 0
+    out = _required_out(options)
     if options.list:
         terminal.out("\n".join(command(file, trial, out) for trial in planned))
         return 0

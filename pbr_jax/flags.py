@@ -26,6 +26,7 @@ _OPTIONS = {
     SWEEP: """\
   --out DIR         where the runs' folders go
   --list            print one command line a run, and stop
+  --dry             print the stages of every run, what is found and what would be made, and stop
   --index I         run the I-th alone, counted from 0
   --max-parallel J  so many runs at once, each in a process of its own""",
 }
@@ -85,8 +86,11 @@ def _value(config: Config, name: str) -> object:
 
 
 def parsed(words: list[str], default: Config, program: str) -> Config:
-    """The default with `--field.name VALUE` overrides: methods first, then their options."""
-    words = _joined(words)
+    """The default with `--field.name VALUE` overrides: methods first, then their options.
+
+    As by `configs.override`, another method is told by `system` unless that is given too.
+    """
+    words, before = _joined(words), default
     given = [word[2:].partition("=") for word in words if word.startswith("--")]
     wanted = {f"{slot}.method" for slot in SLOTS}
     default = configs.choose(
@@ -100,7 +104,7 @@ def parsed(words: list[str], default: Config, program: str) -> Config:
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):
-            return tyro.cli(
+            found = tyro.cli(
                 Config,
                 args=words,
                 default=default,
@@ -114,6 +118,8 @@ def parsed(words: list[str], default: Config, program: str) -> Config:
         text = " ".join(re.sub(r"\x1b\[[0-9;]*m|[─│╭╮╰╯]", " ", printed.getvalue()).split())
         text = re.sub(rf"^({_TITLES})|(Argument helptext|For full helptext).*", "", text)
         raise UserError(text.strip() or "the command line could not be read") from error
+    is_named = any(name == "system" for name, _, _ in given)
+    return found if is_named else configs.named(found, before, configs.overridden(before, found))
 
 
 def _joined(words: list[str]) -> list[str]:

@@ -259,10 +259,13 @@ def numbered(label: str, taken: Mapping[str, object]) -> str:
     return next(name for name in names if name not in taken)
 
 
-def tree(last: Node) -> str:
-    """The stages, each once and under the first that needs it: what is found, and what would be made."""
+def tree(last: Node, shown: set[str] | None = None) -> str:
+    """The stages, each once and under the first that needs it: what is found, and what would be made.
+
+    `shown`: the keys of nodes that earlier trees showed, which is added to; they are left out.
+    """
     lines: list[str] = []
-    told: set[str] = set()
+    told = set() if shown is None else shown
 
     def visit(node: Node, depth: int) -> None:
         if node.key in told:

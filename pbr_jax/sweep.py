@@ -9,11 +9,14 @@ will change. The functions here build them: `grid` (every combination), `zipped`
                        grid({"retrieve.k": [1, 4]}))
 """
 
+import contextlib
 import inspect
 import itertools
 import shlex
 import subprocess
 import sys
+import textwrap
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,9 +26,11 @@ from typing import Any
 
 from pbr_jax import terminal
 from pbr_jax.artefacts import digest
-from pbr_jax.config import Config, ConfigFile, Overrides, override, to_dict
+from pbr_jax.config import Config, ConfigFile, Overrides, named, overridden, override, to_dict
 from pbr_jax.config.reading import blamed
+from pbr_jax.eval.run_files import RESULTS
 from pbr_jax.files import parse_json, private_folder, write_text
+from pbr_jax.graph import tree
 from pbr_jax.parts.run import line
 from pbr_jax.plan import Plan
 from pbr_jax.run import Results, run
@@ -84,16 +89,25 @@ class Trial:
 
 
 def trials(file: ConfigFile, base: Config) -> list[Trial]:
-    """The runs of a config file's sweep over `base`, without repetitions; one run if it has none."""
+    """The runs of a config file's sweep over `base`, without repetitions. UserError: it has no sweep."""
     with blamed(file.path):
-        found = [Trial(entry, override(base, entry)) for entry in _overrides(file, base)]
+        found = [_trial(file, base, entry) for entry in _overrides(file, base)]
     return list({digest(to_dict(trial.config)): trial for trial in found}.values())
+
+
+def _trial(file: ConfigFile, base: Config, entry: Overrides) -> Trial:
+    """One run. Its name tells methods of `base` that are not the file's, also where the sweep names it."""
+    config = override(base, entry)
+    if "system" in entry:
+        methods = overridden(file.config, base)
+        config = named(config, file.config, {n: v for n, v in methods.items() if n not in entry})
+    return Trial(entry, config)
 
 
 def _overrides(file: ConfigFile, base: Config) -> list[Overrides]:
     """What a config file's sweep yields; UserError for what could not be written down in a list of runs."""
     if file.sweep is None:
-        return [{}]
+        raise UserError("it has no sweep(), so it is one run; start it with pbr-jax run, or add sweep()")
     given = file.sweep(base) if inspect.signature(file.sweep).parameters else file.sweep()
     entries: list[Any] = list(given) if isinstance(given, Iterable) else [given]
     for entry in entries:
@@ -150,21 +164,22 @@ def sweep(
     earlier = claim(out)
 
     def attempt(place: int, trial: Trial) -> Results | str:
-        told = ", ".join(f"{name} {value}" for name, value in trial.overrides.items())
-        terminal.err(f"run {place} of {len(planned)}: {told or trial.config.system}")
+        terminal.err(f"run {place} of {len(planned)}{clock.left()}: {_words(trial)}")
         try:
-            if max_parallel > 1:
-                failure = _in_process(command(file, trial, out))
-                if failure:
-                    return failure
-            return run(trial.config, out / trial.name)
+            with clock.timing(names[place - 1]):
+                if max_parallel > 1:
+                    failure = _in_process(command(file, trial, out))
+                    if failure:
+                        return failure
+                return run(trial.config, out / trial.name)
         except UserError as error:
             return str(error)
 
-    names = {_name(trial): dict(trial.overrides) for trial in planned}
-    kept = {name: overrides for name, overrides in earlier.items() if name not in names}
-    listed = [{"run": n, "overrides": o} for n, o in {**names, **kept}.items() if n is not None]
+    names = [_name(trial) for trial in planned]
+    listed = [{"run": n, "overrides": dict(t.overrides)} for n, t in zip(names, planned, strict=True)]
+    listed += [{"run": n, "overrides": o} for n, o in earlier.items() if n not in names]
     write_text(out / _LIST, "".join(map(line, listed)))
+    clock = _Clock([name for name in names if not _is_finished(name, out)], max_parallel)
     with ThreadPoolExecutor(max_parallel) as pool:
         outcomes = list(pool.map(attempt, itertools.count(1), planned))
     failed = [f"{dict(t.overrides)}: {o}" for t, o in zip(planned, outcomes) if isinstance(o, str)]
@@ -173,6 +188,63 @@ def sweep(
             f"{len(failed)} of {len(planned)} runs failed, the others are in {out}: {'; '.join(failed)}"
         )
     return [outcome for outcome in outcomes if isinstance(outcome, Results)]
+
+
+class _Clock:
+    """The time that a sweep's unfinished runs will take, from that of those which it has made."""
+
+    def __init__(self, waiting: Sequence[str | None], at_once: int) -> None:
+        self._waiting, self._at_once = list(waiting), at_once
+        self._spent: list[float] = []
+
+    @contextlib.contextmanager
+    def timing(self, name: str | None) -> Iterator[None]:
+        """Measures a run, unless it was there before."""
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            if name in self._waiting:
+                self._waiting.remove(name)
+                self._spent.append(time.monotonic() - start)
+
+    def left(self) -> str:
+        """In words; nothing before the first run is made, or where all are."""
+        if not self._spent or not self._waiting:
+            return ""
+        seconds = sum(self._spent) / len(self._spent) * len(self._waiting) / self._at_once
+        unit, size = next(pair for pair in (("h", 3600), ("min", 60), ("s", 0)) if seconds >= 2 * pair[1])
+        return f", about {seconds / (size or 1):.0f} {unit} left"
+
+
+def dry(planned: Sequence[Trial], out: Path | None) -> Iterator[str]:
+    """What a sweep would do, a piece for each run: whether it is finished, and its stages, shared ones once.
+
+    Raises:
+      UserError: at the end, where runs would be refused.
+    """
+    shown: set[str] = set()
+    refused = 0
+    for place, trial in enumerate(planned, 1):
+        try:
+            plan = Plan(trial.config)
+            plan.check()
+            state = "finished" if out is not None and _is_finished(plan.name, out) else "would be run"
+            stages = tree(plan.last, shown) or "all its stages stand above"
+        except UserError as error:
+            refused += 1
+            state, stages = "would be refused", str(error)
+        yield f"run {place} of {len(planned)}: {_words(trial)}: {state}\n{textwrap.indent(stages, '  ')}"
+    if refused:
+        raise UserError(f"{refused} of {len(planned)} runs would be refused, as is said above; mend them")
+
+
+def _words(trial: Trial) -> str:
+    return ", ".join(f"{name} {value}" for name, value in trial.overrides.items()) or trial.config.system
+
+
+def _is_finished(name: str | None, out: Path) -> bool:
+    return name is not None and (out / name / RESULTS).is_file()
 
 
 _LIST = "sweep.jsonl"
@@ -205,7 +277,7 @@ def _listed(path: Path) -> dict[str, Any] | None:
         return None
     try:
         records = [parse_json(text) for text in path.read_text(encoding="utf-8").splitlines()]
-        return {record["run"]: record["overrides"] for record in records}
+        return {record["run"]: record["overrides"] for record in records if record["run"] is not None}
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} was not written by a sweep; choose a new --out") from error
 

@@ -1,6 +1,7 @@
 """Sweeps: what is planned, printed, skipped and joined."""
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pbr_jax import config as c
 from pbr_jax.cli import main
 from pbr_jax.files import cache_folder
 from pbr_jax.flags import config as configured
-from pbr_jax.sweep import claim, command, grid, product, seeds, sweep, trials, zipped
+from pbr_jax.sweep import _Clock, claim, command, grid, product, seeds, sweep, trials, zipped
 from pbr_jax.types import UserError
 
 CONFIG = Path(__file__).parents[1] / "configs" / "ablations" / "system_k.py"
@@ -120,6 +121,127 @@ def test_after_a_change_runs_are_made_anew_beside_the_old_ones(
     assert first[0].predictions() == again[0].predictions()
 
 
+def test_a_config_without_a_sweep_is_one_clear_line(
+    flags: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    words = [w for name, value in flags.items() for w in (f"--{name}", value)]
+    for more in ([], ["--list"], ["--dry"], ["--index", "0"]):
+        assert main(["sweep", "bm25", *words, "--out", str(tmp_path / "out"), *more]) == 2
+        error = capfd.readouterr().err
+        assert error.count("\n") == 1
+        assert "bm25.py: it has no sweep(), so it is one run; start it with pbr-jax run" in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_sweep_shows_every_run_and_shared_stages_once(
+    flags: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str], tiny_models
+):
+    words = ["sweep", str(CONFIG), "--encoder.model", tiny_models["encoder.model"]]
+    words += [w for name, value in flags.items() for w in (f"--{name}", value)]
+    assert main([*words, "--dry"]) == 0
+    text = capfd.readouterr().out
+    heads = [line for line in text.splitlines() if not line.startswith(" ")]
+    assert [head.split(":")[0] for head in heads] == [f"run {i} of 8" for i in range(1, 9)]
+    assert heads[0] == "run 1 of 8: system random, retrieve.method random, retrieve.k 1: would be run"
+    stages = [line.split()[0] for line in text.splitlines() if line.startswith(" ")]
+    assert stages.count("data") == stages.count("embed") == 1
+    assert stages.count("rank") == 8
+    assert "found" not in text
+    assert not cache_folder().exists()
+    assert main([*words, "--out", str(tmp_path / "out"), "--index", "0"]) == 0
+    capfd.readouterr()
+    assert main([*words, "--out", str(tmp_path / "out"), "--dry"]) == 0
+    text = capfd.readouterr().out
+    assert "retrieve.k 1: finished\n  rank  found" in text
+    assert text.count("would be run") == 7
+    assert len(list((tmp_path / "out").iterdir())) == 1
+    (gone,) = [name for name in ("benchmark.root",) if name in flags]
+    assert main([*words, f"--{gone}", str(tmp_path / "none"), "--dry"]) == 2
+    told = capfd.readouterr()
+    assert told.out.count("would be refused") == 8
+    assert told.err.count("\n") == 1
+
+
+def test_a_sweep_says_which_run_it_is_and_the_time_left(
+    flags: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    """Runs that are there already take no time: they are not in the estimate."""
+    clock = _Clock(["a", "b", "c", "d"], at_once=2)
+    assert clock.left() == ""
+    clock._spent, clock._waiting = [100.0, 300.0], ["c", "d"]
+    assert clock.left() == ", about 3 min left"
+    with clock.timing("of a run that was there"):
+        assert len(clock._spent) == 2
+    for seconds, words in ((7.0, "7 s"), (119.0, "119 s"), (3600.0, "60 min"), (9000.0, "2 h")):
+        clock._spent = [seconds]
+        assert clock.left() == f", about {words} left"
+    file = c.load(CONFIG)._replace(sweep=lambda: grid({"retrieve.k": [1, 2, 3]}))
+    base = c.override(file.config, {**flags, "retrieve.method": "bm25"})
+    sweep(file, tmp_path / "out", base)
+    told = [line for line in capfd.readouterr().err.splitlines() if line.startswith("run ")]
+    assert told[0] == "run 1 of 3: retrieve.k 1"
+    assert re.fullmatch(r"run 2 of 3, about \d+ s left: retrieve\.k 2", told[1])
+    sweep(file, tmp_path / "out", base)
+    assert "left" not in capfd.readouterr().err
+
+
+def test_a_report_on_an_unfinished_sweep_names_the_missing_runs(
+    flags: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    """One that was killed, and one that is refused."""
+    file = c.load(CONFIG)
+    rows = [
+        {"retrieve.k": 1},
+        {"retrieve.k": 2},
+        {"retrieve.method": "dense", "encoder.model": "no-such-model"},
+    ]
+    base = c.override(file.config, {**flags, "retrieve.method": "bm25"})
+    with pytest.raises(UserError, match="1 of 3 runs failed"):
+        sweep(file._replace(sweep=lambda: rows), tmp_path / "out", base)
+    (tmp_path / "out" / trials(file._replace(sweep=lambda: rows[:1]), base)[0].name / "results.json").unlink()
+    capfd.readouterr()
+    assert main(["report", str(tmp_path / "out")]) == 0
+    assert (
+        "2 of the sweep's 3 runs are not finished, and missing here: retrieve.k 1; "
+        "retrieve.method dense, encoder.model no-such-model"
+    ) in capfd.readouterr().out
+    for file in (tmp_path / "out").glob("*/results.json"):
+        file.unlink()
+    assert main(["report", str(tmp_path / "out")]) == 2
+    assert "none of the sweep's 3 runs is finished" in capfd.readouterr().err.splitlines()[-1]
+
+
+def test_another_method_is_told_by_the_name_of_the_row(
+    flags: dict[str, str], capfd: pytest.CaptureFixture[str]
+):
+    """Whether a command line, Python, or a sweep sets it; how answers are measured is no other system."""
+
+    def system(*words: str) -> str:
+        return configured(["dense", *words], "pbr-jax run")[1].system
+
+    assert system("--retrieve.k", "3", "--generate.method", "none") == "dense"
+    assert system("--retrieve.method", "dense") == "dense"
+    assert system("--retrieve.method", "bm25") == "dense, retrieve.method bm25"
+    assert system("--retrieve.method", "bm25", "--system", "mine") == "mine"
+    assert system("--retrieve.method=bm25", "--system=dense") == "dense"
+    assert system("--generate.method", "replug") == "dense, generate.method replug"
+    assert system("--reader.method", "lora", "--expand.method", "hyde") == (
+        "dense, expand.method hyde, reader.method lora"
+    )
+    file = c.load(CONFIG)
+    base = c.override(file.config, {**flags, "select.method": "bm25", "retrieve.method": "bm25"})
+    assert base.system == "dense, retrieve.method bm25, select.method bm25"
+    again = c.override(base, {"retrieve.method": "recency"})
+    assert again.system == "dense, select.method bm25, retrieve.method recency"
+    rows = [{"system": "random", "retrieve.method": "random"}, {"retrieve.k": 2}, {"system": "mine"}]
+    named = [trial.config.system for trial in trials(file._replace(sweep=lambda: rows), base)]
+    assert named == [
+        "random, select.method bm25",
+        "dense, retrieve.method bm25, select.method bm25",
+        "mine, retrieve.method bm25, select.method bm25",
+    ]
+
+
 @pytest.mark.parametrize("held", ["dev_questions.json", "sweep.jsonl"])
 def test_a_folder_that_holds_something_else_is_left_as_it_is(
     flags: dict[str, str], tmp_path: Path, held: str, capfd: pytest.CaptureFixture[str]
@@ -207,7 +329,7 @@ def test_a_sweep_that_is_no_function_is_told(tmp_path: Path):
 def test_values_of_any_form_survive_the_printed_command(
     text: str, flags: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
-    file = c.load(CONFIG.parents[1] / "bm25.py")
+    file = c.load(CONFIG.parents[1] / "bm25.py")._replace(sweep=lambda: [{}])
     base = c.override(file.config, flags)
     changed = c.override(base, {"system": text, "encoder.query_prefix": text, "llm.offline": True})
     words = shlex.split(command(file, trials(file, changed)[0], tmp_path / "out"))[1:]

@@ -4,6 +4,7 @@ A config file is Python with `get_config() -> Config` and optionally `sweep()`, 
 The resolved config is saved as JSON in the run's folder. Methods and their options: `pbr_jax.methods`.
 """
 
+from pbr_jax.config.naming import named, overridden
 from pbr_jax.config.packaged import found, listed
 from pbr_jax.config.reading import (
     ConfigFile,
@@ -55,7 +56,9 @@ __all__ = [
     "listed",
     "load",
     "name_of",
+    "named",
     "names",
+    "overridden",
     "override",
     "to_dict",
     "tuning",

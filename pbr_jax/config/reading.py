@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from pbr_jax.code import code_of
+from pbr_jax.config.naming import named, overridden
 from pbr_jax.config.schema import SLOTS, Config
 from pbr_jax.methods import METHODS
 from pbr_jax.options import Method, Options, checked, hints, swapped
@@ -172,7 +173,11 @@ def name_of(cls: type[Method]) -> str:
 
 
 def override(config: Config, overrides: Overrides) -> Config:
-    """The config with dotted fields replaced; methods first, then their options. All is checked."""
+    """The config with dotted fields replaced; methods first, then their options. All is checked.
+
+    Another method is told by `system`, the name in tables, unless that is overridden too.
+    """
+    before = config
     config = choose(config, {name: value for name, value in overrides.items() if _is_method(name)})
     tree: dict[str, Any] = {}
     for name, value in overrides.items():
@@ -185,7 +190,8 @@ def override(config: Config, overrides: Overrides) -> Config:
             if not isinstance(place, dict):
                 raise unknown(name, config)
         place[last] = value
-    return _replaced(config, tree, "", config)
+    found = _replaced(config, tree, "", config)
+    return found if "system" in overrides else named(found, before, overridden(before, found))
 
 
 def choose(config: Config, methods: Overrides) -> Config:

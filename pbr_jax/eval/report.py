@@ -29,6 +29,7 @@ from pbr_jax.eval.runs import (
     read_run,
     run_folders,
     table_rows,
+    unfinished,
     without_near_targets,
 )
 from pbr_jax.eval.shares import shares_table
@@ -57,6 +58,8 @@ def report(
     for run in map(read_run, dict.fromkeys(folders)):
         groups.setdefault((run.benchmark, run.split), []).append(run)
     page = Page("Results: " + ", ".join(dict.fromkeys(name for name, _ in groups)))
+    missing = map(unfinished, map(Path, dict.fromkeys(runs)))
+    page.blocks.extend(Paragraph(text, warning=True) for text in missing if text)
     for (benchmark, split), group in groups.items():
         page.blocks.append(Heading(f"{benchmark}, {split}"))
         page.blocks.extend(_blocks(table_rows(group), all_metrics, reference, plot=format == "html"))

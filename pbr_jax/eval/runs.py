@@ -14,6 +14,8 @@ SEEDS = ("seed", "generate.seed")
 UNTOLD = frozenset({*SEEDS, "cache", "benchmark.root"})
 """Config fields that make no different system: seeds are averaged over, places carry no meaning."""
 
+_NAMED = 8  # unfinished runs
+
 
 @dataclass(frozen=True)
 class Record:
@@ -90,10 +92,39 @@ def run_folders(path: Path) -> list[Path]:
     if (path / "results.json").is_file() or not path.is_dir():
         return [path]
     inside = sorted(found.parent for found in path.glob("*/results.json"))
-    listed = path / "sweep.jsonl"
-    lines = read_text(listed).splitlines() if listed.is_file() else []
-    places = {str(parse_object(text, str(listed)).get("run")): place for place, text in enumerate(lines)}
+    listed = _listed(path)
+    places = {str(record.get("run")): place for place, record in enumerate(listed)}
+    if listed and not inside:
+        raise UserError(f"{path}: none of the sweep's {len(listed)} runs is finished; run the sweep again")
     return sorted(inside, key=lambda folder: places.get(folder.name, len(places))) or [path]
+
+
+def unfinished(path: Path) -> str:
+    """The runs of a sweep's folder that are not finished, in words; "" where all are, or it is none."""
+    listed = _listed(path)
+    missing = [one for one in listed if not (path / str(one.get("run")) / RESULTS).is_file()]
+    if not missing:
+        return ""
+    told = [_words(one) for one in missing[:_NAMED]]
+    rest = f"; and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+    return (
+        f"{path}: {len(missing)} of the sweep's {len(listed)} runs are not finished, and missing here: "
+        f"{'; '.join(told)}{rest}"
+    )
+
+
+def _words(listed: Mapping[str, Any]) -> str:
+    """A run of a sweep's list: its overrides, or else its folder's name."""
+    overrides = listed.get("overrides")
+    told = [f"{name} {value}" for name, value in overrides.items()] if isinstance(overrides, dict) else []
+    return ", ".join(told) or str(listed.get("run"))
+
+
+def _listed(path: Path) -> list[dict[str, Any]]:
+    """The lines of a sweep's list; none in another folder."""
+    file = path / "sweep.jsonl"
+    lines = read_text(file).splitlines() if file.is_file() else []
+    return [parse_object(text, str(file)) for text in lines]
 
 
 def read_run(path: Path) -> Run:

@@ -1,0 +1,34 @@
+"""What a run is called in tables where its methods are not those of the config that named it."""
+
+import dataclasses
+from collections.abc import Mapping
+
+from pbr_jax.config.schema import SLOTS, Config
+
+_SECTIONS = (*SLOTS, "reader")
+_PLAIN = {"auto", "none", "ipa", "label"}
+"""Of generate.method: an answer to one prompt, or none. That is how a system is measured, not another one."""
+
+
+def overridden(before: Config, after: Config) -> dict[str, str]:
+    """The methods of the second config that are not the first one's, by their fields."""
+    found = {}
+    for section in _SECTIONS:
+        old, new = getattr(before, section).method, getattr(after, section).method
+        if old != new and not (section == "generate" and {old, new} <= _PLAIN):
+            found[f"{section}.method"] = new
+    return found
+
+
+def named(config: Config, before: Config, methods: Mapping[str, str]) -> Config:
+    """The config, called after these methods too: "dense, retrieve.method bm25".
+
+    What the name says of methods that `before` had in their places is left out.
+    """
+    if not methods:
+        return config
+    system = config.system
+    for field in methods:
+        system = system.replace(f", {field} {getattr(before, field.partition('.')[0]).method}", "")
+    told = [f"{field} {method}" for field, method in methods.items()]
+    return dataclasses.replace(config, system=", ".join([system, *told]))
