@@ -42,7 +42,7 @@ def test_what_was_not_computed_on_the_same_has_no_difference_and_no_best(
     assert f"No difference between bm25 and zero_shot is given: they {why}" in text.replace("\\", "")
     assert f"The runs {why}" in text
     assert "**" not in str(values)
-    assert "over the 2 comparisons" in text  # what is not printed is not corrected for
+    assert "over the 1 comparison of each metric" in text  # what is not printed is not corrected for
     assert "**" in str(tables(report(runs[:2]))[0])
 
 

@@ -169,7 +169,8 @@ def test_where_a_model_chose_the_metric_is_drawn_over_throughput(tmp_path, write
     for path, decoding in zip(runs, (8.0, 1.0, None)):
         found = json.loads((path / "results.json").read_text())
         told = {} if decoding is None else {"generate": decoding, "generate_llm": decoding}
-        (path / "results.json").write_text(json.dumps(found | {"seconds": found["seconds"] | told}))
+        found["seconds"] |= told
+        (path / "results.json").write_text(json.dumps(sealed(path, found)))
     assert report(runs, "html").count("<svg") == 2
     assert [point.x for point in seen] == [24 / 8.5, 24 / 21.0]
 
