@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from pbr_jax import terminal
 from pbr_jax.artefacts import digest
 from pbr_jax.data import lamp, longlamp, longmemeval, open_qa, personabench, prepared
 from pbr_jax.data.records import Note
@@ -169,8 +170,8 @@ def _summary(benchmark: Benchmark) -> SplitSummary:
 
 
 def _sample(benchmark: Benchmark, count: int) -> Iterator[Example]:
-    positions = spread(read(benchmark), count)
-    chosen, examples = set(positions), enumerate(read(benchmark))
+    users = iter(terminal.bar(read(benchmark), desc=f"users of {benchmark.split}"))
+    chosen, examples = set(spread(users, count)), enumerate(read(benchmark))
     while chosen:
         position, example = next(examples)
         if position in chosen:
