@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from pbr_jax import __version__, data, faults, flags, terminal
+from pbr_jax import __version__, data, faults, flags, interrupts, terminal
 from pbr_jax.config import Benchmark, listed
 from pbr_jax.data import prepared, synthetic
 from pbr_jax.eval.report import report
@@ -39,24 +39,30 @@ _PICTURE = "<!-- pbr_jax picture -->"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
     terminal.prepare()
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        _refuse_undecodable(words)
-        options, rest = _parser().parse_known_args(words)
-        return options.function(options, rest)
-    except BrokenPipeError:  # the reader of our output left, as `head` does
-        return 0
-    except KeyboardInterrupt:
-        terminal.err("pbr-jax: interrupted; the same command continues from here")
-        return 130
-    except Exception as error:
-        message = str(error) if isinstance(error, UserError) else faults.line(error)
-        if message is None:
-            raise
-        if os.environ.get("PBR_JAX_TRACEBACK"):
-            terminal.err(traceback.format_exc())
-        terminal.err(f"pbr-jax: error: {' '.join(message.split())}")
-        return 2
+    with interrupts.acknowledged():
+        try:
+            words = list(sys.argv[1:] if arguments is None else arguments)
+            _refuse_undecodable(words)
+            options, rest = _parser().parse_known_args(words)
+            return options.function(options, rest)
+        except BrokenPipeError:  # the reader of our output left, as `head` does
+            return 0
+        except KeyboardInterrupt:
+            terminal.err("pbr-jax: interrupted; the same command continues from here")
+            return interrupts.INTERRUPTED
+        except Exception as error:
+            return _failed(error)
+
+
+def _failed(error: Exception) -> int:
+    """Tells one line of what the user can mend or the environment did. Raises all else: an error of ours."""
+    message = str(error) if isinstance(error, UserError) else faults.line(error)
+    if message is None:
+        raise error
+    if os.environ.get("PBR_JAX_TRACEBACK"):
+        terminal.err("".join(traceback.format_exception(error)))
+    terminal.err(f"pbr-jax: error: {' '.join(message.split())}")
+    return 2
 
 
 def _refuse_undecodable(words: list[str]) -> None:

@@ -27,8 +27,9 @@ _ADVICE = {
     "ENOMEM": "free some memory, or lower batch sizes",
 }
 _NUMBERS = {getattr(errno, name): advice for name, advice in _ADVICE.items() if hasattr(errno, name)}
-_WORDS = re.compile(r"\[?(?:os error|errno):? (\d+)", re.IGNORECASE)  # of Rust, of tensorstore, of Python
+_WORDS = re.compile(r"(?:os error |errno |os_error_code=')(\d+)", re.I)  # of Rust, Python, tensorstore
 _SPOKEN = ("ENOSPC", "EDQUOT", "EIO", "ESTALE", "EMFILE", "EROFS", "EACCES", "ENAMETOOLONG", "EFBIG")
+_FULL = re.compile("requested and|enough free space")  # of NumPy, which tells no number
 _MEMORY = re.compile(r"RESOURCE_EXHAUSTED|out of memory|std::bad_alloc", re.IGNORECASE)
 _LOWER = (
     "lower llm.batch_size, encoder.batch_tokens, prompt.max_tokens or the training's batch_size "
@@ -53,7 +54,10 @@ def line(error: BaseException) -> str | None:
 def system_error(error: BaseException) -> OSError | None:
     """The error of the operating system that this one is, or quotes; None where it is neither."""
     if isinstance(error, OSError):
-        return error
+        if error.errno is not None or not str(error):
+            return error
+        number = errno.ENOSPC if _FULL.search(str(error)) else errno.EIO
+        return OSError(number, str(error))
     if isinstance(error, UserError):
         return None
     if isinstance(error, sqlite3.Error):
@@ -75,15 +79,14 @@ def located(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except OSError as error:
-        if error.filename is None:
-            error.filename = str(path)
-        raise
     except Exception as error:
         found = system_error(error)
         if found is None:
             raise
-        raise OSError(found.errno, found.strerror, str(path)) from error
+        found.filename = str(path) if found.filename is None else found.filename
+        if found is error:
+            raise
+        raise found from error
 
 
 def _of_system(error: OSError) -> str:

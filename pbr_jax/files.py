@@ -120,7 +120,8 @@ def write_lines(path: Path, lines: Iterable[str], mode: int = 0o600) -> None:
             os.fsync(file.fileno())
         os.replace(partial, path)
     except OSError as error:
-        error.filename = error.filename or str(path)  # a full disk names none
+        if error.filename is None:  # as of a full disk
+            error.filename = str(path)
         raise
     finally:
         partial.unlink(missing_ok=True)

@@ -6,6 +6,9 @@ data ──► (what the methods need) ──► rank ──► generate, likeli
 from functools import cached_property
 from typing import Any
 
+import jax
+from jax._src import distributed
+
 from pbr_jax import results
 from pbr_jax.artefacts import digest
 from pbr_jax.code import code_of
@@ -24,6 +27,21 @@ from pbr_jax.types import UserError
 _SUFFIX = f", {LIKELIHOOD} feedback"
 
 
+def require_one_process() -> None:
+    """Raises UserError where this is one of several processes under `jax.distributed`; starts no backend.
+
+    They would wait for each other: for a lock in one, for a collective operation in another.
+    """
+    if not jax.distributed.is_initialized():
+        return
+    count = distributed.global_state.num_processes  # `jax.process_count` waits until all have a backend
+    if count > 1:
+        raise UserError(
+            f"this is one of {count} processes under jax.distributed, and a run takes one; start one, which "
+            "uses all devices of its machine, or start several without jax.distributed.initialize"
+        )
+
+
 class Plan:
     """The nodes of one config.
 
@@ -31,6 +49,7 @@ class Plan:
     """
 
     def __init__(self, config: Config) -> None:
+        require_one_process()
         if type(config) is not Config:
             raise UserError(f"found a {type(config).__name__}, want a pbr_jax.config.Config itself")
         self.config = config

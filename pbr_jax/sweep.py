@@ -13,18 +13,16 @@ import contextlib
 import inspect
 import itertools
 import shlex
-import subprocess
-import sys
 import textwrap
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pbr_jax import terminal
+from pbr_jax import interrupts, terminal
 from pbr_jax.artefacts import digest
 from pbr_jax.config import Config, ConfigFile, Overrides, named, overridden, override, to_dict
 from pbr_jax.config.reading import blamed
@@ -32,7 +30,7 @@ from pbr_jax.eval.run_files import RESULTS
 from pbr_jax.files import parse_json, private_folder, write_text
 from pbr_jax.graph import tree
 from pbr_jax.parts.run import line
-from pbr_jax.plan import Plan
+from pbr_jax.plan import Plan, require_one_process
 from pbr_jax.run import Results, run
 from pbr_jax.run_folder import OWNER, flat
 from pbr_jax.types import UserError
@@ -159,6 +157,7 @@ def sweep(
     A trial that fails does not stop the others; the error at the end names all that failed. `sweep.jsonl`
     lists names and overrides, those of earlier sweeps into the same folder last.
     """
+    require_one_process()
     out, base = Path(out), base or file.config
     planned = trials(file, base)
     earlier = claim(out)
@@ -180,8 +179,7 @@ def sweep(
     listed += [{"run": n, "overrides": o} for n, o in earlier.items() if n not in names]
     write_text(out / _LIST, "".join(map(line, listed)))
     clock = _Clock([name for name in names if not _is_finished(name, out)], max_parallel)
-    with ThreadPoolExecutor(max_parallel) as pool:
-        outcomes = list(pool.map(attempt, itertools.count(1), planned))
+    outcomes = _together(attempt, planned, max_parallel)
     failed = [f"{dict(t.overrides)}: {o}" for t, o in zip(planned, outcomes) if isinstance(o, str)]
     if failed:
         raise UserError(
@@ -290,8 +288,22 @@ def _name(trial: Trial) -> str | None:
         return None
 
 
+def _together(
+    attempt: Callable[[int, Trial], Results | str], planned: Sequence[Trial], lanes: int
+) -> list[Results | str]:
+    """The outcome of every trial, so many at once; one at a time in this thread, where Ctrl-C arrives."""
+    if lanes == 1:
+        return list(map(attempt, itertools.count(1), planned))
+    with ThreadPoolExecutor(lanes) as pool:
+        try:
+            return list(pool.map(attempt, itertools.count(1), planned))
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            interrupts.stop_children()
+            raise
+
+
 def _in_process(words: str) -> str:
     """Runs a command line in a process of its own; its last line on stderr where it fails."""
-    arguments = shlex.split(words)[1:]
-    done = subprocess.run([sys.executable, "-m", "pbr_jax", *arguments], capture_output=True, text=True)
-    return "" if done.returncode == 0 else done.stderr.strip().rsplit("\n", 1)[-1] or "it failed"
+    status, told = interrupts.run_child(shlex.split(words)[1:])
+    return "" if status == 0 else told.strip().rsplit("\n", 1)[-1] or "it failed"

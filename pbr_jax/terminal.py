@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+import absl.logging
 from tqdm import tqdm
 
 # C0 but tab and line feed, C1, line separators, bidirectional controls, halves of surrogate pairs.
@@ -65,12 +66,14 @@ def bar(
 
 
 def prepare() -> None:
-    """Makes output safe: no character is refused, and no file takes the number of a closed stream."""
+    """Makes output safe: no character is refused, no file takes the number of a closed stream, and libraries
+    log nothing."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, this one
+    absl.logging.set_verbosity(absl.logging.FATAL)  # Orbax logs tracebacks of what it then raises
     codecs.register_error(_ERRORS, _replaced)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from pbr_jax import cores
+from pbr_jax import cores, interrupts
 from pbr_jax import options as schema
 from pbr_jax.llm import beams, decoding, filling
 from pbr_jax.llm.lanes import side_by_side
@@ -129,15 +129,17 @@ class JaxLLM(TokenLevel):
                 found = self._decoded(
                     firsts, names, wanted, decoding.Options(max_new_tokens, choice), options
                 )
-            for some in found:
-                if any(token < 0 for _, tokens in some for token in tokens):
-                    raise not_numbers(self._path, self._dtype.name)
-                answers = [
-                    (index, self._codec.decode(tokens)) for place, tokens in some for index in same[place]
-                ]
-                texts |= answers
-                if on_batch is not None:
-                    on_batch(*map(list, zip(*answers)))
+            with interrupts.deferred():
+                for some in found:
+                    if any(token < 0 for _, tokens in some for token in tokens):
+                        raise not_numbers(self._path, self._dtype.name)
+                    answers = [
+                        (index, self._codec.decode(tokens)) for place, tokens in some for index in same[place]
+                    ]
+                    texts |= answers
+                    if on_batch is not None:
+                        on_batch(*map(list, zip(*answers)))
+                    interrupts.check()
         if unanswered := [late[index] for index in late if index not in texts]:
             raise unanswered[0]
         return [texts[index] for index in range(len(prompts))]

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from pbr_jax import interrupts
 from pbr_jax import options as schema
 from pbr_jax.llm import t5_decoding
 from pbr_jax.llm.filling import bucket
@@ -156,11 +157,12 @@ class T5LLM(LocalModel):
                 continue
             # Few numbers of rows are compiled; the copies' answers are not looked at.
             count = min(1 << (len(batch) - 1).bit_length(), self._batch_size)
-            found = compute(batch + batch[-1:] * (count - len(batch)))
-            new = {place: answer for some, answer in zip(missing, found) for place in some}
-            answers |= new
-            if on_batch is not None:
-                on_batch(list(new), list(new.values()))
+            with interrupts.deferred():
+                found = compute(batch + batch[-1:] * (count - len(batch)))
+                new = {place: answer for some, answer in zip(missing, found) for place in some}
+                answers |= new
+                if on_batch is not None:
+                    on_batch(list(new), list(new.values()))
         if unanswered := [late[index] for index in late if index not in answers]:
             raise unanswered[0]
         return [answers[place] for place in range(len(rows))]

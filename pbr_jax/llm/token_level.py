@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from pbr_jax import interrupts
 from pbr_jax.llm import attending, decoding, mixtures, prefixes, scoring
 from pbr_jax.llm.abilities import Mixture, OnRows, Row, Watch
 from pbr_jax.llm.lanes import side_by_side
@@ -221,11 +222,13 @@ class TokenLevel(LocalModel):
         wanted = [
             group for group in groups(every) if group[0] not in late and any(i not in found for i in group)
         ]
-        for some in compute([every[group[0]] for group in wanted]) if wanted else ():
-            new = [(i, value) for place, value in some for i in wanted[place]]
-            found.update(new)
-            if on_batch is not None:
-                on_batch(*map(list, zip(*new)))
+        with interrupts.deferred():
+            for some in compute([every[group[0]] for group in wanted]) if wanted else ():
+                new = [(i, value) for place, value in some for i in wanted[place]]
+                found.update(new)
+                if on_batch is not None:
+                    on_batch(*map(list, zip(*new)))
+                interrupts.check()
         if unanswered := [late[index] for index in late if index not in found]:
             raise unanswered[0]
         return [found[index] for index in range(len(every))]

@@ -7,6 +7,7 @@ from typing import Any
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, LatestN
 
+from pbr_jax import interrupts
 from pbr_jax.train.state import TrainState
 
 _METRIC = "selection"
@@ -55,7 +56,8 @@ class Checkpoints:
             state=ocp.args.StandardSave(state),  # pyright: ignore[reportCallIssue]
             progress=ocp.args.JsonSave(dict(progress)),  # pyright: ignore[reportCallIssue]
         )
-        self._manager.save(step, args=items, metrics={_METRIC: _LOWEST if value is None else value})
+        with interrupts.deferred():
+            self._manager.save(step, args=items, metrics={_METRIC: _LOWEST if value is None else value})
 
     def restore(self, step: int, target: TrainState) -> tuple[TrainState, dict[str, Any]]:
         """State and progress at a step, laid out as `target`, whatever devices it was saved from."""
