@@ -7,12 +7,13 @@ may be changed again at what its clock calls the same time, so it is not remembe
 
 import atexit
 import contextlib
+import contextvars
 import functools
 import hashlib
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,17 @@ _MOST = 20_000  # entries that are kept of a kind, the latest
 _SETTLED = 2_000_000_000  # ns: the coarsest clock of a file system is FAT's
 _TIMES_ARE_CHANGES = os.name != "nt"  # elsewhere st_ctime is of the making, and no edit shows in it
 
+_Files = dict[str, list[int]]
+_watched: contextvars.ContextVar[_Files | None] = contextvars.ContextVar("watched", default=None)
+
 
 def file_hash(path: Path) -> str:
     """The sha256 (hex) of a file, read only where it may have changed since it was last hashed."""
     memory, name = _memory(cache_folder()), os.path.abspath(path)
     with open(path, "rb") as file:
         before, known = _signature(file.fileno()), memory.files.get(name)
+        if (watched := _watched.get()) is not None:
+            watched[name] = before
         if known is not None and known[:-1] == before:
             return known[-1]
         now = time.time_ns()
@@ -39,6 +45,25 @@ def file_hash(path: Path) -> str:
     return found
 
 
+@contextlib.contextmanager
+def watching() -> Iterator[_Files]:
+    """Gathers the files that are hashed inside, for `unchanged`."""
+    found: _Files = {}
+    token = _watched.set(found)
+    try:
+        yield found
+    finally:
+        _watched.reset(token)
+
+
+def unchanged(files: Mapping[str, list[int]]) -> bool:
+    """Whether nobody has written to files since they were hashed."""
+    try:
+        return all(_signature(name) == before for name, before in files.items())
+    except OSError:
+        return False
+
+
 def remembered(key: str, make: Callable[[], Any]) -> Any:
     """A JSON value that depends on nothing but its key, made where no process has made it."""
     memory = _memory(cache_folder())
@@ -47,8 +72,8 @@ def remembered(key: str, make: Callable[[], Any]) -> Any:
     return memory.values[key]
 
 
-def _signature(handle: int) -> list[int]:
-    found = os.fstat(handle)
+def _signature(file: int | str) -> list[int]:
+    found = os.stat(file)
     return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
 
 

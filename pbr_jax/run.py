@@ -6,19 +6,22 @@ again finds everything made and does nothing; a run killed anywhere continues wh
 
 import json
 import math
+import threading
 import time
 from collections import Counter
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pbr_jax import hashes
 from pbr_jax import results as evaluation
 from pbr_jax.artefacts import Log
 from pbr_jax.config import Config, from_dict, override, to_dict
 from pbr_jax.eval.run_files import read_json, verified
 from pbr_jax.faults import located
-from pbr_jax.files import open_private, parse_json
+from pbr_jax.files import cache_folder, open_private, parse_json
 from pbr_jax.graph import logging_to, stages, tell
 from pbr_jax.llm.answers_file import location
 from pbr_jax.llm.usage import cost
@@ -204,22 +207,14 @@ def ask(folder: str | Path, user: str, query: str) -> Answer:
     The user's whole history is visible. Raises UserError for a folder without a run, an unknown user, and an
     answer without text.
     """
-    plan = plan_of(Path(folder))
-    config = plan.config
-    if config.generate.method in ("auto", "none"):
-        config = override(config, {"generate.method": "ipa"})
-        plan = Plan(config)
-        plan.check()
+    system = _open(Path(folder))
+    plan = system.plan
     plan.data.value.history(user)  # an unknown user is an error before any model is loaded
     # Asked now: after everything that is dated.
     example = Example(id="", user_id=user, query=query, input=query, target=None, time=math.inf)
-    pipeline, tally = pipeline_of(plan), Tally()
-    ranking = rank(pipeline, [example], config.collaboration)[0]
+    ranking = rank(system.pipeline, [example], plan.config.collaboration)[0]
     shown = ranking[: documents_in_prompt(plan.run)]
-    if plan.answered is None:
-        raise UserError(f"generate.method {config.generate.method} answers nothing; set it to ipa")
-    generate = plan.answered.needs["generate"].value(tally)
-    answer = generate([example], [shown], plan.answered.needs["write"].value)[0]
+    answer = system.generate([example], [shown])[0]
     text = prompts.answer(plan.task, answer.text)
     if not text:
         what = "ends inside its thinking" if after_thinking(answer.text) is None else "has no text"
@@ -228,6 +223,50 @@ def ask(folder: str | Path, user: str, query: str) -> Answer:
             "model's thinking off, and run again"
         )
     return Answer(text, shown[: answer.prompt.documents])
+
+
+class _System:
+    """A finished run that answers questions: its plan, and its slots once they are wanted."""
+
+    def __init__(self, folder: Path) -> None:
+        with hashes.watching() as self._files:
+            plan = plan_of(folder)
+            if plan.config.generate.method in ("auto", "none"):
+                plan = Plan(override(plan.config, {"generate.method": "ipa"}))
+                plan.check()
+        self.plan = plan
+
+    def is_current(self) -> bool:
+        """Whether models and data are still those that were opened."""
+        return hashes.unchanged(self._files)
+
+    @cached_property
+    def pipeline(self) -> Pipeline:
+        return pipeline_of(self.plan)
+
+    @cached_property
+    def generate(self) -> Callable[..., Any]:
+        """`generate(examples, rankings)` gives the models' answers."""
+        answered = self.plan.answered
+        if answered is None:
+            method = self.plan.config.generate.method
+            raise UserError(f"generate.method {method} answers nothing; set it to ipa")
+        slot, write = answered.needs["generate"].value(Tally()), answered.needs["write"].value
+        return lambda examples, rankings: slot(examples, rankings, write)
+
+
+_opened: dict[tuple[object, ...], _System] = {}
+
+
+def _open(folder: Path) -> _System:
+    """The system of a run; the last one stays open in this thread, as long as its files are as they were."""
+    key = (folder.resolve(), verified(folder)["digest"], cache_folder(), threading.get_ident())
+    found = _opened.get(key)
+    if found is None or not found.is_current():
+        found = _System(folder)
+        _opened.clear()
+        _opened[key] = found
+    return found
 
 
 def plan_of(folder: Path) -> Plan:

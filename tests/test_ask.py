@@ -1,0 +1,86 @@
+"""Questions to a finished run: what is opened once in a process, and when it is opened anew."""
+
+import shutil
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pbr_jax.config import Config, override
+from pbr_jax.plan import Plan
+from pbr_jax.run import ask, run
+from pbr_jax.types import UserError
+
+runs = sys.modules["pbr_jax.run"]
+
+Opened = list[Plan]
+
+
+@pytest.fixture
+def config(tiny_models: dict[str, str], write_tweets: Any) -> Config:
+    """Of two users, in an empty cache."""
+    root = write_tweets({"a": ["i love tea", "i love cats"], "b": ["football"]})
+    models = {"encoder.model": tiny_models["encoder.model"], "llm.model": tiny_models["llm.model"]}
+    place = {"benchmark.name": "lamp_7", "benchmark.root": str(root), "benchmark.training": "none"}
+    short = {"generate.method": "ipa", "generate.max_new_tokens": 2, "eval.resamples": 20}
+    return override(Config(), {**place, **models, **short})
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Opened:
+    """The plans that are made."""
+    made: Opened = []
+    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+
+    def counted(of: Config) -> Plan:
+        made.append(Plan(of))
+        return made[-1]
+
+    monkeypatch.setattr(runs, "Plan", counted)
+    return made
+
+
+def test_a_second_question_opens_nothing(config: Config, tmp_path: Path, plans: Opened):
+    """Nor does one of another user; another run, thread or cache does."""
+    out = tmp_path / "out"
+    run(config, out)
+    plans.clear()
+    first = ask(out, "a", "what do i love")
+    assert len(plans) == 1
+    system = next(iter(runs._opened.values()))
+    generate = system.generate
+    assert ask(out, "a", "what do i love") == first
+    assert [c.document.user_id for c in ask(out, "b", "what do i love").documents] == ["b"]
+    with pytest.raises(UserError, match="not among the 2 users"):
+        ask(out, "nobody", "what")
+    assert len(plans) == 1
+    assert next(iter(runs._opened.values())).generate is generate
+    thread = threading.Thread(target=ask, args=(out, "a", "what do i love"))
+    thread.start()
+    thread.join()
+    assert len(plans) == 2
+    shutil.copytree(out, tmp_path / "other")
+    plans.clear()
+    ask(tmp_path / "other", "a", "what")
+    assert len(plans) == 1
+
+
+def test_what_has_changed_since_is_seen_by_the_next_question(config: Config, tmp_path: Path, plans: Opened):
+    out, root = tmp_path / "out", Path(config.benchmark.root)
+    run(config, out)
+    ask(out, "a", "what")
+    file = next(path for path in root.rglob("*questions*") if path.is_file())
+    before = file.read_bytes()
+    file.write_bytes(before.replace(b"tea", b"pie"))
+    with pytest.raises(UserError, match="changed since"):
+        ask(out, "a", "what")
+    file.write_bytes(before)
+    plans.clear()
+    ask(out, "a", "what")
+    ask(out, "a", "what")
+    assert len(plans) == 1
+    (out / "config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"config\.json: it is not what the run wrote"):
+        ask(out, "a", "what")
