@@ -1,6 +1,7 @@
 """From the words of a command line to a config: a config file, methods, and any field of the config."""
 
 import contextlib
+import dataclasses
 import functools
 import io
 import re
@@ -13,6 +14,7 @@ import tyro
 from pbr_jax import config as configs
 from pbr_jax import terminal
 from pbr_jax.config import SLOTS, Config, ConfigFile
+from pbr_jax.options import Options, hints, options_in
 from pbr_jax.types import UserError
 
 RUN = "pbr-jax run CONFIG --out DIR"
@@ -96,6 +98,8 @@ def parsed(words: list[str], default: Config, program: str) -> Config:
     default = configs.choose(
         default, {name: value for name, equals, value in given if equals and name in wanted}
     )
+    default, words = _opened(default, words)
+    given = [word[2:].partition("=") for word in words if word.startswith("--")]
     known = set(configs.names(default))
     for name, _, _ in given:
         if name != "help" and name.replace("-", "_") not in known:
@@ -110,7 +114,7 @@ def parsed(words: list[str], default: Config, program: str) -> Config:
                 default=default,
                 prog=program,
                 use_underscores=True,
-                config=[tyro.conf.FlagConversionOff],
+                config=[tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands],
             )
     except SystemExit as error:
         if error.code in (0, None):
@@ -120,6 +124,26 @@ def parsed(words: list[str], default: Config, program: str) -> Config:
         raise UserError(text.strip() or "the command line could not be read") from error
     is_named = any(name == "system" for name, _, _ in given)
     return found if is_named else configs.named(found, before, configs.overridden(before, found))
+
+
+def _opened(default: Config, words: list[str]) -> tuple[Config, list[str]]:
+    """The default with the options that may be none, such as select.llm, as far as a word names a field of
+    theirs or asks for help; without those that a word sets to none, which words are left out."""
+    for field in dataclasses.fields(default):
+        owner = getattr(default, field.name)
+        for name, hint in hints(type(owner)).items() if isinstance(owner, Options) else ():
+            kind, flag = options_in(hint), f"--{field.name}.{name}"
+            if kind is None or hint is kind:
+                continue
+            if f"{flag}=none" in map(str.lower, words):
+                words = [word for word in words if word.lower() != f"{flag}=none"]
+                owner = dataclasses.replace(owner, **{name: None})
+            elif getattr(owner, name) is None and any(
+                word == "--help" or word.replace("-", "_").startswith(f"__{flag[2:]}.") for word in words
+            ):
+                owner = dataclasses.replace(owner, **{name: kind()})
+        default = dataclasses.replace(default, **{field.name: owner})
+    return default, words
 
 
 def _joined(words: list[str]) -> list[str]:

@@ -172,9 +172,18 @@ def _asked(plan: Plan) -> dict[str, int | float]:
 
 
 def _cost(plan: Plan, counts: Mapping[str, int | float]) -> dict[str, float]:
-    llm = plan.config.llm
-    price = cost(counts, llm.price_prompt, llm.price_completion) if counts.get("server_calls") else None
-    return {} if price is None else {"server_cost": round(price, 6)}
+    """Nothing where a server was asked whose prices are unknown."""
+    other = getattr(plan.config.select, "llm", None)
+    chosen = {name: counts.get(f"select_{name}", 0) for name in counts if name.startswith("server_")}
+    rest = {name: counts[name] - chosen[name] for name in chosen}
+    asked = [(rest, plan.config.llm), *([] if other is None else [(chosen, other)])]
+    prices = [
+        cost(spent, llm.price_prompt, llm.price_completion)
+        for spent, llm in asked
+        if spent.get("server_calls")
+    ]
+    known = [price for price in prices if price is not None]
+    return {"server_cost": round(sum(known), 6)} if known and len(known) == len(prices) else {}
 
 
 def _seconds(plan: Plan) -> dict[str, float]:

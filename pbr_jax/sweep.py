@@ -137,12 +137,12 @@ def command(file: ConfigFile, trial: Trial, out: Path) -> str:
 
 
 def _changes(file: ConfigFile, trial: Trial) -> list[tuple[str, Any]]:
-    """The fields in which a trial differs from the file's own config; methods first."""
+    """The fields in which a trial differs from the file's own config; those that bring others first."""
     before, after = flat(to_dict(file.config)), flat(to_dict(trial.config))
-    methods = {name: value for name, value in after.items() if name.endswith(".method")}
-    start = flat(to_dict(override(file.config, methods))) if file.config != trial.config else before
-    rest = {name: value for name, value in after.items() if start.get(name, value) != value}
-    return [(n, v) for n, v in methods.items() if before[n] != v] + list(rest.items())
+    first = {name: after[name] for name in after if name.endswith(".method") or name == "select.llm.model"}
+    start = flat(to_dict(override(file.config, first))) if file.config != trial.config else before
+    rest = {name: value for name, value in after.items() if name not in start or start[name] != value}
+    return [(n, v) for n, v in first.items() if before.get(n) != v] + list(rest.items())
 
 
 def _text(value: Any) -> str:

@@ -1,7 +1,7 @@
 """Baselines that live in the language model, beside retrievers, a control and a ceiling: three of twenty.
 
 By `target_nll` and by the task's metrics of greedy answers. The report has calls, tokens and seconds a
-question of choosing and of answering.
+question of choosing and of answering. Another model chooses where a row has `select.llm.model`.
 
 pbr-jax sweep configs/ablations/llm_baselines.py --benchmark.name lamp_7 --benchmark.root FOLDER --limit 60
 """

@@ -17,7 +17,7 @@ from pbr_jax.code import code_of
 from pbr_jax.config.naming import named, overridden
 from pbr_jax.config.schema import SLOTS, Config
 from pbr_jax.methods import METHODS
-from pbr_jax.options import Method, Options, checked, hints, swapped
+from pbr_jax.options import Method, Options, checked, hints, options_in, swapped
 from pbr_jax.sources import imports
 from pbr_jax.types import UserError
 
@@ -159,8 +159,8 @@ def _field_names(cls: type[Options], prefix: str = "") -> set[str]:
     found = set()
     for name, hint in hints(cls).items():
         found.add(prefix + name)
-        if isinstance(hint, type) and issubclass(hint, Options):
-            found |= _field_names(hint, f"{prefix}{name}.")
+        if inner := options_in(hint):
+            found |= _field_names(inner, f"{prefix}{name}.")
     return found
 
 
@@ -225,13 +225,20 @@ def _replaced(options: Any, tree: Mapping[str, Any], prefix: str, config: Config
     changes = {}
     for name, value in tree.items():
         old = getattr(options, name) if name in known else None
-        if name not in known or (isinstance(old, Options) and not isinstance(value, Mapping | Options)):
+        hint = hints(type(options)).get(name)
+        if name not in known or (
+            isinstance(old, Options)
+            and not isinstance(value, Mapping | Options)
+            and (value is not None or isinstance(hint, type))
+        ):
             raise unknown(prefix + name, config)
         if isinstance(value, Mapping) and value:
+            if old is None and (kind := options_in(hint)):
+                old = kind()
             if not isinstance(old, Options):
                 raise unknown(f"{prefix}{name}.{next(iter(value))}", config)
             value = _replaced(old, value, f"{prefix}{name}.", config)
-        changes[name] = checked(prefix + name, value, hints(type(options))[name])
+        changes[name] = checked(prefix + name, value, hint)
     return dataclasses.replace(options, **changes) if changes else options
 
 
@@ -297,13 +304,11 @@ def _built(
     for name, value in values.items():
         if name not in types:
             raise unknown(prefix + name, known)
-        inner = types[name]
-        nested = isinstance(inner, type) and issubclass(inner, Options)
-        arguments[name] = (
-            _built(inner, value, f"{prefix}{name}.", classes, known)
-            if nested
-            else checked(prefix + name, value, inner)
-        )
+        inner = options_in(types[name])
+        if inner is None or (value is None and types[name] is not inner):
+            arguments[name] = checked(prefix + name, value, types[name])
+        else:
+            arguments[name] = _built(inner, value, f"{prefix}{name}.", classes, known)
     return cls(**arguments)
 
 

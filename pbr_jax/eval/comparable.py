@@ -13,8 +13,9 @@ from pbr_jax.eval.significance import Finish
 ABSENT = "–"
 """What stands where there is nothing to say."""
 
-_TOLD = ("llm.", "encoder.", "prompt.", "generate.", "retrieve.k", "select.k", "neighbours.m",
-         "benchmark.training", "limit_training", "limit_history", "feedback.limit")  # fmt: skip
+_TOLD = ("llm.", "encoder.", "prompt.", "generate.", "retrieve.k", "select.k", "select.llm.model",
+         "neighbours.m", "benchmark.training", "limit_training", "limit_history",
+         "feedback.limit")  # fmt: skip
 """Fields, and sections, that every row tells where rows differ in them: with another model, budget or
 number of documents a difference between systems may be theirs."""
 
@@ -90,7 +91,7 @@ def settings(rows: Sequence[Row]) -> dict[str, list[str]]:
     fields = dict.fromkeys(field for row in rows for field in row.first.config if _is_told(field))
     found = {field: [_shown(row.first.config.get(field)) for row in rows] for field in fields}
     found["training data"] = [_hashes(run.fingerprint.get("training") for run in row.runs) for row in rows]
-    for part in ("llm", "encoder"):
+    for part in ("llm", "select.llm", "encoder"):
         if _differs_in_secret(rows, part):
             found[f"{part} weights"] = [_hashes(run.weights.get(part) for run in row.runs) for row in rows]
     return {field: values for field, values in found.items() if len(set(values)) > 1}

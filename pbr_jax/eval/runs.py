@@ -33,7 +33,7 @@ class Record:
 class Run:
     """A run's folder. `config` is flat, its keys dotted; `records` are the scored examples by id.
 
-    `weights` has hashes of the content of "llm" and "encoder", as far as the run used them and says so.
+    `weights` has hashes of the content of "llm", "select.llm" and "encoder", as far as the run says so.
     `ceiling`: it read the answers. `without_near` has `n` and `metrics` of the questions whose target the
     user's history does not nearly hold; empty where there are no others. `copied`: see `copies`.
     """
@@ -204,7 +204,10 @@ def differing_fields(run: Run, others: Sequence[Run]) -> list[str]:
     """Config fields, dotted, in which runs of the same system differ."""
     configs = [run.config, *(other.config for other in others if other.system == run.system)]
     fields = dict.fromkeys(key for config in configs for key in config if key not in UNTOLD)
-    return [key for key in fields if any(config.get(key) != run.config.get(key) for config in configs)]
+    found = [key for key in fields if any(config.get(key) != run.config.get(key) for config in configs)]
+    if any("select.llm" in config for config in configs):  # none: of the others' its name tells enough
+        found = [key for key in found if not key.startswith("select.llm") or key == "select.llm.model"]
+    return found
 
 
 def _label(run: Run, others: Sequence[Run]) -> str:
@@ -244,7 +247,10 @@ def _weights(path: Path) -> dict[str, str]:
     if not path.exists():
         return {}
     parts = _mapping(read_json(path), "parts", path, optional=True)
-    found = {name: _mapping(parts, name, f"{path}: parts", optional=True) for name in ("llm", "encoder")}
+    found = {
+        name: _mapping(parts, name, f"{path}: parts", optional=True)
+        for name in ("llm", "select.llm", "encoder")
+    }
     return {name: str(part["options"]) for name, part in found.items() if "options" in part}
 
 

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 _meter: ContextVar[Counter[str] | None] = ContextVar("meter", default=None)
+_apart: ContextVar[str] = ContextVar("apart", default="")
 
 
 @contextmanager
@@ -28,11 +29,23 @@ def metered() -> Iterator[Counter[str]]:
             outer.update(counts)
 
 
+@contextmanager
+def apart(part: str) -> Iterator[None]:
+    """What is asked inside is also counted as this part's, such as `select_server_calls`."""
+    token = _apart.set(part)
+    try:
+        yield
+    finally:
+        _apart.reset(token)
+
+
 def count(spent: Mapping[str, int]) -> None:
     """Tells the meter around the caller, if there is one."""
-    meter = _meter.get()
+    meter, part = _meter.get(), _apart.get()
     if meter is not None:
         meter.update(spent)
+        if part:
+            meter.update({f"{part}_{name}": value for name, value in spent.items()})
 
 
 class Usage(NamedTuple):

@@ -5,7 +5,7 @@ Here stand the checks (`base`), the bases of the slots (`slots`) and the options
 them into a run.
 """
 
-from pbr_jax.options.base import IDLE, Options, TrainingSplit, checked, default_of, hints, key_of
+from pbr_jax.options.base import IDLE, Options, TrainingSplit, checked, default_of, hints, key_of, options_in
 from pbr_jax.options.reader import Reader
 from pbr_jax.options.shared import (
     LLM,
@@ -16,6 +16,7 @@ from pbr_jax.options.shared import (
     Lesson,
     Optimizer,
     Prompt,
+    SelectLLM,
     Training,
     UserEncoder,
     tuning,
@@ -40,6 +41,7 @@ __all__ = [
     "Reader",
     "Retrieve",
     "Select",
+    "SelectLLM",
     "Training",
     "TrainingSplit",
     "UserEncoder",
@@ -47,6 +49,7 @@ __all__ = [
     "default_of",
     "hints",
     "key_of",
+    "options_in",
     "swapped",
     "tuning",
 ]

@@ -63,6 +63,12 @@ def hints(cls: type) -> dict[str, Any]:
     return {item.name: found[item.name] for item in dataclasses.fields(cls)}
 
 
+def options_in(hint: Any) -> "type[Options] | None":
+    """The class of options that a field has, be it one that may be none; None where the field has others."""
+    kinds = typing.get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    return next((kind for kind in kinds if _is_class_of_options(kind)), None)
+
+
 def checked(name: str, value: Any, hint: Any) -> Any:
     """The value if it fits the field's type (an int is a float too), else a UserError."""
     origin = typing.get_origin(hint)

@@ -1,5 +1,6 @@
 """Options that several methods share: data, encoders, language models, prompts, training."""
 
+import dataclasses
 import datetime
 import json
 import re
@@ -112,18 +113,22 @@ class LLM(Options):
         try:
             datetime.date.fromisoformat(self.date)
         except ValueError:
-            raise UserError(f"llm.date is {self.date!r}, want a day as YYYY-MM-DD") from None
+            raise UserError(f"{self.named('date')} is {self.date!r}, want a day as YYYY-MM-DD") from None
         self.at_least("price_completion", 0)
         taken = sorted(set(self.extra_fields) & _ASKED)
         if taken:
-            raise UserError(f"llm.extra_body has {', '.join(taken)}, which other options say; take it out")
+            raise UserError(
+                f"{self.named('extra_body')} has {', '.join(taken)}, which other options say; take it out"
+            )
         if self.backend == "http" and not self.url.startswith(("http://", "https://")):
             raise UserError(
-                f"llm.url is {self.url!r}, want the address of the server's API, such as http://127.0.0.1:8000/v1"
+                f"{self.named('url')} is {self.url!r}, want the address of the server's API, such as "
+                "http://127.0.0.1:8000/v1"
             )
         if self.backend == "http" and self.overflow == "cut":
             raise UserError(
-                "llm.overflow is cut, and a server is sent texts, not tokens; lower prompt.max_tokens"
+                f"{self.named('overflow')} is cut, and a server is sent texts, not tokens; lower "
+                "prompt.max_tokens"
             )
 
     @property
@@ -135,7 +140,7 @@ class LLM(Options):
             fields = None
         if not isinstance(fields, dict):
             raise UserError(
-                f"llm.extra_body is {self.extra_body!r:.80}, want a JSON object, such as "
+                f"{self.named('extra_body')} is {self.extra_body!r:.80}, want a JSON object, such as "
                 '{"reasoning_effort": "low"}'
             )
         return fields
@@ -149,9 +154,21 @@ class LLM(Options):
         """Raises UserError, naming who asks, where it does not."""
         if not self.can_score:
             raise UserError(
-                f"{who} with a model on a server needs llm.log_probs (vllm, echo or sglang) and "
-                "llm.tokenizer (the served model's folder or GGUF file); set both"
+                f"{who} with a model on a server needs {self.named('log_probs')} (vllm, echo or sglang) and "
+                f"{self.named('tokenizer')} (the served model's folder or GGUF file); set both"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectLLM(LLM):
+    """The language model that chooses documents, where it is not the one that answers."""
+
+    section: ClassVar[str] = "select.llm"
+
+    @property
+    def plain(self) -> LLM:
+        """The same as any other model, so that one that both choose and answer with is loaded once."""
+        return LLM(**{item.name: getattr(self, item.name) for item in dataclasses.fields(self)})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,8 @@
 """The frozen language model, and the prompts that are counted in its tokens."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -13,7 +14,7 @@ from pbr_jax.graph import Given, Node
 from pbr_jax.llm import LLM
 from pbr_jax.models.pretrained import locate
 from pbr_jax.options import LLM as Options
-from pbr_jax.options import Prompt
+from pbr_jax.options import Prompt, SelectLLM
 from pbr_jax.parts.run import Run, once
 from pbr_jax.pipeline import Examples, PromptWriter, Ranking
 from pbr_jax.text import prompts
@@ -23,25 +24,35 @@ from pbr_jax.types import Document, Example, UserError
 
 
 @once
-def frozen(run: Run) -> Node:
-    """The language model as it comes, behind the cache of its answers."""
-    options = run.config.llm
+def frozen(run: Run, other: SelectLLM | None = None) -> Node:
+    """The language model as it comes, or another one, behind the cache of its answers."""
+    options = run.config.llm if other is None else other.plain
     # The batch plan and the devices can move the last bit of a logit.
     return Given(
-        "llm",
+        "llm" if other is None else other.section,
         (options,),
         {},
         _load,
-        identity=lambda: [
-            _load(options).fingerprint,
-            options.batch_size,
-            options.tensor_parallel,
-        ],
+        identity=lambda: [_fingerprint(options, other), options.batch_size, options.tensor_parallel],
     )
+
+
+def _fingerprint(options: Options, other: SelectLLM | None) -> str:
+    with blaming(other):
+        return _load(options).fingerprint
 
 
 def _load(options: Options) -> LLM:
     return pbr_jax.llm.load(options)
+
+
+@contextmanager
+def blaming(other: SelectLLM | None) -> Iterator[None]:
+    """Errors of another model than the run's own say that they are its."""
+    try:
+        yield
+    except UserError as error:
+        raise error if other is None else UserError(f"{other.section}: {error}") from error
 
 
 @once
@@ -77,17 +88,19 @@ def training_writer(run: Run) -> Node:
     )
 
 
-def check_tokens(run: Run, who: str) -> None:
+def check_tokens(options: Options, who: str) -> None:
     """Raises UserError, naming who asks, unless the model can be led token by token and looked into."""
-    options = run.config.llm
     if options.backend != "jax":
         raise UserError(
-            f"{who} leads the model token by token, which servers do not offer; take llm.backend jax"
+            f"{who} leads the model token by token, which servers do not offer; take "
+            f"{options.named('backend')} jax"
         )
-    if pbr_jax.llm.is_t5(locate(options.model)):
+    with blaming(options if isinstance(options, SelectLLM) else None):
+        place = locate(options.model)
+    if pbr_jax.llm.is_t5(place):
         raise UserError(
             f"{who} leads the model token by token, which needs a decoder-only one, and {options.model} is "
-            "of the T5 family; take another llm.model"
+            f"of the T5 family; take another {options.named('model')}"
         )
 
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -151,3 +152,22 @@ def test_a_sweeps_folder_stands_for_its_finished_runs_in_order(tmp_path: Path):
     assert run_folders(tmp_path) == [tmp_path / "b", tmp_path / "a"]
     assert run_folders(tmp_path / "a") == [tmp_path / "a"]
     assert run_folders(tmp_path / "c") == [tmp_path / "c"]
+
+
+def test_a_model_of_its_own_is_told_by_its_name(write, tmp_path: Path):
+    """Not by the twenty fields that the other row lacks; rows that all have one tell what differs."""
+
+    def labels(*llms: dict[str, Any] | None) -> list[str]:
+        runs = [
+            read_run(write(tmp_path / f"{len(llms)}{i}", "icr", ["3"] * 24, fields={"select": {"llm": llm}}))
+            for i, llm in enumerate(llms)
+        ]
+        return [row.label for row in table_rows(runs)]
+
+    one, other = ({"model": "big", "dtype": dtype, "batch_size": 32} for dtype in ("float32", "bfloat16"))
+    assert labels(None, one) == ["icr select.llm.model=None", "icr select.llm.model=big"]
+    assert labels(one, other, {**one, "model": "small"}) == [
+        "icr select.llm.model=big select.llm.dtype=float32",
+        "icr select.llm.model=big select.llm.dtype=bfloat16",
+        "icr select.llm.model=small select.llm.dtype=float32",
+    ]

@@ -245,3 +245,9 @@ def test_each_user_still_gives_the_best_k(tmp_path: Path):
     for method in ("bm25", "recency", "random", "dense"):
         found = found_by(method, tmp_path, profiles, k=2)
         assert [c.document.user_id for c in found] == ["a", "a", "b", "c", "c"], method
+
+
+def test_nobody_searched_has_a_document(tmp_path: Path):
+    """Whatever the method, a question without any history has an empty ranking."""
+    for method in METHODS:
+        assert found_by(method, tmp_path / method, {"a": (), "b": ()}, k=3) == []

@@ -26,7 +26,7 @@ class Led(Generate):
             )
 
     def needs(self, run: Run) -> Mapping[str, Node]:
-        language_model.check_tokens(run, f"generate.method {self.method}")
+        language_model.check_tokens(run.config.llm, f"generate.method {self.method}")
         return {
             "llm": reader(run),
             "task": language_model.task(run),

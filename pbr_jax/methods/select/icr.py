@@ -14,7 +14,6 @@ import numpy as np
 
 from pbr_jax.data import Task
 from pbr_jax.graph import Node
-from pbr_jax.llm import naming
 from pbr_jax.llm.abilities import TokenLevel, Watch
 from pbr_jax.methods.select.by_score import by_score
 from pbr_jax.methods.select.judging import Judging, text_of
@@ -35,7 +34,7 @@ class ICR(Judging):
     calibrated: bool = True  # whether what a query that asks for nothing attends to is subtracted
 
     def needs(self, run: Run) -> Mapping[str, Node]:
-        language_model.check_tokens(run, "select.method icr")
+        language_model.check_tokens(self.model(run), "select.method icr")
         return super().needs(run)
 
     def slot(
@@ -60,10 +59,7 @@ class ICR(Judging):
             # Where nothing is asked nothing attends, and the retriever's order stays.
             many = [i for i, ranking in enumerate(turned) if len(ranking) > 1 and text_of(queries[i])]
             asked = [watch for i in many for watch in watches(text_of(queries[i]), turned[i])]
-            with (
-                tally.timed("select_llm"),
-                naming(examples[i].id for i in many for _ in range(self._prompts)),
-            ):
+            with judge.asking(examples[i].id for i in many for _ in range(self._prompts)):
                 found = iter(llm.attention(asked))
             judge.counted([watch.messages for watch in asked])
             scores = [np.zeros(len(ranking)) for ranking in turned]

@@ -1,13 +1,16 @@
 """What the selections share that ask a language model: its prompts, and what they cost."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pbr_jax.data import Task
 from pbr_jax.graph import Node, given
-from pbr_jax.llm import LLM, Prompt
+from pbr_jax.llm import LLM, Prompt, naming, usage
 from pbr_jax.methods.select.by_score import ByScore
+from pbr_jax.options import LLM as Options
+from pbr_jax.options import SelectLLM
 from pbr_jax.parts import language_model
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Query, Tally
@@ -18,6 +21,7 @@ from pbr_jax.text.judging import Writer
 class Judging(ByScore):
     """The frozen language model judges the candidates: it is not the reader that was tuned to the task."""
 
+    llm: SelectLLM | None = None  # the model that judges; none: the one that answers, as it comes
     words: int = 300  # of a candidate, at most
     max_tokens: int = 2048  # of the request and all candidates in one prompt
 
@@ -28,15 +32,20 @@ class Judging(ByScore):
 
     def needs(self, run: Run) -> Mapping[str, Node]:
         return {
-            "llm": language_model.frozen(run),
+            "llm": language_model.frozen(run, self.llm),
             "task": language_model.task(run),
             "form": given("form", run.config.prompt.form),
             **self.sharing(run),
         }
 
+    def model(self, run: Run) -> Options:
+        """The options of the model that judges."""
+        return self.llm or run.config.llm
+
     def judge(self, llm: Any, task: Task, form: str, tally: Tally) -> "Judge":
         """The model with its prompts."""
-        return Judge(llm, Writer(task, form, self.words, self.max_tokens, llm.count, llm.truncate), tally)
+        write = Writer(task, form, self.words, self.max_tokens, llm.count, llm.truncate)
+        return Judge(llm, write, tally, self.llm)
 
 
 class Judge(NamedTuple):
@@ -45,6 +54,14 @@ class Judge(NamedTuple):
     llm: Any
     write: Writer
     tally: Tally
+    other: SelectLLM | None = None  # the options of the model, where it is not the run's
+
+    @contextmanager
+    def asking(self, ids: Iterable[str]) -> Iterator[None]:
+        """Around what is asked of the model for these questions, in their order: seconds, costs, errors."""
+        apart = nullcontext() if self.other is None else usage.apart("select")
+        with self.tally.timed("select_llm"), apart, language_model.blaming(self.other), naming(ids):
+            yield
 
     def counted(self, prompts: Sequence[Prompt], written: int = 0) -> None:
         """Notes calls, and the tokens that were read and written."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from pbr_jax.data import Task
 from pbr_jax.graph import Node
-from pbr_jax.llm import LLM, naming
+from pbr_jax.llm import LLM
 from pbr_jax.methods.select.by_score import by_score
 from pbr_jax.methods.select.judging import Judging, text_of
 from pbr_jax.methods.select.own_share import Curve
@@ -28,7 +28,7 @@ class Pointwise(Judging):
     method: Literal["pointwise"] = "pointwise"
 
     def needs(self, run: Run) -> Mapping[str, Node]:
-        run.config.llm.check_scoring("select.method pointwise")
+        self.model(run).check_scoring("select.method pointwise")
         return super().needs(run)
 
     def slot(
@@ -47,7 +47,7 @@ class Pointwise(Judging):
             owners = [
                 example.id for example, ranking in zip(examples, rankings, strict=True) for _ in ranking
             ]
-            with tally.timed("select_llm"), naming(owner for owner in owners for _ in (YES, NO)):
+            with judge.asking(owner for owner in owners for _ in (YES, NO)):
                 scores = llm.score([p for p in prompts for _ in (YES, NO)], [YES, NO] * len(prompts))
             judge.counted(prompts, sum(score.tokens for score in scores))
             odds = iter(yes.total - no.total for yes, no in zip(scores[::2], scores[1::2], strict=True))

@@ -12,7 +12,7 @@ import numpy as np
 
 from pbr_jax.data import Task
 from pbr_jax.graph import Node
-from pbr_jax.llm import LLM, naming
+from pbr_jax.llm import LLM
 from pbr_jax.methods.select.by_score import by_score
 from pbr_jax.methods.select.judging import Judging, text_of
 from pbr_jax.methods.select.own_share import Curve
@@ -27,7 +27,7 @@ class QueryLikelihood(Judging):
     method: Literal["query_likelihood"] = "query_likelihood"
 
     def needs(self, run: Run) -> Mapping[str, Node]:
-        run.config.llm.check_scoring("select.method query_likelihood")
+        self.model(run).check_scoring("select.method query_likelihood")
         return super().needs(run)
 
     def slot(
@@ -44,7 +44,7 @@ class QueryLikelihood(Judging):
                 for candidate in ranking
             ]
             ids = [example.id for example, ranking in zip(examples, rankings, strict=True) for _ in ranking]
-            with tally.timed("select_llm"), naming(ids):
+            with judge.asking(ids):
                 scores = llm.score([prompt for prompt, _ in pairs], [query for _, query in pairs])
             judge.counted([prompt for prompt, _ in pairs], sum(score.tokens for score in scores))
             found = iter(scores)

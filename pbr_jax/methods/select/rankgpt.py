@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from pbr_jax.data import Task
-from pbr_jax.llm import LLM, naming
+from pbr_jax.llm import LLM
 from pbr_jax.methods.select.by_score import by_score
 from pbr_jax.methods.select.judging import Judge, Judging, text_of
 from pbr_jax.methods.select.own_share import Curve
@@ -57,8 +57,8 @@ class RankGPT(Judging):
                 asked = [i for i, own in enumerate(windows) if turn < len(own)]
                 spans = [windows[i][turn] for i in asked]
                 shown = [[rankings[i][j] for j in orders[i][a:b]] for i, (a, b) in zip(asked, spans)]
-                with naming(examples[i].id for i in asked):
-                    found = _orders(judge, [queries[i] for i in asked], shown, self.window)
+                ids = [examples[i].id for i in asked]
+                found = _orders(judge, ids, [queries[i] for i in asked], shown, self.window)
                 for i, (start, end), order in zip(asked, spans, found):
                     part = orders[i][start:end]
                     orders[i][start:end] = [part[j] for j in order]
@@ -78,13 +78,15 @@ def _windows(count: int, window: int, step: int) -> list[tuple[int, int]]:
     return found
 
 
-def _orders(judge: Judge, queries: Sequence[Query], shown: Sequence[Ranking], window: int) -> list[list[int]]:
+def _orders(
+    judge: Judge, ids: Sequence[str], queries: Sequence[Query], shown: Sequence[Ranking], window: int
+) -> list[list[int]]:
     """The order of each list of candidates, best first, as the model writes it."""
     prompts = [
         judge.write.ranks(text_of(query), [c.document for c in ranking])
         for query, ranking in zip(queries, shown, strict=True)
     ]
-    with judge.tally.timed("select_llm"):
+    with judge.asking(ids):
         texts = judge.llm.generate(prompts, max_new_tokens=_NUMBER * window)
     judge.counted(prompts, sum(map(judge.llm.count, texts)))
     found = []
