@@ -248,6 +248,8 @@ def test_each_user_still_gives_the_best_k(tmp_path: Path):
 
 
 def test_nobody_searched_has_a_document(tmp_path: Path):
-    """Whatever the method, a question without any history has an empty ranking."""
+    """Whatever the method, a question that sees no history has an empty ranking."""
+    asked = [ask("a", ()), ask("b", ()), ask("c", history("c", 2, dated=True))]
+    world, users = resources(tmp_path, asked), [[Neighbour("a"), Neighbour("b")]]
     for method in METHODS:
-        assert found_by(method, tmp_path / method, {"a": (), "b": ()}, k=3) == []
+        assert world.slot(chosen(method, 3))(asked[:1], [Query(("words",))], users) == [[]]
