@@ -21,7 +21,7 @@ _AGAIN = "run the same command again to write it anew"
 def sealed(folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     """The content of results.json: these values, the hashes of the files that are there, and the digest."""
     files = {name: file_hash(folder / name) for name in HASHED if (folder / name).exists()}
-    content = _without_digest(json.loads(json.dumps({**values, "files": files})))
+    content = _without_digest(parse_json(json.dumps({**values, "files": files})))
     return {**content, "digest": digest(content)}
 
 
