@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from pbr_jax.models import bert, layers
+from pbr_jax.models import bert, layers, sentence_folder
 from pbr_jax.models.pretrained import read_tensors
 from pbr_jax.models.rules import Rule, assign
 from pbr_jax.types import Model, Params, UserError
@@ -175,8 +175,10 @@ def load(
       The model, its parameters (on the default device) and its configuration.
 
     Raises:
-      UserError: the folder's configuration or weights are absent, unreadable, or do not fit.
+      UserError: the folder's configuration or weights are absent, unreadable, do not fit, or say what is not
+        followed.
     """
+    sentence_folder.check_reranker(folder)
     tensors = read_tensors(folder)
     config = CrossEncoderConfig(
         body=bert.BertConfig.from_json(folder),

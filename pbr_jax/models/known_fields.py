@@ -48,6 +48,15 @@ MODEL = Known(  # config_sentence_transformers.json
         "similarity_fn_name": ["cosine", "dot", "dot_product", "MaxSim", "maxsim"],
     },
 )
+RERANKER_TRANSFORMER = Known(
+    TRANSFORMER.fields,
+    {
+        "transformer_task": ["sequence-classification"],
+        "module_output_name": ["scores"],
+        "modality_config": [{"text": {"method": "forward", "method_output_name": "logits"}}],
+    },
+)
+RERANKER = Known(_words("__version__ prompts activation_fn"), {"model_type": ["CrossEncoder"]})
 POOLING = Known(
     _words("word_embedding_dimension embedding_dimension pooling_mode include_prompt"),
     endings=("cls_token", "mean_tokens", "max_tokens", "sqrt_len_tokens", "weightedmean_tokens", "lasttoken"),

@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from pbr_jax.models import known_fields, tokenizer_file
 from pbr_jax.models.pretrained import read_json
+from pbr_jax.models.sizes import check_object
 from pbr_jax.types import UserError
 
 Role = Literal["query", "document"]
@@ -54,17 +55,39 @@ def modules(folder: Path) -> list[Module]:
     return found
 
 
+def _transformer_file(folder: Path) -> Path:
+    files = [folder / f"sentence_{body}_config.json" for body in _BODIES]
+    return next((file for file in files if file.is_file()), files[0])
+
+
 def transformer(folder: Path) -> dict[str, Any]:
     """The fields of `sentence_bert_config.json` (or `sentence_roberta_config.json`, ...)."""
-    file = next((file for body in _BODIES if (file := _body_file(folder, body)).is_file()), None)
-    content = {} if file is None else known_fields.read(file, known_fields.TRANSFORMER)
-    if type(content.get("do_lower_case", False)) is not bool:
-        raise UserError(f"{file}: do_lower_case is {content['do_lower_case']!r:.80}; true or false is wanted")
-    return content
+    return known_fields.read(_transformer_file(folder), known_fields.TRANSFORMER)
 
 
-def _body_file(folder: Path, body: str) -> Path:
-    return folder / f"sentence_{body}_config.json"
+def lower_case(folder: Path) -> bool:
+    """Whether texts are read in lower case; UserError where that is neither true nor false."""
+    file = _transformer_file(folder)
+    content = read_json(file) if file.is_file() else {}
+    check_object(content, str(file))
+    stated = content.get("do_lower_case", False)
+    if type(stated) is not bool:
+        raise UserError(f"{file}: do_lower_case is {stated!r:.80}; true or false is wanted")
+    return stated
+
+
+def check_reranker(folder: Path) -> None:
+    """UserError where a CrossEncoder's folder says what is not followed.
+
+    Its activation is none of that: it changes no order.
+    """
+    file = folder / MODEL
+    content = read_json(file) if file.is_file() else {}
+    check_object(content, str(file))
+    if content.get("model_type") == "CrossEncoder":
+        known_fields.check(content, known_fields.RERANKER, str(file))
+        known_fields.read(_transformer_file(folder), known_fields.RERANKER_TRANSFORMER)
+        check_order(modules(folder), folder, ("Transformer",))
 
 
 def max_length(folder: Path) -> int | None:
@@ -119,5 +142,4 @@ def check_order(found: Sequence[Module], folder: Path, *orders: tuple[str, ...])
     file, known = folder / "modules.json", dict.fromkeys(kind for order in orders for kind in order)
     foreign = next((kind for kind in kinds if kind not in known), None)
     said = f"module {foreign} is" if foreign else f"modules {', '.join(kinds)} in this order are"
-    *first, last = known
-    raise UserError(f"{file}: {said} not supported; {', '.join(first)} and {last} are")
+    raise UserError(f"{file}: {said} not supported; want {' or '.join(map(', '.join, orders))}")

@@ -94,7 +94,7 @@ def load_tokenizer(folder: Path, *, max_length: int | None = None) -> Tokenizer:
         backend, told = tokenizer_file.read_folder(folder)
     else:
         backend, told = _from_transformers(folder), tokenizer_file.settings(folder)
-    if sentence_folder.transformer(folder).get("do_lower_case"):
+    if sentence_folder.lower_case(folder):
         tokenizer_file.lowered(backend)
     backend.no_padding()
     backend.no_truncation()

@@ -14,9 +14,11 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from pbr_jax.config import Encoder
+from pbr_jax.models import cross_encoder
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.text.token_encoder import TokenEncoder
 from pbr_jax.text.token_states import TokenStates
+from pbr_jax.text.tokenizing import load_tokenizer
 from pbr_jax.types import UserError
 
 peer: Any = pytest.importorskip("sentence_transformers")
@@ -190,6 +192,23 @@ def test_a_models_own_code_and_a_body_elsewhere_are_refused(save: Any) -> None:
         file.write_text(json.dumps([content[0] | change, *content[1:]]))
         with pytest.raises(UserError, match=message):
             ours(folder)
+
+
+def test_a_saved_reranker_scores_as_it_does(body: Path, tmp_path: Path) -> None:
+    theirs = peer.CrossEncoder(str(body), num_labels=1, device="cpu", max_length=12)
+    theirs.save(str(tmp_path), create_model_card=False)
+    model, params, _ = cross_encoder.load(tmp_path, jax.random.key(0))
+    for text in (TEXTS[1], TEXTS[3]):
+        [(ids, types)] = load_tokenizer(tmp_path, max_length=12).encode_pairs([(TEXTS[0], text)])
+        ones = np.ones((1, len(ids)), bool)
+        found = model.relevance(params, np.array([ids]), mask=ones, types=np.array([types]))
+        wanted = theirs.predict([(TEXTS[0], text)], activation_fn=torch.nn.Identity())
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
+    file = tmp_path / "config_sentence_transformers.json"
+    content = json.loads(file.read_text()) | {"prompts": {"web": "query: "}, "default_prompt_name": "web"}
+    file.write_text(json.dumps(content))
+    with pytest.raises(UserError, match="found default_prompt_name 'web'"):
+        cross_encoder.load(tmp_path, jax.random.key(0))
 
 
 # -- one vector a token ----------------------------------------------------------------------------------
