@@ -5,7 +5,7 @@ are answers that should have expanded a query, and `expand_fallbacks` the questi
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pbr_jax.eval.runs import Row, Run
@@ -13,6 +13,7 @@ from pbr_jax.eval.runs import Row, Run
 MARK = "†"  # of rows that are mostly not what their name says
 _TOLERATED = 0.2  # share of questions that may fall back unmarked
 _FAILURES = "expand_failures_"
+_PATHS = 4  # folders that one note names
 
 
 def counts(row: Row) -> defaultdict[str, float]:
@@ -62,15 +63,27 @@ def failures(row: Row) -> str:
     return ", ".join(f"{kind} {found[_FAILURES + kind]:.0f}" for kind in kinds)
 
 
-def made_elsewhere(run: Run) -> str:
-    """The note on stages that were made at another commit, or with other versions; "" where none were."""
+def made_elsewhere(runs: Sequence[Run]) -> list[str]:
+    """The notes on stages that were made at another commit, or with other versions; equal ones together."""
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        if words := _made_elsewhere(run):
+            found.setdefault(words, []).append(str(run.path))
+    return [f"{_some(paths)}: {words}" for words, paths in found.items()]
+
+
+def _some(paths: list[str]) -> str:
+    return ", ".join(paths[:_PATHS]) + (f" and {len(paths) - _PATHS} more" if len(paths) > _PATHS else "")
+
+
+def _made_elsewhere(run: Run) -> str:
     told: dict[str, list[str]] = {}
     for label, processes in run.fingerprint.get("stages", {}).items():
         words = " and ".join(_process(one, run.fingerprint) for one in processes) or "an unrecorded commit"
         told.setdefault(words, []).append(label)
     parts = [f"{', '.join(labels)} at {words}" for words, labels in told.items()]
     here = _process(run.fingerprint, {})
-    return f"{run.path} computed {'; '.join(parts)}; the rest at {here}." if parts else ""
+    return f"computed {'; '.join(parts)}; the rest at {here}." if parts else ""
 
 
 def _process(found: Mapping[str, Any], known: Mapping[str, Any]) -> str:

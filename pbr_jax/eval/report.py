@@ -140,7 +140,7 @@ def _notes(rows: list[Row]) -> list[str]:
     found += [
         note for row in rows for note in (remarks.unreadable_answers(row), remarks.fallbacks(row)) if note
     ]
-    found += [note for run in runs if (note := remarks.made_elsewhere(run))]
+    found += remarks.made_elsewhere(runs)
     if len(rows) > 1 and any(needs_texts(run) for run in runs):
         found.append("Runs with keep_texts off have no paired difference of f1_macro, rmse and correlation.")
     if len(rows) > 1 and any(run.records is None for run in runs):

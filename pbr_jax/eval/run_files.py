@@ -33,6 +33,8 @@ def verified(folder: Path, *, whole: bool = False) -> dict[str, Any]:
     Raises:
       UserError: there is no results.json, a file is not what the run wrote, or no hashes are recorded.
     """
+    if not folder.is_dir():
+        raise UserError(f"no run folder at {folder}; give folders that `pbr-jax run --out` wrote")
     values, path = read_json(folder / RESULTS), folder / RESULTS
     files = values.get("files")
     if "digest" not in values or not isinstance(files, dict):

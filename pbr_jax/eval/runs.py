@@ -129,8 +129,6 @@ def _listed(path: Path) -> list[dict[str, Any]]:
 
 def read_run(path: Path) -> Run:
     """The run in a folder; UserError where a file is missing, broken, or not what the run wrote."""
-    if not path.is_dir():
-        raise UserError(f"no run folder at {path}; give folders that `pbr-jax run --out` wrote")
     results, name = verified(path), path / RESULTS
     fingerprint = _mapping(results, "fingerprint", name, optional=True)
     return Run(

@@ -30,7 +30,7 @@ def _write(
     data: str = "d" * 20,
     dropped: int = 0,
     fields: dict[str, Any] | None = None,
-    fingerprint: dict[str, str] | None = None,
+    fingerprint: dict[str, Any] | None = None,
     weights: dict[str, str] | None = None,
 ) -> Path:
     """A finished run of N questions, two of each user; targets go round the task's labels or 1 to 5."""

@@ -254,3 +254,20 @@ def test_differences_can_be_from_any_system(tmp_path: Path, write):
     assert "Difference from dense" in report(runs, reference="dense")
     with pytest.raises(UserError, match="no run is of the reference 'bm25'; there are zero_shot, dense"):
         report(runs, reference="bm25")
+
+
+def test_stages_that_were_made_elsewhere_are_told_once_for_all_runs_alike(tmp_path: Path, write):
+    """At another commit, with other versions, by two processes in turn, or by a version that did not say."""
+    here = {"commit": "f" * 12, "versions": {"jax": "0.11", "numpy": "2"}}
+    other = {"commit": "a" * 12, "versions": {"jax": "0.10", "numpy": "2"}}
+    told = [{"rank": [other], "embed": [other]}] * 6 + [{"rank": [other, here], "data": []}, {}]
+    runs = [
+        write(tmp_path / f"r{i}", f"s{i}", answers(i, 0.5), fingerprint={**here, "stages": stages})
+        for i, stages in enumerate(told)
+    ]
+    text = report(runs)
+    some = ", ".join(str(run) for run in runs[:4])
+    same, both = "a" * 12 + " with jax 0.10", "f" * 12
+    assert f"{some} and 2 more: computed rank, embed at commit {same}; the rest at commit {both}." in text
+    assert f"{runs[6]}: computed rank at commit {same} and commit {both}; data at an unrec" in text
+    assert text.count("computed rank") == 2
