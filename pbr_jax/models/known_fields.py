@@ -89,7 +89,10 @@ ARTIFACT = Known(
 
 # -- transformers ----------------------------------------------------------------------------------------
 
-SPECIAL_TOKENS = Known(_words("additional_special_tokens extra_special_tokens"), endings=("_token",))
+SPECIAL_TOKENS = Known(
+    _words("additional_special_tokens extra_special_tokens model_specific_special_tokens"),
+    endings=("_token",),
+)
 TOKENIZER = Known(  # tokenizer_config.json
     SPECIAL_TOKENS.fields
     | _words(
@@ -103,8 +106,8 @@ TOKENIZER = Known(  # tokenizer_config.json
         "local_files_only use_fast from_slow trust_remote_code init_inputs device_map response_schema "
         # what tokenizer.json holds already
         "errors trim_offsets keep_accents legacy sp_model_kwargs use_default_system_prompt extra_ids "
-        "wordpieces_prefix unk_id byte_fallback fix_mistral_regex config_class transformers_version "
-        "spm_model_file full_tokenizer_file remove_space keep_new_lines"
+        "wordpieces_prefix vocab_size unk_id byte_fallback fix_mistral_regex config_class "
+        "transformers_version spm_model_file full_tokenizer_file remove_space keep_new_lines"
     ),
     endings=("_token", "_token_id", "_tokens_map"),
 )

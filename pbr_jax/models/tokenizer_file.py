@@ -85,9 +85,10 @@ def _add(tokenizer: "Tokenizer", folder: Path, told: Mapping[str, Any]) -> None:
                     f"tokenizer.json and {tokenizer.token_to_id(token.content)} in it; fetch them again"
                 )
     special = [told[name] for name in SPECIAL if name in told]
-    more = told.get("extra_special_tokens") or told.get("additional_special_tokens") or []
-    for token in more.values() if isinstance(more, Mapping) else more:
-        special.append(token["content"] if isinstance(token, Mapping) else token)
+    for name in ("extra_special_tokens", "additional_special_tokens", "model_specific_special_tokens"):
+        more = told.get(name) or []
+        for token in more.values() if isinstance(more, Mapping) else more:
+            special.append(token["content"] if isinstance(token, Mapping) else token)
     known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     for text in dict.fromkeys(special):
         if text not in known and tokenizer.token_to_id(text) is not None:
