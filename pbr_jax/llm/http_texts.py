@@ -15,7 +15,7 @@ from pbr_jax.types import UserError
 _STOPPED = {
     "stop", "stopped", "stop_sequence", "stop_token", "stop_words", "stop_str", "eos", "eos_token",
     "end_id", "end_turn", "end", "endoftext", "end_of_text", "complete", "completed", "finish",
-    "finished", "done", "null",
+    "finished", "done", "end_of_sequence", "eos_found", "null",
 }  # fmt: skip
 _CUT = {
     "length", "max_tokens", "max_new_tokens", "max_length", "max_output_tokens",

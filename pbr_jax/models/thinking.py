@@ -6,13 +6,13 @@ reasoning parser, and models in this process, return thoughts and answer as one 
 
 import re
 
+_NAME = r"(?:think|thinking|thoughts?|reasoning|reflection|scratchpad)"
 # <think> (DeepSeek, Qwen, GLM, Kimi K2), <thinking>, <thought> (EXAONE), <seed:think>, <longcat_think>, ...
-_TAG = r"(?:\w{1,20}[:_])?(?:think|thinking|thoughts?|reasoning|reflection|scratchpad)"
+_TAG = rf"(?:\w{{1,20}}[:_])?{_NAME}"
 _OPENS = (
     rf"<{_TAG}(?: [^<>\n]{{0,60}})?>",
     r"(?-i:\[THINK\])",  # Magistral
-    r"<\|START_THINKING\|>",  # Cohere
-    r"<\|begin_of_thought\|>",  # Sky-T1
+    rf"<\|(?:(?:start|begin)_?(?:of_?)?)?{_NAME}(?:_start)?\|>",  # <|START_THINKING|> of Cohere, Sky-T1
     r"<\|inner_prefix\|>",  # Apertus
     r"◁think▷",  # Kimi
     r"<unused94>(?:thought\b)?",  # MedGemma
@@ -23,8 +23,7 @@ _OPENS = (
 _CLOSES = (
     rf"</{_TAG}>",
     r"(?-i:\[/THINK\])",
-    r"<\|END_THINKING\|>",
-    r"<\|end_of_thought\|>",
+    rf"<\|(?:(?:/|end_?(?:of_?)?){_NAME}|{_NAME}_end)\|>",
     r"<\|inner_suffix\|>",
     r"◁/think▷",
     r"<unused95>",

@@ -16,6 +16,8 @@ FAMILIES = {  # what opens, and what closes
     "Magistral": ("[THINK]", "[/THINK]"),
     "Cohere": ("<|START_THINKING|>", "<|END_THINKING|>"),
     "Sky-T1": ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    "control tokens": ("<|think|>", "<|/think|>"),
+    "control tokens, named": ("<|thinking_start|>", "<|thinking_end|>"),
     "Apertus": ("<|inner_prefix|>", "<|inner_suffix|>"),
     "Kimi": ("◁think▷", "◁/think▷"),
     "MedGemma": ("<unused94>thought", "<unused95>"),
