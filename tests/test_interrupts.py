@@ -163,6 +163,7 @@ def test_the_batch_that_is_under_way_is_kept(
     assert found == len(kept)
 
 
+@pytest.mark.long
 def test_processes_of_a_sweep_end_with_it(write_tweets: Callable[..., Path], tmp_path: Path):
     """A first Ctrl-C of the parent alone asks them to stop, a second one leaves none behind."""
     root = write_tweets({"ann": ["one", "two"], "bob": ["three"]})

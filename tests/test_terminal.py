@@ -52,6 +52,19 @@ def test_what_an_encoding_lacks_is_written_in_ascii(
     assert raw.getvalue().decode(encoding).rstrip("\r\n") == shown
 
 
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii", "utf-8"])
+def test_a_bar_fits_the_console(encoding: str, monkeypatch: pytest.MonkeyPatch):
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(raw, encoding=encoding, errors="strict"))
+    with terminal.bar(desc="feedback \x1b[2J", total=3, show=True) as bar:
+        bar.update(2)
+        bar.refresh()
+    sys.stderr.flush()
+    shown = raw.getvalue().decode(encoding)
+    assert "feedback \\x1b[2J:  67%" in shown
+    assert ("█" in shown) == (encoding == "utf-8")
+
+
 def test_everything_is_printed_in_one_place():
     calls = (
         (path.name, node.func.id)
