@@ -290,6 +290,29 @@ def test_a_damaged_answer_is_told_and_asked_for_again(
     assert capfd.readouterr().err == ""
 
 
+def test_no_flipped_bit_of_the_database_makes_a_wrong_answer(file: Path):
+    """Wherever it lies: the answer as it was, a missing one, or one clear line."""
+    wanted: dict[str, object] = {key(i): f"answer number {i}" for i in range(40)}
+    scores = {key(100 + i): Score(-1.5 * i - 1, i + 1) for i in range(40)}
+    Answers(file).add("text", wanted)
+    Answers(file).add("score", scores)
+    wanted |= scores
+    content, draw, ends = file.read_bytes(), random.Random(0), set()
+    for _ in range(60):
+        flipped = bytearray(content)
+        flipped[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+        file.write_bytes(bytes(flipped))
+        for name in ("wal", "shm"):
+            file.with_name(f"llm.sqlite-{name}").unlink(missing_ok=True)
+        end = "error"
+        with contextlib.suppress(UserError):
+            found = Answers(file).find(list(wanted))
+            assert all(wanted[one] == value for one, value in found.items())
+            end = "whole" if len(found) == len(wanted) else "missing"
+        ends.add(end)
+    assert {"whole", "missing"} <= ends
+
+
 def test_an_import_mends_a_damaged_answer(filled: Answers, tmp_path: Path):
     filled.export(tmp_path / "a.jsonl")
     with contextlib.closing(sqlite3.connect(filled.file)) as connection:
