@@ -1,4 +1,7 @@
-"""The demo: four systems on synthetic users, with real small models, in a few minutes on two CPU cores.
+"""The demo: what a user's own history is worth, on made-up users, with real small models and two CPU cores.
+
+Answers are not decoded but for the first three questions: systems are compared by how probable the language
+model finds what the user wrote (`target_nll`).
 
 pbr-jax sweep configs/quickstart.py --out runs/quickstart
 """
@@ -6,17 +9,35 @@ pbr-jax sweep configs/quickstart.py --out runs/quickstart
 from collections.abc import Iterator
 
 from pbr_jax.config import Benchmark, Config, Overrides
-from pbr_jax.methods import retrieve
-from pbr_jax.sweep import zipped
+from pbr_jax.methods import generate, retrieve
+from pbr_jax.options import Eval
 
-SYSTEMS = ("zero_shot", "recency", "bm25", "dense")
+K = 3
+OTHERS = {
+    "system": "others_random",
+    "collaboration": "text",
+    "neighbours.method": "random",
+    "neighbours.own": False,
+    "neighbours.m": 2 * K,  # some have written nothing
+    "retrieve.method": "random",
+    "retrieve.k": 1,
+    "select.k": K,
+}
 
 
 def get_config() -> Config:
-    data = Benchmark(name="synthetic")
-    return Config(system="dense", limit=40, benchmark=data, retrieve=retrieve.Dense(k=4))
+    return Config(
+        system="dense",
+        limit=20,
+        benchmark=Benchmark(name="synthetic"),
+        retrieve=retrieve.Dense(k=K),
+        generate=generate.Nothing(),
+        eval=Eval(likelihood="on"),
+    )
 
 
 def sweep() -> Iterator[Overrides]:
-    methods = ("none", *SYSTEMS[1:])
-    return zipped({"system": SYSTEMS, "retrieve.method": methods})
+    yield {"system": "zero_shot", "retrieve.method": "none", "eval.examples": 3}
+    yield OTHERS
+    yield {"system": "recency", "retrieve.method": "recency"}
+    yield {"system": "dense", "retrieve.method": "dense", "eval.examples": 3}

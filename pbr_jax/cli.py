@@ -1,4 +1,4 @@
-"""The command line: run, sweep, configs, report, ask, picture, data, cache.
+"""The command line: run, sweep, configs, report, examples, ask, picture, data, cache.
 
 Whatever the user can mend, and whatever the environment does, ends with one line on stderr and exit code 2.
 PBR_JAX_TRACEBACK=1 shows where it came from.
@@ -18,12 +18,13 @@ from pbr_jax import __version__, data, faults, flags, interrupts, terminal
 from pbr_jax.config import Benchmark, listed
 from pbr_jax.data import prepared, synthetic
 from pbr_jax.eval.report import report
+from pbr_jax.examples import examples
 from pbr_jax.files import refuse_unmarked, replace_own
 from pbr_jax.graph import tree
 from pbr_jax.llm import answers_file
 from pbr_jax.picture import picture
 from pbr_jax.plan import Plan
-from pbr_jax.run import ask, run
+from pbr_jax.run import Results, ask, read_config, run
 from pbr_jax.sweep import claim, command, dry, sweep, trials
 from pbr_jax.types import UserError
 
@@ -112,6 +113,11 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--reference", metavar="SYSTEM", help="whom differences are from; default: zero_shot")
     report.set_defaults(function=_report)
 
+    shown = commands.add_parser("examples", help="show questions of finished runs in full, with the answers")
+    shown.add_argument("runs", type=Path, nargs="+", metavar="DIR", help="a run, or a folder of runs")
+    shown.add_argument("--count", type=int, default=3, help="the first so many questions")
+    shown.set_defaults(function=_examples)
+
     ask = commands.add_parser("ask", help="answer one question of one user with a finished run")
     ask.add_argument("--run", type=Path, required=True, metavar="DIR")
     ask.add_argument("--user", required=True)
@@ -172,7 +178,15 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
         return 0
     results = run(config, _required_out(options), overwrite=options.overwrite)
     terminal.out(report([results.path]))
+    _show_examples([results])
     return 0
+
+
+def _show_examples(results: Sequence[Results]) -> None:
+    """Questions in full, of the runs that ask for it."""
+    wanted = [(result.path, count) for result in results if (count := read_config(result.path).eval.examples)]
+    if wanted:
+        terminal.out(examples([path for path, _ in wanted], max(count for _, count in wanted)))
 
 
 def _configs(options: argparse.Namespace, rest: list[str]) -> int:
@@ -207,6 +221,7 @@ def _sweep(options: argparse.Namespace, rest: list[str]) -> int:
         raise UserError(f"--max-parallel is {options.max_parallel}, want at least 1")
     results = sweep(file, out, config, options.max_parallel)
     terminal.out(report([result.path for result in results]))
+    _show_examples(results)
     return 0
 
 
@@ -220,6 +235,12 @@ def _report(options: argparse.Namespace, rest: list[str]) -> int:
         place = text.index("<head>\n") + len("<head>\n") if options.format == "html" else 0
         replace_own(options.out, f"{text[:place]}{marker}\n{text[place:]}\n", marker)
         terminal.out(options.out)
+    return 0
+
+
+def _examples(options: argparse.Namespace, rest: list[str]) -> int:
+    _nothing_left(rest)
+    terminal.out(examples(options.runs, options.count))
     return 0
 
 

@@ -10,6 +10,7 @@ import io
 import os
 import re
 import sys
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -59,10 +60,50 @@ def bar(
 ) -> "tqdm[Any]":
     """A progress bar on stderr, by default where that is a terminal (`show` None)."""
     disable = True if sys.stderr is None or show is False else (None if show is None else False)
-    return tqdm(
+    return _Bar(
         items, desc=desc and visible(desc), total=total, unit=unit, initial=initial, disable=disable,
         leave=False,
     )  # fmt: skip
+
+
+class _Bar(tqdm):  # pyright: ignore[reportMissingTypeArgument]
+    """A bar that `doing` finds while it is shown."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        if not self.disable:
+            _SHOWN.append(self)
+
+    def update(self, n: int | float | None = 1) -> Any:
+        self.postfix = None  # it was about the step that ends here
+        return super().update(n)
+
+    def close(self) -> None:
+        if self in _SHOWN:
+            _SHOWN.remove(self)
+        super().close()
+
+
+_SHOWN: list[_Bar] = []
+_SAID: set[str] = set()
+
+
+def doing(what: str, *, slow: bool = False) -> None:
+    """Shows on the innermost bar what goes on within one of its steps, at most as often as bars are drawn.
+
+    `slow`: it takes seconds from now on. So it is shown at once, where there is no bar as a line of its own,
+    the first time in a process.
+    """
+    if _SHOWN:
+        bar = _SHOWN[-1]
+        bar.postfix = what
+        now = time.time()
+        if slow or now - bar.last_print_t >= bar.mininterval:
+            bar.refresh()
+            bar.last_print_t = now
+    elif slow and what not in _SAID:
+        _SAID.add(what)
+        err(f"{what} ...")
 
 
 def prepare() -> None:

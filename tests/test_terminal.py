@@ -8,9 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from pbr_jax import terminal
+from pbr_jax import cores, terminal
 from pbr_jax.cli import main
 
 PACKAGE = Path(terminal.__file__).parent
@@ -73,7 +74,7 @@ def test_everything_is_printed_in_one_place():
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     )
     found = {(file, name) for file, name in calls if name in ("print", "tqdm")}
-    assert found == {("terminal.py", "print"), ("terminal.py", "tqdm")}
+    assert found == {("terminal.py", "print")}  # bars are a subclass there
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "cp437", "ascii"])
@@ -144,3 +145,32 @@ def test_a_closed_stream_stops_no_work(closed: str, tmp_path: Path):
     )
     assert done.returncode == 0, done.stderr
     assert "Error" not in done.stderr
+
+
+def test_a_bar_shows_what_goes_on_within_a_step(monkeypatch):
+    """Where there is no bar, what takes seconds has a line of its own, once."""
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with terminal.bar(desc="answers", total=3, show=True) as bar:
+        terminal.doing("compiling decoding", slow=True)
+        assert "0/3" in stream.getvalue()
+        assert "compiling decoding" in stream.getvalue()
+        bar.update()
+        stream.truncate(0)
+        bar.refresh()
+        assert "1/3" in stream.getvalue()
+        assert "compiling" not in stream.getvalue()
+    stream.truncate(0)
+    for _ in range(2):
+        terminal.doing("loading a model of this test", slow=True)
+        terminal.doing("5 tokens")
+    assert stream.getvalue().strip("\0") == "loading a model of this test ...\n"
+
+
+def test_every_program_is_announced_before_it_is_compiled(monkeypatch):
+    told = []
+    monkeypatch.setattr(terminal, "doing", lambda what, slow=False: told.append((what, slow)))
+    double = cores.compiled(lambda x: 2 * x, True)
+    for size in (2, 2, 3):
+        double(np.ones(size))
+    assert told == [("compiling test_terminal", True)] * 2

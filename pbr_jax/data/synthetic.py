@@ -1,25 +1,26 @@
-"""A made-up world of writers, written to disk in LaMP's time-split format.
+"""A made-up circle of friends, written to disk in LaMP's time-split format.
 
-The world. Users live in latent cohorts. A cohort prefers some topics and has, for every topic, a
-habitual tag ("Field Notes", ...), and a headline style: where the tag stands, the casing, the place
-of the place name, the closing mark. A user inherits the cohort's habits one by one or has an own
-one instead. Every document follows each habit only with probability `follow`.
+The world. Users live in latent cohorts. Everybody is asked what they will bring to an outing. A cohort
+prefers some topics and has, for every topic, a habitual thing to bring, the tag ("the blue kite", ...), and a
+style of answering: a greeting, a line, a sign-off. A user inherits the cohort's habits one by one or has
+an own one instead. Every answer follows each habit only with probability `follow`. The question tells
+nothing of them: an answer is no copy of it.
 
 Three kinds of users, so that neither the own history nor similar users' histories are enough alone:
 
-- *regulars* wrote 12 to 40 documents and left the cohort's habit on a third of the topics; they are
+- *regulars* answered 12 to 40 times and left the cohort's habit on a third of the topics; they are
   asked about topics that their history shows at least twice;
-- *newcomers* wrote 1 to 4 documents and mostly do as their cohort does; they are asked about a topic
+- *newcomers* answered 1 to 4 times and mostly do as their cohort does; they are asked about a topic
   that does not occur in their own history, but does in those of their cohort;
 - *cold* users are asked about their first document, and have no history at all.
 
-A user writes on several topics with a different tag each, so the documents on the query's topic
+A user answers on several topics with a different tag each, so the documents on the query's topic
 tell more than the latest ones. Nothing here knows how any method works: no embedding, no similarity
 threshold, no score. What is latent goes to `truth.json`, which readers never open.
 
-Documents carry the LaMP-4 fields (`text`, `title`) or, for task `lamp_2`, films of the same world
-with a tag out of LaMP-2's fifteen (`description`, `tag`). A question also carries its `date`, which
-LaMP's does not: the only way to know what lay in the past of a user without a history.
+Documents carry the LaMP-4 fields (`text` is the question, `title` the answer) or, for task `lamp_2`, films
+of the same world with a tag out of LaMP-2's fifteen (`description`, `tag`). A question also carries its
+`date`, which LaMP's does not: the only way to know what lay in the past of a user without a history.
 """
 
 import filecmp
@@ -105,7 +106,7 @@ def _input(record: dict[str, str], task: str) -> str:
         tags = ", ".join(MOVIE_TAGS)
         asked = "Pick the tag that this viewer would give the film and answer with that tag alone."
         return f"{asked} tags: [{tags}] description: {record['description']}"
-    return f"Write the headline that this author would give the article. article: {record['text']}"
+    return f"Write the answer that this person would give to the question of this article: {record['text']}"
 
 
 def _world(circles: list[Cohort]) -> list[dict[str, Any]]:

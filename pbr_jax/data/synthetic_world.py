@@ -9,7 +9,7 @@ from datetime import date, timedelta
 from typing import Literal, NamedTuple, get_args
 
 from pbr_jax.data import synthetic_words as words
-from pbr_jax.data.synthetic_words import TOPICS, Topic, bare, capital
+from pbr_jax.data.synthetic_words import TOPICS, Topic
 
 Kind = Literal["regular", "newcomer", "cold"]
 
@@ -24,19 +24,17 @@ _OWN_HABIT = {"regular": 0.35, "newcomer": 0.1, "cold": 0.1}  # chance to differ
 
 @dataclass(frozen=True)
 class Style:
-    """How a headline is set, one field a habit."""
+    """How an answer is worded, one field a habit."""
 
-    layout: str  # of tag and core
-    casing: str  # title | sentence | lower
-    place: str  # first | last | none
-    close: str  # closing mark
+    greeting: str
+    line: str  # says what is brought, and where
+    sign_off: str
 
 
 _STYLES: dict[str, tuple[str, ...]] = {
-    "layout": words.LAYOUTS,
-    "casing": ("title", "sentence", "lower"),
-    "place": ("first", "last", "none"),
-    "close": ("", "", "!", " ..."),
+    "greeting": words.GREETINGS,
+    "line": words.LINES,
+    "sign_off": words.SIGN_OFFS,
 }
 
 
@@ -128,7 +126,7 @@ class Writer:
     task: str
     tags: tuple[str, ...]
     follow: float
-    cores: set[str] = field(default_factory=set)  # a story told twice would put its answer into a history
+    told: set[tuple[str, str]] = field(default_factory=set)  # an answer given twice would be in a history
 
     def life(self) -> tuple[list[Post], list[Question]]:
         """All posts in the order of their dates, and the questions among them."""
@@ -183,42 +181,32 @@ class Writer:
         identity = f"{self.user.id}-{index}"
         when = str(_FIRST_DAY + timedelta(days=day))
         tag = self._follows(self.user.habits.tags[topic.name], self.tags)
-        text, core, place = self._story(topic)
+        text, place = self._story(topic, tag)
         if self.task == "lamp_2":
             record = {"id": identity, "description": text, "tag": tag, "date": when}
         else:
-            record = {"id": identity, "text": text, "title": self._headline(core, place, tag), "date": when}
+            record = {"id": identity, "text": text, "title": self._answer(place, tag), "date": when}
         return Post(record, topic.name, tag)
 
     def _follows(self, habit: str, others: tuple[str, ...]) -> str:
         return habit if self.rng.random() < self.follow else self.rng.choice(others)
 
-    def _story(self, topic: Topic) -> tuple[str, str, str]:
-        """The text (20 to 45 words), its key phrase, and the place where it happened."""
+    def _story(self, topic: Topic, tag: str) -> tuple[str, str]:
+        """The text (about 20 words), and the place that it names: a new one for the tag."""
         choice = self.rng.choice
-        while True:
-            actor, verb, thing = choice(topic.actors), choice(topic.verbs), choice(topic.objects)
-            core = f"{bare(actor)} {verb} {bare(thing)}"
-            if core not in self.cores:
-                break
-        self.cores.add(core)
-        place, cause = choice(words.PLACES), choice(words.CAUSES)
-        detail, other = self.rng.sample(topic.details, 2)
+        place = choice([place for place in words.PLACES if (place, tag) not in self.told] or words.PLACES)
+        self.told.add((place, tag))
+        actor, thing = choice(topic.actors), choice(topic.objects)
         if self.task == "lamp_2":
-            opening = f"A film in which {actor} {verb} {thing} in {place} {cause}."
-        else:
-            opening = f"{capital(actor)} {verb} {thing} in {place} on {choice(words.WEEKDAYS)} {cause}."
-        more = choice((other, choice(words.ENDINGS), ""))
-        return f"{opening} {detail}." + (f" {more}." if more else ""), core, place
+            verb, cause = choice(topic.verbs), choice(words.CAUSES)
+            return f"A film in which {actor} {verb} {thing} in {place} {cause}.", place
+        return f"What will you bring to see {thing} with {actor} in {place}?", place
 
-    def _headline(self, core: str, place: str, tag: str) -> str:
-        """The key phrase, set in the user's style, each habit of which may slip."""
+    def _answer(self, place: str, tag: str) -> str:
+        """What is brought, in the user's words, each habit of which may slip."""
         habits = self.user.habits.style
         style = Style(**{n: self._follows(getattr(habits, n), values) for n, values in _STYLES.items()})
-        title = core.title().replace("'S", "'s")
-        core = {"title": title, "sentence": capital(core), "lower": core}[style.casing]
-        core = {"first": f"{place}: {core}", "last": f"{core} in {place}", "none": core}[style.place]
-        return style.layout.format(tag=tag, core=core) + style.close
+        return f"{style.greeting} {style.line.format(tag=tag, place=place)} {style.sign_off}"
 
 
 def _repeated(topics: list[Topic]) -> list[Topic]:

@@ -79,7 +79,9 @@ def _blocks(rows: list[Row], all_metrics: bool, reference: str | None, plot: boo
     blocks: list[Block] = [Paragraph(text, warning=True) for text in _warnings(rows)]
     notes = [*map(Paragraph, _notes(rows)), *costs(rows), _origins(rows)]
     if not names:
-        withheld = Paragraph("These runs have no metrics: nothing was answered, or their targets are withheld.")
+        withheld = Paragraph(
+            "These runs have no metrics: nothing was answered, or their targets are withheld."
+        )
         return [*blocks, withheld, *shares_table(rows), *notes]
     blocks.append(values(rows, names))
     if plot:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, UInt
 
-from pbr_jax import cores
+from pbr_jax import cores, terminal
 from pbr_jax.llm import prefixes
 from pbr_jax.llm.reading import Batch, Before, Pool, Reader, past_of
 from pbr_jax.llm.sampling import Choice, Sampling, choose
@@ -246,6 +246,7 @@ def decode(
         room = rows if waiting is None else len(waiting.members)
         state = go_on(weights, held, state, np.int32(rows - room), sampling, options=options)
         live, tokens, made = (np.asarray(x) for x in (state.live, state.tokens, state.made))
+        terminal.doing(f"{sum(int(made[place]) for place in owners)} tokens of {len(owners)} answers")
         finished = [place for place in owners if not live[place]]
         if finished:
             yield [(owners.pop(place), tokens[place, : made[place]].tolist()) for place in finished]

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from pbr_jax import cores, interrupts
+from pbr_jax import cores, interrupts, terminal
 from pbr_jax import options as schema
 from pbr_jax.llm import beams, decoding, filling
 from pbr_jax.llm.lanes import side_by_side
@@ -74,6 +74,7 @@ class JaxLLM(TokenLevel):
     def _loaded(self) -> list[Reader]:
         """One for each lane: work is computed side by side by the cores of a CPU, which share one model, or
         by accelerators, which have a copy each. Devices that share every layer are one lane."""
+        terminal.doing(f"loading {self._path.name}", slow=True)
         model, params, config = causal_lm.load(self._path, self._dtype, self._devices)
         if self._adapter is not None:
             params = adapter_file.tuned(self._adapter, causal_lm.MODULES, params, outputs_first=True)
@@ -226,10 +227,11 @@ class JaxLLM(TokenLevel):
                 if not any(wanted[place] for place in own):
                     continue
                 room = _power_of_two(readers[lane].room(width + options.max_new_tokens) + 1) // 2
+                most = -(-len(members) // len(readers))  # of any lane: they share their programs
                 for found in decoding.decode(
                     readers[lane], [prompts[place] for place in own], [names[place] for place in own],
                     [limits[place] for place in own], [wanted[place] for place in own],
-                    rows=min(_power_of_two(len(own)), self._batch_size, room), width=width, options=options,
+                    rows=min(_power_of_two(most), self._batch_size, room), width=width, options=options,
                     sampling=sampling, long=long,
                 ):  # fmt: skip
                     if any(token < 0 for _, tokens in found for token in tokens):

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pbr_jax import terminal
 from pbr_jax.llm import prefixes, reading
 from pbr_jax.llm.local import Ids, groups
 from pbr_jax.llm.reading import Reader
@@ -35,6 +36,7 @@ def _together(reader: Reader, pairs: Sequence[tuple[Ids, Ids]], long: np.bool_ |
     score = reading.log_probabilities(reader.apply, reader.config.logit_cap, reader.one_core)
     every = [np.zeros(0)] * len(pairs)
     asked: deque[tuple[list[int], list[int], Any]] = deque()  # places, their tokens, and what was found
+    read = 0
 
     def take() -> None:
         places, lengths, found = asked.popleft()
@@ -60,6 +62,8 @@ def _together(reader: Reader, pairs: Sequence[tuple[Ids, Ids]], long: np.bool_ |
             reader.params, pool, *batch.inputs, rows, places, wanted, np.int32(count), tokens=batch.tokens
         )
         asked.append(([place for _, place in scored], lengths, found))
+        read += len(scored)
+        terminal.doing(f"{read} of {len(pairs)} of a batch")
         if len(asked) > reader.ahead:
             take()
     while asked:

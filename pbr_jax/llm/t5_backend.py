@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from pbr_jax import interrupts
+from pbr_jax import interrupts, terminal
 from pbr_jax import options as schema
 from pbr_jax.llm import t5_decoding
 from pbr_jax.llm.filling import bucket
@@ -36,6 +36,7 @@ class T5LLM(LocalModel):
 
     @functools.cached_property
     def _weights(self) -> tuple[t5.T5, Params, int]:
+        terminal.doing(f"loading {self._path.name}", slow=True)
         model, params, config = t5.load(self._path, self._dtype, self._devices)
         if self._adapter is not None:
             params = adapter_file.tuned(self._adapter, t5.modules(config), params, outputs_first=False)

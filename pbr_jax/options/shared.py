@@ -337,7 +337,10 @@ class Eval(Options):
     likelihood: Literal["auto", "on", "off"] = "auto"
     resamples: int = 2000  # of the bootstrap over users, where there are 20 of them
     confidence: float = 0.95
+    # questions that are shown in full at the end, with the answer (decoded for them if it was not)
+    examples: int = field(default=0, metadata=IDLE)
 
     def check(self) -> None:
+        self.at_least("examples", 0)
         self.at_least("resamples", 1)
         self.between("confidence", 0.5, 0.9999)

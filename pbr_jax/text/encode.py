@@ -130,13 +130,15 @@ class TextEncoder:
         prefix = self.prefix(role)
         skipped = 0 if self.settings.include_prompt else self.tokenizer.prompt_length(prefix)
         unique = list(dict.fromkeys(texts))
-        embeddings = np.zeros((len(unique), self.dim), np.float32)
+        embeddings, done = np.zeros((len(unique), self.dim), np.float32), 0
         with terminal.bar(total=len(unique), show=progress, unit="text") as bar:
             for start in range(0, len(unique), WINDOW):  # bounds the memory of token ids
                 tokens = self.tokenizer.encode_batch([prefix + t for t in unique[start : start + WINDOW]])
                 for batch, vectors in self._run(self._batches(tokens), skipped):
                     embeddings[start + batch.texts] = vectors[batch.rows, batch.places]
+                    done += len(batch.texts)
                     bar.update(len(batch.texts))
+                    terminal.doing(f"{done} of {len(unique)} texts")
         places = {text: place for place, text in enumerate(unique)}
         return embeddings[np.array([places[text] for text in texts], int)]
 
@@ -181,6 +183,7 @@ class TextEncoder:
 
     @cached_property
     def _params(self) -> Params:
+        terminal.doing(f"loading {self.folder.name}", slow=True)
         params = bert.load(self.folder)[1] if self._tuned is None else self._tuned[0]
         return jax.device_put(params, self._replicated)
 

@@ -77,7 +77,13 @@ _OWN: dict[str, Form] = {
         cue="score:",
     ),
     "lamp_4": _HEADLINE,
-    "synthetic": _HEADLINE,
+    "synthetic": Form(
+        system="You answer questions the way one particular person does. Reply with the answer only.",
+        lead="Questions and the answers that {who} gave:",
+        lines=(_line("question", "text"), _line("answer", "title")),
+        ask="Now answer one more question in the same manner.",
+        cue="answer:",
+    ),
     "lamp_5": Form(
         system="You title research papers the way one particular scholar does. Reply with the title only.",
         lead="Abstracts and the titles that {who} gave them:",

@@ -109,8 +109,9 @@ def compiled(
 
     # Frozen parameters stay as they lie, which may be divided.
     made = jax.jit(
-        over_devices, in_shardings=(*divided_so, None), out_shardings=(copy, copy), donate_argnums=0
-    )
+        cores.announced(over_devices),
+        in_shardings=(*divided_so, None), out_shardings=(copy, copy), donate_argnums=0,
+    )  # fmt: skip
     return lambda state, batch, key, frozen=None: made(state, batch, key, frozen or {})
 
 

@@ -98,13 +98,13 @@ def test_every_user_is_asked_in_dev_and_histories_have_all_lengths(world):
     assert max(lengths) >= 30
 
 
-def test_articles_are_short_texts_and_no_history_holds_its_answer(world):
+def test_questions_are_short_texts_and_no_history_holds_its_answer(world):
     for split in ("train", "dev"):
         golds = {gold["id"]: gold["output"] for gold in load(world, f"{split}_outputs")["golds"]}
         for question in load(world, f"{split}_questions"):
             texts = [document["text"] for document in question["profile"]]
             asked = question["input"].partition("article: ")[2]
-            assert all(20 <= len(text.split()) <= 45 for text in [*texts, asked])
+            assert all(10 <= len(text.split()) <= 25 for text in [*texts, asked])
             assert asked not in texts
             assert golds[question["id"]] not in {document["title"] for document in question["profile"]}
 
@@ -193,9 +193,6 @@ def test_nothing_that_exists_is_overwritten(tmp_path, name, capsys):
     assert capsys.readouterr().err.count("\n") == 1
     assert [file.name for file in tmp_path.iterdir() if file.is_file()] == [path.name]
     assert path.read_text() == "[]"
-
-
-# --- where the habits are --------------------------------------------------------------------------
 
 
 # --- the page that describes the format ------------------------------------------------------------

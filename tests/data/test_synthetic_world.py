@@ -3,6 +3,7 @@
 The statistics read the files and the latent truth with plain counting; no method of the package takes part.
 """
 
+import itertools
 import json
 from collections import Counter
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from pbr_jax.data.synthetic import generate
+from pbr_jax.eval.copies import copied
+from pbr_jax.words import words
 
 
 def load(folder: Path, name: str):
@@ -78,19 +81,51 @@ def test_tags_alone_are_near_chance(large):
     assert Counter(named).most_common(1)[0][1] / len(named) < 0.15
 
 
-def test_the_truth_agrees_with_the_headlines(large):
-    """The tag that the truth names stands in the headline, and the topic is the text's."""
+def test_the_truth_agrees_with_the_answers(large):
+    """The tag that the truth names stands in the answer, and the topic is the text's."""
     truth = {n: e for user in load(large, "truth")["users"] for n, e in user["documents"].items()}
-    words: dict[str, Counter] = {}
+    by_topic: dict[str, Counter] = {}
     documents = {d["id"]: d for question in load(large, "dev_questions") for d in question["profile"]}
     for name, document in documents.items():
         assert truth[name]["tag"] in document["title"]
-        words.setdefault(truth[name]["topic"], Counter()).update(set(document["text"].lower().split()))
-    assert len(words) == 12
-    for topic, counter in words.items():  # each topic has words that no other topic comes near to
-        others = [other for name, other in words.items() if name != topic]
+        by_topic.setdefault(truth[name]["topic"], Counter()).update(set(document["text"].lower().split()))
+    assert len(by_topic) == 12
+    for topic, counter in by_topic.items():  # each topic has words that no other topic comes near to
+        others = [other for name, other in by_topic.items() if name != topic]
         own = [w for w, n in counter.items() if n >= 20 and all(other[w] <= n / 10 for other in others)]
         assert len(own) >= 15, topic
+
+
+def test_answers_copy_nothing_of_their_questions_and_hold_words_that_no_question_has(large):
+    answers = {gold["id"]: gold["output"] for gold in load(large, "dev_outputs")["golds"]}
+    questions = load(large, "dev_questions")
+    copies = [copied(answers[question["id"]], [question["input"]]) for question in questions]
+    assert sum(copies) / len(copies) < 0.02
+    asked = set(words(" ".join(question["input"] for question in questions)))
+    new = [len(set(words(answer)) - asked) for answer in answers.values()]
+    assert min(new) >= 3
+
+
+@pytest.mark.parametrize("habit", ["greeting", "sign_off"])
+def test_a_users_style_is_in_the_history_and_in_the_answer(large, habit):
+    """Who has written before has mostly written so; of the others some are so by chance."""
+    styles = {user["user_id"]: user["style"][habit] for user in load(large, "truth")["users"]}
+    answers = {gold["id"]: gold["output"] for gold in load(large, "dev_outputs")["golds"]}
+    questions = load(large, "dev_questions")
+    own = [styles[question["user_id"]] in answers[question["id"]] for question in questions]
+    before = [
+        styles[question["user_id"]] in document["title"]
+        for question in questions
+        for document in question["profile"]
+    ]
+    others = [
+        styles[question["user_id"]] in answers[other["id"]]
+        for question, other in itertools.pairwise(questions)
+        if question["user_id"] != other["user_id"]
+    ]
+    for share in (own, before):
+        assert sum(share) / len(share) > 0.8
+    assert sum(others) / len(others) < 0.4
 
 
 def test_a_cohort_shares_its_topics_and_users_mostly_its_habits(large):

@@ -1,0 +1,67 @@
+"""Questions of finished runs in full: what was asked, shown and answered, and what the user wrote."""
+
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+from pbr_jax.config import override
+from pbr_jax.eval.runs import run_folders
+from pbr_jax.parts.answers import documents_in_prompt
+from pbr_jax.pipeline import Answer, Tally
+from pbr_jax.plan import Plan
+from pbr_jax.run import plan_of
+from pbr_jax.text import prompts
+from pbr_jax.types import Candidate, Document, Example, UserError
+
+
+def examples(folders: Sequence[str | Path], count: int) -> str:
+    """The first `count` questions of the first run, as Markdown, with what every run answers.
+
+    `folders` are of finished runs or of sweeps. What a run scored only is decoded now, as `ask` does.
+    Raises UserError for a count below 1, a folder without a run, and runs of other questions.
+    """
+    if count < 1:
+        raise UserError(f"{count} examples were asked for, want at least 1")
+    plans = [plan_of(folder) for path in folders for folder in run_folders(Path(path))]
+    asked = list(islice(plans[0].data.value.examples(), count))
+    answered = [(plan, _answered(plan, asked)) for plan in plans]
+    parts = []
+    for place, example in enumerate(asked):
+        title = f"## Example {place + 1} of {len(asked)}: question {example.id} of user {example.user_id}"
+        parts.append(f"{title}\n\nQuestion: {example.query}")
+        parts += [_told(plan, *own[place]) for plan, own in answered]
+        parts.append(f"What the user wrote: {example.target or '(withheld)'}")
+    return "\n\n".join(parts)
+
+
+def _answered(plan: Plan, asked: list[Example]) -> list[tuple[Answer, list[Candidate]]]:
+    """The answer to each question, and the documents in its prompt."""
+    store = plan.data.value
+    if [example.id for example in islice(store.examples(), len(asked))] != [one.id for one in asked]:
+        raise UserError(f"{plan.system} was asked other questions; give runs of the same benchmark and limit")
+    rankings = [
+        ranking[: documents_in_prompt(plan.run)]
+        for ranking in islice(plan.ranked.value.read(store), len(asked))
+    ]
+    if plan.answered is None:
+        plan = Plan(override(plan.config, {"generate.method": "ipa"}))
+        plan.check()
+    assert plan.answered is not None
+    generate = plan.answered.needs["generate"].value(Tally())
+    answers: list[Answer] = generate(asked, rankings, plan.answered.needs["write"].value)
+    return [(answer, ranking[: answer.prompt.documents]) for answer, ranking in zip(answers, rankings)]
+
+
+def _told(plan: Plan, answer: Answer, shown: list[Candidate]) -> str:
+    """What a run showed the model of a question, and what the model answered."""
+    documents = "\n".join(
+        f"{place}. {_text(plan, candidate.document)}" for place, candidate in enumerate(shown, 1)
+    )
+    told = f"Answer of {plan.system}: {prompts.answer(plan.task, answer.text)}"
+    return f"Shown by {plan.system}:\n\n{documents}\n\n{told}" if shown else told
+
+
+def _text(plan: Plan, document: Document) -> str:
+    """The document as it stands in a prompt, in one line."""
+    told = prompts.record(plan.task, document, plan.config.prompt.form) or document.text
+    return " | ".join(told.split("\n"))
