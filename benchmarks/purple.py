@@ -202,9 +202,8 @@ class Table:
         ]
         for i, q in enumerate(whole):
             self.worth[i, : self.sizes[i]] = [known[q, place] for place in range(self.sizes[i])]
-        longest = max(len(one) for of in states for one in of)
         self.width = found["encoder"].dim
-        self._shape = propensities.shape_of(max(map(len, queries)), candidates, longest, self.width)
+        self._shape = propensities.shape_of(max(map(len, queries)), candidates, self.width)
         self._arrays = propensities.arrays
         self.features = np.zeros((len(whole), candidates, 2 * self.width + 3), np.float32)
         for features, one in zip(self.features, self._questions, strict=True):

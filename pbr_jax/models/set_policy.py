@@ -9,7 +9,7 @@ without positions lets records see each other; a small MLP scores each. What the
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import flax.linen as nn
 import jax
@@ -22,6 +22,7 @@ from pbr_jax.types import Model, Params, UserError
 
 Fusion = Literal["cross_attention", "residual_attention", "concat_token", "concat_hidden"]
 FUSIONS: tuple[Fusion, ...] = ("cross_attention", "residual_attention", "concat_token", "concat_hidden")
+_TOGETHER = 16  # rows of parts of records that attend together
 _QUERIES = "queries"  # the name of what a gradient does not compute again
 
 
@@ -58,13 +59,15 @@ class SetPolicyConfig:
 def set_policy(config: SetPolicyConfig) -> Model:
     """The record encoder as a pair of pure functions.
 
-    `apply(params, query, records, *, query_mask, token_mask, record_mask, prior=None, key=None, rows=None)
-    -> logits [b n]`:
+    `apply(params, query, records, *, query_mask, token_mask, record_mask, record_of=None, prior=None,
+    key=None, rows=None) -> logits [b n]`:
 
     - query: Float [b s d], token states of the query; query_mask: Bool [b s], True on tokens.
     - records: Float [b n t d], token states of each record; token_mask: Bool [b n t], True on tokens. A
       record without tokens is scored like an empty text.
     - record_mask: Bool [b n], True on records. Logits of the others are finite and mean nothing.
+    - record_of: Int [b m], for records in parts: `records` is [b m t d], `token_mask` [b m t], and each row
+      of tokens is of this record; -1: of none. None: each row is a record, m = n.
     - prior: Float [b n], what is known of each record beforehand; it is added to the logits.
     - key: of dropout; None: no dropout.
     - rows: Int [b], the questions' numbers, for dropout; None: their places.
@@ -81,18 +84,22 @@ def set_policy(config: SetPolicyConfig) -> Model:
     def apply(
         params: Params,
         query: Float[Any, "b s d"],
-        records: Float[Any, "b n t d"],
+        records: Float[Any, "b m t d"],
         *,
         query_mask: Bool[Any, "b s"],
-        token_mask: Bool[Any, "b n t"],
+        token_mask: Bool[Any, "b m t"],
         record_mask: Bool[Any, "b n"],
+        record_of: Int[Any, "b m"] | None = None,
         prior: Float[Any, "b n"] | None = None,
         key: Array | None = None,
         rows: Int[Any, "b"] | None = None,
     ) -> Float[Array, "b n"]:
         inputs = [jnp.asarray(x) for x in (query, records)]
         masks = [jnp.asarray(x) for x in (query_mask, token_mask, record_mask)]
-        logits = cast(Array, module.apply({"params": params}, *inputs, *masks, rows, rngs=layers.rngs(key)))
+        further = (None if record_of is None else jnp.asarray(record_of), rows)
+        logits = cast(
+            Array, module.apply({"params": params}, *inputs, *masks, *further, rngs=layers.rngs(key))
+        )
         return logits if prior is None else logits + jnp.asarray(prior)
 
     return Model(init, layers.exact(apply))
@@ -102,7 +109,8 @@ def from_arrays(model: Model) -> Callable[..., Float[Array, "b n"]]:
     """`logits(params, batch, key=None)`: `apply` with its inputs by name, the questions' numbers as `row`."""
 
     def logits(params: Params, batch: Mapping[str, Any], key: Array | None = None) -> Float[Array, "b n"]:
-        named = {name: batch.get(name) for name in ("query_mask", "token_mask", "record_mask", "prior")}
+        inputs = ("query_mask", "token_mask", "record_mask", "record_of", "prior")
+        named = {name: batch.get(name) for name in inputs}
         return model.apply(params, batch["query"], batch["records"], **named, key=key, rows=batch.get("row"))
 
     return logits
@@ -127,19 +135,21 @@ class _SetPolicy(nn.Module):
     def __call__(
         self,
         query: Float[Array, "b s d"],
-        records: Float[Array, "b n t d"],
+        records: Float[Array, "b m t d"],
         query_mask: Bool[Array, "b s"],
-        token_mask: Bool[Array, "b n t"],
+        token_mask: Bool[Array, "b m t"],
         record_mask: Bool[Array, "b n"],
+        record_of: Int[Array, "b m"] | None = None,
         rows: Int[Array, "b"] | None = None,
     ) -> Float[Array, "b n"]:
-        config, n = self.config, records.shape[1]
+        config, n = self.config, record_mask.shape[1]
+        parts = _Parts.of(token_mask, record_of, n)
         if config.fusion in ("cross_attention", "residual_attention"):
-            fused = _CrossAttention(config.num_heads, name="fusion")(query, records, query_mask, token_mask)
+            fused = _CrossAttention(config.num_heads, name="fusion")(query, records, query_mask, parts)
             if config.fusion == "residual_attention":
-                fused += layers.masked_mean(_wide(records), token_mask)
+                fused += parts.means(records)
         else:
-            fused = layers.masked_mean(_wide(records), token_mask)
+            fused = parts.means(records)
             pooled = layers.masked_mean(_wide(query), query_mask)[:, None]
             if config.fusion == "concat_token":
                 fused = jnp.concatenate([fused, pooled], 1)
@@ -162,13 +172,33 @@ class _SetPolicy(nn.Module):
         return layers.dense(1, "score", begin)(hidden)[..., 0]
 
 
+class _Parts(NamedTuple):
+    """Which tokens make up a record: a row's share of its record's mean, token by token, and whose it is."""
+
+    shares: Float[Array, "b m t"]
+    members: Float[Array, "b m n"]
+
+    @classmethod
+    def of(cls, token_mask: Array, record_of: Array | None, n: int) -> "_Parts":
+        b, m, _ = token_mask.shape
+        members = (
+            jnp.broadcast_to(jnp.eye(m), (b, m, m)) if record_of is None else jax.nn.one_hot(record_of, n)
+        )
+        counts = jnp.einsum("bmt,bmn->bn", token_mask.astype(jnp.float32), members)
+        of_row = jnp.einsum("bmn,bn->bm", members, 1 / jnp.maximum(counts, 1))
+        return cls(token_mask * of_row[..., None], members)
+
+    def means(self, records: Float[Array, "b m t d"]) -> Float[Array, "b n d"]:
+        return jnp.einsum("bmtd,bmt,bmn->bnd", _wide(records), self.shares, self.members)
+
+
 class _CrossAttention(nn.Module):
     """A record's tokens attend to the query's tokens; the mean of what they read, [b n d].
 
     The mean over a record's tokens commutes with the product with the values and with the output
-    map, so it is taken of the attention weights. Records are visited one after another, and for the
-    gradient their weights are computed again: memory holds [b h t s], never [b n h t s]. Queries are kept
-    for it, [b n t d]; where none is wanted, not even they.
+    map, so it is taken of the attention weights. A few rows of tokens are visited at a time, and for the
+    gradient their weights are computed again: memory holds [b h t s] of these, never of all. Queries are kept
+    for it, [b m t d]; where none is wanted, not even they.
     """
 
     num_heads: int
@@ -177,37 +207,41 @@ class _CrossAttention(nn.Module):
     def __call__(
         self,
         tokens: Float[Array, "b s d"],
-        records: Float[Array, "b n t d"],
+        records: Float[Array, "b m t d"],
         mask: Bool[Array, "b s"],
-        record_mask: Bool[Array, "b n t"],
+        parts: _Parts,
     ) -> Float[Array, "b n d"]:
-        b, n, _, d = records.shape
+        b, m, t, d = records.shape
+        n = parts.members.shape[2]
         if not n:
             return jnp.zeros((b, 0, d))
+        together = _TOGETHER if m % _TOGETHER == 0 else 1
         key = layers.split_heads(layers.dense(d, "key")(tokens), self.num_heads)  # [b h s e]
         value = layers.split_heads(layers.dense(d, "value")(tokens), self.num_heads)
-        shares = record_mask.astype(jnp.float32)
-        shares /= jnp.maximum(shares.sum(-1, keepdims=True), 1)
 
-        # The first argument is `self`: Flax lifts it into the loop, where all records share one query map.
-        def mean_weights(_: nn.Module, carry: None, place: Int[Array, ""]) -> tuple[None, Array]:
-            # Each record is taken from where it lies. To scan over the records themselves would first copy
-            # all of them, and to widen and multiply all at once moves them through memory twice more.
-            states, share = (
-                jax.lax.dynamic_index_in_dim(x, place, 1, keepdims=False) for x in (records, shares)
+        # The first argument is `self`: Flax lifts it into the loop, where all rows share one query map.
+        def mean_weights(_: nn.Module, place: Int[Array, ""]) -> Float[Array, "b n h s"]:
+            # Rows are taken from where they lie. To scan over the rows themselves would first copy all of
+            # them, and to widen and multiply all at once moves them through memory twice more.
+            states, share, members = (
+                jax.lax.dynamic_slice_in_dim(x, place * together, together, 1) for x in (records, *parts)
             )
+            states = states.reshape(b, together * t, d)
             query = layers.split_heads(layers.dense(d, "query")(states), self.num_heads)  # [b h t e]
             query = checkpoint_name(query * query.shape[-1] ** -0.5, _QUERIES)
             logits = jnp.einsum("bhte,bhse->bhts", query, key, preferred_element_type=jnp.float32)
             logits = jnp.where(mask[:, None, None, :], logits, jnp.finfo(logits.dtype).min)
-            return carry, jnp.einsum("bhts,bt->bhs", jax.nn.softmax(logits, -1), share)
+            weights = jax.nn.softmax(logits, -1).reshape(b, self.num_heads, together, t, -1)
+            return jnp.einsum("bgn,bghs->bnhs", members, jnp.einsum("bhgts,bgt->bghs", weights, share))
 
         kept = jax.checkpoint_policies.save_only_these_names(_QUERIES)
-        each = nn.scan(
-            nn.remat(mean_weights, prevent_cse=False, policy=kept),  # a loop keeps the two passes apart
-            variable_broadcast="params",
-            split_rngs={"params": False},
-        )
-        _, weights = each(self, None, jnp.arange(n))  # [n b h s]
-        read = jnp.einsum("nbhs,bhse->bnhe", weights, value).reshape(b, n, d)
+        some = nn.remat(mean_weights, prevent_cse=False, policy=kept)  # a loop keeps the two passes apart
+
+        def add(module: nn.Module, total: Array, place: Int[Array, ""]) -> tuple[Array, None]:
+            return total + some(module, place), None
+
+        each = nn.scan(add, variable_broadcast="params", split_rngs={"params": False})
+        begin = jnp.zeros((b, n, self.num_heads, tokens.shape[1]))
+        weights, _ = each(self, begin, jnp.arange(m // together))
+        read = jnp.einsum("bnhs,bhse->bnhe", weights, value).reshape(b, n, d)
         return layers.dense(d, "output")(read)

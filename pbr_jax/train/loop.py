@@ -32,9 +32,9 @@ Evaluate = Callable[[Params], float]
 class Task(NamedTuple):
     """What is trained.
 
-    `batch(rows)` makes the arrays [b ...] of the rows it is given, of the same shapes for every step; beside
-    them the loss finds the examples' numbers as `row`, for what is random in it. The first evaluation is of
-    the parameters before the first step, so that training never makes them worse.
+    `batch(rows)` makes the arrays [b ...] of the rows it is given, of few shapes, for each of which a program
+    is compiled; beside them the loss finds the examples' numbers as `row`, for what is random in it. The
+    first evaluation is of the parameters before the first step, so that training never makes them worse.
     `heads` are the names, at the top of the parameters, of parts that start from random weights while the
     rest is pretrained: they have a learning rate of their own, and how far they move is told.
     `frozen` are further parameters for the loss, which nothing moves, on the devices of `mesh`, which has an

@@ -76,11 +76,13 @@ class Options(Protocol):
 class Policy(NamedTuple):
     """What is trained: `model` as `models.set_policy`, and `arrays(questions)`, its inputs [b ...] by name.
 
-    They have the same shapes for any questions; `record_mask` [b n] says which places hold candidates.
+    They have few shapes, by the tokens of the candidates; `record_mask` [b n] says which places hold some.
+    `lengths`: of what is read for each question, so that alike ones share a batch.
     """
 
     model: Model
     arrays: Callable[[np.ndarray], Batch]
+    lengths: np.ndarray | None = None
 
 
 def train(
@@ -129,6 +131,7 @@ def train(
         len(learned),
         batch,
         evaluate if len(held) else None,
+        lengths=None if policy.lengths is None else policy.lengths[learned],
         act=_act(policy.model, reward, learned, options, k, drawn),
         updates=options.updates,
     )
@@ -184,7 +187,9 @@ def _notes(fitted: Fitted, told: Mapping[str, Any], config: Training) -> tuple[s
 def _scored(
     policy: Policy, score: Callable[..., Array], params: Params, questions: np.ndarray, sizes: Sequence[int]
 ):
-    """Each question with the logits of its candidates."""
+    """Each question with the logits of its candidates; alike ones together, in the same order every time."""
+    if policy.lengths is not None:
+        questions = questions[np.argsort(policy.lengths[questions], kind="stable")]
     for begin in range(0, len(questions), _BATCH):
         some = questions[begin : begin + _BATCH]
         found = np.asarray(score(params, policy.arrays(np.resize(some, _BATCH)), None))

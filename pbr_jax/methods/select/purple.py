@@ -26,7 +26,7 @@ from pbr_jax.models import set_policy
 from pbr_jax.models.set_policy import Fusion
 from pbr_jax.options import Feedback, Optimizer, Training, TrainingSplit
 from pbr_jax.parts import feedback, language_model, token_states, vectors
-from pbr_jax.parts.propensities import Propensities, Question, arrays, shape_of
+from pbr_jax.parts.propensities import Propensities, Question, arrays, rows_of, shape_of
 from pbr_jax.parts.ragged import Ragged
 from pbr_jax.parts.rankings import Questions, Rankings, at_depth, rankings, without_targets
 from pbr_jax.parts.reader import reader
@@ -238,9 +238,7 @@ def _train(
     examples = list(asked.read(store))
     candidates = list(without_targets(store, examples, ranked.read(store)))
     rows = [[candidate.row for candidate in ranking] for ranking in candidates]
-    longest = max((int(records.lengths[of].max()) for of in rows if of), default=1)
-    most = max(map(len, rows), default=1)
-    shape = shape_of(int(queries.lengths.max(initial=1)), most, longest, encoder.dim)
+    shape = shape_of(int(queries.lengths.max(initial=1)), max(map(len, rows), default=1), encoder.dim)
 
     def inputs(questions: np.ndarray) -> dict[str, np.ndarray]:
         found = [
@@ -258,7 +256,8 @@ def _train(
         judge = feedback.by_answers(task, generate(Tally()), values)
     num_tokens = None if llm is None else llm.num_tokens
     rewards = Rewards(judge, write, examples, candidates, folder / "rewards.jsonl", num_tokens)
-    policy = purple.Policy(set_policy.set_policy(options.sizes(encoder.dim)), inputs)
+    lengths = np.array([rows_of(records.lengths[of]).sum() for of in rows])
+    policy = purple.Policy(set_policy.set_policy(options.sizes(encoder.dim)), inputs, lengths)
     owners = [example.user_id for example in examples]
     with metered(folder):
         fitted = purple.train(policy, rewards, list(map(len, rows)), owners, options, folder, seed=seed)
