@@ -1,6 +1,6 @@
 """The demo: what a user's own history is worth, on made-up users, with real small models and two CPU cores.
 
-Answers are not decoded but for the first three questions: systems are compared by how probable the language
+Answers are decoded for the first three questions alone: systems are compared by how probable the language
 model finds what the user wrote (`target_nll`).
 
 pbr-jax sweep configs/quickstart.py --out runs/quickstart

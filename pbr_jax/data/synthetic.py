@@ -106,7 +106,7 @@ def _input(record: dict[str, str], task: str) -> str:
         tags = ", ".join(MOVIE_TAGS)
         asked = "Pick the tag that this viewer would give the film and answer with that tag alone."
         return f"{asked} tags: [{tags}] description: {record['description']}"
-    return f"Write the answer that this person would give to the question of this article: {record['text']}"
+    return f"Repeat what this person always says. article: {record['text']}"
 
 
 def _world(circles: list[Cohort]) -> list[dict[str, Any]]:

@@ -73,7 +73,7 @@ TASKS: dict[str, Task] = {
         Task(name="squad", kind="generation", metrics=ANSWER_METRICS, max_new_tokens=32),
         Task(name="web_questions", kind="generation", metrics=ANSWER_METRICS, max_new_tokens=32,
              splits=("train", "dev", "devtest", "test")),
-        Task(name="synthetic", kind="generation", metrics=_ROUGE, max_new_tokens=32,
+        Task(name="synthetic", kind="generation", metrics=_ROUGE, max_new_tokens=64,
              document_target="title"),
     )
 }  # fmt: skip

@@ -279,13 +279,23 @@ def answer(task: Task, text: str) -> str:
     if task.kind == "rating":
         number = re.search(r"(?<![\d.,])(?:[1-4](?:\.\d+)?|5(?:\.0+)?)(?![\d]|[.,]\d)", raw)
         return number[0] if number else raw
-    body = re.sub(rf"^{re.escape(form_of(task.name).cue)}\s*", "", raw, flags=re.IGNORECASE)
+    body = _behind_label(form_of(task.name), raw)
     if task.kind == "retrieval" or task.name.startswith("longlamp"):
         return body or raw
     lines = [line.strip() for line in body.splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].endswith(":"):
         del lines[0]
     return (_unquoted(lines[0]) if lines else "") or raw
+
+
+def _behind_label(form: Form, text: str) -> str:
+    """What follows the open label, also where the model has written a whole entry, label by label."""
+    entry = form.lines[0].before.strip().lower()
+    cue = re.escape(form.cue)
+    if entry != form.cue.lower() and text.lower().startswith(entry):
+        found = re.search(rf"^{cue}[ \t]*(?=\S)", text, flags=re.IGNORECASE | re.MULTILINE)
+        return text[found.end() :] if found else text
+    return re.sub(rf"^{cue}\s*", "", text, flags=re.IGNORECASE)
 
 
 def _label(text: str, labels: Sequence[str]) -> str:
