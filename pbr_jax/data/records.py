@@ -110,7 +110,7 @@ class Record:
             return {"time": None, "until": None}
         text = _numeral(value) if isinstance(value := self.values[key], float) else text
         if (interval := parse_interval(text)) is None:
-            raise self.fault(key, repr(text), f"a date such as 2018-03-07 or 2009, or {EPOCHS}")
+            raise self.fault(key, f"{text!r:.60}", f"a date such as 2018-03-07 or 2009, or {EPOCHS}")
         return moments(interval)
 
     def strings(self, *without: str) -> dict[str, str]:
@@ -138,7 +138,9 @@ def top_record(value: Any, file: Path, index: int) -> Record:
     label = f"record {index}"
     if not isinstance(value, dict):
         raise Record({}, file, label).fault("", kind(value), "an object")
-    names = (f"{label} ({key} {value[key]!r})" for key in _NAMES if isinstance(value.get(key), (str, int)))
+    names = (
+        f"{label} ({key} {value[key]!r:.60})" for key in _NAMES if isinstance(value.get(key), (str, int))
+    )
     return Record(value, file, next(names, label))
 
 

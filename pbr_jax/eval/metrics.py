@@ -33,7 +33,8 @@ VARIANTS = {"meteor": meteor.VARIANT}
 
 _SHARES = frozenset({"accuracy", "f1_macro", "rouge1", "rougeL", "meteor", "exact_match", "token_f1"})
 
-_ARTICLE = regex.compile(r"(?<!\p{M})\b(a|an|the)\b(?!\p{M})")  # a mark belongs to the letter before it
+# SQuAD's \b(a|an|the)\b, but that a mark belongs to the letter before it. \w of `regex` lacks "½" and "²".
+_ARTICLE = regex.compile(r"(?<![\p{L}\p{N}\p{M}_])(a|an|the)(?![\p{L}\p{N}\p{M}_])")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ROUNDING = 1e-18  # of a product of variances: less is no spread
 _LARGEST_RATING = 1e100  # a longer run of digits is no rating, and its square would overflow

@@ -15,18 +15,22 @@ from pbr_jax.types import UserError
 _STOPPED = {
     "stop", "stopped", "stop_sequence", "stop_token", "stop_words", "stop_str", "eos", "eos_token",
     "end_id", "end_turn", "end", "endoftext", "end_of_text", "complete", "completed", "finish",
-    "finished", "done", "end_of_sequence", "eos_found", "null",
+    "finished", "done", "end_of_sequence", "eos_found", "eos_token_id", "word", "null", "none", "unspecified",
 }  # fmt: skip
 _CUT = {
     "length", "max_tokens", "max_new_tokens", "max_length", "max_output_tokens",
     "max_completion_tokens", "limit", "token_limit", "model_length", "context_length",
-    "model_context_window_exceeded",
+    "model_context_window_exceeded", "context_window_exceeded", "length_limit", "max_length_exceeded",
+    "token_limit_reached", "max_tokens_reached",
 }  # fmt: skip
 _FILTERED = {
     "content_filter", "content_filtered", "filtered", "safety", "sensitive", "blocked", "blocklist",
     "recitation", "spii", "prohibited_content", "error_toxic", "guardrail_intervened", "refusal",
 }  # fmt: skip
-_THOUGHTS = ("reasoning_content", "reasoning", "reasoning_details", "thinking", "thought")
+_THOUGHTS = (
+    "reasoning_content", "reasoning", "reasoning_details", "reasoning_text", "thinking", "thinking_blocks",
+    "thought", "thoughts",
+)  # fmt: skip
 _INSTEAD = (*_THOUGHTS, "tool_calls", "function_call")
 _BYTES = 128  # the most that one token stands for: runs of spaces in the vocabularies of OpenAI and Llama 3
 _MORE = 16  # tokens over the limit that a server may count: those that end a turn
@@ -117,20 +121,26 @@ def _is_cut(reason: Any, address: str) -> bool:
     Raises UserError for any other reason.
     """
     if isinstance(reason, dict):
-        reason = reason.get("type")  # SGLang: {"type": "stop", "matched": 2}
-    word = "_".join(str(reason or "null").lower().replace("-", " ").replace("_", " ").split())
-    word = word.removeprefix("finish_reason_")  # Google's
-    if word in _FILTERED:
+        reason = reason.get("type", reason)  # SGLang: {"type": "stop", "matched": 2}
+    told = reason or "null"
+    word = _squeezed(told).removeprefix("finishreason") if isinstance(told, str) else ""  # Google's
+    if word in map(_squeezed, _FILTERED):
         raise UserError(
             f"{address}: an answer was withheld by a filter (finish_reason {reason}), so it is not kept; "
             "change the filter or the prompt, or leave the question out"
         )
-    if word not in _STOPPED | _CUT:
+    cut = word in map(_squeezed, _CUT)
+    if not cut and word not in map(_squeezed, _STOPPED):
         raise UserError(
             f"{address}: an answer has finish_reason {reason!r:.60}, want stop or length; "
             "see the server's log"
         )
-    return word in _CUT
+    return cut
+
+
+def _squeezed(word: str) -> str:
+    """Lower-cased letters and digits: "max_tokens", "MAX-TOKENS" and "maxTokens" are one word."""
+    return "".join(filter(str.isalnum, word.lower()))
 
 
 def choice(answer: Mapping[str, Any], address: str, most: int = 1) -> Mapping[str, Any]:
@@ -166,18 +176,18 @@ def _text(fields: Mapping[str, Any], address: str) -> str:
 
 
 def _joined(content: Any, address: str) -> str:
-    """A text, or the texts of a list of parts without those that are thoughts."""
+    """A text, or the texts of a part or a list of parts without those that are thoughts."""
     if content is None or isinstance(content, str):
         return content or ""
-    if not isinstance(content, list):
-        raise UserError(f"{address}: a choice has no text but {type(content).__name__}; see the server's log")
     found = []
-    for part in content:
+    for part in content if isinstance(content, list) else [content]:
         fields = part if isinstance(part, dict) else {"text": part}
         kind = str(fields.get("type", "text"))
         if any(name in kind for name in ("think", "thought", "reason")) or fields.get("thought"):
             continue
-        text = fields.get("refusal" if kind == "refusal" else "text")
+        text = fields.get("refusal" if kind == "refusal" else "text", part)
+        if text is None:
+            continue
         if not isinstance(text, str):
             raise UserError(
                 f"{address}: an answer has a part of type {kind!r:.40}, want texts; see the server's log"

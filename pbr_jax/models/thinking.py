@@ -10,7 +10,7 @@ _NAME = r"(?:think|thinking|thoughts?|reasoning|reflection|scratchpad)"
 # <think> (DeepSeek, Qwen, GLM, Kimi K2), <thinking>, <thought> (EXAONE), <seed:think>, <longcat_think>, ...
 _TAG = rf"(?:\w{{1,20}}[:_])?{_NAME}"
 _OPENS = (
-    rf"<{_TAG}(?: [^<>\n]{{0,60}})?>",
+    rf"<{_TAG}(?:\s\w{{1,20}}=[^<>\n]{{0,60}})?\s{{0,9}}(?<!/)>",
     r"(?-i:\[THINK\])",  # Magistral
     rf"<\|(?:(?:start|begin)_?(?:of_?)?)?{_NAME}(?:_start)?\|>",  # <|START_THINKING|> of Cohere, Sky-T1
     r"<\|inner_prefix\|>",  # Apertus
@@ -18,27 +18,31 @@ _OPENS = (
     r"<unused94>(?:thought\b)?",  # MedGemma
     r"<\|?channel\|?>\s*(?:analysis|commentary|thought)[^<\n]{0,60}(?:<\|message\|>)?",  # gpt-oss, Gemma 4
     r"\A(?-i:analysis(?=[A-Z]))",  # gpt-oss without its control tokens
-    r"\A\s*here(?:'s| is) my thought process:",  # Granite 3.2
+    r"\A\s*here (?:is|are) my (?:thought process|reasoning steps):",  # Granite 3.2, Apriel
+    r"\A\s*here['’]s my thought process:",
 )
 _CLOSES = (
-    rf"</{_TAG}>",
+    rf"</{_TAG}\s{{0,9}}>|<{_TAG} ?/>",  # <think/>: nothing was thought
     r"(?-i:\[/THINK\])",
     rf"<\|(?:(?:/|end_?(?:of_?)?){_NAME}|{_NAME}_end)\|>",
     r"<\|inner_suffix\|>",
     r"◁/think▷",
     r"<unused95>",
-    r"<\|channel\|>\s*final\b[^<\n]{0,60}<\|message\|>|<channel\|>",
-    r"(?P<weak>assistantfinal|here(?:'s| is) my response:)",  # words of a text too, so only behind an opening
+    r"<\|channel\|>\s*final\b[^<\n]{0,60}(?:<\|constrain\|>[^<\n]{0,60})?<\|message\|>|<channel\|>",
+    r"<\|(?:content|START_RESPONSE)\|>",  # Solar, Cohere
+    r"(?-i:\[BEGIN FINAL RESPONSE\])",  # Apriel
+    r"(?P<weak>assistantfinal|here(?:['’]s| is) my response:)",  # words too: only behind an opening
 )
 _MARK = re.compile(
     rf"(?P<begins>^[ \t\ufeff]*)?(?:(?P<opens>{'|'.join(_OPENS)})|{'|'.join(_CLOSES)})(?P<ends>[ \t\r]*$)?",
     re.IGNORECASE | re.MULTILINE,
 )
 # What some families put around the answer behind their thoughts; <|return|> and <|end|> are gpt-oss's.
-_ANSWER = r"(?:answer|response|output|solution)"
+_ANSWER = r"(?:(?:final_)?answer|response|output|solution)"
 _WRAPPED = re.compile(
     rf"\s*(?:<{_ANSWER}>|<\|START_RESPONSE\|>|<\|begin_of_(?:solution|box)\|>)?(.*?)"
-    rf"(?:</{_ANSWER}>|<\|END_RESPONSE\|>|<\|end_of_(?:solution|box)\|>|<\|(?:return|end)\|>|\Z)",
+    rf"(?:</{_ANSWER}>|<\|END_RESPONSE\|>|\[END FINAL RESPONSE\]|<\|end_of_(?:solution|box)\|>"
+    r"|<\|(?:return|end)\|>|\Z)",
     re.IGNORECASE | re.DOTALL,
 )
 _PIECES = ("<|channel|>", "<|message|>", "<|channel>", "<channel|>")
@@ -52,16 +56,20 @@ def after_thinking(text: str) -> str | None:
     - The first closing mark ends the thinking, whether or not one opened it: templates open it for the model.
     - A later closing mark counts where it begins a line, or ends thinking that was opened again.
     - An opening mark counts at the begin or the end of a line. Inside a line it is a word of the text.
+    - Of marks inside one another, thinking ends at as many closing marks as opened it, or at the last one.
     - Tags around the answer behind the thinking (`<answer>`) are no part of it.
     """
-    end, thinking = 0, False
+    end, depth, closed = 0, 0, True
     for mark in _MARK.finditer(text):
         begins, ends = mark["begins"] is not None, mark["ends"] is not None
         if mark["opens"]:
-            thinking = thinking or begins or ends
-        elif thinking or (not mark["weak"] and (begins or not end)):
-            end, thinking = mark.end(), False
-    if thinking:
+            if closed and (begins or ends):
+                depth, closed = 1, False
+            else:
+                depth += depth > 0
+        elif depth or (not mark["weak"] and (begins or not end)):
+            end, depth, closed = mark.end(), max(0, depth - 1), True
+    if not closed:
         return None
     wrapped = _WRAPPED.match(text, end) if end else None
     return wrapped[1].strip() if wrapped else text

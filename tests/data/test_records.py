@@ -88,6 +88,13 @@ def test_a_date_is_a_number_of_any_unit(value: object) -> None:
     assert record(date=value).time("date") == 1588687728.923
 
 
+def test_a_fault_quotes_the_beginning_of_what_is_long() -> None:
+    with pytest.raises(UserError) as caught:
+        top_record({"id": 10**400, "date": 10**400}, FILE, 0).time("date")
+    assert "record 0 (id 1000" in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
 def test_a_year_may_be_a_float() -> None:
     assert record(date=2009.0).dates("date") == record(date="2009").dates("date")
 

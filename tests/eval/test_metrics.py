@@ -127,6 +127,7 @@ def test_token_f1_compares_sets_of_lower_cased_words():
 
 def test_exact_match_ignores_case_articles_and_punctuation():
     assert squad_normalised("The  Beatles' an-thology, a.") == "beatles anthology"
+    assert squad_normalised("½a ²an the² a Ⓐ") == "½a ²an the² ⓐ"  # as Python's \\b has it
     assert value("exact_match", ["the Beatles.", "Beatle"], ["Beatles", "Beatles"]) == 0.5
 
 

@@ -71,6 +71,10 @@ SAID = {
     "a part beside a thought of the same type": answered(
         [part("hm") | {"thought": True}, part("yes")], "stop", 6
     ),
+    "parts that are null or lack a text": answered(
+        [None, part("yes"), {"type": "text", "text": None}], "stop", 2
+    ),
+    "a part without a list": answered(part("yes"), "stop", 2),
     "a refusal": answered(None, "stop", 2, refusal="yes"),
     "a refusal as a part": answered([{"type": "refusal", "refusal": "yes"}], "stop", 2),
     "behind the mark in its thoughts": answered("", "stop", 9, reasoning="<think>no</think>yes"),
@@ -89,6 +93,7 @@ NOT = {
     "filtered whole": (answered(None, "content_filter"), "withheld by a filter"),
     "a tool": (answered(None, "tool_calls", 9), "finish_reason 'tool_calls', want stop or length"),
     "aborted": (answered("ye", "abort", 2), "finish_reason 'abort'"),
+    "a reason without its type": (answered("a", {"matched": 2}), "finish_reason .*, want stop or length"),
     "odd": ({"choices": [{"message": {"content": "a"}, "finish_reason": ["stop"]}]}, "finish_reason"),
     "too long": (answered("x" * (128 * 16 + 1), "stop"), "an answer has 2049 bytes, and at most 16 tokens"),
     "no limit kept": (answered("x" * 90, "stop", 33), "90 bytes and 33 tokens, and at most 16"),
@@ -99,6 +104,8 @@ NOT = {
     "OpenRouter's thoughts alone": (answered("", "stop", reasoning="long"), "no text but reasoning, so"),
     "thoughts and a line": (answered("\n\n", "stop", 3, reasoning="long"), "no text but reasoning"),
     "thoughts and a line, cut off": (answered("\n", "length", 16, reasoning="long"), "cut off"),
+    "thoughts in another field": (answered("\n", "stop", thinking_blocks=["hm"]), "but thinking_blocks"),
+    "thoughts in a third": (answered("\n", "stop", reasoning_text="long"), "no text but reasoning_text"),
     "thoughts that are parts": (answered([part("hm", "thinking")], "stop", 6), "no text, after 6 tokens"),
     "thoughts that were kept back": (answered("", "stop", 300, 300), "no text, after 300 tokens"),
     "unclosed thoughts alone": (answered("", "stop", 9, thinking="<think>hm"), "no text but thinking"),
@@ -112,6 +119,7 @@ NOT = {
     "a part that is no text": (
         answered([part("a"), {"type": "image_url", "image_url": {}}], "stop", 2), "a part of type 'image_url'"
     ),
+    "a part without text": (answered({"type": "image"}, "stop", 2), "a part of type 'image', want texts"),
     "a part that is none": (answered([3], "stop", 2), "a part of type 'text', want texts"),
     "an error beside it": (
         answered("ye", "stop", 2) | {"error": {"message": "out of\nmemory"}},
@@ -123,9 +131,9 @@ NOT = {
 REASONS = {
     "stop": (
         "STOP", " Stop", "eos", "EOS_TOKEN", "end_turn", "stop-sequence", "stop_token", "COMPLETE", "null",
-        "FINISH_REASON_STOP",
+        "FINISH_REASON_STOP", "FinishReason.STOP", "endTurn", "eos_token_id", "None",
     ),
-    "length": ("LENGTH", "max_tokens", "MAX TOKENS", "model_length", "FINISH_REASON_MAX_TOKENS"),
+    "length": ("LENGTH", "max_tokens", "MAX TOKENS", "model_length", "FINISH_REASON_MAX_TOKENS", "maxTokens"),
     "withheld by a filter": ("SAFETY", "CONTENT_FILTER", "content-filter", "Recitation"),
     "want stop or length": ("error", "OTHER", "cancelled", "tool_use", "insufficient_system_resource"),
 }  # fmt: skip

@@ -18,6 +18,7 @@ FAMILIES = {  # what opens, and what closes
     "Sky-T1": ("<|begin_of_thought|>", "<|end_of_thought|>"),
     "control tokens": ("<|think|>", "<|/think|>"),
     "control tokens, named": ("<|thinking_start|>", "<|thinking_end|>"),
+    "Solar": ("<|think|>", "<|end|><|begin|>assistant<|content|>"),
     "Apertus": ("<|inner_prefix|>", "<|inner_suffix|>"),
     "Kimi": ("◁think▷", "◁/think▷"),
     "MedGemma": ("<unused94>thought", "<unused95>"),
@@ -68,6 +69,21 @@ def test_thinking_without_an_end_has_no_answer(name: str):
         ("<|END_THINKING|><|START_RESPONSE|>4<|END_RESPONSE|>", "4"),
         ("<|channel|>final<|message|>4<|return|>", "4"),
         ("<answer>4</answer>", "<answer>4</answer>"),  # there was no thinking
+        ("<think>a<think>b</think>c</think>4", "4"),
+        ("<think><think>b</think></think>4", "4"),
+        ("<thinking>a<reflection>b</reflection>c</thinking>4", "4"),
+        ("<think>\n<think>\na</think>4", "4"),  # the template's mark and the model's own
+        ("<think>Is <think> a tag?</think>4", "4"),
+        ("<think>\nIs <think> a tag?\n</think>4\n<think>\nor 3?", None),
+        ("<think\n>a</think >4", "4"),
+        ("<think/>4", "4"),
+        ("<think />\n\n4", "4"),
+        ("<thinking out loud> tea", "<thinking out loud> tea"),
+        ("<|channel|>final <|constrain|>json<|message|>4<|return|>", "4"),
+        ("<|START_RESPONSE|>4<|END_RESPONSE|>", "4"),
+        ("Here are my reasoning steps:\na\n[BEGIN FINAL RESPONSE]\n4\n[END FINAL RESPONSE]", "4"),
+        ("Here are my reasoning steps:\na", None),
+        ("Here’s my thought process: a\nHere’s my response: 4", "4"),
     ],
 )
 def test_what_is_thinking_and_what_is_text(text: str, answer: str | None):

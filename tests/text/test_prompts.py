@@ -438,6 +438,7 @@ ANSWERS = [
     ("lamp_4", "  \n ", ""),
     ("lamp_1", "<think>[1] or [2]?</think>[2]", "[2]"),
     ("lamp_2", "a comedy?\n</think>\n\nsci-fi", "sci-fi"),  # the template opened the thinking
+    ("lamp_2", "Sci\u2011Fi", "sci-fi"),  # a hyphen that does not break, as gpt-oss writes it
     ("lamp_3", "[THINK]A 1 would be harsh.[/THINK]4", "4"),
     ("lamp_3", "<think>A 1 would be harsh.", ""),
     ("lamp_4", "<think>\nRain.\n</think>\n\nHeadline: Rain Falls", "Rain Falls"),
