@@ -34,7 +34,9 @@ def file_hash(path: Path) -> str:
     with open(path, "rb") as file:
         before, known = _signature(file.fileno()), memory.files.get(name)
         if (watched := _watched.get()) is not None:
-            watched[name] = before
+            folder = os.path.dirname(name)
+            watched.setdefault(folder, _signature(folder))
+            watched.setdefault(name, before)
         if known is not None and known[:-1] == before:
             return known[-1]
         now = time.time_ns()
@@ -47,7 +49,7 @@ def file_hash(path: Path) -> str:
 
 @contextlib.contextmanager
 def watching() -> Iterator[_Files]:
-    """Gathers the files that are hashed inside, for `unchanged`."""
+    """Gathers the files that are hashed inside, and their folders, for `unchanged`."""
     found: _Files = {}
     token = _watched.set(found)
     try:
@@ -57,7 +59,7 @@ def watching() -> Iterator[_Files]:
 
 
 def unchanged(files: Mapping[str, list[int]]) -> bool:
-    """Whether nobody has written to files since they were hashed."""
+    """Whether nobody has written to files since they were hashed, nor added one beside them."""
     try:
         return all(_signature(name) == before for name, before in files.items())
     except OSError:

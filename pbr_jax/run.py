@@ -246,8 +246,9 @@ class _System:
         self.plan = plan
 
     def is_current(self) -> bool:
-        """Whether models and data are still those that were opened."""
-        return hashes.unchanged(self._files)
+        """Whether models, data and what the cache holds of them are still those that were opened."""
+        read = (stage for stage in stages(self.plan.last).values() if "value" in vars(stage))
+        return hashes.unchanged(self._files) and all(stage.seconds is not None for stage in read)
 
     @cached_property
     def pipeline(self) -> Pipeline:

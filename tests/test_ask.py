@@ -84,3 +84,40 @@ def test_what_has_changed_since_is_seen_by_the_next_question(config: Config, tmp
     (out / "config.json").write_text("{}")
     with pytest.raises(UserError, match=r"config\.json: it is not what the run wrote"):
         ask(out, "a", "what")
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "text"),
+    [
+        ("llm", "special_tokens_map.json", '{"eos_token": "A"}'),
+        ("encoder", "sentence_bert_config.json", '{"max_seq_length": 4}'),
+        ("encoder", "1_Pooling/config.json", '{"pooling_mode_cls_token": true}'),
+    ],
+)
+def test_a_file_that_is_added_to_a_models_folder_is_seen(
+    config: Config, tmp_path: Path, plans: Opened, model: str, name: str, text: str
+):
+    """None of those that were read has changed."""
+    folder = Path(shutil.copytree(getattr(config, model).model, tmp_path / "model"))
+    out = tmp_path / "out"
+    run(override(config, {f"{model}.model": str(folder)}), out)
+    ask(out, "a", "what")
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(text)
+    with pytest.raises(UserError, match=rf"changed since \({model}"):
+        ask(out, "a", "what")
+
+
+def test_what_the_cache_holds_is_looked_at_by_every_question(config: Config, tmp_path: Path, plans: Opened):
+    """A history that is no longer what was read is read anew, and so is one that is gone."""
+    out = tmp_path / "out"
+    run(config, out)
+    ask(out, "a", "what")
+    store = next((tmp_path / "cache").rglob("store.sqlite"))
+    before = store.read_bytes()
+    with store.open("r+b") as file:
+        file.write(before.replace(b"football", b"violence"))
+    assert [c.document.text for c in ask(out, "b", "what").documents] == ["football"]
+    shutil.rmtree(tmp_path / "cache")
+    assert [c.document.text for c in ask(out, "b", "what").documents] == ["football"]
+    assert store.is_file()
