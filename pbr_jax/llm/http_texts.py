@@ -179,6 +179,8 @@ def _joined(content: Any, address: str) -> str:
     """A text, or the texts of a part or a list of parts without those that are thoughts."""
     if content is None or isinstance(content, str):
         return content or ""
+    if not isinstance(content, list | dict):
+        raise UserError(f"{address}: a choice has no text but {type(content).__name__}; see the server's log")
     found = []
     for part in content if isinstance(content, list) else [content]:
         fields = part if isinstance(part, dict) else {"text": part}
