@@ -4,7 +4,7 @@ A `Codec` is read from a Hugging Face folder or a GGUF file, without the weights
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +31,17 @@ def load(path: Path, date: str = DATE) -> Codec:
         return dataclasses.replace(codec, date=date)
 
 
+_ENDS = ("eot", "eom")  # of a turn, of a message; names of the format
+
+
 def _from_gguf(path: Path) -> Codec:
     file = gguf_file.read(path)
     tokens = file.field("tokenizer.ggml.tokens")
     named = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
     ids = {name: file.metadata.get(f"tokenizer.ggml.{key}_token_id") for name, key in named.items()}
     specials = {name: tokens[place] for name, place in ids.items() if place is not None}
-    template = _checked(file.chat_template, path)
-    ends = [ids["eos_token"], file.metadata.get("tokenizer.ggml.eot_token_id")]
+    template = _checked(_gguf_template(file), path)
+    ends = [ids["eos_token"], *(file.metadata.get(f"tokenizer.ggml.{end}_token_id") for end in _ENDS)]
     stops = end_tokens(ends, file.tokenizer, template, len(tokens), str(path))
     return Codec(str(path), armed(file.tokenizer, stops), template, _texts(specials), stops)
 
@@ -86,9 +89,24 @@ def _folder_template(path: Path, settings: Mapping[str, Any]) -> str | None:
     if isinstance(template, list):  # several, by name
         named = {entry.get("name"): entry.get("template") for entry in template}
         if "default" not in named:
-            raise UserError(
-                f"{path}: found chat templates {', '.join(map(str, named)):.80} and no default; write one "
-                "of them into chat_template.jinja"
-            )
+            raise _no_default(path, named, "write one of them into chat_template.jinja")
         return named["default"]
+    others = [file.stem for file in sorted((path / "additional_chat_templates").glob("*.jinja"))]
+    if template is None and others:
+        raise _no_default(path, others, "write one of them into chat_template.jinja")
     return template
+
+
+def _gguf_template(file: gguf_file.GGUFFile) -> str | None:
+    """The default template; further ones have names behind the same field's."""
+    start = "tokenizer.chat_template."
+    others = [name.removeprefix(start) for name in file.metadata if name.startswith(start)]
+    if file.chat_template is None and others:
+        raise _no_default(file.path, others, "convert the model again with one template")
+    return file.chat_template
+
+
+def _no_default(path: Path, names: Iterable[Any], advice: str) -> UserError:
+    return UserError(
+        f"{path}: found chat templates {', '.join(map(str, names)):.80} and no default; {advice}"
+    )

@@ -187,8 +187,8 @@ def _read(path: Path, size: int, changed: int) -> GGUFFile:
             f"{path} ({size} bytes) cannot be read as GGUF: {one_line(error)}; "
             "it is cut short or not a GGUF file, fetch it again"
         ) from error
-    parts, kind = header.metadata.get("split.count", 1), header.metadata.get("general.type", "model")
-    if parts != 1:
+    parts, kind = header.metadata.get("split.count", 0), header.metadata.get("general.type", "model")
+    if parts not in (0, 1):  # 0: joined by llama-gguf-split
         raise UserError(
             f"{path} is one of {parts} parts of a model (split.count), which are read joined: join them with "
             "`llama-gguf-split --merge FIRST_PART MODEL.gguf` and give MODEL.gguf"

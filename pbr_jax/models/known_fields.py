@@ -82,7 +82,8 @@ ARTIFACT = Known(
         "use_ib_negatives reranker distillation_alpha ignore_scores model_name index_path index_bsize "
         "index_name index_root nbits kmeans_niters resume ncells centroid_score_threshold ndocs "
         "load_index_with_mmap checkpoint triples collection queries overwrite root experiment name rank "
-        "nranks amp gpus avoid_fork_if_possible total_visible_gpus"
+        "nranks amp gpus avoid_fork_if_possible total_visible_gpus num_partitions_max pool_factor "
+        "clustering_mode protected_tokens"
     ),
     {"similarity": ["cosine"], "interaction": ["colbert"]},
 )
@@ -104,6 +105,9 @@ TOKENIZER = Known(  # tokenizer_config.json
         "truncation model_input_names return_token_type_ids name_or_path _name_or_path _commit_hash revision "
         "special_tokens_map_file tokenizer_file vocab_file merges_file processor_class auto_map is_local "
         "local_files_only use_fast from_slow trust_remote_code init_inputs device_map response_schema "
+        "_from_auto _from_pipeline cache_dir force_download resume_download proxies subfolder user_agent "
+        "use_auth_token token torch_dtype dtype device attn_implementation low_cpu_mem_usage verbose "
+        "max_seq_length pretraining_tp model_type tokenizer_type architectures "
         # what tokenizer.json holds already
         "errors trim_offsets keep_accents legacy sp_model_kwargs use_default_system_prompt extra_ids "
         "wordpieces_prefix vocab_size unk_id byte_fallback fix_mistral_regex config_class "
@@ -122,7 +126,13 @@ GENERATION = Known(
         "length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size min_length min_new_tokens "
         "max_length max_new_tokens max_time early_stopping num_return_sequences renormalize_logits "
         "remove_invalid_values prompt_lookup_num_tokens num_assistant_tokens top_h "
-        "num_assistant_tokens_schedule assistant_confidence_threshold chat_format max_window_size"
+        "num_assistant_tokens_schedule assistant_confidence_threshold chat_format max_window_size "
+        # of speed, of guesses that are checked, and where the file came from
+        "assistant_lookbehind target_lookbehind assistant_early_exit assistant_ensemble_weight "
+        "max_matching_ngram_size is_assistant use_mtp speculation_type cache_config max_cache_len "
+        "return_legacy_cache low_memory compile_config disable_compile prefill_chunk_size "
+        "continuous_batching_config use_model_defaults trust_remote_code _commit_hash _name_or_path "
+        "torch_dtype dtype transformers.js_config"
     ),
     {"guidance_scale": [1, 1.0]},
 )

@@ -377,6 +377,9 @@ def test_a_part_of_a_split_file_says_how_to_join_them(tmp_path):
         (lambda writer: writer.add_type("model"), None),
         (lambda writer: writer.add_logit_scale(1.0), None),
         (lambda writer: writer.add_author("somebody"), None),
+        (lambda writer: writer.add_uint16("split.count", 0), None),  # as llama-gguf-split --merge leaves it
+        (lambda writer: writer.add_quantization_version(2), None),
+        (lambda writer: writer.add_add_sep_token(False), None),
     ],
 )
 def test_fields_that_are_not_followed_are_named(change, message, tmp_path):
@@ -545,6 +548,27 @@ def test_an_end_of_turn_that_is_no_token_is_named(number, tmp_path):
     wanted = f"ends texts or turns is {number}, want an id from 0 to {len(TOKENS) - 1}; "
     with pytest.raises(UserError, match=wanted):
         chat.load(path)
+
+
+def test_an_end_of_message_ends_an_answer_too(tmp_path):
+    path = sentencepiece_file(tmp_path / "v.gguf", eot_token_id=2, eom_token_id=3)
+    assert chat.load(path).stops == {2, 3}
+
+
+def test_named_templates_without_a_default_are_refused(tmp_path):
+    templates = [{"name": "tool_use", "template": "a"}, {"name": "default", "template": "b"}]
+    for kept, name in ((templates, "v"), (templates[:1], "w")):
+        writer = gguf.GGUFWriter(tmp_path / f"{name}.gguf", "llama")
+        writer.add_tokenizer_model("llama")
+        writer.add_token_list(TOKENS)
+        writer.add_token_scores([0.0] * len(TOKENS))
+        writer.add_token_types(TYPES)
+        writer.add_bos_token_id(1)
+        writer.add_chat_template(kept)
+        close(writer)
+    assert chat.load(tmp_path / "v.gguf").render([{"role": "user", "content": "x"}]) == "b"
+    with pytest.raises(UserError, match="found chat templates tool_use and no default; convert the model"):
+        chat.load(tmp_path / "w.gguf")
 
 
 def test_control_tokens_of_phi3_swallow_the_space_after_them(tmp_path):

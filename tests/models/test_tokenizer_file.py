@@ -94,6 +94,43 @@ def test_what_is_not_followed_is_named(name: str, fields: Any, message: str, fol
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        # What `from_pretrained` was called with is saved by `save_pretrained`.
+        ("tokenizer_config", dict(_from_auto=True, cache_dir="x", subfolder="y", token="t", verbose=True)),
+        ("tokenizer_config", dict(torch_dtype="auto", max_seq_length=512, model_max_length=10**30)),
+        (
+            "tokenizer_config",
+            dict(pretraining_tp=1, tokenizer_type="llama", processor_class="Gemma3Processor"),
+        ),
+        ("generation_config", dict(assistant_lookbehind=10, return_legacy_cache=True, disable_compile=True)),
+        (
+            "generation_config",
+            {"trust_remote_code": True, "_commit_hash": "x", "transformers.js_config": {"a": 1}},
+        ),
+    ],
+)
+def test_what_changes_no_answer_is_taken(name: str, fields: Any, folder: Path) -> None:
+    before = chat.load(folder)
+    change(folder / f"{name}.json", **fields)
+    after = chat.load(folder)
+    assert after.encode("a b") == before.encode("a b")
+    assert after.stops == before.stops
+
+
+def test_further_templates_without_a_default_are_refused(folder: Path) -> None:
+    more = folder / "additional_chat_templates"
+    more.mkdir()
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    change(folder / "tokenizer_config.json", chat_template=None)
+    (more / "rag.jinja").write_text("x")
+    with pytest.raises(UserError, match="found chat templates rag and no default"):
+        chat.load(folder)
+    (folder / "chat_template.jinja").write_text("y")
+    assert chat.load(folder).template == "y"
+
+
 def test_every_end_of_a_saved_generation_config_is_a_stop(folder: Path) -> None:
     generation = transformers.GenerationConfig(
         eos_token_id=[1, 2],

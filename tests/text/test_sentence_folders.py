@@ -316,6 +316,8 @@ def test_the_first_releases_layout(body: Path, tmp_path: Path) -> None:
     for fields in (
         {},
         {"similarity": "cosine", "dim": 8, "query_token_id": "[unused0]", "query_token": "[Q]"},
+        # of indexes; answerai-colbert-small-v1 and colbertv2.0 state some of them
+        dict(pool_factor=1, clustering_mode="hierarchical", protected_tokens=0, num_partitions_max=10**7),
     ):
         file.write_text(json.dumps(told | fields))
         assert [len(vectors) for vectors in same_tokens(tmp_path)] == [9, 9, 9, 9]
