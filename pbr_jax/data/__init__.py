@@ -99,7 +99,11 @@ def read(benchmark: Benchmark, limit: int | None = None) -> Iterator[Example]:
     if limit is not None and limit < 1:
         raise UserError(f"limit: found {limit}, wanted at least 1, or none to read all examples")
     files(benchmark)
-    return _reader(benchmark).examples(benchmark, _ignore) if limit is None else _sample(benchmark, limit)
+    return _all(benchmark) if limit is None else _sample(benchmark, limit)
+
+
+def _all(benchmark: Benchmark) -> Iterator[Example]:
+    return _reader(benchmark).examples(benchmark, _ignore)
 
 
 def files(benchmark: Benchmark) -> tuple[Path, ...]:
@@ -170,8 +174,8 @@ def _summary(benchmark: Benchmark) -> SplitSummary:
 
 
 def _sample(benchmark: Benchmark, count: int) -> Iterator[Example]:
-    users = iter(terminal.bar(read(benchmark), desc=f"users of {benchmark.split}"))
-    chosen, examples = set(spread(users, count)), enumerate(read(benchmark))
+    users = iter(terminal.bar(_all(benchmark), desc=f"users of {benchmark.split}"))
+    chosen, examples = set(spread(users, count)), enumerate(_all(benchmark))
     while chosen:
         position, example = next(examples)
         if position in chosen:
