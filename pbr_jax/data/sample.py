@@ -12,8 +12,9 @@ def spread(examples: Iterable[Example], count: int) -> list[int]:
     """The positions, in ascending order, of `count` examples (or all) that are spread over their users.
 
     One question of each user comes first, then a second one of those that have it, and so on. The order of
-    users, and that of a user's questions, is drawn by a hash of their names: it depends on no seed and on
-    no order of the file, and a larger sample holds every smaller one.
+    users, and that of a user's questions, is drawn by a hash of their names: it depends on no seed and, where
+    questions are not named by their place (NQ, WebQuestions of TFDS, a user's second row in LongLaMP), on no
+    order of the file. A larger sample holds every smaller one.
     """
     of_user: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     for position, example in enumerate(examples):

@@ -63,6 +63,8 @@ def _read_echo(answer: Mapping[str, Any], ids: tuple[int, ...], first: int, addr
     given = inner.get("token_logprobs") if isinstance(inner, dict) else None
     entries = _listed(given, "logprobs.token_logprobs", address)
     _same_number(entries, (len(ids), len(ids) + 1), "echo", address)
+    if entries[0]:  # which some write as 0; else the places are those of the tokens behind
+        raise UserError(f"{address}: echo gave {entries[0]!r:.40} for the first token, want null; {ADVICE}")
     return entries[first : len(ids)]
 
 

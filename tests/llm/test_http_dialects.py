@@ -65,7 +65,7 @@ def test_the_requests_for_scores_are_what_the_servers_document(tiny):
 def test_an_echo_without_the_generated_token_is_as_good(tiny):
     def cut(answer: Any) -> Any:
         inner = answer["choices"][0]["logprobs"]
-        return {"choices": [{"logprobs": {"token_logprobs": inner["token_logprobs"][:-1]}}]}
+        return {"choices": [{"logprobs": {"token_logprobs": [0.0, *inner["token_logprobs"][1:-1]]}}]}
 
     with Server(fake_answer, [Fault(edit=cut)]) as server:
         assert scorer(server, tiny, "echo").score(["ab"], ["cd"]) == [fake_score(tiny, "ab", "cd")]
@@ -109,6 +109,7 @@ WRONG = [
     ("vllm", lambda answer: {"choices": [{"prompt_logprobs": None}]}, "no prompt_logprobs"),
     ("echo", echo(lambda entries: entries.append(-1.0)), "echo gave 7 log-probabilities, want 5 or 6"),
     ("echo", echo(lambda entries: entries.__delitem__(slice(2, None))), "echo gave 2 log-probabilities"),
+    ("echo", echo(lambda entries: entries.pop(0)), r"echo gave -\S+ for the first token, want null"),
     ("echo", echo(lambda entries: entries.__setitem__(3, None)), "log-probability is None, want a number"),
     ("echo", lambda answer: {"choices": [{"logprobs": None}]}, r"no logprobs\.token_logprobs"),
     ("echo", lambda answer: {"choices": []}, "no choices"),
