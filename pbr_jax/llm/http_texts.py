@@ -27,6 +27,7 @@ _FILTERED = {
     "content_filter", "content_filtered", "filtered", "safety", "sensitive", "blocked", "blocklist",
     "recitation", "spii", "prohibited_content", "error_toxic", "guardrail_intervened", "refusal",
 }  # fmt: skip
+_PASSING = re.compile("rate.?limit|overloaded|unavailable|timeout|server.?error", re.IGNORECASE)
 _THOUGHTS = (
     "reasoning_content", "reasoning", "reasoning_details", "reasoning_text", "thinking", "thinking_blocks",
     "thought", "thoughts",
@@ -215,4 +216,6 @@ def error_status(answer: Mapping[str, Any]) -> int:
     if not any(fields.values()):
         return 0
     code = str(fields.get("code") or fields.get("status"))
-    return int(code) if re.fullmatch("[45][0-9]{2}", code) else 200
+    if re.fullmatch("[45][0-9]{2}", code):
+        return int(code)
+    return 503 if _PASSING.search(f"{code} {fields.get('type')}") else 200

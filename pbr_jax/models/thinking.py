@@ -17,7 +17,7 @@ _OPENS = (
     r"◁think▷",  # Kimi
     r"<unused94>(?:thought\b)?",  # MedGemma
     r"<\|?channel\|?>\s*(?:analysis|commentary|thought)[^<\n]{0,60}(?:<\|message\|>)?",  # gpt-oss, Gemma 4
-    r"\A(?-i:analysis(?=[A-Z]))",  # gpt-oss without its control tokens
+    r"\Aanalysis(?:(?-i:(?=[A-Z]))|(?=[\s\S]*assistantfinal))",  # gpt-oss without its control tokens
     r"\A\s*here (?:is|are) my (?:thought process|reasoning steps):",  # Granite 3.2, Apriel
     r"\A\s*here['’]s my thought process:",
 )

@@ -176,8 +176,15 @@ def test_the_end_of_an_answer_is_known_in_each_servers_words(meaning: str):
                     llm.generate(asked, max_new_tokens=24)
 
 
-def test_an_error_that_passes_is_asked_again_under_status_200_too():
-    busy = {"error": {"code": "429", "message": "slow down"}, "choices": []}
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"code": "429"}, {"code": "rate_limit_exceeded"}, {"code": None, "type": "overloaded_error"},
+        {"status": "UNAVAILABLE"},
+    ],
+)  # fmt: skip
+def test_an_error_that_passes_is_asked_again_under_status_200_too(error: dict[str, Any]):
+    busy = {"error": {"message": "slow down", **error}, "choices": []}
     with Server(
         lambda path, request: (200, answered("yes", "stop", 2)), [Fault(edit=lambda _: busy)]
     ) as server:

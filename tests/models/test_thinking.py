@@ -63,6 +63,7 @@ def test_thinking_without_an_end_has_no_answer(name: str):
         ("\ufeff<think>a</think>Tea", "Tea"),
         ("analysisWe think of a 1.assistantfinal4", "4"),
         ("analysisWe think of a 1", None),
+        ('analysis"Tea" may be a 1.assistantfinal4', "4"),
         ("Here's my thought process: a 1?\n\nHere's my response: 4", "4"),
         ("<think>a</think>\n<answer>\n4\n</answer>", "4"),
         ("<think>a</think><answer>4", "4"),
