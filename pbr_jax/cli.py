@@ -25,7 +25,7 @@ from pbr_jax.llm import answers_file
 from pbr_jax.picture import picture
 from pbr_jax.plan import Plan
 from pbr_jax.run import Results, ask, read_config, run
-from pbr_jax.sweep import claim, command, dry, sweep, trials
+from pbr_jax.sweep import alone, command, dry, sweep, trials
 from pbr_jax.types import UserError
 
 # What our own files begin with, so that nobody else's is overwritten.
@@ -200,8 +200,10 @@ def _configs(options: argparse.Namespace, rest: list[str]) -> int:
 def _sweep(options: argparse.Namespace, rest: list[str]) -> int:
     file, config = flags.config(rest, flags.SWEEP)
     planned = trials(file, config)
+    if options.index is not None and not 0 <= options.index < len(planned):
+        raise UserError(f"--index is {options.index}, want 0 to {len(planned) - 1}; --list shows the runs")
     if options.dry:
-        for text in dry(planned, options.out):
+        for text in dry(planned, options.out, options.index):
             terminal.out(text)
         return 0
     out = _required_out(options)
@@ -209,13 +211,7 @@ def _sweep(options: argparse.Namespace, rest: list[str]) -> int:
         terminal.out("\n".join(command(file, trial, out) for trial in planned))
         return 0
     if options.index is not None:
-        if not 0 <= options.index < len(planned):
-            raise UserError(
-                f"--index is {options.index}, want 0 to {len(planned) - 1}; --list shows the runs"
-            )
-        trial = planned[options.index]
-        claim(out)
-        terminal.out(report([run(trial.config, out / trial.name).path]))
+        terminal.out(report([alone(planned, options.index, out).path]))
         return 0
     if options.max_parallel < 1:
         raise UserError(f"--max-parallel is {options.max_parallel}, want at least 1")

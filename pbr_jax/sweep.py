@@ -26,7 +26,7 @@ from pbr_jax import interrupts, terminal
 from pbr_jax.artefacts import digest
 from pbr_jax.config import Config, ConfigFile, Overrides, named, overridden, override, to_dict
 from pbr_jax.config.reading import blamed
-from pbr_jax.eval.run_files import RESULTS
+from pbr_jax.eval.run_files import verified
 from pbr_jax.files import parse_json, private_folder, write_text
 from pbr_jax.graph import tree
 from pbr_jax.parts.run import line
@@ -174,10 +174,7 @@ def sweep(
         except UserError as error:
             return str(error)
 
-    names = [_name(trial) for trial in planned]
-    listed = [{"run": n, "overrides": dict(t.overrides)} for n, t in zip(names, planned, strict=True)]
-    listed += [{"run": n, "overrides": o} for n, o in earlier.items() if n not in names]
-    write_text(out / _LIST, "".join(map(line, listed)))
+    names = _note(planned, out, earlier)
     clock = _Clock([name for name in names if not _is_finished(name, out)], max_parallel)
     outcomes = _together(attempt, planned, max_parallel)
     failed = [f"{dict(t.overrides)}: {o}" for t, o in zip(planned, outcomes) if isinstance(o, str)]
@@ -188,11 +185,29 @@ def sweep(
     return [outcome for outcome in outcomes if isinstance(outcome, Results)]
 
 
+def alone(planned: Sequence[Trial], index: int, out: Path) -> Results:
+    """Makes one run of a sweep, into `out/<name>`; `sweep.jsonl` lists all of them, as of the whole sweep."""
+    trial, earlier = planned[index], claim(out)
+    if trial.name not in earlier:  # of many that begin together the first write the same list
+        _note(planned, out, earlier)
+    return run(trial.config, out / trial.name)
+
+
+def _note(planned: Sequence[Trial], out: Path, earlier: Mapping[str, Any]) -> list[str | None]:
+    """Writes the list of a sweep's runs, and returns their names; None for one that will be refused."""
+    names = [_name(trial) for trial in planned]
+    listed = [{"run": n, "overrides": dict(t.overrides)} for n, t in zip(names, planned, strict=True)]
+    listed += [{"run": n, "overrides": o} for n, o in earlier.items() if n not in names]
+    write_text(out / _LIST, "".join(map(line, listed)))
+    return names
+
+
 class _Clock:
     """The time that a sweep's unfinished runs will take, from that of those which it has made."""
 
     def __init__(self, waiting: Sequence[str | None], at_once: int) -> None:
-        self._waiting, self._at_once = list(waiting), at_once
+        self._waiting: list[str | None] = list(waiting)
+        self._at_once = at_once
         self._spent: list[float] = []
 
     @contextlib.contextmanager
@@ -215,15 +230,19 @@ class _Clock:
         return f", about {seconds / (size or 1):.0f} {unit} left"
 
 
-def dry(planned: Sequence[Trial], out: Path | None) -> Iterator[str]:
+def dry(planned: Sequence[Trial], out: Path | None, index: int | None = None) -> Iterator[str]:
     """What a sweep would do, a piece for each run: whether it is finished, and its stages, shared ones once.
+
+    `index`: of the only run that is looked at.
 
     Raises:
       UserError: at the end, where runs would be refused.
     """
     shown: set[str] = set()
     refused = 0
-    for place, trial in enumerate(planned, 1):
+    looked_at = range(len(planned)) if index is None else [index]
+    for place in looked_at:
+        trial = planned[place]
         try:
             plan = Plan(trial.config)
             plan.check()
@@ -232,9 +251,9 @@ def dry(planned: Sequence[Trial], out: Path | None) -> Iterator[str]:
         except UserError as error:
             refused += 1
             state, stages = "would be refused", str(error)
-        yield f"run {place} of {len(planned)}: {_words(trial)}: {state}\n{textwrap.indent(stages, '  ')}"
+        yield f"run {place + 1} of {len(planned)}: {_words(trial)}: {state}\n{textwrap.indent(stages, '  ')}"
     if refused:
-        raise UserError(f"{refused} of {len(planned)} runs would be refused, as is said above; mend them")
+        raise UserError(f"{refused} of {len(looked_at)} runs would be refused, as is said above; mend them")
 
 
 def _words(trial: Trial) -> str:
@@ -242,7 +261,11 @@ def _words(trial: Trial) -> str:
 
 
 def _is_finished(name: str | None, out: Path) -> bool:
-    return name is not None and (out / name / RESULTS).is_file()
+    """Whether a run's folder is there and as the run wrote it."""
+    try:
+        return name is not None and bool(verified(out / name, whole=True))
+    except UserError:
+        return False
 
 
 _LIST = "sweep.jsonl"

@@ -14,7 +14,7 @@ from pbr_jax import config as c
 from pbr_jax.cli import main
 from pbr_jax.files import cache_folder
 from pbr_jax.flags import config as configured
-from pbr_jax.sweep import _Clock, claim, command, grid, product, seeds, sweep, trials, zipped
+from pbr_jax.sweep import _Clock, alone, claim, command, grid, product, seeds, sweep, trials, zipped
 from pbr_jax.types import UserError
 
 CONFIG = Path(__file__).parents[1] / "configs" / "ablations" / "system_k.py"
@@ -154,7 +154,16 @@ def test_a_dry_sweep_shows_every_run_and_shared_stages_once(
     text = capfd.readouterr().out
     assert "retrieve.k 1: finished\n  rank  found" in text
     assert text.count("would be run") == 7
-    assert len(list((tmp_path / "out").iterdir())) == 1
+    (made,) = (tmp_path / "out").glob("*/")
+    with (made / "predictions.jsonl").open("a") as file:
+        file.write("\n")
+    for index, state in ((0, "would be run"), (7, "would be run")):
+        assert main([*words, "--out", str(tmp_path / "out"), "--dry", "--index", str(index)]) == 0
+        (head,) = [t for t in capfd.readouterr().out.splitlines() if not t.startswith(" ")]
+        assert head.startswith(f"run {index + 1} of 8: ")
+        assert head.endswith(f": {state}")
+    assert main([*words, "--dry", "--index", "8"]) == 2
+    assert "want 0 to 7" in capfd.readouterr().err
     (gone,) = [name for name in ("benchmark.root",) if name in flags]
     assert main([*words, f"--{gone}", str(tmp_path / "none"), "--dry"]) == 2
     told = capfd.readouterr()
@@ -209,6 +218,25 @@ def test_a_report_on_an_unfinished_sweep_names_the_missing_runs(
         file.unlink()
     assert main(["report", str(tmp_path / "out")]) == 2
     assert "none of the sweep's 3 runs is finished" in capfd.readouterr().err.splitlines()[-1]
+
+
+def test_a_report_on_runs_made_one_by_one_names_the_missing_ones(
+    flags: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    """As on a cluster, each by its index; all of them list the whole sweep."""
+    file = c.load(CONFIG)._replace(sweep=lambda: grid({"retrieve.k": [1, 2, 3]}))
+    planned = trials(file, c.override(file.config, {**flags, "retrieve.method": "bm25"}))
+    lists = []
+    for index in (1, 0):
+        alone(planned, index, tmp_path / "out")
+        lists.append((tmp_path / "out" / "sweep.jsonl").read_text())
+        left = ["; retrieve.k 3", "here: retrieve.k 3"][index == 0]
+        assert main(["report", str(tmp_path / "out")]) == 0
+        assert left in capfd.readouterr().out
+    assert lists[0] == lists[1]
+    alone(planned, 2, tmp_path / "out")
+    assert main(["report", str(tmp_path / "out")]) == 0
+    assert "not finished" not in capfd.readouterr().out
 
 
 def test_another_method_is_told_by_the_name_of_the_row(
