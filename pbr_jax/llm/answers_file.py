@@ -77,10 +77,11 @@ class Answers:
     def __init__(self, file: Path) -> None:
         self.file = file
 
-    def find(self, keys: Sequence[str]) -> dict[str, Any]:
-        """The answers that are there, by key. One that is damaged is told, and is not there."""
+    def find(self, keys: Sequence[str], kind: str | None = None) -> dict[str, Any]:
+        """The answers that are there, by key. One that is damaged, or that is not of the kind that its key
+        was made for, is told, and is not there."""
         with self._connection() as connection:
-            found, damaged = self._find(connection, keys)
+            found, damaged = self._find(connection, keys, kind)
         self._tell(len(damaged))
         return found
 
@@ -101,7 +102,7 @@ class Answers:
                 connection.execute("BEGIN IMMEDIATE")
                 self._insert(connection, rows)
                 connection.execute("COMMIT")
-                found, _ = self._find(connection, [one.key for one in rows])
+                found, _ = self._find(connection, [one.key for one in rows], kind)
         if refused:
             raise UserError(
                 f"{len(refused)} of {len(values)} answers are not kept ({refused[0]}); mend the server, or "
@@ -110,8 +111,8 @@ class Answers:
         return found
 
     def _insert(self, connection: sqlite3.Connection, rows: Sequence[Stored]) -> None:
-        """Adds rows where there is none of their key, or a damaged one."""
-        _, damaged = self._find(connection, [one.key for one in rows])
+        """Adds rows, all of one kind, where there is none of their key, or a damaged one."""
+        _, damaged = self._find(connection, [one.key for one in rows], rows[0].kind)
         connection.executemany("DELETE FROM answers WHERE key=?", [(key,) for key in damaged])
         connection.executemany(_INSERT, rows)
 
@@ -155,21 +156,24 @@ class Answers:
             connection.execute("COMMIT")
         return Merged(*counts)
 
-    def _find(self, connection: sqlite3.Connection, keys: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    def _find(
+        self, connection: sqlite3.Connection, keys: Sequence[str], kind: str | None
+    ) -> tuple[dict[str, Any], list[str]]:
         """The whole answers by key, and the keys of damaged ones."""
         found: dict[str, Any] = {}
         rest = iter(keys)
         while some := list(islice(rest, _TOGETHER)):
             query = f"{_SELECT} WHERE key IN ({','.join('?' * len(some))})"
-            found |= {one[0]: _parsed(one) for one in connection.execute(query, some)}
+            for one in connection.execute(query, some):
+                found[one[0]] = _parsed(one) if kind in (None, one[1]) else None
         whole = {key: value for key, value in found.items() if value is not None}
         return whole, [key for key in found if key not in whole]
 
     def _tell(self, damaged: int) -> None:
         if damaged:
             terminal.err(
-                f"llm: note: {damaged} answers in {self.file} are damaged (their checksums differ) and count "
-                "as missing"
+                f"llm: note: {damaged} answers in {self.file} are damaged (their checksums or kinds "
+                "differ) and count as missing"
             )
 
     @contextlib.contextmanager

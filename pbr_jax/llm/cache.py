@@ -213,7 +213,7 @@ class Cached:
             take({place: standing[keys[place]] for place in new})
 
         wanted = [place for place in range(len(keys)) if place not in answers]
-        stored = self._answers.find([keys[place] for place in wanted])
+        stored = self._answers.find([keys[place] for place in wanted], kind)
         found = {place: stored[keys[place]] for place in wanted if keys[place] in stored}
         if wrong := [place for place, value in found.items() if not fits(place, value)]:
             raise UserError(

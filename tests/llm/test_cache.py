@@ -517,3 +517,20 @@ def test_a_stored_answer_of_another_length_is_refused(tiny: Path, file: Path):
         connection.commit()
     with pytest.raises(UserError, match="has another length than was asked for"):
         llm.extend(asked, new=2)
+
+
+def test_a_stored_answer_of_another_kind_is_no_answer(
+    tiny: Path, file: Path, capfd: pytest.CaptureFixture[str]
+):
+    """Its checksum is right too: it is told, asked for again and replaced."""
+    llm = Cached(JaxLLM(tiny), file)
+    score = llm.score(["the cat"], ["sat"])
+    (old,) = rows(file)
+    for kind, value in (("row", [-1.0]), ("text", "sat"), ("tokens", [3])):
+        other = stored(old[0], kind, json.dumps(value))
+        with contextlib.closing(sqlite3.connect(file)) as connection:
+            connection.execute("UPDATE answers SET kind = ?, value = ?, checksum = ?", other[1:])
+            connection.commit()
+        assert llm.score(["the cat"], ["sat"]) == score
+        assert "1 answers" in capfd.readouterr().err
+        assert rows(file) == [old]
