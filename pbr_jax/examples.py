@@ -26,9 +26,11 @@ def examples(folders: Sequence[str | Path], count: int) -> str:
     asked = list(islice(plans[0].data.value.examples(), count))
     answered = [(plan, _answered(plan, asked)) for plan in plans]
     parts = []
+    if any(plan.answered is None for plan in plans):
+        parts.append("Runs that only score answers decode these for the examples alone; no metric has them.")
     for place, example in enumerate(asked):
         title = f"## Example {place + 1} of {len(asked)}: question {example.id} of user {example.user_id}"
-        parts.append(f"{title}\n\nQuestion: {example.query}")
+        parts.append(f"{title}\n\nQuestion: {example.input}")
         parts += [_told(plan, *own[place]) for plan, own in answered]
         parts.append(f"What the user wrote: {example.target or '(withheld)'}")
     return "\n\n".join(parts)

@@ -28,6 +28,8 @@ def test_a_scored_run_is_decoded_for_its_examples_alone(config: Config, tmp_path
     run(bare, tmp_path / "bare")
     text = examples([tmp_path / "bare", tmp_path / "recency"], 2)
     assert text.count("## Example") == 2
+    assert text.startswith("Runs that only score answers decode these")
+    assert text.count("Question: Repeat what this person always says. article: What will you bring") == 2
     for line in results.predictions()[:2]:
         assert f"question {line['id']} of user {line['user_id']}" in text
         assert f"What the user wrote: {line['target']}" in text

@@ -1,6 +1,6 @@
 """What rows of a table share: whether they may be set against each other, and where their settings differ."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,9 @@ _UNTOLD = frozenset(
      "generate.seed"}
 )  # fmt: skip
 """How fast the same comes about, and what is averaged over."""
+
+_DOCUMENTS = ("neighbours.m", "retrieve.k", "select.k")
+"""Fields that say which documents, and how many."""
 
 _RECOMPUTED = ("f1_macro", "rmse")
 """Metrics that single examples do not have; they are computed from predictions and targets."""
@@ -89,7 +92,8 @@ def needs_texts(run: Run) -> bool:
 def settings(rows: Sequence[Row]) -> dict[str, list[str]]:
     """The settings that bear on a comparison and differ between rows: what each row says, by the field."""
     fields = dict.fromkeys(field for row in rows for field in row.first.config if _is_told(field))
-    found = {field: [_shown(row.first.config.get(field)) for row in rows] for field in fields}
+    found = {field: [_shown(row.first.config, field) for row in rows] for field in fields}
+    found = {field: values for field, values in found.items() if _differ(rows, field)}
     found["training data"] = [_hashes(run.fingerprint.get("training") for run in row.runs) for row in rows]
     for part in ("llm", "select.llm", "encoder"):
         if _differs_in_secret(rows, part):
@@ -103,9 +107,21 @@ def _is_told(field: str) -> bool:
     )
 
 
-def _shown(value: Any) -> str:
-    """A value in a cell; None says nothing, and neither does a field that the row's method lacks."""
-    return ABSENT if value is None else str(value)
+def _shown(config: Mapping[str, Any], field: str) -> str:
+    """A value in a cell; `ABSENT` for None and for a field that the row's methods lack or do not use."""
+    value = config.get(field)
+    return ABSENT if value is None or _is_idle(config, field) else str(value)
+
+
+def _is_idle(config: Mapping[str, Any], field: str) -> bool:
+    """Whether a field chooses documents, and the run retrieves none."""
+    return field in _DOCUMENTS and config.get("retrieve.method") == "none"
+
+
+def _differ(rows: Sequence[Row], field: str) -> bool:
+    """Whether the rows that use a field differ in it."""
+    configs = [row.first.config for row in rows]
+    return len({_shown(config, field) for config in configs if not _is_idle(config, field)}) > 1
 
 
 def _hashes(found: Any) -> str:

@@ -74,9 +74,13 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise UserError(
-            f"{path.parent} has no {path.name}, so it is no finished run; finish it first"
-        ) from None
+        folder = path.parent
+        if (folder / "sweep.jsonl").is_file():
+            runs = ", ".join(sorted(found.parent.name for found in folder.glob("*/results.json"))[:3])
+            raise UserError(
+                f"{folder} is a sweep's folder, want one of its runs; those finished are {runs or 'none'}"
+            ) from None
+        raise UserError(f"{folder} has no {path.name}, so it is no finished run; finish it first") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({error}); {_AGAIN}") from None
 

@@ -145,3 +145,14 @@ def test_a_table_by_category(tmp_path: Path, write, tables):
     assert shown[1][4] == f"{value:.4f} [{low:.4f}, {high:.4f}]"
     plain = write(tmp_path / "plain", "bm25", GOOD)
     assert "By category" not in report([plain])
+
+
+@pytest.mark.parametrize(("other", "column"), [(8, True), (4, False)])
+def test_a_row_without_documents_says_no_number_of_documents(
+    tmp_path: Path, write, tables, other: int, column: bool
+):
+    bare = write(tmp_path / "z", "zero_shot", BAD, k=3, fields={"retrieve": {"k": 3, "method": "none"}})
+    runs = [bare, write(tmp_path / "d", "dense", GOOD), write(tmp_path / "b", "bm25", GOOD, k=other)]
+    found = settings_of(tables, report(runs))
+    assert ("retrieve.k" in found["dense"]) is column
+    assert found["zero_shot"].get("retrieve.k", "–") == "–"

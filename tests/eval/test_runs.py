@@ -91,6 +91,13 @@ def test_broken_folders_are_named(tmp_path, reseal, file, text, message):
     assert "\n" not in str(error.value)
 
 
+def test_a_sweeps_folder_is_no_run_and_names_its_runs(tmp_path):
+    folder(tmp_path / "a1", config={}, lines=[])
+    (tmp_path / "sweep.jsonl").write_text('{"run": "a1"}\n')
+    with pytest.raises(UserError, match=r"is a sweep's folder, want one of its runs; those finished are a1$"):
+        read_run(tmp_path)
+
+
 @pytest.mark.parametrize("file", [RESULTS, *HASHED])
 def test_a_file_that_the_run_did_not_write_as_it_is_is_named(tmp_path, reseal, file):
     """One byte more, one number else, a file that was not there."""
