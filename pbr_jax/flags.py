@@ -119,7 +119,7 @@ def parsed(words: list[str], default: Config, program: str) -> Config:
     except SystemExit as error:
         if error.code in (0, None):
             raise
-        text = " ".join(re.sub(r"\x1b\[[0-9;]*m|[─│╭╮╰╯]", " ", printed.getvalue()).split())
+        text = " ".join(re.sub(r"\x1b\[[0-9;]*m|[─│╭╮╰╯]|-{8,}", " ", printed.getvalue()).split())
         text = re.sub(rf"^({_TITLES})|(Argument helptext|For full helptext).*", "", text)
         raise UserError(text.strip() or "the command line could not be read") from error
     is_named = any(name == "system" for name, _, _ in given)

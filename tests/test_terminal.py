@@ -95,6 +95,17 @@ def test_no_command_fails_for_a_console(
     assert raw.getvalue().decode(encoding)
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "cp1252", "ascii"])
+def test_a_bad_flag_is_told_without_a_frame(encoding: str, monkeypatch: pytest.MonkeyPatch):
+    told = io.BytesIO()
+    for name, raw in (("stdout", io.BytesIO()), ("stderr", told)):
+        monkeypatch.setattr(sys, name, io.TextIOWrapper(raw, encoding=encoding))
+    assert main(["run", "bm25", "--retrieve.k=x", "--out", "none"]) == 2
+    sys.stderr.flush()
+    assert told.getvalue().startswith(b"pbr-jax: error: Error parsing --retrieve.k: invalid literal")
+    assert b"--------" not in told.getvalue()
+
+
 @pytest.fixture(scope="module")
 def histories_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run whose users, questions and system are named with controls."""
