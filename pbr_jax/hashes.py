@@ -110,7 +110,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         found = parse_json(path.read_bytes())
         if found["digest"] == _digest(found["content"]):
             files, values = found["content"]
-            return files, values
+            return dict(files), dict(values)
     return {}, {}
 
 

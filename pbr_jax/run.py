@@ -305,4 +305,4 @@ def read_config(folder: Path) -> Config:
     try:
         return from_dict(read_json(path))
     except UserError as error:
-        raise error if str(path) in str(error) else UserError(f"{path}: {error}") from error
+        raise error if str(folder) in str(error) else UserError(f"{path}: {error}") from error

@@ -146,6 +146,18 @@ def test_a_damaged_memory_is_no_memory(tmp_path: Path, cache: Cache, read: list[
     assert read == ["file", "file"]
 
 
+@pytest.mark.parametrize("content", [[[], [1]], [None, None], [{}, {}, {}], {"files": {}, "values": {}}])
+def test_a_memory_of_another_form_is_no_memory(tmp_path: Path, cache: Cache, content: Any):
+    """As another version of this package may write it."""
+    path = tmp_path / "file"
+    path.write_text("text")
+    written = json.dumps({"content": content, "digest": hashes._digest(content)})
+    (cache / "hashes.json").write_text(written)
+    assert file_hash(path) == sha256(path)
+    next_process(cache)
+    assert str(path) in hashes._memory(cache).files
+
+
 def test_processes_keep_what_others_have_hashed(tmp_path: Path, cache: Cache, read: list[str]):
     for name in "ab":
         (tmp_path / name).write_text(name)

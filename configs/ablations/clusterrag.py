@@ -4,9 +4,9 @@ Modes (Table 2), retrievers (Table 3), parts left out (Table 5), gamma, L_max, b
 m (Table 9), and what is not the paper's: clusters opened, what is done with noise, users by CFRAG's encoder,
 similarity inside a cohort. Table 3's rows rank inside the opened clusters: ColBERT is "clusterrag",
 Contriever and BGE are "pooled in clusters" with `--encoder.model FOLDER`; the rows "clusterrag with ..."
-search whole histories. Other models (Table 4) are `--llm.model FOLDER`. Table 10 is the metric `silhouette`
-of the rows "clusterrag" and "k-means". A reader for each row, as the paper has it:
-`--reader.documents pipeline`.
+search whole histories. Other models, as they come (Table 4), are `--reader.method frozen --llm.model FOLDER`.
+Table 10 is the metric `silhouette` of the rows "clusterrag" and "k-means". A reader for each row, as the
+paper has it: `--reader.documents pipeline`.
 
 pbr-jax sweep ablations/clusterrag --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """
