@@ -33,10 +33,7 @@ def file_hash(path: Path) -> str:
     memory, name = _memory(cache_folder()), os.path.abspath(path)
     with open(path, "rb") as file:
         before, known = _signature(file.fileno()), memory.files.get(name)
-        if (watched := _watched.get()) is not None:
-            folder = os.path.dirname(name)
-            watched.setdefault(folder, _signature(folder))
-            watched.setdefault(name, before)
+        _watch(name, before)
         if known is not None and known[:-1] == before:
             return known[-1]
         now = time.time_ns()
@@ -47,9 +44,22 @@ def file_hash(path: Path) -> str:
     return found
 
 
+def watch(path: Path) -> None:
+    """Adds a file that is about to be read to those of `watching`; OSError where it cannot be."""
+    name = os.path.abspath(path)
+    _watch(name, _signature(name))
+
+
+def _watch(name: str, signature: list[int]) -> None:
+    if (watched := _watched.get()) is not None:
+        folder = os.path.dirname(name)
+        watched.setdefault(folder, _signature(folder))
+        watched.setdefault(name, signature)
+
+
 @contextlib.contextmanager
 def watching() -> Iterator[_Files]:
-    """Gathers the files that are hashed inside, and their folders, for `unchanged`."""
+    """Gathers the files that are hashed or given to `watch` inside, and their folders, for `unchanged`."""
     found: _Files = {}
     token = _watched.set(found)
     try:

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from pbr_jax import hashes
 from pbr_jax.code import code_of
 from pbr_jax.config.naming import named, overridden
 from pbr_jax.config.schema import SLOTS, Config
@@ -78,6 +79,7 @@ def execute(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None:
         raise UserError(f"{path} is no Python file; a config file ends in .py")
+    hashes.watch(path)
     module, source = importlib.util.module_from_spec(spec), path.read_bytes()
     beside = _beside(path.resolve(), source)
     module.__dict__["__source__"] = source  # what is run, for the hash of its code
@@ -114,6 +116,7 @@ def _beside(path: Path, source: bytes) -> dict[str, bytes]:
                     f"{path} imports {name} from beside it, and this process has another module {name} "
                     f"({where}); give it another name, or start another process"
                 )
+            hashes.watch(file)
             content = file.read_bytes()
             if known is None:
                 found[name] = content
