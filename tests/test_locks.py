@@ -16,7 +16,7 @@ from pbr_jax.files import cache_folder
 from pbr_jax.llm.answers_file import Answers
 from pbr_jax.parts.document_clusters import ProfileClusters
 from pbr_jax.run_folder import RunFolder
-from pbr_jax.text.encode import embed_to_file
+from pbr_jax.text.embedding_file import embed_to_file
 from pbr_jax.types import UserError
 
 

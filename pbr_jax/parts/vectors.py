@@ -11,7 +11,7 @@ from pbr_jax.index.store import Store
 from pbr_jax.models.pretrained import fingerprint, locate
 from pbr_jax.options import Encoder
 from pbr_jax.parts.run import Run, enable_compilation_cache, once
-from pbr_jax.text import encode
+from pbr_jax.text.embedding_file import embed_to_file
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.types import Params
 
@@ -65,7 +65,7 @@ def _tuned(options: Encoder, stage: Stage, unit: bool, *, params: Params, untune
 
 def _embed(folder: Path, *, store: Store, encoder: TextEncoder) -> None:
     enable_compilation_cache()
-    encode.embed_to_file(encoder, store.texts(), store.summary.documents, folder / "documents.npy")
+    embed_to_file(encoder, store.texts(), store.summary.documents, folder / "documents.npy")
 
 
 def _vectors(folder: Path) -> np.ndarray:
