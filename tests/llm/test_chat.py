@@ -432,7 +432,7 @@ def test_a_decoded_answer_shows_control_tokens_that_mark_thinking_and_no_others(
     tokenizer.add_special_tokens(["[THINK]", "[/THINK]", "[IMG]"])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     codec = chat.load(tmp_path)
-    opens, closes, image = (tokenizer.token_to_id(name) for name in ("[THINK]", "[/THINK]", "[IMG]"))
+    opens, closes, image = (tokenizer.token_to_id(name) or 0 for name in ("[THINK]", "[/THINK]", "[IMG]"))
     cat, hat = codec.encode_target("cat"), codec.encode_target(" hat")
     assert codec.decode([opens, *cat, 2, closes, image, *hat]) == "[THINK]cat[/THINK] hat"
 
