@@ -54,8 +54,8 @@ def line(error: BaseException) -> str | None:
 def system_error(error: BaseException) -> OSError | None:
     """The error of the operating system that this one is, or quotes; None where it is neither."""
     if isinstance(error, OSError):
-        if error.errno is not None or not str(error):
-            return error
+        if error.errno is not None or not str(error) or type(error) is not OSError:
+            return error  # a class such as FileNotFoundError says what happened without a number
         number = errno.ENOSPC if _FULL.search(str(error)) else errno.EIO
         return OSError(number, str(error))
     if isinstance(error, UserError):

@@ -193,3 +193,12 @@ def test_the_longest_name_that_a_file_system_takes_can_be_written(tmp_path: Path
     path = tmp_path / ("é" * 127)
     write_text(path, "text")
     assert path.read_text() == "text"
+
+
+def test_an_error_whose_class_says_what_happened_keeps_it(tmp_path: Path):
+    """A stage that stumbles over what an earlier attempt left begins anew only for some classes."""
+    with pytest.raises(FileNotFoundError, match="part"), faults.located(tmp_path):
+        raise FileNotFoundError("part")
+    with pytest.raises(OSError, match="odd") as caught, faults.located(tmp_path):
+        raise OSError("odd")
+    assert caught.value.errno == errno.EIO
