@@ -83,7 +83,8 @@ def located(path: Path) -> Iterator[None]:
         found = system_error(error)
         if found is None:
             raise
-        found.filename = str(path) if found.filename is None else found.filename
+        if found.errno is not None and found.filename is None:
+            found.filename = str(path)
         if found is error:
             raise
         raise found from error

@@ -48,7 +48,7 @@ def run_folder() -> None:
 
 
 USERS: dict[str, Callable[[], object]] = {
-    "artefact": lambda: artefacts.obtain("rank", {}, lambda folder: None),
+    "artefact": lambda: artefacts.obtain("made_nowhere_else", {}, lambda folder: None),
     "answers": answers,
     "clusters": clusters,
     "run folder": run_folder,
