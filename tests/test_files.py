@@ -96,7 +96,7 @@ OWN = {
     "files.py", "index/store.py", "options/shared.py", "llm/http_client.py", "methods/expand/parsing.py",
     "parts/answers.py", "parts/cohorts.py", "parts/feedback.py", "parts/likelihood.py", "parts/measures.py",
     "parts/rankings.py", "parts/rewards.py", "parts/run.py", "parts/trained.py",
-    "text/encode.py", "train/metrics.py", "train/reward_model.py", "llm/template_worker.py",
+    "text/embedding_file.py", "train/metrics.py", "train/reward_model.py", "llm/template_worker.py",
     "llm/templates.py",
 }  # fmt: skip
 
