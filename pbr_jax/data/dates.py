@@ -41,10 +41,10 @@ EPOCHS = "seconds, ms, µs or ns since 1970 of 9-10, 12-13, 15-16 or 18-19 digit
 def parse_time(text: str) -> float | None:
     """Seconds since 1970-01-01 UTC of a date as the benchmarks write it, None where it is none.
 
-    Reads years, months, days, ISO 8601, the notations of LongMemEval, LoCoMo and PersonaBench, and seconds,
-    milliseconds, microseconds or nanoseconds since 1970, told apart by their digits (9 or 10, 12 or 13, 15
-    or 16, 18 or 19: the years 1973 to 2286, or before 1967 with a minus). 8 digits, and 12 or 14 that begin
-    with 19 or 20, are a calendar's: YYYYMMDD, YYYYMMDDhhmm, YYYYMMDDhhmmss. No other number but a year is a
+    Reads years, months, days, ISO 8601, and the notations of LongMemEval, LoCoMo and PersonaBench. A number
+    of 9 or 10 digits is seconds since 1970, of 12 or 13 milliseconds, of 15 or 16 microseconds, of 18 or 19
+    nanoseconds: the years 1973 to 2286, or before 1967 with a minus. 8 digits, and 12 or 14 that begin with
+    19 or 20, are a calendar's: YYYYMMDD, YYYYMMDDhhmm, YYYYMMDDhhmmss. No other number but a year is a
     date. A date without a day or an hour means its first moment here.
 
     >>> parse_time("2018-03-07"), parse_time("10:17 am on 20 September, 2023"), parse_time("soon")
