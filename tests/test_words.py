@@ -34,7 +34,7 @@ def test_the_form_of_unicode_changes_no_word(text: str) -> None:
     assert words(unicodedata.normalize("NFC", text)) == words(unicodedata.normalize("NFD", text))
 
 
-@given(st.text(st.characters(max_codepoint=0x24F)))
+@given(st.text(st.characters(max_codepoint=0x24F, exclude_characters="İ")))  # lowered, it has a mark
 def test_words_without_marks_are_those_of_the_standard_library(text: str) -> None:
     text = unicodedata.normalize("NFC", text.lower()).replace("\xad", "")
     assert words(text) == re.findall(r"[^\W_]+", text)
