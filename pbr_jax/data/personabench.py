@@ -167,7 +167,7 @@ def _example(question: Record, truth: Record, user: str, history: _Documents) ->
 
 
 def _category(question: Record) -> str:
-    """The rows of the published tables: preferences are told apart by difficulty, social ones are not."""
+    """The rows of the published tables: preferences are split by difficulty, social questions are not."""
     name = question.text("type").removesuffix(" information")
     return f"{name}-{question.text('difficulty')}" if name == "Preference" else name
 
