@@ -20,7 +20,7 @@ _AGAIN = "run the same command again to write it anew"
 
 def sealed(folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     """The content of results.json: these values, the hashes of the files that are there, and the digest."""
-    files = {name: file_hash(folder / name) for name in HASHED if (folder / name).exists()}
+    files = {name: _read_hash(folder / name) for name in HASHED if (folder / name).exists()}
     content = _without_digest(parse_json(json.dumps({**values, "files": files})))
     return {**content, "digest": digest(content)}
 
@@ -46,7 +46,7 @@ def verified(folder: Path, *, whole: bool = False) -> dict[str, Any]:
         raise UserError(f"{path}: it has changed since the run wrote it; {_AGAIN}")
     for name in HASHED:
         there = (folder / name).exists()
-        if (there or whole) and (file_hash(folder / name) if there else None) != files.get(name):
+        if (there or whole) and (_read_hash(folder / name) if there else None) != files.get(name):
             raise UserError(f"{folder / name}: it is not what the run wrote; {_AGAIN}")
     return values
 
@@ -55,8 +55,8 @@ def _without_digest(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name != "digest"}
 
 
-def file_hash(path: Path) -> str:
-    """The sha256 (hex) of a file."""
+def _read_hash(path: Path) -> str:
+    """The sha256 (hex) of a file, read at every call: `hashes` remembers only what is an input."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
