@@ -1,6 +1,6 @@
 """Files of our own: private, whole or not at all, and never in the place of somebody else's.
 
-And JSON whoever wrote it, within bounds.
+And JSON from any source, within bounds.
 """
 
 import errno

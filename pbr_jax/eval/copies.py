@@ -1,4 +1,4 @@
-"""How much of an answer is copied out of its prompt: whoever copies the question may have a high ROUGE."""
+"""How much of an answer is copied out of its prompt: an answer that copies may have a high ROUGE."""
 
 from collections.abc import Iterator, Mapping, Sequence
 

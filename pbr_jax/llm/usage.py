@@ -1,4 +1,4 @@
-"""What servers were asked and what they count for it, told to whoever wants the sum.
+"""How many requests servers answered, and the tokens that they count for them.
 
 `server_calls` are answers that came, whether or not they could be used; `server_prompt_tokens` and
 `server_completion_tokens` are the server's own numbers, `server_calls_without_usage` the answers that had

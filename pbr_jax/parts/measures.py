@@ -1,4 +1,4 @@
-"""What a stage measures of what it made: kept beside it, and told in results.json by whoever stands on it."""
+"""What a stage measures of its own result: kept beside it, and reported in results.json."""
 
 import json
 from collections.abc import Mapping

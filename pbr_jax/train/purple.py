@@ -44,7 +44,7 @@ Asked = tuple[int, tuple[int, ...]]
 """A question, and the places of its candidates in the order of the prompt: a profile."""
 
 Reward = Callable[[Sequence[Asked]], np.ndarray]
-"""What profiles are worth, float32 [n], the higher the better; whoever asks twice is told what is known."""
+"""What profiles are worth, float32 [n], the higher the better. Repeated questions are cached."""
 
 
 @runtime_checkable
