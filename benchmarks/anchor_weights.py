@@ -17,11 +17,11 @@ from typing import NamedTuple
 import numpy as np
 
 from pbr_jax.config import Config, override
+from pbr_jax.corpus.store import Store
 from pbr_jax.data import expansions
 from pbr_jax.eval.ranking import ranking_metric
 from pbr_jax.eval.significance import paired_difference
 from pbr_jax.index.page_rank import Walk, anchors
-from pbr_jax.index.store import Store
 from pbr_jax.methods.expand import PBR
 from pbr_jax.parts.search import search
 from pbr_jax.pipeline import Neighbour, Tally

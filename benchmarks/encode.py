@@ -102,7 +102,7 @@ def speed(texts: list[str], repeats: int, batch_tokens: int | None, threads: int
 def peak(path: Path, n: int, copies: int) -> None:
     """Write embeddings of n texts, `copies` times over with a number before each; print the peak in MiB."""
     from pbr_jax.config import Encoder
-    from pbr_jax.text.embedding_file import embed_to_file
+    from pbr_jax.corpus.vectors import embed_to_file
     from pbr_jax.text.encode import TextEncoder
 
     base = sample(path, n)

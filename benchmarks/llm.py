@@ -208,7 +208,7 @@ def targets(llm: Any, arguments: argparse.Namespace) -> None:
 def score(llm: Any, peer: Peer, arguments: argparse.Namespace) -> None:
     from jax.tree import leaves as tree_leaves
 
-    from pbr_jax.llm import prefixes
+    from pbr_jax.llm.engine import prefixes
 
     prompts, targets = purple_prompts(arguments.root, llm, arguments.queries, arguments.profiles)
     pairs = [
@@ -288,7 +288,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
 
-    from pbr_jax.llm.jax_backend import JaxLLM
+    from pbr_jax.llm.engine.jax_backend import JaxLLM
     from pbr_jax.models.pretrained import locate
 
     path = locate(arguments.model)

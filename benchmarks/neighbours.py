@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from pbr_jax.index.store import Store, build
+from pbr_jax.corpus.store import Store, build
 from pbr_jax.methods.neighbours import Cohorts, Mean
-from pbr_jax.parts import cohorts as parts
+from pbr_jax.methods.neighbours import cohort_fit as parts
+from pbr_jax.methods.neighbours.moments import Moments
 from pbr_jax.parts import users as user_parts
-from pbr_jax.parts.moments import Moments
 from pbr_jax.parts.run import chunks
 from pbr_jax.parts.users import Users
 from pbr_jax.pipeline import Tally

@@ -173,8 +173,8 @@ class Table:
     def __init__(self, words: Sequence[str], rewards: Path | None) -> None:
         from pbr_jax import flags
         from pbr_jax.graph import walk
-        from pbr_jax.parts import propensities
-        from pbr_jax.parts.rankings import without_targets
+        from pbr_jax.methods.select import purple_scorer as propensities
+        from pbr_jax.parts.rankings import drop_leaks
         from pbr_jax.plan import Plan
 
         _, config = flags.config(list(words), flags.RUN)
@@ -183,7 +183,7 @@ class Table:
         found = {name: need.value for name, need in node.needs.items()}
         store, records = found["store"], found["records"]
         examples = list(asked.read(store))
-        ranked = list(without_targets(store, examples, found["ranked"].read(store)))
+        ranked = list(drop_leaks(store, examples, found["ranked"].read(store)))
         lines = (rewards or node.artefact.path / "rewards.jsonl").read_text().splitlines()
         known = {(x["question"], x["profile"][0]): x["value"] for x in map(json.loads, lines)}
         whole = [

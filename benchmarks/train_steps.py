@@ -1,10 +1,10 @@
-"""One training step of CFRAG's three trained parts, the tuned reader and PURPLE's policy: ours against torch.
+"""One training step of CFRAG's three trained parts, the generator and PURPLE's policy: ours against torch.
 
-    python benchmarks/train_steps.py --parts users retriever reranker reader policy --repeats 5
-    python benchmarks/train_steps.py --parts reader --alone torch  # the most memory of one side
+    python benchmarks/train_steps.py --parts users retriever reranker generator policy --repeats 5
+    python benchmarks/train_steps.py --parts generator --alone torch  # the most memory of one side
 
 Shapes are those of configs/cfrag.py on short documents: 64 users of up to 100 documents; 8 questions of 20
-candidates of 48 tokens; 4 questions of 20 pairs of 96 tokens. The towers are MiniLM's. The reader's: LoRA
+candidates of 48 tokens; 4 questions of 20 pairs of 96 tokens. The towers are MiniLM's. The generator's: LoRA
 (rank 8 on queries and values, dropout .05) on SmolLM2-135M, 8 rows of 170 to 185 tokens of which 16 to 32 are
 the target, against PEFT; there the loss is transformers' own, labels -100 on the prompt. The policy's: 16
 questions of 20 records, query and records of up to 64 tokens (states are given, in half precision), 12
@@ -127,11 +127,12 @@ def retriever(b: int = 8, c: int = 20, t: int = 48) -> tuple[Step, Step]:
     import torch
     from torch import nn
 
-    from pbr_jax.config import Lesson
+    from pbr_jax.config import Distillation
     from pbr_jax.methods.retrieve import Tuned
     from pbr_jax.models import bert, dual_encoder
     from pbr_jax.text.encode import TextEncoder
-    from pbr_jax.train import lessons, retriever
+    from pbr_jax.train import distillation as lessons
+    from pbr_jax.train import retriever
 
     encoder = _encoder(TextEncoder)
     random = np.random.default_rng(0)
@@ -148,7 +149,7 @@ def retriever(b: int = 8, c: int = 20, t: int = 48) -> tuple[Step, Step]:
     scorer = lessons.Scorer(dict, lambda questions: {}, retriever._scores(config, options.alpha))
     tower = bert.load(encoder.folder)[1]
     params = dual_encoder.from_bert(config, tower, jax.random.key(0))
-    ours = our_step(lessons._loss(scorer, Lesson()), params, batch, options.training)
+    ours = our_step(lessons._loss(scorer, Distillation()), params, batch, options.training)
 
     peer = nn.ModuleDict({"bert": peer_bert(), "user": _mlp([encoder.dim] * 3)}).train()
     given = {name: torch.from_numpy(values) for name, values in batch.items()}
@@ -172,9 +173,10 @@ def reranker(b: int = 4, c: int = 20, t: int = 96) -> tuple[Step, Step]:
     import torch
     from torch import nn
 
-    from pbr_jax.config import Lesson
+    from pbr_jax.config import Distillation
     from pbr_jax.methods.select import Tuned
-    from pbr_jax.train import lessons, reranker
+    from pbr_jax.train import distillation as lessons
+    from pbr_jax.train import reranker
 
     options, width = Tuned(), 384
     model, params, _ = reranker.load(options, width, 0)
@@ -189,7 +191,7 @@ def reranker(b: int = 4, c: int = 20, t: int = 96) -> tuple[Step, Step]:
         **_values(random, b, c),
     }
     scorer = lessons.Scorer(dict, lambda questions: {}, reranker._scores(model))
-    ours = our_step(lessons._loss(scorer, Lesson()), params, batch, options.training)
+    ours = our_step(lessons._loss(scorer, Distillation()), params, batch, options.training)
 
     parts = {"bert": peer_bert(), "user": _mlp([width] * 3), "score": _mlp([2 * width, width, width, 1])}
     peer = nn.ModuleDict(parts).train()
@@ -205,16 +207,16 @@ def reranker(b: int = 4, c: int = 20, t: int = 96) -> tuple[Step, Step]:
     return ours, peer_step(peer, loss)
 
 
-def reader(b: int = 8) -> tuple[Step, Step]:
+def generator(b: int = 8) -> tuple[Step, Step]:
     """The sides are made when they are first run, so that one alone takes its own memory only."""
-    from pbr_jax.train.reader import Pair
+    from pbr_jax.train.generator import Pair
 
     random = np.random.default_rng(0)
     pairs = []
     for length, target in zip(random.integers(170, 186, b), random.integers(16, 33, b)):
         ids = random.integers(1000, 20000, int(length)).tolist()
         pairs.append(Pair(tuple(ids[:-target]), tuple(ids[-target:]), "user"))
-    return _later(partial(_our_reader, pairs)), _later(partial(_peer_reader, pairs))
+    return _later(partial(_our_generator, pairs)), _later(partial(_peer_reader, pairs))
 
 
 def _later(make: Callable[[], Step]) -> Step:
@@ -228,17 +230,17 @@ def _later(make: Callable[[], Step]) -> Step:
     return run
 
 
-def _our_reader(pairs: Any) -> Step:
-    from pbr_jax.config import Reader
+def _our_generator(pairs: Any) -> Step:
+    from pbr_jax.config import TunedGenerator
     from pbr_jax.models.pretrained import locate
-    from pbr_jax.train import reader
+    from pbr_jax.train import generator
 
-    options = Reader(method="lora")
-    mesh = reader.mesh_of(options, 1)
-    family = reader.causal_family(locate("SmolLM2-135M-Instruct"), options, mesh)
-    start, frozen, scale = reader._begun(family, options, 0)
+    options = TunedGenerator(method="lora")
+    mesh = generator.mesh_of(options, 1)
+    family = generator.causal_family(locate("SmolLM2-135M-Instruct"), options, mesh)
+    start, frozen, scale = generator._begun(family, options, 0)
     batch = family.arrays(pairs) | {"where": np.ones(len(pairs), bool)}
-    return our_step(reader._loss(family, scale), start, batch, options.training, frozen)
+    return our_step(generator._loss(family, scale), start, batch, options.training, frozen)
 
 
 def _peer_reader(pairs: Any) -> Step:
@@ -385,7 +387,7 @@ def main() -> None:
         "users": users,
         "retriever": retriever,
         "reranker": reranker,
-        "reader": reader,
+        "generator": generator,
         "policy": policy,
     }
     parser = argparse.ArgumentParser(

@@ -22,9 +22,9 @@ import dataclasses
 from pbr_jax.config import (
     Benchmark,
     Config,
+    Distillation,
     Encoder,
     Feedback,
-    Lesson,
     Optimizer,
     Prompt,
     Training,
@@ -53,13 +53,13 @@ def get_config() -> Config:
         neighbours=neighbours.Contrastive(m=6),
         user_encoder=UserEncoder(loss="nt_xent", temperature=0.1, train_embeddings=True, training=users),
         retrieve=retrieve.Tuned(
-            k=5, alpha=0.1, user_layers=1, lesson=Lesson(loss="forward_kl"), training=training
+            k=5, alpha=0.1, user_layers=1, distillation=Distillation(loss="forward_kl"), training=training
         ),
         select=select.Tuned(
             k=5,
             max_length=512,
             user_layers=1,
-            lesson=Lesson(loss="forward_kl", student_temperature=0.1, teacher_temperature=0.1),
+            distillation=Distillation(loss="forward_kl", student_temperature=0.1, teacher_temperature=0.1),
             training=training,
         ),
         generate=generate.Auto(max_new_tokens=64),

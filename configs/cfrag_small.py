@@ -9,13 +9,13 @@ Rows carry the feedback in their name: "cfrag, likelihood feedback".
 pbr-jax run configs/cfrag_small.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """
 
-from pbr_jax.config import Config, Feedback, Lesson, UserEncoder, tuning
+from pbr_jax.config import Config, Distillation, Feedback, UserEncoder, tuning
 from pbr_jax.methods import neighbours, retrieve, select
 
 
 def get_config() -> Config:
-    lesson = Lesson(teacher="bounded_z_scores", teacher_temperature=0.1)
-    cosines = Lesson(teacher="bounded_z_scores", teacher_temperature=0.1, student_temperature=0.1)
+    distillation = Distillation(teacher="bounded_z_scores", teacher_temperature=0.1)
+    cosines = Distillation(teacher="bounded_z_scores", teacher_temperature=0.1, student_temperature=0.1)
     return Config(
         system="cfrag",
         collaboration="text",
@@ -23,6 +23,6 @@ def get_config() -> Config:
         neighbours=neighbours.Contrastive(m=4),
         user_encoder=UserEncoder(max_documents=32),
         feedback=Feedback(metric="likelihood", limit=60),
-        retrieve=retrieve.Tuned(k=3, lesson=cosines, training=tuning(epochs=3)),
-        select=select.Tuned(k=3, max_length=128, lesson=lesson, training=tuning(epochs=3)),
+        retrieve=retrieve.Tuned(k=3, distillation=cosines, training=tuning(epochs=3)),
+        select=select.Tuned(k=3, max_length=128, distillation=distillation, training=tuning(epochs=3)),
     )

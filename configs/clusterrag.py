@@ -14,7 +14,7 @@ Other users' documents enter prompts: `collaboration` says so.
 pbr-jax run clusterrag --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """
 
-from pbr_jax.config import Config, Encoder, Optimizer, Prompt, Reader, Training
+from pbr_jax.config import Config, Encoder, Optimizer, Prompt, Training, TunedGenerator
 from pbr_jax.methods import generate, neighbours, retrieve, select
 
 
@@ -29,7 +29,7 @@ def get_config() -> Config:
         select=select.TopK(k=2),
         prompt=Prompt(max_tokens=512, gamma=0.55),
         generate=generate.Ipa(max_new_tokens=128, num_beams=4),
-        reader=Reader(
+        generator=TunedGenerator(
             method="full",
             documents=("pipeline",),
             k=2,

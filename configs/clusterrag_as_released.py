@@ -29,7 +29,7 @@ from pbr_jax.methods import neighbours, retrieve, select
 
 def get_config() -> Config:
     paper: Config = runpy.run_path(str(Path(__file__).parent / "clusterrag.py"))["get_config"]()
-    training = dataclasses.replace(paper.reader.training, dtype="bfloat16")
+    training = dataclasses.replace(paper.generator.training, dtype="bfloat16")
     return dataclasses.replace(
         paper,
         system="clusterrag_as_released",
@@ -39,5 +39,5 @@ def get_config() -> Config:
         retrieve=retrieve.TwoStage(k=1, top_clusters=None),
         select=select.TopK(k=1),
         prompt=Prompt(form="lamp", max_tokens=512, gamma=0.6),
-        reader=dataclasses.replace(paper.reader, k=1, training=training),
+        generator=dataclasses.replace(paper.generator, k=1, training=training),
     )

@@ -7,7 +7,7 @@ in all modes: configs/ablations/clusterrag_small.py. The rest is configs/cluster
 pbr-jax run clusterrag_small --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """
 
-from pbr_jax.config import Config, Encoder, Prompt, Reader
+from pbr_jax.config import Config, Encoder, Prompt, TunedGenerator
 from pbr_jax.methods import neighbours, retrieve, select
 
 
@@ -20,7 +20,7 @@ def get_config() -> Config:
         retrieve=retrieve.TwoStage(k=2),
         select=select.TopK(k=2),
         prompt=Prompt(max_tokens=192, gamma=0.55),
-        reader=Reader(
+        generator=TunedGenerator(
             method="lora",
             documents=("none", "own", "neighbours", "own_neighbours"),
             per_question=2,

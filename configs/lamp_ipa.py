@@ -1,15 +1,15 @@
-"""LaMP's own pipeline: documents by BM25 in the prompt, and a reader tuned to answer from such prompts.
+"""LaMP's own pipeline: documents by BM25 in the prompt, and a generator tuned to answer from such prompts.
 
 In-prompt augmentation (IPA): Salemi et al., "LaMP: When Large Language Models Meet Personalization", ACL
-2024, https://arxiv.org/abs/2304.11406. All weights of the reader are tuned on every training question with
+2024, https://arxiv.org/abs/2304.11406. All weights of the generator are tuned on every training question with
 the documents that this pipeline finds; rate, decay, schedule, epochs, batch, beams and lengths are the
-released code's. Its reader is FLAN-T5-base: `--llm.model` takes a folder with it; the embedded model learns
+released code's. Its generator is FLAN-T5-base: `--llm.model` takes its folder; the embedded model learns
 as well, slowly on a CPU. The code chooses the step by the split it reports; here held-out training users do.
 
 pbr-jax run lamp_ipa --benchmark.name lamp_7 --benchmark.root FOLDER --llm.model FOLDER --out DIR
 """
 
-from pbr_jax.config import Config, Optimizer, Prompt, Reader, Training
+from pbr_jax.config import Config, Optimizer, Prompt, Training, TunedGenerator
 from pbr_jax.methods import generate, retrieve
 
 
@@ -21,7 +21,7 @@ def get_config() -> Config:
         retrieve=retrieve.BM25(k=4),
         prompt=Prompt(max_tokens=256),
         generate=generate.Ipa(max_new_tokens=128, num_beams=4),
-        reader=Reader(
+        generator=TunedGenerator(
             method="full",
             documents=("pipeline",),
             k=4,

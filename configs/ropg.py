@@ -2,13 +2,13 @@
 
 Salemi et al., "Optimization Methods for Personalizing Large Language Models through Retrieval
 Augmentation", SIGIR 2024, https://arxiv.org/abs/2404.05970. The released code feeds probabilities to a loss
-that takes logits, and counts padding documents; both are as meant here. `--retrieve.lesson.loss reinforce`
+that takes logits, and counts padding documents; both are mended. `--retrieve.distillation.loss reinforce`
 is ROPG-RL.
 
 pbr-jax run configs/ropg.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """
 
-from pbr_jax.config import Config, Feedback, Lesson, Optimizer, tuning
+from pbr_jax.config import Config, Distillation, Feedback, Optimizer, tuning
 from pbr_jax.methods import retrieve
 
 
@@ -20,7 +20,7 @@ def get_config() -> Config:
         retrieve=retrieve.Tuned(
             k=4,
             alpha=0.0,
-            lesson=Lesson(loss="forward_kl"),
+            distillation=Distillation(loss="forward_kl"),
             training=tuning(optimizer=Optimizer(name="adam", learning_rate=1e-5)),
         ),
     )

@@ -7,7 +7,7 @@ padding.
 pbr-jax run configs/ropg_as_released.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """
 
-from pbr_jax.config import Config, Encoder, Feedback, Lesson, Optimizer, tuning
+from pbr_jax.config import Config, Distillation, Encoder, Feedback, Optimizer, tuning
 from pbr_jax.methods import retrieve
 
 
@@ -22,7 +22,7 @@ def get_config() -> Config:
             k=4,
             alpha=0.0,
             similarity="dot",
-            lesson=Lesson(loss="forward_kl"),
+            distillation=Distillation(loss="forward_kl"),
             training=tuning(batch_size=1, optimizer=adam),
         ),
     )

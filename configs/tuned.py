@@ -1,4 +1,4 @@
-"""Dense retrieval with a reader tuned on the training split: what documents add once the task is learned.
+"""Dense retrieval with a generator tuned on the training split: what documents add once the task is learned.
 
 LoRA on 300 training questions, each without documents and with three own ones. Rows to compare it with:
 configs/ablations/tuned.py.
@@ -6,11 +6,14 @@ configs/ablations/tuned.py.
 pbr-jax run tuned --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """
 
-from pbr_jax.config import Config, Reader
+from pbr_jax.config import Config, TunedGenerator
 from pbr_jax.methods import retrieve
 
 
 def get_config() -> Config:
     return Config(
-        system="tuned", collaboration="signals", retrieve=retrieve.Dense(k=3), reader=Reader(method="lora")
+        system="tuned",
+        collaboration="signals",
+        retrieve=retrieve.Dense(k=3),
+        generator=TunedGenerator(method="lora"),
     )

@@ -160,7 +160,7 @@ def _joined(words: list[str]) -> list[str]:
 
 def _spelled_out(words: list[str], default: Config) -> list[str]:
     """Switches and none as tyro reads them: `--llm.offline`, alone or with on or true, is
-    `--llm.offline=True`, and `--reader.limit none` is `--reader.limit=None`."""
+    `--llm.offline=True`, and `--generator.limit none` is `--generator.limit=None`."""
     switches = {name for name in configs.names(default) if isinstance(_value(default, name), bool)}
     found = []
     for word in words:

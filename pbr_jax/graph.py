@@ -2,7 +2,7 @@
 
 A node is given options and the values of the nodes that it needs, and nothing else. Its key is the hash of
 these and of its code (`code`), so nothing can depend on what is not in the key. A `Stage` leaves an artefact
-on disk; a `Given` lives in memory. Nothing is computed before a value is asked for: keys are enough to know
+on disk; a `Value` lives in memory. Nothing is computed before a value is asked for: keys are enough to know
 what is there and what would have to be made.
 """
 
@@ -88,7 +88,7 @@ class Node(abc.ABC):
         return {name: node.value for name, node in self.needs.items()}
 
 
-class Given(Node):
+class Value(Node):
     """A value in memory: a model, a number, users as vectors.
 
     Args:
@@ -124,9 +124,9 @@ def _methods(options: tuple[Any, ...]) -> list[str]:
     return [code_of(type(one)) for one in options if isinstance(one, Method)]
 
 
-def given(name: str, value: Any) -> Given:
+def constant(name: str, value: Any) -> Value:
     """Options or a number as a node."""
-    return Given(name, (value,), {}, _same)
+    return Value(name, (value,), {}, _same)
 
 
 def _same(value: Any) -> Any:

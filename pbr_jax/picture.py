@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from pbr_jax.corpus.store import Store
 from pbr_jax.eval import plots
 from pbr_jax.graph import unified
-from pbr_jax.index.store import Store
 from pbr_jax.parts import vectors
 from pbr_jax.plan import Plan
 from pbr_jax.run import pipeline_of, plan_of

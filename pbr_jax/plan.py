@@ -14,7 +14,7 @@ from pbr_jax.artefacts import digest
 from pbr_jax.code import code_of
 from pbr_jax.config import Config
 from pbr_jax.data import task
-from pbr_jax.graph import Given, Node, Stage, numbered, unified, walk
+from pbr_jax.graph import Node, Stage, Value, numbered, unified, walk
 from pbr_jax.options import key_of
 from pbr_jax.parts import likelihood
 from pbr_jax.parts.answers import answers
@@ -56,7 +56,7 @@ class Plan:
         self.task = task(config.benchmark.name)
         source = data(
             config.benchmark,
-            [*config.methods, config.reader],
+            [*config.methods, config.generator],
             limit=config.limit,
             limit_training=config.limit_training,
             limit_history=config.limit_history,
@@ -71,7 +71,7 @@ class Plan:
             made["answered"] = answers(self.run, method, ranked)
         if likelihood.wanted(self.run, method):
             made["scored"] = likelihood.likelihoods(self.run, ranked, method)
-        self.last = unified(Given("results", (), made, dict))
+        self.last = unified(Value("results", (), made, dict))
         known = {node.key: node for node in walk(self.last)}
         self.data, self.ranked = _stage(known[source.node.key]), _stage(self.last.needs["ranked"])
         apart = None if source.training is None else known.get(source.training.key)

@@ -5,11 +5,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from pbr_jax.corpus.store import Store
 from pbr_jax.data import Task
-from pbr_jax.eval.copies import copied, copies
 from pbr_jax.eval.evaluate import Evaluation, evaluate
-from pbr_jax.eval.shares import answer_shares, note
-from pbr_jax.index.store import Store
+from pbr_jax.eval.label_distribution import label_distribution, note
+from pbr_jax.eval.ngram_overlap import copied, copies
 from pbr_jax.models.thinking import after_thinking
 from pbr_jax.options import Eval
 from pbr_jax.text import prompts
@@ -65,7 +65,9 @@ def evaluated(
     evaluation = score(example.scored for example in examples)
     for record, metrics in zip(records, evaluation.per_example, strict=True):
         record["metrics"] = metrics
-    values = _values(evaluation, store, examples, records, answer_shares(task, predictions or []), learned)
+    values = _values(
+        evaluation, store, examples, records, label_distribution(task, predictions or []), learned
+    )
     values["counts"] |= unfinished
     values["notes"] += _note_unfinished(unfinished["unfinished_thinking"], len(records))
     scored = [record for record, example in zip(records, examples, strict=True) if example.scored]
@@ -133,7 +135,7 @@ def _records(task: Task, store: Store, made: Made, unfinished: Counter[str]) -> 
     """A line of predictions.jsonl for every example, without its metrics; counts `unfinished` thinking.
 
     The first `prompt_documents` of `documents` stood in the prompt. `near_target`: a document of the user's
-    own history nearly holds the target, see `pbr_jax.index.store.Summary`.
+    own history nearly holds the target, see `pbr_jax.corpus.store.Summary`.
     """
     for example, near, ranking, seen in zip(
         store.examples(), store.near_targets, made.rankings, _seen(made), strict=False

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from pbr_jax import data
-from pbr_jax.llm import chat
+from pbr_jax.llm.tokens import chat
 from pbr_jax.models import bert, causal_lm, gguf_file, pretrained
 from pbr_jax.options import Benchmark
 from pbr_jax.text import tokenizing

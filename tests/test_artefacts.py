@@ -17,8 +17,8 @@ import pytest
 
 from pbr_jax import artefacts
 from pbr_jax.artefacts import digest, obtain
+from pbr_jax.corpus import store
 from pbr_jax.files import cache_folder, open_private, private_folder, replace_own, write_text  # fmt: skip
-from pbr_jax.index import store
 from pbr_jax.types import Document, Example, UserError
 
 

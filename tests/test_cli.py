@@ -359,9 +359,9 @@ def test_a_switch_is_unset_with_a_value():
 @pytest.mark.parametrize("word", ["none", "None", "NONE"])
 def test_no_bound_is_none_however_it_is_spelled(word: str):
     """And a text or a method's name that is spelled so stays what it is."""
-    limited = override(Config(), {"limit": 3, "reader.limit": 9, "llm.model": "m"})
-    words = ["--limit", word, f"--reader.limit={word}"]
-    assert parsed(words, limited, "pbr-jax") == override(limited, {"limit": None, "reader.limit": None})
+    limited = override(Config(), {"limit": 3, "generator.limit": 9, "llm.model": "m"})
+    words = ["--limit", word, f"--generator.limit={word}"]
+    assert parsed(words, limited, "pbr-jax") == override(limited, {"limit": None, "generator.limit": None})
     assert parsed(["--llm.model", word], limited, "pbr-jax").llm.model == word
     assert parsed(["--retrieve.method", "none"], limited, "pbr-jax").retrieve.method == "none"
 
@@ -427,10 +427,10 @@ def test_the_version_and_the_packaged_configs_are_told(capfd: pytest.CaptureFixt
 
 
 def test_an_option_of_another_method_is_told_with_its_owner(case: Case, capfd: pytest.CaptureFixture[str]):
-    case.flags = ["--select.lesson.loss", "reinforce"]
+    case.flags = ["--select.distillation.loss", "reinforce"]
     assert case.run() == 2
     told = capfd.readouterr().err.splitlines()[-1]
-    assert "select.lesson.loss belongs to tuned, and select.method is top_k" in told
+    assert "select.distillation.loss belongs to tuned, and select.method is top_k" in told
     case.flags = ["--retrieve.method", "dense", "--retrieve.epsilon", "0.5"]
     assert case.run() == 2
     assert "belongs to bm25, and retrieve.method is dense" in capfd.readouterr().err

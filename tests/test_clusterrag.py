@@ -35,7 +35,8 @@ def tweets(write_tweets) -> Path:
 def config(models: dict[str, str], root: Path, name: str = "clusterrag", **fields: Any) -> Config:
     small = {
         "benchmark.name": "lamp_7", "benchmark.root": str(root), "prompt.max_tokens": 400,
-        "encoder.max_length": 32, "eval.resamples": 20, "reader.method": "frozen", "generate.method": "none",
+        "encoder.max_length": 32, "eval.resamples": 20, "generator.method": "frozen",
+        "generate.method": "none",
     }  # fmt: skip
     return override(load(CONFIGS / f"{name}.py").config, {**models, **small, **fields})
 
@@ -149,13 +150,13 @@ def test_others_documents_need_collaboration_by_text(tiny_models, tweets: Path, 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["clusterrag", "clusterrag_as_released", "clusterrag_small"])
 def test_with_the_reader_that_each_config_tunes(tiny_models, tweets: Path, tmp_path: Path, name: str):
-    tuned = load(CONFIGS / f"{name}.py").config.reader.method
+    tuned = load(CONFIGS / f"{name}.py").config.generator.method
     training = {"epochs": 1, "batch_size": 4, "devices": 1, "selection": 0.2}
-    fields = {f"reader.training.{field}": value for field, value in training.items()}
+    fields = {f"generator.training.{field}": value for field, value in training.items()}
     fields |= {"generate.method": "ipa", "generate.max_new_tokens": 2, "prompt.max_tokens": 300}
-    fields |= {"reader.method": tuned, "generate.num_beams": 1}
+    fields |= {"generator.method": tuned, "generate.num_beams": 1}
     results = run(config(tiny_models, tweets, name, **fields), tmp_path / "out")
     assert (results.values["n"], results.values["dropped"]) == (8, 0)
-    told = results.values["trained"]["reader"]
+    told = results.values["trained"]["generator"]
     each = 2 if name == "clusterrag_small" else 1
     assert told["pairs"] + told["held_out"] == each * 12

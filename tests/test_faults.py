@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from pbr_jax import artefacts, cli, faults
+from pbr_jax.corpus import store
 from pbr_jax.files import cache_folder, write_text
-from pbr_jax.index import store
 from pbr_jax.types import UserError
 
 NUMBERS = (

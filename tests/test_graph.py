@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pbr_jax.graph import Given, Node, Stage, given, logging_to, stages, tree, unified, walk
+from pbr_jax.graph import Node, Stage, Value, constant, logging_to, stages, tree, unified, walk
 from pbr_jax.options import IDLE, Options, key_of
 from pbr_jax.types import UserError
 
@@ -74,9 +74,9 @@ def test_a_key_is_of_name_options_code_and_needs_and_of_nothing_else():
 
 
 def _elsewhere() -> Any:
-    from pbr_jax.parts.trained import load_kept
+    from pbr_jax.parts.trained import load_saved
 
-    return load_kept
+    return load_saved
 
 
 def test_nothing_is_made_before_it_is_asked_for_and_then_once():
@@ -122,7 +122,7 @@ def test_equal_nodes_are_one_after_unification():
         return str(value)
 
     def twice() -> Node:
-        return Given("count", (1,), {}, count)
+        return Value("count", (1,), {}, count)
 
     last = unified(stage("last", a=twice(), b=stage("middle", c=twice())))
     assert last.value == "last1middle1"
@@ -132,18 +132,18 @@ def test_equal_nodes_are_one_after_unification():
 
 def test_an_identity_stands_for_the_options_where_it_is_given():
     def of(path: str, content: str) -> str:
-        return Given("model", (path,), {}, str, identity=lambda: content).key
+        return Value("model", (path,), {}, str, identity=lambda: content).key
 
     assert of("/a", "x") == of("/b", "x") != of("/a", "y")
-    assert given("seed", 1).key != given("seed", 2).key
-    assert given("seed", 1).value == 1
+    assert constant("seed", 1).key != constant("seed", 2).key
+    assert constant("seed", 1).value == 1
 
 
 def test_checks_run_for_every_node_before_any_work():
     def refuse() -> None:
         raise UserError("no such model")
 
-    bad = Given("model", (), {}, str, check=refuse)
+    bad = Value("model", (), {}, str, check=refuse)
     last = stage("last", x=stage("first", m=bad))
     with pytest.raises(UserError, match="no such model"):
         _check_all(last)

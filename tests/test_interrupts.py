@@ -15,7 +15,7 @@ import pytest
 from pbr_jax import interrupts
 from pbr_jax.llm.answers_file import Answers
 from pbr_jax.llm.cache import Cached
-from pbr_jax.llm.jax_backend import JaxLLM
+from pbr_jax.llm.engine.jax_backend import JaxLLM
 
 LONG = """
 import sys, jax, jax.numpy as jnp

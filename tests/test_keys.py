@@ -133,7 +133,7 @@ def test_training_is_untouched_by_what_it_does_not_read(plan: Callable[..., Plan
     for field in ("select.k", "select.own", "retrieve.training.track", "select.training.checkpoint_every",
                   "eval.resamples", "system", "keep_texts", "llm.timeout"):  # fmt: skip
         assert not trained & set(table[field].split()), field
-    assert "retriever" not in table["select.lesson.loss"].split()
+    assert "retriever" not in table["select.distillation.loss"].split()
     assert not set(table["prompt.gamma"].split()) & {"data", "embed", "user_encoder", "rank_for_retriever"}
 
 

@@ -40,7 +40,7 @@ TOKENS = 16 if KILLS < 4 else 48  # of an answer: how long stages last in which 
 # result, so that every step counts; the user encoder's are the best ones.
 LENGTHY = {
     "llm.batch_size": 1, "generate.max_new_tokens": TOKENS, "prompt.max_tokens": 1500,
-    "user_encoder.dropout": 0.3, "select.lesson.loss": "reinforce",
+    "user_encoder.dropout": 0.3, "select.distillation.loss": "reinforce",
     "retrieve.training.selection": 0.0, "select.training.selection": 0.0,
     **{f"{part}.training.{name}": value for part in ("user_encoder", "retrieve", "select")
        for name, value in {"epochs": 4, "evaluate_every": 6, "checkpoint_every": 3, "patience": 99,

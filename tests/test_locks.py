@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from pbr_jax import artefacts, locks
+from pbr_jax.corpus.vectors import embed_to_file
 from pbr_jax.files import cache_folder
 from pbr_jax.llm.answers_file import Answers
-from pbr_jax.parts.document_clusters import ProfileClusters
+from pbr_jax.methods.retrieve.two_stage_clusters import ProfileClusters
 from pbr_jax.run_folder import RunFolder
-from pbr_jax.text.embedding_file import embed_to_file
 from pbr_jax.types import UserError
 
 

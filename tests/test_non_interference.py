@@ -22,7 +22,7 @@ from pbr_jax.types import Example, UserError
 CONFIGS = Path(__file__).parents[1] / "configs"
 NAMES = sorted(p.stem for p in CONFIGS.glob("*.py") if p.stem != "quickstart")
 WORDS = ("tea", "cats", "football", "violins", "love", "about", "that", "day", *"0123456789")
-READING = ("lamp_ipa", "tuned")  # whose reader learns
+READING = ("lamp_ipa", "tuned")  # whose generator learns
 LEARNING = (
     "cfrag", "cfrag_as_released", "cfrag_small", "ropg", "ropg_as_released", "ropg_small",
     "purple", "purple_as_released", "purple_small", *READING,
@@ -80,7 +80,7 @@ def config(name: str, models: dict[str, str], root: Path, **fields: object) -> C
     wanted |= {"expand.history_tokens": 64, "neighbours.m": min(3, base.neighbours.m)}
     wanted |= {
         f"{part}.training.{n}": v
-        for part in ("user_encoder", "retrieve", "select", "reader")
+        for part in ("user_encoder", "retrieve", "select", "generator")
         for n, v in TRAINING.items()
     }
     return override(base, {**{n: v for n, v in wanted.items() if n in known}, **fields})
@@ -127,7 +127,7 @@ def test_what_learns_from_others_or_shows_their_texts_is_refused_when_told_not_t
     root = data(write_tweets, 0)
     scored = (
         {"eval.likelihood": "on"} if name in READING else {}
-    )  # a reader that reads nothing learns nothing
+    )  # a generator that reads nothing learns nothing
     with pytest.raises(UserError, match="say so with collaboration"):
         Plan(config(name, tiny_models, root, collaboration="none", **scored))
 

@@ -12,7 +12,7 @@ from pbr_jax.config import load, override
 from pbr_jax.graph import walk
 from pbr_jax.methods.retrieve import Dense
 from pbr_jax.methods.select import Purple
-from pbr_jax.parts import token_states
+from pbr_jax.methods.select import purple_states as token_states
 from pbr_jax.plan import Plan
 from pbr_jax.types import UserError
 
@@ -85,8 +85,8 @@ def test_all_orders_of_a_prompt_are_of_one_policy(tiny_models, tweets: Path):
     assert len({Plan(row).identity["run"] for row in rows}) == 6
     last = override(base, {"select.method": "purple", "prompt.order": "best_last"})
     assert key_of_training(last) != key_of_training(rows[0])
-    tuned = [override(row, {"reader.method": "lora", "reader.k": 1}) for row in rows[:2]]
-    learned = [next(n for n in walk(Plan(row).last) if n.name == "reader").key for row in tuned]
+    tuned = [override(row, {"generator.method": "lora", "generator.k": 1}) for row in rows[:2]]
+    learned = [next(n for n in walk(Plan(row).last) if n.name == "generator").key for row in tuned]
     assert learned[0] == learned[1]
 
 
@@ -140,9 +140,9 @@ def test_a_node_is_of_its_store(tiny_models, tweets: Path):
 def test_beside_a_reader_that_learns_what_the_pipeline_finds_both_are_trained(tiny_models, tweets: Path):
     """The one from the training split alone, the other from all users."""
     tuned: dict[str, object] = {
-        "reader.method": "lora",
-        "reader.documents": ("none", "pipeline"),
-        "reader.k": 1,
+        "generator.method": "lora",
+        "generator.documents": ("none", "pipeline"),
+        "generator.k": 1,
     }
     plan = Plan(config(tiny_models, tweets, **tuned, collaboration="text"))
     plan.check()

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from pbr_jax import results
+from pbr_jax.corpus.store import Store, build
 from pbr_jax.data import task
-from pbr_jax.index.store import Store, build
 from pbr_jax.options import Eval
 from pbr_jax.types import Example
 

@@ -19,7 +19,7 @@ from pbr_jax import Config, ask, run
 from pbr_jax.config import override
 from pbr_jax.eval.report import report
 from pbr_jax.files import cache_folder
-from pbr_jax.llm.jax_backend import JaxLLM
+from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.parts import language_model
 from pbr_jax.parts.answers import documents_in_prompt
 from pbr_jax.plan import Plan

@@ -253,8 +253,8 @@ def test_another_method_is_told_by_the_name_of_the_row(
     assert system("--retrieve.method", "bm25", "--system", "mine") == "mine"
     assert system("--retrieve.method=bm25", "--system=dense") == "dense"
     assert system("--generate.method", "replug") == "dense, generate.method replug"
-    assert system("--reader.method", "lora", "--expand.method", "hyde") == (
-        "dense, expand.method hyde, reader.method lora"
+    assert system("--generator.method", "lora", "--expand.method", "hyde") == (
+        "dense, expand.method hyde, generator.method lora"
     )
     file = c.load(CONFIG)
     base = c.override(file.config, {**flags, "select.method": "bm25", "retrieve.method": "bm25"})

@@ -28,6 +28,6 @@ def sweep(config: Config | None = None) -> Iterator[Overrides]:
     for method in ("none", "random", "recency", "bm25", "dense"):
         yield {"system": "zero_shot" if method == "none" else method, "retrieve.method": method, **OWN}
     yield {"system": "others_random", "retrieve.method": "random", "retrieve.k": 1, **OTHERS}
-    yield {"system": "ropg", "retrieve.alpha": 0.0, "retrieve.lesson.loss": "forward_kl", **OWN,
+    yield {"system": "ropg", "retrieve.alpha": 0.0, "retrieve.distillation.loss": "forward_kl", **OWN,
            "feedback.candidates": 12, "collaboration": "signals"}  # fmt: skip
     yield from runpy.run_path(str(HERE / "cfrag_modules.py"))["sweep"](config or get_config())

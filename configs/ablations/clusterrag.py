@@ -1,12 +1,12 @@
-"""ClusterRAG's tables as rows, with one reader that is tuned on a mixture and serves most of them.
+"""ClusterRAG's tables as rows, with one generator that is tuned on a mixture and serves most of them.
 
 Modes (Table 2), retrievers (Table 3), parts left out (Table 5), gamma, L_max, beams (Table 7), k (Table 8),
 m (Table 9), and what is not the paper's: clusters opened, what is done with noise, users by CFRAG's encoder,
 similarity inside a cohort. Table 3's rows rank inside the opened clusters: ColBERT is "clusterrag",
 Contriever and BGE are "pooled in clusters" with `--encoder.model FOLDER`; the rows "clusterrag with ..."
-search whole histories. Other models, as they come (Table 4), are `--reader.method frozen --llm.model FOLDER`.
-Table 10 is the metric `silhouette` of the rows "clusterrag" and "k-means". A reader for each row, as the
-paper has it: `--reader.documents pipeline`.
+search whole histories. Other models, as they come (Table 4): `--generator.method frozen --llm.model FOLDER`.
+Table 10 is the metric `silhouette` of the rows "clusterrag" and "k-means". A generator for each row, as the
+paper has it: `--generator.documents pipeline`.
 
 pbr-jax sweep ablations/clusterrag --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """
@@ -50,7 +50,7 @@ OURS: dict[str, Overrides] = {
 def get_config() -> Config:
     paper: Config = runpy.run_path(str(Path(__file__).parents[1] / "clusterrag.py"))["get_config"]()
     mixture = ("none", "own", "neighbours", "own_neighbours")
-    return dataclasses.replace(paper, reader=dataclasses.replace(paper.reader, documents=mixture))
+    return dataclasses.replace(paper, generator=dataclasses.replace(paper.generator, documents=mixture))
 
 
 def sweep() -> Iterator[Overrides]:

@@ -1,6 +1,6 @@
 """configs/clusterrag_small.py in its three modes, and what they have to be compared with.
 
-Two documents in every prompt but zero-shot's, with the frozen reader and with the tuned one, which is one for
+Two documents in every prompt but zero-shot's, frozen and tuned; one tuned generator serves
 all rows. "random user": the documents of a random user in the place of the cohort neighbour's, alone and
 beside the own ones. Without answers, which take longest:
 `--generate.method none --eval.likelihood on`.
@@ -36,4 +36,4 @@ def get_config() -> Config:
 def sweep() -> Iterator[Overrides]:
     for method, told in (("frozen", ""), ("lora", ", tuned")):
         for name, row in ROWS.items():
-            yield {"system": name + told, "reader.method": method, **row}
+            yield {"system": name + told, "generator.method": method, **row}

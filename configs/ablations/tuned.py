@@ -1,6 +1,6 @@
-"""The rows of the ruler with a frozen and with a tuned reader: what is left after tuning is personalization.
+"""Rows of the ruler with a frozen and a tuned generator: what is left after tuning is personalization.
 
-One reader is trained and serves all rows. Nothing is decoded: rows are compared by `target_nll`. Three
+One generator is trained and serves all rows. Nothing is decoded: rows are compared by `target_nll`. Three
 documents in every prompt but zero-shot's.
 
 pbr-jax sweep configs/ablations/tuned.py --benchmark.name lamp_7 --benchmark.root FOLDER --limit 150 --out DIR
@@ -39,4 +39,4 @@ def get_config() -> Config:
 def sweep() -> Iterator[Overrides]:
     for method, told in (("frozen", ""), ("lora", ", tuned")):
         for name, row in ROWS.items():
-            yield {"system": name + told, "reader.method": method, **row}
+            yield {"system": name + told, "generator.method": method, **row}

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from pbr_jax.config.schema import SLOTS, Config
 
-_SECTIONS = (*SLOTS, "reader")
+_SECTIONS = (*SLOTS, "generator")
 _PLAIN = {"auto", "none", "ipa", "label"}
 """Of generate.method: an answer to one prompt, or none. That is how a system is measured, not another one."""
 

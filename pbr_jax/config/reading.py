@@ -137,6 +137,10 @@ def names(config: Any, prefix: str = "") -> list[str]:
     return found
 
 
+_RENAMED = {"reader": "generator", "lesson": "distillation"}
+"""Parts of field names that older versions had, and what they are called now."""
+
+
 def unknown(name: str, config: Config) -> UserError:
     """The error for a field that does not exist, with the nearest names, or the method that has it."""
     slot, _, field = name.partition(".")
@@ -147,6 +151,9 @@ def unknown(name: str, config: Config) -> UserError:
             f"set {slot}.method, or leave it out"
         )
     known = names(config)
+    for old, new in _RENAMED.items():
+        if old in name.split("."):
+            return UserError(f"unknown config field {name!r}: {old!r} is now {new!r}; write {new!r}")
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     near += [k for k in known if k.rsplit(".", 1)[-1] == name.rsplit(".", 1)[-1] and k not in near]
     hint = f"did you mean {' or '.join(near[:3])}?" if near else "pbr-jax run CONFIG.py --help-all lists all"

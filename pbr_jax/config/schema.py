@@ -18,9 +18,9 @@ from pbr_jax.options import (
     Neighbours,
     Options,
     Prompt,
-    Reader,
     Retrieve,
     Select,
+    TunedGenerator,
     UserEncoder,
 )
 from pbr_jax.types import UserError
@@ -57,7 +57,7 @@ class Config(Options):
     select: Select = field(default_factory=select.TopK)
     prompt: Prompt = field(default_factory=Prompt)
     generate: Generate = field(default_factory=generate.Auto)
-    reader: Reader = field(default_factory=Reader)
+    generator: TunedGenerator = field(default_factory=TunedGenerator)
     user_encoder: UserEncoder = field(default_factory=UserEncoder)
     feedback: Feedback = field(default_factory=Feedback)
     eval: Eval = field(default_factory=Eval)
@@ -68,14 +68,14 @@ class Config(Options):
         return [getattr(self, slot) for slot in SLOTS]
 
     def training_documents(self, source: str) -> dict[str, Any]:
-        """What is changed in a config to find the documents that the reader's training prompts show.
+        """What is changed in a config to find the documents that the generator's training prompts show.
 
-        own, others, neighbours: the same whatever the slots have, so that one reader serves all rows of a
+        own, others, neighbours: the same whatever the slots have, so that one generator serves all rows of a
         table; one more than are shown, for those that hold the question's own target.
         """
-        frozen, k = Reader(), self.reader.k + 1
+        frozen, k = TunedGenerator(), self.generator.k + 1
         if source == "pipeline":
-            return {"reader": frozen}
+            return {"generator": frozen}
         others = source == "others"
         users = {
             "own": neighbours.Self(),
@@ -83,7 +83,7 @@ class Config(Options):
             "neighbours": neighbours.Cohorts(own=False),
         }[source]
         return {
-            "reader": frozen,
+            "generator": frozen,
             "collaboration": "text" if users.others else "signals",
             "expand": expand.Nothing(),
             "neighbours": users,

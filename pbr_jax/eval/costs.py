@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from pbr_jax.eval import remarks
+from pbr_jax.eval import notes as remarks
 from pbr_jax.eval.comparable import ABSENT
 from pbr_jax.eval.render import Block, Cell, Table
 from pbr_jax.eval.runs import Row

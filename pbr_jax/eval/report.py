@@ -13,12 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pbr_jax.data.tasks import TASKS
-from pbr_jax.eval import plots, remarks, render
+from pbr_jax.eval import notes as remarks
+from pbr_jax.eval import plots, render
 from pbr_jax.eval.comparable import ABSENT as _ABSENT
 from pbr_jax.eval.comparable import needs_texts, obstacles, same_variant
-from pbr_jax.eval.copies import copies_table
 from pbr_jax.eval.costs import costs, throughput
 from pbr_jax.eval.differences import differences
+from pbr_jax.eval.label_distribution import shares_table
+from pbr_jax.eval.ngram_overlap import copies_table
 from pbr_jax.eval.orders import orders
 from pbr_jax.eval.render import Block, Cell, Figure, Heading, Page, Paragraph, Table
 from pbr_jax.eval.runs import (
@@ -32,7 +34,6 @@ from pbr_jax.eval.runs import (
     unfinished,
     without_near_targets,
 )
-from pbr_jax.eval.shares import shares_table
 from pbr_jax.eval.values import categories, confidence_of, intervals, mean, values
 from pbr_jax.types import UserError
 

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Sequence
 
-from pbr_jax.eval import remarks
+from pbr_jax.eval import notes as remarks
 from pbr_jax.eval.comparable import (
     ABSENT,
     obstacles,

@@ -35,14 +35,14 @@ def _backend(config: schema.LLM) -> LLM:
     from pbr_jax.models import pretrained
 
     if config.backend == "http":
-        from pbr_jax.llm import http_backend
+        from pbr_jax.llm.http import backend as http_backend
 
         return http_backend.load(config)
     if is_t5(pretrained.locate(config.model)):
-        from pbr_jax.llm import t5_backend
+        from pbr_jax.llm.engine import t5_backend
 
         return t5_backend.load(config)
-    from pbr_jax.llm import jax_backend
+    from pbr_jax.llm.engine import jax_backend
 
     return jax_backend.load(config)
 

@@ -6,14 +6,14 @@ them into a run.
 """
 
 from pbr_jax.options.base import IDLE, Options, TrainingSplit, checked, default_of, hints, key_of, options_in
-from pbr_jax.options.reader import Reader
+from pbr_jax.options.generator import TunedGenerator
 from pbr_jax.options.shared import (
     LLM,
     Benchmark,
+    Distillation,
     Encoder,
     Eval,
     Feedback,
-    Lesson,
     Optimizer,
     Prompt,
     SelectLLM,
@@ -27,23 +27,23 @@ __all__ = [
     "IDLE",
     "LLM",
     "Benchmark",
+    "Distillation",
     "Encoder",
     "Eval",
     "Expand",
     "Feedback",
     "Generate",
-    "Lesson",
     "Method",
     "Neighbours",
     "Optimizer",
     "Options",
     "Prompt",
-    "Reader",
     "Retrieve",
     "Select",
     "SelectLLM",
     "Training",
     "TrainingSplit",
+    "TunedGenerator",
     "UserEncoder",
     "checked",
     "default_of",

@@ -308,7 +308,7 @@ class Feedback(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lesson(Options):
+class Distillation(Options):
     """How scores of candidates are drawn to what feedback says of them."""
 
     # reverse_kl: KL(scores || feedback), CFRAG Eq. 8 and 12; forward_kl: KL(feedback || scores), CFRAG as

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from pbr_jax import terminal
+from pbr_jax.corpus.store import Store
 from pbr_jax.files import write_text
 from pbr_jax.graph import Slot, Stage
-from pbr_jax.index.store import Store
 from pbr_jax.llm import naming
 from pbr_jax.options import Generate
 from pbr_jax.parts import language_model

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from pbr_jax.corpus import store
 from pbr_jax.data import fingerprint, read, splits, synthetic, task
-from pbr_jax.graph import Given, Node, Stage
-from pbr_jax.index import store
-from pbr_jax.options import Benchmark, Method, Reader
+from pbr_jax.graph import Node, Stage, Value
+from pbr_jax.options import Benchmark, Method, TunedGenerator
 from pbr_jax.parts.run import progress
 from pbr_jax.types import UserError
 
@@ -27,7 +27,7 @@ class Data(NamedTuple):
 
 def data(
     benchmark: Benchmark,
-    methods: Sequence[Method | Reader],
+    methods: Sequence[Method | TunedGenerator],
     *,
     limit: int | None,
     limit_training: int | None,
@@ -71,7 +71,7 @@ def data(
 
 
 def _training_split(
-    benchmark: Benchmark, methods: Sequence[Method | Reader], there: tuple[str, ...]
+    benchmark: Benchmark, methods: Sequence[Method | TunedGenerator], there: tuple[str, ...]
 ) -> Benchmark | None:
     """The split that is learned from; None where nothing looks at it, or it is missing and not needed."""
     learns = [
@@ -104,8 +104,8 @@ def _files(benchmark: Benchmark, seed: int) -> Node:
     told += [] if benchmark.form == Benchmark.form else [benchmark.form]
     if benchmark.name == "synthetic" and not benchmark.root:
         made = Stage("synthetic", (seed,), {}, _generate, _same)
-        return Given("files", (benchmark,), {"folder": made}, _placed, identity=lambda: told)
-    return Given("files", (benchmark,), {}, _placed, identity=lambda: [*told, fingerprint(benchmark)])
+        return Value("files", (benchmark,), {"folder": made}, _placed, identity=lambda: told)
+    return Value("files", (benchmark,), {}, _placed, identity=lambda: [*told, fingerprint(benchmark)])
 
 
 def _generate(folder: Path, seed: int) -> None:

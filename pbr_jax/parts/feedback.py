@@ -16,17 +16,17 @@ from typing import Any
 import numpy as np
 
 from pbr_jax import terminal
+from pbr_jax.corpus.store import Store
 from pbr_jax.data.tasks import Task
 from pbr_jax.eval.metrics import is_plain_mean, rating_error, text_metric
 from pbr_jax.eval.rouge import rouge
 from pbr_jax.files import write_text
 from pbr_jax.graph import Slot, Stage
-from pbr_jax.index.store import Store
 from pbr_jax.llm import LLM, naming
 from pbr_jax.options import Expand, Generate, Retrieve, Select
 from pbr_jax.parts import language_model
-from pbr_jax.parts.rankings import Questions, Rankings, rankings, without_targets
-from pbr_jax.parts.reader import reader
+from pbr_jax.parts.generator import generator
+from pbr_jax.parts.rankings import Questions, Rankings, drop_leaks, rankings
 from pbr_jax.parts.run import Run, chunks, line, metered, once
 from pbr_jax.pipeline import GenerateSlot, PromptWriter, Ranking, Tally
 from pbr_jax.text import prompts
@@ -40,7 +40,7 @@ LIKELIHOOD = "likelihood"
 Values = Callable[[Sequence[str], Sequence[str]], np.ndarray]
 """(answers, targets) -> values [n], the higher the better."""
 
-Judge = Callable[[Sequence[Example], Sequence[Ranking], PromptWriter], np.ndarray]
+RewardFn = Callable[[Sequence[Example], Sequence[Ranking], PromptWriter], np.ndarray]
 """(examples, each one's documents, writer of prompts) -> values [n], the higher the better."""
 
 
@@ -77,7 +77,7 @@ def _errors(answers: Sequence[str], targets: Sequence[str]) -> np.ndarray:
     return np.array([abs(rating_error(*pair)) for pair in zip(answers, targets, strict=True)])
 
 
-def by_answers(task: Task, generate: GenerateSlot, values: Values) -> Judge:
+def by_answers(task: Task, generate: GenerateSlot, values: Values) -> RewardFn:
     """Documents are worth what the answer that is given with them is worth (CFRAG Eq. 6)."""
 
     def judge(examples: Sequence[Example], rankings: Sequence[Ranking], write: PromptWriter) -> np.ndarray:
@@ -89,7 +89,7 @@ def by_answers(task: Task, generate: GenerateSlot, values: Values) -> Judge:
     return judge
 
 
-def by_likelihood(llm: LLM) -> Judge:
+def by_likelihood(llm: LLM) -> RewardFn:
     """Documents are worth log p(target | prompt with them) per token of the target, in nats."""
 
     def judge(examples: Sequence[Example], rankings: Sequence[Ranking], write: PromptWriter) -> np.ndarray:
@@ -102,7 +102,7 @@ def by_likelihood(llm: LLM) -> Judge:
 
 
 def collect(
-    judge: Judge, write: PromptWriter, examples: Sequence[Example], rankings: Sequence[Ranking]
+    judge: RewardFn, write: PromptWriter, examples: Sequence[Example], rankings: Sequence[Ranking]
 ) -> list[Feedback]:
     """The value of every candidate of every example, which must have targets."""
     missing = next((example.id for example in examples if example.target is None), None)
@@ -151,7 +151,7 @@ def feedback(
         "write": language_model.training_writer(run),
     }
     if options.metric == LIKELIHOOD:
-        needs["llm"] = reader(run)
+        needs["llm"] = generator(run)
     else:
         limit = options.max_new_tokens or run.config.generate.max_new_tokens
         answers = replace(generate, num_beams=options.num_beams, max_new_tokens=limit)
@@ -196,7 +196,7 @@ def _collect(
         by_answers(task, generate(Tally()), metric(task, name, errors)) if llm is None else by_likelihood(llm)
     )
     lines = []
-    pairs = zip(asked.read(store), without_targets(store, asked.read(store), ranked.read(store)), strict=True)
+    pairs = zip(asked.read(store), drop_leaks(store, asked.read(store), ranked.read(store)), strict=True)
     total = asked.count(store)
     with (
         metered(folder),

@@ -10,7 +10,7 @@ import numpy as np
 
 import pbr_jax.llm
 from pbr_jax.data import Task
-from pbr_jax.graph import Given, Node
+from pbr_jax.graph import Node, Value
 from pbr_jax.llm import LLM
 from pbr_jax.models.pretrained import locate
 from pbr_jax.options import LLM as Options
@@ -28,7 +28,7 @@ def frozen(run: Run, other: SelectLLM | None = None) -> Node:
     """The language model as it comes, or another one, behind the cache of its answers."""
     options = run.config.llm if other is None else other.plain
     # The batch plan and the devices can move the last bit of a logit.
-    return Given(
+    return Value(
         "llm" if other is None else other.section,
         (options,),
         {},
@@ -58,7 +58,7 @@ def blaming(other: SelectLLM | None) -> Iterator[None]:
 @once
 def task(run: Run) -> Node:
     """What is asked."""
-    return Given("task", (run.task,), {}, _same)
+    return Value("task", (run.task,), {}, _same)
 
 
 def _same(task: Task) -> Task:
@@ -70,7 +70,7 @@ def writer(run: Run) -> Node:
     """In-prompt augmentation: the documents, then the input, within the config's budget of tokens."""
     needs = {"llm": frozen(run), "task": task(run)}
     check = partial(form_of, run.task.name, run.config.prompt.form)
-    return Given("prompts", (run.config.prompt,), needs, _writer, check=check)
+    return Value("prompts", (run.config.prompt,), needs, _writer, check=check)
 
 
 @once

@@ -15,15 +15,15 @@ from typing import Any
 from tqdm import tqdm
 
 from pbr_jax import terminal
+from pbr_jax.corpus.store import Store
 from pbr_jax.files import write_text
 from pbr_jax.graph import Slot, Stage
-from pbr_jax.index.store import Store
 from pbr_jax.llm import LLM, Score, naming
 from pbr_jax.options import Generate
 from pbr_jax.parts import language_model
 from pbr_jax.parts.answers import documents_in_prompt
+from pbr_jax.parts.generator import generator
 from pbr_jax.parts.rankings import Rankings
-from pbr_jax.parts.reader import reader
 from pbr_jax.parts.run import CHUNK, Run, chunks, line, metered
 from pbr_jax.pipeline import PromptWriter, Ranking, Scoring, Tally
 from pbr_jax.text.prompts import Written
@@ -58,7 +58,7 @@ def likelihoods(run: Run, ranked: Stage, method: Generate | None = None) -> Stag
         "store": run.data,
         "ranked": ranked,
         "write": language_model.writer(run),
-        "llm": reader(run),
+        "llm": generator(run),
         **({"generate": Slot(method, run)} if method is not None and method.own_likelihood else {}),
     }
     return Stage(

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from pbr_jax.corpus.store import Store
 from pbr_jax.files import write_text
 from pbr_jax.graph import Slot, Stage
-from pbr_jax.index.store import Store
 from pbr_jax.options import Retrieve
 from pbr_jax.parts.run import (
     Run,
@@ -108,13 +108,11 @@ def rankings(
     return Stage("rank", options, needs, _rank, Rankings, label=label, check=lambda: _check(run, questions))
 
 
-def without_targets(
-    store: Store, examples: Iterable[Example], ranked: Iterable[Ranking]
-) -> Iterator[Ranking]:
+def drop_leaks(store: Store, examples: Iterable[Example], ranked: Iterable[Ranking]) -> Iterator[Ranking]:
     """The candidates that do not hold the question's own target: those would teach to look for it."""
     for example, ranking in zip(examples, ranked, strict=True):
-        told = store.gives_away(example, np.array([candidate.row for candidate in ranking], np.int64))
-        yield [candidate for candidate, gives_away in zip(ranking, told, strict=True) if not gives_away]
+        told = store.leaks_target(example, np.array([candidate.row for candidate in ranking], np.int64))
+        yield [candidate for candidate, leaks_target in zip(ranking, told, strict=True) if not leaks_target]
 
 
 def at_depth(run: Run) -> Retrieve:

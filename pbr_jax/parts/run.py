@@ -25,9 +25,9 @@ from pbr_jax.options import (
     Generate,
     Neighbours,
     Prompt,
-    Reader,
     Retrieve,
     Select,
+    TunedGenerator,
     UserEncoder,
 )
 from pbr_jax.pipeline import Tally
@@ -69,14 +69,14 @@ class Settings(Protocol):
     @property
     def generate(self) -> Generate: ...
     @property
-    def reader(self) -> Reader: ...
+    def generator(self) -> TunedGenerator: ...
     @property
     def eval(self) -> Eval: ...
     def training_documents(self, source: str) -> dict[str, Any]: ...
 
 
 class Run(NamedTuple):
-    """One run before anything is computed. `data` is the node of the store (`pbr_jax.index.store.Store`).
+    """One run before anything is computed. `data` is the node of the store (`pbr_jax.corpus.store.Store`).
 
     `nodes` are those that functions marked `once` have chosen. `training` is the node of a store of the
     training split alone, where something learns from it apart.

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from pbr_jax.corpus.store import Store
 from pbr_jax.index.per_user import PerUserIndex, Scope
-from pbr_jax.index.store import Store
 from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, RetrieveSlot
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.types import Candidate

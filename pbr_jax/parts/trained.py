@@ -19,7 +19,7 @@ _PARAMS = "params.safetensors"
 _REPORT = "training.json"
 
 
-def keep(fitted: "Fitted", folder: Path, name: str) -> None:
+def save_fitted(fitted: "Fitted", folder: Path, name: str) -> None:
     """The parameters that training found and what it told, beside metrics.jsonl; checkpoints are taken away.
 
     Notes go to the log and to stderr at once, as from the part of this name.
@@ -30,7 +30,7 @@ def keep(fitted: "Fitted", folder: Path, name: str) -> None:
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
 
-def keep_adapter(fitted: "Fitted", folder: Path, name: str, write: Callable[[Path], None]) -> None:
+def save_adapter(fitted: "Fitted", folder: Path, name: str, write: Callable[[Path], None]) -> None:
     """The same for an adapter, which `write` writes into a folder, its last file whole or not at all."""
     _tell(fitted, folder, name)
     write(folder)
@@ -44,7 +44,7 @@ def _tell(fitted: "Fitted", folder: Path, name: str) -> None:
         tell(name, note)
 
 
-def is_kept(folder: Path, file: str = _PARAMS) -> bool:
+def is_saved(folder: Path, file: str = _PARAMS) -> bool:
     """Whether an attempt had kept its parameters when it was killed; its checkpoints are taken away.
 
     `file`: the last one that is written.
@@ -71,7 +71,7 @@ def reports(last: Node) -> dict[str, dict[str, Any]]:
     return found
 
 
-def load_kept(folder: Path) -> Params:
+def load_saved(folder: Path) -> Params:
     """The parameters that `keep` wrote."""
     return load_params(folder / _PARAMS)
 

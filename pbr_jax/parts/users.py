@@ -10,14 +10,14 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from pbr_jax.corpus.store import Store
 from pbr_jax.data import views
-from pbr_jax.graph import Given, Node, Stage
-from pbr_jax.index.store import Store
+from pbr_jax.graph import Node, Stage, Value
 from pbr_jax.models.user_transformer import UserTransformerConfig, user_transformer
 from pbr_jax.options import UserEncoder
 from pbr_jax.parts import vectors
 from pbr_jax.parts.run import Run, chunks, enable_compilation_cache, once
-from pbr_jax.parts.trained import check_training, is_kept, keep, load_kept
+from pbr_jax.parts.trained import check_training, is_saved, load_saved, save_fitted
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.types import Example, Params
 
@@ -113,14 +113,14 @@ def users(run: Run) -> Node:
 @once
 def means(run: Run) -> Node:
     """Users as the means of their documents' vectors."""
-    return Given("users, means", (), _stands_on(run), _means)
+    return Value("users, means", (), _stands_on(run), _means)
 
 
 @once
 def trained(run: Run) -> Node:
     """Users by the trained encoder of their histories (CFRAG section 4.1)."""
     options = run.config.user_encoder
-    return Given("users, trained", (options,), {**_stands_on(run), "params": encoder(run)}, _trained)
+    return Value("users, trained", (options,), {**_stands_on(run), "params": encoder(run)}, _trained)
 
 
 @once
@@ -139,7 +139,7 @@ def encoder(run: Run) -> Stage:
         (options, run.config.seed),
         _stands_on(run),
         _train,
-        load_kept,
+        load_saved,
         check=partial(check_training, options.training),
     )
 
@@ -180,7 +180,7 @@ def _train(
     embeddings: np.ndarray,
     encoder: TextEncoder,
 ) -> None:
-    if is_kept(folder):
+    if is_saved(folder):
         return
     from pbr_jax.train import user_encoder
 
@@ -190,4 +190,4 @@ def _train(
     objective = user_encoder.Objective(rates, options.loss, options.temperature, options.train_embeddings)
     model = _model(options, encoder)
     fitted = user_encoder.train(histories, embeddings, model, objective, options.training, folder, seed=seed)
-    keep(fitted, folder, "user_encoder")
+    save_fitted(fitted, folder, "user_encoder")

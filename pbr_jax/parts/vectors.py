@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from pbr_jax.graph import Given, Node, Stage
-from pbr_jax.index.store import Store
+from pbr_jax.corpus.store import Store
+from pbr_jax.corpus.vectors import embed_to_file
+from pbr_jax.graph import Node, Stage, Value
 from pbr_jax.models.pretrained import fingerprint, locate
 from pbr_jax.options import Encoder
 from pbr_jax.parts.run import Run, enable_compilation_cache, once
-from pbr_jax.text.embedding_file import embed_to_file
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.types import Params
 
@@ -20,7 +20,7 @@ from pbr_jax.types import Params
 def encoder(run: Run) -> Node:
     """The text encoder as it comes."""
     options = run.config.encoder
-    return Given("encoder", (options,), {}, _encoder, identity=partial(_told, options))
+    return Value("encoder", (options,), {}, _encoder, identity=partial(_told, options))
 
 
 def _told(options: Encoder) -> list[Any]:
@@ -32,7 +32,7 @@ def _told(options: Encoder) -> list[Any]:
 def tuned(run: Run, params: Stage, unit: bool = True) -> Node:
     """The text encoder with another `tower` in its parameters; `unit`: its vectors are of unit length."""
     needs = {"params": params, "untuned": encoder(run)}
-    return Given("tuned encoder", (run.config.encoder, params, unit), needs, _tuned, identity=lambda: unit)
+    return Value("tuned encoder", (run.config.encoder, params, unit), needs, _tuned, identity=lambda: unit)
 
 
 @once

@@ -17,8 +17,8 @@ from pbr_jax.options import Training
 from pbr_jax.train import sharding, state, steps
 from pbr_jax.train.batches import Batches, Rows
 from pbr_jax.train.checkpoints import Checkpoints
+from pbr_jax.train.diagnostics import diagnostics
 from pbr_jax.train.metrics import Metrics
-from pbr_jax.train.movement import movements
 from pbr_jax.train.optimizers import optimizer
 from pbr_jax.types import Params, UserError
 
@@ -139,7 +139,9 @@ def fit(task: Task, config: Training, folder: Path, *, seed: int) -> Fitted:
         best = checkpoints.best
         if best is not None and best != progress.step:
             now, _ = checkpoints.restore(best, layout)
-        return Fitted(now.params, int(now.step) // task.updates, metrics.lines, movements(heads, now.params))
+        return Fitted(
+            now.params, int(now.step) // task.updates, metrics.lines, diagnostics(heads, now.params)
+        )
 
 
 def _made(
@@ -176,7 +178,7 @@ def _look(
             f"the selection value of step {progress.step} is {value}, want a finite number; lower the "
             "learning rate, or look at the feedback's values"
         )
-    told = {f"moved_{name}": share for name, share in movements(heads, now.params).items()}
+    told = {f"moved_{name}": share for name, share in diagnostics(heads, now.params).items()}
     if task.evaluate is not None:
         told["selection"] = value
     if told:

@@ -30,8 +30,8 @@ from pbr_jax.models.set_policy import from_arrays, log_scores
 from pbr_jax.options import Training
 from pbr_jax.train import steps
 from pbr_jax.train.batches import Rows
+from pbr_jax.train.diagnostics import correlation, warnings
 from pbr_jax.train.loop import Fitted, Task, fit
-from pbr_jax.train.movement import correlation, doubts
 from pbr_jax.train.reward_model import Drawn, predicted
 from pbr_jax.train.selection import FEWEST, by_users, who_chose
 from pbr_jax.train.sharding import Batch
@@ -180,7 +180,7 @@ def _notes(fitted: Fitted, told: Mapping[str, Any], config: Training) -> tuple[s
             "from more questions, or take the retriever's order (select.method top_k)"
         ]
     else:
-        changed = doubts(fitted.moved, told["correlation_with_start"])
+        changed = warnings(fitted.moved, told["correlation_with_start"])
     return (*chose, *nothing * alike, *changed)
 
 

@@ -11,11 +11,11 @@ from jaxtyping import Array, Float
 from pbr_jax.models import cross_encoder
 from pbr_jax.models.cross_encoder import CrossEncoder
 from pbr_jax.models.pretrained import locate
-from pbr_jax.options import Lesson, Training
+from pbr_jax.options import Distillation, Training
 from pbr_jax.text.packing import multiple
 from pbr_jax.text.pairs import pair_arrays
 from pbr_jax.text.tokenizing import load_tokenizer
-from pbr_jax.train.lessons import Scorer, candidate_rows, teach
+from pbr_jax.train.distillation import Scorer, candidate_rows, distill
 from pbr_jax.train.loop import Fitted
 from pbr_jax.train.sharding import Batch
 from pbr_jax.types import Feedback, Params
@@ -34,7 +34,7 @@ class Options(Protocol):
     @property
     def user_layers(self) -> int: ...
     @property
-    def lesson(self) -> Lesson: ...
+    def distillation(self) -> Distillation: ...
     @property
     def training(self) -> Training: ...
 
@@ -76,8 +76,15 @@ def train(
 
     heads = ("score",) if users is None else ("user", "score")  # MLP_3, MLP_2
     scorer = Scorer(lambda: start, arrays, _scores(model), heads)
-    return teach(
-        scorer, feedback, options.lesson, options.training, folder, seed=seed, owners=owners, least=least
+    return distill(
+        scorer,
+        feedback,
+        options.distillation,
+        options.training,
+        folder,
+        seed=seed,
+        owners=owners,
+        least=least,
     )
 
 

@@ -14,10 +14,10 @@ from pbr_jax.models import bert, dual_encoder
 from pbr_jax.models.dual_encoder import DualEncoderConfig, Tokens
 from pbr_jax.models.layers import precision
 from pbr_jax.models.sentence_folder import Role
-from pbr_jax.options import Lesson, Training
+from pbr_jax.options import Distillation, Training
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.text.packing import multiple
-from pbr_jax.train.lessons import Scorer, candidate_rows, teach
+from pbr_jax.train.distillation import Scorer, candidate_rows, distill
 from pbr_jax.train.loop import Fitted
 from pbr_jax.train.sharding import Batch
 from pbr_jax.types import Feedback, Params, UserError
@@ -36,7 +36,7 @@ class Options(Protocol):
     @property
     def user_layers(self) -> int: ...
     @property
-    def lesson(self) -> Lesson: ...
+    def distillation(self) -> Distillation: ...
     @property
     def training(self) -> Training: ...
 
@@ -63,7 +63,7 @@ def train(
       texts: of documents by their rows.
       encoder: what is tuned: its weights, pooling and lengths.
       folder: of checkpoints.
-      owners, least: see `lessons.teach`.
+      owners, least: see `lessons.distill`.
 
     Returns:
       Parameters of `model_config`'s dual encoder.
@@ -93,8 +93,15 @@ def train(
 
     heads = () if users is None else ("user",)  # MLP_1
     scorer = Scorer(params, arrays, _scores(config, options.alpha), heads)
-    return teach(
-        scorer, feedback, options.lesson, options.training, folder, seed=seed, owners=owners, least=least
+    return distill(
+        scorer,
+        feedback,
+        options.distillation,
+        options.training,
+        folder,
+        seed=seed,
+        owners=owners,
+        least=least,
     )
 
 

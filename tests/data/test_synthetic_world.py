@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pbr_jax.data.synthetic import generate
-from pbr_jax.eval.copies import copied
+from pbr_jax.eval.ngram_overlap import copied
 from pbr_jax.words import words
 
 

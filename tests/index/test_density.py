@@ -21,7 +21,7 @@ from pbr_jax.index.density import (
     silhouettes,
     spanning_tree,
 )
-from pbr_jax.parts.cohorts import Grouping
+from pbr_jax.methods.neighbours.cohort_fit import Grouping
 
 
 def world(n: int, groups: int, noise: float, seed: int = 0, d: int = 12) -> np.ndarray:

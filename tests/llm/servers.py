@@ -135,7 +135,8 @@ def fake_log_prob(place: int, token: int) -> float:
 
 def fake_score(model: Path, prompt: Any, target: str) -> Any:
     """What the formula gives a target: by the places and ids of its tokens behind the prompt's."""
-    from pbr_jax.llm import Score, chat
+    from pbr_jax.llm import Score
+    from pbr_jax.llm.tokens import chat
 
     codec = chat.load(model)
     first, second = codec.encode(prompt), codec.encode_target(target)
@@ -367,7 +368,7 @@ def write_tiny(path: Path, *, seed: int = 3, context: int = 96) -> None:
 
 def main() -> None:
     """Serves a model until it is interrupted."""
-    from pbr_jax.llm.jax_backend import JaxLLM
+    from pbr_jax.llm.engine.jax_backend import JaxLLM
     from pbr_jax.models import pretrained
 
     parser = argparse.ArgumentParser(description=main.__doc__)

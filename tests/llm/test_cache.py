@@ -14,7 +14,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,12 +21,14 @@ import pytest
 
 import pbr_jax.llm
 from pbr_jax.config import LLM as LLMConfig
-from pbr_jax.llm import LLM, Score, jax_backend
+from pbr_jax.llm import LLM, Score
 from pbr_jax.llm.abilities import Mixture
 from pbr_jax.llm.answer_values import stored
 from pbr_jax.llm.answers_file import Answers
 from pbr_jax.llm.cache import Cached
-from pbr_jax.llm.jax_backend import JaxLLM
+from pbr_jax.llm.engine import jax_backend, t5_backend
+from pbr_jax.llm.engine.jax_backend import JaxLLM
+from pbr_jax.llm.http import backend as http_backend
 from pbr_jax.types import UserError
 
 PROMPTS = ["one", "two", "three", [{"role": "user", "content": "one"}], "five"]
@@ -96,7 +97,7 @@ def rows(file: Path) -> list[tuple[str, str, str]]:
         return connection.execute("SELECT key, kind, value FROM answers ORDER BY key").fetchall()
 
 
-# -- Asking ------------------------------------------------------------------------------------------
+# -- LLMExpand ------------------------------------------------------------------------------------------
 
 
 def test_it_is_a_language_model_and_passes_questions_about_text_on(file: Path):
@@ -291,7 +292,7 @@ GENERATE = """
 import sys, time
 from pathlib import Path
 from pbr_jax.llm.cache import Cached
-from pbr_jax.llm.jax_backend import JaxLLM
+from pbr_jax.llm.engine.jax_backend import JaxLLM
 def on_batch(positions, texts):
     print(len(positions), flush=True)
     time.sleep(60)
@@ -459,18 +460,16 @@ def test_load_wraps_the_backend_that_fits_the_model(
     shutil.copytree(tiny, folder)
     (folder / "config.json").write_text('{"model_type": "t5"}')
     monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
-    for name in ("http_backend", "t5_backend"):
-        module = SimpleNamespace(load=lambda config, name=name: Counting(f"{name} "))
-        monkeypatch.setitem(sys.modules, f"pbr_jax.llm.{name}", module)
-        monkeypatch.setattr(pbr_jax.llm, name, module, raising=False)
+    monkeypatch.setattr(http_backend, "load", lambda config: Counting("http "))
+    monkeypatch.setattr(t5_backend, "load", lambda config: Counting("t5 "))
     monkeypatch.setattr(jax_backend, "load", lambda config: Counting("jax "))
 
     def first(**fields: Any) -> str:
         return pbr_jax.llm.load(LLMConfig(**fields)).generate([str(fields)], max_new_tokens=1)[0].split()[0]
 
-    assert first(model=str(folder)) == "t5_backend"
+    assert first(model=str(folder)) == "t5"
     assert first(model=str(tiny)) == "jax"
-    assert first(model="served", backend="http", url="http://127.0.0.1:1/v1") == "http_backend"
+    assert first(model="served", backend="http", url="http://127.0.0.1:1/v1") == "http"
     assert (tmp_path / "cache" / "llm.sqlite").is_file()
     with pytest.raises(UserError, match="1 of 1 answers"):
         first(model=str(tiny), offline=True)

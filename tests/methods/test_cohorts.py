@@ -11,11 +11,11 @@ from sklearn.metrics import silhouette_score
 from test_neighbours import Named, World, ask, history, resources
 
 from pbr_jax.config import Config
+from pbr_jax.corpus.store import Store, build
 from pbr_jax.index.density import NOISE
-from pbr_jax.index.store import Store, build
 from pbr_jax.methods.neighbours import Cohorts
+from pbr_jax.methods.neighbours import cohort_fit as parts
 from pbr_jax.methods.retrieve import BM25
-from pbr_jax.parts import cohorts as parts
 from pbr_jax.parts import users
 from pbr_jax.parts.users import Users
 from pbr_jax.pipeline import Tally

@@ -11,7 +11,7 @@ import pytest
 from pbr_jax import run
 from pbr_jax.config import Config, override
 from pbr_jax.data import task
-from pbr_jax.llm.jax_backend import JaxLLM
+from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.methods import generate
 from pbr_jax.pipeline import Ranking, Scoring, Tally
 from pbr_jax.text import prompts
@@ -181,8 +181,8 @@ def test_an_answer_goes_on_after_another_document(llm, write):
 
 
 def greedy(llm: JaxLLM, limit: int) -> tuple[Any, Any]:
-    from pbr_jax.llm import decoding
-    from pbr_jax.llm.sampling import sampling
+    from pbr_jax.llm.engine import decoding
+    from pbr_jax.llm.engine.sampling import sampling
 
     choice, options = sampling(llm._codec.stops, 0, 0.0, 1.0)
     return decoding.Options(limit, choice), options

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pbr_jax.config import Config, override
 from pbr_jax.data import task
-from pbr_jax.llm.jax_backend import JaxLLM
+from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.methods import select
 from pbr_jax.methods.select.icr import calibrated
 from pbr_jax.methods.select.rankgpt import _windows, permutation

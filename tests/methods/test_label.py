@@ -16,7 +16,7 @@ from pbr_jax import Config, run
 from pbr_jax.config import override
 from pbr_jax.data import TASKS, task
 from pbr_jax.llm.cache import Cached
-from pbr_jax.llm.jax_backend import JaxLLM
+from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.llm.protocol import Score
 from pbr_jax.methods.generate import Ipa, Label
 from pbr_jax.pipeline import Answer, Tally

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from pbr_jax.index.store import Store, build
+from pbr_jax.corpus.store import Store, build
 from pbr_jax.methods import expand, neighbours, retrieve, select
 from pbr_jax.options import Retrieve
 from pbr_jax.pipeline import Neighbour, Pipeline, Query, Ranking, RetrieveSlot, Tally, rank

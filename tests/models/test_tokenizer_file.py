@@ -8,7 +8,7 @@ import pytest
 import transformers
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from pbr_jax.llm import chat
+from pbr_jax.llm.tokens import chat
 from pbr_jax.models import tokenizer_file
 from pbr_jax.types import UserError
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from pbr_jax.corpus.store import Store, build
 from pbr_jax.data.tasks import TASKS
-from pbr_jax.index.store import Store, build
 from pbr_jax.parts import feedback
-from pbr_jax.parts.rankings import Questions, Rankings, without_targets
+from pbr_jax.parts.rankings import Questions, Rankings, drop_leaks
 from pbr_jax.pipeline import Answer
 from pbr_jax.text.prompts import Written
 from pbr_jax.types import Document, Example
@@ -49,7 +49,7 @@ def ranked(store: Store, tmp_path: Path) -> Rankings:
 
 def test_the_questions_own_target_is_left_out_and_the_order_stays(store: Store, ranked: Rankings):
     asked = Questions(training=True).read(store)
-    found = list(without_targets(store, asked, ranked.read(store)))
+    found = list(drop_leaks(store, asked, ranked.read(store)))
     wanted = [[f"{id}{i}" for i in places] for id, places in KEPT.items()]
     assert [[c.document.id for c in ranking] for ranking in found] == wanted
 

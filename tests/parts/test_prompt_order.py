@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pbr_jax.data import task
-from pbr_jax.llm.jax_backend import JaxLLM
+from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.options import Prompt
 from pbr_jax.parts.language_model import _writer, ordered
 from pbr_jax.text.prompts import Written

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pbr_jax.index.store import Store, build
+from pbr_jax.corpus.store import Store, build
 from pbr_jax.parts.search import candidates, search
 from pbr_jax.pipeline import Neighbour, Query
 from pbr_jax.text.encode import TextEncoder

@@ -13,7 +13,7 @@ from pbr_jax.methods.select import tuned as reranker
 from pbr_jax.options import UserEncoder
 from pbr_jax.parts import users
 from pbr_jax.parts.rankings import Questions
-from pbr_jax.parts.trained import keep, load_kept
+from pbr_jax.parts.trained import load_saved, save_fitted
 from pbr_jax.train.loop import Fitted
 
 TRAINED: dict[str, tuple[Any, tuple[Any, ...]]] = {
@@ -27,10 +27,10 @@ TRAINED: dict[str, tuple[Any, tuple[Any, ...]]] = {
 def test_what_was_kept_is_not_trained_again(name: str, tmp_path: Path):
     """Its checkpoints are half gone, as a kill leaves them: whoever looked into them would stumble."""
     train, options = TRAINED[name]
-    keep(Fitted({"w": np.ones(2, np.float32)}, 3, [], {}), tmp_path, name)
+    save_fitted(Fitted({"w": np.ones(2, np.float32)}, 3, [], {}), tmp_path, name)
     (tmp_path / "checkpoints" / "15").mkdir(parents=True)
     train = inspect.unwrap(train)  # nothing that it needs is looked at, so its type does not matter
     needs = [p.name for p in inspect.signature(train).parameters.values() if p.kind is p.KEYWORD_ONLY]
     train(tmp_path, *options, **dict.fromkeys(needs))
-    np.testing.assert_array_equal(load_kept(tmp_path)["w"], 1)
+    np.testing.assert_array_equal(load_saved(tmp_path)["w"], 1)
     assert not (tmp_path / "checkpoints").exists()

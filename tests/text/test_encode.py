@@ -19,9 +19,9 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, processors
 
 from pbr_jax.config import Encoder
+from pbr_jax.corpus.vectors import embed_to_file
 from pbr_jax.models.pretrained import locate
 from pbr_jax.text import encode
-from pbr_jax.text.embedding_file import embed_to_file
 from pbr_jax.text.encode import Role, TextEncoder
 from pbr_jax.types import UserError
 

@@ -11,8 +11,9 @@ import pytest
 from pbr_jax.models import cross_encoder, dual_encoder
 from pbr_jax.models.bert import BertConfig
 from pbr_jax.models.user_transformer import UserTransformerConfig, user_transformer
-from pbr_jax.options import Lesson
-from pbr_jax.train import lessons, reranker, retriever, sharding, steps, user_encoder
+from pbr_jax.options import Distillation
+from pbr_jax.train import distillation as lessons
+from pbr_jax.train import reranker, retriever, sharding, steps, user_encoder
 
 B, C, T, U = 16, 2, 6, 4
 BERT = BertConfig(
@@ -44,7 +45,7 @@ def ranking() -> tuple[steps.Loss, Any, dict[str, np.ndarray]]:
     ids, mask = tokens(B, C, T)
     scorer = lessons.Scorer(dict, lambda _: {}, reranker._scores(model))
     batch = QUESTIONS | {"ids": ids, "mask": mask}
-    return lessons._loss(scorer, Lesson()), model.init(jax.random.key(0)), batch  # pyright: ignore
+    return lessons._loss(scorer, Distillation()), model.init(jax.random.key(0)), batch  # pyright: ignore
 
 
 def retrieving() -> tuple[steps.Loss, Any, dict[str, np.ndarray]]:
@@ -54,7 +55,7 @@ def retrieving() -> tuple[steps.Loss, Any, dict[str, np.ndarray]]:
     batch |= {"document_ids": ids, "document_mask": mask}
     scorer = lessons.Scorer(dict, lambda _: {}, retriever._scores(config, 0.3))
     params = dual_encoder.dual_encoder(config).init(jax.random.key(0))
-    return lessons._loss(scorer, Lesson()), params, batch
+    return lessons._loss(scorer, Distillation()), params, batch
 
 
 def viewing() -> tuple[steps.Loss, Any, dict[str, np.ndarray]]:

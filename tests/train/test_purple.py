@@ -201,7 +201,7 @@ def test_padding_is_never_drawn_and_short_histories_shorten_no_other():
         assert max(profile) < world.sizes[question]
     assert said["reward"] == 0
     found = gradients(model, told, params, batch | made, jax.random.key(0))
-    assert all(not np.asarray(leaf).any() for leaf in jax.tree.leaves(found))  # equal rewards teach nothing
+    assert all(not np.asarray(leaf).any() for leaf in jax.tree.leaves(found))  # equal rewards distill nothing
 
 
 @pytest.mark.long
@@ -337,7 +337,7 @@ jax.config.update("jax_num_cpu_devices", 8)
 import numpy as np
 import test_purple as t
 from pbr_jax.models.params_file import save_params
-from pbr_jax.parts.rewards import Rewards
+from pbr_jax.methods.select.purple_rewards import Rewards
 from pbr_jax.text.prompts import Written
 from pbr_jax.types import Candidate, Document, Example
 

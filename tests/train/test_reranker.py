@@ -10,7 +10,7 @@ from pbr_jax.methods.select import Tuned
 from pbr_jax.methods.select.cross_encoder import pretrained
 from pbr_jax.models.cross_encoder import cross_encoder
 from pbr_jax.models.pretrained import locate
-from pbr_jax.options import Lesson, Optimizer, Training
+from pbr_jax.options import Distillation, Optimizer, Training
 from pbr_jax.parts import reranking
 from pbr_jax.parts.users import Users
 from pbr_jax.text.pairs import pair_arrays
@@ -56,7 +56,7 @@ def test_it_learns_which_documents_help_and_selects_by_the_same_scores(tiny_mode
         model=tiny_models["encoder.model"],
         max_length=32,
         users=personal,
-        lesson=Lesson(loss="forward_kl", teacher_temperature=0.2),
+        distillation=Distillation(loss="forward_kl", teacher_temperature=0.2),
         training=TRAINING,
     )
     users = np.random.default_rng(1).normal(size=(len(QUERIES), 16)).astype(np.float32)

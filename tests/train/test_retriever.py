@@ -9,7 +9,7 @@ import pytest
 
 from pbr_jax.methods.retrieve import Tuned
 from pbr_jax.models.dual_encoder import dual_encoder, personalize
-from pbr_jax.options import Encoder, Lesson, Optimizer, Training
+from pbr_jax.options import Distillation, Encoder, Optimizer, Training
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.train import retriever
 from pbr_jax.types import Feedback, UserError
@@ -65,7 +65,7 @@ def test_the_tower_learns_what_helps_and_the_pipeline_scores_alike(tiny_models, 
     encoder = TextEncoder(Encoder(model=tiny_models["encoder.model"]))
     options = Tuned(
         alpha=alpha,
-        lesson=Lesson(loss="forward_kl", student_temperature=0.2, teacher_temperature=0.2),
+        distillation=Distillation(loss="forward_kl", student_temperature=0.2, teacher_temperature=0.2),
         training=TRAINING,
     )
     users = np.random.default_rng(1).normal(size=(len(QUERIES), 16)).astype(np.float32) if alpha else None

@@ -7,16 +7,24 @@ from typing import Literal
 
 import numpy as np
 
-from pbr_jax.index.store import Store
+from pbr_jax.corpus.store import Store
 from pbr_jax.llm import LLM
 from pbr_jax.methods.expand import parsing, wording
-from pbr_jax.methods.expand.asking import History, Looking, Model, Reply, averaged, encoded, with_vectors
+from pbr_jax.methods.expand.llm_expand import (
+    History,
+    HistoryExpand,
+    Model,
+    Reply,
+    averaged,
+    encoded,
+    with_vectors,
+)
 from pbr_jax.pipeline import Examples, ExpandSlot, Query, Ranking, Tally
 from pbr_jax.text.encode import TextEncoder
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Grounded(Looking):
+class _Grounded(HistoryExpand):
     def slot(
         self, tally: Tally, *, store: Store, llm: LLM, encoder: TextEncoder, embeddings: np.ndarray
     ) -> ExpandSlot:

@@ -14,15 +14,15 @@ from typing import Literal
 import jax.numpy as jnp
 import numpy as np
 
+from pbr_jax.corpus.store import Store
 from pbr_jax.data import expansions
 from pbr_jax.data.expansions import Expansion
-from pbr_jax.graph import Given, Node
+from pbr_jax.graph import Node, Value
 from pbr_jax.index import page_rank
-from pbr_jax.index.store import Store
 from pbr_jax.llm import LLM
 from pbr_jax.methods.expand import parsing, wording
-from pbr_jax.methods.expand.asking import History, Looking, Model, Reply, encoded, sums_of
 from pbr_jax.methods.expand.fusion import fuse
+from pbr_jax.methods.expand.llm_expand import History, HistoryExpand, Model, Reply, encoded, sums_of
 from pbr_jax.options import IDLE
 from pbr_jax.parts import language_model, vectors
 from pbr_jax.parts.run import Run
@@ -34,7 +34,7 @@ _Released = Callable[[str], Expansion]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PBR(Looking):
+class PBR(HistoryExpand):
     """Texts: the query, the utterances, the reasoning. Vector: their fusion with the user's anchor."""
 
     method: Literal["pbr"] = "pbr"
@@ -69,7 +69,7 @@ class PBR(Looking):
         needs: dict[str, Node] = {"store": run.data, **vectors.searched(run)}
         if self.released:
             place = Path(self.released)
-            needs["written"] = Given(
+            needs["written"] = Value(
                 "released", (place,), {}, expansions.read, identity=lambda: expansions.fingerprint(place)
             )
         elif self.utterances or self.reasoning:

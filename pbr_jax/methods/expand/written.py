@@ -6,13 +6,13 @@ from typing import ClassVar, Literal
 
 from pbr_jax.llm import LLM
 from pbr_jax.methods.expand import parsing, wording
-from pbr_jax.methods.expand.asking import Asking, Model, Reply, averaged, encoded, joined, with_vectors
+from pbr_jax.methods.expand.llm_expand import LLMExpand, Model, Reply, averaged, encoded, joined, with_vectors
 from pbr_jax.pipeline import Examples, ExpandSlot, Query, Tally
 from pbr_jax.text.encode import TextEncoder
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Written(Asking):
+class _Written(LLMExpand):
     """One prompt, texts that are read from its answer, and how they join the query."""
 
     prompt: ClassVar[str]

@@ -18,7 +18,7 @@ from pbr_jax.data import Task
 from pbr_jax.llm import Score, TooLong
 from pbr_jax.llm.abilities import Mixture, TokenLevel
 from pbr_jax.llm.protocol import OnBatch
-from pbr_jax.methods.generate.led import Led
+from pbr_jax.methods.generate.token_level import TokenLevelGenerate
 from pbr_jax.pipeline import Answer, Examples, OnScored, PromptWriter, Ranking, Tally
 from pbr_jax.text.bm25 import BM25
 from pbr_jax.text.budget import tail
@@ -27,7 +27,7 @@ from pbr_jax.types import Example
 
 
 @dataclass(frozen=True, kw_only=True)
-class IcRalm(Led):
+class IcRalm(TokenLevelGenerate):
     """Documents change while the answer is written."""
 
     method: Literal["ic_ralm"] = "ic_ralm"

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pbr_jax.data import Task
-from pbr_jax.graph import Node, given
+from pbr_jax.graph import Node, constant
 from pbr_jax.llm import LLM
 from pbr_jax.llm.protocol import OnBatch
 from pbr_jax.options import Generate
 from pbr_jax.parts import language_model
-from pbr_jax.parts.reader import reader
+from pbr_jax.parts.generator import generator
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Answer, Examples, GenerateSlot, PromptWriter, Ranking, Tally
 
@@ -37,9 +37,9 @@ class Ipa(Generate):
 
     def needs(self, run: Run) -> Mapping[str, Node]:
         return {
-            "llm": reader(run),
+            "llm": generator(run),
             "task": language_model.task(run),
-            "seed": given("seed", self.sampling_seed(run.config.seed)),
+            "seed": constant("seed", self.sampling_seed(run.config.seed)),
         }
 
     def slot(self, tally: Tally, *, llm: LLM, task: Task, seed: int) -> GenerateSlot:

@@ -17,7 +17,7 @@ from pbr_jax.llm import LLM, Score, TooLong
 from pbr_jax.llm.protocol import OnBatch
 from pbr_jax.options import Generate
 from pbr_jax.parts import language_model
-from pbr_jax.parts.reader import reader
+from pbr_jax.parts.generator import generator
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Answer, Examples, GenerateSlot, PromptWriter, Ranking, Tally
 from pbr_jax.text.content_free import content_free, content_free_input
@@ -61,7 +61,7 @@ class Label(Generate):
 
     def needs(self, run: Run) -> Mapping[str, Node]:
         run.config.llm.check_scoring("generate.method label")
-        return {"llm": reader(run), "task": language_model.task(run)}
+        return {"llm": generator(run), "task": language_model.task(run)}
 
     def slot(self, tally: Tally, *, llm: LLM, task: Task) -> GenerateSlot:
         def generate(

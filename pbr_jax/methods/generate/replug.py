@@ -14,14 +14,14 @@ from pbr_jax.data import Task
 from pbr_jax.llm import Score, TooLong
 from pbr_jax.llm.abilities import Mixture, TokenLevel
 from pbr_jax.llm.protocol import OnBatch
-from pbr_jax.methods.generate.led import Led
+from pbr_jax.methods.generate.token_level import TokenLevelGenerate
 from pbr_jax.pipeline import Answer, Examples, OnScored, PromptWriter, Ranking, Tally
 from pbr_jax.text.prompts import Written
 from pbr_jax.types import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replug(Led):
+class Replug(TokenLevelGenerate):
     """The mixture over the documents; without documents the prompt that has none."""
 
     method: Literal["replug"] = "replug"

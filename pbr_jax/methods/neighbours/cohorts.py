@@ -12,15 +12,15 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from pbr_jax.graph import Node, given
+from pbr_jax.corpus.store import Store
+from pbr_jax.graph import Node, constant
 from pbr_jax.index import density
 from pbr_jax.index.density import NOISE
-from pbr_jax.index.store import Store
+from pbr_jax.methods.neighbours import cohort_fit as parts
+from pbr_jax.methods.neighbours.cohort_fit import Grouping
+from pbr_jax.methods.neighbours.moments import Moments
 from pbr_jax.options import Neighbours, TrainingSplit
-from pbr_jax.parts import cohorts as parts
 from pbr_jax.parts import users as user_parts
-from pbr_jax.parts.cohorts import Grouping
-from pbr_jax.parts.moments import Moments
 from pbr_jax.parts.run import Run
 from pbr_jax.parts.users import Users, unit
 from pbr_jax.pipeline import Examples, Neighbour, NeighboursSlot, Tally
@@ -86,7 +86,7 @@ class Cohorts(Neighbours):
             self.unit,
             self.snapshots,
         )
-        drawn = {"seed": given("seed", run.config.seed)} if self.similarity == "random" else {}
+        drawn = {"seed": constant("seed", run.config.seed)} if self.similarity == "random" else {}
         return {"store": run.data, "users": users, "cohorts": parts.cohorts(run, users, grouping), **drawn}
 
     def slot(

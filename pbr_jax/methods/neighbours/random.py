@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from pbr_jax.graph import Node, given
-from pbr_jax.index.store import Store
+from pbr_jax.corpus.store import Store
+from pbr_jax.graph import Node, constant
 from pbr_jax.options import Neighbours, TrainingSplit
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, Neighbour, NeighboursSlot, Tally
@@ -30,7 +30,7 @@ class Random(Neighbours):
         return self.m - self.own
 
     def needs(self, run: Run) -> Mapping[str, Node]:
-        return {"store": run.data, "seed": given("seed", run.config.seed)}
+        return {"store": run.data, "seed": constant("seed", run.config.seed)}
 
     def slot(self, tally: Tally, *, store: Store, seed: int) -> NeighboursSlot:
         names = store.users

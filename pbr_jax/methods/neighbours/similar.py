@@ -11,12 +11,12 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node
 from pbr_jax.index import EVERYONE, ExactIndex, ScannIndex
-from pbr_jax.index.store import Store
+from pbr_jax.methods.neighbours.moments import Moments
 from pbr_jax.options import Neighbours, TrainingSplit
 from pbr_jax.parts import users as parts
-from pbr_jax.parts.moments import Moments
 from pbr_jax.parts.run import Run
 from pbr_jax.parts.users import Users, unit
 from pbr_jax.pipeline import Examples, Neighbour, NeighboursSlot, Tally

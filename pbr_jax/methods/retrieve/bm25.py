@@ -6,8 +6,8 @@ from typing import Literal
 
 import numpy as np
 
+from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node
-from pbr_jax.index.store import Store
 from pbr_jax.methods.retrieve.scored import scored_together
 from pbr_jax.options import Retrieve
 from pbr_jax.parts.run import Run

@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from pbr_jax.graph import Node, given
-from pbr_jax.index.store import Store
+from pbr_jax.corpus.store import Store
+from pbr_jax.graph import Node, constant
 from pbr_jax.methods.retrieve.scored import scored
 from pbr_jax.options import Retrieve
 from pbr_jax.parts.run import Run
@@ -23,7 +23,7 @@ class Random(Retrieve):
     method: Literal["random"] = "random"
 
     def needs(self, run: Run) -> Mapping[str, Node]:
-        return {"store": run.data, "seed": given("seed", run.config.seed)}
+        return {"store": run.data, "seed": constant("seed", run.config.seed)}
 
     def slot(self, tally: Tally, *, store: Store, seed: int) -> RetrieveSlot:
         def score(example: Example, query: Query, rows: np.ndarray) -> np.ndarray:

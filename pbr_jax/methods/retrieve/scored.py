@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from pbr_jax.index.store import Store
+from pbr_jax.corpus.store import Store
 from pbr_jax.parts.search import candidates
 from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, RetrieveSlot
 from pbr_jax.types import Example

@@ -16,19 +16,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pbr_jax.graph import Given, Node, Stage
-from pbr_jax.index.store import Store
+from pbr_jax.corpus.store import Store
+from pbr_jax.graph import Node, Stage, Value
 from pbr_jax.methods.expand.none import Nothing
 from pbr_jax.methods.generate.ipa import Ipa
 from pbr_jax.methods.retrieve.dense import Dense
 from pbr_jax.methods.select.top_k import TopK
 from pbr_jax.models.dual_encoder import dual_encoder, personalize
-from pbr_jax.options import Lesson, Retrieve, Training, TrainingSplit, tuning
+from pbr_jax.options import Distillation, Retrieve, Training, TrainingSplit, tuning
 from pbr_jax.parts import feedback, users, vectors
 from pbr_jax.parts.rankings import Questions
 from pbr_jax.parts.run import Run, enable_compilation_cache, once
 from pbr_jax.parts.search import Personalize, search
-from pbr_jax.parts.trained import check_training, is_kept, keep, load_kept
+from pbr_jax.parts.trained import check_training, is_saved, load_saved, save_fitted
 from pbr_jax.parts.users import Users
 from pbr_jax.pipeline import Examples, RetrieveSlot, Tally
 from pbr_jax.text.encode import TextEncoder
@@ -46,7 +46,7 @@ class Tuned(Retrieve):
     # of query and document; dot: of vectors of any length, as ROPG's code, with encoder.normalize no
     similarity: Literal["cosine", "dot"] = "cosine"
     user_layers: int = 2  # of the map of user embeddings (MLP_1); 1 as released
-    lesson: Lesson = field(default_factory=Lesson)
+    distillation: Distillation = field(default_factory=Distillation)
     training: Training = field(default_factory=tuning)
 
     def check(self) -> None:
@@ -85,7 +85,7 @@ class Tuned(Retrieve):
             ),
             needs,
             _train,
-            load_kept,
+            load_saved,
             check=partial(_check, self, run.config.encoder.normalize),
         )
 
@@ -93,7 +93,7 @@ class Tuned(Retrieve):
         needs = {"store": run.data, **vectors.searched(run.changed(retrieve=self))}
         if self.alpha:
             known = {"params": self.params(run), "users": users.users(run), "encoder": needs["encoder"]}
-            needs["prefer"] = Given("preferences", (self.alpha, self.user_layers), known, _preferences)
+            needs["prefer"] = Value("preferences", (self.alpha, self.user_layers), known, _preferences)
         return needs
 
     def slot(
@@ -129,7 +129,7 @@ def _train(
     lessons: list[Feedback],
     users: Users | None = None,
 ) -> None:
-    if is_kept(folder):
+    if is_saved(folder):
         return
     from pbr_jax.train import retriever
 
@@ -147,7 +147,7 @@ def _train(
         owners=[example.user_id for example in examples],
         least=least,
     )
-    keep(fitted, folder, "retriever")
+    save_fitted(fitted, folder, "retriever")
 
 
 def _preferences(

@@ -13,14 +13,15 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from pbr_jax.graph import Given, Node, given, tell
+from pbr_jax.corpus.store import Store
+from pbr_jax.graph import Node, Value, constant, tell
 from pbr_jax.index.density import NOISE, centroids
-from pbr_jax.index.store import Store
 from pbr_jax.methods.retrieve.recency import in_time
+from pbr_jax.methods.retrieve.two_stage_clusters import ProfileClusters, alone
 from pbr_jax.options import IDLE, Retrieve
-from pbr_jax.parts import late, vectors
-from pbr_jax.parts.document_clusters import ProfileClusters, alone
-from pbr_jax.parts.late import PooledVectors, TokenVectors, unit
+from pbr_jax.parts import late_interaction as late
+from pbr_jax.parts import vectors
+from pbr_jax.parts.late_interaction import PooledVectors, TokenVectors, unit
 from pbr_jax.parts.run import Run
 from pbr_jax.parts.search import candidates, query_vectors
 from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, RetrieveSlot, Tally
@@ -81,12 +82,12 @@ class TwoStage(Retrieve):
         self._note(run.config.select.k)
         if self.inside == "pooled":
             pooled = vectors.encoder(run)
-            documents = Given(
+            documents = Value(
                 "pooled vectors", (), {"vectors": vectors.documents(run, pooled)}, PooledVectors
             )
             return {"store": run.data, "encoder": pooled, "tokens": documents}
         encoder = late.encoder(run, self.model, self.query_length, self.document_length)
-        drawn = {"seed": given("seed", run.config.seed)} if self.inside == "random" else {}
+        drawn = {"seed": constant("seed", run.config.seed)} if self.inside == "random" else {}
         return {"store": run.data, "encoder": encoder, "tokens": late.documents(run, encoder), **drawn}
 
     @lru_cache(maxsize=64)  # noqa: B019  said once; options are small

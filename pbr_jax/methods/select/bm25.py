@@ -7,8 +7,8 @@ from typing import Literal
 import numpy as np
 
 from pbr_jax.graph import Node
+from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import ByScore, by_score
-from pbr_jax.methods.select.own_share import Curve
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
 from pbr_jax.text import bm25
@@ -33,7 +33,7 @@ class BM25(ByScore):
     def needs(self, run: Run) -> Mapping[str, Node]:
         return self.sharing(run)
 
-    def slot(self, tally: Tally, *, gains: Curve | None = None) -> SelectSlot:
+    def slot(self, tally: Tally, *, backfill_gains: Curve | None = None) -> SelectSlot:
         def score(
             examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]
         ) -> list[np.ndarray]:
@@ -44,4 +44,4 @@ class BM25(ByScore):
                 found.append(index.scores(" ".join(query.texts)))
             return found
 
-        return by_score(self, score, gains)
+        return by_score(self, score, backfill_gains)

@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 
 from pbr_jax.graph import Node
-from pbr_jax.methods.select import own_share
-from pbr_jax.methods.select.own_share import Curve
+from pbr_jax.methods.select import backfill as backfill
+from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.options import Select, TrainingSplit
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot
@@ -41,16 +41,16 @@ class ByScore(Select):
         return "needed" if self.own == "auto" else super().learns()
 
     def sharing(self, run: Run) -> Mapping[str, Node]:
-        """What `by_score` needs beside scores: `gains`, where `own` is auto."""
+        """What `by_score` needs beside scores: `backfill_gains`, where `own` is auto."""
         if self.own != "auto":
             return {}
-        return {"gains": own_share.curve(run, dataclasses.replace(self, own=None), self.k)}
+        return {"backfill_gains": backfill.curve(run, dataclasses.replace(self, own=None), self.k)}
 
 
-def by_score(options: ByScore, score: Score, gains: Curve | None = None) -> SelectSlot:
+def by_score(options: ByScore, score: Score, backfill_gains: Curve | None = None) -> SelectSlot:
     """All candidates, best first; equal scores keep the retriever's order.
 
-    With `own` auto, others' are left out where `gains` says that they do not help, or are not needed.
+    With `own` auto, others' are left out where they do not help (`backfill_gains`) or are not needed.
     """
     own, k = options.own, options.k
 
@@ -63,7 +63,7 @@ def by_score(options: ByScore, score: Score, gains: Curve | None = None) -> Sele
                 for i in np.argsort(-values, kind="stable")
             ]
             if own == "auto" and k is not None:
-                best = _filled(best, example.user_id, k, gains or [])
+                best = _filled(best, example.user_id, k, backfill_gains or [])
             elif isinstance(own, int) and k is not None:
                 best = _divided(best, example.user_id, own, k)
             chosen.append(best)
@@ -72,10 +72,10 @@ def by_score(options: ByScore, score: Score, gains: Curve | None = None) -> Sele
     return select
 
 
-def _filled(ranking: Ranking, user: str, k: int, gains: Curve) -> Ranking:
+def _filled(ranking: Ranking, user: str, k: int, backfill_gains: Curve) -> Ranking:
     """The own candidates, and with them as many others' as have free places of the k, where those help."""
     own = [c for c in ranking if c.document.user_id == user]
-    if len(own) >= k or not gains[len(own)].helps:
+    if len(own) >= k or not backfill_gains[len(own)].helps:
         return own
     return _divided(ranking, user, k, k)
 

@@ -7,9 +7,9 @@ from typing import Literal
 import jax
 import numpy as np
 
-from pbr_jax.graph import Given, Node
+from pbr_jax.graph import Node, Value
+from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import ByScore, by_score
-from pbr_jax.methods.select.own_share import Curve
 from pbr_jax.models import cross_encoder
 from pbr_jax.models.pretrained import fingerprint, locate, read_tensors
 from pbr_jax.options import IDLE
@@ -35,8 +35,8 @@ class CrossEncoder(ByScore):
     def needs(self, run: Run) -> Mapping[str, Node]:
         return {"reranker": pretrained(self.model, self.max_length), **self.sharing(run)}
 
-    def slot(self, tally: Tally, *, reranker: Reranker, gains: Curve | None = None) -> SelectSlot:
-        return judged(self, reranker, gains)
+    def slot(self, tally: Tally, *, reranker: Reranker, backfill_gains: Curve | None = None) -> SelectSlot:
+        return judged(self, reranker, backfill_gains)
 
 
 def is_pretrained(model: str) -> bool:
@@ -49,7 +49,7 @@ def is_pretrained(model: str) -> bool:
 
 def pretrained(model: str, max_length: int) -> Node:
     """A cross-encoder with the head that it was trained with; one without is refused before any work."""
-    return Given(
+    return Value(
         "reranker",
         (model, max_length),
         {},
@@ -65,7 +65,7 @@ def _load(model: str, max_length: int) -> Reranker:
     return Reranker(loaded, params, config, folder, max_length, None)
 
 
-def judged(options: ByScore, reranker: Reranker, gains: Curve | None = None) -> SelectSlot:
+def judged(options: ByScore, reranker: Reranker, backfill_gains: Curve | None = None) -> SelectSlot:
     """Candidates in the order of the reranker's scores."""
 
     def score(examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]) -> list[np.ndarray]:
@@ -75,4 +75,4 @@ def judged(options: ByScore, reranker: Reranker, gains: Curve | None = None) -> 
         ]
         return reranker.scores(examples, pairs)
 
-    return by_score(options, score, gains)
+    return by_score(options, score, backfill_gains)

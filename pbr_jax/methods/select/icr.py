@@ -15,9 +15,9 @@ import numpy as np
 from pbr_jax.data import Task
 from pbr_jax.graph import Node
 from pbr_jax.llm.abilities import TokenLevel, Watch
+from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import by_score
 from pbr_jax.methods.select.judging import Judging, text_of
-from pbr_jax.methods.select.own_share import Curve
 from pbr_jax.parts import language_model
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
@@ -38,7 +38,7 @@ class ICR(Judging):
         return super().needs(run)
 
     def slot(
-        self, tally: Tally, *, llm: TokenLevel, task: Task, form: str, gains: Curve | None = None
+        self, tally: Tally, *, llm: TokenLevel, task: Task, form: str, backfill_gains: Curve | None = None
     ) -> SelectSlot:
         judge = self.judge(llm, task, form, tally)
 
@@ -67,7 +67,7 @@ class ICR(Judging):
                 scores[i] = calibrated(*(next(found) for _ in range(self._prompts)))
             return [values[::-1] if self.best == "last" else values for values in scores]
 
-        return by_score(self, score, gains)
+        return by_score(self, score, backfill_gains)
 
     @property
     def _prompts(self) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pbr_jax.data import Task
-from pbr_jax.graph import Node, given
+from pbr_jax.graph import Node, constant
 from pbr_jax.llm import LLM, Prompt, naming, usage
 from pbr_jax.methods.select.by_score import ByScore
 from pbr_jax.options import LLM as Options
@@ -19,7 +19,7 @@ from pbr_jax.text.judging import Writer
 
 @dataclass(frozen=True, kw_only=True)
 class Judging(ByScore):
-    """The frozen language model judges the candidates: it is not the reader that was tuned to the task."""
+    """The frozen language model judges the candidates: it is not the generator that was tuned to the task."""
 
     llm: SelectLLM | None = None  # the model that judges; none: the one that answers, as it comes
     words: int = 300  # of a candidate, at most
@@ -34,7 +34,7 @@ class Judging(ByScore):
         return {
             "llm": language_model.frozen(run, self.llm),
             "task": language_model.task(run),
-            "form": given("form", run.config.prompt.form),
+            "form": constant("form", run.config.prompt.form),
             **self.sharing(run),
         }
 
@@ -42,13 +42,13 @@ class Judging(ByScore):
         """The options of the model that judges."""
         return self.llm or run.config.llm
 
-    def judge(self, llm: Any, task: Task, form: str, tally: Tally) -> "Judge":
+    def judge(self, llm: Any, task: Task, form: str, tally: Tally) -> "RewardFn":
         """The model with its prompts."""
         write = Writer(task, form, self.words, self.max_tokens, llm.count, llm.truncate)
-        return Judge(llm, write, tally, self.llm)
+        return RewardFn(llm, write, tally, self.llm)
 
 
-class Judge(NamedTuple):
+class RewardFn(NamedTuple):
     """The language model, what it is shown, and what that costs."""
 
     llm: Any

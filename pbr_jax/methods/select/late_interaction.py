@@ -7,11 +7,11 @@ from typing import Literal
 import numpy as np
 
 from pbr_jax.graph import Node
+from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import ByScore, by_score
-from pbr_jax.methods.select.own_share import Curve
 from pbr_jax.options import IDLE
-from pbr_jax.parts import late
-from pbr_jax.parts.late import TokenVectors
+from pbr_jax.parts import late_interaction as late
+from pbr_jax.parts.late_interaction import TokenVectors
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
 from pbr_jax.text.token_encoder import TokenEncoder
@@ -37,7 +37,12 @@ class LateInteraction(ByScore):
         return {"encoder": encoder, "tokens": late.documents(run, encoder), **self.sharing(run)}
 
     def slot(
-        self, tally: Tally, *, encoder: TokenEncoder, tokens: TokenVectors, gains: Curve | None = None
+        self,
+        tally: Tally,
+        *,
+        encoder: TokenEncoder,
+        tokens: TokenVectors,
+        backfill_gains: Curve | None = None,
     ) -> SelectSlot:
         def score(
             examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]
@@ -48,4 +53,4 @@ class LateInteraction(ByScore):
                 for query, ranking in zip(asked, rankings, strict=True)
             ]
 
-        return by_score(self, score, gains)
+        return by_score(self, score, backfill_gains)

@@ -12,10 +12,10 @@ import numpy as np
 
 from pbr_jax.graph import Node
 from pbr_jax.llm import LLM, naming
+from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import ByScore, by_score
-from pbr_jax.methods.select.own_share import Curve
 from pbr_jax.parts import language_model
-from pbr_jax.parts.reader import reader
+from pbr_jax.parts.generator import generator
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, PromptWriter, Query, Ranking, SelectSlot, Tally
 from pbr_jax.types import Example, UserError
@@ -31,10 +31,12 @@ class Oracle(ByScore):
 
     def needs(self, run: Run) -> Mapping[str, Node]:
         run.config.llm.check_scoring("select.method oracle")
-        model = {"llm": reader(run), "write": language_model.writer(run)}
+        model = {"llm": generator(run), "write": language_model.writer(run)}
         return {**model, **self.sharing(run)}
 
-    def slot(self, tally: Tally, *, llm: LLM, write: PromptWriter, gains: Curve | None = None) -> SelectSlot:
+    def slot(
+        self, tally: Tally, *, llm: LLM, write: PromptWriter, backfill_gains: Curve | None = None
+    ) -> SelectSlot:
         def score(
             examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]
         ) -> list[np.ndarray]:
@@ -52,7 +54,7 @@ class Oracle(ByScore):
             found = iter(scores)
             return [np.array([next(found).total for _ in ranking]) for ranking in rankings]
 
-        return by_score(self, score, gains)
+        return by_score(self, score, backfill_gains)
 
 
 def _target(example: Example) -> str:

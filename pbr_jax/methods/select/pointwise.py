@@ -13,9 +13,9 @@ import numpy as np
 from pbr_jax.data import Task
 from pbr_jax.graph import Node
 from pbr_jax.llm import LLM
+from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import by_score
 from pbr_jax.methods.select.judging import Judging, text_of
-from pbr_jax.methods.select.own_share import Curve
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
 from pbr_jax.text.judging import NO, YES
@@ -32,7 +32,7 @@ class Pointwise(Judging):
         return super().needs(run)
 
     def slot(
-        self, tally: Tally, *, llm: LLM, task: Task, form: str, gains: Curve | None = None
+        self, tally: Tally, *, llm: LLM, task: Task, form: str, backfill_gains: Curve | None = None
     ) -> SelectSlot:
         judge = self.judge(llm, task, form, tally)
 
@@ -53,4 +53,4 @@ class Pointwise(Judging):
             odds = iter(yes.total - no.total for yes, no in zip(scores[::2], scores[1::2], strict=True))
             return [np.array([next(odds) for _ in ranking]) for ranking in rankings]
 
-        return by_score(self, score, gains)
+        return by_score(self, score, backfill_gains)

@@ -14,25 +14,26 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from pbr_jax.corpus.store import Store
 from pbr_jax.data.tasks import Task
-from pbr_jax.graph import Given, Node, Slot, Stage
-from pbr_jax.index.store import Store
+from pbr_jax.graph import Node, Slot, Stage, Value
 from pbr_jax.llm import LLM
 from pbr_jax.methods.generate.ipa import Ipa
+from pbr_jax.methods.select import purple_states as token_states
+from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import ByScore, by_score
-from pbr_jax.methods.select.own_share import Curve
+from pbr_jax.methods.select.purple_rewards import Rewards, by_total_likelihood
+from pbr_jax.methods.select.purple_scorer import PolicyScorer, Question, arrays, rows_of, shape_of
 from pbr_jax.methods.select.top_k import TopK
 from pbr_jax.models import set_policy
 from pbr_jax.models.set_policy import Fusion
 from pbr_jax.options import Feedback, Optimizer, Training, TrainingSplit
-from pbr_jax.parts import feedback, language_model, token_states, vectors
-from pbr_jax.parts.propensities import Propensities, Question, arrays, rows_of, shape_of
-from pbr_jax.parts.ragged import Ragged
-from pbr_jax.parts.rankings import Questions, Rankings, at_depth, rankings, without_targets
-from pbr_jax.parts.reader import reader
-from pbr_jax.parts.rewards import Rewards, by_total_likelihood
+from pbr_jax.parts import feedback, language_model, vectors
+from pbr_jax.parts.generator import generator
+from pbr_jax.parts.rankings import Questions, Rankings, at_depth, drop_leaks, rankings
 from pbr_jax.parts.run import Run, enable_compilation_cache, metered, once
-from pbr_jax.parts.trained import check_training, is_kept, keep, load_kept
+from pbr_jax.parts.token_vectors import Ragged
+from pbr_jax.parts.trained import check_training, is_saved, load_saved, save_fitted
 from pbr_jax.pipeline import Examples, PromptWriter, Query, Ranking, SelectSlot, Tally
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.text.token_states import TokenStates
@@ -121,7 +122,7 @@ class Purple(ByScore):
             "records": token_states.documents(run, self.record_tokens),
         }
         # What the policy is, the key of its parameters says.
-        policy = Given("policy", (self,), needs, _load, identity=lambda: None)
+        policy = Value("policy", (self,), needs, _load, identity=lambda: None)
         return {"policy": policy, **self.sharing(run)}
 
     @once
@@ -153,7 +154,7 @@ class Purple(ByScore):
             answers = dataclasses.replace(Ipa.like(run), num_beams=judged.num_beams, max_new_tokens=limit)
             needs |= {"generate": Slot(answers, run), "task": language_model.task(run)}
         else:
-            needs["llm"] = reader(run)
+            needs["llm"] = generator(run)
         # Choosing among single records, a training does not know how many will be chosen.
         k = 1 if self.learns_from == "singles" else self.k
         return Stage(
@@ -161,7 +162,7 @@ class Purple(ByScore):
             (dataclasses.replace(self, own=None, k=k), asked, judged, run.config.seed),
             needs,
             _train,
-            load_kept,
+            load_saved,
             check=partial(self._check, run),
         )
 
@@ -198,19 +199,19 @@ class Purple(ByScore):
             residual=self.prior > 0,
         )
 
-    def slot(self, tally: Tally, *, policy: Propensities, gains: Curve | None = None) -> SelectSlot:
+    def slot(self, tally: Tally, *, policy: PolicyScorer, backfill_gains: Curve | None = None) -> SelectSlot:
         def score(
             examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]
         ) -> list[np.ndarray]:
             with tally.timed("select_policy"):
                 return policy.scores(examples, rankings)
 
-        return by_score(self, score, gains)
+        return by_score(self, score, backfill_gains)
 
 
-def _load(options: Purple, *, params: Params, encoder: TextEncoder, records: Ragged) -> Propensities:
+def _load(options: Purple, *, params: Params, encoder: TextEncoder, records: Ragged) -> PolicyScorer:
     queries = TokenStates(encoder, options.query_tokens)
-    return Propensities(options.sizes(encoder.dim), params, queries, records, options.prior)
+    return PolicyScorer(options.sizes(encoder.dim), params, queries, records, options.prior)
 
 
 def _train(
@@ -230,13 +231,13 @@ def _train(
     generate: Any = None,
     task: Task | None = None,
 ) -> None:
-    if is_kept(folder):
+    if is_saved(folder):
         return
     from pbr_jax.train import purple
 
     enable_compilation_cache()
     examples = list(asked.read(store))
-    candidates = list(without_targets(store, examples, ranked.read(store)))
+    candidates = list(drop_leaks(store, examples, ranked.read(store)))
     rows = [[candidate.row for candidate in ranking] for ranking in candidates]
     shape = shape_of(int(queries.lengths.max(initial=1)), max(map(len, rows), default=1), encoder.dim)
 
@@ -262,4 +263,4 @@ def _train(
     with metered(folder):
         fitted = purple.train(policy, rewards, list(map(len, rows)), owners, options, folder, seed=seed)
     asked_for = {"asked": len(rewards), "prompt_tokens": rewards.prompt_tokens if llm is not None else None}
-    keep(fitted._replace(told={**fitted.told, **asked_for}), folder, "purple")
+    save_fitted(fitted._replace(told={**fitted.told, **asked_for}), folder, "purple")

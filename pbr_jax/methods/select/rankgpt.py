@@ -15,9 +15,9 @@ import numpy as np
 
 from pbr_jax.data import Task
 from pbr_jax.llm import LLM
+from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import by_score
-from pbr_jax.methods.select.judging import Judge, Judging, text_of
-from pbr_jax.methods.select.own_share import Curve
+from pbr_jax.methods.select.judging import Judging, RewardFn, text_of
 from pbr_jax.models.thinking import after_thinking
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
 from pbr_jax.types import UserError
@@ -44,7 +44,7 @@ class RankGPT(Judging):
             )
 
     def slot(
-        self, tally: Tally, *, llm: LLM, task: Task, form: str, gains: Curve | None = None
+        self, tally: Tally, *, llm: LLM, task: Task, form: str, backfill_gains: Curve | None = None
     ) -> SelectSlot:
         judge = self.judge(llm, task, form, tally)
 
@@ -64,7 +64,7 @@ class RankGPT(Judging):
                     orders[i][start:end] = [part[j] for j in order]
             return [-np.argsort(order).astype(np.float64) for order in orders]
 
-        return by_score(self, score, gains)
+        return by_score(self, score, backfill_gains)
 
 
 def _windows(count: int, window: int, step: int) -> list[tuple[int, int]]:
@@ -79,7 +79,7 @@ def _windows(count: int, window: int, step: int) -> list[tuple[int, int]]:
 
 
 def _orders(
-    judge: Judge, ids: Sequence[str], queries: Sequence[Query], shown: Sequence[Ranking], window: int
+    judge: RewardFn, ids: Sequence[str], queries: Sequence[Query], shown: Sequence[Ranking], window: int
 ) -> list[list[int]]:
     """The order of each list of candidates, best first, as the model writes it."""
     prompts = [

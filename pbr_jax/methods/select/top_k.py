@@ -7,8 +7,8 @@ from typing import Literal
 import numpy as np
 
 from pbr_jax.graph import Node
+from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import ByScore, by_score
-from pbr_jax.methods.select.own_share import Curve
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
 
@@ -22,10 +22,10 @@ class TopK(ByScore):
     def needs(self, run: Run) -> Mapping[str, Node]:
         return self.sharing(run)
 
-    def slot(self, tally: Tally, *, gains: Curve | None = None) -> SelectSlot:
+    def slot(self, tally: Tally, *, backfill_gains: Curve | None = None) -> SelectSlot:
         def score(
             examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]
         ) -> list[np.ndarray]:
             return [np.array([candidate.score for candidate in ranking]) for ranking in rankings]
 
-        return by_score(self, score, gains)
+        return by_score(self, score, backfill_gains)

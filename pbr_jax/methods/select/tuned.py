@@ -13,22 +13,22 @@ from typing import ClassVar, Literal
 
 import jax
 
-from pbr_jax.graph import Given, Node, Stage
-from pbr_jax.index.store import Store
+from pbr_jax.corpus.store import Store
+from pbr_jax.graph import Node, Stage, Value
 from pbr_jax.methods.expand.none import Nothing
 from pbr_jax.methods.generate.ipa import Ipa
+from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import ByScore
 from pbr_jax.methods.select.cross_encoder import judged
-from pbr_jax.methods.select.own_share import Curve
 from pbr_jax.methods.select.top_k import TopK
 from pbr_jax.models import cross_encoder
 from pbr_jax.models.pretrained import fingerprint, locate
-from pbr_jax.options import IDLE, Lesson, Training, TrainingSplit, tuning
+from pbr_jax.options import IDLE, Distillation, Training, TrainingSplit, tuning
 from pbr_jax.parts import feedback, users
 from pbr_jax.parts.rankings import Questions
 from pbr_jax.parts.reranking import Reranker
 from pbr_jax.parts.run import Run, enable_compilation_cache, once
-from pbr_jax.parts.trained import check_training, is_kept, keep, load_kept
+from pbr_jax.parts.trained import check_training, is_saved, load_saved, save_fitted
 from pbr_jax.parts.users import Users
 from pbr_jax.pipeline import SelectSlot, Tally
 from pbr_jax.types import Feedback, Params
@@ -46,7 +46,7 @@ class Tuned(ByScore):
     max_length: int = 256  # tokens of query and document together
     users: bool = True  # whether scores know the user (e_u in Eq. 10)
     user_layers: int = 2  # of the map of user embeddings (MLP_2); 1 as released
-    lesson: Lesson = field(default_factory=Lesson)
+    distillation: Distillation = field(default_factory=Distillation)
     training: Training = field(default_factory=tuning)
 
     def check(self) -> None:
@@ -60,7 +60,7 @@ class Tuned(ByScore):
         options = (self.model, self.max_length, self.user_layers)
         needs = {"params": params, **known}
         # What the model is, the key of its tuned parameters says.
-        loaded = Given("tuned reranker", options, needs, _load, identity=lambda: options[1:])
+        loaded = Value("tuned reranker", options, needs, _load, identity=lambda: options[1:])
         return {"reranker": loaded, **self.sharing(run)}
 
     @once
@@ -74,7 +74,7 @@ class Tuned(ByScore):
             select=TopK(),
             generate=Ipa.like(run),
         )
-        base = Given("weights", (self.model,), {}, locate, identity=lambda: fingerprint(locate(self.model)))
+        base = Value("weights", (self.model,), {}, locate, identity=lambda: fingerprint(locate(self.model)))
         return Stage(
             "reranker",
             (
@@ -85,15 +85,15 @@ class Tuned(ByScore):
             ),
             {"store": run.data, "lessons": found, "model": base, **self._users(run)},
             _train,
-            load_kept,
+            load_saved,
             check=partial(check_training, self.training),
         )
 
     def _users(self, run: Run) -> dict[str, Node]:
         return {"users": users.users(run)} if self.users else {}
 
-    def slot(self, tally: Tally, *, reranker: Reranker, gains: Curve | None = None) -> SelectSlot:
-        return judged(self, reranker, gains)
+    def slot(self, tally: Tally, *, reranker: Reranker, backfill_gains: Curve | None = None) -> SelectSlot:
+        return judged(self, reranker, backfill_gains)
 
 
 def _train(
@@ -108,7 +108,7 @@ def _train(
     model: Path,
     users: Users | None = None,
 ) -> None:
-    if is_kept(folder):
+    if is_saved(folder):
         return
     from pbr_jax.train import reranker
 
@@ -125,7 +125,7 @@ def _train(
         owners=[example.user_id for example in examples],
         least=least,
     )
-    keep(fitted, folder, "reranker")
+    save_fitted(fitted, folder, "reranker")
 
 
 def _load(

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pbr_jax.index.store import Store
+from pbr_jax.corpus.store import Store
 from pbr_jax.llm.protocol import Score
 from pbr_jax.pipeline import Tally
 from pbr_jax.text.encode import TextEncoder

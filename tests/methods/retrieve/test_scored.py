@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pbr_jax.index.store import Store, build
+from pbr_jax.corpus.store import Store, build
 from pbr_jax.methods.retrieve.scored import scored
 from pbr_jax.pipeline import Neighbour, Query, Ranking
 from pbr_jax.types import Document, Example

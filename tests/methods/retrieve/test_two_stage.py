@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from pbr_jax.config import Config, override
+from pbr_jax.corpus.store import Store, build
 from pbr_jax.graph import stages
 from pbr_jax.index.density import NOISE, hdbscan
-from pbr_jax.index.store import Store, build
 from pbr_jax.methods.neighbours import Cohorts
 from pbr_jax.methods.retrieve import BM25, Recency, TwoStage
 from pbr_jax.methods.select import LateInteraction, TopK
-from pbr_jax.parts.late import PooledVectors, TokenVectors
+from pbr_jax.parts.late_interaction import PooledVectors, TokenVectors
 from pbr_jax.pipeline import Neighbour, Query, Ranking, Tally
 from pbr_jax.plan import Plan
 from pbr_jax.text.encode import TextEncoder

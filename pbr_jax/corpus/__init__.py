@@ -1,0 +1,1 @@
+"""Documents and users that come and go: the store of documents, their vectors, and the search over both."""

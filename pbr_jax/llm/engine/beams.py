@@ -1,0 +1,120 @@
+"""Beam search with a decoder-only model: prompts are read once, and their beams share what was read."""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from pbr_jax.llm.engine.batching import bucket
+from pbr_jax.llm.engine.beam_search import beam_search
+from pbr_jax.llm.engine.prefill import PrefillEngine
+from pbr_jax.models import causal_lm
+from pbr_jax.models.causal_lm import Past
+from pbr_jax.types import Params
+
+_New = tuple[Past, Int[Array, ""]]  # of the chosen tokens, and how many of its slots are full
+
+
+def search(
+    engine: PrefillEngine,
+    prompts: Sequence[tuple[int, ...]],
+    wanted: Sequence[bool],
+    stops: frozenset[int],
+    *,
+    batch_size: int,
+    num_beams: int,
+    max_new_tokens: int,
+) -> Iterator[list[tuple[int, list[int]]]]:
+    """Yields (place of the prompt, tokens of its best beam), batch by batch, the longest prompts first.
+
+    Batches depend on all prompts and not on which are `wanted`; those with no wanted prompt are left out.
+    """
+    ends = jnp.asarray(np.array(sorted(stops) or [-1], np.int32))
+    order = sorted(range(len(prompts)), key=lambda place: (-len(prompts[place]), place))
+    step = _step(engine.apply, engine.config.logit_cap)
+    start = 0
+    while start < len(order):
+        width = bucket(len(prompts[order[start]]), 32)
+        room = engine.room(num_beams * (width + max_new_tokens))
+        height = min(max(1, batch_size // num_beams), 1 << (room.bit_length() - 1))
+        batch = order[start : start + height]
+        start += height
+        if not any(wanted[place] for place in batch):
+            continue
+        ids, positions = _padded([prompts[place] for place in batch], height)
+        held, first, new = _read(engine.apply)(
+            engine.params, ids, positions, num_beams=num_beams, max_new_tokens=max_new_tokens,
+            cap=engine.config.logit_cap,
+        )  # fmt: skip
+        found = beam_search(
+            (engine.params, held), new, first, ends, step=step, reorder=_reorder, num_beams=num_beams,
+            max_new_tokens=max_new_tokens,
+        )  # fmt: skip
+        yield [(place, row) for place, row in zip(batch, np.asarray(found.tokens).tolist()) if wanted[place]]
+
+
+def _padded(rows: Sequence[Sequence[int]], count: int) -> tuple[np.ndarray, np.ndarray]:
+    width = bucket(max(map(len, rows)), 32)
+    ids, positions = np.zeros((count, width), np.int32), np.full((count, width), -1, np.int32)
+    for place, row in enumerate(rows):
+        ids[place, : len(row)] = row
+        positions[place, : len(row)] = np.arange(len(row))
+    return ids, positions
+
+
+@functools.lru_cache(maxsize=8)
+def _read(apply: Callable[..., causal_lm.Output]) -> Any:
+    """The prompts' past, repeated for their beams; logits of the first new token; room for new ones."""
+
+    def read(
+        params: Params,
+        ids: Int[Array, "b t"],
+        positions: Int[Array, "b t"],
+        *,
+        num_beams: int,
+        max_new_tokens: int,
+        cap: float | None,
+    ) -> tuple[tuple[Past, Int[Array, "r"]], Float[Array, "b v"], _New]:
+        output = apply(params, ids, positions)
+        lengths = positions.max(axis=1) + 1
+        held = Past(
+            jnp.repeat(output.keys, num_beams, axis=1),
+            jnp.repeat(output.values, num_beams, axis=1),
+            jnp.repeat(positions, num_beams, axis=0),
+        )
+        room = jnp.zeros((*output.keys.shape[:3], max_new_tokens, output.keys.shape[4]), output.keys.dtype)
+        new = Past(room, room, jnp.full((ids.shape[0], max_new_tokens), -1, jnp.int32)), jnp.int32(0)
+        last = jnp.maximum(lengths - 1, 0)[:, None, None]
+        hidden = jnp.take_along_axis(output.hidden, last, axis=1)[:, 0]
+        return (held, jnp.repeat(lengths, num_beams)), causal_lm.logits(params, hidden, cap), new
+
+    return jax.jit(read, static_argnames=("num_beams", "max_new_tokens", "cap"))
+
+
+@functools.lru_cache(maxsize=8)
+def _step(apply: Callable[..., causal_lm.Output], cap: float | None) -> Any:
+    """One token in every beam; the same function for the same model, as compilation wants it."""
+
+    def step(
+        fixed: tuple[Params, tuple[Past, Int[Array, "r"]]], state: _New, tokens: Int[Array, "r"]
+    ) -> tuple[Float[Array, "r v"], _New]:
+        (params, (held, lengths)), (new, count) = fixed, state
+        positions = (lengths + count)[:, None]
+        output = apply(params, tokens[:, None], positions, (held, new))
+        new = Past(
+            jax.lax.dynamic_update_slice_in_dim(new.keys, output.keys, count, axis=3),
+            jax.lax.dynamic_update_slice_in_dim(new.values, output.values, count, axis=3),
+            jax.lax.dynamic_update_slice_in_dim(new.positions, positions, count, axis=1),
+        )
+        return causal_lm.logits(params, output.hidden[:, 0], cap), (new, count + 1)
+
+    return step
+
+
+def _reorder(state: _New, index: Int[Array, "r"]) -> _New:
+    new, count = state
+    return Past(new.keys[:, index], new.values[:, index], new.positions[index]), count

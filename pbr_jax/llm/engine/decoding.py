@@ -1,0 +1,282 @@
+"""Continuous decoding: rows that have finished make room for prompts that wait.
+
+A fixed number of rows decode together. A row has slots for its prompt, which no step writes to, and a few for
+new tokens, each at a place of the row's own. So what a row computes does not depend on which other
+rows are there, nor on when it came.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int, UInt
+
+from pbr_jax import cores, terminal
+from pbr_jax.llm.engine import prefixes
+from pbr_jax.llm.engine.prefill import Batch, Before, Pool, PrefillEngine, past_of
+from pbr_jax.llm.engine.sampling import Choice, Sampling, choose
+from pbr_jax.models import causal_lm
+from pbr_jax.types import Params
+
+STEPS = 32  # at most between two looks at what has finished
+
+
+class Options(NamedTuple):
+    """What is compiled into decoding."""
+
+    max_new_tokens: int
+    choice: Choice
+
+
+class Rows(NamedTuple):
+    """The rows being decoded, beside their prompts' keys and values."""
+
+    new: causal_lm.Past  # tokens that were chosen and read, in n slots
+    lengths: Int[Array, "b"]  # tokens read
+    tokens: Int[Array, "b n"]  # chosen
+    made: Int[Array, "b"]  # how many; the last of them is not read yet
+    limits: Int[Array, "b"]  # how many at most
+    live: Bool[Array, "b"]
+    names: UInt[Array, "b"]  # what randomness a row has, beside the seed
+
+
+def empty_rows(
+    engine: PrefillEngine, rows: int, width: int, max_new_tokens: int
+) -> tuple[causal_lm.Past, Rows]:
+    """Room for prompts of up to `width` tokens, and rows; none is live."""
+    none, c = jnp.zeros(rows, jnp.int32), engine.config
+
+    def past(slots: int) -> causal_lm.Past:
+        shape = (c.num_layers, rows, c.num_kv_heads, slots, c.head_width)
+        places = jnp.full((rows, slots), -1, jnp.int32)
+        return causal_lm.Past(engine.zeros(shape, 2), engine.zeros(shape, 2), places)
+
+    return past(width), Rows(
+        new=past(max_new_tokens),
+        lengths=none,
+        tokens=jnp.zeros((rows, max_new_tokens), jnp.int32),
+        made=none.copy(),
+        limits=none.copy(),
+        live=jnp.zeros(rows, bool),
+        names=jnp.zeros(rows, jnp.uint32),
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def admit(apply: Callable[..., causal_lm.Output], cap: float | None, one_core: bool) -> Any:
+    """Reads a batch of prompts, chooses their first tokens and puts them into rows.
+
+    Row i of the batch goes to `places[i]`; one beyond the last row is left out.
+    """
+
+    def run(
+        params: Params,
+        held: causal_lm.Past,
+        rows: Rows,
+        pool: Pool,
+        ids: Int[Array, "b t"],
+        positions: Int[Array, "b t"],
+        before: Before,
+        long: Bool[Array, "*b"] | None,
+        places: Int[Array, "b"],
+        names: UInt[Array, "b"],
+        limits: Int[Array, "b"],
+        sampling: Sampling,
+        *,
+        tokens: int,
+        options: Options,
+    ) -> tuple[causal_lm.Past, Rows]:
+        shared, past = past_of(pool, before)
+        output = apply(params, ids, positions, (shared, past), tokens=tokens, long=long)
+        lengths = positions.max(axis=1) + 1
+        last = jnp.argmax(positions, axis=1)
+        hidden = jnp.take_along_axis(output.hidden, last[:, None, None], axis=1)[:, 0]
+        none = jnp.zeros_like(lengths)
+        chosen = choose(causal_lm.logits(params, hidden, cap), none, names, sampling, options.choice)
+
+        n = options.max_new_tokens
+        tokens_ = jnp.zeros((len(chosen), n), jnp.int32).at[:, 0].set(chosen)
+        return placed(held, output, shared, past, before, positions, places), Rows(
+            new=rows.new._replace(positions=rows.new.positions.at[places].set(-1, mode="drop")),
+            lengths=rows.lengths.at[places].set(lengths, mode="drop"),
+            tokens=rows.tokens.at[places].set(tokens_, mode="drop"),
+            made=rows.made.at[places].set(1, mode="drop"),
+            limits=rows.limits.at[places].set(limits, mode="drop"),
+            live=rows.live.at[places].set(
+                ~jnp.isin(chosen, sampling.stops) & (chosen >= 0) & (limits > 1), mode="drop"
+            ),
+            names=rows.names.at[places].set(names, mode="drop"),
+        )
+
+    return cores.compiled(run, one_core, static_argnames=("tokens", "options"), donate_argnums=(1, 2))
+
+
+def placed(
+    held: causal_lm.Past,
+    output: causal_lm.Output,
+    shared: causal_lm.Past,
+    past: causal_lm.Past,
+    before: Before,
+    positions: Int[Array, "b t"],
+    places: Int[Array, "b"],
+) -> causal_lm.Past:
+    """Rows that hold texts that were read, each in a line: what all rows share, its own past, what is new."""
+    order = jnp.arange(held.positions.shape[1])[None, :]
+    source = _sources(order, before)
+
+    def write(old: Array, *parts: Array) -> Array:
+        parts = tuple(jnp.broadcast_to(x, (*output.keys.shape[:3], *x.shape[3:])) for x in parts)
+        whole = jnp.concatenate(parts, axis=3)
+        rows = jax.vmap(lambda x, i: jnp.take(x, i, axis=2, mode="clip"), (1, 0), 1)(whole, source)
+        return old.at[:, places].set(rows, mode="drop")
+
+    real = jnp.where(order <= positions.max(axis=1, keepdims=True), order, -1)
+    return causal_lm.Past(
+        write(held.keys, shared.keys[:, None], past.keys, output.keys),
+        write(held.values, shared.values[:, None], past.values, output.values),
+        held.positions.at[places].set(real, mode="drop"),
+    )
+
+
+def _sources(order: Int[Array, "1 w"], before: Before) -> Int[Array, "b w"]:
+    """Where a row's tokens lie in: what all rows share, its own past, and what it reads, in a line."""
+    shared = (before.shared_at >= 0).sum()
+    own = (before.own_at >= 0).sum(axis=1, keepdims=True)
+    after = before.shared.shape[0] + before.own.shape[1] + order - shared - own
+    rest = jnp.where(order < shared + own, before.shared.shape[0] + order - shared, after)
+    return jnp.where(order < shared, order, rest)
+
+
+@functools.lru_cache(maxsize=8)
+def advance(apply: Callable[..., causal_lm.Output], cap: float | None, one_core: bool) -> Any:
+    """Decodes until at most `enough` rows are live, or for `STEPS` tokens."""
+
+    def run(
+        params: Params,
+        held: causal_lm.Past,
+        rows: Rows,
+        enough: Int[Array, ""],
+        sampling: Sampling,
+        *,
+        options: Options,
+    ) -> Rows:
+        def body(state: tuple[Array, Rows]) -> tuple[Array, Rows]:
+            count, rows = state
+            last = jnp.take_along_axis(rows.tokens, jnp.maximum(rows.made - 1, 0)[:, None], axis=1)
+            positions = jnp.where(rows.live, rows.lengths, -1)[:, None]
+            output = apply(params, last, positions, (held, rows.new))
+            logits = causal_lm.logits(params, output.hidden[:, 0], cap)
+            chosen = choose(logits, rows.made, rows.names, sampling, options.choice)
+            return count + 1, _next(rows, output, chosen, positions, sampling.stops)
+
+        def more(state: tuple[Array, Rows]) -> Array:
+            return (state[0] < STEPS) & (state[1].live.sum() > enough)
+
+        return jax.lax.while_loop(more, body, (jnp.int32(0), rows))[1]
+
+    return cores.compiled(run, one_core, static_argnames="options", donate_argnums=2)
+
+
+def _next(rows: Rows, output: causal_lm.Output, chosen: Array, positions: Array, stops: Array) -> Rows:
+    """The rows after one step: the read token's keys and values kept, the chosen one noted."""
+    b, n = rows.tokens.shape
+    here = (jnp.arange(n)[None, :] == rows.made[:, None]) & rows.live[:, None]
+    made = rows.made + rows.live
+    at = jnp.arange(b), jnp.maximum(rows.made - 1, 0)  # the slot of the token that was read
+
+    def write(old: Array, new: Array) -> Array:
+        return old.at[:, at[0], :, at[1]].set(jnp.moveaxis(new[:, :, :, 0], 1, 0), mode="promise_in_bounds")
+
+    return Rows(
+        new=causal_lm.Past(
+            write(rows.new.keys, output.keys),
+            write(rows.new.values, output.values),
+            rows.new.positions.at[at].set(positions[:, 0]),
+        ),
+        lengths=rows.lengths + rows.live,
+        tokens=jnp.where(here, chosen[:, None], rows.tokens),
+        made=made,
+        limits=rows.limits,
+        live=rows.live & ~jnp.isin(chosen, stops) & (chosen >= 0) & (made < rows.limits),
+        names=rows.names,
+    )
+
+
+def decode(
+    engine: PrefillEngine,
+    prompts: Sequence[tuple[int, ...]],
+    names: Sequence[int],
+    limits: Sequence[int],
+    wanted: Sequence[bool],
+    *,
+    rows: int,
+    width: int,
+    options: Options,
+    sampling: Sampling,
+    long: np.bool_ | None = None,
+) -> Iterator[list[tuple[int, list[int]]]]:
+    """Continues prompts of up to `width` tokens by up to `limits` tokens, `rows` of them at a time.
+
+    Yields (place of the prompt, its new tokens with the stop token) of those that have finished. Prompts that
+    are not `wanted` are read where others are read with them, and never decoded: what a prompt
+    gets does not depend on which others are wanted.
+    """
+    weights, config = engine.params, engine.config
+    start = admit(engine.apply, config.logit_cap, engine.one_core)
+    go_on = advance(engine.apply, config.logit_cap, engine.one_core)
+    held, state = empty_rows(engine, rows, width, options.max_new_tokens)
+    batches = _batches(engine, prompts, wanted, max(1, rows // 4), long)  # few at a time keep the rows full
+    free, owners = list(range(rows)), {}
+    waiting = next(batches, None)
+    while waiting is not None or owners:
+        while waiting is not None and len(waiting.members) <= len(free):
+            places = np.full(len(waiting.batch.ids), rows, np.int32)
+            for row, member in waiting.members.items():
+                places[row] = free.pop()
+                owners[int(places[row])] = member
+            own, most = np.zeros(len(places), np.uint32), np.zeros(len(places), np.int32)
+            own[: len(waiting.batch.members)] = [names[member] for member in waiting.batch.members]
+            most[: len(waiting.batch.members)] = [limits[member] for member in waiting.batch.members]
+            held, state = start(
+                weights, held, state, waiting.pool, *waiting.batch.inputs, places, own, most, sampling,
+                tokens=waiting.batch.tokens, options=options,
+            )  # fmt: skip
+            waiting = next(batches, None)
+        room = rows if waiting is None else len(waiting.members)
+        state = go_on(weights, held, state, np.int32(rows - room), sampling, options=options)
+        live, tokens, made = (np.asarray(x) for x in (state.live, state.tokens, state.made))
+        terminal.doing(f"{sum(int(made[place]) for place in owners)} tokens of {len(owners)} answers")
+        finished = [place for place in owners if not live[place]]
+        if finished:
+            yield [(owners.pop(place), tokens[place, : made[place]].tolist()) for place in finished]
+            free += finished
+
+
+class _Waiting(NamedTuple):
+    """A batch to be read, with its pool, and the prompts in it that are wanted, by row."""
+
+    pool: Pool
+    batch: Batch
+    members: dict[int, int]
+
+
+def _batches(
+    engine: PrefillEngine,
+    prompts: Sequence[tuple[int, ...]],
+    wanted: Sequence[bool],
+    rows: int,
+    long: np.bool_ | None,
+) -> Iterator[_Waiting]:
+    """The batches of up to `rows` that hold a wanted prompt, window by window."""
+    for window in prefixes.windows(prompts):
+        if not any(wanted[member] for member in window):
+            continue
+        pool, batches = engine.read(prefixes.tree([prompts[member] for member in window]), rows, long)
+        for batch in batches:
+            batch = batch._replace(members=[window[place] for place in batch.members])
+            members = {row: member for row, member in enumerate(batch.members) if wanted[member]}
+            if members:
+                yield _Waiting(pool, batch, members)

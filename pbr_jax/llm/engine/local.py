@@ -1,0 +1,242 @@
+"""What the backends have in common: checks of a request, equal requests, and a model read from disk."""
+
+import abc
+import functools
+import hashlib
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+
+from pbr_jax.llm.protocol import Prompt, TooLong
+from pbr_jax.llm.tokens import chat
+from pbr_jax.llm.tokens.templates import DATE
+from pbr_jax.models import adapter_file, pretrained
+from pbr_jax.types import UserError
+
+Ids = tuple[int, ...]
+
+
+class LocalModel(abc.ABC):
+    """A model and its tokenizer on disk; nothing is read before it is needed.
+
+    Args:
+      path: a Hugging Face folder or a GGUF file.
+      dtype: the number format of weights and activations.
+      batch_size: prompts computed together.
+      context: tokens that the model may see; None: as many as it says itself.
+      devices: that share the weights of every layer.
+      date: what a chat template takes for today.
+      overflow: what becomes of prompts over the context: `refuse` or `cut`, in the middle.
+      adapter: a folder with a LoRA adapter, or with tuned parameters.
+    """
+
+    version = "0"  # of how texts are computed; raised when the same weights would give other texts
+    separate = False  # whether an answer is a text of its own, not one that goes on with the prompt
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        dtype: str = "float32",
+        batch_size: int = 16,
+        context: int | None = None,
+        devices: int = 1,
+        overflow: str = "refuse",
+        date: str = DATE,
+        adapter: Path | None = None,
+    ):
+        if batch_size < 1:
+            raise UserError(f"llm.batch_size is {batch_size}; it must be at least 1")
+        self._path = path
+        self._content = pretrained.fingerprint(path)  # now: whatever lies there later is another's
+        self._dtype = jnp.dtype(dtype)
+        self._batch_size = batch_size
+        self._wanted_context = context
+        self._devices = devices
+        self._overflow, self._date, self._adapter = overflow, date, adapter
+        self._tuned = "" if adapter is None else adapter_file.fingerprint(adapter)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of weights, tokenizer, template and its date, number format, platform and versions, and how prompts
+        are cut."""
+        # Other hardware and other compilers round otherwise, and a rounding can choose another token.
+        numerics = f"{jax.default_backend()} {jax.__version__} {version('jaxlib')}"
+        # Where prompts are cut, how far is part of what the model reads; where not, they are refused.
+        overflow = f"cut {self._wanted_context}" if self._overflow == "cut" else self._overflow
+        how = f"{self.version} {chat.VERSION} {overflow} {self._date}"
+        identity = f"{self._content} {self._dtype.name} {how} {numerics}" + (
+            f" {self._tuned}" * bool(self._tuned)
+        )
+        return hashlib.sha256(identity.encode()).hexdigest()
+
+    def _check_unchanged(self) -> None:
+        """Once the files are read: raises UserError where they are not those that the fingerprint is of."""
+        adapter = "" if self._adapter is None else adapter_file.fingerprint(self._adapter)
+        if pretrained.fingerprint(self._path) != self._content or adapter != self._tuned:
+            raise UserError(f"{self._path} or its adapter was written to while this ran; start again")
+
+    @functools.cached_property
+    def _codec(self) -> chat.Codec:
+        return chat.load(self._path, self._date)
+
+    def count(self, text: str) -> int:
+        """Number of tokens of a text, no special tokens added."""
+        return self._codec.count(text)
+
+    def truncate(self, text: str, tokens: int) -> str:
+        """The longest prefix of the text that has at most this many tokens."""
+        return self._codec.truncate(text, tokens)
+
+    def render(self, prompt: Prompt) -> str:
+        """The text that the model reads."""
+        return self._codec.render(prompt)
+
+    def num_tokens(self, prompt: Prompt) -> int:
+        """Number of tokens the model reads for this prompt, special tokens included."""
+        return self._codec.num_tokens(prompt)
+
+    def _encode(self, prompts: Sequence[Prompt]) -> list[Ids]:
+        found = [tuple(self._codec.encode(prompt)) for prompt in prompts]
+        for index, ids in enumerate(found):
+            if not ids:
+                raise UserError(f"prompt {index} is empty; a model needs at least one token to continue")
+        self._check_known(found)
+        return found
+
+    def _check_known(self, texts: Iterable[Ids]) -> None:
+        """Raises UserError for a token that the model has no row for."""
+        most = max((max(ids) for ids in texts if ids), default=0)
+        if most >= self.vocabulary:
+            raise UserError(
+                f"{self._path}: the tokenizer gives token {most}, and the model knows {self.vocabulary}; put "
+                "the model's own tokenizer.json there"
+            )
+
+    @property
+    @abc.abstractmethod
+    def vocabulary(self) -> int:
+        """How many tokens the model has rows for."""
+
+    def _fit(
+        self, prompts: Sequence[Ids], following: Sequence[int], context: int, name: str
+    ) -> tuple[list[Ids], dict[int, TooLong]]:
+        """The prompts, cut where that is wanted, and what is wrong with those that do not fit."""
+        fitting, late = list(prompts), {}
+        for index, (ids, more) in enumerate(zip(prompts, following, strict=True)):
+            try:
+                fitting[index] = fit(
+                    index, ids, more, context, name, cut=self._overflow == "cut", separate=self.separate
+                )
+            except TooLong as error:
+                late[index] = error
+        return fitting, late
+
+    def _encode_pairs(self, prompts: Sequence[Prompt], targets: Sequence[str]) -> list[tuple[Ids, Ids]]:
+        check_pairs(prompts, targets)
+        second = [tuple(self._codec.encode_target(text, begins=self.separate)) for text in targets]
+        self._check_known(second)
+        return list(zip(self._encode(prompts), second))
+
+
+def check_pairs(prompts: Sequence[Prompt], targets: Sequence[str]) -> None:
+    """Raises ValueError unless there is one target for each prompt."""
+    if len(prompts) != len(targets):
+        raise ValueError(f"{len(prompts)} prompts for {len(targets)} targets; one target each is needed")
+
+
+def check_options(max_new_tokens: int, temperature: float, top_p: float, num_beams: int) -> None:
+    """Raises UserError for options of generation that make no sense, by their names in a config."""
+    if max_new_tokens < 1:
+        raise UserError(f"generate.max_new_tokens is {max_new_tokens}; it must be at least 1")
+    if temperature != 0 and not 1e-6 <= temperature < float("inf"):
+        raise UserError(
+            f"generate.temperature is {temperature}; it must be 0 (greedy) or a number from 1e-6 on"
+        )
+    if not 0 < top_p <= 1:
+        raise UserError(f"generate.top_p is {top_p}; it must be above 0 and at most 1")
+    if num_beams < 1:
+        raise UserError(f"generate.num_beams is {num_beams}; it must be at least 1")
+    if num_beams > 1 and temperature:
+        raise UserError(
+            f"generate.num_beams is {num_beams} and generate.temperature {temperature}; beams are searched, "
+            "not sampled: set one of them to its default"
+        )
+
+
+def check_beams(num_beams: int, stops: Collection[int], vocabulary: int) -> None:
+    """Raises UserError for more beams than a vocabulary can fill; see `beam_search` for how many it needs."""
+    most = vocabulary // (max(1, len(stops)) + 1)
+    if num_beams > max(1, most):
+        raise UserError(
+            f"generate.num_beams is {num_beams}, and the model's vocabulary of {vocabulary} tokens fills "
+            f"{most}; lower it"
+        )
+
+
+def fit(index: int, ids: Ids, following: int, context: int, name: str, *, cut: bool, separate: bool) -> Ids:
+    """A prompt that fits, cut in the middle where that is wanted. Raises TooLong.
+
+    Args:
+      following: tokens after it.
+      name: what to lower so that fewer follow.
+      separate: whether what follows is a text of its own, with as much room again.
+    """
+    room = context if separate else context - following
+    if cut and room > 0:
+        ids = cut_middle(ids, room)
+    if not separate:
+        check_context(index, len(ids), following, context, name)
+    elif len(ids) > context:
+        check_context(index, len(ids), 0, context, name)
+    elif following > context:
+        raise TooLong(
+            index,
+            f"is followed by {following} tokens, over the context of {context}; lower {name} or raise "
+            "llm.context",
+        )
+    return ids
+
+
+def check_context(
+    index: int, length: int, following: int, context: int, name: str, *, cuts: bool = True
+) -> None:
+    """Raises TooLong where a prompt and what follows it do not fit; `name` says what else to lower, `cuts`
+    whether prompts can be cut."""
+    if length + following > context:
+        more, also = (f" and {following} more follow", f" or {name}") if following else ("", "")
+        raise TooLong(
+            index,
+            f"has {length} tokens{more}, over the context of {context}; lower prompt.max_tokens{also}, raise "
+            f"llm.context{', or set llm.overflow cut' * cuts}",
+        )
+
+
+def cut_middle(ids: Ids, tokens: int) -> Ids:
+    """The first and last tokens of a prompt, so many together: its instruction and its end stay."""
+    return ids if len(ids) <= tokens else ids[: (tokens + 1) // 2] + ids[len(ids) - tokens // 2 :]
+
+
+def groups(items: Sequence[Hashable]) -> list[list[int]]:
+    """Places of equal items together, in order of first appearance."""
+    found: dict[Hashable, list[int]] = {}
+    for index, item in enumerate(items):
+        found.setdefault(item, []).append(index)
+    return list(found.values())
+
+
+def not_numbers(path: Path, dtype: str) -> UserError:
+    """What a model is told of that gives NaN."""
+    return UserError(
+        f"{path}: the model's logits are not numbers (NaN) in {dtype}; check its weights, or set "
+        "--llm.dtype to the other format"
+    )
+
+
+def draw(ids: Ids, occurrence: int) -> int:
+    """What a prompt's randomness starts from, beside the seed: 32 bits of its tokens and its occurrence."""
+    digest = hashlib.sha256(f"{ids} {occurrence}".encode()).digest()
+    return int.from_bytes(digest[:4], "big")

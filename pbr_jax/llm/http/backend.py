@@ -1,0 +1,299 @@
+"""The frozen language model on a server that speaks OpenAI's protocol: vLLM, SGLang, llama.cpp, TGI, OpenAI.
+
+Texts come from `/chat/completions` (messages) and `/completions` (plain text). Log-probabilities of a
+given answer are not part of that protocol; `llm.log_probs` names the way a server has beside it, one of
+`http_dialects.DIALECTS`.
+"""
+
+import functools
+import hashlib
+import json
+import math
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from pbr_jax import options as schema
+from pbr_jax.llm import usage
+from pbr_jax.llm.engine.local import check_context, check_options, check_pairs, groups
+from pbr_jax.llm.http.client import Client, Refused, check_url
+from pbr_jax.llm.http.dialects import ADVICE, DIALECTS, Dialect
+from pbr_jax.llm.http.replies import text_of
+from pbr_jax.llm.http.requests import Manner, identity
+from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Score, TooLong, check_prompt
+from pbr_jax.llm.tokens import chat
+from pbr_jax.llm.tokens.control_tokens import escape_control_tokens
+from pbr_jax.models import pretrained
+from pbr_jax.types import UserError
+
+T = TypeVar("T")
+
+_VERSION = 5  # of what is asked; raise it when the same server would be asked for other texts
+_BYTES_PER_TOKEN = 4  # of English text, about: the estimate where no tokenizer is given
+
+
+class HTTPLLM:
+    """A model on a server. Creating one opens no connection and reads no file.
+
+    Without `llm.tokenizer`, a token is estimated as four bytes of UTF-8, rounded up, in `count`,
+    `truncate` and `num_tokens` alike; nothing is asked of the server for that.
+    """
+
+    def __init__(
+        self,
+        config: schema.LLM,
+        *,
+        pause: Callable[[threading.Event, float], object] = threading.Event.wait,
+    ):
+        """`pause` is how a failed request waits for its next try; see `http_client.Client`."""
+        self._config = config
+        path = config.tokenizer
+        self._tokenizer = pretrained.fingerprint(pretrained.locate(path)) if path else "estimate"
+        self._url = check_url(config.url)
+        self._manner = Manner(config)
+        self._spent: Counter[str] = Counter()
+        self._spending = threading.Lock()
+        self._client = Client(
+            key_variable=config.key_variable,
+            concurrency=config.concurrency,
+            timeout=config.timeout,
+            retries=config.retries,
+            pause=pause,
+        )
+
+    @property
+    def _name(self) -> str:
+        """What the server is asked for: an adapter is served under a name of its own."""
+        return self._config.adapter or self._config.model
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the model's name, the tokenizer, what every request has, and this backend's version.
+
+        Where the server stands is no part of it: the same name at another address counts as the same
+        model. Serve other weights under another name.
+        """
+        known = ["http", self._name, self._tokenizer, _VERSION, *identity(self._config)]
+        if self._config.adapter:
+            known.append(self._config.model)  # servers of two models may call two adapters the same
+        return hashlib.sha256(json.dumps(known).encode()).hexdigest()
+
+    @functools.cached_property
+    def _codec(self) -> chat.Codec | None:
+        path = self._config.tokenizer
+        return chat.load(pretrained.locate(path), self._config.date) if path else None
+
+    def count(self, text: str) -> int:
+        """Number of tokens of a text, no special tokens added."""
+        return self._codec.count(text) if self._codec else -(-len(_utf8(text)) // _BYTES_PER_TOKEN)
+
+    def truncate(self, text: str, tokens: int) -> str:
+        """The longest prefix of the text that has at most this many tokens."""
+        if self._codec:
+            return self._codec.truncate(text, tokens)
+        whole, end = _utf8(text), max(0, tokens) * _BYTES_PER_TOKEN
+        while 0 < end < len(whole) and whole[end] & 0xC0 == 0x80:  # inside a character
+            end -= 1
+        return whole[:end].decode("utf-8", "surrogatepass")
+
+    def render(self, prompt: Prompt) -> str:
+        """The text that the model reads; without a tokenizer the messages, joined by blank lines."""
+        if self._codec:
+            return self._codec.render(prompt)
+        if isinstance(prompt, str):
+            return prompt
+        check_prompt(prompt)
+        return "\n\n".join(message["content"] for message in prompt)
+
+    def num_tokens(self, prompt: Prompt) -> int:
+        """Number of tokens the model reads for this prompt."""
+        return self._codec.num_tokens(prompt) if self._codec else self.count(self.render(prompt))
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        max_new_tokens: int,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        num_beams: int = 1,
+        seed: int = 0,
+        done: Mapping[int, str] | None = None,
+        on_batch: OnBatch | None = None,
+    ) -> list[str]:
+        """One continuation for each prompt; see `protocol.LLM.generate`.
+
+        Equal prompts are sent once where nothing is sampled; where it is, the n-th of them is sent with
+        `seed + n`. A refusal's text is an answer. A model that takes no temperature is asked without one
+        where it is 0, so its answers may vary.
+
+        Raises:
+          UserError: the server cannot be reached, refuses, or answers something else than was asked for; see
+            `http_texts.text_of`.
+        """
+        self._check(max_new_tokens, temperature, top_p, num_beams)
+        texts = dict(done or {})
+        lengths = ((self.num_tokens(prompt), max_new_tokens) for prompt in prompts)
+        late = self._too_long(lengths, "generate.max_new_tokens")
+        if temperature > 0:
+            options: dict[str, Any] = {"temperature": temperature, "top_p": top_p}
+        elif num_beams > 1:
+            options = {"temperature": 0.0, "use_beam_search": True, "n": num_beams}
+        else:
+            options = {"temperature": 0.0}
+        jobs: dict[tuple[int, ...], Callable[[threading.Event], str]] = {}
+        for group in groups([json.dumps(prompt) for prompt in prompts]):
+            ask = functools.partial(self._complete, prompts[group[0]], max_new_tokens)
+            if temperature > 0:
+                jobs |= {
+                    (i,): functools.partial(ask, {**options, "seed": seed + n}) for n, i in enumerate(group)
+                }
+            else:
+                jobs[tuple(group)] = functools.partial(ask, options)
+        self._run(jobs, texts, on_batch, late)
+        return [texts[index] for index in range(len(prompts))]
+
+    def score(
+        self,
+        prompts: Sequence[Prompt],
+        targets: Sequence[str],
+        *,
+        done: Mapping[int, Score] | None = None,
+        on_batch: OnScores | None = None,
+    ) -> list[Score]:
+        """log p(target | prompt); see `protocol.LLM.score`. Equal pairs are sent once, empty targets never.
+
+        Raises:
+          UserError: `llm.log_probs` or `llm.tokenizer` is not set, or the server fails or answers
+            something else than the log-probabilities of the tokens it was sent.
+        """
+        check_pairs(prompts, targets)
+        self._config.check_scoring("scoring answers")
+        codec, dialect = self._codec, DIALECTS[self._config.log_probs]
+        assert codec is not None  # the tokenizer is set
+        pairs = []
+        for index, (prompt, target) in enumerate(zip(prompts, targets)):
+            first = codec.encode(prompt)
+            if not first:
+                raise UserError(f"prompt {index} is empty; a model needs at least one token to continue")
+            pairs.append((len(first), tuple(first + codec.encode_target(target))))
+        scores = dict(done or {})
+        jobs: dict[tuple[int, ...], Callable[[threading.Event], Score]] = {
+            tuple(group): functools.partial(self._sum, dialect, *pairs[group[0]]) for group in groups(pairs)
+        }
+        lengths = ((first, len(ids) - first) for first, ids in pairs)
+        self._run(jobs, scores, on_batch, self._too_long(lengths, "the target's length"))
+        return [scores[index] for index in range(len(prompts))]
+
+    def _run(
+        self,
+        jobs: Mapping[tuple[int, ...], Callable[[threading.Event], T]],
+        found: dict[int, T],
+        on_batch: Callable[[Sequence[int], Sequence[T]], None] | None,
+        late: Mapping[int, TooLong],
+    ) -> None:
+        """Fills `found` with the answers at the positions that each job stands for, but for those it has.
+
+        Raises what is `late`, and was not found before, when all others are answered.
+        """
+        missing = [[i for i in group if i not in found and i not in late] for group in jobs]
+        wanted = [(group, job) for group, job in zip(missing, jobs.values()) if group]
+
+        def finish(place: int, answer: T) -> None:
+            group = wanted[place][0]
+            found.update(dict.fromkeys(group, answer))
+            if on_batch is not None:
+                on_batch(group, [answer] * len(group))
+
+        before = self._counted()
+        try:
+            self._client.run([job for _, job in wanted], finish)
+        finally:  # what cannot be used was paid for too
+            usage.count(self._counted() - before)
+        if unanswered := [late[index] for index in late if index not in found]:
+            raise unanswered[0]
+
+    def _complete(
+        self, prompt: Prompt, max_new_tokens: int, options: Mapping[str, Any], stop: threading.Event
+    ) -> str:
+        """One text."""
+        is_text = isinstance(prompt, str)
+        address = self._url + ("/completions" if is_text else "/chat/completions")
+        text = escape_control_tokens(prompt, self._codec)
+        given = {"prompt": text} if is_text else {"messages": text}
+        given = {"model": self._name, **given}
+        answer = self._ask(address, lambda: self._manner.asking(given, dict(options), max_new_tokens), stop)
+        count = self._codec.count if self._codec else None
+        beams = options.get("n", 1)
+        return text_of(answer, address, is_text=is_text, limit=max_new_tokens, beams=beams, count=count)
+
+    def _sum(self, dialect: Dialect, first: int, ids: tuple[int, ...], stop: threading.Event) -> Score:
+        """The score of the tokens from place `first` on."""
+        if first == len(ids):
+            return Score(0.0, 0)
+        root = self._url.removesuffix("/v1") if dialect.beside_v1 else self._url
+        address = root + dialect.path
+
+        def body() -> dict[str, Any]:
+            return self._manner.whole(dialect.body(self._name, list(ids), first, self._manner.neutral))
+
+        found = dialect.read(self._ask(address, body, stop), ids, first, address)
+        if wrong := [value for value in found if not _is_log_prob(value)]:
+            raise UserError(
+                f"{address}: a token's log-probability is {wrong[0]!r:.40}, want a number up to 0; {ADVICE}"
+            )
+        return Score(math.fsum(found), len(found))
+
+    def _ask(self, address: str, make: Callable[[], dict[str, Any]], stop: threading.Event) -> dict[str, Any]:
+        """The answer to what `make` makes; asked otherwise where a refusal says how, which is remembered."""
+        while True:
+            body = make()
+            try:
+                answer = self._client.post(address, body, stop)
+            except Refused as error:
+                self._manner.learn(error, body)
+                if stop.is_set() or make() == body:
+                    raise
+            else:
+                with self._spending:
+                    self._spent.update(usage.usage_of(answer).counts)
+                return answer
+
+    def _counted(self) -> Counter[str]:
+        with self._spending:
+            return self._spent.copy()
+
+    def _check(self, max_new_tokens: int, temperature: float, top_p: float, num_beams: int) -> None:
+        check_options(max_new_tokens, temperature, top_p, num_beams)
+        if num_beams > 1 and self._config.log_probs != "vllm":
+            raise UserError(
+                f"generate.num_beams is {num_beams}, but of servers only vLLM searches beams; "
+                "set it to 1, or llm.log_probs to vllm if the server is one"
+            )
+
+    def _too_long(self, lengths: Iterable[tuple[int, int]], name: str) -> dict[int, TooLong]:
+        """Prompts that are over `llm.context` with what follows; without one nothing is counted here."""
+        late: dict[int, TooLong] = {}
+        if self._config.context is None:
+            return late
+        for index, (length, following) in enumerate(lengths):
+            try:
+                check_context(index, length, following, self._config.context, name, cuts=False)
+            except TooLong as error:
+                late[index] = error
+        return late
+
+
+def _is_log_prob(value: Any) -> bool:
+    """Whether it is a finite number up to 0, but for rounding; 100,000 of the least still have a sum."""
+    return isinstance(value, float | int) and not isinstance(value, bool) and -1e300 <= value <= 1e-6
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")  # half a character, as JSON files may hold
+
+
+def load(config: schema.LLM) -> HTTPLLM:
+    """The model a config names."""
+    return HTTPLLM(config)

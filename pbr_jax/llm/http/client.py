@@ -1,0 +1,342 @@
+"""Requests to a language model's server: several at once, tried again where the fault may pass, one secret.
+
+The key is read from the environment for every request and goes into the `Authorization` header, nowhere
+else: redirects are not followed, a server's words that quote it are redact out, answers that do are refused,
+and no exception that leaves this module holds a request.
+"""
+
+import itertools
+import json
+import os
+import random
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
+from email.utils import parsedate_to_datetime
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+from pbr_jax.llm.http.exchange import LARGEST, LARGEST_ERROR, Exchange, Reply
+from pbr_jax.llm.http.key import holds, read_key, redact, texts_in
+from pbr_jax.llm.http.replies import error_status, message_of
+from pbr_jax.models.pretrained import one_line
+from pbr_jax.types import UserError
+
+T = TypeVar("T")
+Job = Callable[[threading.Event], T]
+"""One request and the reading of its answer. The event is set once the call has failed elsewhere."""
+
+_PASSING = frozenset({408, 409, 425, 429})  # and 5xx: the same request may succeed later
+_SPENT = ("insufficient_quota", "billing_hard_limit_reached")  # a 429 that no waiting mends
+_FIRST_WAIT, _LONGEST_WAIT = 1.0, 30.0  # seconds
+_LONGEST_RETRY_AFTER = 60.0  # seconds; a server that asks for more is asked again after this much
+_LONGEST_MESSAGE = 300  # characters of a server's words in an error
+_MOST_TEXT = 4 << 20  # characters of different texts in an answer; of 100,000 tokens it is a tenth of that
+_LAST_WAIT = 5.0  # seconds after an interruption in which answers that are under way may still come
+
+
+class Refused(UserError):
+    """The server understood and will not: a status that trying again does not change."""
+
+    def __init__(self, line: str, status: int, words: str):
+        super().__init__(line)
+        self.status = status
+        self.words = words  # the whole of what the server said, without the key
+
+
+class _Fault(NamedTuple):
+    """Why a try failed that is worth another one."""
+
+    what: str
+    advice: str
+    after: float = 0.0  # seconds the server asked to wait
+
+
+class Client:
+    """Posts JSON to a server. Creating one opens no connection."""
+
+    def __init__(
+        self,
+        *,
+        key_variable: str,
+        concurrency: int,
+        timeout: float,
+        retries: int,
+        pause: Callable[[threading.Event, float], object] = threading.Event.wait,
+    ):
+        """`timeout` is in seconds, for one try from connecting to the answer's last byte. `pause(stop,
+        seconds)` waits before a further try, and no longer than until `stop` is set."""
+        self._key_variable = key_variable
+        self._concurrency = concurrency
+        self._timeout = timeout
+        self._retries = retries
+        self._pause = pause
+        self._exchange = Exchange(concurrency)
+
+    def run(self, jobs: Iterable[Job[T]], finish: Callable[[int, T], None]) -> None:
+        """Runs the jobs, at most `concurrency` at once, and tells `finish` each one's place and result.
+
+        `finish` runs in the calling thread, as soon as a result is there. After a failure no further job
+        is started; those under way are waited for and told to `finish`, then the failure is raised. After an
+        interruption (Ctrl-C) those under way have some seconds, and what has come is told; `finish` is then
+        called again for a result whose telling was interrupted.
+        """
+        stop = threading.Event()
+        failure: BaseException | None = None
+        waiting = enumerate(jobs)
+        running: dict[Future[T], int] = {}
+        with ThreadPoolExecutor(self._concurrency) as pool:
+            try:
+                running |= _submit(pool, waiting, stop, self._concurrency)
+                while running:
+                    finished, _ = wait(running, return_when=FIRST_COMPLETED)
+                    for future in finished:
+                        error = future.exception()
+                        if error is not None:
+                            failure = failure or error
+                            stop.set()
+                        elif failure is None:
+                            running |= _submit(pool, waiting, stop, 1)
+                        if error is None:
+                            finish(running[future], future.result())
+                        del running[future]
+            except KeyboardInterrupt:
+                stop.set()
+                finished, _ = wait(running, _LAST_WAIT)
+                for future in finished:
+                    if future.exception() is None:
+                        finish(running[future], future.result())
+                raise
+            finally:
+                stop.set()
+                while wait(running, 0.1).not_done:
+                    self._exchange.cancel()
+        if failure is not None:
+            raise failure
+
+    def post(self, address: str, body: Mapping[str, Any], stop: threading.Event) -> dict[str, Any]:
+        """The JSON object that the server answers.
+
+        Timeouts, cut connections, answers that are not JSON, and statuses 408, 409, 425, 429 and 5xx are
+        tried again, `retries` times: after a random wait of up to 1, 2, 4, ... 30 seconds ("full jitter",
+        https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter), or after what the
+        server's Retry-After says, at most a minute. Once `stop` is set nothing is tried again. Spent quotas,
+        failures of TLS and answers over 16 MiB are not tried again.
+
+        Raises:
+          Refused: any other status that is not a success, or a quota that is spent.
+          UserError: the last try failed too, the key cannot be sent, or the answer repeats it.
+        """
+        content = json.dumps(body).encode()
+        tries = 0
+        while True:
+            tries += 1
+            outcome = self._try(address, content)
+            if isinstance(outcome, dict):
+                return outcome
+            if isinstance(outcome, UserError):
+                raise outcome  # here, not where the key stands in a frame that a traceback may print
+            if tries > self._retries or stop.is_set():
+                break
+            self._pause(stop, backoff(tries, outcome.after))
+        times = "1 try" if tries == 1 else f"{tries} tries"
+        raise UserError(f"{address}: {outcome.what}, after {times}; {outcome.advice}")
+
+    def _try(self, address: str, content: bytes) -> dict[str, Any] | _Fault | UserError:
+        import httpx2
+
+        key = read_key(self._key_variable)
+        headers = {"Content-Type": "application/json"}
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
+        try:
+            reply = self._exchange.post(address, content, headers, self._timeout)
+        except TimeoutError:
+            advice = "raise llm.timeout or lower llm.concurrency"
+            return _Fault(f"no answer within {self._timeout:g} s", advice)
+        except CancelledError:
+            return _Fault("the request was interrupted", "run again: what was answered is kept")
+        except httpx2.RequestError as error:
+            inner = _innermost(error)
+            reason = _shorten(_said(inner), key)
+            if _is_tls(inner):
+                advice = "check llm.url (http or https) and SSL_CERT_FILE, the certificates that are trusted"
+                return UserError(f"{address}: no secure connection ({reason}); {advice}")
+            return _Fault(f"the connection failed ({reason})", "start the server, or check llm.url")
+        if reply.codings > 1:
+            return UserError(
+                f"{address}: the answer is compressed {reply.codings} times over, want once at most; "
+                "check llm.url, and what stands before the server"
+            )
+        if not 200 <= reply.status < 300:
+            return _refusal(address, reply, reply.status, key, self._key_variable)
+        if reply.cut:
+            return UserError(
+                f"{address}: the answer is over {LARGEST >> 20} MiB, which no answer is; check llm.url"
+            )
+        answer = _read(reply, key)
+        if isinstance(answer, dict) and key and (reason := _telling(answer, key, self._key_variable)):
+            return UserError(f"{address}: {reason}")
+        if isinstance(answer, dict) and (status := error_status(answer)):
+            return _refusal(address, reply, status, key, self._key_variable)
+        return answer
+
+
+def _telling(answer: Mapping[str, Any], key: str, key_variable: str) -> str:
+    """Why nothing of an answer can be kept for what it may say of the key; nothing where all can."""
+    text = "\n".join(dict.fromkeys(texts_in(answer)))
+    if len(text) > _MOST_TEXT:
+        return (
+            f"the answer has over {_MOST_TEXT >> 20} MiB of text, more than the key of {key_variable} is "
+            "looked for in, so nothing of it is kept; check llm.url"
+        )
+    if holds(text, key):
+        return (
+            f"the answer repeats the key of {key_variable}, so nothing of it is kept; check llm.url, and "
+            "replace the key"
+        )
+    return ""
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """What the system said of a failed connection, below what libraries make of it; else the error itself."""
+    found, inner = error, error.__cause__ or error.__context__
+    while inner is not None:
+        if isinstance(inner, OSError):
+            found = inner
+        if isinstance(inner, BaseExceptionGroup):
+            inner = inner.exceptions[0]
+        else:
+            inner = inner.__cause__ or inner.__context__
+    return found
+
+
+def _said(error: BaseException) -> str:
+    """An error in the system's words where it has a number, for libraries say "Connect call failed"."""
+    number = error.errno if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) else None
+    return os.strerror(number) if number and number > 0 else one_line(error)
+
+
+def _is_tls(error: BaseException) -> bool:
+    """Whether a connection failed for what TLS is about, and not because it was closed meanwhile."""
+    closed = ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError
+    return isinstance(error, ssl.SSLError) and not isinstance(error, closed)
+
+
+def _refusal(address: str, reply: Reply, status: int, key: str, key_variable: str) -> _Fault | Refused:
+    """What a status that is no success means."""
+    words = _words(reply, key)
+    whole = f"{server_message(reply, words)}\n{words}"
+    message = _shorten(server_message(reply, words), key)
+    answered = str(reply.status) if reply.status >= 300 else f"{reply.status} with an error"
+    what = f"the server answered {answered} ({message})"
+    spent = status == 402 or (status == 429 and any(code in words for code in _SPENT))
+    if not spent and (status in _PASSING or status >= 500):
+        advice = "lower llm.concurrency, raise llm.retries, or see the server's log"
+        return _Fault(what, advice, retry_after(reply.headers.get("Retry-After")))
+    advice = "the account's quota is spent: add to it" if spent else _advice(status, message, key_variable)
+    return Refused(f"{address}: {what}; {advice}", status, redact(whole, key))
+
+
+def _words(reply: Reply, key: str) -> str:
+    """What a server said; of what is long the beginning, in which no part of the key is left."""
+    words = reply.content[:LARGEST_ERROR].decode("utf-8", "replace")
+    if not reply.cut and len(reply.content) <= LARGEST_ERROR:
+        return words
+    words = redact(words, key)  # before it is halved, for the middle may go through the key
+    return words[: len(words) // 2]  # for what is left of a key at the end would not be known as one
+
+
+def _submit(
+    pool: ThreadPoolExecutor, waiting: Iterator[tuple[int, Job[T]]], stop: threading.Event, count: int
+) -> dict[Future[T], int]:
+    """The next jobs under way, and their places."""
+    return {pool.submit(job, stop): place for place, job in itertools.islice(waiting, count)}
+
+
+def check_url(url: str) -> str:
+    """The address without a slash at its end, if it is a scheme, a host and a path and nothing more.
+
+    Raises:
+      UserError: it is not; the message does not quote it, for it may hold a password.
+    """
+    import httpx2
+
+    try:
+        httpx2.URL(url)  # also knows what no host is called
+        parts = urlsplit(url)
+        good = bool(parts.hostname) and (parts.port or 1) > 0 and url.isprintable() and " " not in url
+    except (ValueError, httpx2.InvalidURL):
+        good = False
+        parts = urlsplit("")
+    if not good or parts.query or parts.fragment or "@" in parts.netloc:
+        raise UserError(
+            "llm.url must be scheme, host and path alone, such as http://127.0.0.1:8000/v1; "
+            "a key belongs in the environment variable that llm.key_variable names"
+        )
+    return url.rstrip("/")
+
+
+def backoff(tries: int, after: float = 0.0) -> float:
+    """Seconds to wait after so many failed tries, not less than `after`."""
+    return max(after, random.uniform(0, min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(tries - 1, 16))))
+
+
+def retry_after(value: str | None) -> float:
+    """Seconds that a Retry-After header asks for (a number or a date), from 0 to 60; 0 if it says neither."""
+    if value is None:
+        return 0.0
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(value).timestamp() - time.time()
+        except (ValueError, TypeError, OverflowError):
+            return 0.0
+    return max(0.0, min(seconds, _LONGEST_RETRY_AFTER))
+
+
+def _read(reply: Reply, key: str) -> dict[str, Any] | _Fault:
+    try:
+        answer = json.loads(reply.content)
+    except (ValueError, RecursionError):
+        answer = None
+    if isinstance(answer, dict):
+        return answer
+    begin = _shorten(_words(reply, key), key, 60)
+    return _Fault(
+        f"the answer is not a JSON object (it begins {begin!r})",
+        "check that llm.url is where the API starts, or see the server's log",
+    )
+
+
+def server_message(reply: Reply, words: str) -> str:
+    """What the server says about an error, wherever it puts it; `words` is the answer's body."""
+    if reply.status in (301, 302, 303, 307, 308):
+        return f"a redirect to {reply.headers.get('Location', 'nowhere')}"
+    try:
+        body = json.loads(words)
+    except (ValueError, RecursionError):
+        return words or reply.reason
+    return message_of(body) or json.dumps(body)
+
+
+def _shorten(text: str, key: str, length: int = _LONGEST_MESSAGE) -> str:
+    """One line of limited length in which the key does not stand."""
+    line = " ".join(redact(text, key).split())
+    return line if len(line) <= length else line[:length] + " ..."
+
+
+def _advice(status: int, message: str, key_variable: str) -> str:
+    words = message.lower()
+    if status in (401, 403):
+        return f"set the environment variable {key_variable} to a key that the server accepts"
+    if status == 404:
+        return "check llm.url (it usually ends in /v1) and that llm.model is a name the server knows"
+    if status == 413 or "context" in words or "too long" in words or "max_new_tokens" in words:
+        return "lower prompt.max_tokens or generate.max_new_tokens, or serve the model with a longer context"
+    if 300 <= status < 400:
+        return "redirects are not followed: set llm.url to the server's own address"
+    return "check llm.model and what this server supports"

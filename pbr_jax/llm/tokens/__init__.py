@@ -1,0 +1,1 @@
+"""Between texts and token ids: tokenizer, chat template, control tokens, stop tokens."""

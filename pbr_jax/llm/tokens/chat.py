@@ -1,0 +1,112 @@
+"""Between text and token ids: the tokenizer, the chat template and the tokens that end an answer.
+
+A `Codec` is read from a Hugging Face folder or a GGUF file, without the weights.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pbr_jax.llm.protocol import check_text
+from pbr_jax.llm.tokens.codec import Codec
+from pbr_jax.llm.tokens.stops import armed, end_tokens, vocabulary_of
+from pbr_jax.llm.tokens.templates import DATE
+from pbr_jax.models import gguf_file, known_fields, pretrained, tokenizer_file
+from pbr_jax.models.sizes import check_object, sound
+from pbr_jax.types import UserError
+
+VERSION = 4
+"""Of how prompts and answers become tokens; raised when the same text would become others."""
+
+
+def load(path: Path, date: str = DATE) -> Codec:
+    """The codec of a Hugging Face folder or GGUF file; `date` is the day that its template takes for today.
+
+    Raises:
+      UserError: no tokenizer that can be read, named.
+    """
+    with sound(str(path)):
+        codec = _from_gguf(path) if path.is_file() else _from_folder(path)
+        return dataclasses.replace(codec, date=date)
+
+
+_ENDS = ("eot", "eom")  # of a turn, of a message; names of the format
+
+
+def _from_gguf(path: Path) -> Codec:
+    file = gguf_file.read(path)
+    tokens = file.field("tokenizer.ggml.tokens")
+    named = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+    ids = {name: file.metadata.get(f"tokenizer.ggml.{key}_token_id") for name, key in named.items()}
+    specials = {name: tokens[place] for name, place in ids.items() if place is not None}
+    template = _checked(_gguf_template(file), path)
+    ends = [ids["eos_token"], *(file.metadata.get(f"tokenizer.ggml.{end}_token_id") for end in _ENDS)]
+    stops = end_tokens(ends, file.tokenizer, template, len(tokens), str(path))
+    return Codec(str(path), armed(file.tokenizer, stops), template, _texts(specials), stops)
+
+
+def _from_folder(path: Path) -> Codec:
+    file = path / "tokenizer.json"
+    if not file.is_file():
+        raise UserError(f"{path} has no tokenizer.json; save the tokenizer of the model there in that format")
+    tokenizer, settings = tokenizer_file.read_folder(path)
+    specials = {name: settings[name] for name in tokenizer_file.SPECIAL if name in settings}
+    ends = [tokenizer.token_to_id(specials["eos_token"])] if "eos_token" in specials else []
+    config = _optional_json(path / "config.json")
+    generation = known_fields.read(path / "generation_config.json", known_fields.GENERATION)
+    for declared in (generation, config):
+        number = declared.get("eos_token_id")
+        ends += number if isinstance(number, list) else [number]
+    template = _checked(_folder_template(path, settings), path)
+    stops = end_tokens(ends, tokenizer, template, vocabulary_of(config, tokenizer), str(path))
+    tidy = bool(settings.get("clean_up_tokenization_spaces")) and type(tokenizer.model).__name__ != "BPE"
+    return Codec(str(path), armed(tokenizer, stops), template, specials, stops, tidy=tidy)
+
+
+def _optional_json(file: Path) -> dict[str, Any]:
+    content = pretrained.read_json(file) if file.is_file() else {}
+    check_object(content, str(file))
+    return content
+
+
+def _texts(specials: Mapping[str, Any]) -> dict[str, str]:
+    """Those that are there, with a text."""
+    return {name: text for name, text in specials.items() if isinstance(text, str) and text}
+
+
+def _checked(template: Any, path: Path) -> str | None:
+    if template is not None:
+        check_text(template, f"{path}: the chat template")
+    return template
+
+
+def _folder_template(path: Path, settings: Mapping[str, Any]) -> str | None:
+    file = path / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    template = settings.get("chat_template")
+    if isinstance(template, list):  # several, by name
+        named = {entry.get("name"): entry.get("template") for entry in template}
+        if "default" not in named:
+            raise _no_default(path, named, "write one of them into chat_template.jinja")
+        return named["default"]
+    others = [file.stem for file in sorted((path / "additional_chat_templates").glob("*.jinja"))]
+    if template is None and others:
+        raise _no_default(path, others, "write one of them into chat_template.jinja")
+    return template
+
+
+def _gguf_template(file: gguf_file.GGUFFile) -> str | None:
+    """The default template; further ones have names behind the same field's."""
+    start = "tokenizer.chat_template."
+    others = [name.removeprefix(start) for name in file.metadata if name.startswith(start)]
+    if file.chat_template is None and others:
+        raise _no_default(file.path, others, "convert the model again with one template")
+    return file.chat_template
+
+
+def _no_default(path: Path, names: Iterable[Any], advice: str) -> UserError:
+    return UserError(
+        f"{path}: found chat templates {', '.join(map(str, names)):.80} and no default; {advice}"
+    )

@@ -1,0 +1,34 @@
+"""What the methods share that lead the language model token by token: what they need, and no beams."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pbr_jax.graph import Node, constant
+from pbr_jax.options import Generate
+from pbr_jax.parts import language_model
+from pbr_jax.parts.generator import generator
+from pbr_jax.parts.run import Run
+from pbr_jax.types import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenLevelGenerate(Generate):
+    """The base of answers that no single prompt continues: they say themselves how probable they are."""
+
+    own_likelihood = True
+
+    def check(self) -> None:
+        super().check()
+        if self.num_beams > 1:
+            raise UserError(
+                f"generate.num_beams is {self.num_beams}, and generate.method {self.method} does not search "
+                "beams; set it to 1"
+            )
+
+    def needs(self, run: Run) -> Mapping[str, Node]:
+        language_model.check_tokens(run.config.llm, f"generate.method {self.method}")
+        return {
+            "llm": generator(run),
+            "task": language_model.task(run),
+            "seed": constant("seed", self.sampling_seed(run.config.seed)),
+        }

@@ -1,0 +1,133 @@
+"""What PURPLE's policy reads, as arrays, and its scores of candidates."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from pbr_jax.models.set_policy import SetPolicyConfig, from_arrays, set_policy
+from pbr_jax.parts.token_vectors import Ragged
+from pbr_jax.pipeline import Examples, Ranking
+from pbr_jax.text.packing import multiple
+from pbr_jax.text.token_states import TokenStates, padded
+from pbr_jax.types import Params
+
+_BATCH = 16  # questions of one forward pass
+_TOKENS, _PLACES = 16, 4  # sizes are multiples of these, so that few programs are compiled
+_PART, _ROWS = 8, 16  # tokens of a record that stand in a row; rows are a multiple of these
+
+
+class Question(NamedTuple):
+    """Token states of a query [s d], of its candidates [t d] each, and the retriever's scores of these."""
+
+    query: np.ndarray
+    records: Sequence[np.ndarray]
+    scores: Sequence[float]
+
+
+class Shape(NamedTuple):
+    """Room for tokens of a query, candidates, and the width of a state."""
+
+    query: int
+    records: int
+    width: int
+
+
+def shape_of(query: int, records: int, width: int) -> Shape:
+    """Rounded up from the longest query and the most candidates."""
+    return Shape(multiple(max(query, 1), _TOKENS), multiple(max(records, 1), _PLACES), width)
+
+
+def arrays(questions: Sequence[Question], shape: Shape, prior: float) -> dict[str, np.ndarray]:
+    """The inputs [b ...] of `models.set_policy`; `prior`: the weight of the retriever's scores.
+
+    Records are cut into rows of 8 tokens, so that a long one lengthens no other; there are as many rows as
+    the question with the most of them needs, rounded up to one of four numbers in each power of two.
+    """
+    queries, query_mask = padded([q.query for q in questions], (len(questions), shape.query, shape.width))
+    owners = [_owners(question.records) for question in questions]
+    rows = _rounded(max(map(len, owners), default=1))
+    records = np.zeros((len(questions), rows, _PART, shape.width), np.float16)
+    token_mask = np.zeros(records.shape[:3], bool)
+    record_of = np.full(records.shape[:2], -1, np.int32)
+    for row, (question, of_rows) in enumerate(zip(questions, owners, strict=True)):
+        record_of[row, : len(of_rows)] = of_rows
+        states, mask = records[row].reshape(-1, shape.width), token_mask[row].reshape(-1)
+        starts = np.searchsorted(of_rows, np.arange(len(question.records))) * _PART
+        for record, start in zip(question.records, starts.tolist(), strict=True):
+            states[start : start + len(record)] = record
+            mask[start : start + len(record)] = True
+    counts = np.array([len(question.records) for question in questions])
+    known = np.zeros((len(questions), shape.records), np.float32)
+    for row, question in enumerate(questions):
+        known[row, : counts[row]] = prior * standardised(question.scores)
+    return {
+        "query": queries,
+        "query_mask": query_mask,
+        "records": records,
+        "token_mask": token_mask,
+        "record_of": record_of,
+        "record_mask": np.arange(shape.records) < counts[:, None],
+        "prior": known,
+    }
+
+
+def _owners(records: Sequence[np.ndarray]) -> np.ndarray:
+    """The record of each row of tokens, int [m], ascending."""
+    return np.repeat(np.arange(len(records)), rows_of([len(record) for record in records]))
+
+
+def rows_of(tokens: Sequence[int] | np.ndarray) -> np.ndarray:
+    """How many rows records of so many tokens take."""
+    return -(-np.asarray(tokens, np.int64) // _PART)
+
+
+def _rounded(rows: int) -> int:
+    """A multiple of 16; of 32, 64, ... above 128, 256, ..."""
+    step = max(_ROWS, 1 << max((rows - 1).bit_length() - 3, 0))
+    return multiple(max(rows, 1), step)
+
+
+def standardised(scores: Sequence[float]) -> np.ndarray:
+    """A question's scores with mean 0 and deviation 1, whatever their unit; 0 where they are all alike."""
+    values = np.asarray(scores, np.float64)
+    if not len(values) or np.ptp(values) == 0:
+        return np.zeros(len(values))
+    return (values - values.mean()) / values.std()
+
+
+class PolicyScorer:
+    """A trained policy.
+
+    Args:
+      queries: the frozen encoder, for queries, which may be new.
+      records: token states of all documents.
+      prior: the weight of the retriever's scores.
+    """
+
+    def __init__(
+        self, config: SetPolicyConfig, params: Params, queries: TokenStates, records: Ragged, prior: float
+    ) -> None:
+        self._params, self._queries, self._records, self._prior = params, queries, records, prior
+        self._apply = jax.jit(from_arrays(set_policy(config)))
+
+    def scores(self, examples: Examples, rankings: Sequence[Ranking]) -> list[np.ndarray]:
+        """The logit of each example's candidates, float32."""
+        queries = self._queries.encode([example.query for example in examples], role="query")
+        rows = [[candidate.row for candidate in ranking] for ranking in rankings]
+        longest, most = max(map(len, queries), default=1), max(map(len, rows), default=1)
+        shape = shape_of(longest, most, self._queries.width)
+        found: list[Any] = [None] * len(examples)
+        order = np.argsort([rows_of(self._records.lengths[of]).sum() for of in rows], kind="stable").tolist()
+        for begin in range(0, len(order), _BATCH):
+            some = order[begin : begin + _BATCH]
+            read = [
+                Question(queries[i], self._records.read(rows[i]), [c.score for c in rankings[i]])
+                for i in some
+            ]
+            filled = read + read[:1] * (_BATCH - len(read))
+            scores = np.asarray(self._apply(self._params, arrays(filled, shape, self._prior)))
+            for i, row in zip(some, scores):
+                found[i] = row[: len(rows[i])]
+        return found

@@ -1,0 +1,63 @@
+"""Whether a training has changed anything: how far heads moved, how alike scores are to those of the start.
+
+A head of random weights that hardly moved scores at random; numbers that stand on it compare noise.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from pbr_jax.types import Params
+
+LEAST_MOVE = 0.01  # of its initial norm
+MOST_ALIKE = 0.98  # Spearman's correlation of scores with their start
+
+
+def diagnostics(start: Params, now: Params) -> dict[str, float]:
+    """How far the parts of `start` have moved: |now - start| / |start|, over all weights of a part."""
+    return {name: _norm(_minus(now[name], part)) / max(_norm(part), 1e-12) for name, part in start.items()}
+
+
+def _minus(one: Any, other: Any) -> Any:
+    return jax.tree.map(lambda a, b: np.asarray(a, np.float64) - np.asarray(b, np.float64), one, other)
+
+
+def _norm(tree: Any) -> float:
+    return float(
+        np.sqrt(sum(np.square(np.asarray(leaf, np.float64)).sum() for leaf in jax.tree.leaves(tree)))
+    )
+
+
+def correlation(before: Sequence[np.ndarray], after: Sequence[np.ndarray]) -> float | None:
+    """Spearman's rank correlation inside each question, on average; None where no question has an order.
+
+    Ties share the mean of their ranks. A question whose scores are all alike, before or after, has no order.
+    """
+    found = []
+    for one, other in zip(before, after, strict=True):
+        if np.ptp(one) > 0 and np.ptp(other) > 0:
+            found.append(float(np.corrcoef(_ranks(one), _ranks(other))[0, 1]))
+    return float(np.mean(found)) if found else None
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[places]
+
+
+def warnings(moved: Mapping[str, float], alike: float | None) -> list[str]:
+    """What to tell of a training that changed hardly anything."""
+    found = [
+        f"the head '{name}' moved {100 * share:.2g} % of its initial norm and is still almost random; raise "
+        "training.optimizer.head_learning_rate or training.epochs"
+        for name, share in moved.items()
+        if share < LEAST_MOVE
+    ]
+    if alike is not None and alike > MOST_ALIKE:
+        found.append(
+            f"scores are almost those before training (Spearman {alike:.3f} inside questions); raise "
+            "learning rates or training.epochs, or take the untuned method"
+        )
+    return found

@@ -1,0 +1,223 @@
+"""Teaching a scorer of candidates by feedback: the part that retriever and reranker share.
+
+A question's candidates have values (`parts.feedback`); the scorer's distribution over them is drawn to
+the distribution of the values.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from pbr_jax.losses.distillation import kl_distillation
+from pbr_jax.losses.policy_gradient import reinforce
+from pbr_jax.losses.reduction import masked_log_softmax, masked_mean
+from pbr_jax.models.layers import places, row_keys
+from pbr_jax.options import Distillation, Training
+from pbr_jax.train.batches import Rows
+from pbr_jax.train.diagnostics import correlation, warnings
+from pbr_jax.train.loop import Fitted, Task, fit
+from pbr_jax.train.selection import FEWEST, divided, who_chose
+from pbr_jax.train.sharding import Batch
+from pbr_jax.types import Feedback, Params, UserError
+
+_BATCH = 16  # questions evaluated at once
+_LEAST_DEVIATION = 1e-6  # of values; below it they are alike, up to rounding
+
+
+class Scorer(NamedTuple):
+    """What is taught.
+
+    `arrays(questions)` makes the inputs [b ...] of some questions, of the same shapes for any; a question has
+    `candidates` places. `scores(params, batch, key)` are [b c]; key: of dropout, None: no dropout. `heads`
+    are the names of parameters that no pretraining has seen.
+    """
+
+    params: Callable[[], Params]
+    arrays: Callable[[np.ndarray], Batch]
+    scores: Callable[[Params, dict[str, Array], Array | None], Float[Array, "b c"]]
+    heads: tuple[str, ...] = ()
+
+
+def distill(
+    scorer: Scorer,
+    feedback: Sequence[Feedback],
+    distillation: Distillation,
+    config: Training,
+    folder: Path,
+    *,
+    seed: int,
+    owners: Sequence[str] | None = None,
+    least: float = 0.0,
+) -> Fitted:
+    """Trains the scorer on questions, some of them held out to choose the best step (`selection.divided`).
+
+    Questions with fewer than two candidates have nothing to distill, and are left out.
+
+    Args:
+      owners: who asked each question; None: somebody else each.
+      least: values of an informative question range over more than this.
+
+    Returns:
+      `told` and `notes` say what was held out, how far heads have moved and how alike scores are to those of
+      the start: on the held-out questions, where there are any.
+
+    Raises:
+      UserError: no question has two candidates; numbers that are not finite.
+    """
+    learned, held, informative = divided(feedback, owners, share=config.selection, least=least, seed=seed)
+    if not len(learned):
+        raise UserError(
+            "no training question has two candidate documents to compare; raise retrieve.k or neighbours.m, "
+            "or take data with histories"
+        )
+    width = max(len(found.rows) for found in feedback)
+
+    def batch(questions: np.ndarray, where: np.ndarray) -> Batch:
+        values, present = padded_values([feedback[i] for i in questions], width)
+        return scorer.arrays(questions) | {"values": values, "present": present, "where": where}
+
+    def some(rows: Rows) -> Batch:
+        return batch(learned[rows.indices], rows.where)
+
+    loss = _loss(scorer, distillation)
+    judge = jax.jit(_judge(scorer, distillation))
+
+    def judged(params: Params, questions: np.ndarray) -> Iterator[tuple[float, list[np.ndarray]]]:
+        """The summed values of some questions together, and the scores of each one's candidates."""
+        for start in range(0, len(questions), _BATCH):
+            some = questions[start : start + _BATCH]
+            where = np.arange(min(_BATCH, len(questions))) < len(some)
+            value, scores = judge(params, batch(np.resize(some, len(where)), where))
+            yield float(value), [row[: len(feedback[i].rows)] for i, row in zip(some, np.asarray(scores))]
+
+    def evaluate(params: Params) -> float:
+        return sum(value for value, _ in judged(params, held)) / len(held)
+
+    def scores(params: Params) -> list[np.ndarray]:
+        looked_at = held if len(held) else learned
+        return [row for _, rows in judged(params, looked_at) for row in rows]
+
+    task = Task(scorer.params, loss, len(learned), some, evaluate if len(held) else None, scorer.heads)
+    fitted = fit(task, config, folder, seed=seed)
+    alike = correlation(scores(scorer.params()), scores(fitted.params)) if config.epochs else 1.0
+    told = {"questions": len(learned), "held_out": len(held), "informative": informative}
+    return _told(fitted, config, told, alike)
+
+
+def _told(fitted: Fitted, config: Training, counts: dict[str, int], alike: float | None) -> Fitted:
+    """With what is said of a training: its counts, and how far it went."""
+    told = {"step": fitted.step, **counts, "moved": fitted.moved, "correlation_with_start": alike}
+    few = f"{counts['informative']} are informative, want at least {2 * FEWEST}"
+    notes = who_chose(config, counts["held_out"], few) + (
+        warnings(fitted.moved, alike) if config.epochs else []
+    )
+    return fitted._replace(told=told, notes=tuple(notes))
+
+
+def padded_values(feedback: Sequence[Feedback], width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Values float32 [b c] of candidates padded on the right, and which of them there are, bool [b c]."""
+    values, present = np.zeros((len(feedback), width), np.float32), np.zeros((len(feedback), width), bool)
+    for place, found in enumerate(feedback):
+        values[place, : len(found.values)] = found.values
+        present[place, : len(found.values)] = True
+    return values, present
+
+
+def candidate_rows(batch: dict[str, Array], count: int) -> Array | None:
+    """Numbers [b * c] of the candidates of each question, from those of the questions, if they have any."""
+    if "row" not in batch:
+        return None
+    return (batch["row"][:, None] * count + jnp.arange(count, dtype=jnp.int32)[None]).reshape(-1)
+
+
+def _loss(scorer: Scorer, distillation: Distillation):
+    def loss(params: Params, batch: dict[str, Array], key: Array) -> Float[Array, ""]:
+        dropout, sampling = jax.random.split(key)
+        scores = scorer.scores(params, batch, dropout)
+        return masked_mean(_losses(scores, batch, distillation, sampling), batch["where"])
+
+    return loss
+
+
+def _losses(
+    scores: Float[Array, "b c"], batch: dict[str, Array], distillation: Distillation, key: Array
+) -> Float[Array, "b"]:
+    values, present = batch["values"], batch["present"]
+    if distillation.loss == "reinforce":
+        return sampled_reinforce(
+            scores, values, present, distillation.student_temperature, key, batch.get("row")
+        )
+    return kl_distillation(
+        scores,
+        teacher_logits(values, present, distillation),
+        direction="reverse" if distillation.loss == "reverse_kl" else "forward",
+        student_temperature=distillation.student_temperature,
+        where=present,
+    )
+
+
+def teacher_logits(
+    values: Float[Array, "b c"], present: Bool[Array, "b c"], distillation: Distillation
+) -> Float[Array, "b c"]:
+    """Logits of the distribution that feedback's values stand for; `Distillation.teacher` says how.
+
+    Mean and standard deviation (of the population) are those of a question's own candidates. Values that
+    are all alike stand for the even distribution.
+    """
+    temperature = distillation.teacher_temperature
+    if distillation.teacher == "values":
+        return values / temperature
+    count = jnp.maximum(present.sum(axis=-1, keepdims=True), 1)
+    mean = jnp.where(present, values, 0.0).sum(axis=-1, keepdims=True) / count
+    centred = jnp.where(present, values - mean, 0.0)
+    deviation = jnp.sqrt(jnp.square(centred).sum(axis=-1, keepdims=True) / count)
+    if distillation.teacher == "bounded_z_scores":
+        return centred / jnp.maximum(deviation, temperature)
+    return centred / jnp.maximum(deviation, _LEAST_DEVIATION) / temperature
+
+
+def sampled_reinforce(
+    scores: Float[Array, "b c"],
+    values: Float[Array, "b c"],
+    present: Bool[Array, "b c"],
+    temperature: float,
+    key: Array,
+    rows: Int[Array, "b"] | None = None,
+) -> Float[Array, "b"]:
+    """REINFORCE with one candidate sampled from the softmax of the scores, against the best-scored one.
+
+    Salemi et al., "Optimization Methods for Personalizing Large Language Models through Retrieval
+    Augmentation" (ROPG-RL), https://arxiv.org/abs/2404.05970, 2024. Padding is never drawn. What is
+    drawn follows from the key and the questions' numbers, `rows`; None: their places.
+    """
+    log_probs = masked_log_softmax(scores / temperature, present)
+    possible = jnp.where(present, log_probs, -jnp.inf)
+    keys = row_keys(key, places(scores) if rows is None else rows)
+    drawn = jax.vmap(jax.random.categorical)(keys, jax.lax.stop_gradient(possible))
+    best = jnp.argmax(possible, axis=-1)
+    advantage = _taken(values, drawn) - _taken(values, best)
+    return reinforce(_taken(log_probs, drawn), advantage, where=present.any(axis=-1))
+
+
+def _taken(values: Float[Array, "b c"], places: Array) -> Float[Array, "b"]:
+    return jnp.take_along_axis(values, places[:, None], axis=-1)[:, 0]
+
+
+def _judge(scorer: Scorer, distillation: Distillation):
+    """How well questions are served, summed: minus the divergence, or the best one's value; and scores."""
+
+    def judge(params: Params, batch: dict[str, Array]) -> tuple[Float[Array, ""], Float[Array, "b c"]]:
+        scores = scorer.scores(params, batch, None)
+        if distillation.loss == "reinforce":
+            best = jnp.argmax(jnp.where(batch["present"], scores, -jnp.inf), axis=-1)
+            found = _taken(batch["values"], best)
+        else:
+            found = -_losses(scores, batch, distillation, jax.random.key(0))
+        return jnp.where(batch["where"], found, 0.0).sum(), scores
+
+    return judge

@@ -1,0 +1,315 @@
+"""Tuning the language model that answers, on what training users really wrote: by LoRA or all of its weights.
+
+The loss of a question is the mean over its target's tokens and its end token, of a batch the mean over
+questions: the metric `target_nll`, with the end. Prompts are read and not learned. Logits exist at the
+target's positions only, and what all prompts of a batch begin with is computed once.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float, Int
+
+from pbr_jax.losses.language_model import token_cross_entropy
+from pbr_jax.losses.reduction import masked_mean
+from pbr_jax.models import causal_lm, lora, t5
+from pbr_jax.options import TunedGenerator
+from pbr_jax.text.packing import multiple
+from pbr_jax.train import sharding
+from pbr_jax.train.batches import Rows
+from pbr_jax.train.loop import Fitted, Task, fit
+from pbr_jax.train.sharding import Batch
+from pbr_jax.types import Model, Params, UserError
+
+Ids = tuple[int, ...]
+_ALIKE = 8  # tokens that rows share are a multiple of it
+_MEMBERS = 64  # pairs of each kind that the membership test looks at
+_FEWEST = 8  # users that may choose the step
+
+
+class Pair(NamedTuple):
+    """A prompt and its target with the end token; `owner`: whose they are."""
+
+    prompt: Ids
+    target: Ids
+    owner: str
+
+
+class Family(NamedTuple):
+    """What is tuned: `nll(params, batch, key)` is the mean loss of each row's counted tokens, [b]."""
+
+    params: Params
+    nll: Callable[[Params, dict[str, Array], Array | None], Float[Array, "b"]]
+    arrays: Callable[[Sequence[Pair]], Batch]
+    outputs_first: bool
+    modules: dict[str, str]
+    task: str
+
+
+def train(
+    family: Family, pairs: Sequence[Pair], options: TunedGenerator, folder: Path, *, seed: int, mesh: Mesh
+) -> Fitted:
+    """Trains on some users' pairs and chooses the step by those of others.
+
+    Returns:
+      `params` are the adapter's (`lora`), or all of the model's. `told` has what the training and the
+      membership test found: how likely targets of users who were learned from and of others are, before and
+      after, and how well the one can be told from the other by it (1/2: not at all).
+
+    Raises:
+      UserError: nothing to learn from; a loss that is not finite.
+    """
+    if not pairs:
+        raise UserError("no training question has a target; a generator is tuned on targets")
+    training = options.training
+    learned, held = _divided(pairs, training.selection, seed)
+    start, frozen, scale = _begun(family, options, seed)
+    loss, judge = _loss(family, scale), jax.jit(_judge(family, scale))
+
+    def batch(rows: Rows) -> Batch:
+        return family.arrays([learned[i] for i in rows.indices.tolist()]) | {"where": rows.where}
+
+    def nll(params: Params, some: Sequence[Pair]) -> np.ndarray:
+        """The mean loss of each pair without its end token: its target_nll."""
+        return _over(lambda arrays: judge(params | frozen, arrays), family, some, training.batch_size)
+
+    def evaluate(params: Params) -> float:
+        return -float(nll(params, held).mean())
+
+    task = Task(
+        lambda: start,
+        loss,
+        len(learned),
+        batch,
+        evaluate if held else None,
+        frozen=frozen,
+        mesh=mesh,
+        lengths=np.array([len(pair.prompt) + len(pair.target) for pair in learned]),
+    )
+    fitted = fit(task, training, folder, seed=seed)
+    found = _membership(nll, start, fitted.params, learned, held, seed)
+    told = {
+        "step": fitted.step,
+        "pairs": len(learned),
+        "users": len({pair.owner for pair in learned}),
+        "tokens": sum(len(pair.target) for pair in learned),
+        "held_out": len(held),
+        "membership": found,
+    }
+    return fitted._replace(told=told, notes=(_note(found, told["users"]),))
+
+
+def _note(found: dict[str, Any], users: int) -> str:
+    if not found:
+        return f"learned from {users} users; none were left to choose the step, so the last one was taken"
+    before, after = (found[when]["auc"] for when in ("before", "after"))
+    return (
+        f"learned from {users} users; by the likelihood of what they wrote they are told from others with "
+        f"AUC {before:.2f} before, {after:.2f} after"
+    )
+
+
+def _begun(family: Family, options: TunedGenerator, seed: int) -> tuple[Params, Params, float]:
+    """What is trained, what is not, and what products of an adapter are multiplied with."""
+    if options.method == "full":
+        return {"base": family.params}, {}, 0.0
+    start = lora.init(
+        jax.random.key(seed), family.params, options.targets, options.rank, outputs_first=family.outputs_first
+    )
+    return {"adapter": start}, {"base": family.params}, options.alpha / options.rank
+
+
+def _weights(params: Params, scale: float) -> Params:
+    if "adapter" not in params:
+        return params["base"]
+    return lora.attached(params["base"], params["adapter"], scale)
+
+
+def _loss(family: Family, scale: float):
+    def loss(params: Params, batch: dict[str, Array], key: Array) -> Float[Array, ""]:
+        found = family.nll(_weights(params, scale), batch, key)
+        return masked_mean(found, batch["where"])
+
+    return loss
+
+
+def _judge(family: Family, scale: float):
+    def judge(params: Params, batch: dict[str, Array]) -> Float[Array, "b"]:
+        # Without the end: what `LLM.score` gives.
+        last = batch["counted"].sum(axis=1, keepdims=True) - 1
+        counted = batch["counted"] & (jnp.arange(batch["counted"].shape[1])[None] < last)
+        return family.nll(_weights(params, scale), batch | {"counted": counted}, None)
+
+    return judge
+
+
+def _over(compute: Any, family: Family, pairs: Sequence[Pair], size: int) -> np.ndarray:
+    """A number for each pair, computed in batches of like length."""
+    found = np.zeros(len(pairs))
+    order = np.argsort([len(pair.prompt) + len(pair.target) for pair in pairs], kind="stable")
+    for begin in range(0, len(order), size):
+        rows = order[begin : begin + size]
+        filled = np.resize(rows, size)
+        found[rows] = np.asarray(compute(family.arrays([pairs[i] for i in filled.tolist()])))[: len(rows)]
+    return found
+
+
+def _divided(pairs: Sequence[Pair], share: float, seed: int) -> tuple[list[Pair], list[Pair]]:
+    """Pairs to learn from, and those of held-out users: a share of them, from 8 to half, or none."""
+    users = sorted({pair.owner for pair in pairs})
+    count = min(max(_FEWEST, round(share * len(users))), len(users) // 2)
+    if not share or count < _FEWEST:
+        count = 0
+    order = np.random.default_rng([seed, 5]).permutation(len(users))
+    apart = {users[i] for i in order[:count]}
+    return [p for p in pairs if p.owner not in apart], [p for p in pairs if p.owner in apart]
+
+
+def _membership(
+    nll: Callable[[Params, Sequence[Pair]], np.ndarray],
+    start: Params,
+    end: Params,
+    learned: Sequence[Pair],
+    held: Sequence[Pair],
+    seed: int,
+) -> dict[str, Any]:
+    """What an observer of likelihoods learns of who was learned from; empty without held-out users."""
+    if not held:
+        return {}
+    draw = np.random.default_rng([seed, 6])
+    members, others = (
+        [some[i] for i in sorted(draw.permutation(len(some))[:_MEMBERS].tolist())] for some in (learned, held)
+    )
+    found: dict[str, Any] = {"pairs": [len(members), len(others)]}
+    for when, params in (("before", start), ("after", end)):
+        inside, outside = nll(params, members), nll(params, others)
+        lower = (inside[:, None] < outside[None]).mean() + 0.5 * (inside[:, None] == outside[None]).mean()
+        found[when] = {
+            "members_nll": float(inside.mean()),
+            "others_nll": float(outside.mean()),
+            "auc": float(lower),
+        }
+    return found
+
+
+def mesh_of(options: TunedGenerator, tensor_parallel: int) -> Mesh:
+    """The devices of a training: as many as the config says, so many of which share a copy of the model."""
+    return sharding.data_mesh(options.training.devices, tensor_parallel)
+
+
+def causal_family(path: Path, options: TunedGenerator, mesh: Mesh) -> Family:
+    """A decoder-only model of a folder or GGUF file, laid out on the mesh.
+
+    Its weights are in the training's format where they are frozen, else in float32.
+    """
+    dtype = jnp.dtype(options.training.dtype)
+    kept = jnp.float32 if options.method == "full" else dtype
+    _, params, config = causal_lm.load(path, kept, mesh.shape.get("model", 1))
+    model = causal_lm.causal_lm(config, dtype, dropout=options.dropout, remat=options.remat)
+
+    def nll(params: Params, batch: dict[str, Array], key: Array | None) -> Float[Array, "b"]:
+        past = _begun_alike(model, params, batch.get("shared"), key)
+        output = model.apply(params, batch["ids"], batch["positions"], past, key=key, rows=batch.get("row"))
+        wanted = batch["wanted"]
+        places = batch["first"][:, None] + jnp.arange(wanted.shape[1])[None]
+        hidden = jnp.take_along_axis(output.hidden, places[..., None], axis=1, mode="clip")
+        return _mean(causal_lm.logits(params, hidden, config.logit_cap), batch)
+
+    # LongRoPE: long texts read even their beginning otherwise.
+    most = config.rope.original if config.rope.long_divisors else None
+    arrays = partial(_causal_arrays, most=most)
+    return Family(_placed(params, mesh), nll, arrays, True, causal_lm.MODULES, "CAUSAL_LM")
+
+
+def _begun_alike(
+    model: Model, params: Params, shared: Int[Array, "b s"] | None, key: Array | None
+) -> causal_lm.Past | None:
+    """What all rows begin with, read once for all of them; its dropout is no row's."""
+    if shared is None:
+        return None
+    places = jnp.arange(shared.shape[1])
+    read = model.apply(params, shared[:1], places[None], key=key, rows=jnp.full((1,), -1, jnp.int32))
+    return causal_lm.Past(read.keys[:, 0], read.values[:, 0], places)
+
+
+def t5_family(path: Path, options: TunedGenerator, mesh: Mesh) -> Family:
+    """A T5 of a folder, like `causal_family`."""
+    dtype = jnp.dtype(options.training.dtype)
+    kept = jnp.float32 if options.method == "full" else dtype
+    _, params, config = t5.load(path, kept, mesh.shape.get("model", 1))
+    model = t5.t5(config, dtype, dropout=options.dropout)
+
+    def nll(params: Params, batch: dict[str, Array], key: Array | None) -> Float[Array, "b"]:
+        read = t5.shift_right(batch["wanted"], batch["counted"], config.start_id)
+        hidden = model.apply(params, batch["ids"], batch["mask"], read, key=key, rows=batch.get("row"))
+        return _mean(t5.logits(params, hidden), batch)
+
+    return Family(_placed(params, mesh), nll, _t5_arrays, False, t5.modules(config), "SEQ_2_SEQ_LM")
+
+
+def _mean(logits: Float[Array, "b t v"], batch: dict[str, Array]) -> Float[Array, "b"]:
+    counted = batch["counted"]
+    losses = token_cross_entropy(logits, batch["wanted"], where=counted)
+    return losses.sum(axis=1) / jnp.maximum(counted.sum(axis=1), 1)
+
+
+def _placed(params: Params, mesh: Mesh) -> Params:
+    """The parameters on the mesh, divided as they were."""
+
+    def place(leaf: Any) -> jax.Array:
+        spec = leaf.sharding.spec if isinstance(leaf.sharding, NamedSharding) else PartitionSpec()
+        known = PartitionSpec(*(axis if axis in mesh.axis_names else None for axis in spec))
+        return jax.device_put(leaf, NamedSharding(mesh, known))
+
+    return jax.tree.map(place, params)
+
+
+def _causal_arrays(pairs: Sequence[Pair], most: int | None = None) -> Batch:
+    """`shared` [b s], where rows begin alike: those tokens, in each of them; `ids` [b t] stand behind them.
+
+    Args:
+      most: tokens of the longest text up to which rows share anything; None: of any.
+    """
+    # The last token of a target is predicted, never read.
+    texts = [pair.prompt + pair.target[:-1] for pair in pairs]
+    alike = 0 if most is not None and max(map(len, texts)) > most else _alike([pair.prompt for pair in pairs])
+    ids, mask = _padded([text[alike:] for text in texts], 32)
+    targets = [pair.target for pair in pairs]
+    # Every width is one more program, which takes longer to compile than a few more places to compute.
+    wanted, counted = _padded(targets, 8 if max(map(len, targets)) <= 8 else 32)
+    positions = np.where(mask, alike + np.arange(ids.shape[1], dtype=np.int32)[None], -1)
+    first = np.array([len(pair.prompt) - 1 - alike for pair in pairs], np.int32)
+    found = {"ids": ids, "positions": positions, "first": first, "wanted": wanted, "counted": counted}
+    return found | ({"shared": np.array([text[:alike] for text in texts], np.int32)} if alike else {})
+
+
+def _alike(prompts: Sequence[Ids]) -> int:
+    """How many tokens all prompts begin with, before their last one; a multiple, so that shapes are few. One
+    prompt shares nothing."""
+    most = min(map(len, prompts)) - 1 if len(prompts) > 1 else 0
+    differ = (place for place, tokens in enumerate(zip(*prompts)) if len(set(tokens)) > 1)
+    return min(next(differ, most), most) // _ALIKE * _ALIKE
+
+
+def _t5_arrays(pairs: Sequence[Pair]) -> Batch:
+    ids, mask = _padded([pair.prompt for pair in pairs], 32)
+    wanted, counted = _padded([pair.target for pair in pairs], 8)
+    return {"ids": ids, "mask": mask, "wanted": wanted, "counted": counted}
+
+
+def _padded(rows: Sequence[Ids], floor: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ids [b t] with zeros on the right, and which are real; few widths, so few programs are compiled."""
+    longest = max(map(len, rows))
+    step = max(floor, multiple(longest, 8) // 8)  # an eighth of padding at most, beyond the first ones
+    width = multiple(longest, 1 << (step - 1).bit_length())
+    ids, mask = np.zeros((len(rows), width), np.int32), np.zeros((len(rows), width), bool)
+    for place, row in enumerate(rows):
+        ids[place, : len(row)] = row
+        mask[place, : len(row)] = True
+    return ids, mask

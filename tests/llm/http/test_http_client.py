@@ -1,0 +1,434 @@
+"""The transport to a model's server: what is tried again, what is reported, and where the key goes."""
+
+import gc
+import gzip
+import json
+import logging
+import random
+import socket
+import threading
+import time
+import traceback
+from email.utils import formatdate
+from typing import Any
+
+import pytest
+from servers import Fault, Server
+
+from pbr_jax.llm.http import client as http_client
+from pbr_jax.llm.http.client import Client, Refused
+from pbr_jax.types import UserError
+
+CANARY = "sk-canary/7f3a+91=="
+GOING = threading.Event()  # never set
+
+PASSING = {
+    **{str(status): Fault(status) for status in (408, 409, 425, 429, 500, 502, 503, 529)},
+    "hang up": Fault(hang_up=True),
+    "cut": Fault(cut=5),
+    "truncated": Fault(body=b'{"choices": [{"te'),
+    "not json": Fault(body=b"<html>welcome</html>"),
+    "not an object": Fault(body=b"[1, 2]"),
+    "not text": Fault(body=b"\xff\xfe\x00"),
+    "nested": Fault(body=b"[" * 100_000),
+    "coding": Fault(headers={"Content-Encoding": "gzip"}),
+    "slow": Fault(delay=0.6),
+}
+REFUSALS = {status: Fault(status) for status in (301, 400, 401, 403, 404, 405, 413, 422)}
+
+
+def answer(path: str, request: Any) -> tuple[int, Any]:
+    return 200, {"path": path, "request": request}
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch):
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    monkeypatch.setenv("TEST_KEY", CANARY)
+
+
+@pytest.fixture
+def waits() -> list[float]:
+    return []
+
+
+@pytest.fixture
+def make(waits):
+    """A client that does not wait, but says how long it would."""
+
+    def client(**fields: Any) -> Client:
+        options: dict[str, Any] = dict(key_variable="TEST_KEY", concurrency=3, timeout=5.0, retries=3)
+        return Client(**{**options, **fields}, pause=lambda stop, seconds: waits.append(seconds))
+
+    return client
+
+
+def free_port() -> int:
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        return place.getsockname()[1]
+
+
+def one_line(error: BaseException) -> str:
+    assert "\n" not in str(error)
+    return str(error)
+
+
+def test_a_request_and_its_answer_are_json(make):
+    with Server(answer) as server:
+        body = {"prompt": "é 😀 \ud800", "n": [1, 2]}
+        assert make().post(f"{server.url}/x", body, GOING) == {"path": "/v1/x", "request": body}
+        assert server.requests[0].headers["Content-Type"] == "application/json"
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_a_passing_fault_is_tried_again(make, waits, name):
+    timeout = 0.2 if name == "slow" else 5.0
+    with Server(answer, [PASSING[name]] * 2) as server:
+        assert make(timeout=timeout).post(server.url, {"a": 1}, GOING)["request"] == {"a": 1}
+        assert len(server.requests) == 3
+    assert len(waits) == 2
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_a_fault_that_does_not_pass_is_one_line_after_the_last_try(make, waits, name):
+    timeout = 0.2 if name == "slow" else 5.0
+    with Server(answer, [PASSING[name]] * 9) as server:
+        with pytest.raises(UserError, match="after 3 tries; ") as caught:
+            make(retries=2, timeout=timeout).post(server.url, {}, GOING)
+        assert one_line(caught.value).startswith(server.url)
+        assert len(server.requests) == 3
+    assert len(waits) == 2
+
+
+def test_without_retries_there_is_one_try(make, waits):
+    with Server(answer, [Fault(500)]) as server, pytest.raises(UserError, match=r"500 .*after 1 try; "):
+        make(retries=0).post(server.url, {}, GOING)
+    assert waits == []
+
+
+def test_nobody_at_the_address_is_one_line(make, waits):
+    message = r"connection failed \(.*refused.*\), after 4 tries; start the server"
+    with pytest.raises(UserError, match=message) as caught:
+        make().post(f"http://127.0.0.1:{free_port()}/v1", {}, GOING)
+    one_line(caught.value)
+    assert len(waits) == 3
+
+
+def test_a_timeout_says_how_long_it_was(make):
+    with Server(answer, delay=0.6) as server, pytest.raises(UserError, match=r"no answer within 0\.2 s"):
+        make(timeout=0.2, retries=0).post(server.url, {}, GOING)
+
+
+@pytest.mark.parametrize("status", REFUSALS)
+def test_a_refusal_is_not_tried_again(make, waits, status):
+    with Server(answer, [REFUSALS[status]]) as server:
+        with pytest.raises(Refused, match=f"answered {status} ") as caught:
+            make().post(server.url, {}, GOING)
+        assert len(server.requests) == 1
+    assert caught.value.status == status
+    one_line(caught.value)
+    assert waits == []
+
+
+def body(content: Any) -> bytes:
+    return json.dumps(content).encode()
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (Fault(401, body=body({"error": {"message": "no key"}})), r"\(no key\); set .* variable TEST_KEY"),
+        (Fault(403, body=body({"error": "forbidden"})), r"\(forbidden\); set .* variable TEST_KEY"),
+        (Fault(404, body=body({"message": "no model x"})), r"\(no model x\); check llm\.url .* llm\.model"),
+        (
+            Fault(400, body=body({"error": {"message": "This model's maximum context length is 4 tokens."}})),
+            r"context length is 4 tokens\.\); lower prompt\.max_tokens or generate\.max_new_tokens",
+        ),
+        (Fault(413, body=b"too large"), r"\(too large\); lower prompt\.max_tokens"),
+        (Fault(422, body=body({"detail": [{"msg": "bad"}]})), r'\(\[{"msg": "bad"}\]\); check'),
+        (Fault(400, body=b"<p>\n no\n</p>"), r"\(<p> no </p>\); check llm\.model"),
+        (Fault(400, body=b""), r"400 \(Bad Request\)"),
+        (Fault(301, headers={"Location": "http://a/v1"}), r"a redirect to http://a/v1\); .* set llm\.url"),
+    ],
+)  # fmt: skip
+def test_a_refusal_tells_the_servers_words_and_what_to_do(make, fault, message):
+    with Server(answer, [fault]) as server, pytest.raises(Refused, match=message) as caught:
+        make().post(server.url, {}, GOING)
+    one_line(caught.value)
+
+
+def test_a_long_message_is_shortened(make):
+    with Server(answer, [Fault(400, body=b"word " * 1000)]) as server, pytest.raises(Refused) as caught:
+        make().post(server.url, {}, GOING)
+    assert 300 < len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("status", [200, 400, 503])
+def test_compressions_of_compressions_are_not_undone(make, waits, status):
+    """However little it makes of them, a server could keep the event loop busy with a few kilobytes."""
+    twice = gzip.compress(gzip.compress(b"{}"))
+    with Server(answer, [Fault(status, {"Content-Encoding": "gzip, gzip"}, body=twice)]) as server:
+        with pytest.raises(UserError, match="compressed 2 times over, want once at most; check") as caught:
+            make().post(server.url, {}, GOING)
+        assert len(server.requests) == 1
+        assert server.requests[0].headers["Accept-Encoding"] == "gzip"
+    one_line(caught.value)
+    for coding in ("gzip", "identity, gzip"):
+        fault = Fault(headers={"Content-Encoding": coding}, body=gzip.compress(b'{"a": 1}'))
+        with Server(answer, [fault]) as server:
+            assert make().post(server.url, {}, GOING) == {"a": 1}
+
+
+def test_waits_double_up_to_a_limit_and_are_random(monkeypatch):
+    monkeypatch.setattr(random, "uniform", lambda low, high: high)
+    assert [http_client.backoff(tries) for tries in range(1, 8)] == [1, 2, 4, 8, 16, 30, 30]
+    assert http_client.backoff(10**9) == 30
+    monkeypatch.undo()
+    some = {http_client.backoff(4) for _ in range(50)}
+    assert len(some) == 50
+    assert min(some) < 2
+    assert 6 < max(some) <= 8
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("7", 7), ("0.5", 0.5), ("3600", 60), ("inf", 60), ("nan", 0), ("-5", 0), ("soon", 0), (None, 0),
+        (formatdate(1_000_020, usegmt=True), 20), (formatdate(990_000, usegmt=True), 0),
+        (formatdate(2_000_000, usegmt=True), 60), ("Wed, 99 Oct 2015 07:28:00 GMT", 0), ("", 0),
+    ],
+)  # fmt: skip
+def test_retry_after_is_seconds_or_a_date_and_has_a_limit(monkeypatch, value, seconds):
+    monkeypatch.setattr(time, "time", lambda: 1_000_000.0)
+    assert http_client.retry_after(value) == seconds
+
+
+def test_the_servers_wait_is_kept_where_it_is_longer(make, waits):
+    script = [Fault(429, {"Retry-After": "50"}), Fault(503, {"Retry-After": "500"}), Fault(429)]
+    with Server(answer, script) as server:
+        make().post(server.url, {}, GOING)
+    assert waits[:2] == [50.0, 60.0]
+    assert waits[2] <= 4.0
+
+
+def test_nothing_is_tried_again_once_stopped(make):
+    stop = threading.Event()
+    stop.set()
+    with Server(answer, [Fault(500)]) as server:
+        with pytest.raises(UserError, match="after 1 try"):
+            make().post(server.url, {}, stop)
+        assert len(server.requests) == 1
+
+
+# -- Many at once --------------------------------------------------------------------------------
+
+
+def posts(client: Client, server: Server, count: int) -> list[Any]:
+    return [lambda stop, n=n: client.post(server.url, {"n": n}, stop)["request"]["n"] for n in range(count)]
+
+
+def test_results_come_with_their_places_in_the_calling_thread(make):
+    found, threads = {}, set()
+
+    def finish(place, value):
+        found[place] = value
+        threads.add(threading.current_thread())
+
+    client = make()
+    with Server(answer, [Fault(delay=0.2)]) as server:
+        client.run(posts(client, server, 7), finish)
+    assert found == {n: n for n in range(7)}
+    assert list(found) != sorted(found)  # the first was slow: others did not wait for it
+    assert threads == {threading.current_thread()}
+
+
+def test_at_most_so_many_requests_are_under_way(make):
+    client = make(concurrency=3)
+    with Server(answer, delay=0.05) as server:
+        client.run(posts(client, server, 12), lambda place, value: None)
+        assert server.most_at_once == 3
+        assert len(server.requests) == 12
+
+
+def test_nothing_to_do_is_done(make):
+    make().run([], lambda place, value: pytest.fail("nothing was asked"))
+
+
+def test_after_a_failure_nothing_starts_and_what_is_under_way_is_reported(make):
+    """Three at once: the second fails at once, the first and third are under way, the rest never starts."""
+    found, started, client = {}, [], make(retries=0)
+    under_way = threading.Barrier(3)
+
+    def job(n: int, stop: threading.Event) -> int:
+        started.append(n)
+        under_way.wait(5)
+        if n == 1:
+            raise UserError("the second fails")
+        assert stop.wait(5)  # told of the failure
+        return n
+
+    jobs = [lambda stop, n=n: job(n, stop) for n in range(20)]
+    with pytest.raises(UserError, match="the second fails"):
+        client.run(jobs, found.__setitem__)
+    assert found == {0: 0, 2: 2}
+    assert sorted(started) == [0, 1, 2]
+
+
+def test_the_first_failure_is_the_one_raised(make):
+    def fail(stop: threading.Event) -> int:
+        late = stop.wait(0.5)
+        raise UserError("late" if late else "early")
+
+    def fail_now(stop: threading.Event) -> int:
+        raise UserError("first")
+
+    with pytest.raises(UserError, match="first"):
+        make().run([fail, fail_now, fail], lambda place, value: None)
+
+
+def test_an_interruption_while_reporting_stops_the_rest(make):
+    started = []
+
+    def finish(place, value):
+        raise KeyboardInterrupt
+
+    client = make(concurrency=2)
+    with pytest.raises(KeyboardInterrupt):
+        client.run([lambda stop, n=n: started.append(n) for n in range(50)], finish)
+    assert len(started) <= 4
+
+
+# -- The key -------------------------------------------------------------------------------------
+
+
+def test_the_key_is_read_for_every_request_and_stands_in_one_header(make, monkeypatch):
+    client = make()
+    with Server(answer) as server:
+        client.post(server.url, {}, GOING)
+        monkeypatch.setenv("TEST_KEY", " other\n")
+        client.post(server.url, {}, GOING)
+        monkeypatch.delenv("TEST_KEY")
+        client.post(server.url, {}, GOING)
+        first, second, third = server.requests
+    assert first.headers["Authorization"] == f"Bearer {CANARY}"
+    assert second.headers["Authorization"] == "Bearer other"
+    assert "Authorization" not in third.headers
+    assert [CANARY in value for value in first.headers.values()].count(True) == 1
+    assert CANARY not in first.path + json.dumps(first.body)
+
+
+def test_the_key_does_not_follow_a_redirect(make):
+    with Server(answer) as other:
+        script = [Fault(status, {"Location": other.url}) for status in (301, 302, 307, 308)]
+        with Server(answer, script) as server:
+            for status in (301, 302, 307, 308):
+                with pytest.raises(Refused, match=f"{status} .*redirects are not followed"):
+                    make().post(server.url, {}, GOING)
+        assert other.requests == []
+
+
+TOLD = json.dumps({"error": {"message": f"bad key {CANARY}!"}}).encode()
+TELLING = [
+    *(Fault(status, body=TOLD) for status in (400, 401, 403, 404, 422, 429, 500)),
+    Fault(301, headers={"Location": f"http://x/?key={CANARY}"}),
+    Fault(400, body=CANARY.encode()),
+    Fault(400, body=json.dumps([CANARY]).encode()),
+    Fault(400, body=(" " * 290 + CANARY).encode()),
+    Fault(500, body=b"x" * 290 + CANARY.encode()),
+    Fault(200, body=CANARY.encode()),
+    Fault(200, body=b"x" * 50 + CANARY.encode()),
+    # The key where what is long is cut in two, and where what is not even read begins.
+    *(Fault(400, body=b" " * ((32 << 10) - cut) + CANARY.encode() + b"x" * 40_000) for cut in (1, 10, 18)),
+    *(Fault(200, body=b" " * ((32 << 10) - cut) + CANARY.encode() + b"x" * 40_000) for cut in (1, 10, 18)),
+    *(Fault(400, body=b" " * ((64 << 10) - cut) + CANARY.encode()) for cut in (1, 10, 18)),
+    *(Fault(200, body=b" " * ((64 << 10) - cut) + CANARY.encode()) for cut in (1, 10, 18)),
+    Fault(hang_up=True),
+    Fault(cut=4),
+    Fault(delay=0.6),
+    Fault(200, headers={"Content-Encoding": "gzip"}),
+]
+
+
+def everything_told(error: BaseException) -> str:
+    """The error, its causes, and the variables of all their frames, as a crash reporter would print them."""
+    parts = ["".join(traceback.TracebackException.from_exception(error, capture_locals=True).format())]
+    seen: BaseException | None = error
+    while seen is not None:
+        parts += [str(seen), repr(seen), repr(seen.args), repr(vars(seen))]
+        seen = seen.__cause__ or seen.__context__
+    return "\n".join(parts)
+
+
+@pytest.mark.parametrize("place", range(len(TELLING)))
+def test_no_error_tells_the_key(make, caplog, capsys, place):
+    # At DEBUG the library prints a server's headers, whatever they say; of a request it prints none.
+    caplog.set_level(logging.INFO if TELLING[place].headers else logging.DEBUG)
+    client = make(timeout=0.2, retries=1)
+    with Server(answer, [TELLING[place]] * 2) as server, pytest.raises(UserError) as caught:
+        client.run([lambda stop: client.post(server.url, {}, stop)], lambda place, value: None)
+    one_line(caught.value)
+    # pytest's own frames hold the fault; those of the package are what counts
+    frames = [
+        f for f, _ in traceback.walk_tb(caught.value.__traceback__) if "pbr_jax" in f.f_code.co_filename
+    ]
+    assert len(frames) >= 2
+    told = everything_told(caught.value.with_traceback(None)) + repr([f.f_locals for f in frames])
+    told += caplog.text + "".join(capsys.readouterr()) + repr(client) + repr(vars(client))
+    for part in (CANARY, CANARY[:12], "canary", "sk-c"):
+        assert part not in told
+
+
+def test_a_key_that_no_header_can_carry_is_an_error_that_does_not_tell_it(make, monkeypatch):
+    for key in (f"{CANARY}\nx", f"{CANARY}é", f"{CANARY}\x7f"):
+        monkeypatch.setenv("TEST_KEY", key)
+        with pytest.raises(UserError, match="environment variable TEST_KEY") as caught:
+            make().post("http://127.0.0.1:9", {}, GOING)
+        one_line(caught.value)
+        frames = [f for f, _ in traceback.walk_tb(caught.value.__traceback__)][1:]
+        assert "canary" not in everything_told(caught.value.with_traceback(None))
+        assert "canary" not in repr([f.f_locals for f in frames])
+
+
+# -- Settings ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://user:secret@host/v1", "http://secret@host/v1", "http://host/v1?key=secret",
+        "http://host/v1#secret", "http://", "http:///v1", "http://host:secret/v1", "http://host:99999/v1",
+        "http://\u00fc..secret/v1", "http://[secret/v1", "http://host/v1\nsecret", "http://ho st/v1", "https://:80/v1",
+    ],
+)  # fmt: skip
+def test_an_odd_address_is_an_error_that_does_not_quote_it(url):
+    with pytest.raises(UserError, match=r"llm\.url must be scheme, host and path") as caught:
+        http_client.check_url(url)
+    assert "secret" not in everything_told(caught.value.with_traceback(None))
+    one_line(caught.value)
+
+
+def test_an_address_loses_its_last_slash():
+    assert http_client.check_url("http://127.0.0.1:8000/v1/") == "http://127.0.0.1:8000/v1"
+    assert http_client.check_url("https://api.openai.com/v1") == "https://api.openai.com/v1"
+    assert http_client.check_url("http://[::1]:80/v1") == "http://[::1]:80/v1"
+
+
+def test_an_impossible_proxy_is_a_user_error(make, monkeypatch):
+    monkeypatch.setenv("ALL_PROXY", "ftp://127.0.0.1:9")
+    with pytest.raises(UserError, match=r"proxy .* of the environment .* HTTP_PROXY") as caught:
+        make()
+    one_line(caught.value)
+
+
+def test_a_forgotten_client_closes_its_connections(make):
+    client = make()
+    with Server(answer) as server:
+        client.post(server.url, {}, GOING)
+        http = client._exchange.http
+        assert not http.is_closed
+        del client
+        gc.collect()
+        assert http.is_closed
