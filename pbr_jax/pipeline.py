@@ -26,7 +26,7 @@ import numpy as np
 
 from pbr_jax.llm.protocol import OnBatch, Score
 from pbr_jax.text.prompts import Written
-from pbr_jax.types import Candidate, Example
+from pbr_jax.types import Candidate, Document, Example
 
 
 class Query(NamedTuple):
@@ -37,7 +37,10 @@ class Query(NamedTuple):
 
 
 class Neighbour(NamedTuple):
-    """A user whose history is searched, and how much that user's documents count."""
+    """A user whose history is searched, and how much that user's documents count.
+
+    `Neighbour("")` stands for the shared documents, which nobody owns.
+    """
 
     user_id: str
     weight: float = 1.0
@@ -135,16 +138,21 @@ def rank(
     `users` are what `pipeline.neighbours` gives, where that is known.
 
     Raises RuntimeError rather than pass another user's document on when `collaboration` is not "text":
-    whatever a method does, this is where private text is stopped.
+    whatever a method does, this is where private text is stopped. Shared documents are nobody's private text.
     """
     queries = pipeline.expand(examples)
     users = pipeline.neighbours(examples) if users is None else users
     rankings = pipeline.select(examples, queries, pipeline.retrieve(examples, queries, users))
     for example, ranking in zip(examples, rankings, strict=True):
-        foreign = [c.document.id for c in ranking if c.document.user_id != example.user_id]
+        foreign = [c.document.id for c in ranking if not _is_open_to(example.user_id, c.document)]
         if foreign and collaboration != "text":
             raise RuntimeError(
                 f"example {example.id}: documents {foreign} belong to other users, but collaboration is "
                 f"{collaboration!r}; nothing was written"
             )
     return rankings
+
+
+def _is_open_to(user_id: str, document: Document) -> bool:
+    """Whether a user may see a document at any level of collaboration."""
+    return not document.user_id if document.shared else document.user_id == user_id

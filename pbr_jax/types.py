@@ -21,12 +21,13 @@ class UserError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One record of a user's history.
+    """One record of a user's history, or of a shared collection.
 
     `text` is what a retriever indexes; `fields` holds the record as released (title, abstract, tag,
     ...), which prompts are written from. `time` is in seconds since 1970-01-01 UTC, or None where
     the record carries no date; of a coarse date ("2015") it is the first moment, and `until` the last one
-    that it may mean. None: the same as `time`.
+    that it may mean. None: the same as `time`. A `shared` document has no owner: its `user_id` is "", and
+    every user may see it.
     """
 
     id: str
@@ -35,6 +36,7 @@ class Document:
     fields: Mapping[str, str] = field(default_factory=dict)
     time: float | None = None
     until: float | None = None
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ CREATE INDEX askers ON examples(user);
 CREATE TABLE summary(name TEXT PRIMARY KEY, value TEXT);
 """
 
+SHARED = -1  # what stands in `Store.owners` for the owner of shared documents
 _NEAR = 0.6  # of the target's words in one document of the history: the answer is nearly there to be copied
 
 
@@ -71,8 +72,9 @@ def build(
     training: Iterable[Example] = (),
     *,
     newest: int | None = None,
+    shared: Iterable[Document] = (),
 ) -> Summary:
-    """Writes the examples and their documents to a new SQLite file, streaming.
+    """Writes the examples, their documents and the `shared` ones to a new SQLite file, streaming.
 
     `document_target` names the field of a document that plays the role of an answer. `training` are
     the examples of the training split. `newest` cuts what every example that is not of it sees of its own
@@ -92,6 +94,8 @@ def build(
         evaluated = writer.examples
         for example in training:
             writer.add(example, training=True)
+        for document in shared:
+            writer.document(document)
         digest = hashlib.sha256()
         for (text,) in connection.execute("SELECT text FROM documents ORDER BY row"):
             digest.update(hashlib.sha256(text.encode()).digest())
@@ -144,6 +148,10 @@ class _Writer:
         self.examples += 1
 
     def user(self, name: str) -> int:
+        if not name:
+            raise UserError(
+                "an example's user_id is empty, want the user's name: no user owns shared documents"
+            )
         if name not in self.users:
             self.users[name] = len(self.users)
             self.connection.execute("INSERT INTO users VALUES (?,?)", (self.users[name], name))
@@ -152,7 +160,13 @@ class _Writer:
     def document(self, document: Document) -> int:
         fields = json.dumps(dict(document.fields), ensure_ascii=False)
         identity = json.dumps([document.id, document.text, fields, document.time, document.until])
-        user, digest = self.user(document.user_id), hashlib.sha256(identity.encode()).digest()
+        if document.shared != (not document.user_id):
+            raise UserError(
+                f"document {document.id!r} has user_id {document.user_id!r} and shared = {document.shared}; "
+                'want user_id "" for shared documents and the owner\'s name for all others'
+            )
+        user = SHARED if document.shared else self.user(document.user_id)
+        digest = hashlib.sha256(identity.encode()).digest()
         answer = _answer(document.fields.get(self.document_target)) if self.document_target else None
         values = (
             self.documents, user, document.id, document.text, fields, document.time, document.until, answer,
@@ -226,8 +240,13 @@ class Store:
 
     @cached_property
     def owners(self) -> np.ndarray:
-        """The user code of every document, int32 [n]."""
+        """The user code of every document, int32 [n]; `SHARED` for those that nobody owns."""
         return self._column("user", np.int32)
+
+    @cached_property
+    def has_shared(self) -> bool:
+        """Whether there are shared documents."""
+        return bool((self.owners == SHARED).any())
 
     @cached_property
     def times(self) -> np.ndarray:
@@ -272,7 +291,9 @@ class Store:
     def _document(self, row: int) -> Document:
         query = "SELECT id, user, text, fields, time, until FROM documents WHERE row=?"
         id, user, text, fields, time, until = next(self._rows(query, (row,)))
-        return Document(id, self.users[user], text, json.loads(fields), time, until)
+        shared = user == SHARED
+        name = "" if shared else self.users[user]
+        return Document(id, name, text, json.loads(fields), time, until, shared)
 
     def examples(self, *, training: bool = False) -> Iterator[Example]:
         """All examples of the evaluated or the training split in file order, streamed, without profiles."""
@@ -287,14 +308,14 @@ class Store:
             )  # fmt: skip
 
     def visible(self, example: Example, user_id: str) -> np.ndarray:
-        """Rows of the user's documents that may answer this example, int64 [r], in profile order.
+        """Rows of the user's documents that may answer this example, int64 [r], in profile order; "": shared.
 
         The asking user's own documents are the example's profile list; an example that is not stored (a new
-        question) sees the user's whole history. Of other users it sees undated documents and those dated
-        before it (an example without a time sees no dated ones), but none that holds its target. An unknown
-        user is an error, never everybody.
+        question) sees the user's whole history. Of other users, and of the shared documents, it sees undated
+        ones and those dated before it (an example without a time sees no dated ones), but none that holds its
+        target. An unknown user is an error, never everybody.
         """
-        if user_id == example.user_id:
+        if user_id and user_id == example.user_id:
             query, key = "SELECT rows FROM examples WHERE training=? AND id=?", (example.training, example.id)
             found = next(self._rows(query, key), None)
             return self.history(user_id) if found is None else np.frombuffer(found[0], np.int64)
@@ -328,13 +349,15 @@ class Store:
         return rows[np.isnan(ends) | (ends < (-np.inf if time is None else time))]
 
     def history(self, user_id: str) -> np.ndarray:
-        """All rows of one user's documents, int64 [r]."""
+        """All rows of one user's documents, int64 [r]; "": of the shared ones."""
         starts, order = self._by_user
         code = self.code(user_id)
-        return order[starts[code] : starts[code + 1]]
+        return order[starts[code + 1] : starts[code + 2]]  # shared ones come first
 
     def code(self, user_id: str) -> int:
-        """The number that stands for a user in `owners`; UserError for an unknown user."""
+        """The number that stands for a user in `owners`, `SHARED` for ""; UserError for an unknown user."""
+        if not user_id and self.has_shared:
+            return SHARED
         found = next(self._rows("SELECT code FROM users WHERE name=?", (user_id,)), None)
         if found is None:
             raise UserError(
@@ -347,4 +370,4 @@ class Store:
     def _by_user(self) -> tuple[np.ndarray, np.ndarray]:
         """Segments: rows sorted by owner, and where each owner's rows start."""
         order = np.argsort(self.owners, kind="stable").astype(np.int64)
-        return np.searchsorted(self.owners[order], np.arange(len(self.users) + 1)), order
+        return np.searchsorted(self.owners[order], np.arange(SHARED, len(self.users) + 1)), order

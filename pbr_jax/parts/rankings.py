@@ -25,7 +25,7 @@ from pbr_jax.parts.run import (
     read_tally,
     write_tally,
 )
-from pbr_jax.pipeline import Pipeline, Ranking, Tally, rank
+from pbr_jax.pipeline import Neighbour, Pipeline, Ranking, Tally, rank
 from pbr_jax.types import Candidate, Example, UserError
 
 RANKING_DEPTH = 10  # retrieval benchmarks report recall and ndcg down to here, whatever retrieve.k is
@@ -145,7 +145,7 @@ def _refuse_misplaced(store: Store, rankings: list[Ranking]) -> None:
     there = dict(zip(rows, store.documents(rows), strict=True))
     for candidate in (c for ranking in rankings for c in ranking):
         document, at = candidate.document, there.get(candidate.row)
-        if at is None or (at.user_id, at.id) != (document.user_id, document.id):
+        if at is None or (at.user_id, at.shared, at.id) != (document.user_id, document.shared, document.id):
             raise RuntimeError(
                 f"document {document.id} of user {document.user_id} is given as row {candidate.row}, where "
                 "another stands; a candidate's row must be its own, and nothing was written"
@@ -161,6 +161,8 @@ def _rank(
     examples = list(questions.read(store))
     # Of all at once: users are compared as they were at a few moments, and are read anew for each.
     users = pipeline.neighbours(examples)
+    if store.has_shared:
+        users = [[*of_example, Neighbour("")] for of_example in users]
     for some in chunks(progress(range(len(examples)), "rankings", len(examples))):
         chunk = [examples[i] for i in some]
         with metered(folder):

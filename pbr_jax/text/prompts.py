@@ -97,8 +97,8 @@ def _bare(text: str) -> Written:
 
 def _lead(form: Form, example: Example, documents: Sequence[Document]) -> str:
     """The history's first line; it says so where other users' documents are among them."""
-    shared = any(document.user_id != example.user_id for document in documents)
-    return form.lead.format(who="this user and similar users" if shared else "this user")
+    others = any(not d.shared and d.user_id != example.user_id for d in documents)
+    return form.lead.format(who="this user and similar users" if others else "this user")
 
 
 @dataclass

@@ -251,3 +251,29 @@ def test_what_may_be_learned_from_gives_no_target_of_a_time_split_away(
     }
     own = sum(store.leaks_target(e, store.visible(e, e.user_id)).any() for e in asked)
     assert (len(asked), own, given) == (199, 0, {"history": 176, "training": 0})
+
+
+def test_everybody_sees_shared_documents_and_they_are_nobodys(tmp_path: Path) -> None:
+    shared = (
+        Document("p", "", "passage", {"title": "target"}, shared=True),
+        Document("q", "", "other", {"title": "x"}, 7.0, shared=True),
+    )
+    asked = example("a", "u", (document("u", "mine"),), target="target", time=5.0)
+    build(tmp_path / "store.sqlite", [asked, example("b", "v", time=9.0)], "title", shared=shared)
+    store = Store(tmp_path / "store.sqlite")
+    assert store.has_shared
+    assert (store.users, store.owners.tolist()) == (["u", "v"], [0, -1, -1])
+    assert store.documents(store.history("")) == list(shared)
+    assert store.history("u").tolist() == [0]
+    # As of other users: neither what is dated later nor the question's own target.
+    seen = [store.documents(store.visible(e, "")) for e in store.examples()]
+    assert seen == [[], list(shared)]
+
+
+def test_documents_have_an_owner_or_are_shared(tmp_path: Path) -> None:
+    for wrong in (Document("d", "", "x"), Document("d", "u", "x", shared=True)):
+        with pytest.raises(UserError, match=r"document 'd' has user_id '.*want user_id \"\" for shared"):
+            build(tmp_path / "store.sqlite", [example("a", "u", (wrong,))])
+    with pytest.raises(UserError, match="user_id is empty"):
+        build(tmp_path / "store.sqlite", [example("a", "")])
+    assert not stored(tmp_path, example("a", "u")).has_shared

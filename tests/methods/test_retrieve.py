@@ -159,6 +159,48 @@ def test_a_retriever_that_leaks_is_stopped_before_anything_is_written(tmp_path: 
     assert len(rank(pipeline, examples[:2], "text")) == 2
 
 
+@pytest.mark.parametrize(
+    ("document", "allowed"),
+    [
+        (Document("p", "", "passage", shared=True), True),
+        (Document("p", "b", "forged", shared=True), False),  # a flag does not make a document shared
+        (Document("p", "", "nobody's"), False),
+    ],
+)
+def test_the_gate_lets_shared_documents_pass_and_those_alone(document: Document, allowed: bool):
+    def leak(asked, queries, users) -> list[Ranking]:
+        return [[Candidate(document, 1.0, 0)] for _ in asked]
+
+    tally = Tally()
+    pipeline = Pipeline(
+        expand.Nothing().slot(tally), neighbours.Self().slot(tally), leak, select.TopK().slot(tally)
+    )
+    asked = [Example("1", "a", "q", "in", "t")]
+    for policy in ("none", "signals"):
+        if allowed:
+            assert rank(pipeline, asked, policy)[0][0].document is document
+        else:
+            with pytest.raises(RuntimeError, match="belong to other users"):
+                rank(pipeline, asked, policy)
+    assert rank(pipeline, asked, "text")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_shared_documents_are_searched_as_one_more_user(tmp_path: Path, method: str):
+    own = Example("1", "a", "tea", "in", "t", history("a", 3))
+    shared = [Document(f"p{i}", "", f"passage about tea {i}", shared=True) for i in range(4)]
+    build(tmp_path / "store.sqlite", [own], shared=shared)
+    store = Store(tmp_path / "store.sqlite")
+    world = World(store, Hashed(), np.stack([vector(text) for text in store.texts()]))
+    slot = world.slot(chosen(method, 2))
+    (ranking,) = slot([own], [Query(("tea",))], [[Neighbour("a"), Neighbour("")]])
+    assert [c.document.shared for c in ranking] == [False, False, True, True]
+    assert all(store.documents([c.row]) == [c.document] for c in ranking)
+    if method == "dense":
+        best = sorted(shared, key=lambda d: -float(vector(d.text) @ vector("tea")))[:2]
+        assert [c.document for c in ranking[2:]] == best
+
+
 def test_an_expansions_own_vector_is_used_where_there_is_one(tmp_path: Path, examples):
     world = resources(tmp_path, examples)
     slot = world.slot(retrieve.Dense(k=1))
