@@ -183,7 +183,7 @@ class Table:
         found = {name: need.value for name, need in node.needs.items()}
         store, records = found["store"], found["records"]
         examples = list(asked.read(store))
-        ranked = list(drop_leaks(store, examples, found["ranked"].read(store)))
+        ranked = list(drop_leaks(store, examples, found["ranked"].read(store, examples)))
         lines = (rewards or node.artefact.path / "rewards.jsonl").read_text().splitlines()
         known = {(x["question"], x["profile"][0]): x["value"] for x in map(json.loads, lines)}
         whole = [

@@ -43,7 +43,7 @@ def _answered(plan: Plan, asked: list[Example]) -> list[tuple[Answer, list[Candi
         raise UserError(f"{plan.system} was asked other questions; give runs of the same benchmark and limit")
     rankings = [
         ranking[: documents_in_prompt(plan.run)]
-        for ranking in islice(plan.ranked.value.read(store), len(asked))
+        for ranking in islice(plan.ranked.value.read(store, store.examples()), len(asked))
     ]
     if plan.answered is None:
         plan = Plan(override(plan.config, {"generate.method": "ipa"}))

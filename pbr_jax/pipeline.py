@@ -82,7 +82,7 @@ class GenerateSlot(Protocol):
     ) -> list[Answer]: ...
 
 
-OnScored = Callable[[int], None]
+OnScored = Callable[[int], object]
 """Told how many more targets are scored."""
 
 

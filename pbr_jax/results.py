@@ -138,7 +138,7 @@ def _records(task: Task, store: Store, made: Made, unfinished: Counter[str]) -> 
     own history nearly holds the target, see `pbr_jax.corpus.store.Summary`.
     """
     for example, near, ranking, seen in zip(
-        store.examples(), store.near_targets, made.rankings, _seen(made), strict=False
+        store.examples(), store.near_targets, made.rankings, _seen(made, store.summary.examples), strict=True
     ):
         prediction = prompts.answer(task, seen["text"])
         if after_thinking(seen["text"]) is None:
@@ -181,17 +181,21 @@ def _told(candidate: Candidate) -> dict[str, Any]:
     return {"id": candidate.document.id, "user_id": candidate.document.user_id, "score": candidate.score}
 
 
-def _seen(made: Made) -> Iterable[Mapping[str, Any]]:
+def _seen(made: Made, examples: int) -> Iterable[Mapping[str, Any]]:
     """What the model saw and said of each example."""
     nothing = {"text": "", "prompt_tokens": 0, "documents": 0, "messages": [], "probabilities": None}
     if made.answers is not None:
         return made.answers
-    return itertools.repeat(nothing) if made.scores is None else ({**nothing, **seen} for seen in made.scores)
+    if made.scores is None:
+        return itertools.repeat(nothing, examples)
+    return ({**nothing, **seen} for seen in made.scores)
 
 
 def texts(store: Store, made: Made) -> Iterator[dict[str, Any]]:
     """What the model saw of every example, for texts.jsonl: question, prompt, documents' texts, its words."""
-    for example, ranking, seen in zip(store.examples(), made.rankings, _seen(made), strict=False):
+    for example, ranking, seen in zip(
+        store.examples(), made.rankings, _seen(made, store.summary.examples), strict=True
+    ):
         yield {
             "id": example.id,
             "query": example.query,

@@ -30,7 +30,7 @@ from pbr_jax.parts import programs
 from pbr_jax.parts.answers import Answers, documents_in_prompt
 from pbr_jax.parts.likelihood import Likelihoods
 from pbr_jax.parts.measures import METRICS, measures
-from pbr_jax.parts.rankings import SLOTS, Rankings
+from pbr_jax.parts.rankings import Rankings
 from pbr_jax.parts.run import line, read_usage
 from pbr_jax.parts.trained import reports
 from pbr_jax.pipeline import Pipeline, Tally, rank
@@ -98,7 +98,11 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
     scored: Likelihoods | None = None if plan.scored is None else plan.scored.value
 
     def read() -> evaluation.Made:
-        return evaluation.Made(ranked.read(store), answered and answered.read(), scored and scored.read())
+        return evaluation.Made(
+            ranked.read(store, store.examples()),
+            answered and answered.records(store.examples()),
+            scored and scored.records(store.examples()),
+        )
 
     start = time.perf_counter()
     learned = 0 if plan.training is None else plan.training.value.summary.examples
@@ -295,7 +299,7 @@ def plan_of(folder: Path) -> Plan:
 def pipeline_of(plan: Plan) -> Pipeline:
     """The first four slots of a plan, ready to rank."""
     tally = Tally()
-    return Pipeline(**{name: plan.ranked.needs[name].value(tally) for name in SLOTS})
+    return Pipeline(**{name: plan.ranked.needs[name].value(tally) for name in Pipeline._fields})
 
 
 def read_config(folder: Path) -> Config:

@@ -96,7 +96,7 @@ def mine(plan: Plan) -> tuple[list[str], np.ndarray, object]:
     store = plan.data.value
     examples = list(store.examples())
     place = next(i for i, example in enumerate(examples) if example.user_id == ME)
-    ranking = list(plan.ranked.value.read(store))[place]
+    ranking = list(plan.ranked.value.read(store, store.examples()))[place]
     written = prompts(plan, [examples[place]], [ranking])[0]
     return [x.document.id for x in ranking], np.array([x.score for x in ranking]), written
 
@@ -138,7 +138,7 @@ def test_with_signals_no_text_of_others_is_in_a_prompt(tiny_models, write_tweets
     fields = {"collaboration": "signals", "neighbours.m": 1}
     plan = Plan(config(name, tiny_models, data(write_tweets, 0), **fields))
     store = plan.data.value
-    examples, rankings = list(store.examples()), list(plan.ranked.value.read(store))
+    examples, rankings = list(store.examples()), list(plan.ranked.value.read(store, store.examples()))
     for example, ranking, written in zip(examples, rankings, prompts(plan, examples, rankings), strict=True):
         assert {x.document.user_id for x in ranking} <= {example.user_id}
         text = json.dumps(written)

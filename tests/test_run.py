@@ -64,7 +64,7 @@ def written(config: Config) -> list[Any]:
     """The prompt of every example; nothing is answered."""
     plan = Plan(config)
     store, k = plan.data.value, documents_in_prompt(plan.run)
-    rankings = [ranking[:k] for ranking in plan.ranked.value.read(store)]
+    rankings = [ranking[:k] for ranking in plan.ranked.value.read(store, store.examples())]
     return [p.messages for p in language_model.writer(plan.run).value(list(store.examples()), rankings)]
 
 

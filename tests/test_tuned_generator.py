@@ -194,7 +194,7 @@ def test_questions_keep_their_number_of_documents_where_one_holds_the_target(tin
     stage = tuned_stage(plan)
     store, found = stage.needs["store"].value, stage.needs["own"].value
     examples = list(stage._options[1].read(store))
-    for ranking in generator.drop_leaks(store, examples, found.read(store)):
+    for ranking in generator.drop_leaks(store, examples, found.read(store, examples)):
         assert len(ranking) >= plan.config.generator.k
 
 

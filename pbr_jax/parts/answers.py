@@ -1,39 +1,24 @@
-"""Answers: the last two slots over the evaluated questions, kept on disk."""
+"""Answers: the last two slots over any range of a split's questions, kept on disk."""
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from pbr_jax import terminal
-from pbr_jax.corpus.store import Store
-from pbr_jax.files import write_text
 from pbr_jax.graph import Slot, Stage
-from pbr_jax.llm import naming
 from pbr_jax.options import Generate
 from pbr_jax.parts import language_model
-from pbr_jax.parts.rankings import Rankings
-from pbr_jax.parts.run import Run, chunks, line, metered, read_tally, write_tally
-from pbr_jax.pipeline import Answer, GenerateSlot, PromptWriter, Ranking, Tally
-from pbr_jax.types import Example
+from pbr_jax.parts.rankings import EVALUATED, Questions, Rankings
+from pbr_jax.parts.records import Records
+from pbr_jax.parts.run import Run, chunks, metered, write_tally
+from pbr_jax.system import System
 
 
-class Answers:
-    """Raw answers on disk, in the order of the examples, with what the model was shown."""
+class Answers(Records):
+    """Raw answers, with what the model was shown: `text`, `prompt_tokens`, `documents` (how many stood in the
+    prompt), `messages` and `probabilities` (of the labels, or None) of each."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def read(self) -> Iterator[dict[str, Any]]:
-        """`text`, `prompt_tokens`, `documents` (how many stood in the prompt), `messages` and
-        `probabilities` (of the labels, or None) of each."""
-        with (self._folder / "generations.jsonl").open(encoding="utf-8") as file:
-            yield from map(json.loads, file)
-
-    @property
-    def tally(self) -> Tally:
-        """What was counted and timed when the answers were made."""
-        return read_tally(self._folder)
+    file = "generations.jsonl"
 
 
 def documents_in_prompt(run: Run) -> int:
@@ -42,51 +27,44 @@ def documents_in_prompt(run: Run) -> int:
     return config.select.k or config.retrieve.k * config.neighbours.m
 
 
-def answers(run: Run, method: Generate, ranked: Stage) -> Stage:
-    """The raw answer to every evaluated question from the documents that were ranked for it."""
+def answers(
+    run: Run, method: Generate, ranked: Stage, questions: Questions = EVALUATED, label: str = "generate"
+) -> Stage:
+    """The raw answer to every question from the documents that were ranked for it."""
     needs = {
         "store": run.data,
         "ranked": ranked,
         "write": language_model.writer(run),
         "generate": Slot(method, run),
     }
-    return Stage("generate", (documents_in_prompt(run),), needs, _generate, Answers)
+    return Stage("generate", (questions, documents_in_prompt(run)), needs, _generate, Answers, label=label)
 
 
-def _generate(
-    folder: Path, k: int, *, store: Store, ranked: Rankings, write: PromptWriter, generate: Any
-) -> None:
-    tally = Tally()
-    answer: GenerateSlot = generate(tally)
-    examples, rankings = list(store.examples()), []
-    for chunk in chunks(ranked.read(store)):
-        rankings += [ranking[:k] for ranking in chunk]
-    with metered(folder):
-        answered = _answered(answer, examples, rankings, write)
-    lines = [
-        line(
-            {
-                "text": found.text,
-                "prompt_tokens": found.prompt_tokens,
-                "documents": found.prompt.documents,
-                "messages": found.prompt.messages,
-                "probabilities": found.probabilities,
-            }
-        )
-        for found in answered
-    ]
-    write_text(folder / "generations.jsonl", "".join(lines))
-    write_tally(tally, folder)
-
-
-def _answered(
-    answer: GenerateSlot, examples: list[Example], rankings: list[Ranking], write: PromptWriter
-) -> list[Answer]:
+def _generate(folder: Path, questions: Questions, k: int, *, ranked: Rankings, **parts: Any) -> None:
     """Each raw answer is in the cache once it is finished, where the next attempt finds it."""
-    with terminal.bar(desc="answers", total=len(examples)) as bar:
+    system = System(parts, documents=k)
+    rankings = ranked.read(system.store, questions.read(system.store))
+    with terminal.bar(desc="answers", total=questions.count(system.store)) as bar:
 
         def on_batch(positions: Sequence[int], texts: Sequence[str]) -> None:
             bar.update(len(positions))
 
-        with naming(example.id for example in examples):
-            return answer(examples, rankings, write, on_batch=on_batch)
+        def answered() -> Iterator[tuple[str, dict[str, Any]]]:
+            for pairs in chunks(zip(questions.read(system.store), rankings, strict=True)):
+                examples, shown = zip(*pairs, strict=True)
+                with metered(folder):
+                    answers = system.answer(examples, shown, on_batch=on_batch)
+                for example, answer in zip(examples, answers, strict=True):
+                    yield (
+                        example.id,
+                        {
+                            "text": answer.text,
+                            "prompt_tokens": answer.prompt_tokens,
+                            "documents": answer.prompt.documents,
+                            "messages": answer.prompt.messages,
+                            "probabilities": answer.probabilities,
+                        },
+                    )
+
+        Answers.keep(folder, answered())
+    write_tally(system.tally, folder)

@@ -196,7 +196,11 @@ def _collect(
         by_answers(task, generate(Tally()), metric(task, name, errors)) if llm is None else by_likelihood(llm)
     )
     lines = []
-    pairs = zip(asked.read(store), drop_leaks(store, asked.read(store), ranked.read(store)), strict=True)
+    pairs = zip(
+        asked.read(store),
+        drop_leaks(store, asked.read(store), ranked.read(store, asked.read(store))),
+        strict=True,
+    )
     total = asked.count(store)
     with (
         metered(folder),

@@ -188,7 +188,7 @@ def _pairs(
     missing = next((example.id for example in examples if example.target is None), None)
     if missing is not None:
         raise UserError(f"training question {missing!r} has no target; a generator is tuned on targets")
-    ranked = {name: list(drop_leaks(store, examples, of.read(store))) for name, of in found.items()}
+    ranked = {name: list(drop_leaks(store, examples, of.read(store, examples))) for name, of in found.items()}
     if codec.end is None:
         raise UserError(
             "the model's tokenizer names no token that ends an answer, which the tuned model must write; add "

@@ -1,8 +1,7 @@
 """Rankings: the first four slots of a pipeline over any range of a split's questions, kept on disk."""
 
 import dataclasses
-import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -11,25 +10,15 @@ from typing import Any
 import numpy as np
 
 from pbr_jax.corpus.store import Store
-from pbr_jax.files import write_text
 from pbr_jax.graph import Slot, Stage
 from pbr_jax.options import Retrieve
-from pbr_jax.parts.run import (
-    Run,
-    chunks,
-    enable_compilation_cache,
-    line,
-    metered,
-    once,
-    progress,
-    read_tally,
-    write_tally,
-)
-from pbr_jax.pipeline import Neighbour, Pipeline, Ranking, Tally, rank
+from pbr_jax.parts.records import Records
+from pbr_jax.parts.run import Run, chunks, enable_compilation_cache, metered, once, progress, write_tally
+from pbr_jax.pipeline import Pipeline, Ranking
+from pbr_jax.system import System
 from pbr_jax.types import Candidate, Example, UserError
 
 RANKING_DEPTH = 10  # retrieval benchmarks report recall and ndcg down to here, whatever retrieve.k is
-SLOTS = ("expand", "neighbours", "retrieve", "select")
 
 
 @dataclass(frozen=True)
@@ -68,24 +57,17 @@ class Questions:
 EVALUATED = Questions()
 
 
-class Rankings:
-    """Ranked documents on disk, in the order of their questions."""
+class Rankings(Records):
+    """The documents of some questions."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    file = "rankings.jsonl"
 
-    @property
-    def tally(self) -> Tally:
-        """What the slots counted and timed when the rankings were made."""
-        return read_tally(self._folder)
-
-    def read(self, store: Store) -> Iterator[Ranking]:
-        """Each question's documents, best first."""
-        with (self._folder / "rankings.jsonl").open(encoding="utf-8") as file:
-            for record in map(json.loads, file):
-                documents = store.documents(record["rows"])
-                triples = zip(documents, record["scores"], record["rows"], strict=True)
-                yield [Candidate(*triple) for triple in triples]
+    def read(self, store: Store, examples: Iterable[Example]) -> Iterator[Ranking]:
+        """Each question's documents, best first; errors as of `records`."""
+        for record in self.records(examples):
+            documents = store.documents(record["rows"])
+            triples = zip(documents, record["scores"], record["rows"], strict=True)
+            yield [Candidate(*triple) for triple in triples]
 
 
 @once
@@ -126,7 +108,7 @@ def at_depth(run: Run) -> Retrieve:
 def slots(run: Run, *, reported: bool = True) -> dict[str, Slot]:
     """The first four slots of a run's pipeline, at the depth that is reported or as the config says."""
     retrieve = at_depth(run) if reported else run.config.retrieve
-    methods = {name: getattr(run.config, name) for name in SLOTS} | {"retrieve": retrieve}
+    methods = {name: getattr(run.config, name) for name in Pipeline._fields} | {"retrieve": retrieve}
     return {name: Slot(method, run) for name, method in methods.items()}
 
 
@@ -135,45 +117,21 @@ def _check(run: Run, questions: Questions) -> None:
         raise UserError("the training split is asked for, and no method of the config says that it learns")
 
 
-def _refuse_misplaced(store: Store, rankings: list[Ranking]) -> None:
-    """Raises RuntimeError where a candidate's row, which is what is kept, is that of another document.
-
-    Else a method that miscounts would pass on documents that `pipeline.rank` has never seen.
-    """
-    given = {c.row for ranking in rankings for c in ranking}
-    rows = sorted(row for row in given if 0 <= row < store.summary.documents)
-    there = dict(zip(rows, store.documents(rows), strict=True))
-    for candidate in (c for ranking in rankings for c in ranking):
-        document, at = candidate.document, there.get(candidate.row)
-        if at is None or (at.user_id, at.shared, at.id) != (document.user_id, document.shared, document.id):
-            raise RuntimeError(
-                f"document {document.id} of user {document.user_id} is given as row {candidate.row}, where "
-                "another stands; a candidate's row must be its own, and nothing was written"
-            )
-
-
-def _rank(
-    folder: Path, questions: Questions, collaboration: str, *, store: Store, **makers: Callable[[Tally], Any]
-) -> None:
+def _rank(folder: Path, questions: Questions, collaboration: str, **parts: Any) -> None:
     enable_compilation_cache()
-    tally, lines = Tally(), []
-    pipeline = Pipeline(**{name: make(tally) for name, make in makers.items()})
-    examples = list(questions.read(store))
+    system = System(parts, collaboration=collaboration)
+    examples = list(questions.read(system.store))
     # Of all at once: users are compared as they were at a few moments, and are read anew for each.
-    users = pipeline.neighbours(examples)
-    if store.has_shared:
-        users = [[*of_example, Neighbour("")] for of_example in users]
-    for some in chunks(progress(range(len(examples)), "rankings", len(examples))):
-        chunk = [examples[i] for i in some]
-        with metered(folder):
-            ranked = rank(pipeline, chunk, collaboration, [users[i] for i in some])
-        _refuse_misplaced(store, ranked)
-        for example, ranking in zip(chunk, ranked, strict=True):
-            rows, scores = [int(c.row) for c in ranking], [float(c.score) for c in ranking]
-            if not np.isfinite(scores).all():
-                raise UserError(
-                    f"question {example.id}: a method gave the scores {scores}, want finite numbers"
-                )
-            lines.append(line({"id": example.id, "rows": rows, "scores": scores}))
-    write_text(folder / "rankings.jsonl", "".join(lines))
-    write_tally(tally, folder)
+    users = system.neighbours(examples)
+
+    def ranked() -> Iterator[tuple[str, dict[str, Any]]]:
+        for some in chunks(progress(range(len(examples)), "rankings", len(examples))):
+            chunk = [examples[i] for i in some]
+            with metered(folder):
+                rankings = system.rank(chunk, [users[i] for i in some])
+            for example, ranking in zip(chunk, rankings, strict=True):
+                rows, scores = [int(c.row) for c in ranking], [float(c.score) for c in ranking]
+                yield example.id, {"rows": rows, "scores": scores}
+
+    Rankings.keep(folder, ranked())
+    write_tally(system.tally, folder)

@@ -47,7 +47,9 @@ def made(write_tweets: Callable[..., Path], tiny_models: dict[str, str]) -> Call
 
 
 def scores(plan: Plan) -> list[list[tuple[int, float]]]:
-    return [[(c.row, c.score) for c in ranking] for ranking in plan.ranked.value.read(plan.data.value)]
+    store = plan.data.value
+    ranked = plan.ranked.value.read(store, store.examples())
+    return [[(c.row, c.score) for c in ranking] for ranking in ranked]
 
 
 @pytest.mark.parametrize("method", SCORING)

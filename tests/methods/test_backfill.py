@@ -80,7 +80,7 @@ def test_the_curve_is_the_difference_of_likelihoods_of_training_answers(tiny_mod
     # With no own document nothing is drawn: the brute force is each answer with and without others' best.
     store, llm = plan.data.value, load(plan.config.llm)
     asked = Questions(training=True, sample=120, seed=plan.config.seed)
-    ranked = rankings(plan.run, asked, select=select.TopK(k=2)).value.read(store)
+    ranked = rankings(plan.run, asked, select=select.TopK(k=2)).value.read(store, asked.read(store))
     users, nll = [], []
     for example, ranking in zip(asked.read(store), ranked, strict=True):
         others = [c for c in ranking if c.document.user_id != example.user_id][:2]

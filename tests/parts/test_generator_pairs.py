@@ -21,7 +21,7 @@ def test_the_kinds_of_prompts_are_drawn_by_the_runs_seed(tiny_models, tmp_path: 
     examples = [Example(str(i), "u", "q", "i love tea day " * (1 + i), "tea", own) for i in range(30)]
     build(tmp_path / "store.sqlite", examples)
     store = Store(tmp_path / "store.sqlite")
-    (tmp_path / "rankings.jsonl").write_text('{"rows": [0], "scores": [1.0]}\n' * 30)
+    Rankings.keep(tmp_path, ((example.id, {"rows": [0], "scores": [1.0]}) for example in examples))
     codec = chat.load(Path(tiny_models["llm.model"]))
     options = TunedGenerator(method="lora", documents=("none", "own"), per_question=1, limit=limit)
 

@@ -80,7 +80,8 @@ def _measure(
     write: PromptWriter,
     llm: LLM,
 ) -> None:
-    pairs = list(zip(asked.read(store), ranked.read(store), strict=True))
+    examples = list(asked.read(store))
+    pairs = list(zip(examples, ranked.read(store, examples), strict=True))
     with metered(folder):
         backfill_gains = [_gain(n, k, pairs, write, llm, seed) for n in range(k)]
     write_text(folder / "gains.json", json.dumps([asdict(gain) for gain in backfill_gains], indent=2))

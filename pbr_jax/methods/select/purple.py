@@ -237,7 +237,7 @@ def _train(
 
     enable_compilation_cache()
     examples = list(asked.read(store))
-    candidates = list(drop_leaks(store, examples, ranked.read(store)))
+    candidates = list(drop_leaks(store, examples, ranked.read(store, examples)))
     rows = [[candidate.row for candidate in ranking] for ranking in candidates]
     shape = shape_of(int(queries.lengths.max(initial=1)), max(map(len, rows), default=1), encoder.dim)
 

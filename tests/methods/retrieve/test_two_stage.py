@@ -273,7 +273,10 @@ def test_a_pooled_run_embeds_texts_once_and_no_tokens(tiny_models: Any, write_tw
     )
     opened.check()
     assert set(stages(opened.ranked)) == {"data", "embed", "rank"}
-    pairs = zip(*(list(p.ranked.value.read(p.data.value)) for p in (dense, flat)), strict=True)
+    pairs = zip(
+        *(list(p.ranked.value.read(p.data.value, p.data.value.examples())) for p in (dense, flat)),
+        strict=True,
+    )
     for one, other in pairs:
         assert [c.row for c in one] == [c.row for c in other]
         assert [c.score for c in one] == pytest.approx([c.score for c in other], abs=1e-5)

@@ -1,0 +1,211 @@
+"""A system: what a config becomes. The one way from questions to ranked documents, answers and likelihoods.
+
+A `System` holds the methods that a config chose for the six slots, bound to one store of documents. The
+stages of a run, feedback, rewards in training, `pbr-jax ask` and notebooks all go through one, so there is
+one privacy gate (`pipeline.rank`) and one tally of what was computed.
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from pbr_jax.corpus.store import Store
+from pbr_jax.llm import LLM, Score, naming
+from pbr_jax.llm.protocol import OnBatch
+from pbr_jax.pipeline import (
+    Answer,
+    Examples,
+    GenerateSlot,
+    Neighbour,
+    OnScored,
+    Pipeline,
+    PromptWriter,
+    Ranking,
+    Scoring,
+    Tally,
+    rank,
+)
+from pbr_jax.text.prompts import Written
+from pbr_jax.types import UserError
+
+
+class System:
+    """Methods in their slots, over one store.
+
+    Every slot is bound when it is first used, so a system that only scores needs no retriever.
+
+    Args:
+      parts: the values of a run's nodes by name, read when they are first needed: `store`
+        (`corpus.store.Store`); `expand`, `neighbours`, `retrieve`, `select` and `generate` (each makes its
+        slot from a `Tally`); `write` (`PromptWriter`); `llm`. What no call needs may be missing.
+      collaboration: "none", "signals" or "text", as in the config.
+      documents: how many documents of a ranking are offered to a prompt; None: all.
+      tally: what the slots count and time is added to it.
+    """
+
+    def __init__(
+        self,
+        parts: Mapping[str, Any],
+        *,
+        collaboration: str = "none",
+        documents: int | None = None,
+        tally: Tally | None = None,
+    ) -> None:
+        self.tally = Tally() if tally is None else tally
+        self._parts, self._collaboration, self._documents = parts, collaboration, documents
+        self._lock = threading.RLock()  # slots are bound once, and used by one thread at a time
+
+    @property
+    def store(self) -> Store:
+        """The documents and examples."""
+        return self._parts["store"]
+
+    @cached_property
+    def pipeline(self) -> Pipeline:
+        """The first four slots."""
+        return Pipeline(*(self._parts[name](self.tally) for name in Pipeline._fields))
+
+    @cached_property
+    def write(self) -> PromptWriter:
+        """The writer of prompts, slot 5."""
+        return self._parts["write"]
+
+    @cached_property
+    def llm(self) -> LLM:
+        """The language model that scores targets."""
+        return self._parts["llm"]
+
+    @cached_property
+    def _generate(self) -> GenerateSlot | None:
+        return self._parts["generate"](self.tally) if "generate" in self._parts else None
+
+    def neighbours(self, examples: Examples) -> list[list[Neighbour]]:
+        """The users whose histories are searched for each example, and "" for shared documents."""
+        with self._lock:
+            users = self.pipeline.neighbours(examples)
+        shared = [Neighbour("")] if self.store.has_shared else []
+        return [[*of_example, *shared] for of_example in users]
+
+    def rank(self, examples: Examples, users: Sequence[Sequence[Neighbour]] | None = None) -> list[Ranking]:
+        """The documents for each example, best first.
+
+        Args:
+          examples: questions of any split, or new ones.
+          users: what `neighbours` gives for them, where that is known.
+
+        Raises:
+          RuntimeError: a method gave another user's document and `collaboration` is not "text", or a
+            document in another's row.
+          UserError: an unknown user; a score that is not a finite number.
+        """
+        with self._lock:
+            users = self.neighbours(examples) if users is None else users
+            rankings = rank(self.pipeline, examples, self._collaboration, users)
+        for example, ranking in zip(examples, rankings, strict=True):
+            scores = [float(candidate.score) for candidate in ranking]
+            if not np.isfinite(scores).all():
+                raise UserError(
+                    f"question {example.id}: a method gave the scores {scores}, want finite numbers"
+                )
+        self._refuse_misplaced(rankings)
+        return rankings
+
+    def answer(
+        self,
+        examples: Examples,
+        rankings: Sequence[Ranking] | None = None,
+        *,
+        written: Sequence[Written] | None = None,
+        on_batch: OnBatch | None = None,
+    ) -> list[Answer]:
+        """The language model's raw answer to each example.
+
+        Args:
+          rankings: the documents of each example, best first; None: as `rank` finds them.
+          written: their prompts, where they are known.
+          on_batch: called with positions and texts of answers as they are finished.
+
+        Raises:
+          UserError: the config answers nothing (generate.method none), or a prompt is too long.
+        """
+        with self._lock, naming(example.id for example in examples):
+            if self._generate is None:
+                raise UserError("generate.method none answers nothing; set it to ipa")
+            shown = self._shown(examples, rankings)
+            return self._generate(examples, shown, self._writer(written), on_batch=on_batch)
+
+    def score(
+        self,
+        examples: Examples,
+        rankings: Sequence[Ranking] | None = None,
+        *,
+        written: Sequence[Written] | None = None,
+        on_batch: OnScored | None = None,
+    ) -> list[tuple[Written, Score | None]]:
+        """Each example's prompt, and log p(target | prompt) in nats; None where there is no target.
+
+        A method that answers otherwise than by continuing one prompt has its own likelihood
+        (`pipeline.Scoring`). Arguments and errors as in `answer`; `on_batch` is called with how many more
+        targets are scored.
+        """
+        with self._lock, self.tally.timed("score"):
+            shown, write = self._shown(examples, rankings), self._writer(written)
+            if isinstance(self._generate, Scoring):
+                with naming(example.id for example in examples):
+                    found = self._generate.score(examples, shown, write, on_batch=on_batch)
+                prompts, scores = [prompt for prompt, _ in found], [score for _, score in found]
+            else:
+                prompts = write(examples, shown)
+                scores = self._scores(examples, prompts, on_batch)
+        pairs = zip(examples, prompts, scores, strict=True)
+        return [(prompt, None if e.target is None else score) for e, prompt, score in pairs]
+
+    def _scores(
+        self, examples: Examples, prompts: Sequence[Written], on_batch: OnScored | None
+    ) -> list[Score | None]:
+        known = [(i, example.target) for i, example in enumerate(examples) if example.target is not None]
+
+        def tell(positions: Sequence[int], _: Sequence[Score]) -> None:
+            if on_batch is not None:
+                on_batch(len(positions))
+
+        with naming(examples[i].id for i, _ in known):
+            found = self.llm.score(
+                [prompts[i].messages for i, _ in known], [target for _, target in known], on_batch=tell
+            )
+        self.tally.counts.update(score_calls=len(found), score_tokens=sum(score.tokens for score in found))
+        scores: list[Score | None] = [None] * len(examples)
+        for (i, _), score in zip(known, found, strict=True):
+            scores[i] = score
+        return scores
+
+    def _shown(self, examples: Examples, rankings: Sequence[Ranking] | None) -> list[Ranking]:
+        """The documents that are offered to the prompts."""
+        rankings = self.rank(examples) if rankings is None else rankings
+        return [ranking[: self._documents] for ranking in rankings]
+
+    def _writer(self, written: Sequence[Written] | None) -> PromptWriter:
+        return self.write if written is None else lambda examples, rankings: list(written)
+
+    def _refuse_misplaced(self, rankings: Sequence[Ranking]) -> None:
+        """Raises RuntimeError where a candidate's row, which is what is kept, is that of another document.
+
+        Else a method that miscounts would pass on documents that the gate has never seen.
+        """
+        candidates = [candidate for ranking in rankings for candidate in ranking]
+        given = sorted({c.row for c in candidates if 0 <= c.row < self.store.summary.documents})
+        there = dict(zip(given, self.store.documents(given), strict=True))
+        for candidate in candidates:
+            document, at = candidate.document, there.get(candidate.row)
+            if at is None or (at.user_id, at.shared, at.id) != (
+                document.user_id,
+                document.shared,
+                document.id,
+            ):
+                raise RuntimeError(
+                    f"document {document.id} of user {document.user_id} is given as row {candidate.row}, "
+                    "where another stands; a candidate's row must be its own, and nothing was written"
+                )
