@@ -17,7 +17,7 @@ def get_config() -> Config:
     distillation = Distillation(teacher="bounded_z_scores", teacher_temperature=0.1)
     cosines = Distillation(teacher="bounded_z_scores", teacher_temperature=0.1, student_temperature=0.1)
     return Config(
-        system="cfrag",
+        system="cfrag, likelihood feedback",
         collaboration="text",
         limit_training=240,
         neighbours=neighbours.Contrastive(m=4),

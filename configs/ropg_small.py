@@ -13,7 +13,7 @@ def get_config() -> Config:
     )
     adam = Optimizer(name="adam", learning_rate=1e-5)
     return Config(
-        system="ropg",
+        system="ropg, likelihood feedback",
         collaboration="signals",  # it learns from the training users' histories
         limit_training=240,
         feedback=Feedback(metric="likelihood", limit=60, candidates=12),

@@ -19,13 +19,14 @@ from pbr_jax.config import Benchmark, listed
 from pbr_jax.data import prepared, synthetic
 from pbr_jax.eval.report import report
 from pbr_jax.examples import examples
+from pbr_jax.experiment import Results, run
 from pbr_jax.files import refuse_unmarked, replace_own
 from pbr_jax.graph import tree
 from pbr_jax.llm import answers_file
+from pbr_jax.opening import ask, read_config
 from pbr_jax.picture import picture
 from pbr_jax.plan import Plan
-from pbr_jax.run import Results, ask, read_config, run
-from pbr_jax.sweep import alone, command, dry, sweep, trials
+from pbr_jax.sweeps import alone, command, dry, sweep, trials
 from pbr_jax.types import UserError
 
 # What our own files begin with, so that nobody else's is overwritten.
@@ -49,8 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except BrokenPipeError:  # the reader of our output left, as `head` does
             return 0
         except KeyboardInterrupt:
-            terminal.err("pbr-jax: interrupted; the same command continues from here")
-            return interrupts.INTERRUPTED
+            return interrupts.told()
         except Exception as error:
             return _failed(error)
 

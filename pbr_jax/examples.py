@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
-from pbr_jax.config import override
 from pbr_jax.eval.runs import run_folders
-from pbr_jax.parts.answers import documents_in_prompt
-from pbr_jax.pipeline import Answer, Tally
+from pbr_jax.opening import plan_of
+from pbr_jax.pipeline import Answer
 from pbr_jax.plan import Plan
-from pbr_jax.run import plan_of
 from pbr_jax.text import prompts
 from pbr_jax.types import Candidate, Document, Example, UserError
 
@@ -40,18 +38,13 @@ def _answered(plan: Plan, asked: list[Example]) -> list[tuple[Answer, list[Candi
     """The answer to each question, and the documents in its prompt."""
     store = plan.data.value
     if [example.id for example in islice(store.examples(), len(asked))] != [one.id for one in asked]:
-        raise UserError(f"{plan.system} was asked other questions; give runs of the same benchmark and limit")
-    rankings = [
-        ranking[: documents_in_prompt(plan.run)]
-        for ranking in islice(plan.ranked.value.read(store, store.examples()), len(asked))
-    ]
-    if plan.answered is None:
-        plan = Plan(override(plan.config, {"generate.method": "ipa"}))
-        plan.check()
-    assert plan.answered is not None
-    generate = plan.answered.needs["generate"].value(Tally())
-    answers: list[Answer] = generate(asked, rankings, plan.answered.needs["write"].value)
-    return [(answer, ranking[: answer.prompt.documents]) for answer, ranking in zip(answers, rankings)]
+        raise UserError(
+            f"{plan.config.system} was asked other questions; give runs of the same benchmark and limit"
+        )
+    rankings = list(islice(plan.ranked.value.read(store, store.examples()), len(asked)))
+    answers = plan.system.answer(asked, rankings)
+    pairs = zip(answers, rankings, strict=True)
+    return [(answer, ranking[: answer.prompt.documents]) for answer, ranking in pairs]
 
 
 def _told(plan: Plan, answer: Answer, shown: list[Candidate]) -> str:
@@ -59,8 +52,8 @@ def _told(plan: Plan, answer: Answer, shown: list[Candidate]) -> str:
     documents = "\n".join(
         f"{place}. {_text(plan, candidate.document)}" for place, candidate in enumerate(shown, 1)
     )
-    told = f"Answer of {plan.system}: {prompts.answer(plan.task, answer.text)}"
-    return f"Shown by {plan.system}:\n\n{documents}\n\n{told}" if shown else told
+    told = f"Answer of {plan.config.system}: {prompts.answer(plan.task, answer.text)}"
+    return f"Shown by {plan.config.system}:\n\n{documents}\n\n{told}" if shown else told
 
 
 def _text(plan: Plan, document: Document) -> str:

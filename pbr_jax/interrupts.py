@@ -81,6 +81,12 @@ def _watch(reader: socket.socket, number: int) -> None:
                 os._exit(INTERRUPTED)
 
 
+def told() -> int:
+    """Tells that the command was interrupted; its exit code."""
+    terminal.err("pbr-jax: interrupted; the same command continues from here")
+    return INTERRUPTED
+
+
 # -- pieces of work ------------------------------------------------------------------------------------
 
 

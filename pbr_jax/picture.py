@@ -10,9 +10,9 @@ import numpy as np
 from pbr_jax.corpus.store import Store
 from pbr_jax.eval import plots
 from pbr_jax.graph import unified
+from pbr_jax.opening import plan_of
 from pbr_jax.parts import vectors
 from pbr_jax.plan import Plan
-from pbr_jax.run import pipeline_of, plan_of
 from pbr_jax.types import Example, UserError
 
 
@@ -40,7 +40,7 @@ def groups(plan: Plan, example: Example) -> dict[str, np.ndarray]:
     documents = np.asarray(unified(needs["embeddings"]).value[rows])
     relevant = {name for alternatives in example.relevant for name in alternatives}
     answers = np.array([document.id in relevant for document in store.documents(rows)])
-    query = pipeline_of(plan).expand([example])[0]
+    (query,) = plan.system.pipeline.expand([example])
     added = [text for text in dict.fromkeys(query.texts) if text != example.query]
     found = {
         "documents": documents[~answers],

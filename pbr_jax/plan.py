@@ -3,6 +3,7 @@
 data ──► (what the methods need) ──► rank ──► generate, likelihood
 """
 
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -14,17 +15,17 @@ from pbr_jax.artefacts import digest
 from pbr_jax.code import code_of
 from pbr_jax.config import Config
 from pbr_jax.data import task
-from pbr_jax.graph import Node, Stage, Value, numbered, unified, walk
-from pbr_jax.options import key_of
-from pbr_jax.parts import likelihood
-from pbr_jax.parts.answers import answers
+from pbr_jax.graph import Node, Slot, Stage, Value, numbered, unified, walk
+from pbr_jax.methods.generate import Ipa
+from pbr_jax.options import key_of, swapped
+from pbr_jax.parts import language_model, likelihood
+from pbr_jax.parts.answers import answers, documents_in_prompt
 from pbr_jax.parts.data import data
-from pbr_jax.parts.feedback import LIKELIHOOD
+from pbr_jax.parts.generator import generator
 from pbr_jax.parts.rankings import rankings
 from pbr_jax.parts.run import Run
+from pbr_jax.system import System
 from pbr_jax.types import UserError
-
-_SUFFIX = f", {LIKELIHOOD} feedback"
 
 
 def require_one_process() -> None:
@@ -86,13 +87,23 @@ class Plan:
         for node in walk(self.last):
             node.check()
 
-    @property
-    def system(self) -> str:
-        """The name in tables. Feedback by likelihood is no metric's feedback: the two have two names."""
-        by_likelihood = self.config.feedback.metric == LIKELIHOOD
-        learned = any(node.name == "feedback" for node in walk(self.last))
-        told = "" if LIKELIHOOD in self.config.system or not (by_likelihood and learned) else _SUFFIX
-        return self.config.system + told
+    @cached_property
+    def system(self) -> System:
+        """The config's methods, which rank, answer and score; where the config answers nothing, `ipa` does.
+
+        Nothing is loaded or computed before it is needed.
+        """
+        run, config = self.run, self.config
+        method = config.generate.resolved(self.task) or swapped(config.generate, Ipa)
+        nodes: dict[str, Node] = {
+            "write": language_model.writer(run),
+            "llm": generator(run),
+            "generate": Slot(method, run),
+            "task": language_model.task(run),
+        }
+        for stage in (self.scored, self.answered, self.ranked):  # what these have loaded is not loaded twice
+            nodes |= {} if stage is None else stage.needs
+        return System(_Values(nodes), collaboration=config.collaboration, documents=documents_in_prompt(run))
 
     @cached_property
     def identity(self) -> dict[str, str]:
@@ -118,6 +129,25 @@ class Plan:
             own = {name: digest(value) for name, value in node.identity.items() if name != "needs"}
             found[numbered(label, found)] = own
         return found
+
+
+class _Values(Mapping[str, Any]):
+    """The values of nodes, each computed when it is first read."""
+
+    def __init__(self, nodes: Mapping[str, Node]) -> None:
+        self._nodes = nodes
+
+    def __getitem__(self, name: str) -> Any:
+        return self._nodes[name].value
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._nodes
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._nodes)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
 
 
 def _stage(node: Node) -> Stage:

@@ -5,16 +5,18 @@ stages of a run, feedback, rewards in training, `pbr-jax ask` and notebooks all 
 one privacy gate (`pipeline.rank`) and one tally of what was computed.
 """
 
+import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pbr_jax.corpus.store import Store
 from pbr_jax.llm import LLM, Score, naming
 from pbr_jax.llm.protocol import OnBatch
+from pbr_jax.models.thinking import after_thinking
 from pbr_jax.pipeline import (
     Answer,
     Examples,
@@ -28,8 +30,16 @@ from pbr_jax.pipeline import (
     Tally,
     rank,
 )
+from pbr_jax.text import prompts
 from pbr_jax.text.prompts import Written
-from pbr_jax.types import UserError
+from pbr_jax.types import Candidate, Example, UserError
+
+
+class Reply(NamedTuple):
+    """The answer to one question, and the documents that stood in its prompt."""
+
+    text: str
+    documents: list[Candidate]
 
 
 class System:
@@ -40,10 +50,12 @@ class System:
     Args:
       parts: the values of a run's nodes by name, read when they are first needed: `store`
         (`corpus.store.Store`); `expand`, `neighbours`, `retrieve`, `select` and `generate` (each makes its
-        slot from a `Tally`); `write` (`PromptWriter`); `llm`. What no call needs may be missing.
+        slot from a `Tally`); `write` (`PromptWriter`); `llm`; `task`. What no call needs may be missing.
       collaboration: "none", "signals" or "text", as in the config.
       documents: how many documents of a ranking are offered to a prompt; None: all.
       tally: what the slots count and time is added to it.
+
+    `check` is called before every question; `pbr_jax.open` has it raise UserError where files have changed.
     """
 
     def __init__(
@@ -56,6 +68,7 @@ class System:
     ) -> None:
         self.tally = Tally() if tally is None else tally
         self._parts, self._collaboration, self._documents = parts, collaboration, documents
+        self.check: Callable[[], None] = lambda: None
         self._lock = threading.RLock()  # slots are bound once, and used by one thread at a time
 
     @property
@@ -82,6 +95,25 @@ class System:
     def _generate(self) -> GenerateSlot | None:
         return self._parts["generate"](self.tally) if "generate" in self._parts else None
 
+    def ask(self, user: str, query: str) -> Reply:
+        """The answer to a new question of a user, who has a history in the store; all of it is visible.
+
+        Raises UserError for an unknown user, and an answer without text.
+        """
+        self.store.history(user)  # an unknown user is an error before any model is loaded
+        # Asked now: after everything that is dated.
+        example = Example(id="", user_id=user, query=query, input=query, target=None, time=math.inf)
+        (ranking,) = self.rank([example])
+        (answer,) = self.answer([example], [ranking])
+        text = prompts.answer(self._parts["task"], answer.text)
+        if not text:
+            what = "ends inside its thinking" if after_thinking(answer.text) is None else "has no text"
+            raise UserError(
+                f"the model's answer {what}; raise generate.max_new_tokens in the run's config, or turn the "
+                "model's thinking off, and run again"
+            )
+        return Reply(text, ranking[: answer.prompt.documents])
+
     def neighbours(self, examples: Examples) -> list[list[Neighbour]]:
         """The users whose histories are searched for each example, and "" for shared documents."""
         with self._lock:
@@ -101,6 +133,7 @@ class System:
             document in another's row.
           UserError: an unknown user; a score that is not a finite number.
         """
+        self.check()
         with self._lock:
             users = self.neighbours(examples) if users is None else users
             rankings = rank(self.pipeline, examples, self._collaboration, users)
@@ -131,6 +164,7 @@ class System:
         Raises:
           UserError: the config answers nothing (generate.method none), or a prompt is too long.
         """
+        self.check()
         with self._lock, naming(example.id for example in examples):
             if self._generate is None:
                 raise UserError("generate.method none answers nothing; set it to ipa")
@@ -151,6 +185,7 @@ class System:
         (`pipeline.Scoring`). Arguments and errors as in `answer`; `on_batch` is called with how many more
         targets are scored.
         """
+        self.check()
         with self._lock, self.tally.timed("score"):
             shown, write = self._shown(examples, rankings), self._writer(written)
             if isinstance(self._generate, Scoring):

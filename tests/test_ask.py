@@ -1,19 +1,16 @@
 """Questions to a finished run: what is opened once in a process, and when it is opened anew."""
 
 import shutil
-import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pbr_jax import ask, opening, run
 from pbr_jax.config import Config, override
 from pbr_jax.plan import Plan
-from pbr_jax.run import ask, run
 from pbr_jax.types import UserError
-
-runs = sys.modules["pbr_jax.run"]
 
 Opened = list[Plan]
 
@@ -38,7 +35,7 @@ def plans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Opened:
         made.append(Plan(of))
         return made[-1]
 
-    monkeypatch.setattr(runs, "Plan", counted)
+    monkeypatch.setattr(opening, "Plan", counted)
     return made
 
 
@@ -49,14 +46,13 @@ def test_a_second_question_opens_nothing(config: Config, tmp_path: Path, plans: 
     plans.clear()
     first = ask(out, "a", "what do i love")
     assert len(plans) == 1
-    system = next(iter(runs._opened.values()))
-    generate = system.generate
+    pipeline = opening.open(out).pipeline
     assert ask(out, "a", "what do i love") == first
     assert [c.document.user_id for c in ask(out, "b", "what do i love").documents] == ["b"]
     with pytest.raises(UserError, match="not among the 2 users"):
         ask(out, "nobody", "what")
     assert len(plans) == 1
-    assert next(iter(runs._opened.values())).generate is generate
+    assert opening.open(out).pipeline is pipeline
     thread = threading.Thread(target=ask, args=(out, "a", "what do i love"))
     thread.start()
     thread.join()

@@ -188,3 +188,24 @@ def test_processes_of_a_sweep_end_with_it(write_tweets: Callable[..., Path], tmp
         assert process.wait(60) == interrupts.INTERRUPTED
         with pytest.raises(ProcessLookupError):
             wait_for_group(process.pid)
+
+
+def test_ctrl_c_while_modules_are_imported_ends_in_one_line():
+    code = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from pbr_jax.__main__ import main
+class Press:
+    def find_spec(self, name, *_):
+        if name == "pbr_jax.flags":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Press())
+sys.exit(main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, "configs"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == interrupts.INTERRUPTED
+    assert done.stdout == ""
+    assert done.stderr.splitlines()[-1].startswith("pbr-jax: ")
+    assert "Traceback" not in done.stderr

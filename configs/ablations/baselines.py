@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from pbr_jax.config import Config, Overrides
 from pbr_jax.methods import retrieve
-from pbr_jax.sweep import zipped
+from pbr_jax.sweeps import zipped
 
 SYSTEMS = ("zero_shot", "random", "recency", "bm25", "dense")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pbr_jax.config import Config, Overrides
-from pbr_jax.sweep import grid
+from pbr_jax.sweeps import grid
 
 
 def get_config() -> Config:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pbr_jax.config import Config, Overrides
-from pbr_jax.sweep import grid, zipped
+from pbr_jax.sweeps import grid, zipped
 
 
 def get_config() -> Config:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from pbr_jax.config import Config, Overrides
 from pbr_jax.methods import retrieve
-from pbr_jax.sweep import zipped
+from pbr_jax.sweeps import zipped
 
 METHODS = ("none", "hyde", "query2term", "query2doc", "rewrite", "mill", "cot", "thinkqe", "rafe", "pbr")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pbr_jax.config import Benchmark, Config, Overrides
 from pbr_jax.methods import expand, retrieve
-from pbr_jax.sweep import product
+from pbr_jax.sweeps import product
 
 EXPANSIONS = Path(__file__).parent / "expansions.py"
 PLACES = (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pbr_jax.config import Config, Overrides
 from pbr_jax.methods import generate, retrieve
-from pbr_jax.sweep import grid, product, zipped
+from pbr_jax.sweeps import grid, product, zipped
 
 SYSTEMS = ("zero_shot", "random", "recency", "bm25", "dense")
 # A calibrated run scores the plain prompts too, together with its own: those after it find them.

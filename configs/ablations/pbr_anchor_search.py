@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from pbr_jax.config import Config, Overrides
 from pbr_jax.methods import expand, retrieve
-from pbr_jax.sweep import grid, product
+from pbr_jax.sweeps import grid, product
 
 ANCHORS = (
     {"system": "pagerank"},

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pbr_jax.config import Config, Overrides
 from pbr_jax.methods import generate, retrieve
 from pbr_jax.options import Eval
-from pbr_jax.sweep import grid, product, zipped
+from pbr_jax.sweeps import grid, product, zipped
 
 SYSTEMS = ("zero_shot", "random", "dense")
 

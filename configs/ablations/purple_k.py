@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pbr_jax.config import Config, Overrides, Prompt
-from pbr_jax.sweep import grid, product, zipped
+from pbr_jax.sweeps import grid, product, zipped
 
 K = (1, 3, 5, 10, 15)
 SYSTEMS = {"system": ("purple", "icr"), "select.method": ("purple", "icr")}

@@ -6,7 +6,7 @@ pbr-jax sweep configs/ablations/system_k.py --benchmark.name lamp_7 --benchmark.
 from collections.abc import Iterator
 
 from pbr_jax.config import Config, Overrides
-from pbr_jax.sweep import grid, product, zipped
+from pbr_jax.sweeps import grid, product, zipped
 
 SYSTEMS = ("random", "recency", "bm25", "dense")
 

@@ -18,7 +18,7 @@ from pbr_jax.methods import select
 from pbr_jax.options import SelectLLM
 from pbr_jax.parts import language_model
 from pbr_jax.plan import Plan
-from pbr_jax.sweep import command, trials
+from pbr_jax.sweeps import command, trials
 from pbr_jax.types import UserError
 
 HISTORIES = {f"u{n}": [f"i love tea day {n}", "cats", "about football"] for n in range(4)}

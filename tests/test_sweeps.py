@@ -14,7 +14,7 @@ from pbr_jax import config as c
 from pbr_jax.cli import main
 from pbr_jax.files import cache_folder
 from pbr_jax.flags import config as configured
-from pbr_jax.sweep import _Clock, alone, claim, command, grid, product, seeds, sweep, trials, zipped
+from pbr_jax.sweeps import _Clock, alone, claim, command, grid, product, seeds, sweep, trials, zipped
 from pbr_jax.types import UserError
 
 CONFIG = Path(__file__).parents[1] / "configs" / "ablations" / "system_k.py"
@@ -318,7 +318,7 @@ def test_a_wrong_sweep_is_one_line_with_its_file(
     path = tmp_path / "mine.py"
     path.write_text(
         "from pbr_jax.config import Config, Training\nfrom pbr_jax.methods.retrieve import Dense\n"
-        f"from pbr_jax.sweep import grid, zipped\ndef get_config(): return Config()\ndef sweep(): {body}\n"
+        f"from pbr_jax.sweeps import grid, zipped\ndef get_config(): return Config()\ndef sweep(): {body}\n"
     )
     assert main(["sweep", str(path), "--out", str(tmp_path / "out"), "--list"]) == 2
     error = capfd.readouterr().err
@@ -331,7 +331,7 @@ def test_a_wrong_sweep_is_one_line_with_its_file(
 def test_one_value_in_the_place_of_a_list_is_told(caller: str, tmp_path: Path):
     path = tmp_path / "mine.py"
     path.write_text(
-        f"from pbr_jax.config import Config\nfrom pbr_jax.sweep import {caller}\n"
+        f"from pbr_jax.config import Config\nfrom pbr_jax.sweeps import {caller}\n"
         f"def get_config(): return Config()\ndef sweep(): return {caller}({{'retrieve.k': 3}})\n"
     )
     done = subprocess.run(

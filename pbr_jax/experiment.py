@@ -1,0 +1,197 @@
+"""A run: from a config to the files of its folder.
+
+`run(config, out)` writes config.json, results.json, predictions.jsonl, texts.jsonl and log.jsonl. Running it
+again finds everything made and does nothing; a run killed anywhere continues where it was.
+"""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pbr_jax import results as evaluation
+from pbr_jax.artefacts import Log
+from pbr_jax.config import Config, to_dict
+from pbr_jax.faults import located
+from pbr_jax.files import open_private, parse_json
+from pbr_jax.graph import logging_to, stages, tell
+from pbr_jax.llm.answers_file import location
+from pbr_jax.llm.usage import cost
+from pbr_jax.parts import programs
+from pbr_jax.parts.answers import Answers
+from pbr_jax.parts.likelihood import Likelihoods
+from pbr_jax.parts.measures import METRICS, measures
+from pbr_jax.parts.rankings import Rankings
+from pbr_jax.parts.run import line, read_usage
+from pbr_jax.parts.trained import reports
+from pbr_jax.plan import Plan
+from pbr_jax.provenance import provenance
+from pbr_jax.run_folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a run found; `values` is the content of results.json."""
+
+    path: Path
+    values: Mapping[str, Any]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return self.values["metrics"]
+
+    @property
+    def intervals(self) -> dict[str, list[float]]:
+        return self.values["intervals"]
+
+    def predictions(self) -> list[dict[str, Any]]:
+        """The lines of predictions.jsonl."""
+        with (self.path / "predictions.jsonl").open(encoding="utf-8") as file:
+            return [parse_json(record) for record in file]
+
+
+def run(config: Config, out: str | Path, *, overwrite: bool = False) -> Results:
+    """Runs one config and writes its results into the folder `out`.
+
+    Raises UserError for whatever the user can mend: data, weights, fields, a folder that holds something
+    else (another run's files are replaced only with `overwrite`, and nobody else's ever).
+    """
+    out, plan = Path(out), Plan(config)
+    plan.check()
+    owner = {"identity": plan.identity, "config": to_dict(config), "parts": plan.parts}
+    folder = RunFolder(out, owner)
+    with folder.alone():
+        folder.claim(overwrite=overwrite)
+        found = folder.finished()
+        if found is None or not _as_wanted(found, plan):
+            with logging_to(_logger(out / "log.jsonl")):
+                found = _made(plan, folder)
+    return Results(out, found)
+
+
+def _as_wanted(found: Mapping[str, Any], plan: Plan) -> bool:
+    """Whether a finished folder tells what this config asks for beside its results: texts, and the cost."""
+    counts = found.get("counts", {})
+    priced = {name: value for name, value in counts.items() if name == "server_cost"}
+    return plan.config.keep_texts == ("texts.jsonl" in found["files"]) and priced == _cost(plan, counts)
+
+
+def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
+    """Computes what is missing, and writes the folder's files, results.json last."""
+    programs.release()
+    config, store = plan.config, plan.data.value
+    answered: Answers | None = None if plan.answered is None else plan.answered.value
+    ranked: Rankings = plan.ranked.value
+
+    scored: Likelihoods | None = None if plan.scored is None else plan.scored.value
+
+    def read() -> evaluation.Made:
+        return evaluation.Made(
+            ranked.read(store, store.examples()),
+            answered and answered.records(store.examples()),
+            scored and scored.records(store.examples()),
+        )
+
+    start = time.perf_counter()
+    learned = 0 if plan.training is None else plan.training.value.summary.examples
+    found, records = evaluation.evaluated(
+        plan.task, store, read(), config.eval, seed=config.seed, learned=learned
+    )
+    spent = round(time.perf_counter() - start, 3)
+    trained, measured = reports(plan.last), measures(plan.ranked)
+    for values in measured.values():
+        found["metrics"] |= {name: values[name] for name in METRICS if name in values}
+    notes = [f"{label}: {note}" for label, report in trained.items() for note in report.pop("notes")]
+    if not config.keep_texts:
+        notes.append(_still_cached(plan))
+        tell("run", notes[-1])
+    seconds = _seconds(plan)
+    values = {
+        "system": config.system,
+        "benchmark": config.benchmark.name,
+        "split": config.benchmark.split,
+        "ceiling": any(method.ceiling for method in config.methods),
+        **found,
+        "counts": {
+            **found["counts"],
+            **ranked.tally.counts,
+            **(answered.tally.counts if answered else {}),
+            **_asked(plan),
+        },
+        "notes": found["notes"] + notes,
+        "trained": trained,
+        "measured": measured,
+        "seconds": {**seconds, "evaluate": spent},
+        "keys": {label: stage.key for label, stage in stages(plan.last).items()},
+        "fingerprint": {**plan.identity, **provenance(), "stages": _made_elsewhere(plan, seconds)},
+    }
+    folder.sign()
+    folder.write("config.json", json.dumps(to_dict(config), indent=2) + "\n")
+    if config.keep_texts:
+        folder.write("texts.jsonl", map(line, evaluation.texts(store, read())))
+    else:
+        (folder.out / "texts.jsonl").unlink(missing_ok=True)
+        records = [{**record, "prediction": None, "target": None} for record in records]
+    folder.write("predictions.jsonl", map(line, records))
+    return folder.finish(values)
+
+
+def _made_elsewhere(plan: Plan, there: Container[str]) -> dict[str, list[dict[str, Any]]]:
+    """Commit and versions of the processes that made the stages, where they are not those of this one.
+
+    An empty list: an older version made the stage, and did not record them.
+    """
+    found = {label: stage.made_by for label, stage in stages(plan.last).items() if label in there}
+    return {label: processes for label, processes in found.items() if processes != [provenance()]}
+
+
+def _still_cached(plan: Plan) -> str:
+    """What there is of users' words outside of a folder that keeps none."""
+    made = ", ".join(stages(plan.last))
+    answers = " and the language model's answers (llm.sqlite)" if location().is_file() else ""
+    return (
+        "with keep_texts off the run's folder holds no question, prompt, document, answer or target; the "
+        f"cache (PBR_JAX_CACHE) still holds them in the stages {made}{answers}"
+    )
+
+
+def _asked(plan: Plan) -> dict[str, int | float]:
+    """What servers were asked when the stages were made, and its cost where prices are known."""
+    counts: Counter[str] = Counter()
+    for stage in stages(plan.last).values():
+        counts += read_usage(stage.folder)
+    return {**counts, **_cost(plan, counts)}
+
+
+def _cost(plan: Plan, counts: Mapping[str, int | float]) -> dict[str, float]:
+    """Nothing where a server was asked whose prices are unknown."""
+    other = getattr(plan.config.select, "llm", None)
+    chosen = {name: counts.get(f"select_{name}", 0) for name in counts if name.startswith("server_")}
+    rest = {name: counts[name] - chosen[name] for name in chosen}
+    asked = [(rest, plan.config.llm), *([] if other is None else [(chosen, other)])]
+    prices = [
+        cost(spent, llm.price_prompt, llm.price_completion)
+        for spent, llm in asked
+        if spent.get("server_calls")
+    ]
+    known = [price for price in prices if price is not None]
+    return {"server_cost": round(sum(known), 6)} if known and len(known) == len(prices) else {}
+
+
+def _seconds(plan: Plan) -> dict[str, float]:
+    """Seconds that each stage took when it was made, and parts of ranking and answering by their names."""
+    found = {label: stage.seconds for label, stage in stages(plan.last).items()}
+    tallies = [plan.ranked.value.tally, *([plan.answered.value.tally] if plan.answered else [])]
+    parts = {name: round(spent, 3) for tally in tallies for name, spent in tally.seconds.items()}
+    return {label: spent for label, spent in found.items() if spent is not None} | parts
+
+
+def _logger(path: Path) -> Log:
+    def log(event: Mapping[str, Any]) -> None:
+        with located(path), open_private(path) as file:
+            file.write(line({"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **event}))
+
+    return log

@@ -1,0 +1,89 @@
+"""Finished runs and configs, opened to answer questions: `pbr_jax.open` and `pbr_jax.ask`."""
+
+import threading
+from pathlib import Path
+
+from pbr_jax import hashes
+from pbr_jax.config import Config, from_dict
+from pbr_jax.eval.run_files import HASHED, RESULTS, read_json, verified
+from pbr_jax.files import cache_folder
+from pbr_jax.graph import stages
+from pbr_jax.plan import Plan
+from pbr_jax.run_folder import altered
+from pbr_jax.system import Reply, System
+from pbr_jax.types import UserError
+
+_opened: dict[tuple[object, ...], System] = {}
+
+
+def open(what: str | Path | Config) -> System:
+    """The system of a config or of a finished run's folder, ready to rank, answer and score.
+
+    The last folder stays open in this process as long as nobody writes to its files, its data or its models.
+
+    Raises:
+      UserError: no finished run, or one whose files, data or models are no longer what it used; what
+        `pbr_jax.run` raises for a config.
+    """
+    if isinstance(what, Config):
+        plan = Plan(what)
+        plan.check()
+        return plan.system
+    folder = Path(what)
+    key = (folder.resolve(), cache_folder(), threading.get_ident())
+    system = _opened.get(key)
+    try:
+        if system is not None:
+            system.check()
+            return system
+    except UserError:
+        pass
+    _opened.clear()
+    _opened[key] = _open(folder)
+    return _opened[key]
+
+
+def _open(folder: Path) -> System:
+    with hashes.watching() as files:
+        for name in (RESULTS, *HASHED):
+            if (folder / name).exists():
+                hashes.watch(folder / name)
+        plan = plan_of(folder)
+        system = plan.system
+
+    def check() -> None:
+        """Raises UserError where models, data or what the cache holds of them are not what was opened."""
+        read = (stage for stage in stages(plan.last).values() if "value" in vars(stage))
+        if not hashes.unchanged(files) or any(stage.seconds is None for stage in read):
+            raise UserError(f"{folder}: what it is made of has changed since it was opened; open it again")
+
+    system.check = check
+    return system
+
+
+def ask(folder: str | Path, user: str, query: str) -> Reply:
+    """Answers one question of one user with the system, data and models of a finished run; `System.ask`."""
+    return open(folder).ask(user, query)
+
+
+def plan_of(folder: Path) -> Plan:
+    """The plan of a finished run. Raises UserError where its files, data or models are not as they were."""
+    plan = Plan(read_config(folder))
+    plan.check()
+    changed = altered(folder, plan.parts, plan.hashes)
+    if changed:
+        raise UserError(
+            f"{folder}: what the run used has changed since ({', '.join(changed)}); "
+            "run it anew, into another folder or with --overwrite"
+        )
+    return plan
+
+
+def read_config(folder: Path) -> Config:
+    """The resolved config of a finished run, whose files are as the run wrote them."""
+    verified(folder)
+    path = folder / "config.json"
+    try:
+        return from_dict(read_json(path))
+    except UserError as error:
+        raise error if str(folder) in str(error) else UserError(f"{path}: {error}") from error
