@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 NOISE = -1
-DENSE = 4096  # vectors whose distances are held at once: 128 MiB
+DENSE = 8192  # vectors whose distances are held at once: 512 MiB
 _BLOCK = 512  # rows of distances at a time above that
 _SAMPLE = 10_000  # vectors of which a silhouette is computed
 _LEAST = 1e-12  # distance of equal vectors in a sparse matrix, where 0 would be no edge
@@ -113,10 +113,11 @@ def _distances(
 
 def _path(lengths: np.ndarray) -> Any:
     """The path 0, 1, ... with these lengths [n-1] as a sparse matrix of distances [n n], both ways."""
-    from scipy.sparse import diags_array
+    from scipy.sparse import csr_array
 
-    lengths = np.maximum(lengths, _LEAST)
-    return diags_array([lengths, lengths], offsets=[-1, 1], format="csr")
+    lengths, at = np.maximum(lengths, _LEAST), np.arange(len(lengths))
+    ends = (np.concatenate([at, at + 1]), np.concatenate([at + 1, at]))
+    return csr_array((np.tile(lengths, 2), ends), shape=(len(at) + 1,) * 2)
 
 
 def k_means(vectors: Float[np.ndarray, "n d"], *, k: int, seed: int) -> Labels:

@@ -92,7 +92,7 @@ def test_the_tree_is_no_longer_than_that_of_all_distances(n: int, samples: int):
     vectors = world(n, 12, 0.3, seed=n).astype(float)
     if samples > n:
         return
-    distances = cdist(vectors, vectors)
+    distances: np.ndarray = cdist(vectors, vectors)
     core = np.sort(distances, axis=1)[:, samples - 1]
     reach = np.maximum(distances, np.maximum(core[:, None], core[None]))
     np.fill_diagonal(reach, 0)
@@ -119,7 +119,7 @@ def test_above_two_samples_there_are_several_shortest_trees():
     """docs/clusterrag.md says so: which one an algorithm takes may decide the labels, and the machine may
     decide which it takes. At 2 there is one, and scikit-learn's algorithms agree."""
     vectors = world(300, 9, 0.8).astype(float)
-    distances = cdist(vectors, vectors)
+    distances: np.ndarray = cdist(vectors, vectors)
     for samples, ties in ((2, False), (3, True)):
         core = np.sort(distances, axis=1)[:, samples - 1]
         reach = np.maximum(distances, np.maximum(core[:, None], core[None]))
@@ -173,7 +173,7 @@ def test_silhouettes_of_several_groupings_are_those_of_each():
 def test_a_silhouette_is_its_formula():
     vectors, labels = world(30, 4, 0.6), np.random.default_rng(1).integers(-1, 3, 30)
     labels[0] = 7  # alone in a group: counts as 0
-    distances = cdist(vectors, vectors)
+    distances: np.ndarray = cdist(vectors, vectors)
     values = []
     for i, own in enumerate(labels):
         inside = (labels == own) & (np.arange(30) != i)
