@@ -185,9 +185,11 @@ class Table:
         examples = list(asked.read(store))
         ranked = list(drop_leaks(store, examples, found["ranked"].read(store, examples)))
         lines = (rewards or node.artefact.path / "rewards.jsonl").read_text().splitlines()
-        known = {(x["question"], x["profile"][0]): x["value"] for x in map(json.loads, lines)}
+        known = {(x["id"], x["profile"][0]): x["value"] for x in map(json.loads, lines)}
         whole = [
-            q for q, r in enumerate(ranked) if len(r) > 1 and all((q, i) in known for i in range(len(r)))
+            q
+            for q, r in enumerate(ranked)
+            if len(r) > 1 and all((examples[q].id, i) in known for i in range(len(r)))
         ]
         self.users = [examples[q].user_id for q in whole]
         self.sizes = np.array([len(ranked[q]) for q in whole])
@@ -201,7 +203,7 @@ class Table:
             for q, query, of in zip(whole, queries, states, strict=True)
         ]
         for i, q in enumerate(whole):
-            self.worth[i, : self.sizes[i]] = [known[q, place] for place in range(self.sizes[i])]
+            self.worth[i, : self.sizes[i]] = [known[examples[q].id, place] for place in range(self.sizes[i])]
         self.width = found["encoder"].dim
         self._shape = propensities.shape_of(max(map(len, queries)), candidates, self.width)
         self._arrays = propensities.arrays

@@ -23,9 +23,9 @@ from pbr_jax.llm.usage import cost
 from pbr_jax.parts import programs
 from pbr_jax.parts.answers import Answers
 from pbr_jax.parts.likelihood import Likelihoods
-from pbr_jax.parts.measures import METRICS, measures
+from pbr_jax.parts.measures import MEASURES, METRICS, TALLY, USAGE, by_stage
 from pbr_jax.parts.rankings import Rankings
-from pbr_jax.parts.run import line, read_usage
+from pbr_jax.parts.run import line
 from pbr_jax.parts.trained import reports
 from pbr_jax.plan import Plan
 from pbr_jax.provenance import provenance
@@ -101,7 +101,7 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
         plan.task, store, read(), config.eval, seed=config.seed, learned=learned
     )
     spent = round(time.perf_counter() - start, 3)
-    trained, measured = reports(plan.last), measures(plan.ranked)
+    trained, measured = reports(plan.last), by_stage(plan.ranked, MEASURES)
     for values in measured.values():
         found["metrics"] |= {name: values[name] for name in METRICS if name in values}
     notes = [f"{label}: {note}" for label, report in trained.items() for note in report.pop("notes")]
@@ -124,6 +124,7 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
         "notes": found["notes"] + notes,
         "trained": trained,
         "measured": measured,
+        "tallies": by_stage(plan.last, TALLY),
         "seconds": {**seconds, "evaluate": spent},
         "keys": {label: stage.key for label, stage in stages(plan.last).items()},
         "fingerprint": {**plan.identity, **provenance(), "stages": _made_elsewhere(plan, seconds)},
@@ -161,8 +162,8 @@ def _still_cached(plan: Plan) -> str:
 def _asked(plan: Plan) -> dict[str, int | float]:
     """What servers were asked when the stages were made, and its cost where prices are known."""
     counts: Counter[str] = Counter()
-    for stage in stages(plan.last).values():
-        counts += read_usage(stage.folder)
+    for usage in by_stage(plan.last, USAGE).values():
+        counts.update(usage)
     return {**counts, **_cost(plan, counts)}
 
 

@@ -9,6 +9,7 @@ import pytest
 from pbr_jax import Config, ask, run
 from pbr_jax.config import choose, load, names, override
 from pbr_jax.graph import walk
+from pbr_jax.parts.feedback import questions
 from pbr_jax.plan import Plan
 from pbr_jax.types import UserError
 
@@ -172,7 +173,8 @@ def test_feedback_by_likelihood_decodes_nothing(tiny_models, tweets: Path, monke
     fields["feedback.limit"] = 4
     ropg = config("ropg", tiny_models, tweets, **fields)
     plan = Plan(ropg)
-    (lessons,) = [node.value for node in walk(plan.last) if node.name == "feedback"]
+    (stage,) = [node for node in walk(plan.last) if node.name == "feedback"]
+    lessons = stage.value.read(questions(plan.run).read(plan.data.value))
     assert any(len(found.values) > 1 for found in lessons)
     assert all(np.ptp(found.values) > 0 for found in lessons if len(found.values) > 1)
 

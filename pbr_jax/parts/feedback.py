@@ -7,8 +7,7 @@ Answers and scores are cached one by one, so nothing is asked twice: not by a ru
 second round whose candidates are in part those of the first.
 """
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,20 +15,20 @@ from typing import Any
 import numpy as np
 
 from pbr_jax import terminal
-from pbr_jax.corpus.store import Store
 from pbr_jax.data.tasks import Task
 from pbr_jax.eval.metrics import is_plain_mean, rating_error, text_metric
 from pbr_jax.eval.rouge import rouge
-from pbr_jax.files import write_text
 from pbr_jax.graph import Slot, Stage
-from pbr_jax.llm import LLM, naming
 from pbr_jax.options import Expand, Generate, Retrieve, Select
 from pbr_jax.parts import language_model
 from pbr_jax.parts.generator import generator
 from pbr_jax.parts.rankings import Questions, Rankings, drop_leaks, rankings
-from pbr_jax.parts.run import Run, chunks, line, metered, once
-from pbr_jax.pipeline import GenerateSlot, PromptWriter, Ranking, Tally
+from pbr_jax.parts.records import Records
+from pbr_jax.parts.run import Run, chunks, metered, once, write_tally
+from pbr_jax.pipeline import Ranking
+from pbr_jax.system import System
 from pbr_jax.text import prompts
+from pbr_jax.text.prompts import Written
 from pbr_jax.types import Example, Feedback, UserError
 
 _TOGETHER = 64  # questions whose candidates are answered together
@@ -40,8 +39,8 @@ LIKELIHOOD = "likelihood"
 Values = Callable[[Sequence[str], Sequence[str]], np.ndarray]
 """(answers, targets) -> values [n], the higher the better."""
 
-RewardFn = Callable[[Sequence[Example], Sequence[Ranking], PromptWriter], np.ndarray]
-"""(examples, each one's documents, writer of prompts) -> values [n], the higher the better."""
+RewardFn = Callable[[Sequence[Example], Sequence[Ranking], Sequence[Written] | None], np.ndarray]
+"""(examples, each one's documents, their prompts if known) -> values [n], the higher the better."""
 
 
 def metric(task: Task, name: str = "auto", errors: str = "scaled") -> Values:
@@ -77,40 +76,40 @@ def _errors(answers: Sequence[str], targets: Sequence[str]) -> np.ndarray:
     return np.array([abs(rating_error(*pair)) for pair in zip(answers, targets, strict=True)])
 
 
-def by_answers(task: Task, generate: GenerateSlot, values: Values) -> RewardFn:
+def by_answers(system: System, task: Task, values: Values) -> RewardFn:
     """Documents are worth what the answer that is given with them is worth (CFRAG Eq. 6)."""
 
-    def judge(examples: Sequence[Example], rankings: Sequence[Ranking], write: PromptWriter) -> np.ndarray:
-        with naming(example.id for example in examples):
-            found = generate(examples, rankings, write)
+    def reward(
+        examples: Sequence[Example], rankings: Sequence[Ranking], written: Sequence[Written] | None
+    ) -> np.ndarray:
+        found = system.answer(examples, rankings, written=written)
         answers = [prompts.answer(task, answer.text) for answer in found]
         return values(answers, [str(example.target) for example in examples])
 
-    return judge
+    return reward
 
 
-def by_likelihood(llm: LLM) -> RewardFn:
-    """Documents are worth log p(target | prompt with them) per token of the target, in nats."""
+def by_likelihood(system: System, *, total: bool = False) -> RewardFn:
+    """Documents are worth log p(target | prompt with them) in nats, per token of the target or in `total`."""
 
-    def judge(examples: Sequence[Example], rankings: Sequence[Ranking], write: PromptWriter) -> np.ndarray:
-        written = [prompt.messages for prompt in write(examples, rankings)]
-        with naming(example.id for example in examples):
-            scores = llm.score(written, [str(example.target) for example in examples])
-        return np.array([score.mean for score in scores])
+    def reward(
+        examples: Sequence[Example], rankings: Sequence[Ranking], written: Sequence[Written] | None
+    ) -> np.ndarray:
+        scores = [
+            score for _, score in system.score(examples, rankings, written=written) if score is not None
+        ]
+        return np.array([score.total if total else score.mean for score in scores])
 
-    return judge
+    return reward
 
 
-def collect(
-    judge: RewardFn, write: PromptWriter, examples: Sequence[Example], rankings: Sequence[Ranking]
-) -> list[Feedback]:
+def collect(reward: RewardFn, examples: Sequence[Example], rankings: Sequence[Ranking]) -> list[Feedback]:
     """The value of every candidate of every example, which must have targets."""
     missing = next((example.id for example in examples if example.target is None), None)
     if missing is not None:
         raise UserError(f"training question {missing!r} has no target; feedback needs the outputs file")
     alone = [(e, [candidate]) for e, ranking in zip(examples, rankings) for candidate in ranking]
-    asked = [example for example, _ in alone]
-    judged = judge(asked, [ranking for _, ranking in alone], write).astype(np.float32)
+    judged = reward([example for example, _ in alone], [one for _, one in alone], None).astype(np.float32)
     parts = np.split(judged, np.cumsum([len(ranking) for ranking in rankings])[:-1])
     return [
         Feedback(np.array([c.row for c in ranking], np.int64), part)
@@ -161,7 +160,7 @@ def feedback(
         (asked, options.metric, options.errors),
         needs,
         _collect,
-        read,
+        Feedbacks,
         label=f"feedback_{label}",
         check=lambda: _check(run),
     )
@@ -179,45 +178,36 @@ def _check(run: Run) -> None:
         )
 
 
+class Feedbacks(Records):
+    """The feedback on some questions."""
+
+    file = "feedback.jsonl"
+
+    def read(self, examples: Iterable[Example]) -> list[Feedback]:
+        """The feedback on each question; errors as of `records`."""
+        return [
+            Feedback(np.array(record["rows"], np.int64), np.array(record["values"], np.float32))
+            for record in self.records(examples)
+        ]
+
+
 def _collect(
-    folder: Path,
-    asked: Questions,
-    name: str,
-    errors: str,
-    *,
-    store: Store,
-    task: Task,
-    ranked: Rankings,
-    write: PromptWriter,
-    generate: Any = None,
-    llm: LLM | None = None,
+    folder: Path, asked: Questions, name: str, errors: str, *, task: Task, ranked: Rankings, **parts: Any
 ) -> None:
-    judge = (
-        by_answers(task, generate(Tally()), metric(task, name, errors)) if llm is None else by_likelihood(llm)
-    )
-    lines = []
-    pairs = zip(
-        asked.read(store),
-        drop_leaks(store, asked.read(store), ranked.read(store, asked.read(store))),
-        strict=True,
-    )
-    total = asked.count(store)
-    with (
-        metered(folder),
-        terminal.bar(desc="feedback", unit="question", total=total) as bar,
-    ):
-        for chunk in chunks(pairs, _TOGETHER):
-            examples, rankings = zip(*chunk, strict=True)
-            for example, found in zip(examples, collect(judge, write, examples, rankings), strict=True):
-                lines.append(
-                    line({"id": example.id, "rows": found.rows.tolist(), "values": found.values.tolist()})
-                )
-            bar.update(len(chunk))
-    write_text(folder / "feedback.jsonl", "".join(lines))
+    system = System(parts)
+    store, by_metric = system.store, "generate" in parts
+    reward = by_answers(system, task, metric(task, name, errors)) if by_metric else by_likelihood(system)
+    rankings = drop_leaks(store, asked.read(store), ranked.read(store, asked.read(store)))
 
+    def collected() -> Iterator[tuple[str, dict[str, Any]]]:
+        with terminal.bar(desc="feedback", unit="question", total=asked.count(store)) as bar:
+            for chunk in chunks(zip(asked.read(store), rankings, strict=True), _TOGETHER):
+                examples, shown = zip(*chunk, strict=True)
+                with metered(folder):
+                    found = collect(reward, examples, shown)
+                for example, (rows, values) in zip(examples, found, strict=True):
+                    yield example.id, {"rows": rows.tolist(), "values": values.tolist()}
+                bar.update(len(chunk))
 
-def read(folder: Path) -> list[Feedback]:
-    """The feedback on each question, in order."""
-    with (folder / "feedback.jsonl").open(encoding="utf-8") as file:
-        records = map(json.loads, file)
-        return [Feedback(np.array(r["rows"], np.int64), np.array(r["values"], np.float32)) for r in records]
+    Feedbacks.keep(folder, collected())
+    write_tally(system.tally, folder)

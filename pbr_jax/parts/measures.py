@@ -1,25 +1,26 @@
-"""What a stage measures of its own result: kept beside it, and reported in results.json."""
+"""What stages measure, count and time: kept beside their results, and reported in results.json."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pbr_jax.files import write_text
 from pbr_jax.graph import Node, stages
 
-_FILE = "measures.json"
+MEASURES, TALLY, USAGE = "measures.json", "tally.json", "usage.json"
 METRICS = ("silhouette", "silhouette_without_noise")
 """Measures that stand among a run's metrics too. They have no interval: they are of no single question."""
 
 
 def keep_measures(folder: Path, values: Mapping[str, int | float]) -> None:
     """Keeps numbers by their names in a stage's folder."""
-    write_text(folder / _FILE, json.dumps(dict(values)))
+    write_text(folder / MEASURES, json.dumps(dict(values)))
 
 
-def measures(last: Node) -> dict[str, dict[str, int | float]]:
-    """What the stages under a node measured, by their labels."""
-    files = {label: stage.folder / _FILE for label, stage in stages(last).items()}
+def by_stage(last: Node, name: str) -> dict[str, Any]:
+    """The content of the JSON file of this name of every stage under a node that has one, by labels."""
+    files = {label: stage.folder / name for label, stage in stages(last).items()}
     return {
         label: json.loads(file.read_text(encoding="utf-8")) for label, file in files.items() if file.is_file()
     }

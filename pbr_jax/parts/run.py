@@ -30,11 +30,11 @@ from pbr_jax.options import (
     TunedGenerator,
     UserEncoder,
 )
+from pbr_jax.parts.measures import TALLY, USAGE
 from pbr_jax.pipeline import Tally
 from pbr_jax.text import encode
 from pbr_jax.types import UserError
 
-_USAGE = "usage.json"
 CHUNK = 1024  # examples that pass through the slots together
 
 
@@ -141,13 +141,23 @@ def progress(items: Iterable[Any], what: str, total: int | None = None) -> Itera
 
 def write_tally(tally: Tally, folder: Path) -> None:
     """Keeps what slots counted and timed beside what they made."""
-    write_text(folder / "tally.json", json.dumps({"counts": tally.counts, "seconds": tally.seconds}))
+    write_text(folder / TALLY, json.dumps({"counts": tally.counts, "seconds": tally.seconds}))
 
 
 def read_tally(folder: Path) -> Tally:
     """What `write_tally` kept."""
-    values = json.loads((folder / "tally.json").read_text(encoding="utf-8"))
+    values = json.loads((folder / TALLY).read_text(encoding="utf-8"))
     return Tally(Counter(values["counts"]), values["seconds"])
+
+
+@contextlib.contextmanager
+def tallied(folder: Path) -> Iterator[Tally]:
+    """A tally that goes on from that of an interrupted attempt, and is kept also where this one is."""
+    tally = read_tally(folder) if (folder / TALLY).is_file() else Tally()
+    try:
+        yield tally
+    finally:
+        write_tally(tally, folder)
 
 
 @contextlib.contextmanager
@@ -158,15 +168,9 @@ def metered(folder: Path) -> Iterator[None]:
             yield
         finally:
             if counts:
-                write_text(folder / _USAGE, json.dumps(read_usage(folder) + counts))
-
-
-def read_usage(folder: Path) -> Counter[str]:
-    """What `metered` added up; nothing where no server was asked."""
-    try:
-        return Counter(json.loads((folder / _USAGE).read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return Counter()
+                file = folder / USAGE
+                earlier = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+                write_text(file, json.dumps(Counter(earlier) + counts))
 
 
 @functools.lru_cache(maxsize=1)

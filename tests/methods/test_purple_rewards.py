@@ -23,7 +23,7 @@ def write(examples: Any, rankings: Any) -> list[Written]:
 
 
 def of(values: Callable[[str, list[int]], float], file: Path) -> Rewards:
-    def judge(examples: Any, rankings: Any, write: Any) -> np.ndarray:
+    def judge(examples: Any, rankings: Any, written: Any) -> np.ndarray:
         return np.array([values(e.id, [c.row for c in ranking]) for e, ranking in zip(examples, rankings)])
 
     return Rewards(judge, write, EXAMPLES, CANDIDATES, file)
@@ -43,10 +43,9 @@ def test_profiles_whose_prompts_are_cut_to_the_same_text_are_asked_once_in_a_cal
     """Asked twice, a sampled answer would make them worth different amounts."""
     asked = []
 
-    def judge(examples: Any, rankings: Any, write: Any) -> np.ndarray:
-        prompts = write(examples, rankings)
-        asked.extend((e.id, p.messages[0]["content"]) for e, p in zip(examples, prompts, strict=True))
-        return np.arange(len(prompts), dtype=np.float32)
+    def judge(examples: Any, rankings: Any, written: Any) -> np.ndarray:
+        asked.extend((e.id, p.messages[0]["content"]) for e, p in zip(examples, written, strict=True))
+        return np.arange(len(written), dtype=np.float32)
 
     found = Rewards(judge, write, EXAMPLES, CANDIDATES, tmp_path / "rewards.jsonl")
     values = found([(0, (1, 2)), (0, (0, 2)), (0, (1, 0)), (1, (1, 2)), (0, (1, 2))])
@@ -56,7 +55,7 @@ def test_profiles_whose_prompts_are_cut_to_the_same_text_are_asked_once_in_a_cal
 
 
 def test_tokens_are_counted_once_also_after_going_on(tmp_path: Path):
-    def judge(examples: Any, rankings: Any, write: Any) -> np.ndarray:
+    def judge(examples: Any, rankings: Any, written: Any) -> np.ndarray:
         return np.zeros(len(examples), np.float32)
 
     def tokens(prompt: Any) -> int:
@@ -88,4 +87,4 @@ def test_what_could_not_be_written_is_not_known(tmp_path: Path, monkeypatch: pyt
     assert len(found) == 0
     found([(0, (1, 2))])
     (line,) = (tmp_path / "rewards.jsonl").read_text().splitlines()
-    assert json.loads(line) == {"question": 0, "profile": [1, 2], "value": 2.0, "tokens": 0}
+    assert json.loads(line) == {"id": "q0", "profile": [1, 2], "value": 2.0, "tokens": 0}

@@ -7,6 +7,7 @@ from pbr_jax.data.tasks import TASKS
 from pbr_jax.options import LLM
 from pbr_jax.parts.feedback import by_answers, by_likelihood, collect, metric
 from pbr_jax.pipeline import Answer
+from pbr_jax.system import System
 from pbr_jax.text.prompts import Written
 from pbr_jax.types import Candidate, Document, Example, UserError
 
@@ -72,8 +73,9 @@ def test_every_candidate_is_asked_alone_and_gets_its_own_value():
 
     examples = [ask("a"), ask("none"), ask("b")]
     rankings = [[candidate(7), candidate(4)], [], [candidate(5)]]
-    judge = by_answers(TASKS["lamp_7"], generate, metric(TASKS["lamp_7"]))
-    found = collect(judge, write, examples, rankings)
+    system = System({"write": write, "generate": lambda tally: generate})
+    reward = by_answers(system, TASKS["lamp_7"], metric(TASKS["lamp_7"]))
+    found = collect(reward, examples, rankings)
     assert asked == [("a", [7]), ("a", [4]), ("b", [5])]
     assert [f.rows.tolist() for f in found] == [[7, 4], [], [5]]
     assert [f.values.tolist() for f in found] == [[1.0, 0.0], [], [1.0]]
@@ -82,7 +84,7 @@ def test_every_candidate_is_asked_alone_and_gets_its_own_value():
 
 def test_a_training_question_without_target_is_named():
     with pytest.raises(UserError, match="training question 'b' has no target"):
-        collect(refuse, refuse, [ask("a"), ask("b", None)], [[], []])
+        collect(refuse, [ask("a"), ask("b", None)], [[], []])
 
 
 def test_likelihood_is_the_mean_log_probability_of_the_targets_tokens(tiny_models):
@@ -101,7 +103,7 @@ def test_likelihood_is_the_mean_log_probability_of_the_targets_tokens(tiny_model
 
     examples = [ask("a", "tea"), ask("b", "so many cats")]
     rankings = [[candidate(0), candidate(1)], [candidate(2)]]
-    found = collect(by_likelihood(llm), write, examples, rankings)
+    found = collect(by_likelihood(System({"write": write, "llm": llm})), examples, rankings)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=f"{folder}/tokenizer.json")
 

@@ -71,7 +71,7 @@ def test_the_language_model_is_never_asked_with_it(store: Store, ranked: Ranking
         store=store, task=TASK, ranked=ranked, write=write, generate=lambda tally: generate,
     )  # fmt: skip
     assert shown == [(id, f"{id}{i}") for id, places in KEPT.items() for i in places]
-    found = feedback.read(folder)
+    found = feedback.Feedbacks(folder).read(ASKED)
     rows = {e.id: store.history(e.user_id) for e in ASKED}
     assert [f.rows.tolist() for f in found] == [rows[id][places].tolist() for id, places in KEPT.items()]
     assert [f.values.tolist() for f in found] == [

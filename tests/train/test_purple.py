@@ -347,7 +347,7 @@ examples = [Example(str(i), f"u{{i // 2}}", "q", "q", "y") for i in range(40)]
 candidates = [[Candidate(Document(str(j), "u", "d"), 0.0, j) for j in range(n)] for n in world.sizes]
 calls = 0
 
-def judge(examples, rankings, write):
+def judge(examples, rankings, written):
     global calls
     calls += 1
     if calls == stop:

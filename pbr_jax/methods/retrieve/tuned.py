@@ -32,7 +32,7 @@ from pbr_jax.parts.trained import check_training, is_saved, load_saved, save_fit
 from pbr_jax.parts.users import Users
 from pbr_jax.pipeline import Examples, RetrieveSlot, Tally
 from pbr_jax.text.encode import TextEncoder
-from pbr_jax.types import Feedback, Params, UserError
+from pbr_jax.types import Params, UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +126,7 @@ def _train(
     *,
     store: Store,
     encoder: TextEncoder,
-    lessons: list[Feedback],
+    lessons: feedback.Feedbacks,
     users: Users | None = None,
 ) -> None:
     if is_saved(folder):
@@ -138,7 +138,7 @@ def _train(
     fitted = retriever.train(
         [example.query for example in examples],
         None if users is None else users.asking(examples),
-        lessons,
+        lessons.read(examples),
         lambda rows: [document.text for document in store.documents(rows)],
         encoder,
         options,

@@ -9,21 +9,21 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from pbr_jax.corpus.store import Store
 from pbr_jax.eval.metrics import plain_mean
 from pbr_jax.eval.significance import paired_difference
 from pbr_jax.files import parse_json, write_text
 from pbr_jax.graph import Stage
-from pbr_jax.llm import LLM, naming
 from pbr_jax.options import Select
 from pbr_jax.parts import language_model
 from pbr_jax.parts.generator import generator
 from pbr_jax.parts.rankings import Questions, Rankings, rankings
-from pbr_jax.parts.run import Run, metered
-from pbr_jax.pipeline import PromptWriter, Ranking
+from pbr_jax.parts.run import Run, metered, write_tally
+from pbr_jax.pipeline import Ranking
+from pbr_jax.system import System
 from pbr_jax.types import Example, UserError
 
 _QUESTIONS = 120  # training questions that are asked where feedback.limit does not say how many
@@ -75,15 +75,15 @@ def _measure(
     k: int,
     seed: int,
     *,
-    store: Store,
     ranked: Rankings,
-    write: PromptWriter,
-    llm: LLM,
+    **parts: Any,
 ) -> None:
-    examples = list(asked.read(store))
-    pairs = list(zip(examples, ranked.read(store, examples), strict=True))
+    system = System(parts)
+    examples = list(asked.read(system.store))
+    pairs = list(zip(examples, ranked.read(system.store, examples), strict=True))
     with metered(folder):
-        backfill_gains = [_gain(n, k, pairs, write, llm, seed) for n in range(k)]
+        backfill_gains = [_gain(n, k, pairs, system, seed) for n in range(k)]
+    write_tally(system.tally, folder)
     write_text(folder / "gains.json", json.dumps([asdict(gain) for gain in backfill_gains], indent=2))
 
 
@@ -91,9 +91,7 @@ def _read(folder: Path) -> Curve:
     return [Gain(**gain) for gain in parse_json((folder / "gains.json").read_bytes())]
 
 
-def _gain(
-    n: int, k: int, pairs: Sequence[tuple[Example, Ranking]], write: PromptWriter, llm: LLM, seed: int
-) -> Gain:
+def _gain(n: int, k: int, pairs: Sequence[tuple[Example, Ranking]], system: System, seed: int) -> Gain:
     """What others' documents are worth beside n own ones, where there are both."""
     users, alone, filled = [], [], []
     for example, ranking in pairs:
@@ -109,13 +107,11 @@ def _gain(
         filled.append((example, [ranking[i] for i in sorted(first + others[: k - n])]))
     if not users:
         return Gain(n, 0, 0.0, 0.0, 0.0)
-    one, two = (_nll(rows, write, llm) for rows in (filled, alone))
+    one, two = (_nll(rows, system) for rows in (filled, alone))
     found = paired_difference(one[:, None], two[:, None], users, plain_mean, seed=seed)
     return Gain(n, len(users), found.value, found.low, found.high)
 
 
-def _nll(rows: Sequence[tuple[Example, Ranking]], write: PromptWriter, llm: LLM) -> np.ndarray:
-    written = write([example for example, _ in rows], [ranking for _, ranking in rows])
-    with naming(example.id for example, _ in rows):
-        scores = llm.score([p.messages for p in written], [str(example.target) for example, _ in rows])
-    return np.array([-score.mean for score in scores])
+def _nll(rows: Sequence[tuple[Example, Ranking]], system: System) -> np.ndarray:
+    scores = system.score([example for example, _ in rows], [ranking for _, ranking in rows])
+    return np.array([-score.mean for _, score in scores if score is not None])

@@ -11,13 +11,14 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from pbr_jax.graph import Node
-from pbr_jax.llm import LLM, naming
+from pbr_jax.llm import LLM
 from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import ByScore, by_score
 from pbr_jax.parts import language_model
 from pbr_jax.parts.generator import generator
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, PromptWriter, Query, Ranking, SelectSlot, Tally
+from pbr_jax.system import System
 from pbr_jax.types import Example, UserError
 
 
@@ -37,18 +38,18 @@ class Oracle(ByScore):
     def slot(
         self, tally: Tally, *, llm: LLM, write: PromptWriter, backfill_gains: Curve | None = None
     ) -> SelectSlot:
+        system = System({"llm": llm, "write": write})
+
         def score(
             examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]
         ) -> list[np.ndarray]:
             singles = [(e, [c]) for e, ranking in zip(examples, rankings, strict=True) for c in ranking]
-            targets = [_target(example) for example, _ in singles]
-            written = write([example for example, _ in singles], [single for _, single in singles])
-            prompts = [prompt.messages for prompt in written]
-            with naming(example.id for example, _ in singles), tally.timed("select_llm"):
-                scores = llm.score(prompts, targets)
+            with tally.timed("select_llm"):
+                scored = system.score([_known(e) for e, _ in singles], [single for _, single in singles])
+            scores = [score for _, score in scored if score is not None]
             tally.counts.update(
-                select_calls=len(prompts),
-                select_prompt_tokens=sum(map(llm.num_tokens, prompts)),
+                select_calls=len(scores),
+                select_prompt_tokens=sum(llm.num_tokens(prompt.messages) for prompt, _ in scored),
                 select_answer_tokens=sum(score.tokens for score in scores),
             )
             found = iter(scores)
@@ -57,10 +58,11 @@ class Oracle(ByScore):
         return by_score(self, score, backfill_gains)
 
 
-def _target(example: Example) -> str:
+def _known(example: Example) -> Example:
+    """The example, whose target is known."""
     if example.target is None:
         raise UserError(
             f"select.method oracle reads the answers, and question {example.id!r} has none; take a split "
             "with targets, or another method"
         )
-    return example.target
+    return example

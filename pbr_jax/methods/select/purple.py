@@ -17,12 +17,11 @@ import numpy as np
 from pbr_jax.corpus.store import Store
 from pbr_jax.data.tasks import Task
 from pbr_jax.graph import Node, Slot, Stage, Value
-from pbr_jax.llm import LLM
 from pbr_jax.methods.generate.ipa import Ipa
 from pbr_jax.methods.select import purple_states as token_states
 from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import ByScore, by_score
-from pbr_jax.methods.select.purple_rewards import Rewards, by_total_likelihood
+from pbr_jax.methods.select.purple_rewards import Rewards
 from pbr_jax.methods.select.purple_scorer import PolicyScorer, Question, arrays, rows_of, shape_of
 from pbr_jax.methods.select.top_k import TopK
 from pbr_jax.models import set_policy
@@ -31,10 +30,11 @@ from pbr_jax.options import Feedback, Optimizer, Training, TrainingSplit
 from pbr_jax.parts import feedback, language_model, vectors
 from pbr_jax.parts.generator import generator
 from pbr_jax.parts.rankings import Questions, Rankings, at_depth, drop_leaks, rankings
-from pbr_jax.parts.run import Run, enable_compilation_cache, metered, once
+from pbr_jax.parts.run import Run, enable_compilation_cache, metered, once, tallied
 from pbr_jax.parts.token_vectors import Ragged
 from pbr_jax.parts.trained import check_training, is_saved, load_saved, save_fitted
-from pbr_jax.pipeline import Examples, PromptWriter, Query, Ranking, SelectSlot, Tally
+from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
+from pbr_jax.system import System
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.text.token_states import TokenStates
 from pbr_jax.types import Params, UserError
@@ -226,10 +226,8 @@ def _train(
     queries: Ragged,
     records: Ragged,
     encoder: TextEncoder,
-    write: PromptWriter,
-    llm: LLM | None = None,
-    generate: Any = None,
     task: Task | None = None,
+    **parts: Any,
 ) -> None:
     if is_saved(folder):
         return
@@ -248,19 +246,21 @@ def _train(
         ]
         return arrays(found, shape, options.prior)
 
-    if llm is not None:
-        judge = by_total_likelihood(llm) if options.reward == "likelihood" else feedback.by_likelihood(llm)
-    else:
-        assert judged is not None
-        assert task is not None
-        values = feedback.metric(task, judged.metric, judged.errors)
-        judge = feedback.by_answers(task, generate(Tally()), values)
-    num_tokens = None if llm is None else llm.num_tokens
-    rewards = Rewards(judge, write, examples, candidates, folder / "rewards.jsonl", num_tokens)
-    lengths = np.array([rows_of(records.lengths[of]).sum() for of in rows])
-    policy = purple.Policy(set_policy.set_policy(options.sizes(encoder.dim)), inputs, lengths)
+    policy = purple.Policy(
+        set_policy.set_policy(options.sizes(encoder.dim)),
+        inputs,
+        np.array([rows_of(records.lengths[of]).sum() for of in rows]),
+    )
     owners = [example.user_id for example in examples]
-    with metered(folder):
+    with metered(folder), tallied(folder) as tally:
+        system = System(parts, tally=tally)
+        if judged is None:
+            reward = feedback.by_likelihood(system, total=options.reward == "likelihood")
+        else:
+            assert task is not None
+            reward = feedback.by_answers(system, task, feedback.metric(task, judged.metric, judged.errors))
+        num_tokens = system.llm.num_tokens if judged is None else None
+        rewards = Rewards(reward, system.write, examples, candidates, folder / "rewards.jsonl", num_tokens)
         fitted = purple.train(policy, rewards, list(map(len, rows)), owners, options, folder, seed=seed)
-    asked_for = {"asked": len(rewards), "prompt_tokens": rewards.prompt_tokens if llm is not None else None}
+    asked_for = {"asked": len(rewards), "prompt_tokens": rewards.prompt_tokens if judged is None else None}
     save_fitted(fitted._replace(told={**fitted.told, **asked_for}), folder, "purple")

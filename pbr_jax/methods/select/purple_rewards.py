@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from pbr_jax.files import open_private, write_text
-from pbr_jax.llm import LLM, Prompt, naming
+from pbr_jax.llm import Prompt
 from pbr_jax.parts.feedback import RewardFn
 from pbr_jax.parts.run import line
 from pbr_jax.pipeline import PromptWriter, Ranking
@@ -22,7 +22,8 @@ class Rewards:
     """The worth of profiles, each asked once: what is known stands in a file, also after a kill.
 
     Args:
-      judge: what a prompt with these documents is worth; it has the prompts written of all that it is given.
+      reward: what a prompt with these documents is worth.
+      write: of prompts, each of which is written once.
       candidates: of each example, whose places profiles name.
       file: of what is known; it appears with the first answer.
       num_tokens: of a prompt, to count what was read; None: it is not counted.
@@ -33,7 +34,7 @@ class Rewards:
 
     def __init__(
         self,
-        judge: RewardFn,
+        reward: RewardFn,
         write: PromptWriter,
         examples: Sequence[Example],
         candidates: Sequence[Ranking],
@@ -43,7 +44,7 @@ class Rewards:
         missing = next((example.id for example in examples if example.target is None), None)
         if missing is not None:
             raise UserError(f"training question {missing!r} has no target; rewards need the outputs file")
-        self._judge, self._write, self._file = judge, write, file
+        self._reward, self._write, self._file = reward, write, file
         self._examples, self._candidates = examples, candidates
         self._num_tokens = num_tokens or (lambda prompt: 0)
         self._known: dict[Asked, float] = {}
@@ -69,9 +70,10 @@ class Rewards:
 
     def _read(self) -> None:
         """A line that a kill has torn is taken away."""
+        numbers = {example.id: number for number, example in enumerate(self._examples)}
         whole, _, torn = self._file.read_text(encoding="utf-8").rpartition("\n")
         for record in map(json.loads, whole.splitlines()):
-            self._known[record["question"], tuple(record["profile"])] = record["value"]
+            self._known[numbers[record["id"]], tuple(record["profile"])] = record["value"]
             self.prompt_tokens += record["tokens"]
         if torn:
             write_text(self._file, whole + "\n" * bool(whole))
@@ -89,10 +91,8 @@ class Rewards:
         for i, text in enumerate(texts):
             first.setdefault(text, i)
         places = list(first.values())
-        found = self._judge(
-            [examples[i] for i in places],
-            [shown[i] for i in places],
-            lambda *_: [written[i] for i in places],  # they are written once
+        found = self._reward(
+            [examples[i] for i in places], [shown[i] for i in places], [written[i] for i in places]
         )
         values = dict(zip(places, np.asarray(found, np.float32).tolist(), strict=True))
         read = [self._num_tokens(prompt.messages) if i in values else 0 for i, prompt in enumerate(written)]
@@ -110,17 +110,5 @@ class Rewards:
     def _keep(self, judged: Mapping[Asked, float], tokens: Sequence[int]) -> None:
         with open_private(self._file) as file:
             for ((question, profile), value), read in zip(judged.items(), tokens, strict=True):
-                told = {"question": question, "profile": profile, "value": value, "tokens": read}
-                file.write(line(told))
-
-
-def by_total_likelihood(llm: LLM) -> RewardFn:
-    """Documents are worth log p(target | prompt with them), in nats: the sum over the target's tokens."""
-
-    def judge(examples: Sequence[Example], rankings: Sequence[Ranking], write: PromptWriter) -> np.ndarray:
-        written = [prompt.messages for prompt in write(examples, rankings)]
-        with naming(example.id for example in examples):
-            scores = llm.score(written, [str(example.target) for example in examples])
-        return np.array([score.total for score in scores])
-
-    return judge
+                id = self._examples[question].id
+                file.write(line({"id": id, "profile": profile, "value": value, "tokens": read}))

@@ -31,7 +31,7 @@ from pbr_jax.parts.run import Run, enable_compilation_cache, once
 from pbr_jax.parts.trained import check_training, is_saved, load_saved, save_fitted
 from pbr_jax.parts.users import Users
 from pbr_jax.pipeline import SelectSlot, Tally
-from pbr_jax.types import Feedback, Params
+from pbr_jax.types import Params
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ def _train(
     least: float,
     *,
     store: Store,
-    lessons: list[Feedback],
+    lessons: feedback.Feedbacks,
     model: Path,
     users: Users | None = None,
 ) -> None:
@@ -117,7 +117,7 @@ def _train(
     fitted = reranker.train(
         [example.query for example in examples],
         None if users is None else users.asking(examples),
-        lessons,
+        lessons.read(examples),
         lambda rows: [document.text for document in store.documents(rows)],
         options,
         folder,
