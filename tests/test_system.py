@@ -1,0 +1,160 @@
+"""One system for runs, questions and training: what it computes is what a run wrote, joined by id."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax.monitoring
+import pytest
+
+import pbr_jax
+from pbr_jax.config import Config, override
+from pbr_jax.llm.engine.jax_backend import JaxLLM
+from pbr_jax.parts.answers import Answers, answers
+from pbr_jax.parts.likelihood import Likelihoods, likelihoods
+from pbr_jax.parts.rankings import Questions, Rankings, rankings
+from pbr_jax.parts.records import Records
+from pbr_jax.plan import Plan
+from pbr_jax.system import System
+from pbr_jax.types import Candidate, Document, Example, UserError
+
+HISTORIES = {
+    "ann": ["i love tea", "tea and cats", "cats about"],
+    "bob": ["football that day", "violins"],
+    "cyd": [],
+}
+SYSTEMS = {
+    "dense": {},
+    "bm25_scored": {"retrieve.method": "bm25", "generate.method": "none", "eval.likelihood": "on"},
+    "replug": {"generate.method": "replug"},
+    "others": {"collaboration": "text", "neighbours.method": "mean", "neighbours.m": 2, "select.k": 2},
+}
+
+
+@pytest.fixture(autouse=True)
+def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def config(tiny_models: dict[str, str], write_tweets: Callable[..., Path]) -> Config:
+    root = str(write_tweets(HISTORIES))
+    place = {"benchmark.name": "lamp_7", "benchmark.root": root, "benchmark.training": "none", **tiny_models}
+    small = {"encoder.max_length": 32, "retrieve.k": 2, "prompt.max_tokens": 400, "llm.batch_size": 4}
+    return override(Config(), {**place, **small, "generate.max_new_tokens": 3, "eval.resamples": 20})
+
+
+def lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_system_ranks_answers_and_scores_as_the_run_did(config: Config, tmp_path: Path, name: str):
+    config = override(config, SYSTEMS[name])
+    records = pbr_jax.run(config, tmp_path / "out").predictions()
+    system = pbr_jax.open(tmp_path / "out")
+    examples = list(system.store.examples())
+    ranked = system.rank(examples)
+    told = [
+        [{"id": c.document.id, "user_id": c.document.user_id, "score": c.score} for c in r] for r in ranked
+    ]
+    assert told == [record["documents"] for record in records]
+    scored = system.score(examples, ranked)
+    for (prompt, score), record in zip(scored, records, strict=True):
+        assert score is not None
+        assert -score.mean == record["metrics"]["target_nll"]
+        assert prompt.documents == record["prompt_documents"]
+    texts = [(a.prompt.messages, a.text) for a in system.answer(examples)]
+    kept = lines(tmp_path / "out" / "texts.jsonl")
+    assert [prompt for prompt, _ in texts] == [record["prompt"] for record in kept]
+    if config.generate.method != "none":
+        assert [text for _, text in texts] == [record["answer"] for record in kept]
+
+
+def test_any_range_of_questions_is_answered_and_scored(config: Config, write_tweets, tiny_models):
+    write_tweets({f"t{i}": ["i love tea"] for i in range(4)}, "train")
+    learning = {"benchmark.training": "train", "retrieve.method": "tuned", "retrieve.alpha": 0.0}
+    plan = Plan(override(config, {**learning, "collaboration": "signals"}))
+    recent = plan.run.changed(retrieve=override(config, {"retrieve.method": "recency"}).retrieve)
+    asked = Questions(training=True, start=1, stop=3)
+    ranked = rankings(recent, asked)
+    store, method = plan.data.value, config.generate.resolved(plan.task)
+    assert method is not None
+    some = list(asked.read(store))
+    found = answers(recent, method, ranked, asked, "generate_some").value
+    scores = likelihoods(recent, ranked, method, asked).value
+    assert [r["id"] for r in found.records(some)] == [r["id"] for r in scores.records(some)] == ["t1", "t2"]
+    assert found.tally.counts["generate_calls"] == scores.tally.counts["score_calls"] == 2
+    with pytest.raises(RuntimeError, match=r"question 'ann' is not in generations\.jsonl"):
+        list(found.records(store.examples()))
+
+
+@pytest.mark.parametrize("kind", [Rankings, Answers, Likelihoods])
+def test_records_are_joined_by_id_and_a_wrong_one_is_named(tmp_path: Path, kind: type[Records]):
+    examples = [Example(id, "u", "q", "q", None) for id in ("a", 'b "β"', "c")]
+    kind.keep(tmp_path, ((e.id, {"value": i}) for i, e in enumerate(examples)))
+    found = kind(tmp_path)
+    assert [record["value"] for record in found.records(examples[::-1])] == [2, 1, 0]
+    with pytest.raises(RuntimeError, match=r"question 'd' is not in .*\.jsonl"):
+        list(found.records([*examples, Example("d", "u", "q", "q", None)]))
+    with pytest.raises(RuntimeError, match="has question 'c', which is not asked for"):
+        list(found.records(examples[:2]))
+    with pytest.raises(RuntimeError, match="question 'a' comes twice"):
+        list(found.records([*examples, examples[0]]))
+    file = tmp_path / kind.file
+    file.write_text(file.read_text() + file.read_text().splitlines()[0] + "\n")
+    with pytest.raises(RuntimeError, match="question 'a' comes twice"):
+        list(kind(tmp_path).records(examples))
+
+
+def test_a_row_or_a_score_that_is_wrong_is_stopped(config: Config):
+    system = pbr_jax.open(config)
+    (example, *_) = system.store.examples()
+    own = system.store.documents([0])[0]
+    for candidate, error, words in (
+        (Candidate(own, 1.0, 1), RuntimeError, "is given as row 1, where another stands"),
+        (Candidate(own, float("nan"), 0), UserError, "want finite numbers"),
+        (Candidate(Document("x", "bob", "x"), 1.0, 0), RuntimeError, "belong to other users"),
+    ):
+        parts = {name: (lambda tally: lambda examples, *_: [[] for _ in examples])
+                 for name in ("expand", "neighbours", "retrieve")}  # fmt: skip
+        parts |= {"store": system.store, "select": lambda tally, c=candidate: lambda *_: [[c]]}
+        with pytest.raises(error, match=words):
+            System(parts).rank([example])
+
+
+@pytest.fixture
+def compiled() -> Iterator[list[str]]:
+    """The programs that are compiled, or found compiled on the disk."""
+    names: list[str] = []
+
+    def listen(event: str, duration: float, **_: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            names.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield names
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def test_a_second_question_of_the_same_shape_compiles_nothing_and_a_known_one_decodes_nothing(
+    config: Config, tmp_path: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    pbr_jax.run(config, tmp_path / "out")
+    system = pbr_jax.open(tmp_path / "out")
+    first = system.ask("ann", "what do i love")
+    compiled.clear()
+    system.ask("ann", "what do i like")
+    assert compiled == []
+    monkeypatch.setattr(JaxLLM, "generate", lambda *_, **__: pytest.fail("decoded"))
+    assert system.ask("ann", "what do i love") == first
+    assert compiled == []
+
+
+def test_a_config_is_opened_without_a_folder(config: Config, tmp_path: Path):
+    system = pbr_jax.open(config)
+    assert [d.document.user_id for d in system.ask("bob", "violins").documents] == ["bob", "bob"]
+    with pytest.raises(UserError, match="not among the 3 users"):
+        system.ask("nobody", "tea")
+    assert list(tmp_path.glob("out*")) == []
