@@ -50,7 +50,7 @@ def world(options: argparse.Namespace) -> World:
     needs = Plan(override(Config(), fields)).ranked.needs["retrieve"].needs
     store, encoder, vectors = (needs[name].value for name in ("store", "encoder", "embeddings"))
     examples = [example for example in store.examples() if example.scored]
-    return World(store, encoder, examples, vectors, list(store.texts()))
+    return World(store, encoder, examples, vectors, [text for _, text in store.texts()])
 
 
 def recalls(here: World, released: str, weight: float) -> np.ndarray:

@@ -136,14 +136,15 @@ class System:
         self.check()
         with self._lock:
             users = self.neighbours(examples) if users is None else users
-            rankings = rank(self.pipeline, examples, self._collaboration, users)
+            with self.store.reading():  # of one state, whatever is written to the store meanwhile
+                rankings = rank(self.pipeline, examples, self._collaboration, users)
+                self._refuse_misplaced(rankings)
         for example, ranking in zip(examples, rankings, strict=True):
             scores = [float(candidate.score) for candidate in ranking]
             if not np.isfinite(scores).all():
                 raise UserError(
                     f"question {example.id}: a method gave the scores {scores}, want finite numbers"
                 )
-        self._refuse_misplaced(rankings)
         return rankings
 
     def answer(
@@ -231,7 +232,7 @@ class System:
         Else a method that miscounts would pass on documents that the gate has never seen.
         """
         candidates = [candidate for ranking in rankings for candidate in ranking]
-        given = sorted({c.row for c in candidates if 0 <= c.row < self.store.summary.documents})
+        given = sorted({c.row for c in candidates if 0 <= c.row < self.store.rows})
         there = dict(zip(given, self.store.documents(given), strict=True))
         for candidate in candidates:
             document, at = candidate.document, there.get(candidate.row)

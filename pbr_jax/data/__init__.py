@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 from pbr_jax import terminal
 from pbr_jax.artefacts import digest
-from pbr_jax.data import lamp, longlamp, longmemeval, open_qa, personabench, prepared
+from pbr_jax.data import lamp, longlamp, longmemeval, open_qa, passages, personabench, prepared
 from pbr_jax.data.records import Note
 from pbr_jax.data.sample import spread
 from pbr_jax.data.tasks import TASKS, Task
@@ -121,8 +121,8 @@ def files(benchmark: Benchmark) -> tuple[Path, ...]:
 
 
 def fingerprint(benchmark: Benchmark) -> str:
-    """Hash of the files that a split is read from; UserError where one is missing."""
-    return digest([file_hash(file) for file in files(benchmark)])
+    """Hash of the files that a split is read from, passages too; UserError where one is missing."""
+    return digest([file_hash(file) for file in (*files(benchmark), *passages.files(benchmark))])
 
 
 def question_users(benchmark: Benchmark) -> bool:

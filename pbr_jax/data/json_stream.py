@@ -6,13 +6,16 @@ Whatever is wrong with a file becomes a UserError that names the file and the pl
 """
 
 import codecs
+import gzip
 import math
 import re
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedIOBase
 from json import JSONDecodeError, JSONDecoder
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from pbr_jax.data.records import Record, kind, top_record
 from pbr_jax.files import JsonBounds, parse_json
@@ -27,7 +30,7 @@ _STARTS = {b"{": "an object", b"": "an empty file", b'"': "a string"}
 
 def records(path: Path) -> Iterator[Record]:
     """The objects of a file that holds one JSON list."""
-    with _opened(path) as file:
+    with opened(path) as file:
         if (first := _first_byte(file)) != b"[":
             found = "bytes that are not UTF-8" if first >= b"\x80" else _STARTS.get(first, "something else")
             raise UserError(
@@ -39,7 +42,7 @@ def records(path: Path) -> Iterator[Record]:
 
 def lines(path: Path) -> Iterator[Record]:
     """The objects of a file that holds one JSON object a line; blank lines are skipped."""
-    with _opened(path) as file:
+    with opened(path) as file:
         _first_byte(file)
         index = 0
         for number, line in enumerate(file, start=1):
@@ -50,7 +53,7 @@ def lines(path: Path) -> Iterator[Record]:
 
 def load(path: Path) -> Record:
     """A small file that holds one JSON object."""
-    with _opened(path) as file:
+    with opened(path) as file:
         _first_byte(file)
         value = _loads(file.read(), str(path))
     if not isinstance(value, dict):
@@ -60,7 +63,7 @@ def load(path: Path) -> Record:
 
 def is_list(path: Path) -> bool:
     """Whether a JSON file holds a list, rather than an object or one object a line."""
-    with _opened(path) as file:
+    with opened(path) as file:
         return _first_byte(file) == b"["
 
 
@@ -80,7 +83,7 @@ _DECODER = JSONDecoder(parse_constant=_missing, parse_float=_finite)
 class _Source:
     """The text of a file that holds a JSON list, of which only what is being parsed is in memory."""
 
-    def __init__(self, file: BinaryIO, size: int = _CHUNK) -> None:
+    def __init__(self, file: BufferedIOBase, size: int = _CHUNK) -> None:
         self.file, self.size = file, size
         self._bounds, self._decoder = JsonBounds(), codecs.getincrementaldecoder("utf-8")()
         self._fault: UnicodeDecodeError | None = None
@@ -147,18 +150,24 @@ class _Source:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def opened(path: Path) -> Iterator[BufferedIOBase]:
+    """A data file, read as bytes; what ends in .gz is decompressed."""
     try:
-        file = path.open("rb")
+        file = gzip.open(path) if path.suffix == ".gz" else path.open("rb")  # noqa: SIM115  closed below
     except FileNotFoundError as error:
         raise UserError(f"{path}: found no such file, wanted a data file; check --benchmark.root") from error
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
     with file:
-        yield file
+        try:
+            yield file
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise UserError(
+                f"{path}: found damaged compressed data ({error}), fetch the file again"
+            ) from error
 
 
-def _first_byte(file: BinaryIO) -> bytes:
+def _first_byte(file: BufferedIOBase) -> bytes:
     """The first byte of the text; the file is left at the start of the text, behind a byte order mark."""
     start = len(_BOM) if file.read(len(_BOM)) == _BOM else 0
     file.seek(start)
@@ -168,7 +177,7 @@ def _first_byte(file: BinaryIO) -> bytes:
     return byte
 
 
-def _parsed(values: Iterator[Any], path: Path, file: BinaryIO) -> Iterator[Any]:
+def _parsed(values: Iterator[Any], path: Path, file: BufferedIOBase) -> Iterator[Any]:
     """The values of a parser, with its errors turned into ours."""
     count = 0
     while True:
@@ -182,7 +191,7 @@ def _parsed(values: Iterator[Any], path: Path, file: BinaryIO) -> Iterator[Any]:
         count += 1
 
 
-def _broken(error: Exception, count: int, path: Path, file: BinaryIO) -> UserError:
+def _broken(error: Exception, count: int, path: Path, file: BufferedIOBase) -> UserError:
     place = f"{path}: record {count}"
     if isinstance(error, UnicodeDecodeError):
         return UserError(f"{place}: found bytes that are not UTF-8, wanted UTF-8; convert the file")

@@ -1,16 +1,17 @@
 """Open-domain questions with several accepted answers: Natural Questions, TriviaQA, SQuAD, WebQuestions.
 
 Read from folders that the TensorFlow Datasets catalogue prepared in the array_record format, or from the
-official files of NQ-open and WebQuestions. The sets know no users: every question is a user of its
+official files of NQ-open, SQuAD 1.1 and WebQuestions. The sets know no users: every question is a user of its
 own with an empty history, named as in LaMP's user split, so a bootstrap over users is one over questions.
-Passages that a set carries (SQuAD's paragraphs, TriviaQA's evidence) are nobody's history and are left out.
+Passages that a set carries (SQuAD's paragraphs, TriviaQA's evidence) are nobody's history and are left out;
+what questions may be answered from is `benchmark.passages` (`data.passages`).
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pbr_jax.data import json_stream, tfds_folder, users
+from pbr_jax.data import json_stream, passages, tfds_folder, users
 from pbr_jax.data.records import Note, Record, kind, whole
 from pbr_jax.data.rows import Row, text, texts
 from pbr_jax.data.tfds_folder import Folder
@@ -20,11 +21,15 @@ from pbr_jax.types import Example, UserError
 
 @dataclass(frozen=True)
 class _Question:
-    """A question as released: `id` is empty where the set has none, `answers` None where withheld."""
+    """A question as released: `id` is empty where the set has none, `answers` None where withheld.
+
+    `paragraph` is what it was written for, where the set says so.
+    """
 
     id: str
     text: str
     answers: list[str] | None
+    paragraph: str = ""
 
 
 def _nq_row(row: Row) -> _Question:
@@ -37,7 +42,16 @@ def _web_row(row: Row) -> _Question:
 
 def _squad_row(row: Row) -> _Question:
     """SQuAD 2.0 holds questions that its passage does not answer: their answer is no text at all."""
-    return _Question(text(row["id"]), text(row["question"]), texts(row["answers"]["text"]) or [""])
+    answers = texts(row["answers"]["text"]) or [""]
+    return _Question(text(row["id"]), text(row["question"]), answers, text(row["context"]))
+
+
+def _squad_questions(path: Path) -> Iterator[_Question]:
+    for paragraph in passages.paragraphs(path):
+        for question in paragraph.records("qas"):
+            answers = [answer.text("text") for answer in question.records("answers")] or [""]
+            name, asked = question.name("id"), _asked(question, "question")
+            yield _Question(name, asked, answers, paragraph.text("context"))
 
 
 def _trivia_row(row: Row) -> _Question:
@@ -76,6 +90,7 @@ class _Set:
     row: Callable[[Row], _Question]
     file: str = ""
     record: Callable[[Record], _Question] | None = None
+    questions: Callable[[Path], Iterator[_Question]] | None = None  # instead of `record`
 
 
 _SETS = {
@@ -83,7 +98,7 @@ _SETS = {
         dataset="natural_questions_open", row=_nq_row, file="NQ-open.{}.jsonl", record=_nq_record
     ),
     "trivia_qa": _Set(dataset="trivia_qa", row=_trivia_row),
-    "squad": _Set(dataset="squad", row=_squad_row),
+    "squad": _Set(dataset="squad", row=_squad_row, file="{}-v1.1.json", questions=_squad_questions),
     "web_questions": _Set(dataset="web_questions", row=_web_row, file="{}.json", record=_web_record),
 }
 _ALIASES = {
@@ -136,9 +151,10 @@ def _questions(benchmark: Benchmark) -> Iterator[_Question]:
     found, folder = _SETS[benchmark.name], _folder(benchmark)
     if folder is not None:
         return map(found.row, tfds_folder.rows(folder, _name(benchmark)))
-    if found.record is None:
-        raise UserError(f"{benchmark.root}: found no data, wanted {expected(benchmark)}")
     (path,) = files(benchmark)
+    if found.questions is not None:
+        return found.questions(path)
+    assert found.record is not None
     records = json_stream.records if json_stream.is_list(path) else json_stream.lines
     return map(found.record, records(path))
 
@@ -157,6 +173,7 @@ def _example(name: str, question: _Question, benchmark: Benchmark) -> Example:
         query=question.text,
         input=question.text,
         target=answers[0],
+        relevant=passages.relevant(benchmark, question.paragraph),
         alternatives=tuple(answers[1:]),  # type: ignore[arg-type]
     )
 

@@ -7,7 +7,7 @@ field in one line. Readers ask it for what they need and never check types thems
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from pbr_jax.data.dates import EPOCHS, parse_interval
 from pbr_jax.types import Document, UserError
@@ -18,6 +18,13 @@ Note = Callable[[str], None]
 _NAMES = ("id", "question_id", "q_id", "Name")  # keys that name a record in the benchmarks' files
 _EXACT = 2.0**53  # from here on a float has lost digits of the integer that it was
 _KINDS = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
+
+
+class Dates(TypedDict):
+    """The dates of a document."""
+
+    time: float | None
+    until: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +111,7 @@ class Record:
         """The first moment of a date, in seconds since 1970-01-01 UTC; None where the record carries none."""
         return self.dates(key)["time"]
 
-    def dates(self, key: str) -> dict[str, float | None]:
+    def dates(self, key: str) -> Dates:
         """`time` and `until` of a document with this date; both None where the record carries none."""
         if not self.has(key) or not (text := self.text(key)).strip():
             return {"time": None, "until": None}
@@ -167,7 +174,7 @@ def profile(entries: Iterable[tuple[Record, Document]], note: Note) -> tuple[Doc
     return tuple(documents.values())
 
 
-def moments(interval: tuple[float, float]) -> dict[str, float | None]:
+def moments(interval: tuple[float, float]) -> Dates:
     """`time` and `until` of a document with this date."""
     first, last = interval
     return {"time": first, "until": None if last == first else last}

@@ -90,6 +90,7 @@ def evaluate(
     target_bpb, in bits per byte, by which models of different tokenizers compare. Where an example has
     `alternatives`, further right answers, `ANSWER_METRICS` are the best over all of them, as in SQuAD's
     official scorer.
+    Other tasks have recall, as deep as was ranked, where every question's relevant documents are known.
     Where all targets are withheld there is nothing to score: n is 0, and a note says so. Raises UserError,
     naming the example, where some targets are missing or a scored question of a retrieval benchmark has no
     relevant document.
@@ -107,9 +108,13 @@ def evaluate(
     answers = [_take(values, kept) for values in (predictions, expected, targets, alternatives)]
     columns, notes = _answer_columns(task, scored_ids, *answers)
     columns += _likelihood_columns(_take(likelihoods, kept))
+    rankings, relevant = _take(rankings, kept), _take(relevant, kept)
     if task.kind == "retrieval":
-        rankings, relevant = _take(rankings, kept), _take(relevant, kept)
-        columns = _ranking_columns(task, scored_ids, rankings, relevant) + columns
+        columns = _ranking_columns(task, task.metrics, scored_ids, rankings, relevant) + columns
+    elif rankings and relevant and all(relevant):
+        depth = max(map(len, rankings))
+        names = [f"recall@{k}" for k in (1, 3, 5, 10) if k <= depth]
+        columns += _ranking_columns(task, names, scored_ids, rankings, relevant)
     unread = _unreadable(task, answers[0])
     if not columns:
         return Evaluation(per_example=per_example, notes=notes, unreadable=unread)
@@ -158,11 +163,11 @@ def _take(values: Sequence | None, kept: list[int]) -> list | None:
 
 
 def _ranking_columns(
-    task: Task, ids: list[str], rankings: list | None, relevant: list | None
+    task: Task, names: Sequence[str], ids: list[str], rankings: list | None, relevant: list | None
 ) -> list[_Scores]:
     if rankings is None or relevant is None:
         raise ValueError(f"{task.name} is scored by its rankings: give rankings and relevant")
-    names = [name for name in task.metrics if is_ranking_metric(name)]
+    names = [name for name in names if is_ranking_metric(name)]
     rows = np.empty((len(ids), len(names)))
     for row, id, ranking, groups in zip(rows, ids, rankings, relevant, strict=True):
         try:

@@ -25,6 +25,9 @@ class Benchmark(Options):
     # and documents as its own code has them, or as CFRAG's has (docs/data_format.md)
     form: Literal["official", "pbr", "cfrag"] = "official"
 
+    # shared passages that every question may be answered from (docs/data_format.md): a .jsonl, .tsv or .json
+    passages: str = field(default="", metadata=IDLE)
+
     def check(self) -> None:
         wanted = {"official": "", "pbr": "longmemeval", "cfrag": "lamp_"}[self.form]
         if not f"{self.name}_".startswith(wanted) and (self.form, self.name) != ("cfrag", "synthetic"):

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pbr_jax.corpus import store
-from pbr_jax.data import fingerprint, read, splits, synthetic, task
+from pbr_jax.data import fingerprint, passages, read, splits, synthetic, task
 from pbr_jax.graph import Node, Stage, Value
+from pbr_jax.hashes import file_hash
 from pbr_jax.options import Benchmark, Method, TunedGenerator
 from pbr_jax.parts.run import progress
 from pbr_jax.types import UserError
@@ -104,7 +105,9 @@ def _files(benchmark: Benchmark, seed: int) -> Node:
     told += [] if benchmark.form == Benchmark.form else [benchmark.form]
     if benchmark.name == "synthetic" and not benchmark.root:
         made = Stage("synthetic", (seed,), {}, _generate, _same)
-        return Value("files", (benchmark,), {"folder": made}, _placed, identity=lambda: told)
+        shared = passages.files(benchmark)
+        return Value("files", (benchmark,), {"folder": made}, _placed,
+                     identity=lambda: [*told, *map(file_hash, shared)])  # fmt: skip
     return Value("files", (benchmark,), {}, _placed, identity=lambda: [*told, fingerprint(benchmark)])
 
 
@@ -132,7 +135,10 @@ def _build(
     examples = progress(read(evaluated, limit), "examples")
     learned = progress(read(training, limit_training), "training examples") if training is not None else ()
     target = task(evaluated.name).document_target
-    store.build(folder / "store.sqlite", examples, target, learned, newest=limit_history)
+    store.build(
+        folder / "store.sqlite", examples, target, learned, newest=limit_history,
+        shared=progress(passages.documents(evaluated), "passages"), source=evaluated.passages,
+    )  # fmt: skip
 
 
 def _open(folder: Path) -> store.Store:

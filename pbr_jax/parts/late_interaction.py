@@ -47,7 +47,7 @@ def documents(run: Run, encoder: Node) -> Stage:
 def _embed(folder: Path, *, store: Store, encoder: TokenEncoder) -> None:
     encode = partial(encoder.encode, role="document")
     means = partial(mean_vectors, dim=encoder.dim)
-    ragged.keep(folder, store.texts(), store.summary.documents, encode, "token vectors", means)
+    ragged.keep(folder, (text for _, text in store.texts()), store.rows, encode, "token vectors", means)
 
 
 class TokenVectors(ragged.Ragged):

@@ -65,7 +65,7 @@ def _tuned(options: Encoder, stage: Stage, unit: bool, *, params: Params, untune
 
 def _embed(folder: Path, *, store: Store, encoder: TextEncoder) -> None:
     enable_compilation_cache()
-    embed_to_file(encoder, store.texts(), store.summary.documents, folder / "documents.npy")
+    embed_to_file(encoder, (text for _, text in store.texts()), store.rows, folder / "documents.npy")
 
 
 def _vectors(folder: Path) -> np.ndarray:

@@ -49,9 +49,10 @@ _HEADLINE = Form(
 _QUESTION = Form(
     system="You answer questions. Reply with the answer only, in as few words as possible.",
     lead="Passages that may help:",
-    lines=(_line("passage", "text"),),
+    lines=(_line("title", "title"), _line("passage", "text")),
     ask="Answer the question.",
     cue="answer:",
+    main="text",
 )
 
 _OWN: dict[str, Form] = {

@@ -40,7 +40,7 @@ def test_examples_and_documents_come_back_as_they_went_in(tmp_path: Path):
     assert (back.relevant, back.category, back.scored, back.time) == (a.relevant, "c", False, 7.5)
     assert [e.alternatives for e in store.examples()] == [("ü", ""), ()]
     assert (back.target, back.query, back.input, back.user_id) == (None, "q", "in", "u")
-    assert list(store.texts()) == [d.text for d in a.profile]
+    assert [text for _, text in store.texts()] == [d.text for d in a.profile]
     assert store.summary[:7] == (2, 0, 2, 2, 1, 0, 0)
 
 
@@ -52,7 +52,7 @@ def test_a_users_document_is_stored_once_and_changed_ones_twice(tmp_path: Path):
         tmp_path, example("a", "u", (early,)), example("b", "v", (other,)),
         example("c", "u", (early, late)), example("d", "u", (edited, late)),
     )  # fmt: skip
-    assert list(store.texts()) == ["u 1", "u 1", "u 2", "edited"]
+    assert [text for _, text in store.texts()] == ["u 1", "u 1", "u 2", "edited"]
     assert [store.visible(e, e.user_id).tolist() for e in store.examples()] == [[0], [1], [0, 2], [3, 2]]
     assert store.history("u").tolist() == [0, 2, 3]
     assert store.owners.tolist() == [0, 1, 0, 0]

@@ -220,7 +220,11 @@ def test_a_cut_history_does_not_know_the_cohort_of_the_whole_one(tmp_path):
         build(file, examples, newest=newest)
         store = Store(file)
         encoder = Named()
-        cut.append(World(store, Users(store, encoder.encode(list(store.texts())), encoder, users.mean)))
+        cut.append(
+            World(
+                store, Users(store, encoder.encode([text for _, text in store.texts()]), encoder, users.mean)
+            )
+        )
     seen, last = (found(world, [whole], tmp_path, m=3, noise="nearest")[0] for world in cut)
     assert {name[0] for name in seen[1:]} == {"a"}
     assert {name[0] for name in last[1:]} == {"b"}

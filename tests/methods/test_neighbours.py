@@ -58,7 +58,7 @@ class World(NamedTuple):
 def resources(folder: Path, examples: list[Example], encode=users.mean) -> World:
     build(folder / "store.sqlite", examples)
     store, encoder = Store(folder / "store.sqlite"), Named()
-    return World(store, Users(store, encoder.encode(list(store.texts())), encoder, encode))
+    return World(store, Users(store, encoder.encode([text for _, text in store.texts()]), encoder, encode))
 
 
 def found(world: World, examples: list[Example], method: str = "mean", **options) -> list[list[str]]:

@@ -54,7 +54,7 @@ def chosen(method: str, k: int) -> Retrieve:
 def resources(folder: Path, examples: list[Example]) -> World:
     build(folder / "store.sqlite", examples)
     store = Store(folder / "store.sqlite")
-    embeddings = np.stack([vector(text) for text in store.texts()] or [np.zeros(8, np.float32)])
+    embeddings = np.stack([vector(text) for _, text in store.texts()] or [np.zeros(8, np.float32)])
     return World(store, Hashed(), embeddings)
 
 
@@ -191,7 +191,7 @@ def test_shared_documents_are_searched_as_one_more_user(tmp_path: Path, method: 
     shared = [Document(f"p{i}", "", f"passage about tea {i}", shared=True) for i in range(4)]
     build(tmp_path / "store.sqlite", [own], shared=shared)
     store = Store(tmp_path / "store.sqlite")
-    world = World(store, Hashed(), np.stack([vector(text) for text in store.texts()]))
+    world = World(store, Hashed(), np.stack([vector(text) for _, text in store.texts()]))
     slot = world.slot(chosen(method, 2))
     (ranking,) = slot([own], [Query(("tea",))], [[Neighbour("a"), Neighbour("")]])
     assert [c.document.shared for c in ranking] == [False, False, True, True]

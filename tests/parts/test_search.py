@@ -51,7 +51,7 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def embeddings(store: Store) -> np.ndarray:
-    return np.stack([vector(text) for text in store.texts()])
+    return np.stack([vector(text) for _, text in store.texts()])
 
 
 def ids(ranking) -> list[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -39,9 +40,13 @@ class BM25(Retrieve):
         return {"store": run.data}
 
     def slot(self, tally: Tally, *, store: Store) -> RetrieveSlot:
+        @lru_cache(maxsize=1)  # questions that see the same documents, such as shared ones, share an index
+        def index(rows: tuple[bytes, ...]) -> bm25.BM25:
+            texts = [text for own in rows for _, text in store.texts(np.frombuffer(own, np.int64))]
+            return bm25.BM25(texts, k1=self.k1, b=self.b, epsilon=self.epsilon, tokenizer=self.tokenizer)
+
         def score(example: Example, query: Query, rows: list[np.ndarray]) -> list[np.ndarray]:
-            texts = [document.text for own in rows for document in store.documents(own)]
-            index = bm25.BM25(texts, k1=self.k1, b=self.b, epsilon=self.epsilon, tokenizer=self.tokenizer)
-            return np.split(index.scores(" ".join(query.texts)), np.cumsum([len(own) for own in rows])[:-1])
+            found = index(tuple(own.tobytes() for own in rows)).scores(" ".join(query.texts))
+            return np.split(found, np.cumsum([len(own) for own in rows])[:-1])
 
         return scored_together(store, self.k, score)

@@ -30,7 +30,7 @@ def queries(run: Run, asked: Questions, tokens: int) -> Node:
 
 def _documents(folder: Path, tokens: int, *, store: Store, encoder: TextEncoder) -> None:
     encode = partial(TokenStates(encoder, tokens).encode, role="document")
-    ragged.keep(folder, store.texts(), store.summary.documents, encode, "token states")
+    ragged.keep(folder, (text for _, text in store.texts()), store.rows, encode, "token states")
 
 
 def _queries(folder: Path, tokens: int, asked: Questions, *, store: Store, encoder: TextEncoder) -> None:

@@ -25,7 +25,7 @@ def world(tmp_path: Path, examples: list[Example]) -> Callable[..., World]:
     """A small run with this language model; without vectors where `dense` is False."""
     build(tmp_path / "store.sqlite", examples)
     store = Store(tmp_path / "store.sqlite")
-    embeddings = np.stack([vector(text) for text in store.texts()])
+    embeddings = np.stack([vector(text) for _, text in store.texts()])
 
     def made(llm: Any = None, dense: bool = True) -> World:
         return World(Tally(), store, Bags() if dense else None, embeddings if dense else None, llm)

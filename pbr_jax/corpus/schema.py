@@ -1,0 +1,80 @@
+"""The tables of a document store, and the numbers by which texts are found in them.
+
+SQLite keeps copies of what it moves between pages, which no deletion reaches. So whatever a user wrote
+stands in tables that grow at their end alone (`users`, `texts`, `examples`) and is overwritten where it
+stands; with `secure_delete` nothing of it is left there. All that is moved, indices first of all, holds
+numbers and hashes.
+"""
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Sequence
+
+from pbr_jax.types import Document, UserError
+from pbr_jax.words import composed, words
+
+SHARED = -1  # the code that stands for the owner of shared documents
+GONE = -2  # the code that stands for the owner of deleted documents
+
+TABLES = """
+CREATE TABLE users(code INTEGER PRIMARY KEY, key INTEGER, changed INTEGER, name TEXT);
+CREATE INDEX users_by_name ON users(key);
+CREATE INDEX users_by_change ON users(changed);
+CREATE TABLE documents(row INTEGER PRIMARY KEY, user INTEGER, key INTEGER, answer INTEGER, time REAL,
+                       until REAL, gone INTEGER);
+CREATE INDEX documents_by_id ON documents(user, key);
+CREATE INDEX documents_by_answer ON documents(answer);
+CREATE INDEX documents_by_deletion ON documents(gone) WHERE gone IS NOT NULL;
+CREATE TABLE texts(row INTEGER PRIMARY KEY, id TEXT, text TEXT, fields TEXT);
+CREATE TABLE examples(position INTEGER PRIMARY KEY, training INTEGER, key INTEGER, user INTEGER, time REAL,
+                      answer INTEGER, empty INTEGER, held INTEGER, near INTEGER, scored INTEGER, id TEXT,
+                      query TEXT, input TEXT, target TEXT, relevant TEXT, category TEXT, alternatives TEXT,
+                      UNIQUE(training, key));
+CREATE INDEX examples_by_user ON examples(user);
+CREATE INDEX examples_by_flags ON examples(training, empty, held, near);
+CREATE TABLE profiles(position INTEGER PRIMARY KEY, rows BLOB, whole BLOB);
+CREATE TABLE summary(name TEXT PRIMARY KEY, value);
+"""
+
+_NEAR = 0.6  # of the target's words in one document of the history: the answer is nearly there to be copied
+
+
+def stored(connection: sqlite3.Connection, row: int) -> Document:
+    """The document of a row. Raises UserError where it was deleted or never was."""
+    query = (
+        "SELECT id, name, text, fields, time, until, user FROM documents JOIN texts USING (row) "
+        "LEFT JOIN users ON code = user WHERE row=? AND gone IS NULL"
+    )
+    found = connection.execute(query, (row,)).fetchone()
+    if found is None:
+        raise UserError(f"row {row} holds no document (any more); ask the store again for the rows to read")
+    id, name, text, fields, time, until, user = found
+    return Document(id, name or "", text, json.loads(fields), time, until, user == SHARED)
+
+
+def forgotten(code: int) -> str:
+    """What stands in place of the name of a user who was forgotten, and has no documents."""
+    return f"\0{code}"
+
+
+def flags(target: str | None, profile: Sequence[Document], field: str | None) -> tuple[int, int, int]:
+    """Whether a history is empty, holds the target in this field, and nearly holds it there or in a text."""
+    if field is None or target is None:
+        return int(not profile), 0, 0
+    answer, wanted = composed(target).strip(), set(words(target))
+    held = any(composed(d.fields.get(field, "")).strip() == answer for d in profile)
+    least = _NEAR * len(wanted)
+    near = wanted and any(len(wanted & set(words(d.fields.get(field) or d.text))) >= least for d in profile)
+    return int(not profile), int(held), int(bool(near))
+
+
+def answer_key(text: str | None) -> int | None:
+    """A number by which equal answers are known; None where there is no answer."""
+    return key(composed(text).strip()) if text is not None and text.strip() else None
+
+
+def key(text: str) -> int:
+    """A number of 64 bits by which a text is found; never 0."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return int.from_bytes(digest[:8], "big", signed=True) or 1

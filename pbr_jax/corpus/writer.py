@@ -1,0 +1,350 @@
+"""What writes a document store: all at once (`build`), or a living one bit by bit."""
+
+import hashlib
+import json
+import math
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pbr_jax import faults
+from pbr_jax.corpus.schema import GONE, SHARED, TABLES, answer_key, flags, forgotten, key, stored
+from pbr_jax.locks import locked
+from pbr_jax.types import Document, Example, UserError
+
+PATIENCE = 60  # seconds to wait for readers of an older state before what was deleted is overwritten
+_MODULUS = 1 << 256
+
+Row = tuple[Any, ...]
+
+
+def build(
+    path: Path,
+    examples: Iterable[Example],
+    document_target: str | None = None,
+    training: Iterable[Example] = (),
+    *,
+    newest: int | None = None,
+    shared: Iterable[Document] = (),
+    source: str = "the shared collection",
+) -> None:
+    """Writes the examples, their documents and the `shared` ones to a new SQLite file, streaming.
+
+    `document_target` names the field of a document that plays the role of an answer. `training` are
+    the examples of the training split. `newest` cuts what every example that is not of it sees of its own
+    history to so many documents; others see the whole of it, and whether it nearly held the target is told
+    of the whole one. Raises UserError, which names the `source`, for two shared documents of one id.
+    """
+    path.unlink(missing_ok=True)
+    with faults.located(path), closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.executescript(
+            "PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA secure_delete=ON; "
+            f"PRAGMA cache_size=-65536; {TABLES} BEGIN;"
+        )
+        writer = Writer(connection, document_target)
+        for example in examples:
+            writer.example(example, training=False, newest=newest)
+        for example in training:
+            writer.example(example, training=True)
+        for number, document in enumerate(shared):
+            writer.passage(document, f"{source}: record {number}")
+        writer.finish()
+        connection.execute("COMMIT")
+
+
+class Writer:
+    """Writes to an open database, inside a transaction of the caller's; `finish` comes last."""
+
+    def __init__(self, connection: sqlite3.Connection, document_target: str | None = None) -> None:
+        self._sql = connection
+        self._codes: dict[str, int] = {}
+        self.forgot = False
+        self.values: dict[str, Any] = {
+            "rows": 0, "codes": 0, "positions": 0, "documents": 0, "users": 0, "erased": 0, "generation": 0,
+            "content": "0", "document_target": document_target,
+        }  # fmt: skip
+        self.values |= connection.execute("SELECT name, value FROM summary").fetchall()
+        self.values["generation"] += 1
+        self._target = self.values["document_target"]
+        self._content = int(self.values["content"], 16)
+
+    def finish(self) -> None:
+        """Writes the counts and the hash of the content."""
+        self.values["content"] = f"{self._content:064x}"
+        self._sql.executemany("INSERT OR REPLACE INTO summary VALUES (?,?)", self.values.items())
+
+    def example(self, example: Example, *, training: bool, newest: int | None = None) -> None:
+        """Adds an example; the documents of its profile that are there already keep their rows."""
+        # All are kept, for whom the user is a neighbour; the example sees those that are left.
+        whole = [self._released(document) for document in example.profile]
+        rows = [whole[i] for i in _latest(example.profile, newest)]
+        position = self._next("positions")
+        values = (
+            position, int(training), key(example.id), self._user(example.user_id), _float(example.time),
+            answer_key(example.target), *flags(example.target, example.profile, self._target),
+            int(example.scored),
+            example.id, example.query, example.input, example.target, json.dumps(example.relevant),
+            example.category, json.dumps(example.alternatives),
+        )  # fmt: skip
+        self._insert("examples", values)
+        self._insert("profiles", (position, _blob(rows), _blob(whole)))
+
+    def passage(self, document: Document, place: str) -> None:
+        """Adds a shared document of a collection; `place` is where it was read."""
+        user = self._owner(document)
+        if user != SHARED:
+            raise UserError(
+                f"{place}: found a document of user {document.user_id!r}, wanted shared ones alone"
+            )
+        if next(self._of_id(user, document.id), None) is not None:
+            raise UserError(
+                f"{place}, field 'id': found {document.id!r} a second time, wanted ids that are unique in a "
+                "collection; give every passage its own"
+            )
+        self._document(user, document)
+
+    def append(self, documents: Iterable[Document]) -> list[int]:
+        """Rows of documents that are added; one of an id that its owner has replaces what was there."""
+        placed: dict[tuple[int, str], int] = {}
+        changed: dict[int, dict[int, int]] = {}
+        order = []
+        for document in documents:
+            user, values = self._owner(document), _values(document)
+            older = dict(self._of_id(user, document.id))
+            row = next((row for row, there in older.items() if there == values), None)
+            older.pop(row, None)  # type: ignore[arg-type]
+            row = self._document(user, document) if row is None else row
+            for one in older:
+                self._erase(one)
+                changed.setdefault(user, {})[one] = row
+            placed[user, document.id] = row
+            order.append((user, document.id))
+        for user, rows in changed.items():
+            self._mend_profiles(user, rows)
+        return [placed[place] for place in order]
+
+    def delete(self, user: int, ids: Iterable[str] | None = None) -> list[int]:
+        """Rows of a user's documents that are deleted: those of some ids, or all."""
+        if ids is None:
+            found = self._sql.execute("SELECT row FROM documents WHERE user=?", (user,)).fetchall()
+            rows = [row for (row,) in found]
+        else:
+            rows = []
+            for id in dict.fromkeys(ids):
+                of_id = [row for row, _ in self._of_id(user, id)]
+                if not of_id:
+                    raise UserError(f"document {id!r} is not in the store; nothing was deleted")
+                rows += of_id
+        for row in rows:
+            self._erase(row)
+        self._mend_profiles(user, dict.fromkeys(rows, GONE))
+        return rows
+
+    def forget(self, user: int) -> None:
+        """Deletes a user: documents, examples and name. The code is not given to anybody else."""
+        self.delete(user)
+        columns = [name for _, name, *_ in self._sql.execute("PRAGMA table_info(examples)")][1:]
+        for row in self._sql.execute("SELECT * FROM examples WHERE user=?", (user,)).fetchall():
+            self._count("examples", row, -1)
+            self._update("examples", "position", row[0], **dict.fromkeys(columns))
+            self._count("profiles", self._get("profiles", "position", row[0]), -1)
+            self._sql.execute("DELETE FROM profiles WHERE position=?", row[:1])
+        self.forgot = True
+        old = self._get("users", "code", user)
+        self._count("users", (user, old[-1]), -1)
+        self._update("users", "code", user, key=None, changed=self.values["generation"], name=forgotten(user))
+        self._count("users", (user, forgotten(user)))
+        self.values["users"] -= 1
+
+    # -- one row ---------------------------------------------------------------------------------------
+
+    def _insert(self, table: str, values: Row) -> None:
+        self._sql.execute(f"INSERT INTO {table} VALUES ({','.join('?' * len(values))})", values)
+        self._count(table, values)
+
+    def _update(self, table: str, by: str, place: int, **values: Any) -> None:
+        names = ", ".join(f"{name}=?" for name in values)
+        self._sql.execute(f"UPDATE {table} SET {names} WHERE {by}=?", (*values.values(), place))
+
+    def _get(self, table: str, by: str, place: int) -> Row:
+        return self._sql.execute(f"SELECT * FROM {table} WHERE {by}=?", (place,)).fetchone()
+
+    def _count(self, table: str, values: Row, sign: int = 1) -> None:
+        """Adds a row to the hash of the content: the sum of all rows' hashes, whatever their order."""
+        item = hashlib.blake2b(repr((table, *values)).encode(), digest_size=32).digest()
+        self._content = (self._content + sign * int.from_bytes(item, "big")) % _MODULUS
+
+    def _next(self, counter: str) -> int:
+        self.values[counter] += 1
+        return self.values[counter] - 1
+
+    def _user(self, name: str) -> int:
+        """The code of a user, who may be new."""
+        if not name:
+            raise UserError(
+                "an example's user_id is empty, want the user's name: nobody owns shared documents"
+            )
+        if name not in self._codes:
+            found = self._sql.execute("SELECT code FROM users WHERE key=? AND name=?", (key(name), name))
+            known = found.fetchone()
+            self._codes[name] = self._next("codes") if known is None else known[0]
+            if known is None:
+                values = (self._codes[name], key(name), self.values["generation"], name)
+                self._sql.execute("INSERT INTO users VALUES (?,?,?,?)", values)
+                self._count("users", (self._codes[name], name))
+                self.values["users"] += 1
+        return self._codes[name]
+
+    def _owner(self, document: Document) -> int:
+        if document.shared != (not document.user_id):
+            raise UserError(
+                f"document {document.id!r} has user_id {document.user_id!r} and shared = {document.shared}; "
+                'want user_id "" for shared documents and the owner\'s name for all others'
+            )
+        return SHARED if document.shared else self._user(document.user_id)
+
+    def _of_id(self, user: int, id: str) -> Iterator[tuple[int, Row]]:
+        """The documents of this owner and id: row, and (id, text, fields, time, until)."""
+        query = (
+            "SELECT row, id, text, fields, time, until FROM documents JOIN texts USING (row) "
+            "WHERE user=? AND key=? ORDER BY row"
+        )
+        found = self._sql.execute(query, (user, key(id))).fetchall()
+        return ((row, tuple(values)) for row, *values in found if values[0] == id)
+
+    def _released(self, document: Document) -> int:
+        """The row of a document of a released history: an equal one's of the same owner, or a new one."""
+        user, values = self._owner(document), _values(document)
+        same = (row for row, there in self._of_id(user, document.id) if there == values)
+        row = next(same, None)
+        return self._document(user, document) if row is None else row
+
+    def _document(self, user: int, document: Document) -> int:
+        row = self._next("rows")
+        id, text, fields, time, until = _values(document)
+        answer = answer_key(document.fields.get(self._target)) if self._target else None
+        self._insert("documents", (row, user, key(id), answer, time, until, None))
+        self._insert("texts", (row, id, text, fields))
+        self.values["documents"] += 1
+        return row
+
+    def _erase(self, row: int) -> None:
+        for table in ("documents", "texts"):
+            self._count(table, self._get(table, "row", row), -1)
+        self._update("texts", "row", row, id=None, text=None, fields=None)
+        self._update("documents", "row", row, user=GONE, key=None, answer=None, time=None, until=None,
+                     gone=self.values["generation"])  # fmt: skip
+        self.values["documents"] -= 1
+        self.values["erased"] += 1
+
+    def _mend_profiles(self, user: int, changed: Mapping[int, int]) -> None:
+        """Puts newer rows in place of old ones in what this user's examples see; `GONE`: nothing."""
+        query = (
+            "SELECT position, target, rows, whole FROM examples JOIN profiles USING (position) WHERE user=?"
+        )
+        for position, target, *old in self._sql.execute(query, (user,)).fetchall() if changed else ():
+            rows, whole = (_current(_rows(blob), changed) for blob in old)
+            if _blob(whole) == old[1]:
+                continue
+            self._count("profiles", (position, *old), -1)
+            self._update("profiles", "position", position, rows=_blob(rows), whole=_blob(whole))
+            self._count("profiles", (position, _blob(rows), _blob(whole)))
+            self._count("examples", self._get("examples", "position", position), -1)
+            empty, held, near = flags(target, [stored(self._sql, row) for row in whole], self._target)
+            self._update("examples", "position", position, empty=empty, held=held, near=near)
+            self._count("examples", self._get("examples", "position", position))
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[Writer]:
+    """A writer, alone among all threads and processes; what it did is kept as a whole, or nothing is.
+
+    What it has deleted is in no byte of the store's files when this ends.
+    """
+    with locked(path.with_name(f"{path.name}.lock")), connected(path) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            writer = Writer(connection)
+            before = writer.values["erased"]
+            yield writer
+            writer.finish()
+            connection.execute("COMMIT")
+        finally:
+            connection.rollback()
+        if writer.values["erased"] == before and not writer.forgot:
+            return
+        if writer.values["erased"] > writer.values["documents"] + 1000:
+            connection.execute("UPDATE summary SET value=0 WHERE name='erased'")
+            connection.execute("VACUUM")
+        if connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+            raise UserError(
+                f"{path}: documents are deleted, but someone has read an older state for {PATIENCE} s, so "
+                "their bytes are still in the write-ahead log; end that process and open the store again"
+            )
+
+
+@contextmanager
+def connected(path: Path, timeout: int = PATIENCE) -> Iterator[sqlite3.Connection]:
+    """A connection that overwrites what is deleted."""
+    uri = f"{path.absolute().as_uri()}?mode=rw"
+    with (
+        faults.located(path),
+        closing(sqlite3.connect(uri, uri=True, isolation_level=None, timeout=timeout)) as connection,
+    ):
+        connection.execute("PRAGMA secure_delete=ON")
+        yield connection
+
+
+def copy(source: sqlite3.Connection, path: Path) -> None:
+    """Writes a living copy to a new file, of mode 0600. Raises UserError where the file is there."""
+    partial = path.with_name(f".{path.name}.partial")
+    with faults.located(path), locked(path.with_name(f"{path.name}.lock")):
+        if path.exists():
+            raise UserError(f"{path} is there already; open it, or choose another file for the copy")
+        partial.unlink(missing_ok=True)
+        partial.touch(mode=0o600)
+        with closing(sqlite3.connect(partial)) as target:
+            source.backup(target)
+            target.execute("PRAGMA journal_mode=WAL")
+        os.replace(partial, path)
+
+
+def _values(document: Document) -> Row:
+    fields = json.dumps(dict(document.fields), ensure_ascii=False)
+    return document.id, document.text, fields, _float(document.time), _float(document.until)
+
+
+def _latest(profile: Sequence[Document], newest: int | None) -> Sequence[int]:
+    """Places of so many of the latest documents, undated ones being the oldest, in order; None: all."""
+    if newest is None:
+        return range(len(profile))
+    by_age = sorted(range(len(profile)), key=lambda i: -math.inf if (t := profile[i].time) is None else t)
+    return sorted(by_age[max(len(profile) - newest, 0) :])
+
+
+def _float(value: float | None) -> float | None:
+    return None if value is None else float(value) + 0.0  # SQLite knows no -0.0
+
+
+def _current(rows: Iterable[int], changed: Mapping[int, int]) -> list[int]:
+    """Rows with newer ones in place of old ones, each once."""
+    current: dict[int, None] = {}
+    for row in rows:
+        while row in changed:
+            row = changed[row]
+        current[row] = None
+    current.pop(GONE, None)
+    return list(current)
+
+
+def _blob(rows: Sequence[int]) -> bytes:
+    return np.array(rows, np.int64).tobytes()
+
+
+def _rows(blob: bytes) -> list[int]:
+    return np.frombuffer(blob, np.int64).tolist()

@@ -1,0 +1,201 @@
+"""Shared collections of passages: their formats, their faults, and questions that are answered from them."""
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pbr_jax
+from pbr_jax import data
+from pbr_jax.config import Benchmark, load, override
+from pbr_jax.corpus.store import build
+from pbr_jax.data import passages
+from pbr_jax.types import Document, UserError
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+TEXTS = {"p1": ("Tides", "The moon pulls the sea."), "p2": ("", 'A "quoted"\ttext, où 1 < 2.')}
+
+
+def read(path: Path) -> list[Document]:
+    return list(passages.documents(Benchmark(name="nq_open", passages=str(path))))
+
+
+def jsonl(path: Path, *records: Any) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def expected(id: str) -> Document:
+    title, text = TEXTS[id]
+    fields = {"title": title, "text": text} if title else {"text": text}
+    return Document(id, "", f"{title} {text}".strip(), fields, shared=True)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("form", ["id", "_id", "tsv"])
+def test_a_collection_is_read_from_any_of_its_formats(tmp_path: Path, form: str, compressed: bool) -> None:
+    if form == "tsv":
+        path = tmp_path / "psgs_w100.tsv"
+        path.write_text(
+            'id\ttext\ttitle\np1\tThe moon pulls the sea.\tTides\np2\t"A ""quoted""\ttext, où 1 < 2."\t\n'
+        )
+    else:
+        path = jsonl(tmp_path / "corpus.jsonl", *(
+            {form: id, "title": title, "text": text, "metadata": {}} for id, (title, text) in TEXTS.items()
+        ))  # fmt: skip
+    if compressed:
+        path = path.rename(path.with_name(f"{path.name}.gz"))
+        path.write_bytes(gzip.compress(path.read_bytes()))
+    assert read(path) == [expected("p1"), expected("p2")]
+
+
+def squad(path: Path, *paragraphs: tuple[str, list[dict[str, Any]]], title: str = "Sea") -> Path:
+    listed = [{"context": context, "qas": qas} for context, qas in paragraphs]
+    path.write_text(json.dumps({"version": "1.1", "data": [{"title": title, "paragraphs": listed}]}))
+    return path
+
+
+def asked(id: str, question: str, *answers: str) -> dict[str, Any]:
+    return {"id": id, "question": question, "answers": [{"text": a, "answer_start": 0} for a in answers]}
+
+
+MOON = ("The moon pulls the sea.", [asked("q1", "What pulls the sea?", "The moon", "moon")])
+WIND = ("Wind makes waves.", [asked("q2", "What makes waves?", "Wind"), asked("q3", "Why?", "")])
+
+
+def test_squads_paragraphs_are_passages_and_their_questions_know_them(tmp_path: Path) -> None:
+    path = squad(tmp_path / "dev-v1.1.json", MOON, WIND, (MOON[0], []))  # one of them twice
+    first, second = read(path)
+    assert (first.fields, first.text) == ({"title": "Sea", "text": MOON[0]}, f"Sea {MOON[0]}")
+    benchmark = Benchmark(name="squad", root=str(tmp_path), passages=str(path))
+    examples = list(data.read(benchmark))
+    assert [(e.id, e.target, e.alternatives) for e in examples] == [
+        ("q1", "The moon", ("moon",)), ("q2", "Wind", ()), ("q3", "", ())
+    ]  # fmt: skip
+    assert [e.relevant for e in examples] == [((first.id,),), ((second.id,),), ((second.id,),)]
+    other = jsonl(tmp_path / "c.jsonl", {"id": "1", "text": MOON[0]})
+    for unknown in ("", str(other)):
+        read_ = data.read(Benchmark(name="squad", root=str(tmp_path), passages=unknown))
+        assert {e.relevant for e in read_} == {()}
+
+
+TSV = "id\ttext\ttitle\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "wanted"),
+    [
+        (
+            "c.jsonl",
+            '{"id": "a", "text": "x"}\n{"id": "b"}\n',
+            r"record 1 .id 'b'., field 'text': found no such key",
+        ),
+        ("c.jsonl", '{"text": "x"}\n', "record 0, field 'id'|record 0, field '_id'"),
+        ("c.jsonl", '{"id": "", "text": "x"}\n', "record 0 .*field 'id': found an empty string"),
+        ("c.jsonl", '{"id": "a", "text": " "}\n', r"record 0 .id 'a'., field 'text': found an empty text"),
+        ("c.jsonl", '{"id": "a", "text": 7, "title": []}\n', "record 0 .*field 'title': found a list"),
+        ("c.jsonl", "[1]\n", "record 0: found a list, wanted an object"),
+        ("c.tsv", "text\ttitle\nx\ty\n", "line 1: found the columns 'text, title', wanted 'id' among them"),
+        ("c.tsv", "", "line 1: found the columns '', wanted 'id'"),
+        ("c.tsv", f"{TSV}1\tx\ty\n2\tx\n", r"record 1 .line 3.: found 2 columns, wanted 3: id, text, title"),
+        ("c.tsv", f"{TSV}1\t\ty\n", r"record 0 .line 2., field 'text': found an empty text"),
+        ("c.tsv", f'{TSV}1\t"{"x" * 200_000}\n', "after line .*found field larger than"),
+        ("c.json", "[]", "found a list, wanted a JSON object"),
+        ("c.json", '{"data": [{"paragraphs": [{"qas": []}]}]}', r"data\[0\].paragraphs\[0\].context'"),
+        ("c.txt", "x", r"found .*c.txt, wanted a file that ends in .jsonl"),
+    ],
+)
+def test_faults_are_told_in_one_line(tmp_path: Path, name: str, content: str, wanted: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match=wanted) as error:
+        read(tmp_path / name)
+    assert "\n" not in str(error.value)
+    assert name in str(error.value)
+
+
+def test_broken_files_are_told_in_one_line(tmp_path: Path) -> None:
+    whole = gzip.compress(b'{"id": "a", "text": "x"}\n' * 1000)
+    for name, content, wanted in (
+        ("a.jsonl.gz", whole[:40], "damaged compressed data"),
+        ("b.jsonl.gz", b"no gzip", "damaged compressed data"),
+        ("c.tsv", TSV.encode() + b"1\t\xff\ty\n", "UTF-8"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(UserError, match=wanted):
+            read(tmp_path / name)
+    with pytest.raises(UserError, match=r"benchmark\.passages: found no such file"):
+        read(tmp_path / "missing.jsonl")
+
+
+def test_an_id_that_stands_twice_is_told_with_its_place(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "c.jsonl", *({"id": id, "text": f"text {i}"} for i, id in enumerate("abcb")))
+    with pytest.raises(UserError, match=r"c\.jsonl: record 3, field 'id': found 'b' a second time"):
+        build(tmp_path / "store.sqlite", [], shared=read(path), source=str(path))
+
+
+def test_memory_does_not_grow_with_a_collection(tmp_path: Path) -> None:
+    """Of 200,000 passages; a process with no more than those few is the measure."""
+    code = (
+        "import resource, sys; from pathlib import Path; from pbr_jax.config import Benchmark\n"
+        "from pbr_jax.corpus.store import build; from pbr_jax.data import passages\n"
+        "collection = Benchmark(name='nq_open', passages=sys.argv[1])\n"
+        "build(Path(sys.argv[2]), [], shared=passages.documents(collection))\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
+    )
+
+    def megabytes(count: int) -> int:
+        path = tmp_path / f"{count}.tsv"
+        path.write_text(TSV + "".join(f"{i}\tpassage {i} {'word ' * 40}\ttitle\n" for i in range(count)))
+        ran = subprocess.run(
+            [sys.executable, "-c", code, path, tmp_path / f"{count}.sqlite"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return int(ran.stdout)
+
+    assert megabytes(20_000) < megabytes(100) + 60
+
+
+METHODS = ("bm25", "dense", "random")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_questions_are_answered_from_shared_passages_without_collaboration(
+    tmp_path: Path, tiny_models: dict[str, str], method: str
+) -> None:
+    draws = [f"tea {n} cats" for n in range(9)]
+    pairs = [(text, [asked(f"q{n}", f"about {text}", text)]) for n, text in enumerate(draws)]
+    path = squad(tmp_path / "dev-v1.1.json", *pairs)
+    fields = {"benchmark.name": "squad", "benchmark.root": str(tmp_path), "benchmark.passages": str(path),
+              "retrieve.k": 3, "select.k": 3, "generate.max_new_tokens": 2, "eval.resamples": 20,
+              "generate.method": "ipa", "eval.likelihood": "off", **tiny_models}  # fmt: skip
+    config = override(load(CONFIGS / f"{method}.py").config, fields)
+    results = pbr_jax.run(config, tmp_path / "out")
+    recalls = [results.metrics[name] for name in ("recall@1", "recall@3")]
+    assert set(results.metrics) >= {"squad_f1", "exact_match"}
+    assert "recall@5" not in results.metrics  # three were ranked
+    lines = [json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()]
+    first = {d.fields["text"]: d.id for d in read(path)}
+    hits = [[d["id"] for d in line["documents"]].index(first[text]) if first[text] in
+            [d["id"] for d in line["documents"]] else 99 for line, text in zip(lines, draws)]  # fmt: skip
+    assert recalls == [sum(hit < k for hit in hits) / len(hits) for k in (1, 3)]
+    if method == "bm25":
+        assert recalls == [1.0, 1.0]
+    assert all(
+        len(line["documents"]) == 3 and {d["user_id"] for d in line["documents"]} == {""} for line in lines
+    )
+    texts = [json.loads(line) for line in (tmp_path / "out" / "texts.jsonl").read_text().splitlines()]
+    assert "title: Sea" in str(texts[0]["prompt"])
+    assert f"passage: {texts[0]['documents'][0]['text'].removeprefix('Sea ')}" in str(texts[0]["prompt"])
+
+
+@pytest.mark.data
+def test_xquads_paragraphs_are_read(real_data: Path) -> None:
+    for language in ("en", "de", "zh"):
+        path = real_data / "xquad" / f"xquad.{language}.json"
+        assert len(read(path)) == 240
