@@ -64,16 +64,14 @@ def advanced(connection: sqlite3.Connection, generation: int, last: Columns = EM
     table = np.concatenate([last.table, new])
     deleted = connection.execute("SELECT row FROM documents WHERE gone > ?", (last.generation,)).fetchall()
     table[[row for (row,) in deleted]] = (GONE, np.nan, np.nan, 0)
-    users, codes = last.users, last.codes
-    query = "SELECT code, name, key FROM users WHERE changed > ? ORDER BY code"
-    if changed := connection.execute(query, (last.generation,)).fetchall():
-        users, codes = users.copy(), codes.copy()
-        for code, name, key in changed:
-            if code < len(users):
-                del codes[users[code]]
-            users[code : code + 1] = [name]
-            if key is not None:
-                codes[name] = code
+    query = "SELECT code, name FROM users WHERE code >= ? OR gone > ? ORDER BY code"
+    users, codes = last.users.copy(), last.codes.copy()
+    for code, name in connection.execute(query, (len(users), last.generation)):
+        if code < len(users):
+            del codes[users[code]]
+        users[code : code + 1] = [f"\0{code}" if name is None else name]
+        if name is not None:
+            codes[name] = code
     order, starts = last.order, last.starts
     if len(table) - len(order) > len(table) // _UNSORTED:
         order = np.argsort(table["user"], kind="stable").astype(np.int64)

@@ -18,9 +18,9 @@ SHARED = -1  # the code that stands for the owner of shared documents
 GONE = -2  # the code that stands for the owner of deleted documents
 
 TABLES = """
-CREATE TABLE users(code INTEGER PRIMARY KEY, key INTEGER, changed INTEGER, name TEXT);
+CREATE TABLE users(code INTEGER PRIMARY KEY, key INTEGER, gone INTEGER, name TEXT);
 CREATE INDEX users_by_name ON users(key);
-CREATE INDEX users_by_change ON users(changed);
+CREATE INDEX users_by_deletion ON users(gone) WHERE gone IS NOT NULL;
 CREATE TABLE documents(row INTEGER PRIMARY KEY, user INTEGER, key INTEGER, answer INTEGER, time REAL,
                        until REAL, gone INTEGER);
 CREATE INDEX documents_by_id ON documents(user, key);
@@ -44,18 +44,13 @@ def stored(connection: sqlite3.Connection, row: int) -> Document:
     """The document of a row. Raises UserError where it was deleted or never was."""
     query = (
         "SELECT id, name, text, fields, time, until, user FROM documents JOIN texts USING (row) "
-        "LEFT JOIN users ON code = user WHERE row=? AND gone IS NULL"
+        "LEFT JOIN users ON code = user WHERE row=? AND documents.gone IS NULL"
     )
     found = connection.execute(query, (row,)).fetchone()
     if found is None:
         raise UserError(f"row {row} holds no document (any more); ask the store again for the rows to read")
     id, name, text, fields, time, until, user = found
     return Document(id, name or "", text, json.loads(fields), time, until, user == SHARED)
-
-
-def forgotten(code: int) -> str:
-    """What stands in place of the name of a user who was forgotten, and has no documents."""
-    return f"\0{code}"
 
 
 def flags(target: str | None, profile: Sequence[Document], field: str | None) -> tuple[int, int, int]:

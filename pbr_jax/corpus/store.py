@@ -31,7 +31,7 @@ from pbr_jax import faults
 from pbr_jax.corpus import schema
 from pbr_jax.corpus.columns import Columns, advanced
 from pbr_jax.corpus.schema import GONE, SHARED
-from pbr_jax.corpus.writer import Writer, build, connected, copy, writing
+from pbr_jax.corpus.writer import Writer, build, connect, connected, copy, writing
 from pbr_jax.files import private_folder
 from pbr_jax.types import Document, Example, UserError
 
@@ -63,13 +63,6 @@ class Summary(NamedTuple):
     near_targets: int
 
 
-class State(NamedTuple):
-    """A connection that reads one state of a store, and that state's generation."""
-
-    connection: sqlite3.Connection
-    generation: int
-
-
 class Store:
     """Reads what `build` wrote. Examples come without their profile: ask `visible` for its rows."""
 
@@ -80,13 +73,13 @@ class Store:
         with path.open("rb") as file:
             self.living = file.read(20)[18:19] == b"\2"  # SQLite's own mark of a write-ahead log
         self._idle: list[sqlite3.Connection] = []  # connections that nobody reads with
-        self._close = weakref.finalize(self, _close, self._idle)
+        weakref.finalize(self, _close, self._idle)
         self._local, self._lock = threading.local(), threading.Lock()
         self._columns: Columns | None = None
         if self.living:
             with suppress(OSError, UserError), connected(path, 0) as connection:
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # what a killed deletion left
-        _ = self.content
+        _ = self.content  # an unreadable file is an error now
 
     def close(self) -> None:
         """Closes the files; a later call opens them again."""
@@ -95,30 +88,30 @@ class Store:
     # -- reading ---------------------------------------------------------------------------------------
 
     @contextmanager
-    def reading(self) -> Iterator[State]:
+    def reading(self) -> Iterator[sqlite3.Connection]:
         """All that this thread reads inside is of one state, whatever others write meanwhile.
 
         A deletion waits for those that read an older state, so nothing slow belongs inside.
         """
-        state = getattr(self._local, "state", None)
-        if state is not None:
-            yield state
+        outer = getattr(self._local, "connection", None)
+        if outer is not None:
+            yield outer
             return
         with faults.located(self._path):
             try:
                 connection = self._idle.pop()
             except IndexError:
-                connection = self._open("rw" if self.living else "ro")
-            try:
-                if self.living:
-                    connection.execute("BEGIN")
-                generation = _value(connection, "generation") if self.living else 1
-                self._local.state = State(connection, generation)
-                yield self._local.state
-            finally:
-                self._local.state = None
-                connection.rollback()
-                self._idle.append(connection)
+                connection = connect(self._path, "rw" if self.living else "ro")
+            if self.living:
+                connection.execute("BEGIN")
+                _value(connection, "generation")  # the state is that of the first look
+        self._local.connection = connection
+        try:
+            yield connection
+        finally:
+            self._local.connection = None
+            connection.rollback()
+            self._idle.append(connection)
 
     @property
     def columns(self) -> Columns:
@@ -126,51 +119,48 @@ class Store:
         last = self._columns
         if last is not None and not self.living:
             return last
-        with self.reading() as state:
-            if last is not None and last.generation == state.generation:
+        with self.reading() as connection, faults.located(self._path):
+            generation = _value(connection, "generation")
+            if last is not None and last.generation == generation:
                 return last
-            if last is None or last.generation > state.generation:  # read before, in an older state
-                new = advanced(state.connection, state.generation)
-            else:
-                new = advanced(state.connection, state.generation, last)
+            older = last is not None and last.generation < generation
+            new = advanced(connection, generation, last) if older else advanced(connection, generation)
             with self._lock:
-                if self._columns is None or self._columns.generation < new.generation:
+                if self._columns is None or self._columns.generation < generation:
                     self._columns = new
             return new
 
-    def _open(self, mode: str) -> sqlite3.Connection:
-        uri = f"{self._path.absolute().as_uri()}?mode={mode}"
-        return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
-
     def _rows(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
         """What a query finds. Raises OSError that names the file where that cannot be read."""
-        with self.reading() as state:
-            return state.connection.execute(query, values).fetchall()
+        with self.reading() as connection, faults.located(self._path):
+            return connection.execute(query, values).fetchall()
+
+    def _value(self, name: str) -> Any:
+        with self.reading() as connection, faults.located(self._path):
+            return _value(connection, name)
 
     @property
     def content(self) -> str:
         """The hash of all that the store holds, hexadecimal: documents and their rows, users, examples."""
-        with self.reading() as state:
-            return _value(state.connection, "content")
+        return self._value("content")
 
     @property
     def rows(self) -> int:
         """How many row numbers were given: the length of arrays by row, documents and gaps."""
-        with self.reading() as state:
-            return _value(state.connection, "rows")
+        return self._value("rows")
 
     @property
     def summary(self) -> Summary:
-        """What there is now, counted."""
+        """What there is now."""
         query = (
             "SELECT training, COUNT(*), SUM(empty), SUM(held), SUM(near) FROM examples "
             "WHERE training IS NOT NULL GROUP BY training"
         )
-        with self.reading() as state:
+        with self.reading():
             counts = {training: numbers for training, *numbers in self._rows(query)}
             examples, empty, held, near = counts.get(0, (0, 0, 0, 0))
             ((elsewhere,),) = self._rows(_ELSEWHERE)
-            users, documents = (_value(state.connection, name) for name in ("users", "documents"))
+            users, documents = (self._value(name) for name in ("users", "documents"))
         training = counts.get(1, (0,))[0]
         return Summary(examples, training, users, documents, empty, held, elsewhere, near)
 
@@ -227,8 +217,8 @@ class Store:
 
     def documents(self, rows: Sequence[int] | np.ndarray) -> list[Document]:
         """The documents of these rows, in this order. UserError for a row that was deleted."""
-        with self.reading() as state:
-            return [schema.stored(state.connection, int(row)) for row in rows]
+        with self.reading() as connection, faults.located(self._path):
+            return [schema.stored(connection, int(row)) for row in rows]
 
     def examples(self, *, training: bool = False) -> Iterator[Example]:
         """All examples of the evaluated or the training split in file order, streamed, without profiles."""
@@ -312,8 +302,8 @@ class Store:
     def copy_to(self, path: Path) -> "Store":
         """A living copy in a new file, of mode 0600. Raises UserError where the file is there."""
         private_folder(path.parent)
-        with self.reading() as state:
-            copy(state.connection, path)
+        with self.reading() as connection:
+            copy(connection, path)
         return Store(path)
 
     def append(self, documents: Iterable[Document]) -> np.ndarray:
@@ -345,7 +335,7 @@ class Store:
             raise UserError(
                 f"{self._path} is what runs are made from and stays as it is; write to a copy of it"
             )
-        if getattr(self._local, "state", None) is not None:
+        if getattr(self._local, "connection", None) is not None:
             raise RuntimeError("a store is written to inside `reading`, which holds an older state")
         return writing(self._path)
 

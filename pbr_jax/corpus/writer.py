@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pbr_jax import faults
-from pbr_jax.corpus.schema import GONE, SHARED, TABLES, answer_key, flags, forgotten, key, stored
+from pbr_jax.corpus.schema import GONE, SHARED, TABLES, answer_key, flags, key, stored
 from pbr_jax.locks import locked
 from pbr_jax.types import Document, Example, UserError
 
@@ -63,14 +63,11 @@ class Writer:
     def __init__(self, connection: sqlite3.Connection, document_target: str | None = None) -> None:
         self._sql = connection
         self._codes: dict[str, int] = {}
-        self.forgot = False
-        self.values: dict[str, Any] = {
-            "rows": 0, "codes": 0, "positions": 0, "documents": 0, "users": 0, "erased": 0, "generation": 0,
-            "content": "0", "document_target": document_target,
-        }  # fmt: skip
+        names = ("rows", "codes", "positions", "documents", "users", "erased", "generation")
+        self.values: dict[str, Any] = {**dict.fromkeys(names, 0), "content": "0", "target": document_target}
         self.values |= connection.execute("SELECT name, value FROM summary").fetchall()
         self.values["generation"] += 1
-        self._target = self.values["document_target"]
+        self._target = self.values["target"]
         self._content = int(self.values["content"], 16)
 
     def finish(self) -> None:
@@ -81,27 +78,25 @@ class Writer:
     def example(self, example: Example, *, training: bool, newest: int | None = None) -> None:
         """Adds an example; the documents of its profile that are there already keep their rows."""
         # All are kept, for whom the user is a neighbour; the example sees those that are left.
-        whole = [self._released(document) for document in example.profile]
+        whole = []
+        for document in example.profile:
+            user, row, _ = self._known(document)
+            whole.append(self._document(user, document) if row is None else row)
         rows = [whole[i] for i in _latest(example.profile, newest)]
         position = self._next("positions")
         values = (
             position, int(training), key(example.id), self._user(example.user_id), _float(example.time),
             answer_key(example.target), *flags(example.target, example.profile, self._target),
-            int(example.scored),
-            example.id, example.query, example.input, example.target, json.dumps(example.relevant),
-            example.category, json.dumps(example.alternatives),
+            int(example.scored), example.id, example.query, example.input, example.target,
+            json.dumps(example.relevant), example.category, json.dumps(example.alternatives),
         )  # fmt: skip
         self._insert("examples", values)
         self._insert("profiles", (position, _blob(rows), _blob(whole)))
 
     def passage(self, document: Document, place: str) -> None:
-        """Adds a shared document of a collection; `place` is where it was read."""
-        user = self._owner(document)
-        if user != SHARED:
-            raise UserError(
-                f"{place}: found a document of user {document.user_id!r}, wanted shared ones alone"
-            )
-        if next(self._of_id(user, document.id), None) is not None:
+        """Adds a document of a shared collection; `place` is where it was read."""
+        user, row, others = self._known(document)
+        if row is not None or others:
             raise UserError(
                 f"{place}, field 'id': found {document.id!r} a second time, wanted ids that are unique in a "
                 "collection; give every passage its own"
@@ -110,14 +105,10 @@ class Writer:
 
     def append(self, documents: Iterable[Document]) -> list[int]:
         """Rows of documents that are added; one of an id that its owner has replaces what was there."""
-        placed: dict[tuple[int, str], int] = {}
         changed: dict[int, dict[int, int]] = {}
-        order = []
+        order, placed = [], {}
         for document in documents:
-            user, values = self._owner(document), _values(document)
-            older = dict(self._of_id(user, document.id))
-            row = next((row for row, there in older.items() if there == values), None)
-            older.pop(row, None)  # type: ignore[arg-type]
+            user, row, older = self._known(document)
             row = self._document(user, document) if row is None else row
             for one in older:
                 self._erase(one)
@@ -130,16 +121,13 @@ class Writer:
 
     def delete(self, user: int, ids: Iterable[str] | None = None) -> list[int]:
         """Rows of a user's documents that are deleted: those of some ids, or all."""
-        if ids is None:
-            found = self._sql.execute("SELECT row FROM documents WHERE user=?", (user,)).fetchall()
-            rows = [row for (row,) in found]
-        else:
-            rows = []
-            for id in dict.fromkeys(ids):
-                of_id = [row for row, _ in self._of_id(user, id)]
-                if not of_id:
-                    raise UserError(f"document {id!r} is not in the store; nothing was deleted")
-                rows += of_id
+        found = self._sql.execute("SELECT row FROM documents WHERE user=?", (user,)) if ids is None else ()
+        rows = [row for (row,) in found]
+        for id in dict.fromkeys(ids or ()):
+            of_id = self._of_id(user, id)
+            if not of_id:
+                raise UserError(f"document {id!r} is not in the store; nothing was deleted")
+            rows += of_id
         for row in rows:
             self._erase(row)
         self._mend_profiles(user, dict.fromkeys(rows, GONE))
@@ -149,33 +137,32 @@ class Writer:
         """Deletes a user: documents, examples and name. The code is not given to anybody else."""
         self.delete(user)
         columns = [name for _, name, *_ in self._sql.execute("PRAGMA table_info(examples)")][1:]
-        for row in self._sql.execute("SELECT * FROM examples WHERE user=?", (user,)).fetchall():
-            self._count("examples", row, -1)
-            self._update("examples", "position", row[0], **dict.fromkeys(columns))
-            self._count("profiles", self._get("profiles", "position", row[0]), -1)
-            self._sql.execute("DELETE FROM profiles WHERE position=?", row[:1])
-        self.forgot = True
-        old = self._get("users", "code", user)
-        self._count("users", (user, old[-1]), -1)
-        self._update("users", "code", user, key=None, changed=self.values["generation"], name=forgotten(user))
-        self._count("users", (user, forgotten(user)))
+        for (position,) in self._sql.execute(
+            "SELECT position FROM examples WHERE user=?", (user,)
+        ).fetchall():
+            self._change("examples", position, False, **dict.fromkeys(columns))
+            self._change("profiles", position, False, rows=None, whole=None)
+        self._change("users", user, False, key=None, name=None, gone=self.values["generation"])
         self.values["users"] -= 1
+        self.values["erased"] += 1
 
     # -- one row ---------------------------------------------------------------------------------------
 
     def _insert(self, table: str, values: Row) -> None:
         self._sql.execute(f"INSERT INTO {table} VALUES ({','.join('?' * len(values))})", values)
-        self._count(table, values)
+        self._count(table, values, 1)
 
-    def _update(self, table: str, by: str, place: int, **values: Any) -> None:
+    def _change(self, table: str, place: int, living: bool, **values: Any) -> None:
+        """Overwrites columns of a row, which is `living` or counts for the hash of the content no more."""
+        query = f"SELECT * FROM {table} WHERE rowid=?"
+        self._count(table, self._sql.execute(query, (place,)).fetchone(), -1)
         names = ", ".join(f"{name}=?" for name in values)
-        self._sql.execute(f"UPDATE {table} SET {names} WHERE {by}=?", (*values.values(), place))
+        self._sql.execute(f"UPDATE {table} SET {names} WHERE rowid=?", (*values.values(), place))
+        if living:
+            self._count(table, self._sql.execute(query, (place,)).fetchone(), 1)
 
-    def _get(self, table: str, by: str, place: int) -> Row:
-        return self._sql.execute(f"SELECT * FROM {table} WHERE {by}=?", (place,)).fetchone()
-
-    def _count(self, table: str, values: Row, sign: int = 1) -> None:
-        """Adds a row to the hash of the content: the sum of all rows' hashes, whatever their order."""
+    def _count(self, table: str, values: Row, sign: int) -> None:
+        """Adds a row to the hash of the content: the sum of the hashes of living rows, in any order."""
         item = hashlib.blake2b(repr((table, *values)).encode(), digest_size=32).digest()
         self._content = (self._content + sign * int.from_bytes(item, "big")) % _MODULUS
 
@@ -186,43 +173,36 @@ class Writer:
     def _user(self, name: str) -> int:
         """The code of a user, who may be new."""
         if not name:
-            raise UserError(
-                "an example's user_id is empty, want the user's name: nobody owns shared documents"
-            )
+            raise UserError("a user_id is empty, want the user's name: nobody owns shared documents")
         if name not in self._codes:
             found = self._sql.execute("SELECT code FROM users WHERE key=? AND name=?", (key(name), name))
             known = found.fetchone()
             self._codes[name] = self._next("codes") if known is None else known[0]
             if known is None:
-                values = (self._codes[name], key(name), self.values["generation"], name)
-                self._sql.execute("INSERT INTO users VALUES (?,?,?,?)", values)
-                self._count("users", (self._codes[name], name))
+                self._insert("users", (self._codes[name], key(name), None, name))
                 self.values["users"] += 1
         return self._codes[name]
 
-    def _owner(self, document: Document) -> int:
+    def _known(self, document: Document) -> tuple[int, int | None, list[int]]:
+        """The owner's code, the row of an equal document, and the rows of others of the same id."""
         if document.shared != (not document.user_id):
             raise UserError(
                 f"document {document.id!r} has user_id {document.user_id!r} and shared = {document.shared}; "
                 'want user_id "" for shared documents and the owner\'s name for all others'
             )
-        return SHARED if document.shared else self._user(document.user_id)
+        user = SHARED if document.shared else self._user(document.user_id)
+        others = self._of_id(user, document.id)
+        row = next((row for row, there in others.items() if there == _values(document)), None)
+        return user, row, [one for one in others if one != row]
 
-    def _of_id(self, user: int, id: str) -> Iterator[tuple[int, Row]]:
-        """The documents of this owner and id: row, and (id, text, fields, time, until)."""
+    def _of_id(self, user: int, id: str) -> dict[int, Row]:
+        """The documents of this owner and id, by row: (id, text, fields, time, until)."""
         query = (
             "SELECT row, id, text, fields, time, until FROM documents JOIN texts USING (row) "
             "WHERE user=? AND key=? ORDER BY row"
         )
         found = self._sql.execute(query, (user, key(id))).fetchall()
-        return ((row, tuple(values)) for row, *values in found if values[0] == id)
-
-    def _released(self, document: Document) -> int:
-        """The row of a document of a released history: an equal one's of the same owner, or a new one."""
-        user, values = self._owner(document), _values(document)
-        same = (row for row, there in self._of_id(user, document.id) if there == values)
-        row = next(same, None)
-        return self._document(user, document) if row is None else row
+        return {row: tuple(values) for row, *values in found if values[0] == id}
 
     def _document(self, user: int, document: Document) -> int:
         row = self._next("rows")
@@ -234,10 +214,8 @@ class Writer:
         return row
 
     def _erase(self, row: int) -> None:
-        for table in ("documents", "texts"):
-            self._count(table, self._get(table, "row", row), -1)
-        self._update("texts", "row", row, id=None, text=None, fields=None)
-        self._update("documents", "row", row, user=GONE, key=None, answer=None, time=None, until=None,
+        self._change("texts", row, False, id=None, text=None, fields=None)
+        self._change("documents", row, False, user=GONE, key=None, answer=None, time=None, until=None,
                      gone=self.values["generation"])  # fmt: skip
         self.values["documents"] -= 1
         self.values["erased"] += 1
@@ -248,16 +226,11 @@ class Writer:
             "SELECT position, target, rows, whole FROM examples JOIN profiles USING (position) WHERE user=?"
         )
         for position, target, *old in self._sql.execute(query, (user,)).fetchall() if changed else ():
-            rows, whole = (_current(_rows(blob), changed) for blob in old)
-            if _blob(whole) == old[1]:
-                continue
-            self._count("profiles", (position, *old), -1)
-            self._update("profiles", "position", position, rows=_blob(rows), whole=_blob(whole))
-            self._count("profiles", (position, _blob(rows), _blob(whole)))
-            self._count("examples", self._get("examples", "position", position), -1)
-            empty, held, near = flags(target, [stored(self._sql, row) for row in whole], self._target)
-            self._update("examples", "position", position, empty=empty, held=held, near=near)
-            self._count("examples", self._get("examples", "position", position))
+            rows, whole = (_current(np.frombuffer(blob, np.int64).tolist(), changed) for blob in old)
+            if _blob(whole) != old[1]:
+                self._change("profiles", position, True, rows=_blob(rows), whole=_blob(whole))
+                empty, held, near = flags(target, [stored(self._sql, row) for row in whole], self._target)
+                self._change("examples", position, True, empty=empty, held=held, near=near)
 
 
 @contextmanager
@@ -276,7 +249,7 @@ def writing(path: Path) -> Iterator[Writer]:
             connection.execute("COMMIT")
         finally:
             connection.rollback()
-        if writer.values["erased"] == before and not writer.forgot:
+        if writer.values["erased"] == before:
             return
         if writer.values["erased"] > writer.values["documents"] + 1000:
             connection.execute("UPDATE summary SET value=0 WHERE name='erased'")
@@ -288,14 +261,16 @@ def writing(path: Path) -> Iterator[Writer]:
             )
 
 
+def connect(path: Path, mode: str, timeout: int = PATIENCE) -> sqlite3.Connection:
+    """A connection of SQLite's `mode` that any thread may use, without transactions of its own."""
+    uri = f"{path.absolute().as_uri()}?mode={mode}"
+    return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=timeout, check_same_thread=False)
+
+
 @contextmanager
 def connected(path: Path, timeout: int = PATIENCE) -> Iterator[sqlite3.Connection]:
     """A connection that overwrites what is deleted."""
-    uri = f"{path.absolute().as_uri()}?mode=rw"
-    with (
-        faults.located(path),
-        closing(sqlite3.connect(uri, uri=True, isolation_level=None, timeout=timeout)) as connection,
-    ):
+    with faults.located(path), closing(connect(path, "rw", timeout)) as connection:
         connection.execute("PRAGMA secure_delete=ON")
         yield connection
 
@@ -344,7 +319,3 @@ def _current(rows: Iterable[int], changed: Mapping[int, int]) -> list[int]:
 
 def _blob(rows: Sequence[int]) -> bytes:
     return np.array(rows, np.int64).tobytes()
-
-
-def _rows(blob: bytes) -> list[int]:
-    return np.frombuffer(blob, np.int64).tolist()

@@ -41,19 +41,19 @@ def living(folder: Path, *examples: Example, shared: tuple[Document, ...] = (), 
 
 def recounted(store: Store) -> str:
     """The hash of the content from all rows that there are."""
-    with store.reading() as state:
-        writer = Writer(state.connection)
+    with store.reading() as connection:
+        writer = Writer(connection)
         writer._content = 0
         tables = {
             "documents": "SELECT * FROM documents WHERE gone IS NULL",
             "texts": "SELECT * FROM texts WHERE id IS NOT NULL",
             "examples": "SELECT * FROM examples WHERE training IS NOT NULL",
-            "profiles": "SELECT * FROM profiles",
-            "users": "SELECT code, name FROM users",
+            "profiles": "SELECT * FROM profiles WHERE rows IS NOT NULL",
+            "users": "SELECT * FROM users WHERE gone IS NULL",
         }
         for table, query in tables.items():
-            for row in state.connection.execute(query).fetchall():
-                writer._count(table, row)
+            for row in connection.execute(query).fetchall():
+                writer._count(table, row, 1)
         return f"{writer._content:064x}"
 
 
