@@ -9,7 +9,7 @@ import numpy as np
 
 from pbr_jax.models.cross_encoder import CrossEncoder, CrossEncoderConfig
 from pbr_jax.parts.users import Users
-from pbr_jax.text.packing import multiple, power_of_two
+from pbr_jax.text.padding import multiple, power_of_two
 from pbr_jax.text.pairs import pair_arrays
 from pbr_jax.text.tokenizing import Tokenizer, load_tokenizer
 from pbr_jax.types import Example, Params, UserError

@@ -24,7 +24,7 @@ def encoder(run: Run) -> Node:
 
 
 def _told(options: Encoder) -> list[Any]:
-    """What is packed together can move the last bit of a vector."""
+    """The size of a batch can move the last bit of a vector."""
     return [_encoder(options).fingerprint, options.batch_tokens]
 
 

@@ -1,13 +1,14 @@
-"""Texts to embeddings: packed, batched, and spread over devices. In files: `embedding_file`.
+"""Texts to vectors: padded to few lengths, batched, and spread over devices.
 
-Texts of any length share rows (`packing`), and attention stays inside a text. The rows come in few
-fixed shapes, so few programs are compiled.
+A text's vector does not depend on the texts around it, to the last bit: a text has a row of its own, whose
+length depends on the text alone, and batches of a length and role always have the same number of rows. So
+vectors that were made at another time and in other company are the same (`corpus.vectors`).
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -24,12 +25,13 @@ from pbr_jax import options as schema
 from pbr_jax.files import private_folder
 from pbr_jax.models import bert, pretrained
 from pbr_jax.models.sentence_folder import Role
-from pbr_jax.text.packing import PLACES, Batch, fill, multiple, pack, power_of_two, row_sizes
+from pbr_jax.text.padding import row_sizes
 from pbr_jax.text.tokenizing import Settings, load_tokenizer, read_settings
 from pbr_jax.types import Params, UserError
 
 BATCH_TOKENS = {"cpu": 512}  # elsewhere 16,384; on CPU few, so that activations stay in the cores' caches
-WINDOW = 8192  # texts tokenized, sorted and packed together
+QUERIES = 4  # a batch of queries is that much smaller: often there is only one
+WINDOW = 8192  # texts tokenized and sorted together
 
 
 def enable_compilation_cache(folder: Path) -> None:
@@ -81,7 +83,8 @@ class TextEncoder:
             self.settings = self.settings._replace(normalize=unit)
         self.tokenizer = load_tokenizer(self.folder, max_length=self.settings.max_length)
         devices = self._devices = list(devices or jax.local_devices())
-        self.batch_tokens = config.batch_tokens or BATCH_TOKENS.get(devices[0].platform, 16384)
+        self._platform = devices[0].platform
+        self._batch_tokens = config.batch_tokens or BATCH_TOKENS.get(self._platform, 16384)
         mesh = jax.make_mesh((len(devices),), ("data",), axis_types=(AxisType.Auto,), devices=devices)
         self._rows = NamedSharding(mesh, PartitionSpec("data"))
         self._replicated = NamedSharding(mesh, PartitionSpec())
@@ -94,14 +97,21 @@ class TextEncoder:
     @property
     def fingerprint(self) -> str:
         """sha256 (hex) of all that the embeddings depend on: model files, settings and prefixes."""
-        parts = [
-            self._content,  # with the folder's own prompts, and whether they are pooled
+        return self._digest(self.prefix("query"), self.prefix("document"))
+
+    def vectors_key(self, role: Role) -> str:
+        """sha256 (hex) of all that a role's vectors depend on to the last bit, the platform included."""
+        return self._digest(role, self.prefix(role), self._batch_tokens, self._platform)
+
+    def _digest(self, *parts: str | int) -> str:
+        # The content has the folder's own prompts, and whether they are pooled.
+        known = [
+            self._content,
             *self.settings[:3],
-            self.prefix("query"),
-            self.prefix("document"),
+            *parts,
             *([] if self._tuned is None else [self._tuned[1]]),
         ]
-        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(known).encode()).hexdigest()
 
     def prefix(self, role: Role) -> str:
         """What is put before every text of a role: as the configuration says, else the model's folder."""
@@ -128,50 +138,52 @@ class TextEncoder:
         with terminal.bar(total=len(unique), show=progress, unit="text") as bar:
             for start in range(0, len(unique), WINDOW):  # bounds the memory of token ids
                 tokens = self.tokenizer.encode_batch([prefix + t for t in unique[start : start + WINDOW]])
-                for batch, vectors in self._run(self._batches(tokens), skipped):
-                    embeddings[start + batch.texts] = vectors[batch.rows, batch.places]
-                    done += len(batch.texts)
-                    bar.update(len(batch.texts))
+                for some, vectors in self._run(tokens, role, skipped):
+                    embeddings[start + some] = vectors[: len(some)]
+                    done += len(some)
+                    bar.update(len(some))
                     terminal.doing(f"{done} of {len(unique)} texts")
         places = {text: place for place, text in enumerate(unique)}
         return embeddings[np.array([places[text] for text in texts], int)]
 
-    def _batches(self, tokens: Sequence[Sequence[int]]) -> Iterator[Batch]:
-        devices = self._rows.mesh.size
-        lengths = [len(ids) for ids in tokens]
-        sizes = row_sizes(self.settings.max_length)
-        packed = pack(lengths, sizes)
-        small = sum(size * len(rows) for size, rows in packed) <= self.batch_tokens
-        if small:  # one program, no larger than the texts need
-            size = max((size for size, _ in packed), default=sizes[0])
-            packed = pack(lengths, [size])
-        for size, rows in packed:
-            full = multiple(max(1, self.batch_tokens // size), devices)
-            height = min(full, multiple(power_of_two(len(rows)), devices)) if small else full
-            for start in range(0, len(rows), height):
-                yield fill(rows[start : start + height], tokens, (height, size))
+    def _batches(self, lengths: np.ndarray, role: Role) -> Iterator[tuple[np.ndarray, tuple[int, int]]]:
+        """Numbers of texts [n], and the shape of their batch; texts without tokens are left out."""
+        sizes = np.array(row_sizes(self.settings.max_length))
+        widths = np.where(lengths > 0, sizes[np.searchsorted(sizes, lengths)], 0)
+        tokens = self._batch_tokens // (QUERIES if role == "query" else 1)
+        for width in np.unique(widths[widths > 0]).tolist():
+            height = max(1, tokens // width) * self._rows.mesh.size
+            texts = np.flatnonzero(widths == width)
+            for start in range(0, len(texts), height):
+                yield texts[start : start + height], (height, width)
 
-    def _run(self, batches: Iterable[Batch], skipped: int) -> Iterator[tuple[Batch, np.ndarray]]:
-        """Each batch with its embeddings [rows places d], in order; `_lanes` of them compute at a time.
+    def _run(
+        self, tokens: Sequence[Sequence[int]], role: Role, skipped: int
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Numbers of texts [n], and a batch's vectors [rows d] that begins with theirs.
 
-        The first `skipped` tokens of a text are not pooled.
+        `_lanes` batches compute at a time. The first `skipped` tokens of a text are not pooled.
         """
-        alone = self._lanes > 1
+        lengths = np.array([len(ids) for ids in tokens], np.int32)
         pooling, normalize = self.settings.pooling, self.settings.normalize
-        forward = _forward(self.bert_config, pooling, normalize, alone, skipped)
+        forward = _forward(self.bert_config, pooling, normalize, self._lanes > 1, skipped)
         params = self._params
 
-        def compute(batch: Batch) -> tuple[Batch, np.ndarray]:
-            inputs = jax.device_put((batch.ids, batch.segments, batch.positions), self._rows)
-            return batch, np.asarray(forward(params, *inputs))
+        def compute(batch: tuple[np.ndarray, tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+            texts, shape = batch
+            ids, used = np.zeros(shape, np.int32), np.zeros(shape[0], np.int32)
+            used[: len(texts)] = lengths[texts]
+            for row, text in enumerate(texts):
+                ids[row, : used[row]] = tokens[text]
+            return texts, np.asarray(forward(params, *jax.device_put((ids, used), self._rows)))
 
         with ThreadPoolExecutor(self._lanes) as pool:
-            yield from pool.map(compute, batches)
+            yield from pool.map(compute, self._batches(lengths, role))
 
     @cached_property
     def _lanes(self) -> int:
         """Batches computed at a time: one a core on a CPU."""
-        if len(self._devices) > 1 or self._devices[0].platform != "cpu":
+        if len(self._devices) > 1 or self._platform != "cpu":
             return 1
         return cores.count()
 
@@ -204,12 +216,12 @@ def _forward(
 ) -> Any:
     model = bert.bert(config)
 
-    def forward(params: Any, ids: jax.Array, segments: jax.Array, positions: jax.Array) -> jax.Array:
+    def forward(params: Any, ids: jax.Array, lengths: jax.Array) -> jax.Array:
+        places = jnp.arange(ids.shape[1])[None]
+        segments = (places < lengths[:, None]).astype(jnp.int32)
+        positions = segments * places  # a row may be longer than the model has positions
         states = model.apply(params, ids, segments=segments, positions=positions)
-        places = max(1, ids.shape[1] // PLACES)
-        if skipped:
-            positions = positions - skipped
-            segments = jnp.where(positions < 0, 0, segments)
-        return bert.pool(states, segments, positions, places, pooling=pooling, normalize=normalize)
+        pooled = jnp.where(positions < skipped, 0, segments)
+        return bert.pool(states, pooled, positions - skipped, 1, pooling=pooling, normalize=normalize)[:, 0]
 
     return cores.compiled(forward, one_core)

@@ -18,7 +18,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from pbr_jax.models import bert, colbert, sentence_folder, tokenizer_file
 from pbr_jax.models.pretrained import locate
 from pbr_jax.models.sentence_folder import Role
-from pbr_jax.text.packing import padded_batches
+from pbr_jax.text.padding import padded_batches
 from pbr_jax.text.tokenizing import load_tokenizer, read_settings
 from pbr_jax.types import UserError
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from pbr_jax.models import bert
 from pbr_jax.text.encode import Role, TextEncoder
-from pbr_jax.text.packing import padded_batches
+from pbr_jax.text.padding import padded_batches
 from pbr_jax.types import Params
 
 

@@ -1,6 +1,6 @@
 """Text to token ids, with the `tokenizers` library, and the encoder settings that a folder names.
 
-Truncation keeps the special tokens; nothing is padded here (`encode` packs instead).
+Truncation keeps the special tokens; nothing is padded here (`encode` pads).
 """
 
 from collections.abc import Sequence

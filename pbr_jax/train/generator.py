@@ -20,7 +20,7 @@ from pbr_jax.losses.language_model import token_cross_entropy
 from pbr_jax.losses.reduction import masked_mean
 from pbr_jax.models import causal_lm, lora, t5
 from pbr_jax.options import TunedGenerator
-from pbr_jax.text.packing import multiple
+from pbr_jax.text.padding import multiple
 from pbr_jax.train import sharding
 from pbr_jax.train.batches import Rows
 from pbr_jax.train.loop import Fitted, Task, fit

@@ -12,7 +12,7 @@ from pbr_jax.models import cross_encoder
 from pbr_jax.models.cross_encoder import CrossEncoder
 from pbr_jax.models.pretrained import locate
 from pbr_jax.options import Distillation, Training
-from pbr_jax.text.packing import multiple
+from pbr_jax.text.padding import multiple
 from pbr_jax.text.pairs import pair_arrays
 from pbr_jax.text.tokenizing import load_tokenizer
 from pbr_jax.train.distillation import Scorer, candidate_rows, distill

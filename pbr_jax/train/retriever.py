@@ -16,7 +16,7 @@ from pbr_jax.models.layers import precision
 from pbr_jax.models.sentence_folder import Role
 from pbr_jax.options import Distillation, Training
 from pbr_jax.text.encode import TextEncoder
-from pbr_jax.text.packing import multiple
+from pbr_jax.text.padding import multiple
 from pbr_jax.train.distillation import Scorer, candidate_rows, distill
 from pbr_jax.train.loop import Fitted
 from pbr_jax.train.sharding import Batch

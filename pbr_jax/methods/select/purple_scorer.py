@@ -9,7 +9,7 @@ import numpy as np
 from pbr_jax.models.set_policy import SetPolicyConfig, from_arrays, set_policy
 from pbr_jax.parts.token_vectors import Ragged
 from pbr_jax.pipeline import Examples, Ranking
-from pbr_jax.text.packing import multiple
+from pbr_jax.text.padding import multiple
 from pbr_jax.text.token_states import TokenStates, padded
 from pbr_jax.types import Params
 
