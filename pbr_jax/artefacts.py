@@ -93,6 +93,29 @@ def obtain(
     return Artefact(path, hash_, seconds, made=False)
 
 
+def obtain_part(path: Path, make: Callable[[Path], None]) -> None:
+    """Makes a folder inside a stage's folder unless it is there and whole, as `obtain` makes that of a stage.
+
+    Raises RuntimeError for an error by which `obtain` would take the whole stage for damaged.
+    """
+    if part_seconds(path) is not None:
+        return
+    try:
+        _made("part", {}, make, path, None, "")
+    except _UNREADABLE as error:
+        if isinstance(error, UserError):
+            raise
+        raise RuntimeError(f"{path.parent.name} {path.name}: {type(error).__name__}: {error}") from error
+
+
+def part_seconds(path: Path) -> float | None:
+    """The seconds that a part took; None where it is missing or damaged."""
+    try:
+        return _seconds(path)
+    except _Damage:
+        return None
+
+
 def place(name: str, hash_: str) -> Path:
     """Where the artefact of a stage lies, or would lie."""
     return cache_folder() / name / hash_
@@ -137,7 +160,8 @@ def _made(
     log: Log | None,
     label: str,
 ) -> Artefact:
-    terminal.err(f"{label} ...")
+    if label:
+        terminal.err(f"{label} ...")
     partial = path.with_suffix(".partial")
     if partial.is_symlink() or not partial.is_dir():
         _remove(partial)
@@ -159,7 +183,8 @@ def _made(
     os.replace(partial, path)
     _sync(path.parent)
     _verified.update({_place(path, file): _recorded(record) for file, record in files.items()})
-    terminal.err(f"{label}: {seconds:.1f} s")
+    if label:
+        terminal.err(f"{label}: {seconds:.1f} s")
     if log is not None:
         log({"event": "made", "stage": name, "key": path.name, "seconds": seconds})
     return Artefact(path, path.name, seconds, made=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pbr_jax import results as evaluation
+from pbr_jax import stream
 from pbr_jax.artefacts import Log
 from pbr_jax.config import Config, to_dict
 from pbr_jax.faults import located
@@ -97,14 +98,23 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
 
     start = time.perf_counter()
     learned = 0 if plan.training is None else plan.training.value.summary.examples
+    blocks = stream.blocks(config.stream, config.seed, store.summary.examples)
     found, records = evaluation.evaluated(
-        plan.task, store, read(), config.eval, seed=config.seed, learned=learned
+        plan.task, store, read(), config.eval, seed=config.seed, learned=learned, blocks=blocks
     )
+    if plan.streamed is not None:
+        for block in found["blocks"]:
+            block["seconds"] = stream.seconds(plan.streamed.value, block["block"])
     spent = round(time.perf_counter() - start, 3)
     trained, measured = reports(plan.last), by_stage(plan.ranked, MEASURES)
     for values in measured.values():
         found["metrics"] |= {name: values[name] for name in METRICS if name in values}
     notes = [f"{label}: {note}" for label, report in trained.items() for note in report.pop("notes")]
+    notes += [
+        f"{method.section}.method {method.method} learns from what users wrote to questions of earlier blocks"
+        for method in stream.learners(config)
+        if method.supervised
+    ]
     if not config.keep_texts:
         notes.append(_still_cached(plan))
         tell("run", notes[-1])

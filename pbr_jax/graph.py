@@ -8,11 +8,11 @@ what is there and what would have to be made.
 
 import abc
 import contextlib
-import functools
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 from pbr_jax import terminal
 from pbr_jax.artefacts import Artefact, Log, digest, find, made_by, obtain, place
 from pbr_jax.code import code_of
-from pbr_jax.options import Method, key_of
+from pbr_jax.options import Learner, Method, key_of
 from pbr_jax.sources import refuse_edited
 from pbr_jax.types import UserError
 
@@ -134,17 +134,36 @@ def _same(value: Any) -> Any:
 
 
 class Slot(Node):
-    """A method with what it needs; its value makes the slot's callable from a `pipeline.Tally`."""
+    """A method with what it needs, a learner with its first state too, a folder; its value is `Bound`."""
 
     def __init__(self, method: Method, run: Any) -> None:
-        super().__init__(f"{method.section}.{method.method}", method.needs(run), None)
+        needs = dict(method.needs(run))
+        if isinstance(method, Learner):
+            label = f"{method.section}_state"
+            needs["state"] = Stage("state", (method,), needs.copy(), _start, Path, label=label)
+        super().__init__(f"{method.section}.{method.method}", needs, None)
         self.method = method
 
     def _own(self) -> dict[str, Any]:
         return {"options": key_of(self.method), "code": code_of(type(self.method))}
 
-    def _compute(self) -> Callable[..., Any]:
-        return functools.partial(self.method.slot, **self._values())
+    def _compute(self) -> "Bound":
+        return Bound(self.method, self._values())
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A method with the values of its needs; makes the slot's callable from a `pipeline.Tally`."""
+
+    method: Method
+    values: Mapping[str, Any]
+
+    def __call__(self, tally: Any, **changed: Any) -> Any:
+        return self.method.slot(tally, **{**self.values, **changed})
+
+
+def _start(folder: Path, method: Learner, **values: Any) -> None:
+    method.start(folder, **values)
 
 
 class Stage(Node):

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from jax._src import distributed
 
-from pbr_jax import results
+from pbr_jax import results, stream
 from pbr_jax.artefacts import digest
 from pbr_jax.code import code_of
 from pbr_jax.config import Config
@@ -66,21 +66,22 @@ class Plan:
         self.hashes = source.hashes
         self.run = Run(config, self.task, source.node, {}, source.training)
         method = config.generate.resolved(self.task)
-        ranked = rankings(self.run)
-        made = {"ranked": ranked}
-        if method is not None:
-            made["answered"] = answers(self.run, method, ranked)
-        if likelihood.wanted(self.run, method):
-            made["scored"] = likelihood.likelihoods(self.run, ranked, method)
+        scored = likelihood.wanted(self.run, method)
+        if stream.learners(config):
+            made = stream.stream(self.run, config, method, scored)
+        else:
+            made = {"ranked": (ranked := rankings(self.run))}
+            if method is not None:
+                made["answered"] = answers(self.run, method, ranked)
+            if scored:
+                made["scored"] = likelihood.likelihoods(self.run, ranked, method)
         self.last = unified(Value("results", (), made, dict))
         known = {node.key: node for node in walk(self.last)}
-        self.data, self.ranked = _stage(known[source.node.key]), _stage(self.last.needs["ranked"])
+        self.data, self.ranked = _stage(known[source.node.key]), self.last.needs["ranked"]
         apart = None if source.training is None else known.get(source.training.key)
         self.training = None if apart is None else _stage(apart)  # the store that is learned from, if another
-        self.answered, self.scored = map(self._optional, ("answered", "scored"))
-
-    def _optional(self, name: str) -> Stage | None:
-        return _stage(self.last.needs[name]) if name in self.last.needs else None
+        self.answered, self.scored = map(self.last.needs.get, ("answered", "scored"))
+        self.streamed = self.ranked.needs.get("streamed")
 
     def check(self) -> None:
         """Looks at all models, files and batch sizes before the first second of work."""
@@ -101,8 +102,10 @@ class Plan:
             "generate": Slot(method, run),
             "task": language_model.task(run),
         }
-        for stage in (self.scored, self.answered, self.ranked):  # what these have loaded is not loaded twice
+        # What these have loaded is not loaded twice.
+        for stage in (self.scored, self.answered, self.ranked, self.streamed):
             nodes |= {} if stage is None else stage.needs
+        nodes |= {} if self.streamed is None else stream.last_slots(self.streamed)
         return System(_Values(nodes), collaboration=config.collaboration, documents=documents_in_prompt(run))
 
     @cached_property

@@ -28,11 +28,19 @@ class Made(NamedTuple):
 
 
 def evaluated(
-    task: Task, store: Store, made: Made, options: Eval, *, seed: int, learned: int = 0
+    task: Task,
+    store: Store,
+    made: Made,
+    options: Eval,
+    *,
+    seed: int,
+    learned: int = 0,
+    blocks: Sequence[int] | None = None,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """What results.json says of the metrics, and the lines of predictions.jsonl.
 
-    `learned`: examples of a training split that does not stand in the store.
+    `learned`: examples of a training split that does not stand in the store. `blocks`: of a stream, the
+    number of the block in which each example arrives.
     """
     scores = None if made.scores is None else list(made.scores)
     made = made._replace(scores=scores)
@@ -57,6 +65,7 @@ def evaluated(
             relevant=[example.relevant for example in examples],
             scored=list(scored),
             categories=[example.category for example in examples],
+            blocks=blocks,
             resamples=options.resamples,
             confidence=options.confidence,
             seed=seed,
@@ -68,6 +77,7 @@ def evaluated(
     values = _values(
         evaluation, store, examples, records, label_distribution(task, predictions or []), learned
     )
+    values |= {"blocks": evaluation.by_block} if blocks is not None else {}
     values["counts"] |= unfinished
     values["notes"] += _note_unfinished(unfinished["unfinished_thinking"], len(records))
     scored = [record for record, example in zip(records, examples, strict=True) if example.scored]

@@ -20,6 +20,7 @@ from pbr_jax.options import (
     Prompt,
     Retrieve,
     Select,
+    Stream,
     TunedGenerator,
     UserEncoder,
 )
@@ -60,6 +61,7 @@ class Config(Options):
     generator: TunedGenerator = field(default_factory=TunedGenerator)
     user_encoder: UserEncoder = field(default_factory=UserEncoder)
     feedback: Feedback = field(default_factory=Feedback)
+    stream: Stream = field(default_factory=Stream)
     eval: Eval = field(default_factory=Eval)
 
     @property

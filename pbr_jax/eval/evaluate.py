@@ -35,7 +35,9 @@ class Evaluation:
     `per_example[i]` holds the metrics that one example has by itself, of which the reported value
     is the mean (so neither f1_macro nor rmse), and is empty where the example is not scored. `n`
     counts scored examples. `by_category` gives `n` and every metric of each category, where
-    examples have any; `by_category_intervals` and `by_category_users` say how sure they are. `variants`
+    examples have any; `by_category_intervals` and `by_category_users` say how sure they are. `by_block` gives
+    `block`, `start` and `end` (examples before it, and up to its end), `n`, `metrics` and `running` (over all
+    examples up to its end) of each block of which any is scored. `variants`
     names the definition of metrics that have several; `notes` are sentences for the reader of the numbers.
     `unreadable` counts answers to scored examples that name no label, of a rating no number, or elsewhere are
     empty; None where nothing was answered.
@@ -48,6 +50,7 @@ class Evaluation:
     by_category: dict[str, dict[str, float]] = field(default_factory=dict)
     by_category_intervals: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
     by_category_users: dict[str, int] = field(default_factory=dict)
+    by_block: list[dict[str, Any]] = field(default_factory=list)
     variants: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     unreadable: int | None = None
@@ -75,6 +78,7 @@ def evaluate(
     relevant: Sequence[Groups] | None = None,
     scored: Sequence[bool] | None = None,
     categories: Sequence[str] | None = None,
+    blocks: Sequence[int] | None = None,
     resamples: int = 2000,
     confidence: float = 0.95,
     seed: int = 0,
@@ -89,7 +93,7 @@ def evaluate(
     nats), `tokens` and `bytes`, and with them target_nll, minus the log-probability per token, and
     target_bpb, in bits per byte, by which models of different tokenizers compare. Where an example has
     `alternatives`, further right answers, `ANSWER_METRICS` are the best over all of them, as in SQuAD's
-    official scorer.
+    official scorer. `blocks` are the numbers of blocks of a stream.
     Other tasks have recall, as deep as was ranked, where every question's relevant documents are known.
     Where all targets are withheld there is nothing to score: n is 0, and a note says so. Raises UserError,
     naming the example, where some targets are missing or a scored question of a retrieval benchmark has no
@@ -98,7 +102,7 @@ def evaluate(
     fields = dict(users=users, predictions=predictions, expected=expected, targets=targets,
                   alternatives=alternatives, likelihoods=likelihoods, rankings=rankings, relevant=relevant,
                   scored=scored,
-                  categories=categories)  # fmt: skip
+                  categories=categories, blocks=blocks)  # fmt: skip
     _check_lengths(len(ids), fields)
     kept = [i for i in range(len(ids)) if scored is None or scored[i]]
     per_example: list[dict[str, float]] = [{} for _ in ids]
@@ -129,7 +133,10 @@ def evaluate(
         confidence=confidence,
         seed=seed,
     )
-    return replace(found, per_example=per_example, notes=notes + found.notes, unreadable=unread)
+    by_block = _by_block(columns, np.array(blocks or [], int), kept)
+    return replace(
+        found, per_example=per_example, notes=notes + found.notes, unreadable=unread, by_block=by_block
+    )
 
 
 def _over_users(
@@ -281,6 +288,21 @@ def _values(columns: list[_Scores], rows: np.ndarray) -> dict[str, float]:
     return {
         c.metric.name: float(c.metric.finish(c.statistics[rows].mean(0, keepdims=True))[0]) for c in columns
     }
+
+
+def _by_block(columns: list[_Scores], blocks: np.ndarray, kept: list[int]) -> list[dict[str, Any]]:
+    scored = blocks[kept] if len(blocks) else blocks
+    return [
+        {
+            "block": int(block),
+            "start": int(np.sum(blocks < block)),
+            "end": int(np.sum(blocks <= block)),
+            "n": int(np.sum(scored == block)),
+            "metrics": _values(columns, np.flatnonzero(scored == block)),
+            "running": _values(columns, np.flatnonzero(scored <= block)),
+        }
+        for block in np.unique(scored)
+    ]
 
 
 def _intervals(

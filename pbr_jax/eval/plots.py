@@ -84,6 +84,22 @@ def lines(series: Mapping[str, Sequence[Point]], metric: str, field: str) -> Any
     return figure
 
 
+def course(series: Mapping[str, Sequence[tuple[int, float, float]]], metric: str) -> Any:
+    """Blocks of streams as (questions answered by their ends, metric of the block, metric of all questions so
+    far): a dot for each block, a line for all so far."""
+    figure, axes = _figure(height=4.0)
+    for i, (label, blocks) in enumerate(series.items()):
+        ends, values, running = zip(*blocks, strict=True)
+        colour = _COLOURS[i % len(_COLOURS)]
+        axes.plot(ends, values, "o", color=colour, alpha=0.35, ms=4)
+        axes.plot(ends, running, color=colour, lw=1.8, label=_plain(label))
+    axes.set_xlabel("questions answered")
+    axes.set_ylabel(metric)
+    axes.grid(axis="y", color="#dddddd", lw=0.8)
+    axes.legend(frameon=False, loc="best")
+    return figure
+
+
 def against(points: Sequence[Point], metric: str, across: str) -> Any:
     """Named points with intervals over their `x`, which is positive and on a logarithmic axis."""
     figure, axes = _figure(height=max(4.4, 0.6 + 0.17 * len(points)))

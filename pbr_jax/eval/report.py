@@ -15,6 +15,7 @@ from pathlib import Path
 from pbr_jax.data.tasks import TASKS
 from pbr_jax.eval import notes as remarks
 from pbr_jax.eval import plots, render
+from pbr_jax.eval.blocks import by_block
 from pbr_jax.eval.comparable import ABSENT as _ABSENT
 from pbr_jax.eval.comparable import needs_texts, obstacles, same_variant
 from pbr_jax.eval.costs import costs, throughput
@@ -89,7 +90,7 @@ def _blocks(rows: list[Row], all_metrics: bool, reference: str | None, plot: boo
         blocks += [_figure(rows, names[0]), *_throughput(rows, names[0])]
     if len(rows) > 1:
         blocks += differences(rows, names, _reference(rows, reference))
-    blocks += _without_near(rows, names, reference)
+    blocks += [*by_block(rows, names[0], plot), *_without_near(rows, names, reference)]
     blocks += [*categories(rows, names), *orders(rows, names)]
     return [*blocks, *shares_table(rows), *copies_table(rows), *notes]
 

@@ -35,7 +35,8 @@ class Run:
 
     `weights` has hashes of the content of "llm", "select.llm" and "encoder", as far as the run says so.
     `ceiling`: it read the answers. `without_near` has `n` and `metrics` of the questions whose target the
-    user's history does not nearly hold; empty where there are no others. `copied`: see `copies`.
+    user's history does not nearly hold; empty where there are no others. `copied`: see `copies`. `blocks`, of
+    a stream: the metrics of the questions from a place to before another, and of all before that.
     """
 
     path: Path
@@ -59,6 +60,7 @@ class Run:
     ceiling: bool
     without_near: dict[str, Any]
     copied: dict[str, float]
+    blocks: dict[tuple[int, int], tuple[dict[str, float], dict[str, float]]]
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,11 @@ def read_run(path: Path) -> Run:
         ceiling=results.get("ceiling") is True,
         without_near=_mapping(results, "without_near_targets", name, optional=True),
         copied=_numbers(results, "copied", name),
+        blocks={
+            (_count(one, "start", name), _count(one, "end", name)):
+            (_numbers(one, "metrics", name), _numbers(one, "running", name))
+            for one in _list(results, "blocks", name)
+        },
     )  # fmt: skip
 
 

@@ -17,11 +17,12 @@ from pbr_jax.options.shared import (
     Optimizer,
     Prompt,
     SelectLLM,
+    Stream,
     Training,
     UserEncoder,
     tuning,
 )
-from pbr_jax.options.slots import Expand, Generate, Method, Neighbours, Retrieve, Select, swapped
+from pbr_jax.options.slots import Expand, Generate, Learner, Method, Neighbours, Retrieve, Select, swapped
 
 __all__ = [
     "IDLE",
@@ -33,6 +34,7 @@ __all__ = [
     "Expand",
     "Feedback",
     "Generate",
+    "Learner",
     "Method",
     "Neighbours",
     "Optimizer",
@@ -41,6 +43,7 @@ __all__ = [
     "Retrieve",
     "Select",
     "SelectLLM",
+    "Stream",
     "Training",
     "TrainingSplit",
     "TunedGenerator",

@@ -4,6 +4,7 @@ import abc
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from pbr_jax.options.base import Options, TrainingSplit, checked, hints
@@ -38,6 +39,39 @@ class Method(Options, abc.ABC):
     @abc.abstractmethod
     def slot(self, *args: Any, **kwargs: Any) -> Any:
         """`slot(tally, *, name=value …)`: the callable of the slot, see `pbr_jax.pipeline`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learner(Method):
+    """A method of any slot that learns from a stream of questions: `class Own(Learner, Retrieve)`.
+
+    Its state is a folder of files of its own. `slot` gets the present one as `state`; values of needs come by
+    their names, as in `slot`. What it computes must not depend on anything else, so that a stream that was
+    killed ends as one that was not. Blocks are of `pbr_jax.stream.Block`.
+    """
+
+    @property
+    def supervised(self) -> bool:
+        """Whether it sees targets, relevant documents and likelihoods of questions that were answered."""
+        return False
+
+    def start(self, folder: Path, **values: Any) -> None:
+        """Writes the first state; without this it is an empty folder."""
+
+    def observe(self, block: Any, *, state: Path, **values: Any) -> list[Any]:
+        """What there is to learn from some questions that were answered: JSON for each of them, in order.
+
+        Called for a part of a block at a time; what it returns is kept.
+        """
+        return [None] * len(block.examples)
+
+    @abc.abstractmethod
+    def learn(self, blocks: Any, *, state: Path, out: Path, **values: Any) -> None:
+        """Writes the next state into the folder `out`, which may hold files of an interrupted attempt.
+
+        `blocks`: a sequence of all blocks so far, with observations, each read from disk when indexed;
+        `blocks[-1]` is the newest. `state` is the folder of the present state.
+        """
 
 
 _M = TypeVar("_M", bound=Method)

@@ -12,6 +12,7 @@ from pbr_jax.parts.rankings import EVALUATED, Questions, Rankings
 from pbr_jax.parts.records import Records
 from pbr_jax.parts.run import Run, chunks, metered, write_tally
 from pbr_jax.system import System
+from pbr_jax.types import Example
 
 
 class Answers(Records):
@@ -41,20 +42,27 @@ def answers(
 
 
 def _generate(folder: Path, questions: Questions, k: int, *, ranked: Rankings, **parts: Any) -> None:
-    """Each raw answer is in the cache once it is finished, where the next attempt finds it."""
     system = System(parts, documents=k)
-    rankings = ranked.read(system.store, questions.read(system.store))
-    with terminal.bar(desc="answers", total=questions.count(system.store)) as bar:
+    keep_answers(folder, list(questions.read(system.store)), ranked, system)
+
+
+def keep_answers(folder: Path, examples: list[Example], ranked: Rankings, system: System) -> None:
+    """Answers some questions, and keeps that in a folder for `Answers`.
+
+    Each raw answer is in the cache once it is finished, where the next attempt finds it.
+    """
+    rankings = ranked.read(system.store, examples)
+    with terminal.bar(desc="answers", total=len(examples)) as bar:
 
         def on_batch(positions: Sequence[int], texts: Sequence[str]) -> None:
             bar.update(len(positions))
 
         def answered() -> Iterator[tuple[str, dict[str, Any]]]:
-            for pairs in chunks(zip(questions.read(system.store), rankings, strict=True)):
-                examples, shown = zip(*pairs, strict=True)
+            for pairs in chunks(zip(examples, rankings, strict=True)):
+                chunk, shown = zip(*pairs, strict=True)
                 with metered(folder):
-                    answers = system.answer(examples, shown, on_batch=on_batch)
-                for example, answer in zip(examples, answers, strict=True):
+                    answers = system.answer(chunk, shown, on_batch=on_batch)
+                for example, answer in zip(chunk, answers, strict=True):
                     yield (
                         example.id,
                         {

@@ -19,7 +19,7 @@ from pbr_jax.parts.rankings import EVALUATED, Questions, Rankings
 from pbr_jax.parts.records import Records
 from pbr_jax.parts.run import Run, chunks, metered, write_tally
 from pbr_jax.system import System
-from pbr_jax.types import UserError
+from pbr_jax.types import Example, UserError
 
 
 class Likelihoods(Records):
@@ -66,21 +66,28 @@ def likelihoods(
 
 
 def _score(folder: Path, questions: Questions, k: int, *, ranked: Rankings, **parts: Any) -> None:
-    """Each score is in the cache once it is there, where the next attempt finds it."""
     system = System(parts, documents=k)
-    rankings = ranked.read(system.store, questions.read(system.store))
-    with terminal.bar(desc="likelihoods", total=questions.count(system.store)) as bar:
+    keep_likelihoods(folder, list(questions.read(system.store)), ranked, system)
+
+
+def keep_likelihoods(folder: Path, examples: list[Example], ranked: Rankings, system: System) -> None:
+    """Scores the targets of some questions, and keeps that in a folder for `Likelihoods`.
+
+    Each score is in the cache once it is there, where the next attempt finds it.
+    """
+    rankings = ranked.read(system.store, examples)
+    with terminal.bar(desc="likelihoods", total=len(examples)) as bar:
 
         def scored() -> Iterator[tuple[str, dict[str, Any]]]:
-            for pairs in chunks(zip(questions.read(system.store), rankings, strict=True)):
-                examples, shown = zip(*pairs, strict=True)
+            for pairs in chunks(zip(examples, rankings, strict=True)):
+                chunk, shown = zip(*pairs, strict=True)
                 try:
                     with metered(folder):
-                        scores = system.score(examples, shown, on_batch=bar.update)
+                        scores = system.score(chunk, shown, on_batch=bar.update)
                 except UserError as error:
                     hint = "or set eval.likelihood off"
                     raise UserError(f"likelihood of the targets: {error}; {hint}") from error
-                for example, (prompt, score) in zip(examples, scores, strict=True):
+                for example, (prompt, score) in zip(chunk, scores, strict=True):
                     yield (
                         example.id,
                         {

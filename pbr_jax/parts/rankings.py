@@ -120,7 +120,11 @@ def _check(run: Run, questions: Questions) -> None:
 def _rank(folder: Path, questions: Questions, collaboration: str, **parts: Any) -> None:
     enable_compilation_cache()
     system = System(parts, collaboration=collaboration)
-    examples = list(questions.read(system.store))
+    keep_rankings(folder, list(questions.read(system.store)), system)
+
+
+def keep_rankings(folder: Path, examples: list[Example], system: System) -> None:
+    """Ranks documents for some questions, and keeps that in a folder for `Rankings`."""
     # Of all at once: users are compared as they were at a few moments, and are read anew for each.
     users = system.neighbours(examples)
 

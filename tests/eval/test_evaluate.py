@@ -203,3 +203,17 @@ def test_where_rouge_sees_no_word_the_notes_say_how_often():
     assert "sees no word in 1 of 3 targets" in note
     assert "less than half" not in note
     assert notes(ANSWERS[4:6]) == []
+
+
+def test_blocks_of_a_stream_add_up():
+    ids = [f"q{i}" for i in range(7)]
+    predictions, targets = list("1231512"), list("1135552")
+    scored = [True] * 6 + [False]
+    found = evaluate(TASKS["lamp_3"], ids=ids, users=ids, predictions=predictions, targets=targets,
+                     scored=scored, blocks=[0, 0, 0, 1, 1, 1, 2], resamples=10)  # fmt: skip
+    errors = np.abs(np.array(predictions[:6], int) - np.array(targets[:6], int))
+    assert [(one["block"], one["n"]) for one in found.by_block] == [(0, 3), (1, 3)]  # nothing scored in 2
+    assert [one["metrics"]["mae"] for one in found.by_block] == [errors[:3].mean(), errors[3:].mean()]
+    assert found.by_block[0]["running"] == found.by_block[0]["metrics"]
+    assert found.by_block[-1]["running"] == found.metrics  # rmse too, which is no mean of the blocks'
+    assert found.metrics["rmse"] == pytest.approx(np.sqrt((errors**2).mean()))

@@ -271,3 +271,42 @@ def test_stages_that_were_made_elsewhere_are_told_once_for_all_runs_alike(tmp_pa
     assert f"{some} and 2 more: computed rank, embed at commit {same}; the rest at commit {both}." in text
     assert f"{runs[6]}: computed rank at commit {same} and commit {both}; data at an unrec" in text
     assert text.count("computed rank") == 2
+
+
+def streamed(path: Path, size: int) -> None:
+    """Makes a run a stream of blocks of that size: what it recorded of each question, block by block."""
+    lines = [json.loads(line) for line in (path / "predictions.jsonl").read_text().splitlines()]
+    errors = [line["metrics"]["mae"] for line in lines]
+    results = json.loads((path / "results.json").read_text())
+    results["blocks"] = [
+        {"block": start // size, "start": start, "end": min(start + size, N), "n": size,
+         "metrics": {"mae": float(np.mean(errors[start : start + size]))},
+         "running": {"mae": float(np.mean(errors[: start + size]))}}
+        for start in range(0, N, size)
+    ]  # fmt: skip
+    (path / "results.json").write_text(json.dumps(sealed(path, results)))
+
+
+def test_streams_block_by_block_beside_each_other(runs, tables):
+    for path, size in zip(runs[:2], (10, 10)):
+        streamed(path, size)
+    found = next(table for table in tables(report(runs, "md")) if table[0][0] == "questions")
+    errors = text_metric("mae").statistics(answers(1, 0.6), TARGETS)[:, 0]
+    assert found[0] == ["questions", "dense retrieve.k=4", "zero_shot"]  # the third is no stream
+    assert [row[0] for row in found[1:]] == ["1 to 10", "11 to 20", "21 to 24"]
+    wanted = [(errors[a:b].mean(), errors[:b].mean()) for a, b in ((0, 10), (10, 20), (20, 24))]
+    assert [row[1] for row in found[1:]] == [f"{block:.4f} ({so_far:.4f})" for block, so_far in wanted]
+    page = report(runs, "html")
+    assert "mae over the stream: dots are blocks, lines are all questions so far" in page
+
+
+def test_streams_of_other_sizes_and_of_many_blocks(runs, tables):
+    streamed(runs[0], 1)
+    streamed(runs[1], 12)
+    text = report(runs[:2], "md")
+    found = next(table for table in tables(text) if table[0][0] == "questions")
+    assert len(found) == 1 + 20
+    assert "20 of 26 blocks" in text
+    assert found[-1][0] == "24 to 24"
+    assert found[-1][2] == "–"
+    assert not any(table[0][0] == "questions" for table in tables(report(runs[2:], "md")))

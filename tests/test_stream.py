@@ -1,0 +1,403 @@
+"""Streams: blocks are answered before they are learned from; what is killed or damaged is made again."""
+
+import json
+import os
+import random
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pbr_jax
+from pbr_jax.cli import main
+from pbr_jax.config import Config, load, override
+from pbr_jax.parts.rankings import Questions, rankings
+from pbr_jax.plan import Plan
+from pbr_jax.types import UserError
+
+SEED = int(os.environ.get("PBR_JAX_KILLS_SEED", secrets.randbelow(2**32)))
+LEARNERS = '''
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from pbr_jax.config import Config
+from pbr_jax.methods.retrieve.scored import scored
+from pbr_jax.options import Learner, Retrieve, Select, Stream
+
+
+def read(state):
+    file = state / "counts.json"
+    return json.loads(file.read_text()) if file.exists() else {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trend(Learner, Retrieve):
+    """Documents whose words were frequent in past queries."""
+
+    method: Literal["trend"] = "trend"
+    calls: str = ""  # a file with a line for each call
+
+    def needs(self, run):
+        run.learns_from_others("trend")
+        return {"store": run.data}
+
+    def told(self, what):
+        if self.calls:
+            if Path(self.calls + ".stop").exists() and Path(self.calls).exists():
+                raise KeyboardInterrupt
+            with Path(self.calls).open("a") as file:
+                file.write(what + "\\n")
+
+    def slot(self, tally, *, state, store):
+        counts = read(state)
+
+        def score(example, query, rows):
+            tally.counts["trend"] += 1
+            texts = [document.text.split() for document in store.documents(rows)]
+            return np.array([sum(counts.get(word, 0) for word in text) for text in texts], float)
+
+        return scored(store, self.k, score)
+
+    def observe(self, block, *, state, store):
+        self.told(f"observe {len(block.examples)}")
+        assert not any(e.target or e.alternatives or e.relevant for e in block.examples)
+        assert block.likelihoods == []
+        return [example.query.split() for example in block.examples]
+
+    def learn(self, blocks, *, state, out, store):
+        self.told(f"learn {len(blocks)}")
+        counts = Counter(word for block in blocks for words in block.observations for word in words)
+        (out / "counts.json").write_text(json.dumps(counts))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Liked(Learner, Select):
+    """Documents with the words of past targets."""
+
+    method: Literal["liked"] = "liked"
+
+    @property
+    def supervised(self):
+        return True
+
+    def slot(self, tally, *, state):
+        counts = read(state)
+        return lambda examples, queries, rankings: [
+            sorted(r, key=lambda c: -sum(counts.get(w, 0) for w in c.document.text.split())) for r in rankings
+        ]
+
+    def learn(self, blocks, *, state, out):
+        counts = Counter(read(state))
+        counts.update(word for example in blocks[-1].examples for word in example.target.split())
+        (out / "counts.json").write_text(json.dumps(counts))
+
+
+def get_config():
+    return Config(system="trend", collaboration="signals", retrieve=Trend(k=3), select=Liked(),
+                  stream=Stream(size=3))
+'''
+WORDS = [f"w{i}" for i in range(12)]
+
+
+@pytest.fixture(autouse=True)
+def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Writes questions as LaMP-7, each with a history of five tweets; the overrides that name them."""
+
+    def write(count: int, folder: str = "data", targets: dict[int, str] | None = None) -> dict[str, Any]:
+        draw = random.Random(5)
+
+        def text(length: int) -> str:
+            return " ".join(draw.choices(WORDS, k=length))
+
+        start = "Paraphrase the following tweet without any explanation before or after it: "
+        questions = [
+            {"id": f"q{i}", "input": start + text(6),
+             "profile": [{"id": f"q{i}-{j}", "text": text(4)} for j in range(5)]}
+            for i in range(count)
+        ]  # fmt: skip
+        golds = [{"id": f"q{i}", "output": text(3)} for i in range(count)]
+        for i, target in (targets or {}).items():
+            golds[i]["output"] = target
+        place = tmp_path / folder
+        place.mkdir()
+        (place / "dev_questions.json").write_text(json.dumps(questions))
+        (place / "dev_outputs.json").write_text(json.dumps({"task": "LaMP_7", "golds": golds}))
+        return {"benchmark.name": "lamp_7", "benchmark.root": str(place), "generate.method": "none",
+                "eval.likelihood": "off", "eval.resamples": 20}  # fmt: skip
+
+    return write
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "learners.py"
+    path.write_text(LEARNERS)
+    return path
+
+
+@pytest.fixture
+def config(file: Path) -> Config:
+    return load(file).config
+
+
+def documents(out: Path) -> list[list[str]]:
+    lines = map(json.loads, (out / "predictions.jsonl").read_text().splitlines())
+    return [[document["id"] for document in line["documents"]] for line in lines]
+
+
+def content(cache: Path) -> dict[str, bytes]:
+    """What a stream has left, but for seconds and for what says who made it."""
+    (stage,) = (path for path in (cache / "stream").iterdir() if path.is_dir())
+    files = (path for path in stage.rglob("*") if path.is_file())
+    return {
+        str(path.relative_to(stage)): path.read_bytes()
+        for path in files
+        if path.name not in ("stage.json", "tally.json")
+    }
+
+
+def by_hand(config: Config, count: int, folder: Path, size: int) -> list[list[str]]:
+    """The documents of every question, from the data's files and the rules of both learners."""
+    questions = json.loads((folder / "dev_questions.json").read_text())
+    golds = json.loads((folder / "dev_outputs.json").read_text())["golds"]
+    asked: list[str] = []
+    liked: list[str] = []
+    found = []
+    for start in range(0, count, size):
+        block = range(start, min(start + size, count))
+        for i in block:
+            tweets = questions[i]["profile"]
+            ranked = sorted(tweets, key=lambda t: -sum(asked.count(w) for w in t["text"].split()))
+            best = sorted(ranked[:3], key=lambda t: -sum(liked.count(w) for w in t["text"].split()))
+            found.append([tweet["id"] for tweet in best])
+        asked += [word for i in block for word in questions[i]["input"].split(": ", 1)[1].split()]
+        liked += [word for i in block for word in golds[i]["output"].split()]
+    return found
+
+
+def test_two_learners_block_by_block(config: Config, write, tmp_path: Path):
+    found = pbr_jax.run(override(config, write(8)), tmp_path / "out")
+    wanted = by_hand(config, 8, tmp_path / "data", 3)
+    assert documents(tmp_path / "out") == wanted
+    assert [(b["start"], b["end"]) for b in found.values["blocks"]] == []  # nothing was answered
+    assert found.values["counts"]["trend"] == 8
+    assert [n for n in found.values["notes"] if "select.method liked learns from what users wrote" in n]
+    assert not [n for n in found.values["notes"] if "trend learns" in n]
+
+
+@pytest.mark.parametrize(("size", "keep"), [(3, 1), (100, None), (1, 2)])
+def test_sizes_and_kept_states(size: int, keep: int | None, config: Config, write, tmp_path: Path):
+    told = {**write(7), "stream.size": size, "stream.keep": keep}
+    pbr_jax.run(override(config, told), tmp_path / "out")
+    assert documents(tmp_path / "out") == by_hand(config, 7, tmp_path / "data", size)
+    states = next((tmp_path / "cache" / "stream").glob("*/states"))
+    blocks = -(-7 // size)
+    kept = range(max(1, blocks + 1 - (keep or blocks)), blocks + 1)
+    assert sorted(path.name for path in states.iterdir()) == [f"{n:05}" for n in kept]
+
+
+def test_later_targets_change_no_earlier_ranking(config: Config, write, tmp_path: Path):
+    """The canary: the second learner reads targets, and may read none of the block that is answered."""
+    plain = write(9)
+    loud = " ".join(WORDS[:1] * 50)
+    other = write(9, "other", targets={3: loud})  # in the second of three blocks
+    pbr_jax.run(override(config, plain), tmp_path / "a")
+    pbr_jax.run(override(config, other), tmp_path / "b")
+    before, after = documents(tmp_path / "a"), documents(tmp_path / "b")
+    assert before[:6] == after[:6]
+    assert before[6:] != after[6:]
+
+
+def test_shuffled_questions_arrive_in_another_order(config: Config, write, tmp_path: Path):
+    told = {**write(8), "stream.order": "shuffled"}
+    for seed in (0, 1):
+        pbr_jax.run(override(config, {**told, "seed": seed}), tmp_path / f"{seed}")
+    first, second = (documents(tmp_path / f"{seed}") for seed in (0, 1))
+    assert first != second
+    for found in (first, second):
+        assert [one[0].partition("-")[0] for one in found] == [f"q{i}" for i in range(8)]  # joined by id
+    (tmp_path / "0" / "results.json").unlink()  # found again
+    pbr_jax.run(override(config, told), tmp_path / "0")
+    assert documents(tmp_path / "0") == first
+
+
+def test_a_system_that_does_not_learn_answers_as_without_a_stream(write, tiny_models, tmp_path: Path):
+    told = {**write(5), "generate.method": "auto", "generate.max_new_tokens": 2, "eval.likelihood": "on",
+            "prompt.max_tokens": 300, "retrieve.method": "recency", **tiny_models}  # fmt: skip
+    plain = pbr_jax.run(override(Config(), told), tmp_path / "plain")
+    streamed = pbr_jax.run(override(Config(), {**told, "stream.size": 2}), tmp_path / "streamed")
+    file = "predictions.jsonl"
+    assert (tmp_path / "plain" / file).read_bytes() == (tmp_path / "streamed" / file).read_bytes()
+    assert plain.values["keys"] == streamed.values["keys"]
+    assert "blocks" not in plain.values
+    blocks = streamed.values["blocks"]
+    assert [(b["block"], b["start"], b["end"], b["n"]) for b in blocks] == [
+        (0, 0, 2, 2),
+        (1, 2, 4, 2),
+        (2, 4, 5, 1),
+    ]
+    for name, value in streamed.metrics.items():  # all are means
+        assert sum(b["n"] * b["metrics"][name] for b in blocks) / 5 == pytest.approx(value)
+        assert blocks[-1]["running"][name] == value
+
+
+def test_the_last_state_answers(config: Config, write, tmp_path: Path):
+    pbr_jax.run(override(config, write(5)), tmp_path / "out")
+    system = pbr_jax.open(tmp_path / "out")
+    first = next(iter(system.store.examples()))
+    found = [candidate.document.id for candidate in system.rank([first])[0]]
+    last = next((tmp_path / "cache" / "stream").glob("*/states/00002"))
+    asked, liked = (json.loads((last / slot / "counts.json").read_text()) for slot in ("retrieve", "select"))
+    tweets = json.loads((tmp_path / "data" / "dev_questions.json").read_text())[0]["profile"]
+    for counts in (asked, liked):
+        tweets = sorted(tweets, key=lambda t: -sum(counts.get(w, 0) for w in t["text"].split()))[:3]
+    assert found == [tweet["id"] for tweet in tweets]
+    assert found != documents(tmp_path / "out")[0]
+
+
+def test_parts_that_train_see_the_first_state(config: Config, write, tmp_path: Path):
+    told = write(4)
+    data = tmp_path / "data"
+    for name in ("questions", "outputs"):
+        (data / f"train_{name}.json").write_text((data / f"dev_{name}.json").read_text().replace('"q', '"t'))
+    plan = Plan(override(config, told))
+    ranked = rankings(plan.run, Questions(stop=2), "rank_for_training")
+    found = list(ranked.value.read(plan.data.value, Questions(stop=2).read(plan.data.value)))
+    assert [[c.document.id for c in one] for one in found] == [
+        [f"q{i}-{j}" for j in range(3)] for i in range(2)
+    ]
+    assert [node.name for node in ranked.needs["retrieve"].needs.values() if node.name == "state"] == [
+        "state"
+    ]
+
+
+# -- kills and damage --------------------------------------------------------------------------------------
+
+
+def test_a_stream_of_40_blocks_that_is_killed_ends_as_one_that_was_not(
+    file: Path, config: Config, write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    told = {**write(40), "stream.size": 1}
+    pbr_jax.run(override(config, told), tmp_path / "whole")
+    wanted = content(tmp_path / "cache")
+    flags = [word for name, value in told.items() for word in (f"--{name}", str(value))]
+    cache = tmp_path / "killed"
+    command = [sys.executable, "-m", "pbr_jax", "run", str(file), *flags, "--out", str(tmp_path / "out")]
+    target = random.Random(SEED).randrange(1, 39)
+    with subprocess.Popen(
+        command,
+        env={**os.environ, "PBR_JAX_CACHE": str(cache), "JAX_PLATFORMS": "cpu"},
+        stderr=subprocess.PIPE,
+    ) as process:
+        while not list(cache.glob(f"stream/*/blocks/{target:05}*")):
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.001)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert not list(cache.glob("stream/*/stage.json")), f"seed {SEED}: it was not killed"
+    monkeypatch.setenv("PBR_JAX_CACHE", str(cache))
+    pbr_jax.run(override(config, told), tmp_path / "out")
+    assert content(cache) == wanted, f"seed {SEED}"
+    for name in ("predictions.jsonl", "texts.jsonl"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+@pytest.mark.parametrize("keep", [None, 1])
+@pytest.mark.parametrize("harmed", ["states/00003/retrieve/counts.json", "blocks/00001/rankings.jsonl"])
+def test_what_is_damaged_is_made_again_from_the_last_good_state(
+    harmed: str, keep: int | None, config: Config, write, tmp_path: Path
+):
+    calls = tmp_path / "calls"
+    told = {**write(9), "retrieve.calls": str(calls), "stream.keep": keep}
+    pbr_jax.run(override(config, told), tmp_path / "out")
+    wanted = content(tmp_path / "cache")
+    assert calls.read_text().split("\n") == [
+        *["observe 3", "learn 1", "observe 3", "learn 2", "observe 3", "learn 3"],
+        "",
+    ]
+    (place,) = (tmp_path / "cache" / "stream").glob(f"*/{harmed}")
+    place.write_text("?")
+    (tmp_path / "out" / "results.json").unlink()
+    calls.unlink()
+    pbr_jax.run(override(config, told), tmp_path / "out")
+    assert content(tmp_path / "cache") == wanted
+    again = {  # what was whole is not made again, but for states that were not kept
+        ("states", None): ["learn 3"],
+        ("blocks", None): ["observe 3"],
+        ("states", 1): ["learn 1", "learn 2", "learn 3"],
+        ("blocks", 1): ["learn 1", "observe 3", "learn 2"],
+    }[harmed.split("/")[0], keep]
+    assert calls.read_text().splitlines() == again
+
+
+def test_an_observation_is_resumed_within_a_block(config: Config, write, tmp_path: Path):
+    calls, stop = tmp_path / "calls", tmp_path / "calls.stop"
+    told = override(config, {**write(150), "retrieve.calls": str(calls), "stream.size": 150})
+    stop.touch()
+    with pytest.raises(KeyboardInterrupt):
+        pbr_jax.run(told, tmp_path / "out")
+    stop.unlink()
+    pbr_jax.run(told, tmp_path / "out")
+    assert calls.read_text().splitlines() == ["observe 64", "observe 64", "observe 22", "learn 1"]
+
+
+# -- errors ------------------------------------------------------------------------------------------------
+
+
+def test_a_learner_needs_a_stream(config: Config, write, tmp_path: Path):
+    with pytest.raises(UserError, match=r"retrieve.method is trend, .* set stream.size to the number"):
+        pbr_jax.run(override(config, {**write(3), "stream.size": None}), tmp_path / "out")
+    with pytest.raises(UserError, match=r"stream.size is 0, want at least 1"):
+        override(config, {"stream.size": 0})
+    with pytest.raises(UserError, match=r"stream.size is none, so there is no stream"):
+        override(Config(), {"stream.order": "shuffled"})
+
+
+OBSERVED = "return [example.query.split() for"
+
+
+@pytest.mark.parametrize(
+    ("code", "replaced", "error"),
+    [
+        ('(out / "counts.json").write_text(json.dumps(counts))', "pass", "learn wrote nothing after block 0"),
+        (OBSERVED, "return [1] + [example.query for", "observe gave 4 values for 3 questions"),
+        (OBSERVED, "return [float('nan') for", r"what observe gave is no JSON \(Out of"),
+        (OBSERVED, "return [example for", "what observe gave is no JSON"),
+    ],
+)
+def test_a_learner_that_is_wrong_ends_in_one_line(
+    code: str, replaced: str, error: str, file: Path, write, tmp_path: Path
+):
+    file.write_text(LEARNERS.replace(code, replaced))
+    with pytest.raises(UserError, match=error) as found:
+        pbr_jax.run(override(load(file).config, write(3)), tmp_path / "out")
+    assert "\n" not in str(found.value)
+
+
+def test_a_stream_that_fails_on_resuming_keeps_what_it_has(file: Path, write, tmp_path: Path):
+    told = write(9)
+    right = 'self.told(f"learn {len(blocks)}")'
+    wrong = right + '\n        if len(blocks) == 2:\n            raise ValueError("what?")'
+    file.write_text(LEARNERS.replace(right, wrong))
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"states 00002: ValueError: what\?"):
+            pbr_jax.run(override(load(file).config, told), tmp_path / "out")
+        assert len(list((tmp_path / "cache" / "stream").glob("*.partial/blocks/*/rankings.jsonl"))) == 2
+    assert main(["report", str(tmp_path / "out")]) == 2
