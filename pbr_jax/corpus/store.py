@@ -29,7 +29,7 @@ import numpy as np
 
 from pbr_jax import faults
 from pbr_jax.corpus import schema
-from pbr_jax.corpus.columns import Columns, advanced
+from pbr_jax.corpus.columns import EMPTY, Columns, advanced
 from pbr_jax.corpus.schema import GONE, SHARED
 from pbr_jax.corpus.writer import Writer, build, connect, connected, copy, writing
 from pbr_jax.files import private_folder
@@ -75,7 +75,7 @@ class Store:
         self._idle: list[sqlite3.Connection] = []  # connections that nobody reads with
         weakref.finalize(self, _close, self._idle)
         self._local, self._lock = threading.local(), threading.Lock()
-        self._columns: Columns | None = None
+        self._columns = EMPTY
         if self.living:
             with suppress(OSError, UserError), connected(path, 0) as connection:
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # what a killed deletion left
@@ -117,18 +117,16 @@ class Store:
     def columns(self) -> Columns:
         """Owners, times and answers of all documents as they are now."""
         last = self._columns
-        if last is not None and not self.living:
+        if last is not EMPTY and not self.living:
             return last
         with self.reading() as connection, faults.located(self._path):
             generation = _value(connection, "generation")
-            if last is not None and last.generation == generation:
-                return last
-            older = last is not None and last.generation < generation
-            new = advanced(connection, generation, last) if older else advanced(connection, generation)
+            if last.generation != generation:  # a later one was read by a thread that sees more
+                last = advanced(connection, generation, last if last.generation < generation else EMPTY)
             with self._lock:
-                if self._columns is None or self._columns.generation < generation:
-                    self._columns = new
-            return new
+                if self._columns.generation < generation:
+                    self._columns = last
+            return last
 
     def _rows(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
         """What a query finds. Raises OSError that names the file where that cannot be read."""

@@ -2,8 +2,7 @@
 
 import gzip
 import json
-import subprocess
-import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 import pbr_jax
 from pbr_jax import data
 from pbr_jax.config import Benchmark, load, override
-from pbr_jax.corpus.store import build
+from pbr_jax.corpus.store import Store, build
 from pbr_jax.data import passages
 from pbr_jax.types import Document, UserError
 
@@ -138,27 +137,18 @@ def test_an_id_that_stands_twice_is_told_with_its_place(tmp_path: Path) -> None:
 
 
 def test_memory_does_not_grow_with_a_collection(tmp_path: Path) -> None:
-    """Of 200,000 passages; a process with no more than those few is the measure."""
-    code = (
-        "import resource, sys; from pathlib import Path; from pbr_jax.config import Benchmark\n"
-        "from pbr_jax.corpus.store import build; from pbr_jax.data import passages\n"
-        "collection = Benchmark(name='nq_open', passages=sys.argv[1])\n"
-        "build(Path(sys.argv[2]), [], shared=passages.documents(collection))\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
-    )
-
-    def megabytes(count: int) -> int:
-        path = tmp_path / f"{count}.tsv"
-        path.write_text(TSV + "".join(f"{i}\tpassage {i} {'word ' * 40}\ttitle\n" for i in range(count)))
-        ran = subprocess.run(
-            [sys.executable, "-c", code, path, tmp_path / f"{count}.sqlite"],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return int(ran.stdout)
-
-    assert megabytes(20_000) < megabytes(100) + 60
+    """Of 200 passages of 100,000 characters no more than a few are held."""
+    path = tmp_path / "c.tsv"
+    path.write_text(TSV + "".join(f"{i}\t{i}{'word ' * 20_000}\ttitle\n" for i in range(200)))
+    benchmark = Benchmark(name="nq_open", passages=str(path))
+    tracemalloc.start()
+    try:
+        build(tmp_path / "store.sqlite", [], shared=passages.documents(benchmark))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2_000_000 < path.stat().st_size // 7
+    assert Store(tmp_path / "store.sqlite").summary.documents == 200
 
 
 METHODS = ("bm25", "dense", "random")
