@@ -35,16 +35,16 @@ _RECOMPUTED = ("f1_macro", "rmse")
 
 def obstacles(runs: Sequence[Run]) -> list[str]:
     """Why no difference between these runs means anything; empty where nothing known speaks against it."""
-    found = []
+    reasons = []
     if len({str(run.fingerprint.get("data")) for run in runs}) > 1:
-        found.append("read different data (their data hashes differ)")
+        reasons.append("read different data (their data hashes differ)")
     known = [run.records for run in runs if run.records is not None]
-    asked = [{id: record.user_id for id, record in records.items()} for records in known]
-    if len({run.n for run in runs}) > 1 or any(one != asked[0] for one in asked):
-        found.append("did not score the same examples")
+    user_ids = [{id: record.user_id for id, record in records.items()} for records in known]
+    if len({run.n for run in runs}) > 1 or any(one != user_ids[0] for one in user_ids):
+        reasons.append("did not score the same examples")
     elif any(len({records[id].target for records in known} - {None}) > 1 for id in (known or [{}])[0]):
-        found.append("were scored against different targets")  # None: the run kept no texts, or had no target
-    return found
+        reasons.append("were scored against different targets")  # None: no text was kept, or no target
+    return reasons
 
 
 def same_variant(runs: Sequence[Run], name: str) -> bool:
@@ -92,13 +92,13 @@ def needs_texts(run: Run) -> bool:
 def settings(rows: Sequence[Row]) -> dict[str, list[str]]:
     """The settings that bear on a comparison and differ between rows: what each row says, by the field."""
     fields = dict.fromkeys(field for row in rows for field in row.first.config if _is_told(field))
-    found = {field: [_shown(row.first.config, field) for row in rows] for field in fields}
-    found = {field: values for field, values in found.items() if _differ(rows, field)}
-    found["training data"] = [_hashes(run.fingerprint.get("training") for run in row.runs) for row in rows]
+    columns = {field: [_shown(row.first.config, field) for row in rows] for field in fields}
+    columns = {field: values for field, values in columns.items() if _differ(rows, field)}
+    columns["training data"] = [_hashes(run.fingerprint.get("training") for run in row.runs) for row in rows]
     for part in ("llm", "select.llm", "encoder"):
         if _differs_in_secret(rows, part):
-            found[f"{part} weights"] = [_hashes(run.weights.get(part) for run in row.runs) for row in rows]
-    return {field: values for field, values in found.items() if len(set(values)) > 1}
+            columns[f"{part} weights"] = [_hashes(run.weights.get(part) for run in row.runs) for row in rows]
+    return {field: values for field, values in columns.items() if len(set(values)) > 1}
 
 
 def _is_told(field: str) -> bool:
@@ -124,8 +124,8 @@ def _differ(rows: Sequence[Row], field: str) -> bool:
     return len({_shown(config, field) for config in configs if not _is_idle(config, field)}) > 1
 
 
-def _hashes(found: Any) -> str:
-    return ", ".join(dict.fromkeys(str(value or ABSENT)[:8] for value in found))
+def _hashes(hashes: Any) -> str:
+    return ", ".join(dict.fromkeys(str(value or ABSENT)[:8] for value in hashes))
 
 
 def _differs_in_secret(rows: Sequence[Row], part: str) -> bool:

@@ -32,12 +32,14 @@ def throughput(rows: Sequence[Row]) -> dict[str, float]:
         if any("generate" in run.seconds for row in rows for run in row.runs)
         else ("rank",)
     )
-    found = {}
+    rates = {}
     for label, runs in timed.items():
         if runs and all(part in run.seconds for run in runs for part in parts):
-            asked = sum(run.counts.get("examples", run.n) for run in runs)  # also those that are not scored
-            found[label] = asked / sum(run.seconds[part] for run in runs for part in parts)
-    return found
+            examples = sum(
+                run.counts.get("examples", run.n) for run in runs
+            )  # also those that are not scored
+            rates[label] = examples / sum(run.seconds[part] for run in runs for part in parts)
+    return rates
 
 
 _Known = Sequence[tuple[Row, Mapping[str, float], Mapping[str, float]]]
@@ -58,9 +60,9 @@ def _expanding(known: _Known) -> list[Block]:
         answers, questions = counts.get("expand_answers", 0), counts["examples"]
         failed = f"{counts.get('expand_parse_failures', 0) / answers:.1%}" if answers else ABSENT
         failed += f" ({kinds})" if (kinds := remarks.failures(row)) else ""
-        asked = [counts.get(f"expand_{name}", 0) for name in ("answers", "prompt_tokens", "answer_tokens")]
+        totals = [counts.get(f"expand_{name}", 0) for name in ("answers", "prompt_tokens", "answer_tokens")]
         timed = [seconds.get(name, 0) for name in ("rank", *_PARTS)]
-        lines.append([row.label, failed, *(_short(value / questions) for value in (*asked, *timed))])
+        lines.append([row.label, failed, *(_short(value / questions) for value in (*totals, *timed))])
     header = ["run", "unreadable answers", "answers", "prompt tokens", "answer tokens", "seconds",
               *_PARTS.values()]  # fmt: skip
     caption = (
@@ -77,11 +79,13 @@ def _choosing(known: _Known) -> list[Block]:
     for row, counts, seconds in known:
         cells = [row.label]
         for part in ("select", "generate"):
-            asked = [counts.get(f"{part}_{name}", 0) for name in _ASKED]
-            cells += [_short(value / counts["examples"]) for value in (*asked, seconds.get(f"{part}_llm", 0))]
+            totals = [counts.get(f"{part}_{name}", 0) for name in _ASKED]
+            cells += [
+                _short(value / counts["examples"]) for value in (*totals, seconds.get(f"{part}_llm", 0))
+            ]
         lines.append([*cells, _short(speeds[row.label]) if row.label in speeds else ABSENT])
-    told = ("calls", "prompt tokens", "tokens scored or written", "seconds")
-    header = ["run", *(f"{part}: {name}" for part in ("choosing", "answering") for name in told),
+    names = ("calls", "prompt tokens", "tokens scored or written", "seconds")
+    header = ["run", *(f"{part}: {name}" for part in ("choosing", "answering") for name in names),
               "questions a second"]  # fmt: skip
     caption = (
         "What the language model did for choosing documents and for answering, a question, and the questions "
@@ -95,8 +99,8 @@ def _orders(known: _Known) -> list[Block]:
     lines = []
     for row, counts, _ in known:
         if total := counts.get("select_orders", 0):
-            found = [counts.get(f"select_orders_{fault}", 0) / total for fault in _FAULTS]
-            lines.append([row.label, f"{total:.0f}", *(f"{share:.1%}" for share in found)])
+            shares = [counts.get(f"select_orders_{fault}", 0) / total for fault in _FAULTS]
+            lines.append([row.label, f"{total:.0f}", *(f"{share:.1%}" for share in shares)])
     header = ["run", "orders", "name no document", "leave some out", "repeat some", "name others"]
     caption = "Orders that a language model wrote; documents that an order leaves out follow in the old order"
     return [_table(caption, header, lines)] if lines else []

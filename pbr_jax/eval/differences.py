@@ -37,10 +37,10 @@ class Counts(NamedTuple):
 def differences(rows: Sequence[Row], names: Sequence[str], reference: Row) -> list[Block]:
     """The table of differences from the reference, and sentences on pairs that have none."""
     others = [row for row in rows if row is not reference]
-    found = [paired(row, reference, names) for row in others]
+    by_row = [paired(row, reference, names) for row in others]
     counts = [_discordant(row, reference, names) for row in others]
     binary = [name for name in names if any(name in one for one in counts)]
-    corrected = _corrected(found)
+    corrected = _corrected(by_row)
     corrected_counts = _corrected(counts)
     header, table = ["run"], []
     for name in names:
@@ -49,8 +49,8 @@ def differences(rows: Sequence[Row], names: Sequence[str], reference: Row) -> li
         cells = [row.label]
         for name in names:
             cells += [
-                _difference_text(found[i].get(name), corrected.get((i, name))),
-                _seen(found[i].get(name)),
+                _difference_text(by_row[i].get(name), corrected.get((i, name))),
+                _seen(by_row[i].get(name)),
             ]
             if name in binary:
                 cells.append(_counts_text(counts[i].get(name), corrected_counts.get((i, name))))
@@ -71,13 +71,13 @@ def paired(row: Row, reference: Row, names: Sequence[str]) -> dict[str, Differen
             known[name] = Column(pair[1], pair[0][:split], pair[0][split:])
     if not known:
         return {}
-    found = estimates(
+    intervals = estimates(
         list(known.values()),
         list(users.values()),
         resamples=int(setting(reference.first, "eval.resamples", 2000.0)),
         confidence=confidence_of(reference.first),
     )
-    return dict(zip(known, found, strict=True))
+    return dict(zip(known, intervals, strict=True))
 
 
 def _discordant(row: Row, reference: Row, names: Sequence[str]) -> dict[str, Counts]:
@@ -86,21 +86,21 @@ def _discordant(row: Row, reference: Row, names: Sequence[str]) -> dict[str, Cou
     users = shared_users(runs)
     if len(runs) > 2 or len(set(users.values())) < FEWEST:
         return {}
-    found = {}
+    pairs = {}
     for name in (name for name in names if name in _BINARY and same_variant(runs, name)):
         pair = statistics_of(runs, name, list(users))
         if pair is not None:
-            found[name] = Counts(*mcnemar(pair[0][0][:, 0], pair[0][1][:, 0]))
-    return found
+            pairs[name] = Counts(*mcnemar(pair[0][0][:, 0], pair[0][1][:, 0]))
+    return pairs
 
 
-def _corrected(found: Sequence[Mapping[str, Difference | Counts]]) -> dict[tuple[int, str], float]:
+def _corrected(by_row: Sequence[Mapping[str, Difference | Counts]]) -> dict[tuple[int, str], float]:
     """Holm's p by row and metric; the comparisons of one metric are a family."""
     corrected = {}
-    for name in dict.fromkeys(name for row in found for name in row if name not in _UNTESTED):
+    for name in dict.fromkeys(name for row in by_row for name in row if name not in _UNTESTED):
         given = {
             i: row[name].p_value
-            for i, row in enumerate(found)
+            for i, row in enumerate(by_row)
             if name in row and row[name].p_value is not None
         }
         p_values = holm([float(p) for p in given.values() if p is not None])
@@ -121,7 +121,7 @@ def _caption(
     how = "a bootstrap over users" if users >= FEW else "Student's t, each user left out in turn"
     if several:
         how += " (rows of several seeds: Student's t, each user and each seed left out in turn)"
-    told = [
+    sentences = [
         f"Difference from {reference.label}, paired, n = {first.n} questions of {users or 'unknown'} users: "
         f"{confidence_of(first):.0%} intervals from {how}",
         _family(corrected)
@@ -130,17 +130,17 @@ def _caption(
         "Detectable: the smallest difference that this comparison would have found with "
         f"{POWER:.0%} power, before correction",
     ]
-    told += [
+    sentences += [
         f"{name} is the likelihood of {of} by another unit: it is shown, and not tested"
         for name, of in _UNTESTED.items()
         if name in names
     ]
     if binary:
-        told.append(
+        sentences.append(
             "McNemar: questions that only this row and that only the reference answers rightly, and the "
             "exact p, which takes questions as independent, corrected over its column (Holm)"
         )
-    return ". ".join(told)
+    return ". ".join(sentences)
 
 
 def _family(corrected: Mapping[tuple[int, str], float]) -> str:
@@ -150,21 +150,21 @@ def _family(corrected: Mapping[tuple[int, str], float]) -> str:
     return f"p corrected over the {several} comparison{'s' * (several != '1')} of each metric (Holm)"
 
 
-def _difference_text(found: Difference | None, p: float | None) -> str:
-    if found is None:
+def _difference_text(difference: Difference | None, p: float | None) -> str:
+    if difference is None:
         return ABSENT
-    if found.low == found.high:  # one user, or no question answered differently: nothing to infer from
-        return f"{found.value:+.4f}"
-    text = f"{found.value:+.4f} [{found.low:+.4f}, {found.high:+.4f}]"
+    if difference.low == difference.high:  # one user, or equal answers: nothing to infer from
+        return f"{difference.value:+.4f}"
+    text = f"{difference.value:+.4f} [{difference.low:+.4f}, {difference.high:+.4f}]"
     return text if p is None else f"{text} {_p(p)}"
 
 
-def _seen(found: Difference | None) -> str:
-    return f"{found.detectable:.4f}" if found is not None and found.detectable else ABSENT
+def _seen(difference: Difference | None) -> str:
+    return f"{difference.detectable:.4f}" if difference is not None and difference.detectable else ABSENT
 
 
-def _counts_text(found: Counts | None, p: float | None) -> str:
-    return ABSENT if found is None or p is None else f"{found.gained} : {found.lost} {_p(p)}"
+def _counts_text(counts: Counts | None, p: float | None) -> str:
+    return ABSENT if counts is None or p is None else f"{counts.gained} : {counts.lost} {_p(p)}"
 
 
 def _p(p: float) -> str:
@@ -173,19 +173,19 @@ def _p(p: float) -> str:
 
 def _reasons(others: Sequence[Row], reference: Row, names: Sequence[str]) -> list[str]:
     """Why there is no difference, a sentence for each pair that has none."""
-    found = []
+    reasons = []
     for row in others:
         runs = [*row.runs, *reference.runs]
         why = obstacles(runs)
         if why:
-            found.append(
+            reasons.append(
                 f"No difference between {row.label} and {reference.label} is given: they {' and '.join(why)}."
             )
             continue
         for name in (name for name in names if not same_variant(runs, name)):
             if all(name in run.metrics for run in runs):
-                found.append(
+                reasons.append(
                     f"No difference of {name} between {row.label} and {reference.label} is given: they "
                     "computed it in different variants."
                 )
-    return found
+    return reasons

@@ -125,7 +125,7 @@ def evaluate(
     for column in filter(lambda column: is_plain_mean(column.metric), columns):
         for i, value in zip(kept, column.statistics[:, 0], strict=True):
             per_example[i][column.metric.name] = float(value)
-    found = _over_users(
+    evaluation = _over_users(
         columns,
         [users[i] for i in kept],
         _categories(_take(categories, kept)),
@@ -135,7 +135,11 @@ def evaluate(
     )
     by_block = _by_block(columns, np.array(blocks or [], int), kept)
     return replace(
-        found, per_example=per_example, notes=notes + found.notes, unreadable=unread, by_block=by_block
+        evaluation,
+        per_example=per_example,
+        notes=notes + evaluation.notes,
+        unreadable=unread,
+        by_block=by_block,
     )
 
 
@@ -239,10 +243,10 @@ def _unseen(metrics: list[Metric], targets: list[str]) -> list[str]:
     """How often ROUGE, whose words are of a-z and 0-9 alone, misses what a target says."""
     names = [metric.name for metric in metrics if metric.name.startswith("rouge")]
     seen = [(len(rouge_words(target)), len(words(target))) for target in targets]
-    none = sum(not found for found, _ in seen)
+    none = sum(not present for present, _ in seen)
     if not names or not none:
         return []
-    few = sum(0 < 2 * found < there for found, there in seen)
+    few = sum(0 < 2 * present < there for present, there in seen)
     more = f", and less than half of the words in {few} more" if few else ""
     return [
         f"{' and '.join(names)}: ROUGE's words are of a-z and 0-9 alone, so it sees no word in {none} of "
@@ -317,9 +321,9 @@ def _intervals(
     """All metrics over these examples, on the same draws."""
     over = [Column(column.metric.finish, [column.statistics[rows]]) for column in columns]
     owners = [users[row] for row in rows]
-    found = estimates(over, owners, resamples=resamples, confidence=confidence, seed=seed)
+    intervals = estimates(over, owners, resamples=resamples, confidence=confidence, seed=seed)
     names = [column.metric.name for column in columns]
-    return {name: within_range(name, (one.low, one.high)) for name, one in zip(names, found, strict=True)}
+    return {name: within_range(name, (one.low, one.high)) for name, one in zip(names, intervals, strict=True)}
 
 
 def _categories(categories: list[str] | None) -> dict[str, np.ndarray]:
@@ -336,5 +340,5 @@ def _user_notes(users: list[str]) -> list[str]:
         return ["one user: how sure the numbers are cannot be known, so intervals have no width"]
     if count >= FEW:
         return []
-    told = f"{count} users: intervals are Student's t, each user left out in turn"
-    return [told + (", and differences have no p" if count < FEWEST else "")]
+    note = f"{count} users: intervals are Student's t, each user left out in turn"
+    return [note + (", and differences have no p" if count < FEWEST else "")]

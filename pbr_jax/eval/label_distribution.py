@@ -42,8 +42,8 @@ def shares_table(rows: Sequence[Row]) -> list[Table]:
     names.sort(key=OTHER.__eq__)
     lines = []
     for row in rows:
-        told = [run.answers for run in row.runs if run.answers]
-        means = [sum(answers.get(name, 0.0) for answers in told) / max(len(told), 1) for name in names]
-        cells = [Cell(f"{mean:.1%}" if told else "–", bold=mean > _ONE_ANSWER) for mean in means]
+        known = [run.answers for run in row.runs if run.answers]
+        means = [sum(answers.get(name, 0.0) for answers in known) / max(len(known), 1) for name in names]
+        cells = [Cell(f"{mean:.1%}" if known else "–", bold=mean > _ONE_ANSWER) for mean in means]
         lines.append([Cell(row.label), *cells])
     return [Table(f"Share of each answer, bold above {_ONE_ANSWER:.0%}: no signal", ["run", *names], lines)]

@@ -112,10 +112,10 @@ def rating_error(prediction: str, target: str) -> float:
     wanted = _number(target)
     if wanted is None:
         raise UserError(f"the target {target!r} of a rating task is not a number; mend the outputs file")
-    found = _number(prediction)
-    if found is None:
-        found = 1.0 if abs(1 - wanted) > abs(5 - wanted) else 5.0
-    return found - wanted
+    rating = _number(prediction)
+    if rating is None:
+        rating = 1.0 if abs(1 - wanted) > abs(5 - wanted) else 5.0
+    return rating - wanted
 
 
 def unreadable(prediction: str, labels: Strings) -> bool:
@@ -143,30 +143,30 @@ def _label_indices(texts: Strings, labels: Strings) -> np.ndarray:
 
 
 def _indices(predictions: Strings, targets: Strings, labels: Strings) -> tuple[np.ndarray, np.ndarray]:
-    found, wanted = _label_indices(predictions, labels), _label_indices(targets, labels)
+    predicted, wanted = _label_indices(predictions, labels), _label_indices(targets, labels)
     if (wanted < 0).any():
         strange = targets[int(np.argmax(wanted < 0))]
         raise UserError(f"the target {strange!r} is none of the task's labels: {', '.join(labels)}")
-    return found, wanted
+    return predicted, wanted
 
 
 def _correct(predictions: Strings, targets: Strings, labels: Strings) -> np.ndarray:
-    found, wanted = _indices(predictions, targets, labels)
-    return _column(found == wanted)
+    predicted, wanted = _indices(predictions, targets, labels)
+    return _column(predicted == wanted)
 
 
 def _confusion(predictions: Strings, targets: Strings, labels: Strings) -> np.ndarray:
     """`[n, 3 L]`: per label true positives, then times predicted, then times wanted."""
-    found, wanted = (
+    predicted, wanted = (
         indices[:, None] == np.arange(len(labels)) for indices in _indices(predictions, targets, labels)
     )
-    return np.concatenate([found & wanted, found, wanted], 1).astype(np.float64)
+    return np.concatenate([predicted & wanted, predicted, wanted], 1).astype(np.float64)
 
 
 def _macro_f1(mean: np.ndarray) -> np.ndarray:
     """F1 of each label, 0 where it is neither predicted nor wanted, averaged over all labels."""
-    both, found, wanted = np.split(np.asarray(mean), 3, axis=-1)
-    total = found + wanted
+    both, predicted, wanted = np.split(np.asarray(mean), 3, axis=-1)
+    total = predicted + wanted
     scores = np.divide(2 * both, total, out=np.zeros_like(total), where=total > 0)
     return np.asarray(scores.mean(-1))
 
@@ -190,8 +190,8 @@ def _squared_error(predictions: Strings, targets: Strings) -> np.ndarray:
 def _moments(predictions: Strings, targets: Strings) -> np.ndarray:
     """`[n, 5]`: x, y, x², y² and x y of numbers, both less 3, the middle of the scale."""
     wanted = np.array([float(target) for target in targets])
-    found = wanted + [rating_error(*pair) for pair in zip(predictions, targets, strict=True)]
-    x, y = found - 3, wanted - 3
+    predicted = wanted + [rating_error(*pair) for pair in zip(predictions, targets, strict=True)]
+    x, y = predicted - 3, wanted - 3
     return np.stack([x, y, x * x, y * y, x * y], axis=1)
 
 
@@ -213,7 +213,9 @@ def _rouge(predictions: Strings, targets: Strings, name: str) -> np.ndarray:
 
     scorer = RougeScorer([name], use_stemmer=False)
     pairs = zip(predictions, targets, strict=True)
-    return _column([scorer.score(target.strip(), found.strip())[name].fmeasure for found, target in pairs])
+    return _column(
+        [scorer.score(target.strip(), prediction.strip())[name].fmeasure for prediction, target in pairs]
+    )
 
 
 def _meteor(predictions: Strings, targets: Strings) -> np.ndarray:
@@ -222,11 +224,11 @@ def _meteor(predictions: Strings, targets: Strings) -> np.ndarray:
 
 def _normalised(predictions: Strings, targets: Strings) -> list[tuple[str, str]]:
     pairs = zip(predictions, targets, strict=True)
-    return [(squad_normalised(found), squad_normalised(wanted)) for found, wanted in pairs]
+    return [(squad_normalised(prediction), squad_normalised(wanted)) for prediction, wanted in pairs]
 
 
 def _exact_match(predictions: Strings, targets: Strings) -> np.ndarray:
-    return _column([found == wanted for found, wanted in _normalised(predictions, targets)])
+    return _column([prediction == wanted for prediction, wanted in _normalised(predictions, targets)])
 
 
 def _subspan_em(predictions: Strings, targets: Strings) -> np.ndarray:
@@ -236,7 +238,7 @@ def _subspan_em(predictions: Strings, targets: Strings) -> np.ndarray:
     Contexts", 2024). An answer of which nothing is left matches only a prediction of which nothing is left.
     """
     pairs = _normalised(predictions, targets)
-    return _column([wanted in found if wanted else not found for found, wanted in pairs])
+    return _column([wanted in prediction if wanted else not prediction for prediction, wanted in pairs])
 
 
 def _squad_f1(predictions: Strings, targets: Strings) -> np.ndarray:
@@ -246,9 +248,9 @@ def _squad_f1(predictions: Strings, targets: Strings) -> np.ndarray:
     """
     scores = []
     for pair in _normalised(predictions, targets):
-        found, wanted = (Counter(text.split()) for text in pair)
-        total = found.total() + wanted.total()
-        scores.append(2 * (found & wanted).total() / total if total else 1.0)
+        predicted, wanted = (Counter(text.split()) for text in pair)
+        total = predicted.total() + wanted.total()
+        scores.append(2 * (predicted & wanted).total() / total if total else 1.0)
     return _column(scores)
 
 
@@ -256,7 +258,7 @@ def _token_f1(predictions: Strings, targets: Strings) -> np.ndarray:
     """PersonaBench's answer score: F1 of the sets of words; 1 where both sets are empty."""
     scores = []
     for pair in zip(predictions, targets, strict=True):
-        found, wanted = (set(words(text)) for text in pair)
-        total = len(found) + len(wanted)
-        scores.append(2 * len(found & wanted) / total if total else 1.0)
+        predicted, wanted = (set(words(text)) for text in pair)
+        total = len(predicted) + len(wanted)
+        scores.append(2 * len(predicted & wanted) / total if total else 1.0)
     return _column(scores)

@@ -29,14 +29,14 @@ def copied(answer: str, sources: Sequence[str]) -> float:
     return sum(run in held for run in runs) / len(runs)
 
 
-def _runs(found: list[str], length: int) -> Iterator[tuple[str, ...]]:
-    return zip(*(found[start:] for start in range(length)), strict=False)
+def _runs(tokens: list[str], length: int) -> Iterator[tuple[str, ...]]:
+    return zip(*(tokens[start:] for start in range(length)), strict=False)
 
 
 def copies(answers: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The mean of each share over questions; {} without any."""
-    found = {name: [one[name] for one in answers if name in one] for name in _COLUMNS}
-    return {name: sum(shares) / len(shares) for name, shares in found.items() if shares}
+    shares_by_name = {name: [one[name] for one in answers if name in one] for name in _COLUMNS}
+    return {name: sum(shares) / len(shares) for name, shares in shares_by_name.items() if shares}
 
 
 def copies_table(rows: Sequence[Row]) -> list[Table]:
@@ -45,8 +45,8 @@ def copies_table(rows: Sequence[Row]) -> list[Table]:
         return []
     lines = []
     for row in rows:
-        told = [run.copied for run in row.runs if run.copied]
-        shares = [[copied[name] for copied in told if name in copied] for name in _COLUMNS]
+        known = [run.copied for run in row.runs if run.copied]
+        shares = [[copied[name] for copied in known if name in copied] for name in _COLUMNS]
         lines.append([Cell(row.label), *(Cell(f"{sum(s) / len(s):.1%}" if s else "–") for s in shares)])
     title = f"Share of the answers' runs of {RUN} words that stand in the question or the documents shown"
     return [Table(title, ["run", *_COLUMNS.values()], lines)]

@@ -27,49 +27,49 @@ def counts(row: Row) -> defaultdict[str, float]:
 
 def unreadable_answers(row: Row) -> str:
     """The note on predictions that cannot be read; "" where all can."""
-    found = counts(row)
-    unread, asked = found["unreadable_answers"], found["examples"] - found["unscored"]
-    told = f"{row.label}: {unread:.0f} of {asked:.0f} answers ({unread / max(asked, 1):.1%})"
-    return f"{told} name no label or number, or have no text; the worst is scored." if unread else ""
+    totals = counts(row)
+    unread, scored = totals["unreadable_answers"], totals["examples"] - totals["unscored"]
+    share = f"{row.label}: {unread:.0f} of {scored:.0f} answers ({unread / max(scored, 1):.1%})"
+    return f"{share} name no label or number, or have no text; the worst is scored." if unread else ""
 
 
 def label(row: Row) -> str:
     """The row's label, marked where more than a fifth of its questions fell back, or it read the answers."""
-    told = f"{row.label} {MARK}" if _share(row) > _TOLERATED else row.label
-    return f"{told} (a ceiling: it reads the answers)" if row.first.ceiling else told
+    text = f"{row.label} {MARK}" if _share(row) > _TOLERATED else row.label
+    return f"{text} (a ceiling: it reads the answers)" if row.first.ceiling else text
 
 
 def fallbacks(row: Row) -> str:
     """The note on a row that `label` marks; "" for others."""
     if _share(row) <= _TOLERATED:
         return ""
-    asked = f"{counts(row)['examples']:.0f} questions ({_share(row):.1%})"
+    questions = f"{counts(row)['examples']:.0f} questions ({_share(row):.1%})"
     return (
         f"{MARK} {row.label}: an answer of the language model could not be used in "
-        f"{counts(row)['expand_fallbacks']:.0f} of {asked}; the query, or as the config says the raw answer, "
-        "stands in its place there."
+        f"{counts(row)['expand_fallbacks']:.0f} of {questions}; the query, or as the config says the raw "
+        "answer, stands in its place there."
     )
 
 
 def _share(row: Row) -> float:
-    found = counts(row)
-    return found["expand_fallbacks"] / max(found["examples"], 1)
+    totals = counts(row)
+    return totals["expand_fallbacks"] / max(totals["examples"], 1)
 
 
 def failures(row: Row) -> str:
     """How many answers of each kind failed: "utterances 12, reasoning 3"; "" where none did."""
-    found = counts(row)
-    kinds = (name.removeprefix(_FAILURES) for name in found if name.startswith(_FAILURES))
-    return ", ".join(f"{kind} {found[_FAILURES + kind]:.0f}" for kind in kinds)
+    totals = counts(row)
+    kinds = (name.removeprefix(_FAILURES) for name in totals if name.startswith(_FAILURES))
+    return ", ".join(f"{kind} {totals[_FAILURES + kind]:.0f}" for kind in kinds)
 
 
 def made_elsewhere(runs: Sequence[Run]) -> list[str]:
     """The notes on stages that were made at another commit, or with other versions; equal ones together."""
-    found: dict[str, list[str]] = {}
+    paths_by_process: dict[str, list[str]] = {}
     for run in runs:
         if words := _made_elsewhere(run):
-            found.setdefault(words, []).append(str(run.path))
-    return [f"{_some(paths)}: {words}" for words, paths in found.items()]
+            paths_by_process.setdefault(words, []).append(str(run.path))
+    return [f"{_some(paths)}: {words}" for words, paths in paths_by_process.items()]
 
 
 def _some(paths: list[str]) -> str:
@@ -77,17 +77,17 @@ def _some(paths: list[str]) -> str:
 
 
 def _made_elsewhere(run: Run) -> str:
-    told: dict[str, list[str]] = {}
+    labels_by_process: dict[str, list[str]] = {}
     for label, processes in run.fingerprint.get("stages", {}).items():
         words = " and ".join(_process(one, run.fingerprint) for one in processes) or "an unrecorded commit"
-        told.setdefault(words, []).append(label)
-    parts = [f"{', '.join(labels)} at {words}" for words, labels in told.items()]
+        labels_by_process.setdefault(words, []).append(label)
+    parts = [f"{', '.join(labels)} at {words}" for words, labels in labels_by_process.items()]
     here = _process(run.fingerprint, {})
     return f"computed {'; '.join(parts)}; the rest at {here}." if parts else ""
 
 
-def _process(found: Mapping[str, Any], known: Mapping[str, Any]) -> str:
+def _process(process: Mapping[str, Any], known: Mapping[str, Any]) -> str:
     """A process in words: its commit, and the versions that are not `known`."""
     before = known.get("versions", {})
-    rest = [f"{n} {v}" for n, v in found.get("versions", {}).items() if known and before.get(n) != v]
-    return f"commit {found.get('commit') or 'unknown'}" + (f" with {', '.join(rest)}" if rest else "")
+    rest = [f"{n} {v}" for n, v in process.get("versions", {}).items() if known and before.get(n) != v]
+    return f"commit {process.get('commit') or 'unknown'}" + (f" with {', '.join(rest)}" if rest else "")

@@ -21,8 +21,8 @@ def orders(rows: Sequence[Row], names: Sequence[str]) -> list[Block]:
     """The table of runs that differ in the order of the prompt's documents alone; nothing where none do."""
     groups: dict[str, list[Run]] = {}
     for row in rows:
-        told = {k: v for k, v in row.first.config.items() if k not in UNTOLD and k not in _ORDER}
-        groups.setdefault(json.dumps([row.system, told], sort_keys=True), []).append(row.first)
+        options = {k: v for k, v in row.first.config.items() if k not in UNTOLD and k not in _ORDER}
+        groups.setdefault(json.dumps([row.system, options], sort_keys=True), []).append(row.first)
     lines, most = [], 0
     for runs in groups.values():
         own = [run for run in runs if run.config.get("prompt.order") == "best_first"]
@@ -48,9 +48,9 @@ def _share(own: Run, drawn: Sequence[Run], users: dict[str, str], name: str) -> 
     )
     if np.isnan(shares).any():
         return "–"
-    found = estimates([Column(plain_mean, [shares[:, None]])], list(users.values()))[0]
-    sure = f" [{found.low:.1%}, {found.high:.1%}]" if found.low < found.high else ""
-    return f"{found.value:.1%}{sure}"
+    share = estimates([Column(plain_mean, [shares[:, None]])], list(users.values()))[0]
+    sure = f" [{share.low:.1%}, {share.high:.1%}]" if share.low < share.high else ""
+    return f"{share.value:.1%}{sure}"
 
 
 def _value(run: Run, id: str, name: str) -> float:

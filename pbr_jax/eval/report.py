@@ -113,43 +113,45 @@ def _without_near(rows: list[Row], names: list[str], reference: str | None) -> l
 
 def _metric_names(rows: list[Row]) -> list[str]:
     """Metrics of any row, in the task's order (headline first), others after."""
-    found = dict.fromkeys(name for row in rows for run in row.runs for name in run.metrics)
+    names = dict.fromkeys(name for row in rows for run in row.runs for name in run.metrics)
     task = TASKS.get(rows[0].first.benchmark)
-    order = [name for name in (task.metrics if task else ()) if name in found]
-    return order + [name for name in found if name not in order]
+    order = [name for name in (task.metrics if task else ()) if name in names]
+    return order + [name for name in names if name not in order]
 
 
 def _reference(rows: list[Row], wanted: str | None) -> Row:
-    found = next((row for row in rows if row.system == (wanted or "zero_shot")), None)
-    if found is None and wanted is not None:
+    reference = next((row for row in rows if row.system == (wanted or "zero_shot")), None)
+    if reference is None and wanted is not None:
         names = ", ".join(dict.fromkeys(row.system for row in rows))
         raise UserError(f"no run is of the reference {wanted!r}; there are {names}")
-    return found or rows[0]
+    return reference or rows[0]
 
 
 def _warnings(rows: list[Row]) -> list[str]:
     runs = [run for row in rows for run in row.runs]
-    found = [f"{run.path} dropped {run.dropped} examples." for run in runs if run.dropped]
-    found += [f"The runs {why}: numbers are not comparable." for why in obstacles(runs)]
+    warnings = [f"{run.path} dropped {run.dropped} examples." for run in runs if run.dropped]
+    warnings += [f"The runs {why}: numbers are not comparable." for why in obstacles(runs)]
     for name in _metric_names(rows):
         if not same_variant([run for run in runs if name in run.metrics], name):
-            found.append(f"The runs computed {name} in different variants: its numbers are not comparable.")
-    return found
+            warnings.append(
+                f"The runs computed {name} in different variants: its numbers are not comparable."
+            )
+    return warnings
 
 
 def _notes(rows: list[Row]) -> list[str]:
     runs = [run for row in rows for run in row.runs]
-    found = [f"{name}: {variant}." for run in runs for name, variant in run.variants.items()]
-    found += [note[:1].upper() + note[1:].rstrip(".") + "." for run in runs for note in run.notes]
-    found += [
+    notes = [f"{name}: {variant}." for run in runs for name, variant in run.variants.items()]
+    notes += [note[:1].upper() + note[1:].rstrip(".") + "." for run in runs for note in run.notes]
+    notes += [
         note for row in rows for note in (remarks.unreadable_answers(row), remarks.fallbacks(row)) if note
     ]
-    found += remarks.made_elsewhere(runs)
+    notes += remarks.made_elsewhere(runs)
     if len(rows) > 1 and any(needs_texts(run) for run in runs):
-        found.append("Runs with keep_texts off have no paired difference of f1_macro, rmse and correlation.")
+        notes.append("Runs with keep_texts off have no paired difference of f1_macro, rmse and correlation.")
     if len(rows) > 1 and any(run.records is None for run in runs):
-        found.append("Runs without predictions.jsonl have no paired difference.")
-    return list(dict.fromkeys(found))
+        notes.append("Runs without predictions.jsonl have no paired difference.")
+    return list(dict.fromkeys(notes))
 
 
 def _origins(rows: list[Row]) -> Table:
@@ -167,9 +169,9 @@ def _origins(rows: list[Row]) -> Table:
 
 def _seeds(run: Run) -> str:
     """What tells the runs of one row apart."""
-    told = {field: run.config.get(field) for field in SEEDS}
+    seeds = {field: run.config.get(field) for field in SEEDS}
     return " ".join(
-        f"{field}={value}" for field, value in told.items() if field == "seed" or value is not None
+        f"{field}={value}" for field, value in seeds.items() if field == "seed" or value is not None
     )
 
 

@@ -33,13 +33,13 @@ def rouge(predictions: Sequence[str], targets: Sequence[str], name: str) -> np.n
             words[text] = rouge_words(text)
         return words[text]
 
-    found = np.zeros(len(predictions))
+    scores = np.zeros(len(predictions))
     for place, (prediction, target) in enumerate(zip(predictions, targets, strict=True)):
         one, two = split(prediction), split(target)
         if both := common(one, two) if one and two else 0:
             precision, recall = both / len(one), both / len(two)
-            found[place] = 2 * precision * recall / (precision + recall)
-    return found
+            scores[place] = 2 * precision * recall / (precision + recall)
+    return scores
 
 
 def rouge_words(text: str) -> list[str]:

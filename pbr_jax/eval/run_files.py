@@ -76,7 +76,7 @@ def read_text(path: Path) -> str:
     except FileNotFoundError:
         folder = path.parent
         if (folder / "sweep.jsonl").is_file():
-            runs = ", ".join(sorted(found.parent.name for found in folder.glob("*/results.json"))[:3])
+            runs = ", ".join(sorted(file.parent.name for file in folder.glob("*/results.json"))[:3])
             raise UserError(
                 f"{folder} is a sweep's folder, want one of its runs; those finished are {runs or 'none'}"
             ) from None

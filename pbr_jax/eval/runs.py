@@ -93,7 +93,7 @@ def run_folders(path: Path) -> list[Path]:
     """The folder itself, or the finished runs in a sweep's folder, in the sweep's order."""
     if (path / "results.json").is_file() or not path.is_dir():
         return [path]
-    inside = sorted(found.parent for found in path.glob("*/results.json"))
+    inside = sorted(file.parent for file in path.glob("*/results.json"))
     listed = _listed(path)
     places = {str(record.get("run")): place for place, record in enumerate(listed)}
     if listed and not inside:
@@ -107,19 +107,19 @@ def unfinished(path: Path) -> str:
     missing = [one for one in listed if not (path / str(one.get("run")) / RESULTS).is_file()]
     if not missing:
         return ""
-    told = [_words(one) for one in missing[:_NAMED]]
+    runs = [_words(one) for one in missing[:_NAMED]]
     rest = f"; and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
     return (
         f"{path}: {len(missing)} of the sweep's {len(listed)} runs are not finished, and missing here: "
-        f"{'; '.join(told)}{rest}"
+        f"{'; '.join(runs)}{rest}"
     )
 
 
 def _words(listed: Mapping[str, Any]) -> str:
     """A run of a sweep's list: its overrides, or else its folder's name."""
     overrides = listed.get("overrides")
-    told = [f"{name} {value}" for name, value in overrides.items()] if isinstance(overrides, dict) else []
-    return ", ".join(told) or str(listed.get("run"))
+    fields = [f"{name} {value}" for name, value in overrides.items()] if isinstance(overrides, dict) else []
+    return ", ".join(fields) or str(listed.get("run"))
 
 
 def _listed(path: Path) -> list[dict[str, Any]]:
@@ -192,8 +192,8 @@ def table_rows(runs: Sequence[Run]) -> list[Row]:
     """Rows of runs on one benchmark and split: seeds collapsed, labelled by system and what differs."""
     alike: dict[str, list[Run]] = {}
     for run in runs:
-        told = {key: value for key, value in run.config.items() if key not in UNTOLD}
-        alike.setdefault(json.dumps([run.system, told], sort_keys=True), []).append(run)
+        options = {key: value for key, value in run.config.items() if key not in UNTOLD}
+        alike.setdefault(json.dumps([run.system, options], sort_keys=True), []).append(run)
     groups: list[tuple[Run, ...]] = []
     for group in alike.values():
         seeds = {tuple(str(run.config.get(field)) for field in SEEDS) for run in group}
@@ -209,15 +209,17 @@ def differing_fields(run: Run, others: Sequence[Run]) -> list[str]:
     """Config fields, dotted, in which runs of the same system differ."""
     configs = [run.config, *(other.config for other in others if other.system == run.system)]
     fields = dict.fromkeys(key for config in configs for key in config if key not in UNTOLD)
-    found = [key for key in fields if any(config.get(key) != run.config.get(key) for config in configs)]
+    differing = [key for key in fields if any(config.get(key) != run.config.get(key) for config in configs)]
     if any("select.llm" in config for config in configs):  # none: of the others' its name tells enough
-        found = [key for key in found if not key.startswith("select.llm") or key == "select.llm.model"]
-    return found
+        differing = [
+            key for key in differing if not key.startswith("select.llm") or key == "select.llm.model"
+        ]
+    return differing
 
 
 def _label(run: Run, others: Sequence[Run]) -> str:
-    told = (f"{key}={run.config.get(key)}" for key in differing_fields(run, others))
-    return " ".join([run.system, *told])
+    settings = (f"{key}={run.config.get(key)}" for key in differing_fields(run, others))
+    return " ".join([run.system, *settings])
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -238,13 +240,13 @@ def _read_config(path: Path) -> dict[str, Any]:
 def _categories(results: Mapping[str, Any], where: Path) -> dict[str, Category]:
     intervals = _mapping(results, "by_category_intervals", where, optional=True)
     users = _numbers(results, "by_category_users", where)
-    found = {}
+    categories = {}
     for name in _mapping(results, "by_category", where, optional=True):
         metrics = _numbers(results["by_category"], name, f"{where}: by_category")
         n = int(metrics.pop("n", 0))
         pairs = _pairs(intervals, name, f"{where}: by_category_intervals")
-        found[name] = Category(n, int(users[name]) if name in users else None, metrics, pairs)
-    return found
+        categories[name] = Category(n, int(users[name]) if name in users else None, metrics, pairs)
+    return categories
 
 
 def _weights(path: Path) -> dict[str, str]:
@@ -252,11 +254,11 @@ def _weights(path: Path) -> dict[str, str]:
     if not path.exists():
         return {}
     parts = _mapping(read_json(path), "parts", path, optional=True)
-    found = {
+    models = {
         name: _mapping(parts, name, f"{path}: parts", optional=True)
         for name in ("llm", "select.llm", "encoder")
     }
-    return {name: str(part["options"]) for name, part in found.items() if "options" in part}
+    return {name: str(part["options"]) for name, part in models.items() if "options" in part}
 
 
 def _read_records(path: Path) -> dict[str, Record] | None:
@@ -287,8 +289,8 @@ def _read_records(path: Path) -> dict[str, Record] | None:
 
 
 def _expected(value: Mapping[str, Any], where: object) -> float | None:
-    found = value.get("expected")
-    return None if found is None else _number(found, f"{where}: expected")
+    expected = value.get("expected")
+    return None if expected is None else _number(expected, f"{where}: expected")
 
 
 def _required(value: Mapping[str, Any], key: str, where: object) -> Any:
@@ -302,29 +304,29 @@ def _text(value: Mapping[str, Any], key: str, where: object) -> str:
 
 
 def _count(value: Mapping[str, Any], key: str, where: object) -> int:
-    found = _required(value, key, where)
-    if not isinstance(found, int) or isinstance(found, bool) or found < 0:
-        raise UserError(f"{where}: {key} is {found!r}, expected a count")
-    return found
+    count = _required(value, key, where)
+    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+        raise UserError(f"{where}: {key} is {count!r}, expected a count")
+    return count
 
 
 def _mapping(value: Mapping[str, Any], key: str, where: object, optional: bool = False) -> dict[str, Any]:
-    found = (value.get(key) or {}) if optional else _required(value, key, where)
-    if not isinstance(found, dict):
-        raise UserError(f"{where}: {key} is {type(found).__name__}, expected an object")
-    return found
+    mapping = (value.get(key) or {}) if optional else _required(value, key, where)
+    if not isinstance(mapping, dict):
+        raise UserError(f"{where}: {key} is {type(mapping).__name__}, expected an object")
+    return mapping
 
 
 def _list(value: Mapping[str, Any], key: str, where: object) -> list[Any]:
-    found = value.get(key) or []
-    if not isinstance(found, list):
-        raise UserError(f"{where}: {key} is {type(found).__name__}, expected a list")
-    return found
+    items = value.get(key) or []
+    if not isinstance(items, list):
+        raise UserError(f"{where}: {key} is {type(items).__name__}, expected a list")
+    return items
 
 
 def _numbers(value: Mapping[str, Any], key: str, where: object, optional: bool = True) -> dict[str, float]:
-    found = _mapping(value, key, where, optional)
-    return {name: _number(number, f"{where}: {key}.{name}") for name, number in found.items()}
+    numbers = _mapping(value, key, where, optional)
+    return {name: _number(number, f"{where}: {key}.{name}") for name, number in numbers.items()}
 
 
 def _number(value: Any, where: str) -> float:
@@ -334,8 +336,8 @@ def _number(value: Any, where: str) -> float:
 
 
 def _pairs(value: Mapping[str, Any], key: str, where: object) -> dict[str, tuple[float, float]]:
-    found = _mapping(value, key, where, optional=True)
-    return {name: _pair(pair, f"{where}: {key}.{name}") for name, pair in found.items()}
+    pairs = _mapping(value, key, where, optional=True)
+    return {name: _pair(pair, f"{where}: {key}.{name}") for name, pair in pairs.items()}
 
 
 def _pair(value: Any, where: str) -> tuple[float, float]:

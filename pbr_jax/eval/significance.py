@@ -93,14 +93,14 @@ def estimates(
     drawn = None
     if by_bootstrap(columns, users):
         drawn = resampled_means(sums, counts, resamples=resamples, seed=seed)
-    found, start = [], 0
+    estimated, start = [], 0
     for column in columns:
         width = sum(part.shape[1] for part in column.runs)
         here = slice(start, start + width)
         draws = None if drawn is None else column.values(drawn[:, here])
-        found.append(_estimate(column, sums[:, here], counts, draws, confidence))
+        estimated.append(_estimate(column, sums[:, here], counts, draws, confidence))
         start += width
-    return found
+    return estimated
 
 
 def interval(
@@ -114,8 +114,8 @@ def interval(
 ) -> tuple[float, float]:
     """Interval of the metric `finish(mean of statistics)` of one run."""
     one = [Column(finish, [statistics])]
-    found = estimates(one, users, resamples=resamples, confidence=confidence, seed=seed)[0]
-    return found.low, found.high
+    estimate = estimates(one, users, resamples=resamples, confidence=confidence, seed=seed)[0]
+    return estimate.low, estimate.high
 
 
 def paired_difference(

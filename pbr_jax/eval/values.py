@@ -34,7 +34,7 @@ def intervals(row: Row, names: Sequence[str], confidence: float) -> dict[str, In
     users = shared_users(row.runs)
     columns = {name: statistics_of(row.runs, name, list(users)) for name in names} if users else {}
     known = {name: Column(pair[1], pair[0]) for name, pair in columns.items() if pair is not None}
-    found = dict(row.first.intervals) if len(row.runs) == 1 else {}
+    known_intervals = dict(row.first.intervals) if len(row.runs) == 1 else {}
     if known:
         computed = estimates(
             list(known.values()),
@@ -44,26 +44,26 @@ def intervals(row: Row, names: Sequence[str], confidence: float) -> dict[str, In
             seed=int(setting(row.first, "seed", 0.0)),
         )
         pairs = ((one.low, one.high) for one in computed)
-        found |= {name: within_range(name, pair) for name, pair in zip(known, pairs, strict=True)}
-    return {name: pair for name, pair in found.items() if pair[0] < pair[1]}
+        known_intervals |= {name: within_range(name, pair) for name, pair in zip(known, pairs, strict=True)}
+    return {name: pair for name, pair in known_intervals.items() if pair[0] < pair[1]}
 
 
 def values(rows: Sequence[Row], names: Sequence[str]) -> Table:
     """Every row's metrics, what they were computed on, and the settings in which rows differ."""
     confidence = confidence_of(rows[0].first)
     best = {name: _best(rows, name) for name in names}
-    told = settings(rows)
+    columns = settings(rows)
     table = []
     for i, row in enumerate(rows):
         known = intervals(row, names, confidence)
-        texts = [remarks.label(row), *(told[field][i] for field in told), str(row.first.n), _users(row)]
+        texts = [remarks.label(row), *(columns[field][i] for field in columns), str(row.first.n), _users(row)]
         cells = [Cell(text) for text in texts]
         for name in names:
             text, value = _text([run.metrics for run in row.runs], name, known.get(name)), mean(row, name)
             cells.append(Cell(text, bold=value is not None and value == best[name]))
         table.append(cells)
     several = any(len(row.runs) > 1 for row in rows)
-    return Table(_caption(names, confidence, several), ["run", *told, "n", "users", *names], table)
+    return Table(_caption(names, confidence, several), ["run", *columns, "n", "users", *names], table)
 
 
 def categories(rows: Sequence[Row], names: Sequence[str]) -> list[Table]:
@@ -71,10 +71,10 @@ def categories(rows: Sequence[Row], names: Sequence[str]) -> list[Table]:
     table = []
     for row in rows:
         for category in dict.fromkeys(name for run in row.runs for name in run.categories):
-            found = [run.categories[category] for run in row.runs if category in run.categories]
-            texts = (_text([one.metrics for one in found], name, _only(found, name)) for name in names)
-            users = ABSENT if found[0].users is None else str(found[0].users)
-            table.append([Cell(text) for text in (row.label, category, str(found[0].n), users, *texts)])
+            here = [run.categories[category] for run in row.runs if category in run.categories]
+            texts = (_text([one.metrics for one in here], name, _only(here, name)) for name in names)
+            users = ABSENT if here[0].users is None else str(here[0].users)
+            table.append([Cell(text) for text in (row.label, category, str(here[0].n), users, *texts)])
     caption = (
         f"By category, with {confidence_of(rows[0].first):.0%} intervals over the users of each; "
         "± is the standard deviation over seeds"
@@ -108,8 +108,8 @@ def _caption(names: Sequence[str], confidence: float, several: bool) -> str:
 
 
 def _mean(metrics: Sequence[dict[str, float]], name: str) -> float | None:
-    found = [one[name] for one in metrics if name in one]
-    return statistics.fmean(found) if found and len(found) == len(metrics) else None
+    known = [one[name] for one in metrics if name in one]
+    return statistics.fmean(known) if known and len(known) == len(metrics) else None
 
 
 def _text(metrics: Sequence[dict[str, float]], name: str, interval: Interval | None) -> str:
@@ -123,9 +123,9 @@ def _text(metrics: Sequence[dict[str, float]], name: str, interval: Interval | N
     return f"{value:.4f} ± {deviation:.4f}{sure} ({len(metrics)} seeds)"
 
 
-def _only(found: Sequence[Category], name: str) -> Interval | None:
+def _only(here: Sequence[Category], name: str) -> Interval | None:
     """The interval of a single seed's category; of no use where it has no width."""
-    pair = found[0].intervals.get(name) if len(found) == 1 else None
+    pair = here[0].intervals.get(name) if len(here) == 1 else None
     return pair if pair and pair[0] < pair[1] else None
 
 
@@ -140,5 +140,5 @@ def _best(rows: Sequence[Row], name: str) -> float | None:
     runs = [run for row in having for run in row.runs]
     if len(having) < 2 or obstacles(runs) or not same_variant(runs, name):
         return None
-    found = [value for row in having if (value := mean(row, name)) is not None]
-    return min(found) if name in LOWER_IS_BETTER else max(found)
+    means = [value for row in having if (value := mean(row, name)) is not None]
+    return min(means) if name in LOWER_IS_BETTER else max(means)
