@@ -42,7 +42,7 @@ def _answered(plan: Plan, asked: list[Example]) -> list[tuple[Answer, list[Candi
             f"{plan.config.system} was asked other questions; give runs of the same benchmark and limit"
         )
     rankings = list(islice(plan.ranked.value.read(store, store.examples()), len(asked)))
-    answers = plan.system.answer(asked, rankings)
+    answers = plan.system().answer(asked, rankings)
     pairs = zip(answers, rankings, strict=True)
     return [(answer, ranking[: answer.prompt.documents]) for answer, ranking in pairs]
 

@@ -8,6 +8,7 @@ what is there and what would have to be made.
 
 import abc
 import contextlib
+import copy
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -234,6 +235,27 @@ class Stage(Node):
     def made_by(self) -> list[dict[str, Any]]:
         """Commit and versions of the processes that made it, where they are known."""
         return made_by(self.name, self.identity)
+
+
+def substituted(node: Node, old: Node, new: Node, made: dict[int, Node] | None = None) -> Node:
+    """What a node computes with `new` in place of `old`; stages stay what was made, whatever of.
+
+    `made`: what earlier calls gave for other nodes of the same graph.
+    """
+    made = {} if made is None else made
+    if node.key == old.key:
+        return new
+    if isinstance(node, Stage):
+        return node
+    if id(node) not in made:
+        needs = {name: substituted(need, old, new, made) for name, need in node.needs.items()}
+        made[id(node)] = node
+        if any(needs[name] is not need for name, need in node.needs.items()):
+            made[id(node)] = copy.copy(node)
+            made[id(node)].needs = needs
+            for name in ("identity", "key", "value"):
+                vars(made[id(node)]).pop(name, None)
+    return made[id(node)]
 
 
 def walk(*last: Node) -> list[Node]:

@@ -1,6 +1,6 @@
 """Finished runs and configs, opened to answer questions: `pbr_jax.open` and `pbr_jax.ask`."""
 
-import threading
+import os
 from pathlib import Path
 
 from pbr_jax import hashes
@@ -9,7 +9,7 @@ from pbr_jax.eval.run_files import HASHED, RESULTS, read_json, verified
 from pbr_jax.files import cache_folder
 from pbr_jax.graph import stages
 from pbr_jax.plan import Plan
-from pbr_jax.run_folder import altered
+from pbr_jax.run_folder import CORPUS, altered
 from pbr_jax.system import Reply, System
 from pbr_jax.types import UserError
 
@@ -28,9 +28,9 @@ def open(what: str | Path | Config) -> System:
     if isinstance(what, Config):
         plan = Plan(what)
         plan.check()
-        return plan.system
+        return plan.system()
     folder = Path(what)
-    key = (folder.resolve(), cache_folder(), threading.get_ident())
+    key = (folder.resolve(), cache_folder())
     system = _opened.get(key)
     try:
         if system is not None:
@@ -49,12 +49,15 @@ def _open(folder: Path) -> System:
             if (folder / name).exists():
                 hashes.watch(folder / name)
         plan = plan_of(folder)
-        system = plan.system
+        corpus = folder / CORPUS / f"{plan.data.key}.sqlite"
+        system = plan.system(corpus)
+    files.pop(os.path.abspath(folder), None)  # a corpus may come to stand in it
 
     def check() -> None:
         """Raises UserError where models, data or what the cache holds of them are not what was opened."""
         read = (stage for stage in stages(plan.last).values() if "value" in vars(stage))
-        if not hashes.unchanged(files) or any(stage.seconds is None for stage in read):
+        same = hashes.unchanged(files) and system.store.living == corpus.is_file()
+        if not same or any(stage.seconds is None for stage in read):
             raise UserError(f"{folder}: what it is made of has changed since it was opened; open it again")
 
     system.check = check

@@ -3,19 +3,26 @@
 data ──► (what the methods need) ──► rank ──► generate, likelihood
 """
 
+import contextlib
+import shutil
+import tempfile
+import weakref
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from jax._src import distributed
 
 from pbr_jax import results, stream
 from pbr_jax.artefacts import digest
 from pbr_jax.code import code_of
 from pbr_jax.config import Config
+from pbr_jax.corpus.store import Store
 from pbr_jax.data import task
-from pbr_jax.graph import Node, Slot, Stage, Value, numbered, unified, walk
+from pbr_jax.graph import Node, Slot, Stage, Value, constant, numbered, substituted, unified, walk
 from pbr_jax.methods.generate import Ipa
 from pbr_jax.options import key_of, swapped
 from pbr_jax.parts import language_model, likelihood
@@ -24,6 +31,8 @@ from pbr_jax.parts.data import data
 from pbr_jax.parts.generator import generator
 from pbr_jax.parts.rankings import rankings
 from pbr_jax.parts.run import Run
+from pbr_jax.parts.token_vectors import Ragged
+from pbr_jax.pipeline import Pipeline
 from pbr_jax.system import System
 from pbr_jax.types import UserError
 
@@ -41,6 +50,9 @@ def require_one_process() -> None:
             f"this is one of {count} processes under jax.distributed, and a run takes one; start one, which "
             "uses all devices of its machine, or start several without jax.distributed.initialize"
         )
+
+
+_PARTS = {"store", *Pipeline._fields, "write", "generate", "llm", "task"}  # of a system
 
 
 class Plan:
@@ -88,11 +100,11 @@ class Plan:
         for node in walk(self.last):
             node.check()
 
-    @cached_property
-    def system(self) -> System:
+    def system(self, corpus: Path | None = None) -> System:
         """The config's methods, which rank, answer and score; where the config answers nothing, `ipa` does.
 
-        Nothing is loaded or computed before it is needed.
+        Nothing is loaded or computed before it is needed. `corpus` is the file of a living copy of the store,
+        which is made when it is first written to; None: a temporary one.
         """
         run, config = self.run, self.config
         method = config.generate.resolved(self.task) or swapped(config.generate, Ipa)
@@ -106,7 +118,14 @@ class Plan:
         for stage in (self.scored, self.answered, self.ranked, self.streamed):
             nodes |= {} if stage is None else stage.needs
         nodes |= {} if self.streamed is None else stream.last_slots(self.streamed)
-        return System(_Values(nodes), collaboration=config.collaboration, documents=documents_in_prompt(run))
+        nodes = {name: node for name, node in nodes.items() if name in _PARTS}
+        living = _Corpus(self.data, nodes, corpus)
+        return System(
+            living.parts if corpus is not None and corpus.is_file() else _Values(nodes),
+            collaboration=config.collaboration,
+            documents=documents_in_prompt(run),
+            living=living,
+        )
 
     @cached_property
     def identity(self) -> dict[str, str]:
@@ -151,6 +170,57 @@ class _Values(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._nodes)
+
+
+class _Corpus:
+    """The parts of a system over a store that may be written to.
+
+    Args:
+      data: the stage of the store that the run is made from.
+      nodes: the parts over that store.
+      file: of the copy; None: a temporary one, as long as this object.
+    """
+
+    def __init__(self, data: Stage, nodes: Mapping[str, Node], file: Path | None) -> None:
+        self._data, self._nodes, self._file = data, nodes, file
+
+    def __call__(self, *, grows: bool) -> Mapping[str, Any]:
+        """The parts over the copy, which is made where there is none.
+
+        Raises UserError where documents are to be added, and a part has vectors of the run's alone.
+        """
+        for stage in _used(self._nodes) if grows else ():
+            if isinstance(stage.value, Ragged | np.ndarray):
+                raise UserError(
+                    f"stage {stage.label} has vectors of the run's documents alone, so none can be added; "
+                    "take other methods, or run again with the new documents"
+                )
+        if self._file is None:
+            folder = Path(tempfile.mkdtemp(prefix="pbr_jax-"))
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            self._file = folder / "store.sqlite"
+        if not self._file.is_file():
+            with contextlib.suppress(UserError):  # another process was first
+                self._data.value.copy_to(self._file)
+        return self.parts
+
+    @cached_property
+    def parts(self) -> Mapping[str, Any]:
+        """The parts over the copy. What was trained stays as it was."""
+        assert self._file is not None
+        store, made = constant("corpus", Store(self._file)), {}
+        return _Values(
+            {name: substituted(node, self._data, store, made) for name, node in self._nodes.items()}
+        )
+
+
+def _used(nodes: Mapping[str, Node]) -> Iterator[Stage]:
+    """The stages whose values these nodes compute with."""
+    for node in nodes.values():
+        if isinstance(node, Stage):
+            yield node
+        else:
+            yield from _used(node.needs)
 
 
 def _stage(node: Node) -> Stage:

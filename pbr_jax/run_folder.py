@@ -6,6 +6,7 @@ on. A folder that holds anything else is left as it is.
 
 import contextlib
 import json
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from pbr_jax.types import UserError
 OWNER = "run.json"
 PREDICTIONS = "predictions.jsonl"
 FILES = (OWNER, "config.json", "predictions.jsonl", "texts.jsonl", "results.json", "log.jsonl")
+CORPUS = "corpus"  # the folder of documents that came and went since the run (`System.add`)
 _IDLE = ("benchmark.root", "keep_texts")
 _LARGEST = 8  # differences that are named
 
@@ -71,6 +73,7 @@ class RunFolder:
                 f"{self.out} holds another run, which differs in {differences(found, self.owner)}; "
                 "choose another --out, or replace it with --overwrite"
             )
+        shutil.rmtree(self.out / CORPUS, ignore_errors=True)
         for name in reversed(FILES):  # the owner last: a kill leaves a folder that is still known
             if name in ours:
                 (self.out / name).unlink()

@@ -5,9 +5,11 @@ stages of a run, feedback, rewards in training, `pbr-jax ask` and notebooks all 
 one privacy gate (`pipeline.rank`) and one tally of what was computed.
 """
 
+import hashlib
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -32,7 +34,7 @@ from pbr_jax.pipeline import (
 )
 from pbr_jax.text import prompts
 from pbr_jax.text.prompts import Written
-from pbr_jax.types import Candidate, Example, UserError
+from pbr_jax.types import Candidate, Document, Example, UserError
 
 
 class Reply(NamedTuple):
@@ -54,6 +56,8 @@ class System:
       collaboration: "none", "signals" or "text", as in the config.
       documents: how many documents of a ranking are offered to a prompt; None: all.
       tally: what the slots count and time is added to it.
+      living: `living(grows=...)` gives the parts over a store that may be written to (`add`, `forget`);
+        None: documents stay as they are.
 
     `check` is called before every question; `pbr_jax.open` has it raise UserError where files have changed.
     """
@@ -65,9 +69,11 @@ class System:
         collaboration: str = "none",
         documents: int | None = None,
         tally: Tally | None = None,
+        living: Callable[..., Mapping[str, Any]] | None = None,
     ) -> None:
         self.tally = Tally() if tally is None else tally
         self._parts, self._collaboration, self._documents = parts, collaboration, documents
+        self._living = living
         self.check: Callable[[], None] = lambda: None
         self._lock = threading.RLock()  # slots are bound once, and used by one thread at a time
 
@@ -113,6 +119,40 @@ class System:
                 "model's thinking off, and run again"
             )
         return Reply(text, ranking[: answer.prompt.documents])
+
+    def add(self, user: str, documents: Iterable[Document | str]) -> list[Document]:
+        """Adds documents to the history of a user, who may be new, and returns them.
+
+        The next question sees them; what was trained stays as it is. A text becomes a document of its own
+        hash. A document whose id the user has takes the place of the older one. Runs keep what they were made
+        from: the first change copies the store, into `corpus/` of a run's folder.
+
+        Raises UserError for another user's document, and where a method cannot take new documents.
+        """
+        new = [_document(user, document) for document in documents]
+        with self._changing(grows=True) as store:
+            store.append(new)
+        return new
+
+    def forget(self, user: str) -> None:
+        """Deletes a user and all documents of that user from the corpus. UserError for an unknown user.
+
+        Artefacts and results of runs stay as they are.
+        """
+        with self._changing(grows=False) as store:
+            store.forget(user)
+
+    @contextmanager
+    def _changing(self, *, grows: bool) -> Iterator[Store]:
+        """The store to write to; the next call of the slots binds them anew."""
+        if self._living is None:
+            raise UserError("this system's documents cannot be changed; open one with pbr_jax.open")
+        with self._lock:
+            self.check()
+            self._parts = self._living(grows=grows)
+            yield self.store
+            for name in ("pipeline", "_generate"):
+                vars(self).pop(name, None)
 
     def neighbours(self, examples: Examples) -> list[list[Neighbour]]:
         """The users whose histories are searched for each example, and "" for shared documents."""
@@ -245,3 +285,16 @@ class System:
                     f"document {document.id} of user {document.user_id} is given as row {candidate.row}, "
                     "where another stands; a candidate's row must be its own, and nothing was written"
                 )
+
+
+def _document(user: str, document: Document | str) -> Document:
+    """A document of the user, "" for a shared one; of a text its own hash is the id."""
+    if isinstance(document, str):
+        id = hashlib.sha256(document.encode()).hexdigest()[:16]
+        return Document(id, user, document, shared=not user)
+    if document.user_id != user or document.shared == bool(user):
+        raise UserError(
+            f"document {document.id!r} is of user {document.user_id!r}, and was added to user {user!r}; give "
+            "each user's own, and shared ones with user ''"
+        )
+    return document

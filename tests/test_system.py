@@ -1,6 +1,8 @@
 """One system for runs, questions and training: what it computes is what a run wrote, joined by id."""
 
+import dataclasses
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ import jax.monitoring
 import pytest
 
 import pbr_jax
+from pbr_jax import opening
 from pbr_jax.config import Config, override
 from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.parts.answers import Answers, answers
@@ -129,7 +132,7 @@ def compiled() -> Iterator[list[str]]:
     """The programs that are compiled, or found compiled on the disk."""
     names: list[str] = []
 
-    def listen(event: str, duration: float, **_: Any) -> None:
+    def listen(event: str, duration_secs: float, **_: Any) -> None:
         if event == "/jax/core/compile/backend_compile_duration":
             names.append(event)
 
@@ -158,3 +161,98 @@ def test_a_config_is_opened_without_a_folder(config: Config, tmp_path: Path):
     with pytest.raises(UserError, match="not among the 3 users"):
         system.ask("nobody", "tea")
     assert list(tmp_path.glob("out*")) == []
+
+
+RETRIEVERS = {
+    "dense": {},
+    "bm25": {"retrieve.method": "bm25"},
+    "recency": {"retrieve.method": "recency"},
+    "random": {"retrieve.method": "random"},
+    "pooled": {"retrieve.method": "two_stage", "retrieve.inside": "pooled"},
+    "two_stage": {"retrieve.method": "two_stage"},
+    "tuned": {"retrieve.method": "tuned", "retrieve.alpha": 0.1, "collaboration": "signals"},
+    "cohorts": {"neighbours.method": "cohorts", "neighbours.m": 3, "collaboration": "text"},
+    "mean": {"neighbours.method": "mean", "neighbours.m": 3, "collaboration": "text"},
+    "others": {
+        "neighbours.method": "random",
+        "neighbours.m": 9,
+        "collaboration": "text",
+        "retrieve.method": "bm25",
+    },
+    "late": {"select.method": "late_interaction"},
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.long) if n == "tuned" else n for n in RETRIEVERS]
+)
+def test_documents_that_are_added_are_found_and_those_of_the_forgotten_are_not(
+    config: Config, tmp_path: Path, write_tweets: Callable[..., Path], name: str
+):
+    """By the next question, whatever retrieves; a method that cannot says so before anything changes."""
+    write_tweets({f"t{i}": [f"i love tea {i}", f"cats {i}", "day"] for i in range(4)}, "train")
+    fields = {"retrieve.k": 9, "benchmark.training": "train", "generate.method": "none", **RETRIEVERS[name]}
+    fields |= {"eval.likelihood": "off", "feedback.metric": "likelihood"}
+    if name == "tuned":
+        fields |= {f"{part}.training.{n}": v for part in ("user_encoder", "retrieve")
+                   for n, v in {"epochs": 1, "batch_size": 4, "devices": 1}.items()}  # fmt: skip
+    system, known = pbr_jax.open(override(config, fields)), Document("new", "ann", "i love violins")
+    question = Example("", "ann", "about violins", "about violins", None)
+
+    def found(user: str = "ann") -> set[str]:
+        (ranking,) = system.rank([dataclasses.replace(question, user_id=user)])
+        return {candidate.document.text for candidate in ranking}
+
+    before = found()
+    if name not in ("bm25", "recency", "random", "others"):
+        with pytest.raises(UserError, match="has vectors of the run's documents alone, so none can be added"):
+            system.add("ann", [known])
+    else:
+        system.add("ann", [known])
+        system.add("eve", ["i love cats", "that football"])
+        assert found() - {"i love cats", "that football"} == before | {known.text}
+        assert {"i love cats", "that football"} <= found("eve")
+        system.forget("eve")
+        assert found() == before | {known.text}
+        with pytest.raises(UserError, match="user 'eve' is not among"):
+            system.rank([dataclasses.replace(question, user_id="eve")])
+    system.forget("bob")
+    assert not found() & set(HISTORIES["bob"])
+    with pytest.raises(UserError, match="of user 'ann', and was added to user 'cyd'"):
+        system.add("cyd", [known])
+
+
+def test_a_runs_corpus_lives_beside_its_results_which_stay_as_they_are(config: Config, tmp_path: Path):
+    config, out = override(config, {"retrieve.method": "bm25"}), tmp_path / "out"
+    results = pbr_jax.run(config, out)
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and "llm" not in path.name]
+    made = {path: path.read_bytes() for path in files}
+    system, elsewhere = pbr_jax.open(out), opening._open(out)  # the second as another process has it
+    system.add("ann", ["tea about violins"])
+    assert "tea about violins" in str(pbr_jax.ask(out, "ann", "violins").documents)
+    with pytest.raises(UserError, match="has changed since it was opened; open it again"):
+        elsewhere.ask("ann", "violins")
+    assert "tea about violins" in str(opening._open(out).ask("ann", "violins").documents)
+    assert pbr_jax.run(config, out).values == results.values
+    assert {path: path.read_bytes() for path in made} == made
+    pbr_jax.run(override(config, {"retrieve.k": 1}), out, overwrite=True)
+    assert not (out / "corpus").exists()
+    assert "tea about violins" not in str(pbr_jax.ask(out, "ann", "violins"))
+
+
+def test_several_threads_ask_one_system(config: Config, tmp_path: Path):
+    pbr_jax.run(config, tmp_path / "out")
+    questions = [(user, f"about {word}") for user in HISTORIES for word in ("tea", "cats")]
+    alone = [pbr_jax.ask(tmp_path / "out", *question) for question in questions]
+    opening._opened.clear()
+    system, found = pbr_jax.open(tmp_path / "out"), {}
+
+    def ask(place: int) -> None:
+        found[place] = system.ask(*questions[place])
+
+    threads = [threading.Thread(target=ask, args=(place,)) for place in range(len(questions))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found[place] for place in range(len(questions))] == alone

@@ -9,6 +9,7 @@ from pbr_jax.corpus.schema import GONE, SHARED
 from pbr_jax.types import UserError
 
 _TABLE = np.dtype([("user", "i4"), ("time", "f8"), ("until", "f8"), ("answer", "i8")])
+_FORGOTTEN = "\0"  # begins what stands in place of a user's name, and has no documents
 _UNSORTED = 8  # rows are sorted by user again where more than one in so many is not
 
 
@@ -32,7 +33,7 @@ class Columns(NamedTuple):
         if not user_id and self.has_shared:
             return SHARED
         if user_id not in self.codes:
-            known = [name for name in self.users if name in self.codes]
+            known = [name for name in self.users if not name.startswith(_FORGOTTEN)]
             raise UserError(
                 f"user {user_id!r} is not among the {len(known)} users of this data; "
                 f"there are, for example, {', '.join(known[:5])}"
@@ -66,12 +67,12 @@ def advanced(connection: sqlite3.Connection, generation: int, last: Columns = EM
     table[[row for (row,) in deleted]] = (GONE, np.nan, np.nan, 0)
     query = "SELECT code, name FROM users WHERE code >= ? OR gone > ? ORDER BY code"
     users, codes = last.users.copy(), last.codes.copy()
-    for code, name in connection.execute(query, (len(users), last.generation)):
+    for code, kept in connection.execute(query, (len(users), last.generation)):
+        name = f"{_FORGOTTEN}{code}" if kept is None else kept
         if code < len(users):
             del codes[users[code]]
-        users[code : code + 1] = [f"\0{code}" if name is None else name]
-        if name is not None:
-            codes[name] = code
+        users[code : code + 1] = [name]
+        codes[name] = code
     order, starts = last.order, last.starts
     if len(table) - len(order) > len(table) // _UNSORTED:
         order = np.argsort(table["user"], kind="stable").astype(np.int64)
