@@ -187,6 +187,8 @@ class _Pool(NamedTuple):
 
 def _pool(users: Users, moment: float | None, labels: np.ndarray, noise: str, scaled: bool) -> _Pool:
     vectors = users.at(moment)
+    labels = np.pad(labels, (0, len(vectors) - len(labels)), constant_values=parts.ABSENT)
+    labels[~vectors.any(axis=1)] = parts.ABSENT  # of those who came, or went, after the fit
     grouped = unit(vectors) if scaled else vectors
     centres = unit(density.centroids(grouped, labels))
     outside, counted = labels == NOISE, labels
