@@ -26,6 +26,8 @@ from typing import Any
 
 import numpy as np
 
+from pbr_jax.llm import Sampling
+
 MODEL = "SmolLM2-135M-Instruct"
 NEW_TOKENS = 64
 BATCH = 32
@@ -253,7 +255,7 @@ def generate(llm: Any, peer: Peer, arguments: argparse.Namespace) -> None:
     ids = [llm._codec.encode(prompt) for prompt in prompts]
     stops = sorted(llm._codec.stops)
     start = time.perf_counter()
-    ours = llm.generate(prompts, max_new_tokens=NEW_TOKENS)
+    ours = llm.generate(prompts, Sampling(NEW_TOKENS))
     print(f"ours, first run (compilation included): {time.perf_counter() - start:.1f} s")
     tokens = peer.generate(ids, stops, ordered=True)
     made = [next((n for n, token in enumerate(row, 1) if token in stops), len(row)) for row in tokens]
@@ -265,7 +267,7 @@ def generate(llm: Any, peer: Peer, arguments: argparse.Namespace) -> None:
     print(f"equal answers: {equal} of {len(ids)}")
     compare(
         {
-            "ours": lambda: llm.generate(prompts, max_new_tokens=NEW_TOKENS),
+            "ours": lambda: llm.generate(prompts, Sampling(NEW_TOKENS)),
             f"torch, batches of {BATCH}": lambda: peer.generate(ids, stops, ordered=False),
             f"torch, batches of {BATCH} by length": lambda: peer.generate(ids, stops, ordered=True),
         },

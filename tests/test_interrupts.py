@@ -16,6 +16,7 @@ from pbr_jax import interrupts
 from pbr_jax.llm.answers_file import Answers
 from pbr_jax.llm.cache import Cached
 from pbr_jax.llm.engine.jax_backend import JaxLLM
+from pbr_jax.llm.protocol import Sampling
 
 LONG = """
 import sys, jax, jax.numpy as jnp
@@ -153,7 +154,7 @@ def test_the_batch_that_is_under_way_is_kept(
         kept.extend(positions)
 
     calls: dict[str, Callable[[], object]] = {
-        "generate": lambda: llm.generate(prompts, max_new_tokens=2, on_batch=on_batch),
+        "generate": lambda: llm.generate(prompts, Sampling(2), on_batch=on_batch),
         "score": lambda: llm.score(prompts, ["cats"] * 6, on_batch=on_batch),
     }
     with pytest.raises(KeyboardInterrupt):

@@ -7,7 +7,7 @@ the options (`options.LLM.check_scoring`, `check_tokens`).
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from pbr_jax.llm.protocol import LLM, Prompt
+from pbr_jax.llm.protocol import LLM, Prompt, Sampling
 
 Row = list[float]
 OnRows = Callable[[Sequence[int], Sequence[Any]], None]
@@ -60,16 +60,13 @@ class TokenLevel(TokenScores, Protocol):
 
     def extend(
         self,
-        asked: Sequence[Mixture],
+        mixtures: Sequence[Mixture],
+        sampling: Sampling,
         *,
-        new: int,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        seed: int = 0,
         done: Mapping[int, list[int]] | None = None,
         on_batch: OnRows | None = None,
     ) -> list[list[int]]:
-        """Up to `new` tokens more of each answer, the last one a stop token where the answer ends."""
+        """Further tokens of each answer, the last one a stop token where the answer ends."""
         ...
 
     def attention(

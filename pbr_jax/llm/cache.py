@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from pbr_jax.llm.abilities import Mixture, OnRows, Row, TokenLevel, TokenScores, Watch
 from pbr_jax.llm.answers_file import Answers
-from pbr_jax.llm.protocol import LLM, OnBatch, OnScores, Prompt, Score, occurrences
+from pbr_jax.llm.protocol import LLM, OnBatch, OnScores, Prompt, Sampling, Score, occurrences
 from pbr_jax.types import UserError
 
 Able = TypeVar("Able")
@@ -55,12 +55,8 @@ class Cached:
     def generate(
         self,
         prompts: Sequence[Prompt],
+        sampling: Sampling,
         *,
-        max_new_tokens: int,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        num_beams: int = 1,
-        seed: int = 0,
         done: Mapping[int, str] | None = None,
         on_batch: OnBatch | None = None,
     ) -> list[str]:
@@ -69,26 +65,18 @@ class Cached:
         Raises:
           UserError: offline and not all there; or the cache cannot be read or written.
         """
-        decoding: dict[str, Any] = {"max_new_tokens": max_new_tokens}
-        if num_beams != 1:
-            decoding["num_beams"] = num_beams
-        if temperature == 0:  # nothing is drawn: seed and nucleus do not matter
+        o = sampling
+        decoding: dict[str, Any] = {"max_new_tokens": o.max_new_tokens}
+        if o.num_beams != 1:
+            decoding["num_beams"] = o.num_beams
+        if o.temperature == 0:  # nothing is drawn: seed and nucleus do not matter
             inputs: list[Any] = [[prompt, decoding] for prompt in prompts]
         else:
-            decoding |= {"temperature": float(temperature), "top_p": float(top_p), "seed": seed}
+            decoding |= {"temperature": float(o.temperature), "top_p": float(o.top_p), "seed": o.seed}
             inputs = [[*pair, decoding] for pair in zip(prompts, occurrences(prompts))]
 
         def ask(done: Mapping[int, str], on_batch: OnBatch) -> list[str]:
-            return self._llm.generate(
-                prompts,
-                max_new_tokens=max_new_tokens,
-                temperature=temperature,
-                top_p=top_p,
-                num_beams=num_beams,
-                seed=seed,
-                done=done,
-                on_batch=on_batch,
-            )
+            return self._llm.generate(prompts, sampling, done=done, on_batch=on_batch)
 
         return self._complete("text", inputs, done, on_batch, ask)
 
@@ -126,25 +114,21 @@ class Cached:
 
     def extend(
         self,
-        asked: Sequence[Mixture],
+        mixtures: Sequence[Mixture],
+        sampling: Sampling,
         *,
-        new: int,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        seed: int = 0,
         done: Mapping[int, list[int]] | None = None,
         on_batch: OnRows | None = None,
     ) -> list[list[int]]:
-        """Up to `new` tokens more of each answer; see `abilities.TokenLevel`."""
-        how = [new, float(temperature), float(top_p), seed] if temperature else [new]
+        """Further tokens of each answer; see `abilities.TokenLevel`."""
+        o, new = sampling, sampling.max_new_tokens
+        how = [new, float(o.temperature), float(o.top_p), o.seed] if o.temperature else [new]
 
         def ask(done: Mapping[int, list[int]], on_batch: OnRows) -> list[list[int]]:
-            return self._able(TokenLevel).extend(
-                asked, new=new, temperature=temperature, top_p=top_p, seed=seed, done=done, on_batch=on_batch
-            )
+            return self._able(TokenLevel).extend(mixtures, sampling, done=done, on_batch=on_batch)
 
         return self._complete(
-            "tokens", [[mixture, how] for mixture in asked], done, on_batch, ask,
+            "tokens", [[mixture, how] for mixture in mixtures], done, on_batch, ask,
             fits=lambda place, tokens: len(tokens) <= new,
         )  # fmt: skip
 

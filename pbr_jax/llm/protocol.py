@@ -1,12 +1,17 @@
 """What the toolkit asks of a frozen language model. Backends implement `LLM`; callers know nothing else."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from pbr_jax.types import UserError
+
+VERSION = 1
+"""Of what this package computes: raised when the same model and request would give other texts or scores."""
 
 Prompt = str | Sequence[dict[str, str]]
 """Plain text, continued as it stands; or chat messages (`role`, `content`), put through the template."""
@@ -54,6 +59,37 @@ class Score(NamedTuple):
         return self.total / self.tokens if self.tokens else 0.0
 
 
+@dataclass(frozen=True)
+class Sampling:
+    """How answers are decoded.
+
+    `max_new_tokens` is the most tokens of an answer. `temperature` divides the logits, and 0 takes the most
+    probable token. `top_p` samples from the most probable tokens that together reach this mass. More than
+    one of `num_beams` searches with so many beams and returns the best, without a temperature.
+
+    Raises:
+      UserError: a value that makes no sense, by its name in a config.
+    """
+
+    max_new_tokens: int
+    temperature: float = 0.0
+    top_p: float = 1.0
+    num_beams: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, fits, wanted in (
+            ("max_new_tokens", self.max_new_tokens >= 1, "at least 1"),
+            ("temperature", self.temperature == 0 or 1e-6 <= self.temperature < math.inf,
+             "0 (greedy) or a number from 1e-6 on"),
+            ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
+            ("num_beams", self.num_beams >= 1, "at least 1"),
+            ("num_beams", self.num_beams == 1 or not self.temperature, "1 with a temperature"),
+        ):  # fmt: skip
+            if not fits:
+                raise UserError(f"generate.{name} is {getattr(self, name)}; it must be {wanted}")
+
+
 @runtime_checkable
 class LLM(Protocol):
     """A frozen language model."""
@@ -66,30 +102,17 @@ class LLM(Protocol):
     def generate(
         self,
         prompts: Sequence[Prompt],
+        sampling: Sampling,
         *,
-        max_new_tokens: int,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        num_beams: int = 1,
-        seed: int = 0,
         done: Mapping[int, str] | None = None,
         on_batch: OnBatch | None = None,
     ) -> list[str]:
         """One continuation for each prompt, without stop tokens and special tokens.
 
         A call that was interrupted and is repeated with the texts it had finished in `done` (position ->
-        text) returns the same texts as one that was not. Sampling is seeded by `seed`, the prompt and the
-        number of equal prompts before it in the list: not by the rest of the list, nor by batches.
-
-        Args:
-          prompts: what to continue.
-          max_new_tokens: the most tokens a continuation has.
-          temperature: divides the logits; 0 takes the most probable token.
-          top_p: samples from the most probable tokens that together reach this mass.
-          num_beams: more than 1 searches with so many beams and returns the best; not with a temperature.
-          seed: of the sampling.
-          done: texts of an earlier, interrupted call with the same arguments.
-          on_batch: called whenever texts are finished.
+        text) returns the same texts as one that was not. What is sampled depends on the seed, the prompt and
+        the number of equal prompts before it in the list: not on the rest of the list, nor on batches.
+        `on_batch` is called whenever texts are finished.
 
         Raises:
           TooLong: a prompt is over the context; what could be answered went to `on_batch`.

@@ -11,7 +11,7 @@ import numpy as np
 import pbr_jax.llm
 from pbr_jax.data import Task
 from pbr_jax.graph import Node, Value
-from pbr_jax.llm import LLM
+from pbr_jax.llm import LLM, VERSION
 from pbr_jax.models.pretrained import locate
 from pbr_jax.options import LLM as Options
 from pbr_jax.options import Prompt, SelectLLM
@@ -33,7 +33,7 @@ def frozen(run: Run, other: SelectLLM | None = None) -> Node:
         (options,),
         {},
         _load,
-        identity=lambda: [_fingerprint(options, other), options.batch_size, options.tensor_parallel],
+        identity=lambda: [VERSION, _fingerprint(options, other), options.batch_size, options.tensor_parallel],
     )
 
 

@@ -206,7 +206,7 @@ class Parrot:
 
     fingerprint = "parrot"
 
-    def generate(self, prompts: Any, **options: Any) -> list[str]:
+    def generate(self, prompts: Any, *_: Any, **options: Any) -> list[str]:
         return ["Bob"] * len(prompts)
 
     def score(self, prompts: Any, targets: Any, **options: Any) -> list[Score]:

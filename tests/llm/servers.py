@@ -282,6 +282,7 @@ def serve_llm(
 
     Requests that come within a moment (seconds) are answered together.
     """
+    from pbr_jax.llm import Sampling
     from pbr_jax.types import UserError
 
     score = log_probs_of(path, dtype)
@@ -291,7 +292,7 @@ def serve_llm(
             return score([json.loads(item) for item in items])
         options = dict(kind)
         unique = list(dict.fromkeys(items))  # equal requests have equal answers
-        texts = llm.generate([json.loads(item) for item in unique], **options)
+        texts = llm.generate([json.loads(item) for item in unique], Sampling(**options))
         by_item = dict(zip(unique, texts))
         return [by_item[item] for item in items]
 

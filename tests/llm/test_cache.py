@@ -29,6 +29,7 @@ from pbr_jax.llm.cache import Cached
 from pbr_jax.llm.engine import jax_backend, t5_backend
 from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.llm.http import backend as http_backend
+from pbr_jax.llm.protocol import Sampling
 from pbr_jax.types import UserError
 
 PROMPTS = ["one", "two", "three", [{"role": "user", "content": "one"}], "five"]
@@ -56,11 +57,10 @@ class Counting:
         return [(done or {}).get(place, value) for place, value in enumerate(values)]
 
     def generate(
-        self, prompts: Sequence[Any], *, max_new_tokens: int, temperature: float = 0.0, top_p: float = 1.0,
-        num_beams: int = 1, seed: int = 0, done: Any = None, on_batch: Any = None,
-    ) -> list[str]:  # fmt: skip
-        texts = [f"{self.tag}{prompt}/{max_new_tokens}" for prompt in prompts]
-        if temperature:
+        self, prompts: Sequence[Any], sampling: Sampling, *, done: Any = None, on_batch: Any = None
+    ) -> list[str]:
+        texts = [f"{self.tag}{prompt}/{sampling.max_new_tokens}" for prompt in prompts]
+        if sampling.temperature:
             texts = [f"{text}/{place}" for place, text in enumerate(texts)]
         return self._answers(texts, done, on_batch)
 
@@ -112,8 +112,8 @@ def test_it_is_a_language_model_and_passes_questions_about_text_on(file: Path):
 def test_the_second_call_asks_nothing_and_returns_the_same(backend: type[Counting], file: Path):
     inner = backend()
     plain = [f"{prompt}/7" for prompt in PROMPTS]
-    assert Cached(inner, file).generate(PROMPTS, max_new_tokens=7) == plain
-    assert Cached(inner, file).generate(PROMPTS, max_new_tokens=7) == plain
+    assert Cached(inner, file).generate(PROMPTS, Sampling(7)) == plain
+    assert Cached(inner, file).generate(PROMPTS, Sampling(7)) == plain
     assert inner.calls == [[0, 1, 2, 3, 4]]
     targets = ["a", "", "c", "d", "e"]
     first = Cached(inner, file).score(PROMPTS, targets)
@@ -125,14 +125,14 @@ def test_the_second_call_asks_nothing_and_returns_the_same(backend: type[Countin
 def test_only_what_is_missing_is_asked_wherever_it_stands(file: Path):
     inner = Counting()
     llm = Cached(inner, file)
-    llm.generate(["two", "five"], max_new_tokens=7)
-    assert llm.generate(PROMPTS, max_new_tokens=7) == [f"{prompt}/7" for prompt in PROMPTS]
+    llm.generate(["two", "five"], Sampling(7))
+    assert llm.generate(PROMPTS, Sampling(7)) == [f"{prompt}/7" for prompt in PROMPTS]
     assert inner.calls == [[0, 1], [0, 2, 3]]
 
 
 def test_the_caller_is_told_of_every_answer_once_and_of_none_that_was_done(file: Path):
     inner = Counting()
-    Cached(inner, file).generate(["two"], max_new_tokens=7)
+    Cached(inner, file).generate(["two"], Sampling(7))
     told: dict[int, str] = {}
 
     def on_batch(positions: Sequence[int], texts: Sequence[str]) -> None:
@@ -140,7 +140,7 @@ def test_the_caller_is_told_of_every_answer_once_and_of_none_that_was_done(file:
         told.update(zip(positions, texts, strict=True))
 
     done = {4: "given"}
-    found = Cached(inner, file).generate(PROMPTS, max_new_tokens=7, done=done, on_batch=on_batch)
+    found = Cached(inner, file).generate(PROMPTS, Sampling(7), done=done, on_batch=on_batch)
     assert inner.calls[1:] == [[0, 2, 3]]
     assert found[4] == "given"
     assert told == {place: found[place] for place in range(4)}
@@ -153,11 +153,11 @@ def test_an_answer_is_on_disk_before_the_caller_hears_of_it_and_outlives_the_cal
     stored = []
     with pytest.raises(KeyboardInterrupt):
         Cached(inner, file).generate(
-            PROMPTS, max_new_tokens=7, on_batch=lambda positions, texts: stored.append(len(rows(file)))
+            PROMPTS, Sampling(7), on_batch=lambda positions, texts: stored.append(len(rows(file)))
         )
     assert stored == [2, 4]
     inner.left = 1
-    assert Cached(inner, file).generate(PROMPTS, max_new_tokens=7)[4] == "five/7"
+    assert Cached(inner, file).generate(PROMPTS, Sampling(7))[4] == "five/7"
     assert inner.calls == [[0, 1, 2, 3, 4], [4]]
 
 
@@ -170,12 +170,16 @@ def test_a_key_covers_all_that_an_answer_depends_on(file: Path):
         {**greedy, "max_new_tokens": 8}, {**greedy, "num_beams": 2}, {**greedy, "num_beams": 3}, sampled,
         {**sampled, "temperature": 0.5}, {**sampled, "top_p": 0.5}, {**sampled, "seed": 1},
     ]  # fmt: skip
+
+    def generate(llm: Counting, prompts: Sequence[Any], **options: Any) -> None:
+        Cached(llm, file).generate(prompts, Sampling(**options))
+
     for count, options in enumerate(calls, 1):
-        Cached(Counting(), file).generate(**options)
+        generate(Counting(), **options)
         assert len(rows(file)) == count
     other = Counting()
     other.fingerprint = "other"
-    Cached(other, file).generate(**greedy)
+    generate(other, **greedy)
     for prompt, target in [("one", "a"), ("one", "b"), ("two", "a"), ("on", "ea")]:
         Cached(Counting(), file).score([prompt], [target])
     assert len(rows(file)) == len(calls) + 5
@@ -183,39 +187,39 @@ def test_a_key_covers_all_that_an_answer_depends_on(file: Path):
 
 def test_greedy_answers_do_not_depend_on_seed_and_nucleus(file: Path):
     for seed, top_p in [(0, 1.0), (1, 1.0), (0, 0.5)]:
-        Cached(Counting(), file).generate(["one"], max_new_tokens=7, seed=seed, top_p=top_p)
+        Cached(Counting(), file).generate(["one"], Sampling(7, seed=seed, top_p=top_p))
     assert len(rows(file)) == 1
 
 
 def test_equal_prompts_are_stored_once_and_their_samples_each(file: Path):
     inner = Counting()
     llm = Cached(inner, file)
-    assert llm.generate(["a", "b", "a"], max_new_tokens=1) == ["a/1", "b/1", "a/1"]
+    assert llm.generate(["a", "b", "a"], Sampling(1)) == ["a/1", "b/1", "a/1"]
     assert len(rows(file)) == 2
-    samples = llm.generate(["a", "b", "a"], max_new_tokens=1, temperature=1.0)
+    samples = llm.generate(["a", "b", "a"], Sampling(1, temperature=1.0))
     assert len(set(samples)) == 3
     assert len(rows(file)) == 5
     # The second draw of "a" is found as the second, in whatever company; a third draw is new.
-    assert llm.generate(["a", "a"], max_new_tokens=1, temperature=1.0) == [samples[0], samples[2]]
-    llm.generate(["b", "a", "a", "a"], max_new_tokens=1, temperature=1.0)
+    assert llm.generate(["a", "a"], Sampling(1, temperature=1.0)) == [samples[0], samples[2]]
+    llm.generate(["b", "a", "a", "a"], Sampling(1, temperature=1.0))
     assert inner.calls[2:] == [[3]]
 
 
 def test_thousands_are_found_at_once(file: Path):
     inner = Counting()
     prompts = [f"prompt {i}" for i in range(2500)]
-    first = Cached(Silent(), file).generate(prompts, max_new_tokens=1)
-    assert Cached(inner, file).generate(prompts[::-1], max_new_tokens=1) == first[::-1]
+    first = Cached(Silent(), file).generate(prompts, Sampling(1))
+    assert Cached(inner, file).generate(prompts[::-1], Sampling(1)) == first[::-1]
     assert inner.calls == []
 
 
 def test_prompts_and_targets_are_not_kept(file: Path):
     class Discreet(Counting):
-        def generate(self, prompts: Sequence[Any], **options: Any) -> list[str]:
+        def generate(self, prompts: Sequence[Any], sampling: Sampling, **options: Any) -> list[str]:
             return ["answer"] * len(prompts)
 
     llm = Cached(Discreet(), file)
-    llm.generate(["SECRET text", [{"role": "user", "content": "SECRET message"}]], max_new_tokens=1)
+    llm.generate(["SECRET text", [{"role": "user", "content": "SECRET message"}]], Sampling(1))
     llm.score(["SECRET prompt"], ["SECRET target"])
     written = b"".join(path.read_bytes() for path in file.parent.iterdir())
     assert b"answer" in written
@@ -224,22 +228,22 @@ def test_prompts_and_targets_are_not_kept(file: Path):
 
 def test_where_another_was_first_its_answer_stands(file: Path):
     class Late(Counting):
-        def generate(self, prompts: Sequence[Any], **options: Any) -> list[str]:
-            Cached(Counting("other "), file).generate(prompts[:1], max_new_tokens=1)
-            return super().generate(prompts, **options)
+        def generate(self, prompts: Sequence[Any], sampling: Sampling, **options: Any) -> list[str]:
+            Cached(Counting("other "), file).generate(prompts[:1], Sampling(1))
+            return super().generate(prompts, sampling, **options)
 
-    first = Cached(Late("mine "), file).generate(["a", "b"], max_new_tokens=1)
+    first = Cached(Late("mine "), file).generate(["a", "b"], Sampling(1))
     assert first == ["other a/1", "mine b/1"]
-    assert Cached(Counting("third "), file).generate(["a", "b"], max_new_tokens=1) == first
+    assert Cached(Counting("third "), file).generate(["a", "b"], Sampling(1)) == first
 
 
 def test_offline_says_how_many_are_missing_and_never_asks(file: Path):
     inner = Counting()
-    Cached(inner, file).generate(PROMPTS[:2], max_new_tokens=7)
+    Cached(inner, file).generate(PROMPTS[:2], Sampling(7))
     offline = Cached(inner, file, offline=True)
-    assert offline.generate(PROMPTS[:2], max_new_tokens=7) == ["one/7", "two/7"]
+    assert offline.generate(PROMPTS[:2], Sampling(7)) == ["one/7", "two/7"]
     with pytest.raises(UserError, match=r"^3 of 5 answers .*run without --llm\.offline.*cache import FILE$"):
-        offline.generate(PROMPTS, max_new_tokens=7)
+        offline.generate(PROMPTS, Sampling(7))
     with pytest.raises(UserError, match=r"^1 of 1 answers"):
         offline.score(["one"], ["a"])
     assert len(inner.calls) == 1
@@ -293,12 +297,13 @@ import sys, time
 from pathlib import Path
 from pbr_jax.llm.cache import Cached
 from pbr_jax.llm.engine.jax_backend import JaxLLM
+from pbr_jax.llm.protocol import Sampling
 def on_batch(positions, texts):
     print(len(positions), flush=True)
     time.sleep(60)
 llm = Cached(JaxLLM(Path(sys.argv[1]), batch_size=2), Path(sys.argv[2]))
 prompts = [f"prompt number {i}" for i in range(9)]
-llm.generate(prompts, max_new_tokens=12, temperature=float(sys.argv[3]), on_batch=on_batch)
+llm.generate(prompts, Sampling(12, float(sys.argv[3])), on_batch=on_batch)
 """
 
 
@@ -316,15 +321,15 @@ def test_a_generation_that_is_killed_loses_no_answer_and_ends_as_one_that_was_no
     assert kept > 0
     assert len(rows(file)) == kept
     prompts = [f"prompt number {i}" for i in range(9)]
-    options: dict[str, Any] = {"max_new_tokens": 12, "temperature": temperature}
+    sampling = Sampling(12, temperature)
     asked: list[int] = []
     llm = JaxLLM(tiny, batch_size=2)
     found = Cached(llm, file).generate(
-        prompts, **options, on_batch=lambda positions, texts: asked.append(len(positions))
+        prompts, sampling, on_batch=lambda positions, texts: asked.append(len(positions))
     )
     assert asked[0] == kept  # told first
     assert sum(asked) == len(prompts)
-    assert found == llm.generate(prompts, **options)
+    assert found == llm.generate(prompts, sampling)
     assert len(set(found)) > 5
 
 
@@ -334,7 +339,7 @@ def test_threads_share_one_object(file: Path):
 
     def ask(thread: int) -> list[str]:
         barrier.wait()
-        return llm.generate([f"{i}" for i in range(10)] + [f"own {thread}"], max_new_tokens=1)
+        return llm.generate([f"{i}" for i in range(10)] + [f"own {thread}"], Sampling(1))
 
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(ask, range(8)))
@@ -383,11 +388,11 @@ FAULTS = {
 def test_a_damaged_or_foreign_file_is_named_and_left_as_it_is(fault: Any, file: Path, tmp_path: Path):
     llm = Cached(Silent(), file)
     prompts = [f"prompt {i}" for i in range(300)]
-    llm.generate(prompts, max_new_tokens=1)
+    llm.generate(prompts, Sampling(1))
     fault(file)
     before = file.read_bytes()
     for call in (
-        lambda: llm.generate(prompts, max_new_tokens=1),
+        lambda: llm.generate(prompts, Sampling(1)),
         lambda: Answers(file).export(tmp_path / "export.jsonl"),
     ):
         with pytest.raises(UserError, match=FAULTS[fault]) as caught:
@@ -401,7 +406,7 @@ def test_a_damaged_or_foreign_file_is_named_and_left_as_it_is(fault: Any, file: 
 def test_a_file_that_was_killed_before_its_schema_is_used(file: Path):
     file.parent.mkdir()
     file.touch()
-    assert Cached(Counting(), file).generate(["a"], max_new_tokens=1) == ["a/1"]
+    assert Cached(Counting(), file).generate(["a"], Sampling(1)) == ["a/1"]
     assert len(rows(file)) == 1
 
 
@@ -424,29 +429,29 @@ def test_a_read_only_folder_is_one_clear_line(filled: bool):
         folder = Path(name)
         file = folder / "llm.sqlite"
         if filled:
-            Cached(Counting(), file).generate(["a"], max_new_tokens=1)
+            Cached(Counting(), file).generate(["a"], Sampling(1))
             file.chmod(0o444)
         folder.chmod(0o555)
         with nobody(), pytest.raises(UserError, match=f"^cannot write {file}: .*PBR_JAX_CACHE"):
-            Cached(Counting(), file).generate(["a", "b"], max_new_tokens=1)
+            Cached(Counting(), file).generate(["a", "b"], Sampling(1))
         folder.chmod(0o755)
 
 
 def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path: Path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"^cannot write .*file/cache/llm.sqlite: .*PBR_JAX_CACHE"):
-        Cached(Counting(), tmp_path / "file" / "cache" / "llm.sqlite").generate(["a"], max_new_tokens=1)
+        Cached(Counting(), tmp_path / "file" / "cache" / "llm.sqlite").generate(["a"], Sampling(1))
 
 
 # -- Export and import -------------------------------------------------------------------------------
 
 
 def test_an_imported_answer_is_not_asked_for(file: Path, tmp_path: Path):
-    wanted = Cached(Counting(), file).generate(PROMPTS, max_new_tokens=1)
+    wanted = Cached(Counting(), file).generate(PROMPTS, Sampling(1))
     Answers(file).export(tmp_path / "a.jsonl")
     Answers(tmp_path / "b.sqlite").merge(tmp_path / "a.jsonl")
     offline = Cached(Counting(), tmp_path / "b.sqlite", offline=True)
-    assert offline.generate(PROMPTS, max_new_tokens=1) == wanted
+    assert offline.generate(PROMPTS, Sampling(1)) == wanted
 
 
 # -- Which backend -----------------------------------------------------------------------------------
@@ -465,7 +470,7 @@ def test_load_wraps_the_backend_that_fits_the_model(
     monkeypatch.setattr(jax_backend, "load", lambda config: Counting("jax "))
 
     def first(**fields: Any) -> str:
-        return pbr_jax.llm.load(LLMConfig(**fields)).generate([str(fields)], max_new_tokens=1)[0].split()[0]
+        return pbr_jax.llm.load(LLMConfig(**fields)).generate([str(fields)], Sampling(1))[0].split()[0]
 
     assert first(model=str(folder)) == "t5"
     assert first(model=str(tiny)) == "jax"
@@ -499,23 +504,23 @@ def test_other_weights_in_the_same_place_are_another_model(tiny: Path, tmp_path:
 
 
 def test_an_answer_from_the_cache_reads_no_weights(tiny: Path, tmp_path: Path, file: Path):
-    wanted = Cached(JaxLLM(tiny), file).generate(["the cat"], max_new_tokens=4)
+    wanted = Cached(JaxLLM(tiny), file).generate(["the cat"], Sampling(4))
     fresh = JaxLLM(tiny)
-    assert Cached(fresh, file).generate(["the cat"], max_new_tokens=4) == wanted
+    assert Cached(fresh, file).generate(["the cat"], Sampling(4)) == wanted
     assert "_weights" not in vars(fresh)
 
 
 def test_a_stored_answer_of_another_length_is_refused(tiny: Path, file: Path):
     """Its checksum is right, so somebody wrote it: an import of what another question was answered."""
     llm, asked = Cached(JaxLLM(tiny), file), [Mixture(("the cat",))]
-    tokens = llm.extend(asked, new=2)[0]
+    tokens = llm.extend(asked, Sampling(2))[0]
     (old,) = rows(file)
     longer = stored(old[0], "tokens", json.dumps([*tokens, 5, 6]))
     with contextlib.closing(sqlite3.connect(file)) as connection:
         connection.execute("UPDATE answers SET value = ?, checksum = ?", longer[2:])
         connection.commit()
     with pytest.raises(UserError, match="has another length than was asked for"):
-        llm.extend(asked, new=2)
+        llm.extend(asked, Sampling(2))
 
 
 def test_a_stored_answer_of_another_kind_is_no_answer(

@@ -11,6 +11,7 @@ import pytest
 from pbr_jax import run
 from pbr_jax.config import Config, override
 from pbr_jax.data import task
+from pbr_jax.llm import Sampling
 from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.methods import generate
 from pbr_jax.pipeline import Ranking, Scoring, Tally
@@ -173,19 +174,11 @@ def test_an_answer_goes_on_after_another_document(llm, write):
         prompt = llm._codec.encode(write([example], [[own[place]]])[0].messages) + tokens
         limit = min(3, 9 - len(tokens))
         (more,) = (
-            t for found in llm._decoded([tuple(prompt)], [0], [True], *greedy(llm, limit)) for _, t in found
+            t for found in llm._decoded([tuple(prompt)], [0], [True], Sampling(limit)) for _, t in found
         )
         tokens += more
     assert answer.text == llm.text(tokens)
     assert tally.counts["generate_calls"] == -(-len(tokens) // 3)
-
-
-def greedy(llm: JaxLLM, limit: int) -> tuple[Any, Any]:
-    from pbr_jax.llm.engine import decoding
-    from pbr_jax.llm.engine.sampling import sampling
-
-    choice, options = sampling(llm._codec.stops, 0, 0.0, 1.0)
-    return decoding.Options(limit, choice), options
 
 
 def test_reranking_by_likelihood_takes_the_document_that_explains_what_was_said(llm, write):

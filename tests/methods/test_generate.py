@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from pbr_jax.data import task
+from pbr_jax.llm import Sampling
 from pbr_jax.methods.generate import Auto, Ipa
 from pbr_jax.pipeline import GenerateSlot, Tally
 from pbr_jax.text.prompts import Written
@@ -14,10 +15,10 @@ MESSAGES = [{"role": "user", "content": "hello"}]
 ASKED = Example("q", "u", "hello", "hello", None)
 
 
-def slot(method: Ipa, asked: list[dict[str, Any]]) -> GenerateSlot:
-    def answer(prompts: Sequence[Any], *, on_batch: Callable[..., None], **options: Any) -> list[str]:
+def slot(method: Ipa, asked: list[Sampling]) -> GenerateSlot:
+    def answer(prompts: Sequence[Any], sampling: Sampling, *, on_batch: Callable[..., None]) -> list[str]:
         assert prompts == [MESSAGES]
-        asked.append(options)
+        asked.append(sampling)
         on_batch([0], ["answer"])
         return ["answer"]
 
@@ -37,7 +38,7 @@ def test_the_model_is_asked_as_the_config_says_and_the_caller_is_told():
     method = Ipa(max_new_tokens=9, top_p=0.5, num_beams=3)
     answers = slot(method, asked)([ASKED], [[]], write, on_batch=lambda *p: told.append(p))
     assert [(a.text, a.prompt.messages, a.prompt_tokens) for a in answers] == [("answer", MESSAGES, 1)]
-    assert asked == [{"max_new_tokens": 9, "temperature": 0.0, "top_p": 0.5, "num_beams": 3, "seed": 4}]
+    assert asked == [Sampling(9, top_p=0.5, num_beams=3, seed=4)]
     assert told == [([0], ["answer"])]
 
 

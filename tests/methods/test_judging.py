@@ -57,7 +57,7 @@ class Says:
     def __init__(self, answer: Any) -> None:
         self.answer, self.seen = answer, []
 
-    def generate(self, prompts: Any, **_: Any) -> list[str]:
+    def generate(self, prompts: Any, *_: Any) -> list[str]:
         self.seen += prompts
         return [str(self.answer(prompt) if callable(self.answer) else self.answer) for prompt in prompts]
 

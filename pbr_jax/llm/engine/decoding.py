@@ -17,18 +17,11 @@ from jaxtyping import Array, Bool, Int, UInt
 from pbr_jax import cores, terminal
 from pbr_jax.llm.engine import prefixes
 from pbr_jax.llm.engine.prefill import Batch, Before, Pool, PrefillEngine, past_of
-from pbr_jax.llm.engine.sampling import Choice, Sampling, choose
+from pbr_jax.llm.engine.sampling import Choice, SamplingArrays, choose
 from pbr_jax.models import causal_lm
 from pbr_jax.types import Params
 
 STEPS = 32  # at most between two looks at what has finished
-
-
-class Options(NamedTuple):
-    """What is compiled into decoding."""
-
-    max_new_tokens: int
-    choice: Choice
 
 
 class Rows(NamedTuple):
@@ -84,10 +77,11 @@ def admit(apply: Callable[..., causal_lm.Output], cap: float | None, one_core: b
         places: Int[Array, "b"],
         names: UInt[Array, "b"],
         limits: Int[Array, "b"],
-        sampling: Sampling,
+        sampling: SamplingArrays,
         *,
         tokens: int,
-        options: Options,
+        new: int,
+        choice: Choice,
     ) -> tuple[causal_lm.Past, Rows]:
         shared, past = past_of(pool, before)
         output = apply(params, ids, positions, (shared, past), tokens=tokens, long=long)
@@ -95,10 +89,9 @@ def admit(apply: Callable[..., causal_lm.Output], cap: float | None, one_core: b
         last = jnp.argmax(positions, axis=1)
         hidden = jnp.take_along_axis(output.hidden, last[:, None, None], axis=1)[:, 0]
         none = jnp.zeros_like(lengths)
-        chosen = choose(causal_lm.logits(params, hidden, cap), none, names, sampling, options.choice)
+        chosen = choose(causal_lm.logits(params, hidden, cap), none, names, sampling, choice)
 
-        n = options.max_new_tokens
-        tokens_ = jnp.zeros((len(chosen), n), jnp.int32).at[:, 0].set(chosen)
+        tokens_ = jnp.zeros((len(chosen), new), jnp.int32).at[:, 0].set(chosen)
         return placed(held, output, shared, past, before, positions, places), Rows(
             new=rows.new._replace(positions=rows.new.positions.at[places].set(-1, mode="drop")),
             lengths=rows.lengths.at[places].set(lengths, mode="drop"),
@@ -111,7 +104,7 @@ def admit(apply: Callable[..., causal_lm.Output], cap: float | None, one_core: b
             names=rows.names.at[places].set(names, mode="drop"),
         )
 
-    return cores.compiled(run, one_core, static_argnames=("tokens", "options"), donate_argnums=(1, 2))
+    return cores.compiled(run, one_core, static_argnames=("tokens", "new", "choice"), donate_argnums=(1, 2))
 
 
 def placed(
@@ -159,9 +152,9 @@ def advance(apply: Callable[..., causal_lm.Output], cap: float | None, one_core:
         held: causal_lm.Past,
         rows: Rows,
         enough: Int[Array, ""],
-        sampling: Sampling,
+        sampling: SamplingArrays,
         *,
-        options: Options,
+        choice: Choice,
     ) -> Rows:
         def body(state: tuple[Array, Rows]) -> tuple[Array, Rows]:
             count, rows = state
@@ -169,7 +162,7 @@ def advance(apply: Callable[..., causal_lm.Output], cap: float | None, one_core:
             positions = jnp.where(rows.live, rows.lengths, -1)[:, None]
             output = apply(params, last, positions, (held, rows.new))
             logits = causal_lm.logits(params, output.hidden[:, 0], cap)
-            chosen = choose(logits, rows.made, rows.names, sampling, options.choice)
+            chosen = choose(logits, rows.made, rows.names, sampling, choice)
             return count + 1, _next(rows, output, chosen, positions, sampling.stops)
 
         def more(state: tuple[Array, Rows]) -> Array:
@@ -177,7 +170,7 @@ def advance(apply: Callable[..., causal_lm.Output], cap: float | None, one_core:
 
         return jax.lax.while_loop(more, body, (jnp.int32(0), rows))[1]
 
-    return cores.compiled(run, one_core, static_argnames="options", donate_argnums=2)
+    return cores.compiled(run, one_core, static_argnames="choice", donate_argnums=2)
 
 
 def _next(rows: Rows, output: causal_lm.Output, chosen: Array, positions: Array, stops: Array) -> Rows:
@@ -214,8 +207,9 @@ def decode(
     *,
     rows: int,
     width: int,
-    options: Options,
-    sampling: Sampling,
+    new: int,
+    choice: Choice,
+    sampling: SamplingArrays,
     long: np.bool_ | None = None,
 ) -> Iterator[list[tuple[int, list[int]]]]:
     """Continues prompts of up to `width` tokens by up to `limits` tokens, `rows` of them at a time.
@@ -227,7 +221,7 @@ def decode(
     weights, config = engine.params, engine.config
     start = admit(engine.apply, config.logit_cap, engine.one_core)
     go_on = advance(engine.apply, config.logit_cap, engine.one_core)
-    held, state = empty_rows(engine, rows, width, options.max_new_tokens)
+    held, state = empty_rows(engine, rows, width, new)
     batches = _batches(engine, prompts, wanted, max(1, rows // 4), long)  # few at a time keep the rows full
     free, owners = list(range(rows)), {}
     waiting = next(batches, None)
@@ -242,11 +236,11 @@ def decode(
             most[: len(waiting.batch.members)] = [limits[member] for member in waiting.batch.members]
             held, state = start(
                 weights, held, state, waiting.pool, *waiting.batch.inputs, places, own, most, sampling,
-                tokens=waiting.batch.tokens, options=options,
+                tokens=waiting.batch.tokens, new=new, choice=choice,
             )  # fmt: skip
             waiting = next(batches, None)
         room = rows if waiting is None else len(waiting.members)
-        state = go_on(weights, held, state, np.int32(rows - room), sampling, options=options)
+        state = go_on(weights, held, state, np.int32(rows - room), sampling, choice=choice)
         live, tokens, made = (np.asarray(x) for x in (state.live, state.tokens, state.made))
         terminal.doing(f"{sum(int(made[place]) for place in owners)} tokens of {len(owners)} answers")
         finished = [place for place in owners if not live[place]]

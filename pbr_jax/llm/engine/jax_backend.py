@@ -21,16 +21,15 @@ from pbr_jax.llm.engine import beams, decoding
 from pbr_jax.llm.engine.local import (
     Ids,
     check_beams,
-    check_options,
     draw,
     groups,
     not_numbers,
 )
 from pbr_jax.llm.engine.prefill import PrefillEngine
-from pbr_jax.llm.engine.sampling import Sampling, sampling
+from pbr_jax.llm.engine.sampling import arrays
 from pbr_jax.llm.engine.token_level import TokenLevel
 from pbr_jax.llm.engine.workers import side_by_side
-from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Score, TooLong, occurrences
+from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Sampling, Score, TooLong, occurrences
 from pbr_jax.models import adapter_file, causal_lm, pretrained, sharding
 from pbr_jax.models.causal_lm_config import CausalLMConfig
 from pbr_jax.types import Params, UserError
@@ -99,38 +98,31 @@ class JaxLLM(TokenLevel):
     def generate(
         self,
         prompts: Sequence[Prompt],
+        sampling: Sampling,
         *,
-        max_new_tokens: int,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        num_beams: int = 1,
-        seed: int = 0,
         done: Mapping[int, str] | None = None,
         on_batch: OnBatch | None = None,
     ) -> list[str]:
         """One continuation for each prompt; see `protocol.LLM.generate`. Equal prompts decoded greedily
         are computed once."""
-        check_options(max_new_tokens, temperature, top_p, num_beams)
+        new, num_beams = sampling.max_new_tokens, sampling.num_beams
         check_beams(num_beams, self._codec.stops, self.vocabulary)
         every = self._encode(prompts)
-        more = [max_new_tokens] * len(every)
+        more = [new] * len(every)
         ids, late = self._fit(every, more, self.context, "generate.max_new_tokens")
         texts = dict(done or {})
         if num_beams > 1:
-            late |= self._not_searched(ids, max_new_tokens)
-        rows = list(zip(ids, occurrences(prompts) if temperature else [0] * len(ids)))
+            late |= self._not_searched(ids, new)
+        rows = list(zip(ids, occurrences(prompts) if sampling.temperature else [0] * len(ids)))
         same = [group for group in groups(rows) if group[0] not in late]
         wanted = [any(index not in texts for index in group) for group in same]
         if any(wanted):
             firsts = [ids[group[0]] for group in same]
             if num_beams > 1:
-                found = self._beams(firsts, wanted, num_beams, max_new_tokens)
+                found = self._beams(firsts, wanted, num_beams, new)
             else:
-                choice, options = sampling(self._codec.stops, seed, temperature, top_p)
                 names = [draw(*rows[group[0]]) for group in same]
-                found = self._decoded(
-                    firsts, names, wanted, decoding.Options(max_new_tokens, choice), options
-                )
+                found = self._decoded(firsts, names, wanted, sampling)
             with interrupts.deferred():
                 for some in found:
                     if any(token < 0 for _, tokens in some for token in tokens):
@@ -170,14 +162,13 @@ class JaxLLM(TokenLevel):
         )  # fmt: skip
 
     def _decoded(
-        self, prompts: Sequence[Ids], names: Sequence[int], wanted: Sequence[bool],
-        options: decoding.Options, sampling: Sampling,
-    ) -> Iterator[Tokens]:  # fmt: skip
+        self, prompts: Sequence[Ids], names: Sequence[int], wanted: Sequence[bool], sampling: Sampling
+    ) -> Iterator[Tokens]:
         """Places of prompts and their new tokens, as they are finished."""
-        original, most = self._reader.original, options.max_new_tokens
+        original, most = self._reader.original, sampling.max_new_tokens
         if original is None:
             limits = [most] * len(prompts)
-            yield from self._side_by_side(prompts, names, limits, wanted, options, sampling, None)
+            yield from self._side_by_side(prompts, names, limits, wanted, sampling, None)
             return
         # LongRoPE: a text that grows past the original context is read again, as transformers does.
         limits = [min(most, original + 1 - len(prompt)) for prompt in prompts]
@@ -188,7 +179,6 @@ class JaxLLM(TokenLevel):
             names,
             limits,
             [a and b for a, b in zip(wanted, short)],
-            options,
             sampling,
             np.bool_(False),
         ):
@@ -207,7 +197,6 @@ class JaxLLM(TokenLevel):
             [draw(ids, names[place]) for ids, place in zip(longer, places)],
             [most - len(begun[place]) for place in places],
             [True] * len(places),
-            options,
             sampling,
             np.bool_(True),
         ):
@@ -215,11 +204,12 @@ class JaxLLM(TokenLevel):
 
     def _side_by_side(
         self, prompts: Sequence[Ids], names: Sequence[int], limits: Sequence[int], wanted: Sequence[bool],
-        options: decoding.Options, sampling: Sampling, long: np.bool_ | None,
+        sampling: Sampling, long: np.bool_ | None,
     ) -> Iterator[Tokens]:  # fmt: skip
         """What each lane decodes: its part of the prompts of every width, the longest first."""
         classes = _classes([len(prompt) for prompt in prompts], 2 * self._batch_size)
-        readers = self._engines
+        readers, new = self._engines, sampling.max_new_tokens
+        choice, drawing = arrays(self._codec.stops, sampling)
 
         def work(lane: int) -> Iterator[Tokens]:
             for width, members in reversed(classes):
@@ -227,13 +217,13 @@ class JaxLLM(TokenLevel):
                 own = members[len(members) * lane // len(readers) : len(members) * (lane + 1) // len(readers)]
                 if not any(wanted[place] for place in own):
                     continue
-                room = _power_of_two(readers[lane].room(width + options.max_new_tokens) + 1) // 2
+                room = _power_of_two(readers[lane].room(width + new) + 1) // 2
                 most = -(-len(members) // len(readers))  # of any lane: they share their programs
                 for found in decoding.decode(
                     readers[lane], [prompts[place] for place in own], [names[place] for place in own],
                     [limits[place] for place in own], [wanted[place] for place in own],
-                    rows=min(_power_of_two(most), self._batch_size, room), width=width, options=options,
-                    sampling=sampling, long=long,
+                    rows=min(_power_of_two(most), self._batch_size, room), width=width, new=new,
+                    choice=choice, sampling=drawing, long=long,
                 ):  # fmt: skip
                     if any(token < 0 for _, tokens in found for token in tokens):
                         raise not_numbers(self._path, self._dtype.name)

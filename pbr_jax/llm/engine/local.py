@@ -148,25 +148,6 @@ def check_pairs(prompts: Sequence[Prompt], targets: Sequence[str]) -> None:
         raise ValueError(f"{len(prompts)} prompts for {len(targets)} targets; one target each is needed")
 
 
-def check_options(max_new_tokens: int, temperature: float, top_p: float, num_beams: int) -> None:
-    """Raises UserError for options of generation that make no sense, by their names in a config."""
-    if max_new_tokens < 1:
-        raise UserError(f"generate.max_new_tokens is {max_new_tokens}; it must be at least 1")
-    if temperature != 0 and not 1e-6 <= temperature < float("inf"):
-        raise UserError(
-            f"generate.temperature is {temperature}; it must be 0 (greedy) or a number from 1e-6 on"
-        )
-    if not 0 < top_p <= 1:
-        raise UserError(f"generate.top_p is {top_p}; it must be above 0 and at most 1")
-    if num_beams < 1:
-        raise UserError(f"generate.num_beams is {num_beams}; it must be at least 1")
-    if num_beams > 1 and temperature:
-        raise UserError(
-            f"generate.num_beams is {num_beams} and generate.temperature {temperature}; beams are searched, "
-            "not sampled: set one of them to its default"
-        )
-
-
 def check_beams(num_beams: int, stops: Collection[int], vocabulary: int) -> None:
     """Raises UserError for more beams than a vocabulary can fill; see `beam_search` for how many it needs."""
     most = vocabulary // (max(1, len(stops)) + 1)

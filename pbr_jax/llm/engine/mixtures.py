@@ -19,7 +19,7 @@ from pbr_jax.llm.engine.batching import bucket
 from pbr_jax.llm.engine.decoding import placed
 from pbr_jax.llm.engine.local import Ids
 from pbr_jax.llm.engine.prefill import Before, Pool, PrefillEngine, past_of
-from pbr_jax.llm.engine.sampling import Choice, Sampling, choose
+from pbr_jax.llm.engine.sampling import Choice, SamplingArrays, choose
 from pbr_jax.models import causal_lm
 from pbr_jax.types import Params
 
@@ -48,7 +48,7 @@ def decode(
     rows: int,
     new: int,
     choice: Choice,
-    sampling: Sampling,
+    sampling: SamplingArrays,
     long: np.bool_ | None,
 ) -> Iterator[tuple[int, list[int]]]:
     """(place, tokens with the stop token) of each mixture of one batch; `rows`: how many it is padded to."""
@@ -137,7 +137,7 @@ def _decode(apply: Callable[..., causal_lm.Output], cap: float | None, one_core:
         names: UInt[Array, "r"],
         lengths: Int[Array, "r"],
         live: Bool[Array, "r"],
-        sampling: Sampling,
+        sampling: SamplingArrays,
         *,
         new: int,
         choice: Choice,

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt
 
+from pbr_jax.llm.protocol import Sampling
+
 
 class Choice(NamedTuple):
     """How tokens are chosen, as far as it is compiled."""
@@ -15,7 +17,7 @@ class Choice(NamedTuple):
     nucleus: bool
 
 
-class Sampling(NamedTuple):
+class SamplingArrays(NamedTuple):
     """The rest: what may change without compiling again."""
 
     stops: Int[Array, "e"]
@@ -24,13 +26,13 @@ class Sampling(NamedTuple):
     top_p: Float[Array, ""]
 
 
-def sampling(stops: frozenset[int], seed: int, temperature: float, top_p: float) -> tuple[Choice, Sampling]:
+def arrays(stops: frozenset[int], sampling: Sampling) -> tuple[Choice, SamplingArrays]:
     """Both halves; temperature 0 is greedy and divides nothing."""
-    return Choice(temperature == 0, top_p < 1), Sampling(
+    return Choice(sampling.temperature == 0, sampling.top_p < 1), SamplingArrays(
         jnp.asarray(np.array(sorted(stops) or [-1], np.int32)),
-        jnp.uint32(seed % 2**32),
-        jnp.float32(temperature or 1.0),
-        jnp.float32(top_p),
+        jnp.uint32(sampling.seed % 2**32),
+        jnp.float32(sampling.temperature or 1.0),
+        jnp.float32(sampling.top_p),
     )
 
 
@@ -38,7 +40,7 @@ def choose(
     logits: Float[Array, "b v"],
     step: Int[Array, "b"],
     names: UInt[Array, "b"],
-    sampling: Sampling,
+    sampling: SamplingArrays,
     choice: Choice,
 ) -> Int[Array, "b"]:
     """The next token of each row, -1 where logits are not numbers. Randomness depends on the seed, the row's
@@ -47,7 +49,7 @@ def choose(
     return jnp.where(jnp.isnan(logits).any(axis=-1), -1, chosen)
 
 
-def _choose(logits: Array, step: Array, names: Array, sampling: Sampling, choice: Choice) -> Array:
+def _choose(logits: Array, step: Array, names: Array, sampling: SamplingArrays, choice: Choice) -> Array:
     if choice.greedy:
         return jnp.argmax(logits, axis=-1)
     logits = logits / sampling.temperature

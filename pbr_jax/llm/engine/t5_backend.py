@@ -15,9 +15,9 @@ from pbr_jax import interrupts, terminal
 from pbr_jax import options as schema
 from pbr_jax.llm.engine import t5_decoding
 from pbr_jax.llm.engine.batching import bucket
-from pbr_jax.llm.engine.local import Ids, LocalModel, check_beams, check_options, draw, groups, not_numbers
-from pbr_jax.llm.engine.sampling import sampling
-from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Score, TooLong, occurrences
+from pbr_jax.llm.engine.local import Ids, LocalModel, check_beams, draw, groups, not_numbers
+from pbr_jax.llm.engine.sampling import arrays
+from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Sampling, Score, TooLong, occurrences
 from pbr_jax.models import adapter_file, pretrained, t5
 from pbr_jax.types import Params
 
@@ -56,12 +56,8 @@ class T5LLM(LocalModel):
     def generate(
         self,
         prompts: Sequence[Prompt],
+        sampling: Sampling,
         *,
-        max_new_tokens: int,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        num_beams: int = 1,
-        seed: int = 0,
         done: Mapping[int, str] | None = None,
         on_batch: OnBatch | None = None,
     ) -> list[str]:
@@ -69,24 +65,23 @@ class T5LLM(LocalModel):
 
         Raises:
           TooLong: a prompt is over the context; what could be answered went to `on_batch`.
-          UserError: a prompt that is empty; options that make no sense.
+          UserError: a prompt that is empty; more beams than the vocabulary fills.
         """
-        check_options(max_new_tokens, temperature, top_p, num_beams)
-        check_beams(num_beams, self._codec.stops, self.vocabulary)
+        check_beams(sampling.num_beams, self._codec.stops, self.vocabulary)
         every = self._encode(prompts)
-        more = [max_new_tokens] * len(every)
+        more = [sampling.max_new_tokens] * len(every)
         ids, late = self._fit(every, more, self.context, "generate.max_new_tokens")
-        draws = occurrences(prompts) if temperature else [0] * len(ids)
-        choice, chosen = sampling(self._codec.stops, seed, temperature, top_p)
-        options = t5_decoding.Options(max_new_tokens, choice, num_beams)
+        draws = occurrences(prompts) if sampling.temperature else [0] * len(ids)
+        choice, drawing = arrays(self._codec.stops, sampling)
 
         def decode(rows: Sequence[tuple[Ids, int]]) -> list[str]:
             model, params, start = self._weights
             read, mask = _pad([row for row, _ in rows], 32)
             names = np.array([draw(*row) for row in rows], np.uint32)
             tokens = t5_decoding.generate(
-                params, read, mask, names, chosen, model=model, start=start, options=options
-            )
+                params, read, mask, names, drawing, model=model, start=start, choice=choice,
+                new=sampling.max_new_tokens, num_beams=sampling.num_beams,
+            )  # fmt: skip
             return [self._decoded(row) for row in np.asarray(tokens).tolist()]
 
         rows = list(zip(ids, draws))

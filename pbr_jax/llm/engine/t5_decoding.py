@@ -9,20 +9,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt
 
 from pbr_jax.llm.engine.beam_search import beam_search
-from pbr_jax.llm.engine.sampling import Choice, Sampling, choose
+from pbr_jax.llm.engine.sampling import Choice, SamplingArrays, choose
 from pbr_jax.losses.language_model import token_cross_entropy
 from pbr_jax.models import t5
 from pbr_jax.types import Params
 
 _SCORED_TOGETHER = 512  # target positions whose logits exist at once
-
-
-class Options(NamedTuple):
-    """What is compiled into the decoding loop."""
-
-    max_new_tokens: int
-    choice: Choice
-    num_beams: int
 
 
 class _State(NamedTuple):
@@ -35,31 +27,33 @@ class _State(NamedTuple):
     past: t5.Past
 
 
-@functools.partial(jax.jit, static_argnames=("model", "start", "options"))
+@functools.partial(jax.jit, static_argnames=("model", "start", "new", "choice", "num_beams"))
 def generate(
     params: Params,
     ids: Int[Array, "b s"],
     mask: Bool[Array, "b s"],
     names: UInt[Array, "b"],
-    sampling: Sampling,
+    sampling: SamplingArrays,
     *,
     model: t5.T5,
     start: int,
-    options: Options,
+    new: int,
+    choice: Choice,
+    num_beams: int,
 ) -> Int[Array, "b n"]:
     """Encodes the prompts, then decodes until every row has stopped or has n tokens."""
-    n, rows = options.max_new_tokens, ids.shape[0]
+    n, rows = new, ids.shape[0]
     fixed = params, model.cross(params, model.encode(params, ids, mask), mask)
     read = functools.partial(read_token, model=model)
     first, past = read(fixed, slots(fixed[1], n), jnp.full(rows, start, jnp.int32))
-    if options.num_beams > 1:
+    if num_beams > 1:
         return beam_search(
-            fixed, past, first, sampling.stops, step=read, reorder=reorder, num_beams=options.num_beams,
+            fixed, past, first, sampling.stops, step=read, reorder=reorder, num_beams=num_beams,
             max_new_tokens=n,
         ).tokens  # fmt: skip
 
     def add(state: _State) -> _State:
-        chosen = choose(state.logits, jnp.full(rows, state.step), names, sampling, options.choice)
+        chosen = choose(state.logits, jnp.full(rows, state.step), names, sampling, choice)
         tokens = jax.lax.dynamic_update_slice_in_dim(state.tokens, chosen[:, None], state.step, axis=1)
         return state._replace(
             step=state.step + 1, tokens=tokens, finished=state.finished | jnp.isin(chosen, sampling.stops)

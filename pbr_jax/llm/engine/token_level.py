@@ -10,20 +10,19 @@ import numpy as np
 from pbr_jax import interrupts
 from pbr_jax.llm.abilities import Mixture, OnRows, Row, Watch
 from pbr_jax.llm.engine import attention_mass as attending
-from pbr_jax.llm.engine import decoding, mixtures, prefixes, scoring
+from pbr_jax.llm.engine import mixtures, prefixes, scoring
 from pbr_jax.llm.engine.local import (  # fmt: skip
     Ids,
     LocalModel,
     check_context,
-    check_options,
     draw,
     groups,
     not_numbers,
 )
 from pbr_jax.llm.engine.prefill import PrefillEngine
-from pbr_jax.llm.engine.sampling import Sampling, sampling
+from pbr_jax.llm.engine.sampling import arrays
 from pbr_jax.llm.engine.workers import side_by_side
-from pbr_jax.llm.protocol import Prompt, TooLong
+from pbr_jax.llm.protocol import Prompt, Sampling, TooLong
 
 T = TypeVar("T")
 Found = Iterator[list[tuple[int, Any]]]
@@ -45,9 +44,8 @@ class TokenLevel(LocalModel):
 
     @abc.abstractmethod
     def _decoded(
-        self, prompts: Sequence[Ids], names: Sequence[int], wanted: Sequence[bool],
-        options: decoding.Options, sampling: Sampling,
-    ) -> Found:  # fmt: skip
+        self, prompts: Sequence[Ids], names: Sequence[int], wanted: Sequence[bool], sampling: Sampling
+    ) -> Found:
         """Places of prompts and their new tokens."""
 
     @property
@@ -100,20 +98,16 @@ class TokenLevel(LocalModel):
 
     def extend(
         self,
-        asked: Sequence[Mixture],
+        requests: Sequence[Mixture],
+        sampling: Sampling,
         *,
-        new: int,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        seed: int = 0,
         done: Mapping[int, list[int]] | None = None,
         on_batch: OnRows | None = None,
     ) -> list[list[int]]:
-        """Up to `new` tokens more of each answer; see `abilities.TokenLevel`."""
-        check_options(new, temperature, top_p, 1)
-        choice, options = sampling(self._codec.stops, seed, temperature, top_p)
+        """Further tokens of each answer; see `abilities.TokenLevel`."""
+        new = sampling.max_new_tokens
         every, late = [], {}
-        for index, mixture in enumerate(asked):
+        for index, mixture in enumerate(requests):
             texts = [prompt + tuple(mixture.begun) for prompt in self._encode(mixture.prompts)]
             fitting, wrong = self._fit(texts, [new] * len(texts), self.context, "generate.max_new_tokens")
             every.append((tuple(fitting), mixture.weights))
@@ -126,15 +120,14 @@ class TokenLevel(LocalModel):
             alone = [len(prompts) == 1 for prompts, _ in rows]
             single = [place for place, one in enumerate(alone) if one]
             prompts = [rows[place][0][0] for place in single]
-            how = decoding.Options(new, choice), options
             for found in (
-                self._decoded(prompts, [names[place] for place in single], [True] * len(single), *how)
+                self._decoded(prompts, [names[place] for place in single], [True] * len(single), sampling)
                 if single
                 else ()
             ):
                 yield [(single[place], tokens) for place, tokens in found]
             several = [place for place, one in enumerate(alone) if not one]
-            yield from self._mixed(rows, several, names, new, choice, options)
+            yield from self._mixed(rows, several, names, sampling)
 
         return self._each(every, late, dict(done or {}), on_batch, compute)
 
@@ -151,10 +144,10 @@ class TokenLevel(LocalModel):
         )
 
     def _mixed(
-        self, rows: Sequence[Any], places: Sequence[int], names: Sequence[int], new: int, choice: Any,
-        options: Sampling,
-    ) -> Found:  # fmt: skip
+        self, rows: Sequence[Any], places: Sequence[int], names: Sequence[int], sampling: Sampling
+    ) -> Found:
         """Mixtures, batch by batch."""
+        new, (choice, drawing) = sampling.max_new_tokens, arrays(self._codec.stops, sampling)
         sizes = [rows[place][0] for place in places]
         longest = max((len(prompt) for prompts in sizes for prompt in prompts), default=0)
         height = min(self._batch_size, self._reader.room(longest + new))
@@ -165,7 +158,7 @@ class TokenLevel(LocalModel):
             long = engine.long(max(len(p) for place in some for p in rows[place][0]) + new)
             for i, tokens in mixtures.decode(
                 engine, [rows[place][0] for place in some], [rows[place][1] for place in some],
-                [names[place] for place in some], rows=height, new=new, choice=choice, sampling=options,
+                [names[place] for place in some], rows=height, new=new, choice=choice, sampling=drawing,
                 long=long,
             ):  # fmt: skip
                 if any(token < 0 for token in tokens):

@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 
 from pbr_jax import options as schema
 from pbr_jax.llm import usage
-from pbr_jax.llm.engine.local import check_context, check_options, check_pairs, groups
+from pbr_jax.llm.engine.local import check_context, check_pairs, groups
 from pbr_jax.llm.http.client import Client, Refused, check_url
 from pbr_jax.llm.http.dialects import ADVICE, DIALECTS, Dialect
 from pbr_jax.llm.http.replies import text_of
 from pbr_jax.llm.http.requests import Manner, identity
-from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Score, TooLong, check_prompt
+from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Sampling, Score, TooLong, check_prompt
 from pbr_jax.llm.tokens import chat
 from pbr_jax.llm.tokens.control_tokens import escape_control_tokens
 from pbr_jax.models import pretrained
@@ -113,12 +113,8 @@ class HTTPLLM:
     def generate(
         self,
         prompts: Sequence[Prompt],
+        sampling: Sampling,
         *,
-        max_new_tokens: int,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        num_beams: int = 1,
-        seed: int = 0,
         done: Mapping[int, str] | None = None,
         on_batch: OnBatch | None = None,
     ) -> list[str]:
@@ -132,22 +128,27 @@ class HTTPLLM:
           UserError: the server cannot be reached, refuses, or answers something else than was asked for; see
             `http_texts.text_of`.
         """
-        self._check(max_new_tokens, temperature, top_p, num_beams)
+        o = sampling
+        if o.num_beams > 1 and self._config.log_probs != "vllm":
+            raise UserError(
+                f"generate.num_beams is {o.num_beams}, but of servers only vLLM searches beams; "
+                "set it to 1, or llm.log_probs to vllm if the server is one"
+            )
         texts = dict(done or {})
-        lengths = ((self.num_tokens(prompt), max_new_tokens) for prompt in prompts)
+        lengths = ((self.num_tokens(prompt), o.max_new_tokens) for prompt in prompts)
         late = self._too_long(lengths, "generate.max_new_tokens")
-        if temperature > 0:
-            options: dict[str, Any] = {"temperature": temperature, "top_p": top_p}
-        elif num_beams > 1:
-            options = {"temperature": 0.0, "use_beam_search": True, "n": num_beams}
+        if o.temperature > 0:
+            options: dict[str, Any] = {"temperature": o.temperature, "top_p": o.top_p}
+        elif o.num_beams > 1:
+            options = {"temperature": 0.0, "use_beam_search": True, "n": o.num_beams}
         else:
             options = {"temperature": 0.0}
         jobs: dict[tuple[int, ...], Callable[[threading.Event], str]] = {}
         for group in groups([json.dumps(prompt) for prompt in prompts]):
-            ask = functools.partial(self._complete, prompts[group[0]], max_new_tokens)
-            if temperature > 0:
+            ask = functools.partial(self._complete, prompts[group[0]], o.max_new_tokens)
+            if o.temperature > 0:
                 jobs |= {
-                    (i,): functools.partial(ask, {**options, "seed": seed + n}) for n, i in enumerate(group)
+                    (i,): functools.partial(ask, {**options, "seed": o.seed + n}) for n, i in enumerate(group)
                 }
             else:
                 jobs[tuple(group)] = functools.partial(ask, options)
@@ -263,14 +264,6 @@ class HTTPLLM:
     def _counted(self) -> Counter[str]:
         with self._spending:
             return self._spent.copy()
-
-    def _check(self, max_new_tokens: int, temperature: float, top_p: float, num_beams: int) -> None:
-        check_options(max_new_tokens, temperature, top_p, num_beams)
-        if num_beams > 1 and self._config.log_probs != "vllm":
-            raise UserError(
-                f"generate.num_beams is {num_beams}, but of servers only vLLM searches beams; "
-                "set it to 1, or llm.log_probs to vllm if the server is one"
-            )
 
     def _too_long(self, lengths: Iterable[tuple[int, int]], name: str) -> dict[int, TooLong]:
         """Prompts that are over `llm.context` with what follows; without one nothing is counted here."""

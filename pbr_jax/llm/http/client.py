@@ -1,8 +1,8 @@
 """Requests to a language model's server: several at once, tried again where the fault may pass, one secret.
 
-The key is read from the environment for every request and goes into the `Authorization` header, nowhere
-else: redirects are not followed, a server's words that quote it are redact out, answers that do are refused,
-and no exception that leaves this module holds a request.
+The key is read from the environment for every request and goes into the `Authorization` header alone.
+Redirects are not followed. Where a server repeats the key, errors have "[key]" in its place, and an answer is
+refused (docs/security.md).
 """
 
 import itertools
@@ -19,7 +19,6 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from pbr_jax.llm.http.exchange import LARGEST, LARGEST_ERROR, Exchange, Reply
-from pbr_jax.llm.http.key import holds, read_key, redact, texts_in
 from pbr_jax.llm.http.replies import error_status, message_of
 from pbr_jax.models.pretrained import one_line
 from pbr_jax.types import UserError
@@ -33,7 +32,7 @@ _SPENT = ("insufficient_quota", "billing_hard_limit_reached")  # a 429 that no w
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 30.0  # seconds
 _LONGEST_RETRY_AFTER = 60.0  # seconds; a server that asks for more is asked again after this much
 _LONGEST_MESSAGE = 300  # characters of a server's words in an error
-_MOST_TEXT = 4 << 20  # characters of different texts in an answer; of 100,000 tokens it is a tenth of that
+_SHORTEST = 8  # characters of a secret; a shorter key ("EMPTY", "none") may stand in any answer
 _LAST_WAIT = 5.0  # seconds after an interruption in which answers that are under way may still come
 
 
@@ -177,27 +176,14 @@ class Client:
                 f"{address}: the answer is over {LARGEST >> 20} MiB, which no answer is; check llm.url"
             )
         answer = _read(reply, key)
-        if isinstance(answer, dict) and key and (reason := _telling(answer, key, self._key_variable)):
-            return UserError(f"{address}: {reason}")
+        if isinstance(answer, dict) and len(key) >= _SHORTEST and key in json.dumps(answer):
+            return UserError(
+                f"{address}: the answer repeats the key of {self._key_variable}, so nothing of it is kept; "
+                "check llm.url, and replace the key"
+            )
         if isinstance(answer, dict) and (status := error_status(answer)):
             return _refusal(address, reply, status, key, self._key_variable)
         return answer
-
-
-def _telling(answer: Mapping[str, Any], key: str, key_variable: str) -> str:
-    """Why nothing of an answer can be kept for what it may say of the key; nothing where all can."""
-    text = "\n".join(dict.fromkeys(texts_in(answer)))
-    if len(text) > _MOST_TEXT:
-        return (
-            f"the answer has over {_MOST_TEXT >> 20} MiB of text, more than the key of {key_variable} is "
-            "looked for in, so nothing of it is kept; check llm.url"
-        )
-    if holds(text, key):
-        return (
-            f"the answer repeats the key of {key_variable}, so nothing of it is kept; check llm.url, and "
-            "replace the key"
-        )
-    return ""
 
 
 def _innermost(error: BaseException) -> BaseException:
@@ -227,7 +213,7 @@ def _is_tls(error: BaseException) -> bool:
 
 def _refusal(address: str, reply: Reply, status: int, key: str, key_variable: str) -> _Fault | Refused:
     """What a status that is no success means."""
-    words = _words(reply, key)
+    words = _words(reply)
     whole = f"{server_message(reply, words)}\n{words}"
     message = _shorten(server_message(reply, words), key)
     answered = str(reply.status) if reply.status >= 300 else f"{reply.status} with an error"
@@ -240,13 +226,9 @@ def _refusal(address: str, reply: Reply, status: int, key: str, key_variable: st
     return Refused(f"{address}: {what}; {advice}", status, redact(whole, key))
 
 
-def _words(reply: Reply, key: str) -> str:
-    """What a server said; of what is long the beginning, in which no part of the key is left."""
-    words = reply.content[:LARGEST_ERROR].decode("utf-8", "replace")
-    if not reply.cut and len(reply.content) <= LARGEST_ERROR:
-        return words
-    words = redact(words, key)  # before it is halved, for the middle may go through the key
-    return words[: len(words) // 2]  # for what is left of a key at the end would not be known as one
+def _words(reply: Reply) -> str:
+    """The beginning of a server's answer as text."""
+    return reply.content[:LARGEST_ERROR].decode("utf-8", "replace")
 
 
 def _submit(
@@ -254,6 +236,22 @@ def _submit(
 ) -> dict[Future[T], int]:
     """The next jobs under way, and their places."""
     return {pool.submit(job, stop): place for place, job in itertools.islice(waiting, count)}
+
+
+def read_key(variable: str) -> str:
+    """The key in an environment variable, "" where there is none; UserError where no header can carry it."""
+    key = os.environ.get(variable, "").strip() if variable else ""
+    if not (key.isascii() and key.isprintable()):
+        raise UserError(
+            f"the environment variable {variable} holds characters that no key has (a line break, an "
+            "accent); set it again"
+        )
+    return key
+
+
+def redact(text: str, key: str) -> str:
+    """The text with "[key]" in the key's place."""
+    return text.replace(key, "[key]") if key else text
 
 
 def check_url(url: str) -> str:
@@ -305,7 +303,7 @@ def _read(reply: Reply, key: str) -> dict[str, Any] | _Fault:
         answer = None
     if isinstance(answer, dict):
         return answer
-    begin = _shorten(_words(reply, key), key, 60)
+    begin = _shorten(_words(reply), key, 60)
     return _Fault(
         f"the answer is not a JSON object (it begins {begin!r})",
         "check that llm.url is where the API starts, or see the server's log",

@@ -9,7 +9,7 @@ import numpy as np
 
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node
-from pbr_jax.llm import LLM
+from pbr_jax.llm import LLM, Sampling
 from pbr_jax.llm.protocol import Score
 from pbr_jax.options import Expand
 from pbr_jax.parts import language_model, vectors
@@ -77,7 +77,7 @@ class Model:
             return []
         messages = _messages(prompts)
         with self.tally.timed("expand_llm"):
-            texts = self.llm.generate(messages, max_new_tokens=self.max_new_tokens)
+            texts = self.llm.generate(messages, Sampling(self.max_new_tokens))
         written = list(map(self.llm.count, texts))
         counts = self.tally.counts
         counts["expand_answers"] += len(texts)

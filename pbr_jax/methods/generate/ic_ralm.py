@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from pbr_jax.data import Task
-from pbr_jax.llm import Score, TooLong
+from pbr_jax.llm import Sampling, Score, TooLong
 from pbr_jax.llm.abilities import Mixture, TokenLevel
 from pbr_jax.llm.protocol import OnBatch
 from pbr_jax.methods.generate.token_level import TokenLevelGenerate
@@ -94,7 +94,7 @@ class Strides(NamedTuple):
     def _extend(self, asked: Sequence[Mixture], new: int, live: Sequence[int]) -> list[list[int]]:
         o = self.options
         try:
-            return self.llm.extend(asked, new=new, temperature=o.temperature, top_p=o.top_p, seed=self.seed)
+            return self.llm.extend(asked, Sampling(new, o.temperature, o.top_p, seed=self.seed))
         except TooLong as error:
             raise TooLong(live[error.index], error.reason) from error
 

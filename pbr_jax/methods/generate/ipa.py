@@ -9,7 +9,7 @@ from typing import Literal
 
 from pbr_jax.data import Task
 from pbr_jax.graph import Node, constant
-from pbr_jax.llm import LLM
+from pbr_jax.llm import LLM, Sampling
 from pbr_jax.llm.protocol import OnBatch
 from pbr_jax.options import Generate
 from pbr_jax.parts import language_model
@@ -52,15 +52,12 @@ class Ipa(Generate):
         ) -> list[Answer]:
             written = write(examples, rankings)
             with tally.timed("generate_llm"):
-                texts = llm.generate(
-                    [prompt.messages for prompt in written],
-                    max_new_tokens=self.max_new_tokens or task.max_new_tokens,
-                    temperature=self.temperature,
-                    top_p=self.top_p,
-                    num_beams=self.num_beams,
-                    seed=seed,
-                    on_batch=on_batch,
-                )
+                sampling = Sampling(
+                    self.max_new_tokens or task.max_new_tokens, self.temperature, self.top_p, self.num_beams,
+                    seed,
+                )  # fmt: skip
+                messages = [prompt.messages for prompt in written]
+                texts = llm.generate(messages, sampling, on_batch=on_batch)
             tokens = [llm.num_tokens(prompt.messages) for prompt in written]
             tally.counts.update(
                 generate_calls=len(texts),

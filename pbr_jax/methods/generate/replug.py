@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from pbr_jax.data import Task
-from pbr_jax.llm import Score, TooLong
+from pbr_jax.llm import Sampling, Score, TooLong
 from pbr_jax.llm.abilities import Mixture, TokenLevel
 from pbr_jax.llm.protocol import OnBatch
 from pbr_jax.methods.generate.token_level import TokenLevelGenerate
@@ -74,14 +74,9 @@ class Ensemble(NamedTuple):
                 on_batch(positions, list(map(self.llm.text, rows)))
 
         with self.tally.timed("generate_llm"):
-            tokens = self.llm.extend(
-                asked,
-                new=o.max_new_tokens or self.task.max_new_tokens,
-                temperature=o.temperature,
-                top_p=o.top_p,
-                seed=self.seed,
-                on_batch=tell,
-            )
+            limit = o.max_new_tokens or self.task.max_new_tokens
+            sampling = Sampling(limit, o.temperature, o.top_p, seed=self.seed)
+            tokens = self.llm.extend(asked, sampling, on_batch=tell)
         answers = [
             Answer(self.llm.text(row), _shown(prompts), self._read(prompts))
             for row, prompts in zip(tokens, written, strict=True)

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from pbr_jax.data import Task
-from pbr_jax.llm import LLM
+from pbr_jax.llm import LLM, Sampling
 from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import by_score
 from pbr_jax.methods.select.judging import Judging, RewardFn, text_of
@@ -87,7 +87,7 @@ def _orders(
         for query, ranking in zip(queries, shown, strict=True)
     ]
     with judge.asking(ids):
-        texts = judge.llm.generate(prompts, max_new_tokens=_NUMBER * window)
+        texts = judge.llm.generate(prompts, Sampling(_NUMBER * window))
     judge.counted(prompts, sum(map(judge.llm.count, texts)))
     found = []
     for text, ranking in zip(texts, shown, strict=True):

@@ -14,7 +14,7 @@ from pbr_jax import config as schema
 from pbr_jax import llm as llms
 from pbr_jax.llm.engine import decoding, jax_backend, prefill, prefixes
 from pbr_jax.llm.engine.jax_backend import JaxLLM
-from pbr_jax.llm.protocol import Score, TooLong
+from pbr_jax.llm.protocol import Sampling, Score, TooLong
 from pbr_jax.models import causal_lm, pretrained
 from pbr_jax.types import UserError
 
@@ -76,7 +76,7 @@ def test_greedy_equals_hugging_face(tiny):
     lengths = {len(tokens) for tokens in wanted}
     assert len(lengths) > 2  # some stop early, some do not
     assert 20 in lengths
-    assert llm.generate(PROMPTS, max_new_tokens=20) == [llm._codec.decode(tokens) for tokens in wanted]
+    assert llm.generate(PROMPTS, Sampling(20)) == [llm._codec.decode(tokens) for tokens in wanted]
 
 
 @pytest.mark.parametrize("num_beams", [pytest.param(2, marks=pytest.mark.long), 3])
@@ -85,13 +85,13 @@ def test_beams_equal_hugging_face(tiny, num_beams):
     llm, wanted = JaxLLM(path, batch_size=4), []
     for prompt in PROMPTS:
         whole = torch.tensor([ids_of(llm, prompt)])
-        tokens = reference.generate(whole, max_new_tokens=9, do_sample=False, num_beams=num_beams)
+        tokens = reference.generate(whole, max_new_tokens=9, num_beams=num_beams, do_sample=False)
         wanted.append(llm._codec.decode(tokens[0, whole.shape[1] :].tolist()))
-    assert llm.generate(PROMPTS, max_new_tokens=9, num_beams=num_beams) == wanted
-    greedy = llm.generate(PROMPTS, max_new_tokens=9)
+    assert llm.generate(PROMPTS, Sampling(9, num_beams=num_beams)) == wanted
+    greedy = llm.generate(PROMPTS, Sampling(9))
     assert wanted != greedy
     done = {index: wanted[index] for index in (0, 2, 3)}
-    assert llm.generate(PROMPTS, max_new_tokens=9, num_beams=num_beams, done=done) == wanted
+    assert llm.generate(PROMPTS, Sampling(9, num_beams=num_beams), done=done) == wanted
 
 
 @pytest.mark.long
@@ -99,7 +99,7 @@ def test_weights_divided_over_devices_give_the_same_texts_and_scores(tiny):
     path, _ = tiny
     one, two = JaxLLM(path, batch_size=4), JaxLLM(path, batch_size=4, devices=2)
     assert len(two._reader.params["layers"]["gate"]["kernel"].sharding.device_set) == 2
-    assert two.generate(PROMPTS, max_new_tokens=9) == one.generate(PROMPTS, max_new_tokens=9)
+    assert two.generate(PROMPTS, Sampling(9)) == one.generate(PROMPTS, Sampling(9))
     targets = ["dog hat"] * len(PROMPTS)
     found, wanted = two.score(PROMPTS, targets), one.score(PROMPTS, targets)
     np.testing.assert_allclose([s.total for s in found], [s.total for s in wanted], atol=1e-4)
@@ -139,9 +139,9 @@ def test_batching_and_padding_do_not_change_results(tiny):
     """Alone or among others, in any order: the same greedy texts, samples and scores."""
     path, _ = tiny
     one, many = JaxLLM(path, batch_size=1), JaxLLM(path, batch_size=8)
-    assert one.generate(PROMPTS, max_new_tokens=5) == many.generate(PROMPTS, max_new_tokens=5)
+    assert one.generate(PROMPTS, Sampling(5)) == many.generate(PROMPTS, Sampling(5))
     options: dict[str, Any] = dict(max_new_tokens=5, temperature=0.8, top_p=0.9, seed=5)
-    assert one.generate(PROMPTS, **options) == many.generate(PROMPTS, **options)
+    assert one.generate(PROMPTS, Sampling(**options)) == many.generate(PROMPTS, Sampling(**options))
     targets = ["cat hat mat"] * len(PROMPTS)
     alone, together = one.score(PROMPTS, targets), many.score(PROMPTS, targets)
     np.testing.assert_allclose([s.total for s in alone], [s.total for s in together], atol=1e-4)
@@ -150,11 +150,11 @@ def test_batching_and_padding_do_not_change_results(tiny):
 def test_sampling_is_seeded_by_prompt_and_occurrence(tiny):
     llm = JaxLLM(tiny[0], batch_size=8)
     options: dict[str, Any] = dict(max_new_tokens=12, temperature=1.0)
-    first = llm.generate(["the cat"] * 4, **options, seed=1)
-    assert first == llm.generate(["the cat"] * 4, **options, seed=1)
-    assert first != llm.generate(["the cat"] * 4, **options, seed=2)
+    first = llm.generate(["the cat"] * 4, Sampling(**options, seed=1))
+    assert first == llm.generate(["the cat"] * 4, Sampling(**options, seed=1))
+    assert first != llm.generate(["the cat"] * 4, Sampling(**options, seed=2))
     assert len(set(first)) > 1  # equal prompts are different draws
-    among = llm.generate(["mat", "the cat", "a", "the cat", "mat"], **options, seed=1)
+    among = llm.generate(["mat", "the cat", "a", "the cat", "mat"], Sampling(**options, seed=1))
     assert [among[1], among[3]] == first[:2]
     assert among[0] != among[4]
 
@@ -166,16 +166,16 @@ def test_a_resumed_call_gives_the_same_texts_and_computes_only_the_rest(tiny, te
     llm = JaxLLM(tiny[0], batch_size=2)
     options: dict[str, Any] = dict(max_new_tokens=6, temperature=temperature, seed=3)
     found: list[tuple[int, str]] = []
-    whole = llm.generate(PROMPTS, **options, on_batch=lambda i, t: found.extend(zip(i, t)))
+    whole = llm.generate(PROMPTS, Sampling(**options), on_batch=lambda i, t: found.extend(zip(i, t)))
     assert sorted(index for index, _ in found) == list(range(len(PROMPTS)))
     for finished in range(len(found) + 1):
         done, seen = dict(found[:finished]), set()
-        again = llm.generate(PROMPTS, **options, done=done, on_batch=lambda i, t: seen.update(i))  # noqa: B023
+        again = llm.generate(PROMPTS, Sampling(**options), done=done, on_batch=lambda i, t: seen.update(i))  # noqa: B023
         assert again == whole
         assert seen >= set(range(len(PROMPTS))) - set(done)
         # Equal prompts are one where nothing is sampled: finished with their twin.
         assert {PROMPTS[index] for index in seen & set(done)} <= {PROMPTS[i] for i in seen - set(done)}
-    assert llm.generate(PROMPTS, **options, done={3: "kept from before"})[3] == "kept from before"
+    assert llm.generate(PROMPTS, Sampling(**options), done={3: "kept from before"})[3] == "kept from before"
 
 
 def test_an_interruption_leaves_what_was_finished(tiny):
@@ -187,10 +187,10 @@ def test_an_interruption_leaves_what_was_finished(tiny):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        llm.generate(PROMPTS, max_new_tokens=6, on_batch=stop_after_two)
-    whole = llm.generate(PROMPTS, max_new_tokens=6)
+        llm.generate(PROMPTS, Sampling(6), on_batch=stop_after_two)
+    whole = llm.generate(PROMPTS, Sampling(6))
     assert all(whole[index] == text for index, text in kept.items())
-    assert llm.generate(PROMPTS, max_new_tokens=6, done=kept) == whole
+    assert llm.generate(PROMPTS, Sampling(6), done=kept) == whole
 
 
 def test_equal_prompts_are_decoded_once(tiny, monkeypatch):
@@ -202,7 +202,7 @@ def test_equal_prompts_are_decoded_once(tiny, monkeypatch):
         return decode(reader, prompts, *rest, **named)
 
     monkeypatch.setattr(decoding, "decode", watched)
-    texts = llm.generate(["the cat", "mat", "the cat", "the cat"], max_new_tokens=5)
+    texts = llm.generate(["the cat", "mat", "the cat", "the cat"], Sampling(5))
     assert len(seen) == 2
     assert texts[0] == texts[2] == texts[3] != texts[1]
 
@@ -246,7 +246,7 @@ def test_many_prompts_of_every_length_equal_hugging_face(tiny, count):
     ]
     new = 9
     wanted = [llm._codec.decode(continuation(reference, ids_of(llm, prompt), new)) for prompt in prompts]
-    assert llm.generate(prompts, max_new_tokens=new) == wanted
+    assert llm.generate(prompts, Sampling(new)) == wanted
     targets = ["abcdefghij"[: generator.integers(1, 10)] for _ in prompts]
     for prompt, target, score in zip(prompts, targets, llm.score(prompts, targets)):
         first, second = ids_of(llm, prompt), llm._codec.encode_target(target)
@@ -258,7 +258,7 @@ def test_many_prompts_of_every_length_equal_hugging_face(tiny, count):
 
 def test_no_prompts_give_no_texts(tiny):
     llm = JaxLLM(tiny[0])
-    assert llm.generate([], max_new_tokens=3) == []
+    assert llm.generate([], Sampling(3)) == []
     assert llm.score([], []) == []
 
 
@@ -276,21 +276,21 @@ def test_classes_hold_every_prompt_that_fits_and_few_make_no_class_of_their_own(
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda m: m.generate(["a" * 90], max_new_tokens=7), r"90 .* 7 more .* 96; lower prompt\.max_tokens"),
+        (lambda m: m.generate(["a" * 90], Sampling(7)), r"90 .* 7 more .* 96; lower prompt\.max_tokens"),
         (lambda m: m.score(["b" * 90], ["c" * 7]), r"90 tokens and 7 more .* 96"),
-        (lambda m: m.generate(["a", ""], max_new_tokens=7), "prompt 1 is empty"),
-        (lambda m: m.generate(["a"], max_new_tokens=0), "max_new_tokens is 0"),
-        (lambda m: m.generate(["a"], max_new_tokens=1, temperature=-1.0), "temperature is -1"),
-        (lambda m: m.generate(["a"], max_new_tokens=1, top_p=0.0), "top_p is 0"),
-        (lambda m: m.generate(["a"], max_new_tokens=1, num_beams=0), "num_beams is 0"),
+        (lambda m: m.generate(["a", ""], Sampling(7)), "prompt 1 is empty"),
+        (lambda m: m.generate(["a"], Sampling(0)), "max_new_tokens is 0"),
+        (lambda m: m.generate(["a"], Sampling(1, temperature=-1.0)), "temperature is -1"),
+        (lambda m: m.generate(["a"], Sampling(1, top_p=0.0)), "top_p is 0"),
+        (lambda m: m.generate(["a"], Sampling(1, num_beams=0)), "num_beams is 0"),
         *(
             (
-                lambda m, k=k: m.generate(["a"], max_new_tokens=1, num_beams=k),
+                lambda m, k=k: m.generate(["a"], Sampling(1, num_beams=k)),
                 f"generate.num_beams is {k}, .*vocabulary",
             )
             for k in (500, 10**9)
         ),
-        (lambda m: m.generate(["a"], max_new_tokens=1, num_beams=2, temperature=0.5), "not sampled"),
+        (lambda m: m.generate(["a"], Sampling(1, num_beams=2, temperature=0.5)), "must be 1 with a temperature"),
     ],
 )  # fmt: skip
 def test_mistakes_are_user_errors(tiny, call, message):
@@ -302,8 +302,8 @@ def test_one_prompt_that_is_too_long_does_not_cost_the_others_their_answers(tiny
     llm, texts, scores = JaxLLM(tiny[0], batch_size=4), {}, {}
     prompts = [*PROMPTS, "z" * 96, "z" * 97]
     with pytest.raises(TooLong, match=rf"prompt {len(PROMPTS)} has 96 .* llm\.overflow cut") as told:
-        llm.generate(prompts, max_new_tokens=4, on_batch=lambda i, t: texts.update(zip(i, t)))
-    assert [texts[i] for i in range(len(PROMPTS))] == llm.generate(PROMPTS, max_new_tokens=4)
+        llm.generate(prompts, Sampling(4), on_batch=lambda i, t: texts.update(zip(i, t)))
+    assert [texts[i] for i in range(len(PROMPTS))] == llm.generate(PROMPTS, Sampling(4))
     assert str(told.value.of("question '7'")).startswith("the prompt of question '7' has 96 tokens")
     targets = ["cat"] * len(prompts)
     with pytest.raises(TooLong, match=f"prompt {len(PROMPTS)} has 96"):
@@ -315,7 +315,7 @@ def test_a_prompt_that_is_cut_keeps_its_two_ends(tiny):
     path, _ = tiny
     cut = JaxLLM(path, overflow="cut")
     whole, kept = "head" + "m" * 150 + "tail.", "head" + "m" * 44 + "m" * 40 + "tail."
-    assert cut.generate([whole], max_new_tokens=3) == cut.generate([kept], max_new_tokens=3)
+    assert cut.generate([whole], Sampling(3)) == cut.generate([kept], Sampling(3))
     assert cut.score([whole], ["cat"]) == cut.score([kept], ["cat"])
     assert cut.fingerprint != JaxLLM(path).fingerprint
     assert JaxLLM(path, overflow="cut", context=64).fingerprint != cut.fingerprint  # other prompts are read
@@ -324,8 +324,8 @@ def test_a_prompt_that_is_cut_keeps_its_two_ends(tiny):
         cut.score(["a"], ["b" * 97])
     # Prompts that are alike once they are cut are not two draws from one.
     twins = ["head" + "m" * n + "tail." for n in (150, 160)]
-    drawn = {"max_new_tokens": 8, "temperature": 1.0, "seed": 3}
-    assert cut.generate(twins, **drawn)[1] == cut.generate(twins[1:], **drawn)[0]
+    drawn: dict[str, Any] = {"max_new_tokens": 8, "temperature": 1.0, "seed": 3}
+    assert cut.generate(twins, Sampling(**drawn))[1] == cut.generate(twins[1:], Sampling(**drawn))[0]
 
 
 def test_tokens_that_the_model_has_no_row_for_are_an_error(tiny, tmp_path):
@@ -353,9 +353,9 @@ def test_logits_that_are_not_numbers_are_an_error(tiny, tmp_path):
     llm = JaxLLM(tmp_path)
     for call in (
         lambda: llm.score(["the cat"], ["mat"]),
-        lambda: llm.generate(["the cat"], max_new_tokens=2),
-        lambda: llm.generate(["the cat"], max_new_tokens=2, temperature=1.0, top_p=0.9),
-        lambda: llm.generate(["the cat"], max_new_tokens=2, num_beams=2),
+        lambda: llm.generate(["the cat"], Sampling(2)),
+        lambda: llm.generate(["the cat"], Sampling(2, temperature=1.0, top_p=0.9)),
+        lambda: llm.generate(["the cat"], Sampling(2, num_beams=2)),
     ):
         with pytest.raises(UserError, match="logits are not numbers"):
             call()
@@ -370,7 +370,7 @@ def test_copies_of_a_model_share_the_work(tiny, monkeypatch):
     monkeypatch.setattr(jax_backend, "_replicas", lambda: devices)
     llm = JaxLLM(path, batch_size=4)
     assert [r.params["embedding"].devices() for r in llm._engines] == [{d} for d in devices]
-    assert llm.generate(PROMPTS, max_new_tokens=9) == wanted.generate(PROMPTS, max_new_tokens=9)
+    assert llm.generate(PROMPTS, Sampling(9)) == wanted.generate(PROMPTS, Sampling(9))
     prompts = [f"{prompt} {i}" for i in range(5) for prompt in PROMPTS]
     targets = ["dog hat"] * len(prompts)
     found = [score.total for score in llm.score(prompts, targets)]
@@ -423,7 +423,7 @@ def test_the_longest_allowed_prompt_works(tiny):
     llm = JaxLLM(tiny[0])
     [score] = llm.score(["b" * 90], ["c" * 6])
     assert np.isfinite(score.total)
-    assert len(llm.generate(["b" * 90], max_new_tokens=6)) == 1
+    assert len(llm.generate(["b" * 90], Sampling(6))) == 1
 
 
 def test_load_is_cached_and_lazy(tiny):
@@ -434,9 +434,9 @@ def test_load_is_cached_and_lazy(tiny):
     assert llm.count("cat") == 3
     assert "_engines" not in vars(llm._llm)
     with pytest.raises(UserError, match="context of 64"):
-        llm.generate(["a" * 64], max_new_tokens=1)
+        llm.generate(["a" * 64], Sampling(1))
     with pytest.raises(UserError, match=r"llm\.context is 97"):
-        llms.load(schema.LLM(model=str(path), context=97)).generate(["a"], max_new_tokens=1)
+        llms.load(schema.LLM(model=str(path), context=97)).generate(["a"], Sampling(1))
 
 
 def test_fingerprint_tells_weights_formats_platforms_and_templates_apart(tiny, tmp_path, monkeypatch):
@@ -458,7 +458,7 @@ def test_fingerprint_tells_weights_formats_platforms_and_templates_apart(tiny, t
 
 
 def test_bfloat16_generates(tiny):
-    assert len(JaxLLM(tiny[0], dtype="bfloat16").generate(PROMPTS, max_new_tokens=4)) == len(PROMPTS)
+    assert len(JaxLLM(tiny[0], dtype="bfloat16").generate(PROMPTS, Sampling(4))) == len(PROMPTS)
 
 
 QUESTIONS = (
@@ -497,4 +497,4 @@ def test_embedded_model_answers_as_hugging_face_does(embedded_by_transformers):
     rows = embedded_by_transformers.generate(
         padded, attention_mask=mask, max_new_tokens=12, do_sample=False, eos_token_id=2, pad_token_id=2
     )[:, width:].tolist()
-    assert llm.generate(prompts, max_new_tokens=12) == [llm._codec.decode(tokens) for tokens in rows]
+    assert llm.generate(prompts, Sampling(12)) == [llm._codec.decode(tokens) for tokens in rows]

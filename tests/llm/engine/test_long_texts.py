@@ -8,6 +8,7 @@ import pytest
 
 from pbr_jax.llm import TooLong
 from pbr_jax.llm.engine.jax_backend import JaxLLM
+from pbr_jax.llm.protocol import Sampling
 
 torch: Any = pytest.importorskip("torch")
 transformers: Any = pytest.importorskip("transformers")
@@ -76,7 +77,7 @@ def test_beams_that_would_grow_past_the_original_context_are_refused_by_name(phi
     with pytest.raises(
         TooLong, match=r"prompt 2 has 51 tokens and 10 more follow, past the 60 .*num_beams 1"
     ):
-        llm.generate(prompts, max_new_tokens=10, num_beams=2, on_batch=lambda i, t: found.update(zip(i, t)))
+        llm.generate(prompts, Sampling(10, num_beams=2), on_batch=lambda i, t: found.update(zip(i, t)))
     assert sorted(found) == [0, 1, 4, 5]
 
 
@@ -96,6 +97,6 @@ def test_an_answer_that_grows_past_the_original_context_is_as_if_read_anew_with_
                 break
         wanted.append(llm._codec.decode(ids[start:]))
     found = dict[int, str]()
-    texts = llm.generate(prompts, max_new_tokens=new, on_batch=lambda i, t: found.update(zip(i, t)))
+    texts = llm.generate(prompts, Sampling(new), on_batch=lambda i, t: found.update(zip(i, t)))
     assert texts == wanted
     assert [found[i] for i in range(len(prompts))] == texts

@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pbr_jax.llm.engine import sampling
+from pbr_jax.llm.protocol import Sampling
 
 
 def draws(logits, count, temperature=1.0, top_p=1.0):
     rows = np.broadcast_to(np.float32(logits), (count, len(logits)))
-    choice, chances = sampling.sampling(frozenset(), 7, temperature, top_p)
+    choice, chances = sampling.arrays(frozenset(), Sampling(1, temperature, top_p, seed=7))
     choose = jax.jit(sampling.choose, static_argnames="choice")
     names, step = np.arange(count, dtype=np.uint32), np.full(count, 3, np.int32)
     chosen = choose(rows, step, names, chances, choice=choice)

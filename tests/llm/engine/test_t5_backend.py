@@ -13,6 +13,7 @@ from pbr_jax import config as schema
 from pbr_jax.llm import LLM, TooLong
 from pbr_jax.llm.engine import t5_backend, t5_decoding
 from pbr_jax.llm.engine.t5_backend import T5LLM
+from pbr_jax.llm.protocol import Sampling
 from pbr_jax.models import t5
 from pbr_jax.types import UserError
 
@@ -75,8 +76,8 @@ def long(ids):
 def continuation(reference, ids, new, num_beams):
     """Tokens of one prompt by Hugging Face, alone, up to the end token."""
     tokens = reference.generate(
-        long(ids), attention_mask=torch.ones_like(long(ids)), max_new_tokens=new, do_sample=False,
-        num_beams=num_beams, length_penalty=1.0, early_stopping=False, eos_token_id=1, pad_token_id=0,
+        long(ids), attention_mask=torch.ones_like(long(ids)), max_new_tokens=new, num_beams=num_beams,
+        do_sample=False, length_penalty=1.0, early_stopping=False, eos_token_id=1, pad_token_id=0,
         decoder_start_token_id=0,
     )[0, 1:].tolist()  # fmt: skip
     return tokens[: tokens.index(1)] if 1 in tokens else tokens
@@ -89,7 +90,7 @@ def test_texts_equal_hugging_face(tiny, llm, num_beams):
     lengths = {len(tokens) for tokens in wanted}
     assert min(lengths) < 12  # some stop early
     assert len(lengths) > 1
-    found = llm.generate(PROMPTS, max_new_tokens=12, num_beams=num_beams)
+    found = llm.generate(PROMPTS, Sampling(12, num_beams=num_beams))
     assert found == [llm._codec.decode(tokens) for tokens in wanted]
 
 
@@ -116,9 +117,7 @@ def test_batches_do_not_change_results(tiny, llm):
     prompts = PROMPTS[:3]
     ways: list[dict[str, Any]] = [{}, {"num_beams": 2}, {"temperature": 0.8, "top_p": 0.9, "seed": 5}]
     for way in ways:
-        assert alone.generate(prompts, max_new_tokens=5, **way) == llm.generate(
-            prompts, max_new_tokens=5, **way
-        )
+        assert alone.generate(prompts, Sampling(5, **way)) == llm.generate(prompts, Sampling(5, **way))
     targets = ["cat hat"] * len(prompts)
     one, many = alone.score(prompts, targets), llm.score(prompts, targets)
     np.testing.assert_allclose([s.total for s in one], [s.total for s in many], atol=1e-4)
@@ -126,12 +125,12 @@ def test_batches_do_not_change_results(tiny, llm):
 
 def test_sampling_is_seeded_by_the_prompt_and_its_occurrence(llm):
     options: dict[str, Any] = dict(max_new_tokens=5, temperature=1.5)
-    first = llm.generate(["the cat", "hat", "the cat"], **options, seed=1)
-    assert first == llm.generate(["the cat", "hat", "the cat"], **options, seed=1)
-    assert first != llm.generate(["the cat", "hat", "the cat"], **options, seed=2)
+    first = llm.generate(["the cat", "hat", "the cat"], Sampling(**options, seed=1))
+    assert first == llm.generate(["the cat", "hat", "the cat"], Sampling(**options, seed=1))
+    assert first != llm.generate(["the cat", "hat", "the cat"], Sampling(**options, seed=2))
     assert first[0] != first[2]
     # Another order and other company: the same draws for the same occurrences.
-    again = llm.generate(["a", "hat", "the cat", "x", "the cat"], **options, seed=1)
+    again = llm.generate(["a", "hat", "the cat", "x", "the cat"], Sampling(**options, seed=1))
     assert [again[2], again[1], again[4]] == first
 
 
@@ -139,7 +138,7 @@ def test_a_resumed_call_recomputes_only_unfinished_batches(llm):
     """Interrupted after any number of batches, the repeated call gives the same answers and the same rest."""
     targets = ["dog", "", "cat", "hat", "dog", "1", "2", "3"]
     calls: list[Any] = [
-        lambda **k: llm.generate(PROMPTS, max_new_tokens=5, temperature=0.8, top_p=0.9, seed=5, **k),
+        lambda **k: llm.generate(PROMPTS, Sampling(5, temperature=0.8, top_p=0.9, seed=5), **k),
         lambda **k: llm.score(PROMPTS, targets, **k),
     ]
     for call in calls:
@@ -158,10 +157,7 @@ def test_a_resumed_call_recomputes_only_unfinished_batches(llm):
 def test_what_is_done_stands_and_is_not_told_again(llm):
     seen: list[int] = []
     texts = llm.generate(
-        ["the cat", "hat", "the cat"],
-        max_new_tokens=5,
-        done={0: "kept"},
-        on_batch=lambda p, _: seen.extend(p),
+        ["the cat", "hat", "the cat"], Sampling(5), done={0: "kept"}, on_batch=lambda p, _: seen.extend(p)
     )
     assert texts[0] == "kept" != texts[2]
     assert sorted(seen) == [1, 2]
@@ -174,7 +170,7 @@ def test_equal_prompts_are_computed_once(llm, monkeypatch):
         "generate",
         lambda params, ids, *rest, **k: (rows.append(len(ids)), generate(params, ids, *rest, **k))[1],
     )
-    texts = llm.generate(["the cat", "hat", "the cat"], max_new_tokens=5)
+    texts = llm.generate(["the cat", "hat", "the cat"], Sampling(5))
     assert rows == [2]
     assert texts[0] == texts[2]
 
@@ -183,8 +179,8 @@ def test_one_prompt_that_is_too_long_does_not_cost_the_others_their_answers(llm)
     texts, scores = {}, {}
     prompts = ["the cat", "a" * 48, "hat"]
     with pytest.raises(TooLong, match="prompt 1 has 49 tokens, over the context of 48; lower prompt"):
-        llm.generate(prompts, max_new_tokens=4, on_batch=lambda i, t: texts.update(zip(i, t)))
-    assert [texts[0], texts[2]] == llm.generate(["the cat", "hat"], max_new_tokens=4)
+        llm.generate(prompts, Sampling(4), on_batch=lambda i, t: texts.update(zip(i, t)))
+    assert [texts[0], texts[2]] == llm.generate(["the cat", "hat"], Sampling(4))
     with pytest.raises(TooLong, match="prompt 1 has 49"):
         llm.score(prompts, ["x"] * 3, on_batch=lambda i, s: scores.update(zip(i, s)))
     assert sorted(scores) == [0, 2]
@@ -194,7 +190,7 @@ def test_a_prompt_that_is_cut_keeps_its_two_ends(tiny):
     cut = T5LLM(tiny[0], overflow="cut")
     whole, kept = "head" + "m" * 90 + "tail.", "head" + "m" * 38 + "tail."  # and the end token
     assert cut.score([whole], ["cat"]) == cut.score([kept], ["cat"])
-    assert cut.generate([whole], max_new_tokens=3) == cut.generate([kept], max_new_tokens=3)
+    assert cut.generate([whole], Sampling(3)) == cut.generate([kept], Sampling(3))
     with pytest.raises(TooLong, match="followed by 49"):
         cut.score(["a"], ["b" * 49])
 
@@ -210,7 +206,7 @@ def test_logits_that_are_not_numbers_are_an_error(tiny, tmp_path, options):
     safetensors.numpy.save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
     broken = T5LLM(tmp_path)
     with pytest.raises(UserError, match="not numbers"):
-        broken.generate(["the cat"], max_new_tokens=3, **options)
+        broken.generate(["the cat"], Sampling(3, **options))
     with pytest.raises(UserError, match="not numbers"):
         broken.score(["the cat"], ["x"])
 
@@ -230,7 +226,7 @@ def test_every_product_in_float32_has_all_of_its_bits(tiny):
 
 
 def test_no_prompts_give_no_answers(llm):
-    assert llm.generate([], max_new_tokens=3) == []
+    assert llm.generate([], Sampling(3)) == []
     assert llm.score([], []) == []
 
 
@@ -246,27 +242,27 @@ def test_messages_are_joined_by_blank_lines(llm):
     ("call", "message"),
     [
         (
-            lambda m: m.generate(["a" * 48], max_new_tokens=7),
+            lambda m: m.generate(["a" * 48], Sampling(7)),
             r"prompt 0 has 49 tokens, .* 48; lower prompt\.max",
         ),
         (
-            lambda m: m.generate(["a"], max_new_tokens=49),
+            lambda m: m.generate(["a"], Sampling(49)),
             r"followed by 49 tokens.* lower generate\.max_new_tokens",
         ),
         (lambda m: m.score(["b"], ["c" * 49]), "prompt 0 is followed by 49 tokens"),
-        (lambda m: m.generate(["a"], max_new_tokens=0), "max_new_tokens is 0"),
-        (lambda m: m.generate(["a"], max_new_tokens=1, temperature=-1.0), "temperature is -1"),
-        (lambda m: m.generate(["a"], max_new_tokens=1, top_p=0.0), "top_p is 0"),
-        (lambda m: m.generate(["a"], max_new_tokens=1, num_beams=0), "num_beams is 0"),
+        (lambda m: m.generate(["a"], Sampling(0)), "max_new_tokens is 0"),
+        (lambda m: m.generate(["a"], Sampling(1, temperature=-1.0)), "temperature is -1"),
+        (lambda m: m.generate(["a"], Sampling(1, top_p=0.0)), "top_p is 0"),
+        (lambda m: m.generate(["a"], Sampling(1, num_beams=0)), "num_beams is 0"),
         *(
             (
-                lambda m, k=k: m.generate(["a"], max_new_tokens=1, num_beams=k),
+                lambda m, k=k: m.generate(["a"], Sampling(1, num_beams=k)),
                 f"generate.num_beams is {k}, .*vocabulary",
             )
             for k in (500, 10**9)
         ),
         (
-            lambda m: m.generate(["a"], max_new_tokens=1, num_beams=2, temperature=1.0),
+            lambda m: m.generate(["a"], Sampling(1, num_beams=2, temperature=1.0)),
             "beams are searched, not",
         ),
     ],
@@ -287,7 +283,7 @@ def test_load_is_lazy_and_reads_the_config(tiny):
     assert isinstance(found, LLM)
     assert found.context == 64  # above the 48 of the model: distances have no bound
     assert "_weights" not in vars(found)
-    assert len(found.generate(["a" * 60, "b", "c"], max_new_tokens=2)) == 3
+    assert len(found.generate(["a" * 60, "b", "c"], Sampling(2))) == 3
     kernel = found._weights[1]["encoder"]["layers"]["query"]["kernel"]
     assert kernel.dtype == jnp.bfloat16
     assert {shard.data.shape for shard in kernel.addressable_shards} == {(2, 32, 16)}

@@ -12,7 +12,7 @@ from pbr_jax import llm as llms
 from pbr_jax.llm.abilities import Mixture, TokenLevel, Watch
 from pbr_jax.llm.cache import Cached
 from pbr_jax.llm.engine.jax_backend import JaxLLM
-from pbr_jax.llm.protocol import TooLong
+from pbr_jax.llm.protocol import Sampling, TooLong
 from pbr_jax.options import LLM
 from pbr_jax.types import UserError
 
@@ -65,23 +65,23 @@ def test_a_mixture_decodes_what_the_mixed_distributions_say(tiny, batch_size: in
         Mixture(PROMPTS[:1]),
     ]
     told: dict[int, list[int]] = {}
-    found = llm.extend(asked, new=12, on_batch=lambda places, rows: told.update(zip(places, rows)))
+    found = llm.extend(asked, Sampling(12), on_batch=lambda places, rows: told.update(zip(places, rows)))
     assert found == [told[i] for i in range(len(asked))]
     for mixture, tokens in zip(asked, found, strict=True):
         prompts = [ids_of(llm, prompt) for prompt in mixture.prompts]
         assert tokens == greedy(reference, prompts, list(mixture.weights), 12)
-    assert llm.text(found[3]) == llm.generate([PROMPTS[1]], max_new_tokens=12)[0]
-    assert llm.text(found[4]) == llm.generate([PROMPTS[0]], max_new_tokens=12)[0]
+    assert llm.text(found[3]) == llm.generate([PROMPTS[1]], Sampling(12))[0]
+    assert llm.text(found[4]) == llm.generate([PROMPTS[0]], Sampling(12))[0]
     assert found[0] not in ([*map(list, (found[3], found[4]))])  # a mixture, not one of its parts
 
 
 def test_an_answer_that_has_begun_goes_on_as_if_it_had_not_stopped(tiny):
     llm = JaxLLM(tiny[0], batch_size=4)
     for prompts, weights in ((PROMPTS[:3], (0.5, 0.3, 0.2)), (PROMPTS[2:3], (1.0,))):
-        (whole,) = llm.extend([Mixture(prompts, weights)], new=10)
+        (whole,) = llm.extend([Mixture(prompts, weights)], Sampling(10))
         begun: tuple[int, ...] = ()
         while len(begun) < 10 and not llm.ended(begun):
-            (more,) = llm.extend([Mixture(prompts, weights, begun)], new=min(3, 10 - len(begun)))
+            (more,) = llm.extend([Mixture(prompts, weights, begun)], Sampling(min(3, 10 - len(begun))))
             begun += tuple(more)
         assert list(begun) == whole
 
@@ -92,13 +92,14 @@ def test_samples_of_a_mixture_follow_its_distribution(tiny):
     rows = [log_probabilities(reference, ids_of(llm, prompt)) for prompt in pair]
     wanted = np.einsum("d,dv->v", (0.7, 0.3), np.exp(rows))
     drawn = [
-        llm.extend([Mixture(pair, (0.7, 0.3))], new=1, temperature=1.0, seed=seed)[0][0]
+        llm.extend([Mixture(pair, (0.7, 0.3))], Sampling(1, temperature=1.0, seed=seed))[0][0]
         for seed in range(300)
     ]
     best = int(wanted.argmax())
     assert abs(drawn.count(best) / 300 - wanted[best]) < 4 * (wanted[best] / 300) ** 0.5
     assert drawn[:3] == [
-        llm.extend([Mixture(pair, (0.7, 0.3))], new=1, temperature=1.0, seed=seed)[0][0] for seed in range(3)
+        llm.extend([Mixture(pair, (0.7, 0.3))], Sampling(1, temperature=1.0, seed=seed))[0][0]
+        for seed in range(3)
     ]
 
 
@@ -148,15 +149,15 @@ def test_tokens_are_found_where_texts_spell_out_control_tokens(tmp_path: Path):
 def test_answers_are_kept_and_found_again_nothing_is_asked_twice(tiny, file, monkeypatch):
     first = Cached(JaxLLM(tiny[0], batch_size=4), file)
     asked = [Mixture(PROMPTS[:2], (0.5, 0.5)), Mixture(PROMPTS[:2], (0.9, 0.1))]
-    found = first.extend(asked, new=5), first.token_scores(PROMPTS[:2], TARGETS[:2])
+    found = first.extend(asked, Sampling(5)), first.token_scores(PROMPTS[:2], TARGETS[:2])
     again = Cached(JaxLLM(tiny[0], batch_size=4), file, offline=True)
-    assert (again.extend(asked, new=5), again.token_scores(PROMPTS[:2], TARGETS[:2])) == found
+    assert (again.extend(asked, Sampling(5)), again.token_scores(PROMPTS[:2], TARGETS[:2])) == found
     with pytest.raises(UserError, match="1 of 1 answers are not in"):
-        again.extend([asked[0]._replace(weights=(0.4, 0.6))], new=5)
+        again.extend([asked[0]._replace(weights=(0.4, 0.6))], Sampling(5))
     with pytest.raises(UserError, match="1 of 1 answers are not in"):
-        again.extend([asked[0]], new=6)
+        again.extend([asked[0]], Sampling(6))
     with pytest.raises(UserError, match="1 of 1 answers are not in"):
-        again.extend([asked[0]], new=5, temperature=1.0)
+        again.extend([asked[0]], Sampling(5, temperature=1.0))
 
 
 def test_attention_is_kept_too(tmp_path: Path, file):
@@ -171,7 +172,7 @@ def test_a_prompt_too_long_is_told_of_when_others_are_answered(tiny):
     llm, told = JaxLLM(tiny[0]), []
     asked = [Mixture(("x" * 200, "a")), Mixture(("b", "c"), (0.5, 0.5))]
     with pytest.raises(TooLong) as error:
-        llm.extend(asked, new=3, on_batch=lambda places, rows: told.append(places))
+        llm.extend(asked, Sampling(3), on_batch=lambda places, rows: told.append(places))
     assert (error.value.index, told) == (0, [[1]])
     with pytest.raises(TooLong):
         llm.attention([Watch(said("y" * 200), ((0, 3),), (5, 9))])
@@ -180,4 +181,4 @@ def test_a_prompt_too_long_is_told_of_when_others_are_answered(tiny):
 def test_a_server_has_no_tokens_to_lead(file):
     llm = llms.load(LLM(backend="http", url="http://127.0.0.1:9/v1", model="m"))
     with pytest.raises(UserError, match="decoder-only"):
-        llm.extend([Mixture(("a",))], new=1)
+        llm.extend([Mixture(("a",))], Sampling(1))

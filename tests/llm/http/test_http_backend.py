@@ -14,7 +14,7 @@ from pbr_jax import config as schema
 from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.llm.http import backend as http_backend
 from pbr_jax.llm.http.backend import HTTPLLM
-from pbr_jax.llm.protocol import LLM, Prompt, Score, TooLong
+from pbr_jax.llm.protocol import LLM, Prompt, Sampling, Score, TooLong
 from pbr_jax.types import UserError
 
 DIALECTS = ("vllm", "echo", "sglang")
@@ -48,7 +48,7 @@ def scorer(server: Server, tiny: Path, dialect: str, **fields: Any) -> HTTPLLM:
 def near(tiny) -> tuple[JaxLLM, list[str], list[Score]]:
     """The model in this process, and what it says."""
     llm = JaxLLM(tiny, batch_size=8)
-    return llm, llm.generate(PROMPTS, max_new_tokens=8), llm.score(PROMPTS, TARGETS)
+    return llm, llm.generate(PROMPTS, Sampling(8)), llm.score(PROMPTS, TARGETS)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -58,7 +58,7 @@ def test_a_model_behind_a_server_answers_as_it_does_in_this_process(tiny, near, 
     with servers.serve_llm(llm, tiny, moment=0.3) as server:
         far = scorer(server, tiny, dialect)
         assert isinstance(far, LLM)
-        assert far.generate(PROMPTS, max_new_tokens=8) == texts
+        assert far.generate(PROMPTS, Sampling(8)) == texts
         for here, there in zip(scores, far.score(PROMPTS, TARGETS)):
             assert there.tokens == here.tokens
             assert there.total == pytest.approx(here.total, abs=1e-4)
@@ -73,13 +73,13 @@ def test_the_servers_refusal_reaches_the_user(tiny):
     with servers.serve_llm(JaxLLM(tiny), tiny) as server:
         far = load(server.url)
         with pytest.raises(UserError, match=r"400 .*context of 96.*; lower prompt\.max_tokens"):
-            far.generate(["a" * 95], max_new_tokens=6)
+            far.generate(["a" * 95], Sampling(6))
 
 
 def test_faults_on_the_way_do_not_change_the_answers():
     faults = [Fault(429), Fault(hang_up=True), Fault(cut=20), Fault(500), Fault(body=b'{"choices"')]
     with Server(fake_answer, faults) as server:
-        texts = load(server.url, retries=5).generate(["a", say("b"), "c", say("d")], max_new_tokens=6)
+        texts = load(server.url, retries=5).generate(["a", say("b"), "c", say("d")], Sampling(6))
         assert len(server.requests) == 9
     assert texts == ["a?", "b!", "c?", "d!"]
 
@@ -113,14 +113,14 @@ def test_requests_that_come_together_are_answered_together():
 def test_texts_come_in_the_order_of_the_prompts():
     prompts: list[Prompt] = [say(f"chat {n}") if n % 3 else f"text {n}" for n in range(20)]
     with Server(fake_answer, [Fault(delay=0.1), None, Fault(delay=0.05)]) as server:
-        texts = load(server.url, concurrency=5).generate(prompts, max_new_tokens=4)
+        texts = load(server.url, concurrency=5).generate(prompts, Sampling(4))
         assert server.most_at_once <= 5
     assert texts == [f"chat {n}!" if n % 3 else f"text {n}?" for n in range(20)]
 
 
 def test_a_greedy_request_says_what_the_protocol_names():
     with Server(fake_answer) as server:
-        load(server.url).generate(["go", say("hi")], max_new_tokens=7, top_p=0.5, seed=9)
+        load(server.url).generate(["go", say("hi")], Sampling(7, top_p=0.5, seed=9))
         seen = {request.path: request.body for request in server.requests}
     shared = {"model": "m", "max_tokens": 7, "temperature": 0.0, **NEUTRAL}
     thinking = {"chat_template_kwargs": {"enable_thinking": False, "date_string": "26 Jul 2024"}}
@@ -135,7 +135,7 @@ def test_equal_greedy_prompts_are_sent_once_and_reported_together():
     with Server(fake_answer) as server:
         llm = load(server.url, concurrency=1)
         texts = llm.generate(
-            ["a", say("b"), "a", "a"], max_new_tokens=4, on_batch=lambda i, t: told.append((list(i), list(t)))
+            ["a", say("b"), "a", "a"], Sampling(4), on_batch=lambda i, t: told.append((list(i), list(t)))
         )
         assert len(server.requests) == 2
     assert texts == ["a?", "b!", "a?", "a?"]
@@ -145,21 +145,21 @@ def test_equal_greedy_prompts_are_sent_once_and_reported_together():
 def test_equal_text_and_messages_are_not_mistaken_for_each_other():
     prompts: list[Prompt] = [json.dumps(say("x")), say("x")]
     with Server(fake_answer) as server:
-        assert load(server.url).generate(prompts, max_new_tokens=4) == [f"{prompts[0]}?", "x!"]
+        assert load(server.url).generate(prompts, Sampling(4)) == [f"{prompts[0]}?", "x!"]
 
 
 def test_sampled_prompts_are_seeded_by_the_number_of_equal_ones_before():
     options: dict[str, Any] = dict(max_new_tokens=4, temperature=0.7, top_p=0.9, seed=40)
     with Server(fake_answer) as server:
         llm = load(server.url)
-        assert llm.generate(["a", "b", "a", say("a"), "a"], **options) == [
+        assert llm.generate(["a", "b", "a", say("a"), "a"], Sampling(**options)) == [
             "a?40",
             "b?40",
             "a?41",
             "a!40",
             "a?42",
         ]
-        assert llm.generate(["b", "a", "a"], **options) == ["b?40", "a?40", "a?41"]
+        assert llm.generate(["b", "a", "a"], Sampling(**options)) == ["b?40", "a?40", "a?41"]
         assert all(request.body["temperature"] == 0.7 for request in server.requests)
         assert all(request.body["top_p"] == 0.9 for request in server.requests)
 
@@ -169,7 +169,7 @@ def test_a_repeated_call_asks_only_for_what_is_missing():
     with Server(fake_answer) as server:
         done = {1: "kept", 2: "kept too"}
         texts = load(server.url).generate(
-            ["a", "b", "a", "c"], max_new_tokens=4, done=done, on_batch=lambda i, t: told.update(zip(i, t))
+            ["a", "b", "a", "c"], Sampling(4), done=done, on_batch=lambda i, t: told.update(zip(i, t))
         )
         assert sorted(request.body["prompt"] for request in server.requests) == ["a", "c"]
     assert texts == ["a?", "kept", "kept too", "c?"]
@@ -183,10 +183,10 @@ def test_what_was_finished_before_a_failure_is_reported():
     with Server(fake_answer, [None, None, None, Fault(404)]) as server:
         llm = load(server.url, concurrency=1)
         with pytest.raises(UserError, match="404"):
-            llm.generate(prompts, max_new_tokens=4, on_batch=lambda i, t: told.update(zip(i, t)))
+            llm.generate(prompts, Sampling(4), on_batch=lambda i, t: told.update(zip(i, t)))
         assert told == {0: "p0?", 1: "p1?", 2: "p2?"}
         assert len(server.requests) == 4
-        whole = llm.generate(prompts, max_new_tokens=4, done=told)
+        whole = llm.generate(prompts, Sampling(4), done=told)
     assert whole == [f"{prompt}?" for prompt in prompts]
     assert len(server.requests) == 4 + 27
 
@@ -194,7 +194,7 @@ def test_what_was_finished_before_a_failure_is_reported():
 def test_nothing_asked_is_nothing_sent(tiny):
     with Server(fake_answer) as server:
         llm = scorer(server, tiny, "vllm")
-        assert llm.generate([], max_new_tokens=4) == []
+        assert llm.generate([], Sampling(4)) == []
         assert llm.score([], []) == []
         assert llm.score(["a", "b"], ["", ""]) == [Score(0.0, 0)] * 2
         assert server.requests == []
@@ -213,7 +213,7 @@ def test_a_server_that_wants_max_completion_tokens_is_asked_so_from_then_on():
 
     with Server(newer) as server:
         llm = load(server.url, concurrency=1)
-        assert llm.generate([say("a"), say("b"), say("c")], max_new_tokens=4) == ["a!", "b!", "c!"]
+        assert llm.generate([say("a"), say("b"), say("c")], Sampling(4)) == ["a!", "b!", "c!"]
     assert names == [["max_tokens"], *[["max_completion_tokens"]] * 3]
 
 
@@ -225,13 +225,13 @@ def test_many_at_once_all_learn_the_other_name():
 
     with Server(newer, delay=0.03) as server:
         prompts = [say(f"{n}") for n in range(12)]
-        assert load(server.url).generate(prompts, max_new_tokens=4) == [f"{n}!" for n in range(12)]
+        assert load(server.url).generate(prompts, Sampling(4)) == [f"{n}!" for n in range(12)]
 
 
 def test_another_400_is_not_asked_again():
     with Server(fake_answer, [Fault(400, body=b"max_tokens is too large")]) as server:
         with pytest.raises(UserError, match="max_tokens is too large"):
-            load(server.url).generate(["a"], max_new_tokens=4)
+            load(server.url).generate(["a"], Sampling(4))
         assert len(server.requests) == 1
 
 
@@ -241,7 +241,7 @@ def test_beams_are_asked_of_vllm_and_the_first_is_the_best(tiny: Path):
 
     with Server(fake_answer, [Fault(edit=rank)]) as server:
         llm = load(server.url, log_probs="vllm", tokenizer=str(tiny))
-        assert llm.generate(["a"], max_new_tokens=4, num_beams=3) == ["beam 0"]
+        assert llm.generate(["a"], Sampling(4, num_beams=3)) == ["beam 0"]
         assert server.requests[0].body == {
             "model": "m", "prompt": "a", "max_tokens": 4, "temperature": 0.0, "use_beam_search": True, "n": 3,
             **NEUTRAL,
@@ -258,7 +258,7 @@ def test_beams_are_asked_of_vllm_and_the_first_is_the_best(tiny: Path):
 )
 def test_an_answer_without_content_is_its_refusal(message, text):
     with Server(lambda path, request: (200, {"choices": [{"message": message}]})) as server:
-        assert load(server.url).generate([say("a")], max_new_tokens=4) == [text]
+        assert load(server.url).generate([say("a")], Sampling(4)) == [text]
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_an_answer_without_content_is_its_refusal(message, text):
 def test_a_malformed_answer_is_one_line_and_not_asked_for_again(answer, message):
     with Server(lambda path, request: (200, answer)) as server:
         with pytest.raises(UserError, match=message) as caught:
-            load(server.url).generate(["a"], max_new_tokens=4)
+            load(server.url).generate(["a"], Sampling(4))
         assert len(server.requests) == 1
     assert str(caught.value).startswith(f"{server.url}/completions: ")
     assert "\n" not in str(caught.value)
@@ -298,14 +298,14 @@ def test_a_malformed_answer_is_one_line_and_not_asked_for_again(answer, message)
         (
             {"num_beams": 2, "temperature": 1.0},
             {"log_probs": "vllm"},
-            r"num_beams is 2 and generate.temperature 1\.0",
+            r"num_beams is 2; it must be 1 with a temperature",
         ),
     ],
 )
 def test_mistakes_are_user_errors_before_anything_is_sent(options, fields, message):
     with Server(fake_answer) as server:
         with pytest.raises(UserError, match=message) as caught:
-            load(server.url, **fields).generate(["a", "b" * 33], **{"max_new_tokens": 4, **options})
+            load(server.url, **fields).generate(["a", "b" * 33], Sampling(**{"max_new_tokens": 4, **options}))
         assert server.requests == []
     assert "\n" not in str(caught.value)
 
@@ -315,7 +315,7 @@ def test_one_prompt_that_is_too_long_does_not_cost_the_others_their_answers():
     with Server(fake_answer) as server:
         with pytest.raises(TooLong, match=r"prompt 1 has 9 tokens and 4 more .* raise llm\.context$"):
             load(server.url, context=12).generate(
-                ["a", "b" * 33, "c"], max_new_tokens=4, on_batch=lambda i, t: found.update(zip(i, t))
+                ["a", "b" * 33, "c"], Sampling(4), on_batch=lambda i, t: found.update(zip(i, t))
             )
         assert len(server.requests) == 2
     assert sorted(found) == [0, 2]
@@ -326,7 +326,7 @@ def test_one_prompt_that_is_too_long_does_not_cost_the_others_their_answers():
 @pytest.mark.parametrize("prompt", ["cat<|im_end|>", say("cat<|im_end|>hat")])
 def test_control_tokens_that_a_user_wrote_are_not_sent(prompt):
     with Server(fake_answer) as server:
-        load(server.url).generate([prompt], max_new_tokens=4)
+        load(server.url).generate([prompt], Sampling(4))
         [request] = server.requests
     assert "<|im_end|>" not in json.dumps(request.body, ensure_ascii=False)
 

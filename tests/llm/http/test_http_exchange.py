@@ -228,12 +228,13 @@ from pathlib import Path
 from pbr_jax import config
 from pbr_jax.llm.cache import Cached
 from pbr_jax.llm.http.backend import HTTPLLM
+from pbr_jax.llm.protocol import Sampling
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell started pytest with "&"
 options = config.LLM(backend="http", model="m", url=sys.argv[1], concurrency=int(sys.argv[3]))
 llm = Cached(HTTPLLM(options), Path(sys.argv[2]))
 try:
-    llm.generate([f"p{n}" for n in range(20)], max_new_tokens=4)
+    llm.generate([f"p{n}" for n in range(20)], Sampling(4))
 except KeyboardInterrupt:
     sys.exit(130)
 """

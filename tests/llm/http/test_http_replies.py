@@ -13,6 +13,7 @@ from pbr_jax.config import override
 from pbr_jax.llm.answers_file import Answers
 from pbr_jax.llm.cache import Cached
 from pbr_jax.llm.http.backend import HTTPLLM
+from pbr_jax.llm.protocol import Sampling
 from pbr_jax.types import UserError
 
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -146,7 +147,7 @@ def test_a_whole_answer_is_taken(tiny: Path, name: str, exact: bool):
     fields = {"tokenizer": str(tiny)} if exact else {}
     answer = WHOLE[name]
     with Server(lambda path, request: (200, answer)) as server:
-        texts = load(server, **fields).generate([MESSAGES], max_new_tokens=16)
+        texts = load(server, **fields).generate([MESSAGES], Sampling(16))
     assert texts == [answer["choices"][0]["message"]["content"]]
 
 
@@ -156,7 +157,7 @@ def test_a_text_is_found_where_a_server_puts_it(name: str, is_text: bool):
     choice = SAID[name]["choices"][0]
     answer = SAID[name] | {"choices": [choice | {"text": choice["message"]}]}
     with Server(lambda path, request: (200, answer)) as server:
-        assert load(server).generate(["hi" if is_text else MESSAGES], max_new_tokens=16) == ["yes"]
+        assert load(server).generate(["hi" if is_text else MESSAGES], Sampling(16)) == ["yes"]
 
 
 @pytest.mark.parametrize("meaning", REASONS)
@@ -169,10 +170,10 @@ def test_the_end_of_an_answer_is_known_in_each_servers_words(meaning: str):
         for word in REASONS[meaning]:
             asked: Any = [[{"role": "user", "content": word}]]
             if meaning in ("stop", "length"):
-                assert llm.generate(asked, max_new_tokens=16) == ["x" * 40]
+                assert llm.generate(asked, Sampling(16)) == ["x" * 40]
             if meaning != "stop":
                 with pytest.raises(UserError, match="cut off" if meaning == "length" else meaning):
-                    llm.generate(asked, max_new_tokens=24)
+                    llm.generate(asked, Sampling(24))
 
 
 @pytest.mark.parametrize(
@@ -189,7 +190,7 @@ def test_an_error_that_passes_is_asked_again_under_status_200_too(error: dict[st
     ) as server:
         config = schema.LLM(backend="http", model="m", url=server.url, retries=1, concurrency=1)
         llm = HTTPLLM(config, pause=lambda stop, seconds: None)
-        assert llm.generate([MESSAGES], max_new_tokens=16) == ["yes"]
+        assert llm.generate([MESSAGES], Sampling(16)) == ["yes"]
         assert len(server.requests) == 2
 
 
@@ -204,7 +205,7 @@ def test_an_answer_that_is_not_whole_is_an_error_and_not_in_the_cache(
     with Server(lambda path, request: (200, answer), [Fault(edit=lambda _: good)]) as server:
         llm = Cached(load(server, **fields), file)
         with pytest.raises(UserError, match=message) as caught:
-            llm.generate([MESSAGES, [*MESSAGES, *MESSAGES]], max_new_tokens=16)
+            llm.generate([MESSAGES, [*MESSAGES, *MESSAGES]], Sampling(16))
     assert str(caught.value).startswith(f"{server.url}/chat/completions: ")
     assert "\n" not in str(caught.value)
     export = file.with_name("export.jsonl")
@@ -219,7 +220,7 @@ def test_of_several_beams_the_usage_is_of_all(tiny: Path):
 
     with Server(answer) as server:
         llm = load(server, log_probs="vllm", tokenizer=str(tiny))
-        assert llm.generate(["a"], max_new_tokens=6, num_beams=3) == ["beam 0"]
+        assert llm.generate(["a"], Sampling(6, num_beams=3)) == ["beam 0"]
 
 
 def test_answers_are_read_behind_their_thinking_in_a_run_and_for_one_question(

@@ -9,6 +9,7 @@ from servers import Fault, Server, fake_answer, fake_score
 from pbr_jax import config as schema
 from pbr_jax.llm.http.backend import HTTPLLM
 from pbr_jax.llm.http.requests import server_of
+from pbr_jax.llm.protocol import Sampling
 from pbr_jax.types import UserError
 
 VLLM = {"repetition_penalty": 1.0, "top_k": -1, "min_p": 0.0}
@@ -42,7 +43,7 @@ def refusing(*names: str, words: str = "Unrecognized request arguments supplied:
 @pytest.mark.parametrize(("kind", "own"), [("vllm", VLLM), ("llama_cpp", LLAMA), ("openai", {})])
 def test_each_kind_of_server_is_sent_the_fields_that_it_knows(kind, own):
     with Server(fake_answer) as server:
-        load(server, server=kind).generate(["a", say("b")], max_new_tokens=4, temperature=0.5)
+        load(server, server=kind).generate(["a", say("b")], Sampling(4, temperature=0.5))
         sent = {request.path.rpartition("v1/")[2]: request.body for request in server.requests}
     shared = {"model": "m", "max_tokens": 4, "temperature": 0.5, "top_p": 1.0, "seed": 0, **own}
     silent = {} if kind == "openai" else SILENT
@@ -75,7 +76,7 @@ def test_the_kind_of_server_is_known_by_the_config(url, fields, kind):
 def test_a_field_that_is_refused_by_name_is_left_out_from_then_on(capsys):
     with Server(refusing("top_k", "min_p")) as server:
         llm = load(server, concurrency=1)
-        assert llm.generate([say("a"), say("b")], max_new_tokens=4) == ["a!", "b!"]
+        assert llm.generate([say("a"), say("b")], Sampling(4)) == ["a!", "b!"]
         bodies = [request.body for request in server.requests]
     assert len(bodies) == 3
     for body in bodies[1:]:
@@ -92,7 +93,7 @@ def test_a_field_that_is_refused_by_name_is_left_out_from_then_on(capsys):
 def test_where_no_field_is_named_all_of_ours_are_left_out(words):
     with Server(refusing("min_p", words=words)) as server:
         llm = load(server, concurrency=1)
-        assert llm.generate([say("a"), say("b")], max_new_tokens=4) == ["a!", "b!"]
+        assert llm.generate([say("a"), say("b")], Sampling(4)) == ["a!", "b!"]
         bodies = [request.body for request in server.requests]
     assert len(bodies) == 3
     for body in bodies[1:]:
@@ -102,7 +103,7 @@ def test_where_no_field_is_named_all_of_ours_are_left_out(words):
 def test_a_template_that_takes_no_arguments_is_asked_without():
     words = "enable_thinking: unexpected keyword"
     with Server(refusing("chat_template_kwargs", words=words)) as server:
-        assert load(server).generate([say("a")], max_new_tokens=4) == ["a!"]
+        assert load(server).generate([say("a")], Sampling(4)) == ["a!"]
         assert VLLM.items() <= server.requests[1].body.items()
 
 
@@ -118,7 +119,7 @@ def test_scores_are_asked_again_without_what_is_refused(tiny: Path, dialect: Any
 def test_a_refusal_that_stays_is_the_users(tiny: Path):
     with Server(fake_answer, [Fault(400, body=b"unknown model, unknown everything")] * 9) as server:
         with pytest.raises(UserError, match="unknown everything"):
-            load(server).generate([say("a")], max_new_tokens=4)
+            load(server).generate([say("a")], Sampling(4))
         assert len(server.requests) == 2
 
 
@@ -126,7 +127,7 @@ def test_a_refusal_that_stays_is_the_users(tiny: Path):
 def test_only_a_refusal_of_the_request_itself_is_asked_again(status):
     with Server(fake_answer, [Fault(status, body=b"unknown top_k")] * 2) as server:
         with pytest.raises(UserError):
-            load(server).generate(["a"], max_new_tokens=4)
+            load(server).generate(["a"], Sampling(4))
         assert len(server.requests) == 1
 
 
@@ -143,10 +144,10 @@ def test_a_model_without_a_temperature_is_asked_without_where_it_is_zero(capsys)
 
     with Server(answer) as server:
         llm = load(server, concurrency=1, server="openai")
-        assert llm.generate([say("a"), say("b"), say("c")], max_new_tokens=4) == ["a!", "b!", "c!"]
+        assert llm.generate([say("a"), say("b"), say("c")], Sampling(4)) == ["a!", "b!", "c!"]
         assert ["temperature" in request.body for request in server.requests] == [True, False, False, False]
         with pytest.raises(UserError, match="temperature"):
-            llm.generate([say("a")], max_new_tokens=4, temperature=0.5)
+            llm.generate([say("a")], Sampling(4, temperature=0.5))
     assert capsys.readouterr().err == (
         "llm: note: the model takes no temperature, so it is not greedy: its answers may vary\n"
     )
@@ -154,7 +155,7 @@ def test_a_model_without_a_temperature_is_asked_without_where_it_is_zero(capsys)
 
 def test_many_at_once_all_learn_of_a_refusal(capsys):
     with Server(refusing("top_k", "temperature"), delay=0.03) as server:
-        texts = load(server).generate([say(f"{n}") for n in range(12)], max_new_tokens=4)
+        texts = load(server).generate([say(f"{n}") for n in range(12)], Sampling(4))
     assert texts == [f"{n}!" for n in range(12)]
     assert capsys.readouterr().err.count("top_k") == 1
 
@@ -168,7 +169,7 @@ EXTRA = '{"reasoning_effort": "low", "top_k": null, "chat_template_kwargs": {"mo
 def test_the_extra_body_is_in_every_request(tiny: Path, dialect: Any):
     with Server(fake_answer) as server:
         llm = load(server, tokenizer=str(tiny), log_probs=dialect, extra_body=EXTRA)
-        llm.generate(["a", say("b")], max_new_tokens=4)
+        llm.generate(["a", say("b")], Sampling(4))
         llm.score(["a"], ["b"])
         bodies = [request.body for request in server.requests]
     assert len(bodies) == 3
@@ -182,7 +183,7 @@ def test_the_extra_body_is_in_every_request(tiny: Path, dialect: Any):
 def test_a_field_of_the_extra_body_is_not_given_up():
     with Server(refusing("seedling")) as server:
         with pytest.raises(UserError, match="seedling"):
-            load(server, extra_body='{"seedling": 1}').generate(["a"], max_new_tokens=4)
+            load(server, extra_body='{"seedling": 1}').generate(["a"], Sampling(4))
         assert all("seedling" in request.body for request in server.requests)
 
 

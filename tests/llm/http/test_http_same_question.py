@@ -18,6 +18,7 @@ from pbr_jax import run
 from pbr_jax.config import Config, override
 from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.llm.http.backend import HTTPLLM
+from pbr_jax.llm.protocol import Sampling
 from pbr_jax.models import pretrained
 
 pytestmark = pytest.mark.long
@@ -65,11 +66,11 @@ def test_texts_and_scores_are_those_of_the_model_in_this_process(
     thinker: Path, reference: Reference, dialect: Any
 ):
     near = JaxLLM(thinker, batch_size=8)
-    texts, scores = near.generate(PROMPTS, max_new_tokens=12), near.score(PROMPTS, TARGETS)
+    texts, scores = near.generate(PROMPTS, Sampling(12)), near.score(PROMPTS, TARGETS)
     assert len(set(texts)) == len(PROMPTS)
     with reference.serve() as server:
         llm = far(server.url, thinker, log_probs=dialect)
-        assert llm.generate(PROMPTS, max_new_tokens=12) == texts
+        assert llm.generate(PROMPTS, Sampling(12)) == texts
         for here, there in zip(scores, llm.score(PROMPTS, TARGETS), strict=True):
             assert there.tokens == here.tokens
             assert there.total == pytest.approx(here.total, abs=1e-4)
@@ -80,13 +81,13 @@ def test_without_these_fields_the_servers_own_defaults_and_thoughts_come_through
 ):
     """So the test above can fail."""
     near = JaxLLM(thinker, batch_size=8)
-    texts, scores = near.generate(PROMPTS, max_new_tokens=12), near.score(PROMPTS, TARGETS)
+    texts, scores = near.generate(PROMPTS, Sampling(12)), near.score(PROMPTS, TARGETS)
     with reference.serve() as server:
         silent = far(server.url, thinker, log_probs="echo", server="openai")
-        assert sum(a != b for a, b in zip(silent.generate(PROMPTS, max_new_tokens=12), texts)) >= 4
+        assert sum(a != b for a, b in zip(silent.generate(PROMPTS, Sampling(12)), texts)) >= 4
         assert silent.score(PROMPTS[3:4], TARGETS[3:4])[0].total != pytest.approx(scores[3].total, abs=0.1)
         thinks = '{"chat_template_kwargs": {"enable_thinking": true}}'
-        thinking = far(server.url, thinker, extra_body=thinks).generate(PROMPTS[3:], max_new_tokens=12)
+        thinking = far(server.url, thinker, extra_body=thinks).generate(PROMPTS[3:], Sampling(12))
         assert sum(a != b for a, b in zip(thinking, texts[3:])) >= 2
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pbr_jax.corpus.store import Store
-from pbr_jax.llm.protocol import Score
+from pbr_jax.llm.protocol import Sampling, Score
 from pbr_jax.pipeline import Tally
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.types import Document, Example
@@ -59,12 +59,12 @@ class Scripted:
     ) -> None:
         self.answer, self.scored = answer, score
         self.prompts: list[str] = []
-        self.options: list[dict[str, Any]] = []
+        self.samplings: list[Sampling] = []
 
-    def generate(self, prompts: Sequence[Any], **options: Any) -> list[str]:
+    def generate(self, prompts: Sequence[Any], sampling: Sampling, **_: Any) -> list[str]:
         contents = [prompt[0]["content"] for prompt in prompts]
         self.prompts += contents
-        self.options.append(options)
+        self.samplings.append(sampling)
         return [self.answer(content) for content in contents]
 
     def score(self, prompts: Sequence[Any], targets: Sequence[str], **_: Any) -> list[Score]:

@@ -7,6 +7,7 @@ import pytest
 from small_world import Scripted, vector
 
 from pbr_jax.config import Config, override
+from pbr_jax.llm import Sampling
 from pbr_jax.options import Expand
 from pbr_jax.pipeline import Query
 
@@ -117,7 +118,7 @@ def test_the_model_is_asked_as_the_config_says_and_its_tokens_are_counted(slot, 
     llm = Scripted(lambda prompt: PASSAGE)
     resources = world(llm)
     slot(config("hyde", max_new_tokens=7), resources)(examples)
-    assert llm.options == [{"max_new_tokens": 7}]  # greedy: no seed matters
+    assert llm.samplings == [Sampling(7)]  # greedy: no seed matters
     assert all(QUERY in prompt for prompt in llm.prompts)
     counts = resources.tally.counts
     assert counts["expand_answer_tokens"] == 4 * 4
