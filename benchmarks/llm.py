@@ -181,7 +181,7 @@ def first_scores(llm: Any, prompts: Sequence[Any], targets: Sequence[str]) -> li
         if event == "/jax/core/compile/backend_compile_duration":
             compiled.append(duration_secs)
 
-    _ = llm._reader
+    _ = llm._engine
     monitoring.register_event_duration_secs_listener(count)
     start = time.perf_counter()
     found = [score.total for score in llm.score(prompts, targets)]
@@ -222,7 +222,7 @@ def score(llm: Any, peer: Peer, arguments: argparse.Namespace) -> None:
     distinct = list({ids: len(first) - 1 for ids, (first, _) in zip(map(tuple, whole), pairs)}.items())
     computed = sum(
         prefixes.tree([distinct[i][0] for i in window], [distinct[i][1] for i in window]).size
-        for window in prefixes.windows([ids for ids, _ in distinct], llm._reader.window)
+        for window in prefixes.windows([ids for ids, _ in distinct], llm._engine.window)
     )
     print(f"{len(pairs)} prompts, {len(distinct)} distinct; {asked} tokens asked, {computed} computed")
     ours = first_scores(llm, prompts, targets)
@@ -240,7 +240,7 @@ def score(llm: Any, peer: Peer, arguments: argparse.Namespace) -> None:
         asked,
     )
     if peer.device != "cpu":
-        weights = llm._reader.params
+        weights = llm._engine.params
         layers, head = (sum(x.size for x in tree_leaves(weights[name])) for name in ("layers", "embedding"))
         done = 2 * (computed * layers + sum(len(second) for _, second in pairs) * head)
         most = peak(arguments.dtype)

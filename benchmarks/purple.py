@@ -95,8 +95,8 @@ def options(epochs: int, selection: float = 0.15, **changes: Any) -> Any:
 
 def trained(world: Any, told: Any, reward: Any, seed: int, shuffled: bool = False) -> tuple[Any, Any]:
     """The policy and what it was fitted to. `shuffled`: guesses are those of other profiles, a control."""
+    from pbr_jax.methods.select import purple_training as purple
     from pbr_jax.models.set_policy import set_policy
-    from pbr_jax.train import purple
 
     mixed, predicted = np.random.default_rng(seed), purple.predicted
     guess = (lambda *given: mixed.permutation(predicted(*given))) if shuffled else predicted
@@ -112,8 +112,8 @@ def sets(seeds: int) -> None:
     import jax
 
     from pbr_jax.eval.significance import paired_difference
+    from pbr_jax.methods.select import purple_training as purple
     from pbr_jax.models.set_policy import from_arrays
-    from pbr_jax.train import purple
 
     for seed in range(seeds):
         world, new = planted.World(300, seed), planted.World(300, 100 + seed)
@@ -234,8 +234,8 @@ def _by_policy(table: Table, learned: np.ndarray, tested: np.ndarray, told: Any,
     """Places that a policy chooses for tested questions."""
     import jax
 
+    from pbr_jax.methods.select import purple_training as purple
     from pbr_jax.models.set_policy import from_arrays, set_policy
-    from pbr_jax.train import purple
 
     def policy(some: np.ndarray) -> purple.Policy:
         model = set_policy(told.sizes(table.width))

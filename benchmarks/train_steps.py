@@ -175,11 +175,12 @@ def reranker(b: int = 4, c: int = 20, t: int = 96) -> tuple[Step, Step]:
 
     from pbr_jax.config import Distillation
     from pbr_jax.methods.select import Tuned
+    from pbr_jax.models.pretrained import locate
     from pbr_jax.train import distillation as lessons
     from pbr_jax.train import reranker
 
     options, width = Tuned(), 384
-    model, params, _ = reranker.load(options, width, 0)
+    model, params, _ = reranker.load(locate(options.model), width, options.user_layers, 0)
     random = np.random.default_rng(0)
     types = np.zeros((b, c, t), np.int32)
     types[..., t // 2 :] = 1
@@ -276,8 +277,8 @@ def policy(b: int = 16, n: int = 20, t: int = 64, d: int = 384, k: int = 5, m: i
     from torch import nn
 
     from pbr_jax.methods.select import Purple
+    from pbr_jax.methods.select import purple_training as purple
     from pbr_jax.models.set_policy import set_policy
-    from pbr_jax.train import purple
 
     options = Purple(k=k, rollouts=m)
     random = np.random.default_rng(0)

@@ -93,11 +93,11 @@ def test_deep_nesting_and_long_numbers_take_no_memory(tmp_path: Path) -> None:
 
 # What these read, this program wrote into its own cache, where digests guard it; or it is one string.
 OWN = {
-    "files.py", "index/store.py", "options/shared.py", "llm/http_client.py", "methods/expand/parsing.py",
-    "parts/answers.py", "parts/cohorts.py", "parts/feedback.py", "parts/likelihood.py", "parts/measures.py",
-    "parts/rankings.py", "parts/rewards.py", "parts/run.py", "parts/trained.py",
-    "text/embedding_file.py", "train/metrics.py", "train/reward_model.py", "llm/template_worker.py",
-    "llm/templates.py",
+    "corpus/store.py", "corpus/vectors.py", "llm/http/client.py", "llm/tokens/template_worker.py",
+    "llm/tokens/templates.py", "methods/expand/parsing.py", "methods/neighbours/cohort_fit.py",
+    "methods/select/purple_reward_model.py", "methods/select/purple_rewards.py", "options/shared.py",
+    "parts/answers.py", "parts/feedback.py", "parts/likelihood.py", "parts/measures.py",
+    "parts/rankings.py", "parts/run.py", "parts/trained.py", "train/metrics.py",
 }  # fmt: skip
 
 

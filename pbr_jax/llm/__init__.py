@@ -39,12 +39,12 @@ def _backend(config: schema.LLM) -> LLM:
 
         return http_backend.load(config)
     if is_t5(pretrained.locate(config.model)):
-        from pbr_jax.llm.engine import t5_backend
+        from pbr_jax.llm.engine.t5_backend import T5LLM
 
-        return t5_backend.load(config)
-    from pbr_jax.llm.engine import jax_backend
+        return T5LLM.load(config)
+    from pbr_jax.llm.engine.jax_backend import JaxLLM
 
-    return jax_backend.load(config)
+    return JaxLLM.load(config)
 
 
 def is_t5(path: Path) -> bool:

@@ -26,15 +26,12 @@ class Mixture(NamedTuple):
 
 
 class Watch(NamedTuple):
-    """Messages in the last of which spans of characters are looked at by others.
-
-    `spans`: what may be attended to; `asked`: the tokens whose attention counts, with all after them where
-    `to_end`.
-    """
+    """Messages, and spans of characters of the last one: how much attention `spans` get from `query`, and
+    from all that follows it where `to_end`."""
 
     messages: list[dict[str, str]]
     spans: tuple[tuple[int, int], ...]
-    asked: tuple[int, int]
+    query: tuple[int, int]
     to_end: bool = False
 
 
@@ -71,7 +68,7 @@ class TokenLevel(TokenScores, Protocol):
 
     def attention(
         self,
-        asked: Sequence[Watch],
+        watches: Sequence[Watch],
         *,
         done: Mapping[int, list[Row]] | None = None,
         on_batch: OnRows | None = None,

@@ -79,11 +79,11 @@ class Answers:
 
     def find(self, keys: Sequence[str], kind: str | None = None) -> dict[str, Any]:
         """The answers that are there, by key. One that is damaged, or that is not of the kind that its key
-        was made for, is told, and is not there."""
+        was made for, is noted, and is not there."""
         with self._connection() as connection:
-            found, damaged = self._find(connection, keys, kind)
-        self._tell(len(damaged))
-        return found
+            answers, damaged = self._find(connection, keys, kind)
+        self._note(len(damaged))
+        return answers
 
     def add(self, kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """Stores new answers, durably, and returns the one that stands for each key: the first whole one.
@@ -96,19 +96,19 @@ class Answers:
                 rows.append(stored(key, kind, json.dumps(answer(kind, value))))
             except ValueError as error:
                 refused.append(str(error))
-        found: dict[str, Any] = {}
+        standing: dict[str, Any] = {}
         if rows:
             with self._connection() as connection:
                 connection.execute("BEGIN IMMEDIATE")
                 self._insert(connection, rows)
                 connection.execute("COMMIT")
-                found, _ = self._find(connection, [one.key for one in rows], kind)
+                standing, _ = self._find(connection, [one.key for one in rows], kind)
         if refused:
             raise UserError(
                 f"{len(refused)} of {len(values)} answers are not kept ({refused[0]}); mend the server, or "
                 "ask for others with another seed"
             )
-        return found
+        return standing
 
     def _insert(self, connection: sqlite3.Connection, rows: Sequence[Stored]) -> None:
         """Adds rows, all of one kind, where there is none of their key, or a damaged one."""
@@ -127,18 +127,18 @@ class Answers:
 
         def lines(connection: sqlite3.Connection) -> Iterator[str]:
             nonlocal count, damaged
-            for found in connection.execute(f"{_SELECT} ORDER BY key"):
-                if _parsed(found) is None:
+            for row in connection.execute(f"{_SELECT} ORDER BY key"):
+                if _parsed(row) is None:
                     damaged += 1
                     continue
                 count += 1
-                key, kind, value, sum_ = found
+                key, kind, value, sum_ = row
                 yield f'{{"key": "{key}", "kind": "{kind}", "value": {value}, "checksum": "{sum_}"}}\n'
             yield f'{{"{_COUNT}": {count}}}\n'
 
         with self._connection() as connection:
             _write(path, lines(connection))
-        self._tell(damaged)
+        self._note(damaged)
         return count
 
     def merge(self, path: Path) -> Merged:
@@ -160,16 +160,16 @@ class Answers:
         self, connection: sqlite3.Connection, keys: Sequence[str], kind: str | None
     ) -> tuple[dict[str, Any], list[str]]:
         """The whole answers by key, and the keys of damaged ones."""
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         rest = iter(keys)
         while some := list(islice(rest, _TOGETHER)):
             query = f"{_SELECT} WHERE key IN ({','.join('?' * len(some))})"
-            for one in connection.execute(query, some):
-                found[one[0]] = _parsed(one) if kind in (None, one[1]) else None
-        whole = {key: value for key, value in found.items() if value is not None}
-        return whole, [key for key in found if key not in whole]
+            for row in connection.execute(query, some):
+                values[row[0]] = _parsed(row) if kind in (None, row[1]) else None
+        whole = {key: value for key, value in values.items() if value is not None}
+        return whole, [key for key in values if key not in whole]
 
-    def _tell(self, damaged: int) -> None:
+    def _note(self, damaged: int) -> None:
         if damaged:
             terminal.err(
                 f"llm: note: {damaged} answers in {self.file} are damaged (their checksums or kinds "
@@ -231,15 +231,15 @@ class Answers:
                 f"export it with the program that wrote it, move it away, and import the export"
             )
 
-    def _damaged(self, found: str) -> UserError:
+    def _damaged(self, reason: str) -> UserError:
         return UserError(
-            f"{self.file} is damaged or not a cache of answers ({found}); move it away and run again, "
+            f"{self.file} is damaged or not a cache of answers ({reason}); move it away and run again, "
             f"after pbr-jax cache import FILE where there is an export"
         )
 
-    def _no_place(self, found: str) -> UserError:
+    def _no_place(self, reason: str) -> UserError:
         return UserError(
-            f"cannot write {self.file}: {found}; free some space, make it writable, "
+            f"cannot write {self.file}: {reason}; free some space, make it writable, "
             f"or set PBR_JAX_CACHE to another folder"
         )
 
@@ -255,9 +255,9 @@ def _text(content: bytes) -> str:
     return content.decode("utf-8", "surrogateescape")
 
 
-def _parsed(found: Sequence[Any]) -> Any:
+def _parsed(row: Sequence[Any]) -> Any:
     """The answer in a row; None where that is damaged."""
-    key, kind, value, expected = found
+    key, kind, value, expected = row
     try:
         return answer(kind, parse_json(value)) if checksum(key, kind, value) == expected else None
     except ValueError:
@@ -265,62 +265,56 @@ def _parsed(found: Sequence[Any]) -> Any:
 
 
 def _read(path: Path) -> Iterator[Stored]:
-    """The rows of an export, each checked, and their number."""
-    state = _Export()
+    """The rows of an export, each checked, and their number. Older exports have no checksums and no
+    last line."""
+    count, checks, announced = 0, set[bool](), None
     try:
         with path.open("rb") as file:
             for number, entry in enumerate(file, 1):
                 try:
-                    yield from state.feed(entry)
+                    if announced is not None:
+                        raise ValueError("a line after the one that says how many answers there are")
+                    row, found = _line(entry)
+                    if row is None:
+                        announced = found
+                        if found != count:
+                            raise ValueError(f"{found!r:.40} answers are announced, and {count} are there")
+                        continue
+                    checks.add(found)
+                    if len(checks) > 1:
+                        raise ValueError("some answers have checksums and others have none")
+                    count += 1
+                    yield row
                 except ValueError as error:
                     raise UserError(f"{path}, line {number}: {error}; nothing was imported") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; give an export of the cache") from error
-    if not state.ended and (state.checked or not state.count):
+    if announced is None and checks != {False}:
         raise UserError(f"{path}: its last line is missing, it was cut off; nothing was imported")
 
 
-class _Export:
-    """Checks an export line by line. Those of older versions have no checksums and no last line."""
-
-    def __init__(self) -> None:
-        self.count, self.checked, self.ended = 0, False, False
-
-    def feed(self, entry: bytes) -> Iterator[Stored]:
-        """The row in a line; none in the last one, which says how many there are. ValueError: damage."""
-        record = parse_json(entry)
-        if self.ended:
-            raise ValueError("a line after the one that says how many answers there are")
-        if isinstance(record, dict) and set(record) == {_COUNT}:
-            if record[_COUNT] != self.count:
-                raise ValueError(f"{record[_COUNT]!r:.40} answers are announced, and {self.count} are there")
-            self.ended = True
-            return
-        found, checked = _row(record)
-        if self.count and checked != self.checked:
-            raise ValueError("some answers have checksums and others have none")
-        self.checked, self.count = checked, self.count + 1
-        yield found
-
-
-def _row(record: Any) -> tuple[Stored, bool]:
-    """The row that a line of an export holds, and whether it has a checksum."""
+def _line(entry: bytes) -> tuple[Stored | None, Any]:
+    """The row in a line of an export, and whether it has a checksum; in the last line None, and the number of
+    rows. ValueError: damage."""
+    record = parse_json(entry)
+    if isinstance(record, dict) and set(record) == {_COUNT}:
+        return None, record[_COUNT]
     if not isinstance(record, dict) or set(record) - {"checksum"} != {"key", "kind", "value"}:
         raise ValueError("want one object with key, kind, value and checksum")
     key, kind = record["key"], record["kind"]
     if not isinstance(key, str) or not re.fullmatch("[0-9a-f]{64}", key):
         raise ValueError(f"key {key!r:.80}, want 64 hexadecimal digits")
-    found = stored(key, kind, json.dumps(answer(kind, record["value"])))
-    if record.get("checksum", found.checksum) != found.checksum:
+    row = stored(key, kind, json.dumps(answer(kind, record["value"])))
+    if record.get("checksum", row.checksum) != row.checksum:
         raise ValueError("its checksum differs: the line is not what was exported")
-    return found, "checksum" in record
+    return row, "checksum" in record
 
 
 def _is_export(file: BinaryIO) -> bool:
     """Whether a file is an export, by its first line, or empty."""
     first = file.readline(_LONGEST)
     try:
-        return not first or bool(list(_Export().feed(first)) or first)
+        return not first or bool(_line(first))
     except ValueError:
         return False
 

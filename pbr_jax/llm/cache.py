@@ -8,6 +8,7 @@ answer is on disk as soon as the backend has it, so a run that is killed loses n
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,23 +34,18 @@ class Cached:
 
     @property
     def fingerprint(self) -> str:
-        """The backend's."""
         return self._llm.fingerprint
 
     def count(self, text: str) -> int:
-        """Number of tokens of a text, no special tokens added."""
         return self._llm.count(text)
 
     def truncate(self, text: str, tokens: int) -> str:
-        """The longest prefix of the text that has at most this many tokens."""
         return self._llm.truncate(text, tokens)
 
     def render(self, prompt: Prompt) -> str:
-        """The text that the model reads."""
         return self._llm.render(prompt)
 
     def num_tokens(self, prompt: Prompt) -> int:
-        """Number of tokens the model reads for this prompt."""
         return self._llm.num_tokens(prompt)
 
     def generate(
@@ -75,10 +71,7 @@ class Cached:
             decoding |= {"temperature": float(o.temperature), "top_p": float(o.top_p), "seed": o.seed}
             inputs = [[*pair, decoding] for pair in zip(prompts, occurrences(prompts))]
 
-        def ask(done: Mapping[int, str], on_batch: OnBatch) -> list[str]:
-            return self._llm.generate(prompts, sampling, done=done, on_batch=on_batch)
-
-        return self._complete("text", inputs, done, on_batch, ask)
+        return self._complete("text", inputs, done, on_batch, partial(self._llm.generate, prompts, sampling))
 
     def score(
         self,
@@ -89,12 +82,8 @@ class Cached:
         on_batch: OnScores | None = None,
     ) -> list[Score]:
         """log p(target | prompt) for each pair, from the cache or the backend; errors as in `generate`."""
-
-        def ask(done: Mapping[int, Score], on_batch: OnScores) -> list[Score]:
-            return self._llm.score(prompts, targets, done=done, on_batch=on_batch)
-
-        inputs = [[prompt, target] for prompt, target in zip(prompts, targets, strict=True)]
-        return self._complete("score", inputs, done, on_batch, ask)
+        pairs = [[prompt, target] for prompt, target in zip(prompts, targets, strict=True)]
+        return self._complete("score", pairs, done, on_batch, partial(self._llm.score, prompts, targets))
 
     def token_scores(
         self,
@@ -105,12 +94,9 @@ class Cached:
         on_batch: OnRows | None = None,
     ) -> list[Row]:
         """log p of every token of each target; see `abilities.TokenScores`."""
-
-        def ask(done: Mapping[int, Row], on_batch: OnRows) -> list[Row]:
-            return self._able(TokenScores).token_scores(prompts, targets, done=done, on_batch=on_batch)
-
-        inputs = [[prompt, target] for prompt, target in zip(prompts, targets, strict=True)]
-        return self._complete("row", inputs, done, on_batch, ask)
+        pairs = [[prompt, target] for prompt, target in zip(prompts, targets, strict=True)]
+        ask = partial(self._able(TokenScores).token_scores, prompts, targets)
+        return self._complete("row", pairs, done, on_batch, ask)
 
     def extend(
         self,
@@ -122,43 +108,33 @@ class Cached:
     ) -> list[list[int]]:
         """Further tokens of each answer; see `abilities.TokenLevel`."""
         o, new = sampling, sampling.max_new_tokens
-        how = [new, float(o.temperature), float(o.top_p), o.seed] if o.temperature else [new]
-
-        def ask(done: Mapping[int, list[int]], on_batch: OnRows) -> list[list[int]]:
-            return self._able(TokenLevel).extend(mixtures, sampling, done=done, on_batch=on_batch)
-
+        decoding = [new, float(o.temperature), float(o.top_p), o.seed] if o.temperature else [new]
         return self._complete(
-            "tokens", [[mixture, how] for mixture in mixtures], done, on_batch, ask,
+            "tokens", [[mixture, decoding] for mixture in mixtures], done, on_batch,
+            partial(self._able(TokenLevel).extend, mixtures, sampling),
             fits=lambda place, tokens: len(tokens) <= new,
         )  # fmt: skip
 
     def attention(
         self,
-        asked: Sequence[Watch],
+        watches: Sequence[Watch],
         *,
         done: Mapping[int, list[Row]] | None = None,
         on_batch: OnRows | None = None,
     ) -> list[list[Row]]:
         """The attention that each token of each span gets; see `abilities.TokenLevel`."""
-
-        def ask(done: Mapping[int, list[Row]], on_batch: OnRows) -> list[list[Row]]:
-            return self._able(TokenLevel).attention(asked, done=done, on_batch=on_batch)
-
         return self._complete(
-            "rows", asked, done, on_batch, ask,
-            fits=lambda place, rows: len(rows) == len(asked[place].spans),
+            "rows", watches, done, on_batch, partial(self._able(TokenLevel).attention, watches),
+            fits=lambda place, rows: len(rows) == len(watches[place].spans),
         )  # fmt: skip
 
     def text(self, tokens: Sequence[int]) -> str:
-        """The text of an answer's tokens."""
         return self._able(TokenLevel).text(tokens)
 
     def beginning(self, target: str, tokens: int) -> str:
-        """The text of a target's first tokens."""
         return self._able(TokenLevel).beginning(target, tokens)
 
     def ended(self, tokens: Sequence[int]) -> bool:
-        """Whether an answer's last token ends it."""
         return self._able(TokenLevel).ended(tokens)
 
     def _able(self, ability: type[Able]) -> Able:
@@ -177,7 +153,7 @@ class Cached:
         ask: Callable[..., list[Any]],
         fits: Callable[[int, Any], bool] = lambda place, value: True,
     ) -> list[Any]:
-        """The answer to every input: one that is done, found, or made by `ask(done, on_batch)`.
+        """The answer to every input: one that is done, stored, or made by `ask(done=, on_batch=)`.
 
         `fits(place, value)`: whether a stored answer has the length that was asked for.
         """
@@ -185,10 +161,10 @@ class Cached:
         keys = [_hash([model, kind, part]) for part in inputs]
         answers: dict[int, Any] = dict(done or {})
 
-        def take(found: Mapping[int, Any]) -> None:
-            answers.update(found)
-            if found and on_batch is not None:
-                on_batch(list(found), list(found.values()))
+        def take(new: Mapping[int, Any]) -> None:
+            answers.update(new)
+            if new and on_batch is not None:
+                on_batch(list(new), list(new.values()))
 
         def keep(positions: Sequence[int], values: Sequence[Any]) -> None:
             new = {place: value for place, value in zip(positions, values) if place not in answers}
@@ -196,15 +172,15 @@ class Cached:
             standing = self._answers.add(kind, {keys[place]: value for place, value in new.items()})
             take({place: standing[keys[place]] for place in new})
 
-        wanted = [place for place in range(len(keys)) if place not in answers]
-        stored = self._answers.find([keys[place] for place in wanted], kind)
-        found = {place: stored[keys[place]] for place in wanted if keys[place] in stored}
-        if wrong := [place for place, value in found.items() if not fits(place, value)]:
+        unknown = [place for place in range(len(keys)) if place not in answers]
+        by_key = self._answers.find([keys[place] for place in unknown], kind)
+        stored = {place: by_key[keys[place]] for place in unknown if keys[place] in by_key}
+        if wrong := [place for place, value in stored.items() if not fits(place, value)]:
             raise UserError(
                 f"{self._answers.file}: answer {keys[wrong[0]]} has another length than was asked for, so it "
                 "came from elsewhere; move the file away and run again"
             )
-        take(found)
+        take(stored)
         missing = len(keys) - len(answers)
         if missing and self._offline:
             raise UserError(
@@ -212,7 +188,7 @@ class Cached:
                 f"run without --llm.offline, or bring them with pbr-jax cache import FILE"
             )
         if missing:
-            keep(range(len(keys)), ask(dict(answers), keep))
+            keep(range(len(keys)), ask(done=dict(answers), on_batch=keep))
         return [answers[place] for place in range(len(keys))]
 
 

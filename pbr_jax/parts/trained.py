@@ -38,7 +38,7 @@ def save_adapter(fitted: "Fitted", folder: Path, name: str, write: Callable[[Pat
 
 
 def _tell(fitted: "Fitted", folder: Path, name: str) -> None:
-    report = {"step": fitted.step, **fitted.told, "notes": list(fitted.notes)}
+    report = {"step": fitted.step, **fitted.report, "notes": list(fitted.notes)}
     write_text(folder / _REPORT, json.dumps(report))
     for note in fitted.notes:
         tell(name, note)

@@ -1,4 +1,4 @@
-"""Teaching a scorer of candidates by feedback: the part that retriever and reranker share.
+"""Distillation of feedback into a scorer of candidates: the part that retriever and reranker share.
 
 A question's candidates have values (`parts.feedback`); the scorer's distribution over them is drawn to
 the distribution of the values.
@@ -30,7 +30,7 @@ _LEAST_DEVIATION = 1e-6  # of values; below it they are alike, up to rounding
 
 
 class Scorer(NamedTuple):
-    """What is taught.
+    """What is trained.
 
     `arrays(questions)` makes the inputs [b ...] of some questions, of the same shapes for any; a question has
     `candidates` places. `scores(params, batch, key)` are [b c]; key: of dropout, None: no dropout. `heads`
@@ -51,7 +51,7 @@ def distill(
     folder: Path,
     *,
     seed: int,
-    owners: Sequence[str] | None = None,
+    user_ids: Sequence[str] | None = None,
     least: float = 0.0,
 ) -> Fitted:
     """Trains the scorer on questions, some of them held out to choose the best step (`selection.divided`).
@@ -59,23 +59,23 @@ def distill(
     Questions with fewer than two candidates have nothing to distill, and are left out.
 
     Args:
-      owners: who asked each question; None: somebody else each.
+      user_ids: who asked each question; None: another user each.
       least: values of an informative question range over more than this.
 
     Returns:
-      `told` and `notes` say what was held out, how far heads have moved and how alike scores are to those of
-      the start: on the held-out questions, where there are any.
+      `report` and `notes` say what was held out, how far heads have moved and how alike scores are to those
+      of the start: on the held-out questions, where there are any.
 
     Raises:
       UserError: no question has two candidates; numbers that are not finite.
     """
-    learned, held, informative = divided(feedback, owners, share=config.selection, least=least, seed=seed)
+    learned, held, informative = divided(feedback, user_ids, share=config.selection, least=least, seed=seed)
     if not len(learned):
         raise UserError(
             "no training question has two candidate documents to compare; raise retrieve.k or neighbours.m, "
             "or take data with histories"
         )
-    width = max(len(found.rows) for found in feedback)
+    width = max(len(each.rows) for each in feedback)
 
     def batch(questions: np.ndarray, where: np.ndarray) -> Batch:
         values, present = padded_values([feedback[i] for i in questions], width)
@@ -85,46 +85,39 @@ def distill(
         return batch(learned[rows.indices], rows.where)
 
     loss = _loss(scorer, distillation)
-    judge = jax.jit(_judge(scorer, distillation))
+    evaluation = jax.jit(_evaluation(scorer, distillation))
 
-    def judged(params: Params, questions: np.ndarray) -> Iterator[tuple[float, list[np.ndarray]]]:
+    def evaluated(params: Params, questions: np.ndarray) -> Iterator[tuple[float, list[np.ndarray]]]:
         """The summed values of some questions together, and the scores of each one's candidates."""
         for start in range(0, len(questions), _BATCH):
             some = questions[start : start + _BATCH]
             where = np.arange(min(_BATCH, len(questions))) < len(some)
-            value, scores = judge(params, batch(np.resize(some, len(where)), where))
+            value, scores = evaluation(params, batch(np.resize(some, len(where)), where))
             yield float(value), [row[: len(feedback[i].rows)] for i, row in zip(some, np.asarray(scores))]
 
     def evaluate(params: Params) -> float:
-        return sum(value for value, _ in judged(params, held)) / len(held)
+        return sum(value for value, _ in evaluated(params, held)) / len(held)
 
     def scores(params: Params) -> list[np.ndarray]:
-        looked_at = held if len(held) else learned
-        return [row for _, rows in judged(params, looked_at) for row in rows]
+        return [row for _, rows in evaluated(params, held if len(held) else learned) for row in rows]
 
     task = Task(scorer.params, loss, len(learned), some, evaluate if len(held) else None, scorer.heads)
     fitted = fit(task, config, folder, seed=seed)
     alike = correlation(scores(scorer.params()), scores(fitted.params)) if config.epochs else 1.0
-    told = {"questions": len(learned), "held_out": len(held), "informative": informative}
-    return _told(fitted, config, told, alike)
-
-
-def _told(fitted: Fitted, config: Training, counts: dict[str, int], alike: float | None) -> Fitted:
-    """With what is said of a training: its counts, and how far it went."""
-    told = {"step": fitted.step, **counts, "moved": fitted.moved, "correlation_with_start": alike}
-    few = f"{counts['informative']} are informative, want at least {2 * FEWEST}"
-    notes = who_chose(config, counts["held_out"], few) + (
-        warnings(fitted.moved, alike) if config.epochs else []
-    )
-    return fitted._replace(told=told, notes=tuple(notes))
+    report = {
+        "step": fitted.step, "questions": len(learned), "held_out": len(held), "informative": informative,
+        "moved": fitted.moved, "correlation_with_start": alike,
+    }  # fmt: skip
+    few = f"{informative} are informative, want at least {2 * FEWEST}"
+    notes = who_chose(config, len(held), few) + (warnings(fitted.moved, alike) if config.epochs else [])
+    return fitted._replace(report=report, notes=tuple(notes))
 
 
 def padded_values(feedback: Sequence[Feedback], width: int) -> tuple[np.ndarray, np.ndarray]:
     """Values float32 [b c] of candidates padded on the right, and which of them there are, bool [b c]."""
     values, present = np.zeros((len(feedback), width), np.float32), np.zeros((len(feedback), width), bool)
-    for place, found in enumerate(feedback):
-        values[place, : len(found.values)] = found.values
-        present[place, : len(found.values)] = True
+    for row, each in enumerate(feedback):
+        values[row, : len(each.values)], present[row, : len(each.values)] = each.values, True
     return values, present
 
 
@@ -208,16 +201,16 @@ def _taken(values: Float[Array, "b c"], places: Array) -> Float[Array, "b"]:
     return jnp.take_along_axis(values, places[:, None], axis=-1)[:, 0]
 
 
-def _judge(scorer: Scorer, distillation: Distillation):
+def _evaluation(scorer: Scorer, distillation: Distillation):
     """How well questions are served, summed: minus the divergence, or the best one's value; and scores."""
 
-    def judge(params: Params, batch: dict[str, Array]) -> tuple[Float[Array, ""], Float[Array, "b c"]]:
+    def evaluate(params: Params, batch: dict[str, Array]) -> tuple[Float[Array, ""], Float[Array, "b c"]]:
         scores = scorer.scores(params, batch, None)
         if distillation.loss == "reinforce":
             best = jnp.argmax(jnp.where(batch["present"], scores, -jnp.inf), axis=-1)
-            found = _taken(batch["values"], best)
+            values = _taken(batch["values"], best)
         else:
-            found = -_losses(scores, batch, distillation, jax.random.key(0))
-        return jnp.where(batch["where"], found, 0.0).sum(), scores
+            values = -_losses(scores, batch, distillation, jax.random.key(0))
+        return jnp.where(batch["where"], values, 0.0).sum(), scores
 
-    return judge
+    return evaluate

@@ -23,7 +23,7 @@ from pbr_jax.train.optimizers import optimizer
 from pbr_jax.types import Params, UserError
 
 Act = Callable[[Params, sharding.Batch, jax.Array, int], tuple[sharding.Batch, Mapping[str, float]]]
-"""(params, batch, key, step) -> further arrays of the batch, and what to tell of them in metrics.jsonl."""
+"""(params, batch, key, step) -> further arrays of the batch, and their numbers for metrics.jsonl."""
 
 Evaluate = Callable[[Params], float]
 """How good parameters are on the selection examples: the higher the better."""
@@ -36,7 +36,7 @@ class Task(NamedTuple):
     is compiled; beside them the loss finds the examples' numbers as `row`, for what is random in it. The
     first evaluation is of the parameters before the first step, so that training never makes them worse.
     `heads` are the names, at the top of the parameters, of parts that start from random weights while the
-    rest is pretrained: they have a learning rate of their own, and how far they move is told.
+    rest is pretrained: they have a learning rate of their own, and how far they move is reported.
     `frozen` are further parameters for the loss, which nothing moves, on the devices of `mesh`, which has an
     axis "data"; None: all devices that the config says. `lengths`: of each example, so that alike ones share
     a batch; their batches may then have other shapes than those of other lengths.
@@ -62,7 +62,7 @@ class Task(NamedTuple):
 class Fitted(NamedTuple):
     """The best parameters (without an evaluation: the last), their step, and the lines of metrics.jsonl.
 
-    `moved`: of each head |parameters - start| / |start|. `told`: further numbers of the training, as JSON.
+    `moved`: of each head |parameters - start| / |start|. `report`: further numbers of the training, as JSON.
     `notes`: what its user should know.
     """
 
@@ -70,7 +70,7 @@ class Fitted(NamedTuple):
     step: int
     metrics: list[dict[str, Any]]
     moved: dict[str, float]
-    told: Mapping[str, Any] = MappingProxyType({})
+    report: Mapping[str, Any] = MappingProxyType({})
     notes: tuple[str, ...] = ()
 
 
@@ -113,26 +113,26 @@ def fit(task: Task, config: Training, folder: Path, *, seed: int) -> Fitted:
 
     with Checkpoints(folder / "checkpoints") as checkpoints, Metrics(folder, config.track) as metrics:
         if checkpoints.latest is not None:
-            now, found = checkpoints.restore(checkpoints.latest, layout)
-            progress = _Progress(**found)
+            now, saved = checkpoints.restore(checkpoints.latest, layout)
+            progress = _Progress(**saved)
             metrics.start(progress.step)
         else:
             now, progress = state.create(task.params, rule, sharding.replicated(mesh)), _Progress()
             metrics.start(-1)
-            _look(task, now, progress, metrics, checkpoints, heads)
+            _evaluate(task, now, progress, metrics, checkpoints, heads)
         with terminal.bar(desc="steps", initial=progress.step, total=total) as bar:
             while progress.step < total and progress.worse < patience:
                 rows = batches.rows(progress.step)
                 rows = Rows(rows.indices[own], rows.where[own], rows.step)
-                made, told = _made(task, now, rows, key)
-                batch, found = sharding.put(made, mesh), {}
+                made, measured = _made(task, now, rows, key)
+                batch, losses = sharding.put(made, mesh), {}
                 for _ in range(task.updates):
-                    now, found = step(now, batch, key, task.frozen)
+                    now, losses = step(now, batch, key, task.frozen)
                 progress.step += 1
-                metrics.add(progress.step, {**found, **told})
+                metrics.add(progress.step, {**losses, **measured})
                 bar.update()
                 if progress.step % evaluate_every == 0 or progress.step == total:
-                    _look(task, now, progress, metrics, checkpoints, heads)
+                    _evaluate(task, now, progress, metrics, checkpoints, heads)
                 elif progress.step % save_every == 0:
                     metrics.flush()
                     checkpoints.save(progress.step, now, dataclasses.asdict(progress), None)
@@ -147,13 +147,13 @@ def fit(task: Task, config: Training, folder: Path, *, seed: int) -> Fitted:
 def _made(
     task: Task, now: state.TrainState, rows: Rows, key: jax.Array
 ) -> tuple[sharding.Batch, Mapping[str, float]]:
-    """The arrays of this process's rows of a batch, and what to tell of them."""
+    """The arrays of this process's rows of a batch, and numbers of them for metrics.jsonl."""
     batch = task.batch(rows) | {"row": rows.indices.astype(np.int32)}
     if task.act is None:
         return batch, {}
     copies = jax.tree.map(lambda x: x.addressable_data(0), now.params)
-    found, told = task.act(copies, batch, jax.random.fold_in(key, rows.step), rows.step)
-    return batch | found, told
+    more, measured = task.act(copies, batch, jax.random.fold_in(key, rows.step), rows.step)
+    return batch | more, measured
 
 
 def _heads(task: Task) -> Params:
@@ -162,7 +162,7 @@ def _heads(task: Task) -> Params:
     return {name: jax.tree.map(np.array, params[name]) for name in task.heads}
 
 
-def _look(
+def _evaluate(
     task: Task,
     now: state.TrainState,
     progress: _Progress,
@@ -178,11 +178,11 @@ def _look(
             f"the selection value of step {progress.step} is {value}, want a finite number; lower the "
             "learning rate, or look at the feedback's values"
         )
-    told = {f"moved_{name}": share for name, share in diagnostics(heads, now.params).items()}
+    measured = {f"moved_{name}": share for name, share in diagnostics(heads, now.params).items()}
     if task.evaluate is not None:
-        told["selection"] = value
-    if told:
-        metrics.note(progress.step, told)
+        measured["selection"] = value
+    if measured:
+        metrics.note(progress.step, measured)
     better = progress.best is None or value > progress.best
     progress.worse = 0 if better else progress.worse + 1
     progress.best = value if better else progress.best

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -10,90 +9,60 @@ from jaxtyping import Array, Float
 
 from pbr_jax.models import cross_encoder
 from pbr_jax.models.cross_encoder import CrossEncoder
-from pbr_jax.models.pretrained import locate
-from pbr_jax.options import Distillation, Training
 from pbr_jax.text.padding import multiple
 from pbr_jax.text.pairs import pair_arrays
 from pbr_jax.text.tokenizing import load_tokenizer
-from pbr_jax.train.distillation import Scorer, candidate_rows, distill
-from pbr_jax.train.loop import Fitted
+from pbr_jax.train.distillation import Scorer, candidate_rows
 from pbr_jax.train.sharding import Batch
 from pbr_jax.types import Feedback, Params
 
 _WIDTH = 8  # token widths are multiples of it
 
 
-@runtime_checkable
-class Options(Protocol):
-    """What the training is told (`methods.select.tuned`)."""
-
-    @property
-    def model(self) -> str: ...
-    @property
-    def max_length(self) -> int: ...
-    @property
-    def user_layers(self) -> int: ...
-    @property
-    def distillation(self) -> Distillation: ...
-    @property
-    def training(self) -> Training: ...
-
-
-def train(
+def scorer(
     queries: Sequence[str],
     users: np.ndarray | None,
     feedback: Sequence[Feedback],
     texts: Callable[[np.ndarray], list[str]],
-    options: Options,
     folder: Path,
     *,
+    max_length: int,
+    user_layers: int,
     seed: int,
-    owners: Sequence[str] | None = None,
-    least: float = 0.0,
-) -> Fitted:
-    """Tunes the whole encoder and the maps on top of it; arguments as in `train.retriever`.
+) -> Scorer:
+    """What is tuned: the whole encoder of a folder and the maps on top of it; arguments as in
+    `train.retriever`.
 
     The head that a folder's reranker was pretrained with is not used, as in the paper.
     """
-    body = locate(options.model)
-    tokenizer = load_tokenizer(body, max_length=options.max_length)
-    model, start, config = load(options, 0 if users is None else users.shape[1], seed)
-    width = max((len(found.rows) for found in feedback), default=1)
+    tokenizer = load_tokenizer(folder, max_length=max_length)
+    model, start, config = load(folder, 0 if users is None else users.shape[1], user_layers, seed)
+    width = max((len(each.rows) for each in feedback), default=1)
     pairs = []
-    for query, found in zip(queries, feedback, strict=True):
-        pairs.append(tokenizer.encode_pairs([(query, text) for text in texts(found.rows)]))
+    for query, each in zip(queries, feedback, strict=True):
+        pairs.append(tokenizer.encode_pairs([(query, text) for text in texts(each.rows)]))
     tokens = multiple(max((len(ids) for of_query in pairs for ids, _ in of_query), default=1), _WIDTH)
     typed = config.body.type_vocab_size > 1
 
     def arrays(questions: np.ndarray) -> Batch:
         filled = [pairs[i] + [([0], [0])] * (width - len(pairs[i])) for i in questions.tolist()]
-        found = pair_arrays([pair for of_query in filled for pair in of_query], tokens, typed)
+        read = pair_arrays([pair for of_query in filled for pair in of_query], tokens, typed)
         shape = (len(questions), width, tokens)
-        batch = {"ids": found.ids.reshape(shape), "mask": found.mask.reshape(shape)}
-        if found.types is not None:
-            batch["types"] = found.types.reshape(shape)
+        batch = {"ids": read.ids.reshape(shape), "mask": read.mask.reshape(shape)}
+        if read.types is not None:
+            batch["types"] = read.types.reshape(shape)
         return batch if users is None else batch | {"users": users[questions].astype(np.float32)}
 
     heads = ("score",) if users is None else ("user", "score")  # MLP_3, MLP_2
-    scorer = Scorer(lambda: start, arrays, _scores(model), heads)
-    return distill(
-        scorer,
-        feedback,
-        options.distillation,
-        options.training,
-        folder,
-        seed=seed,
-        owners=owners,
-        least=least,
-    )
+    return Scorer(lambda: start, arrays, _scores(model), heads)
 
 
 def load(
-    options: Options, user_width: int, seed: int
+    folder: Path, user_width: int, user_layers: int, seed: int
 ) -> tuple[CrossEncoder, Params, cross_encoder.CrossEncoderConfig]:
     """The cross-encoder to start from, without the head that it may have been pretrained with."""
     model, params, config = cross_encoder.load(
-        locate(options.model), jax.random.key(seed), user_width=user_width, user_layers=options.user_layers
+        folder, jax.random.key(seed), user_width=user_width, user_layers=user_layers
     )
     params.pop("head", None)
     return model, params, config
@@ -106,7 +75,7 @@ def _scores(model: CrossEncoder):
         if users is not None:  # one user a row
             users = users[:, None].repeat(c, axis=1).reshape(b * c, -1)
         types = batch.get("types")
-        found = model.apply(
+        scores = model.apply(
             params,
             batch["ids"].reshape(b * c, t),
             users,
@@ -115,6 +84,6 @@ def _scores(model: CrossEncoder):
             key=key,
             rows=candidate_rows(batch, c),
         )
-        return found.reshape(b, c)
+        return scores.reshape(b, c)
 
     return scores

@@ -2,8 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -14,95 +12,64 @@ from pbr_jax.models import bert, dual_encoder
 from pbr_jax.models.dual_encoder import DualEncoderConfig, Tokens
 from pbr_jax.models.layers import precision
 from pbr_jax.models.sentence_folder import Role
-from pbr_jax.options import Distillation, Training
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.text.padding import multiple
-from pbr_jax.train.distillation import Scorer, candidate_rows, distill
-from pbr_jax.train.loop import Fitted
+from pbr_jax.train.distillation import Scorer, candidate_rows
 from pbr_jax.train.sharding import Batch
 from pbr_jax.types import Feedback, Params, UserError
 
 _WIDTH = 8  # token widths are multiples of it
 
 
-@runtime_checkable
-class Options(Protocol):
-    """What the training is told (`methods.retrieve.tuned`)."""
-
-    @property
-    def alpha(self) -> float: ...
-    @property
-    def similarity(self) -> str: ...
-    @property
-    def user_layers(self) -> int: ...
-    @property
-    def distillation(self) -> Distillation: ...
-    @property
-    def training(self) -> Training: ...
-
-
-def train(
+def scorer(
     queries: Sequence[str],
     users: np.ndarray | None,
     feedback: Sequence[Feedback],
     texts: Callable[[np.ndarray], list[str]],
     encoder: TextEncoder,
-    options: Options,
-    folder: Path,
     *,
+    alpha: float,
+    similarity: str,
+    user_layers: int,
     seed: int,
-    owners: Sequence[str] | None = None,
-    least: float = 0.0,
-) -> Fitted:
-    """Tunes the encoder's tower and, where there are users, the map of their vectors.
+) -> Scorer:
+    """What is tuned: the encoder's tower and, where there are users, the map of their vectors.
 
     Args:
       queries: of the training questions.
-      users: their asking users' vectors, float32 [n u]; None: relevance alone (alpha 0).
+      users: the vectors of the users who ask, float32 [n u]; None: relevance alone (alpha 0).
       feedback: on each question's candidates.
       texts: of documents by their rows.
-      encoder: what is tuned: its weights, pooling and lengths.
-      folder: of checkpoints.
-      owners, least: see `lessons.distill`.
+      encoder: its weights, pooling and lengths are where the tower begins.
 
     Returns:
-      Parameters of `model_config`'s dual encoder.
+      The scorer; its parameters are those of `model_config`'s dual encoder.
     """
-    config = model_config(encoder, options.user_layers, None if users is None else users.shape[1])
-    config = dataclasses.replace(config, normalize=options.similarity == "cosine")
-    rows = np.unique(np.concatenate([found.rows for found in feedback]))
-    place = {row: i for i, row in enumerate(rows.tolist())}
+    config = model_config(encoder, user_layers, None if users is None else users.shape[1])
+    config = dataclasses.replace(config, normalize=similarity == "cosine")
+    rows = np.unique(np.concatenate([each.rows for each in feedback]))
+    places = {row: i for i, row in enumerate(rows.tolist())}
     documents = token_arrays(encoder, texts(rows), "document")
-    asked = token_arrays(encoder, queries, "query")
-    width = max((len(found.rows) for found in feedback), default=1)
+    questions = token_arrays(encoder, queries, "query")
+    width = max((len(each.rows) for each in feedback), default=1)
 
-    def arrays(questions: np.ndarray) -> Batch:
-        chosen = np.zeros((len(questions), width), np.int64)
-        for i, question in enumerate(questions.tolist()):
-            found = feedback[question].rows
-            chosen[i, : len(found)] = [place[row] for row in found.tolist()]
+    def arrays(chosen: np.ndarray) -> Batch:
+        candidates = np.zeros((len(chosen), width), np.int64)
+        for i, question in enumerate(chosen.tolist()):
+            own = feedback[question].rows
+            candidates[i, : len(own)] = [places[row] for row in own.tolist()]
         batch = {
-            "query_ids": asked.ids[questions], "query_mask": asked.mask[questions],
-            "document_ids": documents.ids[chosen], "document_mask": documents.mask[chosen],
+            "query_ids": questions.ids[chosen], "query_mask": questions.mask[chosen],
+            "document_ids": documents.ids[candidates], "document_mask": documents.mask[candidates],
         }  # fmt: skip
-        return batch if users is None else batch | {"users": users[questions].astype(np.float32)}
+        return batch if users is None else batch | {"users": users[chosen].astype(np.float32)}
 
     def params() -> Params:
         _, tower, _ = bert.load(encoder.folder)
         return dual_encoder.from_bert(config, tower, jax.random.key(seed))
 
     heads = () if users is None else ("user",)  # MLP_1
-    scorer = Scorer(params, arrays, _scores(config, options.alpha), heads)
-    return distill(
-        scorer,
-        feedback,
-        options.distillation,
-        options.training,
-        folder,
-        seed=seed,
-        owners=owners,
-        least=least,
-    )
+    return Scorer(params, arrays, _scores(config, alpha), heads)
 
 
 def model_config(encoder: TextEncoder, user_layers: int, user_width: int | None) -> DualEncoderConfig:
@@ -126,8 +93,8 @@ def token_arrays(encoder: TextEncoder, texts: Sequence[str], role: Role) -> Toke
     tokens = encoder.tokenizer.encode_batch([prefix + text for text in texts])
     width = multiple(max(map(len, tokens), default=1), _WIDTH)
     ids, mask = np.zeros((len(tokens), width), np.int32), np.zeros((len(tokens), width), bool)
-    for row, found in enumerate(tokens):
-        ids[row, : len(found)], mask[row, : len(found)] = found, True
+    for row, own in enumerate(tokens):
+        ids[row, : len(own)], mask[row, : len(own)] = own, True
     return Tokens(ids, mask)
 
 
@@ -137,13 +104,13 @@ def _scores(config: DualEncoderConfig, alpha: float):
     def scores(params: Params, batch: dict[str, Array], key: Array | None) -> Float[Array, "b c"]:
         b, c, t = batch["document_ids"].shape
         rows, each = batch.get("row"), candidate_rows(batch, c)
-        asked = Tokens(batch["query_ids"], batch["query_mask"])
-        asked = apply(params, queries=asked, users=batch.get("users"), key=key, rows=rows)
+        questions = Tokens(batch["query_ids"], batch["query_mask"])
+        read = apply(params, queries=questions, users=batch.get("users"), key=key, rows=rows)
         texts = Tokens(batch["document_ids"].reshape(b * c, t), batch["document_mask"].reshape(b * c, t))
         documents = apply(params, documents=texts, key=key, rows=each).documents.reshape(b, c, -1)
-        queries = asked.queries
-        if asked.users is not None:
-            queries = dual_encoder.personalize(queries, asked.users, alpha)
+        queries = read.queries
+        if read.users is not None:
+            queries = dual_encoder.personalize(queries, read.users, alpha)
         with precision(queries.dtype):
             return jnp.einsum("bd,bcd->bc", queries, documents, preferred_element_type=jnp.float32)
 

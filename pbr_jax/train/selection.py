@@ -22,7 +22,7 @@ class Division(NamedTuple):
 
 def divided(
     feedback: Sequence[Feedback],
-    owners: Sequence[str] | None,
+    user_ids: Sequence[str] | None,
     *,
     share: float,
     least: float,
@@ -35,12 +35,12 @@ def divided(
     than `FEWEST` would be left, none is held out. Questions with fewer than two candidates are in no part.
 
     Args:
-      owners: who asked each question; None: somebody else each.
+      user_ids: who asked each question; None: another user each.
       share: of the informative questions; 0: none is held out.
     """
-    useful = np.array([i for i, found in enumerate(feedback) if len(found.rows) > 1], np.int64)
+    useful = np.array([i for i, each in enumerate(feedback) if len(each.rows) > 1], np.int64)
     informative = [i for i in useful.tolist() if np.ptp(feedback[i].values) > least]
-    users = np.array([str(i) for i in range(len(feedback))] if owners is None else owners)
+    users = np.array([str(i) for i in range(len(feedback))] if user_ids is None else user_ids)
     wanted = max(FEWEST, math.ceil(share * len(informative)))
     drawn: set[str] = set()
     held: list[int] = []
@@ -54,18 +54,18 @@ def divided(
     return Division(learned, np.sort(held), len(informative))
 
 
-def by_users(owners: Sequence[str], share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def by_users(user_ids: Sequence[str], share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Places of the questions to learn from, and of those of held-out users, who are drawn by the seed.
 
     A share of the users is held out, and more until they have asked `FEWEST` questions. Where fewer than
     `FEWEST` questions would be left to learn from, nobody is.
     """
-    users, names = np.array(owners), np.unique(owners)
+    users, names = np.array(user_ids), np.unique(user_ids)
     drawn = np.random.default_rng([seed, 2]).permutation(names)
-    asked = np.cumsum([int((users == user).sum()) for user in drawn.tolist()])
-    count = max(math.ceil(share * len(names)), int(np.searchsorted(asked, FEWEST)) + 1)
-    if not share or count >= len(names) or len(owners) - asked[count - 1] < FEWEST:
-        return np.arange(len(owners)), np.zeros(0, np.int64)
+    questions = np.cumsum([int((users == user).sum()) for user in drawn.tolist()])
+    count = max(math.ceil(share * len(names)), int(np.searchsorted(questions, FEWEST)) + 1)
+    if not share or count >= len(names) or len(users) - questions[count - 1] < FEWEST:
+        return np.arange(len(users)), np.zeros(0, np.int64)
     held = np.isin(users, drawn[:count])
     return np.flatnonzero(~held), np.flatnonzero(held)
 

@@ -11,7 +11,7 @@ from itertools import combinations
 
 import numpy as np
 
-from pbr_jax.train.purple import Asked
+from pbr_jax.methods.select.purple_training import Action
 
 TOPICS, RECORDS, K, WIDTH, TOKENS = 4, 8, 3, 16, 2
 
@@ -61,7 +61,7 @@ class World:
             "prior": (prior * known).astype(np.float32),
         }
 
-    def reward(self, asked: Sequence[Asked]) -> np.ndarray:
+    def reward(self, asked: Sequence[Action]) -> np.ndarray:
         return np.array([self._one(*one) for one in asked], np.float32)
 
     def _one(self, question: int, profile: Sequence[int]) -> float:
@@ -71,22 +71,22 @@ class World:
             best[topic] = max(best[topic], self.strength[question, place])
         return float(best @ self.wanted[question] - self.harm[question, list(profile)].sum())
 
-    def similar(self) -> list[Asked]:
+    def similar(self) -> list[Action]:
         """The K most similar records of each question."""
         return [self._highest(i, self.similarity[i]) for i in range(len(self))]
 
-    def singles(self) -> list[Asked]:
+    def singles(self) -> list[Action]:
         """The K records that are worth most alone, by their true worth."""
         alone = [[self._one(i, [j]) for j in range(RECORDS)] for i in range(len(self))]
         return [self._highest(i, np.array(values)) for i, values in enumerate(alone)]
 
-    def best(self) -> list[Asked]:
+    def best(self) -> list[Action]:
         """The best set of each question, by enumeration."""
         return [
             (i, max(combinations(range(size), K), key=lambda profile: self._one(i, profile)))
             for i, size in enumerate(self.sizes.tolist())
         ]
 
-    def _highest(self, question: int, values: np.ndarray) -> Asked:
+    def _highest(self, question: int, values: np.ndarray) -> Action:
         order = np.argsort(-values[: self.sizes[question]], kind="stable")
         return question, tuple(order[:K].tolist())

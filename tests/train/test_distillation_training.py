@@ -66,12 +66,12 @@ def test_a_training_tells_how_far_it_came(tmp_path):
     fitted, start = taught(tmp_path)
     wanted = np.linalg.norm(fitted.params["direction"] - start) / np.linalg.norm(start)
     assert fitted.moved == pytest.approx({"direction": wanted}, rel=1e-5)
-    assert fitted.told is not None
-    assert fitted.told["moved"] == fitted.moved
+    assert fitted.report is not None
+    assert fitted.report["moved"] == fitted.moved
     lines = {line["step"]: line["moved_direction"] for line in fitted.metrics if "moved_direction" in line}
     assert lines[0] == 0.0
     assert lines[fitted.step] == pytest.approx(wanted, rel=1e-5)
-    assert (fitted.told["held_out"], fitted.told["informative"], fitted.notes) == (8, 38, ())
+    assert (fitted.report["held_out"], fitted.report["informative"], fitted.notes) == (8, 38, ())
 
 
 @pytest.mark.parametrize(

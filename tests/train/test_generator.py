@@ -206,8 +206,8 @@ def test_it_learns_a_rule_and_says_what_it_learned_from(llama: Path, tmp_path: P
     fitted = train(llama, told, tmp_path, made_up(200, users=40))
     lines = [line for line in fitted.metrics if "selection" in line]
     assert lines[-1]["selection"] > lines[0]["selection"] + 0.3
-    assert (fitted.told["users"], fitted.told["pairs"], fitted.told["held_out"]) == (32, 160, 40)
-    found = fitted.told["membership"]
+    assert (fitted.report["users"], fitted.report["pairs"], fitted.report["held_out"]) == (32, 160, 40)
+    found = fitted.report["membership"]
     assert found["before"]["members_nll"] > found["after"]["members_nll"]
     assert 0.3 < found["before"]["auc"] < 0.7
 

@@ -21,11 +21,11 @@ from pbr_jax.config import load
 from pbr_jax.eval.significance import paired_difference
 from pbr_jax.losses.policy_gradient import plackett_luce_log_prob
 from pbr_jax.methods.select import Purple
+from pbr_jax.methods.select import purple_training as purple
+from pbr_jax.methods.select.purple_reward_model import Drawn
 from pbr_jax.models.set_policy import from_arrays, log_scores, set_policy
 from pbr_jax.options import Optimizer, Training
-from pbr_jax.train import purple
 from pbr_jax.train.loop import Task, fit
-from pbr_jax.train.reward_model import Drawn
 from pbr_jax.train.selection import by_users
 from pbr_jax.types import UserError
 
@@ -59,7 +59,7 @@ def fitted(world: World, told: Purple, folder: Path, reward: Any = None, seed: i
     )
 
 
-def chosen(world: World, told: Purple, params: Any) -> list[purple.Asked]:
+def chosen(world: World, told: Purple, params: Any) -> list[purple.Action]:
     score = jax.jit(from_arrays(set_policy(told.sizes(WIDTH))))
     everybody = np.arange(len(world))
     return purple._chosen(policy(world, told), score, params, everybody, world.sizes.tolist(), K)
@@ -184,7 +184,7 @@ def test_padding_is_never_drawn_and_short_histories_shorten_no_other():
     told = options(rollouts=64, num_layers=0)
     model = set_policy(told.sizes(WIDTH))
     params = model.init(jax.random.key(0))
-    asked: list[purple.Asked] = []
+    asked: list[purple.Action] = []
 
     def reward(some):
         asked.extend(some)
@@ -259,7 +259,7 @@ def test_eight_devices_end_as_one(tmp_path: Path):
     one = fitted(world, told, tmp_path / "one")
     spread = dataclasses.replace(told, training=dataclasses.replace(told.training, devices=8))
     eight = fitted(world, spread, tmp_path / "eight")
-    assert one.told["held_out"] >= 8
+    assert one.report["held_out"] >= 8
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), one.params, eight.params)
 
 
@@ -290,7 +290,7 @@ def test_all_epochs_are_trained_however_long_nothing_gets_better(tmp_path: Path)
         assert chosen.training.patience is None
     told = options(num_layers=0, rollouts=2, training=dataclasses.replace(training, devices=1))
     found = fitted(World(24, 1), told, tmp_path, lambda asked: np.zeros(len(asked), np.float32))
-    assert steps_trained(found) == training.epochs * -(-found.told["questions"] // training.batch_size)
+    assert steps_trained(found) == training.epochs * -(-found.report["questions"] // training.batch_size)
     assert found.step == 0
     flat, untrained = found.notes
     assert "all worth the same" in flat

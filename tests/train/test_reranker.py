@@ -15,6 +15,7 @@ from pbr_jax.parts import reranking
 from pbr_jax.parts.users import Users
 from pbr_jax.text.pairs import pair_arrays
 from pbr_jax.train import reranker
+from pbr_jax.train.distillation import distill
 from pbr_jax.types import Example, Feedback, UserError
 
 TOPICS = ("tea", "cats", "football", "violins")
@@ -60,15 +61,17 @@ def test_it_learns_which_documents_help_and_selects_by_the_same_scores(tiny_mode
         training=TRAINING,
     )
     users = np.random.default_rng(1).normal(size=(len(QUERIES), 16)).astype(np.float32)
-    fitted = reranker.train(
-        QUERIES, users if personal else None, feedback(), texts, options, tmp_path, seed=0
-    )
+    scorer = reranker.scorer(
+        QUERIES, users if personal else None, feedback(), texts, locate(options.model),
+        max_length=options.max_length, user_layers=options.user_layers, seed=0,
+    )  # fmt: skip
+    fitted = distill(scorer, feedback(), options.distillation, options.training, tmp_path, seed=0)
     values = [line["selection"] for line in fitted.metrics if "selection" in line]
     assert max(values) > 0.8 * values[0]
     assert "head" not in fitted.params
     assert set(fitted.moved) == ({"user", "score"} if personal else {"score"})
 
-    _, _, config = reranker.load(options, 16 if personal else 0, 0)
+    _, _, config = reranker.load(locate(options.model), 16 if personal else 0, options.user_layers, 0)
     config = dataclasses.replace(config, head=False)
     folder, model = locate(options.model), cross_encoder(config)
     selector = reranking.Reranker(model, fitted.params, config, folder, 32, Known(users))

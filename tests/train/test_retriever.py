@@ -1,6 +1,7 @@
 """Tuning the dual encoder: what it learns, and that retrieval scores as training did."""
 
 import dataclasses
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,8 @@ from pbr_jax.models.dual_encoder import dual_encoder, personalize
 from pbr_jax.options import Distillation, Encoder, Optimizer, Training
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.train import retriever
+from pbr_jax.train.distillation import distill
+from pbr_jax.train.loop import Fitted
 from pbr_jax.types import Feedback, UserError
 
 TEXTS = [f"{topic} day {i}" for i in range(4) for topic in ("tea", "cats", "football", "violins")]
@@ -38,12 +41,22 @@ def feedback() -> list[Feedback]:
     return found
 
 
+def tune(
+    users: np.ndarray | None, taught: list[Feedback], encoder: TextEncoder, o: Tuned, folder: Path, seed: int
+) -> Fitted:
+    scorer = retriever.scorer(
+        QUERIES, users, taught, texts, encoder, alpha=o.alpha, similarity=o.similarity,
+        user_layers=o.user_layers, seed=seed,
+    )  # fmt: skip
+    return distill(scorer, taught, o.distillation, o.training, folder, seed=seed)
+
+
 @pytest.mark.long
 def test_raw_dot_products_are_learned_and_searched_as_such(tiny_models, tmp_path):
     encoder = TextEncoder(Encoder(model=tiny_models["encoder.model"], normalize="no"))
     training = dataclasses.replace(TRAINING, epochs=1, selection=0.0)
     options = Tuned(alpha=0.0, similarity="dot", training=training)
-    fitted = retriever.train(QUERIES, None, feedback(), texts, encoder, options, tmp_path, seed=0)
+    fitted = tune(None, feedback(), encoder, options, tmp_path, seed=0)
     tuned = TextEncoder(encoder.config, tuned=(fitted.params["tower"], "name"), unit=False)
     queries, documents = tuned.encode(QUERIES, role="query"), tuned.encode(TEXTS)
     config = dataclasses.replace(retriever.model_config(encoder, 2, None), normalize=False)
@@ -71,7 +84,7 @@ def test_the_tower_learns_what_helps_and_the_pipeline_scores_alike(tiny_models, 
     users = np.random.default_rng(1).normal(size=(len(QUERIES), 16)).astype(np.float32) if alpha else None
     taught = feedback()
     # With some seeds the few questions that are held out choose a step that learned little.
-    fitted = retriever.train(QUERIES, users, taught, texts, encoder, options, tmp_path, seed=2)
+    fitted = tune(users, taught, encoder, options, tmp_path, seed=2)
     values = [line["selection"] for line in fitted.metrics if "selection" in line]
     assert max(values) > 0.95 * values[0]  # minus the divergence
     assert set(fitted.moved) == ({"user"} if alpha else set())

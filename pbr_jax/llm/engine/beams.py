@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 from pbr_jax.llm.engine.batching import bucket
 from pbr_jax.llm.engine.beam_search import beam_search
 from pbr_jax.llm.engine.prefill import PrefillEngine
+from pbr_jax.llm.protocol import Sampling
 from pbr_jax.models import causal_lm
 from pbr_jax.models.causal_lm import Past
 from pbr_jax.types import Params
@@ -24,37 +25,37 @@ def search(
     prompts: Sequence[tuple[int, ...]],
     wanted: Sequence[bool],
     stops: frozenset[int],
+    sampling: Sampling,
     *,
     batch_size: int,
-    num_beams: int,
-    max_new_tokens: int,
 ) -> Iterator[list[tuple[int, list[int]]]]:
     """Yields (place of the prompt, tokens of its best beam), batch by batch, the longest prompts first.
 
     Batches depend on all prompts and not on which are `wanted`; those with no wanted prompt are left out.
     """
+    num_beams, new = sampling.num_beams, sampling.max_new_tokens
     ends = jnp.asarray(np.array(sorted(stops) or [-1], np.int32))
     order = sorted(range(len(prompts)), key=lambda place: (-len(prompts[place]), place))
     step = _step(engine.apply, engine.config.logit_cap)
     start = 0
     while start < len(order):
         width = bucket(len(prompts[order[start]]), 32)
-        room = engine.room(num_beams * (width + max_new_tokens))
+        room = engine.room(num_beams * (width + new))
         height = min(max(1, batch_size // num_beams), 1 << (room.bit_length() - 1))
         batch = order[start : start + height]
         start += height
         if not any(wanted[place] for place in batch):
             continue
         ids, positions = _padded([prompts[place] for place in batch], height)
-        held, first, new = _read(engine.apply)(
-            engine.params, ids, positions, num_beams=num_beams, max_new_tokens=max_new_tokens,
+        held, first, past = _read(engine.apply)(
+            engine.params, ids, positions, num_beams=num_beams, max_new_tokens=new,
             cap=engine.config.logit_cap,
         )  # fmt: skip
-        found = beam_search(
-            (engine.params, held), new, first, ends, step=step, reorder=_reorder, num_beams=num_beams,
-            max_new_tokens=max_new_tokens,
+        best = beam_search(
+            (engine.params, held), past, first, ends, step=step, reorder=_reorder, num_beams=num_beams,
+            max_new_tokens=new,
         )  # fmt: skip
-        yield [(place, row) for place, row in zip(batch, np.asarray(found.tokens).tolist()) if wanted[place]]
+        yield [(place, row) for place, row in zip(batch, np.asarray(best.tokens).tolist()) if wanted[place]]
 
 
 def _padded(rows: Sequence[Sequence[int]], count: int) -> tuple[np.ndarray, np.ndarray]:

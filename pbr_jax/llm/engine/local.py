@@ -3,20 +3,28 @@
 import abc
 import functools
 import hashlib
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 
-from pbr_jax.llm.protocol import Prompt, TooLong
+from pbr_jax import interrupts
+from pbr_jax import options as schema
+from pbr_jax.llm.protocol import Prompt, Sampling, TooLong, occurrences
 from pbr_jax.llm.tokens import chat
 from pbr_jax.llm.tokens.templates import DATE
 from pbr_jax.models import adapter_file, pretrained
 from pbr_jax.types import UserError
 
 Ids = tuple[int, ...]
+Local = TypeVar("Local", bound="LocalModel")
+Request = TypeVar("Request", bound=Hashable)
+Value = TypeVar("Value")
+Batches = Iterator[list[tuple[int, Value]]]
+"""Positions of requests and their values, batch by batch as they are finished."""
 
 
 class LocalModel(abc.ABC):
@@ -35,6 +43,8 @@ class LocalModel(abc.ABC):
 
     version = "0"  # of how texts are computed; raised when the same weights would give other texts
     separate = False  # whether an answer is a text of its own, not one that goes on with the prompt
+    context: functools.cached_property[int]
+    """Longest prompt plus answer, in tokens; where the answer is `separate`, of either."""
 
     def __init__(
         self,
@@ -58,6 +68,15 @@ class LocalModel(abc.ABC):
         self._devices = devices
         self._overflow, self._date, self._adapter = overflow, date, adapter
         self._tuned = "" if adapter is None else adapter_file.fingerprint(adapter)
+
+    @classmethod
+    def load(cls: type[Local], config: schema.LLM) -> Local:
+        """The model that a config names."""
+        return cls(
+            pretrained.locate(config.model), dtype=config.dtype, batch_size=config.batch_size,
+            context=config.context, devices=config.tensor_parallel, overflow=config.overflow,
+            date=config.date, adapter=Path(config.adapter) if config.adapter else None,
+        )  # fmt: skip
 
     @property
     def fingerprint(self) -> str:
@@ -84,28 +103,57 @@ class LocalModel(abc.ABC):
         return chat.load(self._path, self._date)
 
     def count(self, text: str) -> int:
-        """Number of tokens of a text, no special tokens added."""
         return self._codec.count(text)
 
     def truncate(self, text: str, tokens: int) -> str:
-        """The longest prefix of the text that has at most this many tokens."""
         return self._codec.truncate(text, tokens)
 
     def render(self, prompt: Prompt) -> str:
-        """The text that the model reads."""
         return self._codec.render(prompt)
 
     def num_tokens(self, prompt: Prompt) -> int:
-        """Number of tokens the model reads for this prompt, special tokens included."""
         return self._codec.num_tokens(prompt)
 
     def _encode(self, prompts: Sequence[Prompt]) -> list[Ids]:
-        found = [tuple(self._codec.encode(prompt)) for prompt in prompts]
-        for index, ids in enumerate(found):
+        encoded = [tuple(self._codec.encode(prompt)) for prompt in prompts]
+        for index, ids in enumerate(encoded):
             if not ids:
                 raise UserError(f"prompt {index} is empty; a model needs at least one token to continue")
-        self._check_known(found)
-        return found
+        self._check_known(encoded)
+        return encoded
+
+    def _requests(
+        self, prompts: Sequence[Prompt], sampling: Sampling
+    ) -> tuple[list[tuple[Ids, int]], dict[int, TooLong]]:
+        """Each prompt's tokens with the number of its draw, and the errors of prompts that do not fit."""
+        check_beams(sampling.num_beams, self._codec.stops, self.vocabulary)
+        new = [sampling.max_new_tokens] * len(prompts)
+        ids, errors = self._fit(self._encode(prompts), new, "generate.max_new_tokens")
+        return list(zip(ids, occurrences(prompts) if sampling.temperature else [0] * len(ids))), errors
+
+    def _pairs(
+        self, prompts: Sequence[Prompt], targets: Sequence[str]
+    ) -> tuple[list[tuple[Ids, Ids]], dict[int, TooLong]]:
+        """Tokens of each prompt and target, and the errors of pairs that do not fit."""
+        check_pairs(prompts, targets)
+        second = [tuple(self._codec.encode_target(text, begins=self.separate)) for text in targets]
+        self._check_known(second)
+        first, errors = self._fit(self._encode(prompts), list(map(len, second)), "the target's length")
+        return list(zip(first, second)), errors
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        """The text of an answer's tokens up to a stop token; what follows that means nothing."""
+        end = next((i for i, token in enumerate(tokens) if token in self._codec.stops), len(tokens))
+        self._check_numbers(min(tokens[:end], default=0) >= 0)
+        return self._codec.decode(tokens[:end])
+
+    def _check_numbers(self, finite: Any) -> None:
+        """UserError where the model's logits were not numbers (tokens of -1, scores of NaN)."""
+        if not finite:
+            raise UserError(
+                f"{self._path}: the model's logits are not numbers (NaN) in {self._dtype.name}; check its "
+                "weights, or set --llm.dtype to the other format"
+            )
 
     def _check_known(self, texts: Iterable[Ids]) -> None:
         """Raises UserError for a token that the model has no row for."""
@@ -122,24 +170,48 @@ class LocalModel(abc.ABC):
         """How many tokens the model has rows for."""
 
     def _fit(
-        self, prompts: Sequence[Ids], following: Sequence[int], context: int, name: str
+        self, prompts: Sequence[Ids], following: Sequence[int], name: str
     ) -> tuple[list[Ids], dict[int, TooLong]]:
-        """The prompts, cut where that is wanted, and what is wrong with those that do not fit."""
-        fitting, late = list(prompts), {}
+        """The prompts, cut where that is wanted, and the errors of those that do not fit."""
+        fitting, errors = list(prompts), {}
         for index, (ids, more) in enumerate(zip(prompts, following, strict=True)):
             try:
                 fitting[index] = fit(
-                    index, ids, more, context, name, cut=self._overflow == "cut", separate=self.separate
+                    index, ids, more, self.context, name, cut=self._overflow == "cut", separate=self.separate
                 )
             except TooLong as error:
-                late[index] = error
-        return fitting, late
+                errors[index] = error
+        return fitting, errors
 
-    def _encode_pairs(self, prompts: Sequence[Prompt], targets: Sequence[str]) -> list[tuple[Ids, Ids]]:
-        check_pairs(prompts, targets)
-        second = [tuple(self._codec.encode_target(text, begins=self.separate)) for text in targets]
-        self._check_known(second)
-        return list(zip(self._encode(prompts), second))
+
+def answer_each(
+    requests: Sequence[Request],
+    errors: Mapping[int, TooLong],
+    done: Mapping[int, Value] | None,
+    on_batch: Callable[[Sequence[int], Sequence[Value]], None] | None,
+    compute: Callable[[list[Request], list[bool]], Batches[Value]],
+) -> list[Value]:
+    """The answer to every request; equal requests are computed once.
+
+    Args:
+      errors: of requests that are not answered; the first one is raised when all others are.
+      done: answers that are known already.
+      on_batch: called with each batch of new answers.
+      compute: called with the distinct requests and which of them are wanted.
+    """
+    answers = dict(done or {})
+    same = [group for group in groups(requests) if group[0] not in errors]
+    wanted = [any(i not in answers for i in group) for group in same]
+    with interrupts.deferred():
+        for batch in compute([requests[group[0]] for group in same], wanted) if any(wanted) else ():
+            new = {i: value for place, value in batch for i in same[place] if i not in answers}
+            answers |= new
+            if on_batch is not None:
+                on_batch(list(new), list(new.values()))
+            interrupts.check()
+    if unanswered := [error for index, error in errors.items() if index not in answers]:
+        raise unanswered[0]
+    return [answers[index] for index in range(len(requests))]
 
 
 def check_pairs(prompts: Sequence[Prompt], targets: Sequence[str]) -> None:
@@ -202,19 +274,11 @@ def cut_middle(ids: Ids, tokens: int) -> Ids:
 
 
 def groups(items: Sequence[Hashable]) -> list[list[int]]:
-    """Places of equal items together, in order of first appearance."""
-    found: dict[Hashable, list[int]] = {}
+    """Positions of equal items together, in order of first appearance."""
+    positions: dict[Hashable, list[int]] = {}
     for index, item in enumerate(items):
-        found.setdefault(item, []).append(index)
-    return list(found.values())
-
-
-def not_numbers(path: Path, dtype: str) -> UserError:
-    """What a model is told of that gives NaN."""
-    return UserError(
-        f"{path}: the model's logits are not numbers (NaN) in {dtype}; check its weights, or set "
-        "--llm.dtype to the other format"
-    )
+        positions.setdefault(item, []).append(index)
+    return list(positions.values())
 
 
 def draw(ids: Ids, occurrence: int) -> int:

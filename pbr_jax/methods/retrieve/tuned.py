@@ -132,21 +132,26 @@ def _train(
     if is_saved(folder):
         return
     from pbr_jax.train import retriever
+    from pbr_jax.train.distillation import distill
 
     enable_compilation_cache()
     examples = list(asked.read(store))
-    fitted = retriever.train(
+    scorer = retriever.scorer(
         [example.query for example in examples],
         None if users is None else users.asking(examples),
         lessons.read(examples),
         lambda rows: [document.text for document in store.documents(rows)],
         encoder,
-        options,
-        folder,
+        alpha=options.alpha,
+        similarity=options.similarity,
+        user_layers=options.user_layers,
         seed=seed,
-        owners=[example.user_id for example in examples],
-        least=least,
     )
+    user_ids = [example.user_id for example in examples]
+    fitted = distill(
+        scorer, lessons, options.distillation, options.training, folder,
+        seed=seed, user_ids=user_ids, least=least,
+    )  # fmt: skip
     save_fitted(fitted, folder, "retriever")
 
 

@@ -231,7 +231,7 @@ def _train(
 ) -> None:
     if is_saved(folder):
         return
-    from pbr_jax.train import purple
+    from pbr_jax.methods.select import purple_training
 
     enable_compilation_cache()
     examples = list(asked.read(store))
@@ -246,12 +246,9 @@ def _train(
         ]
         return arrays(found, shape, options.prior)
 
-    policy = purple.Policy(
-        set_policy.set_policy(options.sizes(encoder.dim)),
-        inputs,
-        np.array([rows_of(records.lengths[of]).sum() for of in rows]),
-    )
-    owners = [example.user_id for example in examples]
+    lengths = np.array([rows_of(records.lengths[of]).sum() for of in rows])
+    policy = purple_training.Policy(set_policy.set_policy(options.sizes(encoder.dim)), inputs, lengths)
+    user_ids, sizes = [example.user_id for example in examples], list(map(len, rows))
     with metered(folder), tallied(folder) as tally:
         system = System(parts, tally=tally)
         if judged is None:
@@ -261,6 +258,6 @@ def _train(
             reward = feedback.by_answers(system, task, feedback.metric(task, judged.metric, judged.errors))
         num_tokens = system.llm.num_tokens if judged is None else None
         rewards = Rewards(reward, system.write, examples, candidates, folder / "rewards.jsonl", num_tokens)
-        fitted = purple.train(policy, rewards, list(map(len, rows)), owners, options, folder, seed=seed)
-    asked_for = {"asked": len(rewards), "prompt_tokens": rewards.prompt_tokens if judged is None else None}
-    save_fitted(fitted._replace(told={**fitted.told, **asked_for}), folder, "purple")
+        fitted = purple_training.train(policy, rewards, sizes, user_ids, options, folder, seed=seed)
+    costs = {"asked": len(rewards), "prompt_tokens": rewards.prompt_tokens if judged is None else None}
+    save_fitted(fitted._replace(report={**fitted.report, **costs}), folder, "purple")

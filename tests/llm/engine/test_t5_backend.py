@@ -279,7 +279,7 @@ def test_one_target_each_is_needed(llm):
 
 def test_load_is_lazy_and_reads_the_config(tiny):
     config = schema.LLM(model=str(tiny[0]), context=64, batch_size=3, dtype="bfloat16", tensor_parallel=2)
-    found = t5_backend.load(config)
+    found = t5_backend.T5LLM.load(config)
     assert isinstance(found, LLM)
     assert found.context == 64  # above the 48 of the model: distances have no bound
     assert "_weights" not in vars(found)

@@ -123,7 +123,7 @@ def test_attention_equals_torchs_maps_for_every_token_of_a_span(tmp_path: Path):
         Watch(said("short"), ((0, 2), (2, 2)), (3, 5)),
     ]
     for watch, found in zip(asked, llm.attention(asked), strict=True):
-        ids, (where, *places) = llm._codec.locate(watch.messages, [watch.asked, *watch.spans])
+        ids, (where, *places) = llm._codec.locate(watch.messages, [watch.query, *watch.spans])
         assert ids == llm._codec.encode(watch.messages)
         end = len(ids) if watch.to_end else where.stop
         with torch.no_grad():

@@ -52,7 +52,13 @@ def test_a_server_that_repeats_the_key_writes_it_nowhere(
         with pytest.raises(UserError) as caught:
             llm.generate(["a"], Sampling(64))
     files = [file.read_bytes().decode("latin-1") for file in tmp_path.rglob("*") if file.is_file()]
-    for written in (str(caught.value), repr(caught.value.__dict__), caplog.text, *capsys.readouterr(), *files):
+    for written in (
+        str(caught.value),
+        repr(caught.value.__dict__),
+        caplog.text,
+        *capsys.readouterr(),
+        *files,
+    ):
         assert KEY[:8] not in written
 
 

@@ -40,19 +40,19 @@ def predicted(
     if not known:
         return np.zeros(len(actions), np.float32)
     width = 1 + max(int(actions.max(initial=0)), *(max(profile) for profile in known))
-    seen, asked = _indicators(known, width), _indicators(actions.tolist(), width)
+    seen, guessed = _indicators(known, width), _indicators(actions.tolist(), width)
     sizes, values = seen.sum(1), np.fromiter(known.values(), np.float64)
     for size in np.unique(sizes):  # profiles of other sizes are worth more or less for that alone
         values[sizes == size] -= values[sizes == size].mean()
     gram = _kernel(seen @ seen.T, kind) + _RIDGE * np.eye(len(seen))
-    return (_kernel(asked @ seen.T, kind) @ np.linalg.solve(gram, values)).astype(np.float32)
+    return (_kernel(guessed @ seen.T, kind) @ np.linalg.solve(gram, values)).astype(np.float32)
 
 
 def _indicators(profiles: Sequence[Sequence[int]] | Mapping[Profile, float], width: int) -> np.ndarray:
-    found = np.zeros((len(profiles), width))
-    for row, profile in zip(found, profiles):
+    indicators = np.zeros((len(profiles), width))
+    for row, profile in zip(indicators, profiles):
         row[[place for place in profile if place >= 0]] = 1
-    return found
+    return indicators
 
 
 def _kernel(common: np.ndarray, kind: Kind) -> np.ndarray:
@@ -60,10 +60,10 @@ def _kernel(common: np.ndarray, kind: Kind) -> np.ndarray:
 
 
 class Drawn:
-    """The rewards that a training's steps were told, on disk: a step guesses from those of earlier ones.
+    """The rewards that a training's steps were given, on disk: a step guesses from those of earlier ones.
 
     A training that goes on after a kill guesses from the same: what later steps left is dropped. Each process
-    of several has a file of its own, and guesses from what it was told itself.
+    of several has a file of its own, and guesses from its own rewards.
     """
 
     def __init__(self, file: Path) -> None:
@@ -71,24 +71,24 @@ class Drawn:
         self._known: dict[int, dict[Profile, float]] | None = None
 
     def before(self, step: int) -> Mapping[int, Mapping[Profile, float]]:
-        """By question, what the steps before this one were told; called before what this step `add`s."""
+        """By question, the rewards of the steps before this one; called before this step's `add`."""
         if self._known is None:
             lines = self._file.read_text(encoding="utf-8").splitlines(True) if self._file.is_file() else []
             whole = [(line, json.loads(line)) for line in lines if line.endswith("\n")]
-            kept = [(line, told) for line, told in whole if told["step"] < step]
+            kept = [(line, record) for line, record in whole if record["step"] < step]
             write_text(self._file, "".join(line for line, _ in kept))
             self._known = defaultdict(dict)
-            for _, told in kept:
-                self._known[told["question"]][tuple(told["profile"])] = told["value"]
+            for _, record in kept:
+                self._known[record["question"]][tuple(record["profile"])] = record["value"]
         return self._known
 
-    def add(self, step: int, asked: Sequence[tuple[int, Profile]], values: Sequence[float]) -> None:
-        """What a step was told of questions' profiles; what was known already is not written again."""
+    def add(self, step: int, profiles: Sequence[tuple[int, Profile]], values: Sequence[float]) -> None:
+        """The rewards of a step's profiles by question; known ones are not written again."""
         assert self._known is not None
         with open_private(self._file) as file:
-            for (question, profile), value in zip(asked, values, strict=True):
+            for (question, profile), value in zip(profiles, values, strict=True):
                 if profile in self._known[question]:
                     continue
                 self._known[question][profile] = value
-                told = {"step": step, "question": question, "profile": profile, "value": value}
-                file.write(json.dumps(told) + "\n")
+                record = {"step": step, "question": question, "profile": profile, "value": value}
+                file.write(json.dumps(record) + "\n")

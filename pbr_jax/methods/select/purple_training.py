@@ -8,7 +8,7 @@ gradient is noisy, and no further epoch asks anything.
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,8 @@ from pbr_jax.losses.policy_gradient import (
     z_scored,
 )
 from pbr_jax.losses.reduction import masked_mean
+from pbr_jax.methods.select.purple import Purple
+from pbr_jax.methods.select.purple_reward_model import Drawn, predicted
 from pbr_jax.models.layers import row_keys
 from pbr_jax.models.set_policy import from_arrays, log_scores
 from pbr_jax.options import Training
@@ -32,7 +34,6 @@ from pbr_jax.train import steps
 from pbr_jax.train.batches import Rows
 from pbr_jax.train.diagnostics import correlation, warnings
 from pbr_jax.train.loop import Fitted, Task, fit
-from pbr_jax.train.reward_model import Drawn, predicted
 from pbr_jax.train.selection import FEWEST, by_users, who_chose
 from pbr_jax.train.sharding import Batch
 from pbr_jax.types import Model, Params, UserError
@@ -40,37 +41,11 @@ from pbr_jax.types import Model, Params, UserError
 _BATCH = 16  # questions evaluated at once
 _LEAST_RANGE = 1e-4  # of a question's rewards; below it they are alike, up to rounding
 
-Asked = tuple[int, tuple[int, ...]]
+Action = tuple[int, tuple[int, ...]]
 """A question, and the places of its candidates in the order of the prompt: a profile."""
 
-Reward = Callable[[Sequence[Asked]], np.ndarray]
+Reward = Callable[[Sequence[Action]], np.ndarray]
 """What profiles are worth, float32 [n], the higher the better. Repeated questions are cached."""
-
-
-@runtime_checkable
-class Options(Protocol):
-    """What the training is told (`methods.select.purple`)."""
-
-    @property
-    def k(self) -> int | None: ...
-    @property
-    def learns_from(self) -> Literal["profiles", "singles"]: ...
-    @property
-    def rollouts(self) -> int: ...
-    @property
-    def advantage(self) -> Literal["z_scores", "leave_one_out"]: ...
-    @property
-    def loss(self) -> Literal["reinforce", "grpo"]: ...
-    @property
-    def clip(self) -> float: ...
-    @property
-    def updates(self) -> int: ...
-    @property
-    def control(self) -> Literal["none", "additive", "pairwise"]: ...
-    @property
-    def proposals(self) -> int: ...
-    @property
-    def training(self) -> Training: ...
 
 
 class Policy(NamedTuple):
@@ -89,8 +64,8 @@ def train(
     policy: Policy,
     reward: Reward,
     sizes: Sequence[int],
-    owners: Sequence[str],
-    options: Options,
+    user_ids: Sequence[str],
+    options: Purple,
     folder: Path,
     *,
     seed: int,
@@ -101,7 +76,7 @@ def train(
 
     Args:
       sizes: candidates of each question.
-      owners: who asked it.
+      user_ids: who asked it.
 
     Raises:
       UserError: no question has two candidates; numbers that are not finite.
@@ -112,7 +87,7 @@ def train(
             "no training question has two candidate documents to choose from; raise retrieve.k or "
             "neighbours.m, or take data with histories"
         )
-    learned, held = by_users([owners[int(i)] for i in several], options.training.selection, seed)
+    learned, held = by_users([user_ids[int(i)] for i in several], options.training.selection, seed)
     learned, held = several[learned], several[held]
     k = options.k or max(sizes)
     score = jax.jit(from_arrays(policy.model))
@@ -136,11 +111,11 @@ def train(
         updates=options.updates,
     )
     fitted = fit(task, options.training, folder, seed=seed)
-    told = _told(fitted, policy, score, start, learned, held, sizes)
-    return fitted._replace(told=told, notes=_notes(fitted, told, options.training))
+    report = _report(fitted, policy, score, start, learned, held, sizes)
+    return fitted._replace(report=report, notes=_notes(fitted, report, options.training))
 
 
-def _told(
+def _report(
     fitted: Fitted,
     policy: Policy,
     score: Callable[..., Array],
@@ -150,9 +125,9 @@ def _told(
     sizes: Sequence[int],
 ) -> Mapping[str, object]:
     """What came of the training."""
-    looked_at = held if len(held) else learned
+    questions = held if len(held) else learned
     before, after = (
-        [row for _, row in _scored(policy, score, params, looked_at, sizes)]
+        [row for _, row in _scored(policy, score, params, questions, sizes)]
         for params in (start, fitted.params)
     )
     return {
@@ -163,10 +138,10 @@ def _told(
     }
 
 
-def _notes(fitted: Fitted, told: Mapping[str, Any], config: Training) -> tuple[str, ...]:
+def _notes(fitted: Fitted, report: Mapping[str, Any], config: Training) -> tuple[str, ...]:
     """What the training's user should know: how the step was chosen, and whether anything was learned."""
     few = f"too few ask: some users with {FEWEST} are held out, {FEWEST} are left to learn from"
-    chose = who_chose(config, told["held_out"], few)
+    chose = who_chose(config, report["held_out"], few)
     if not config.epochs:
         return tuple(chose)
     alike = not any(line.get("informative") for line in fitted.metrics)
@@ -174,13 +149,13 @@ def _notes(fitted: Fitted, told: Mapping[str, Any], config: Training) -> tuple[s
         "the profiles drawn for a question were all worth the same, for every question, so there was nothing "
         "to learn; take another select.reward, or look whether prompts have room for documents"
     ]
-    if told["held_out"] and not fitted.step:
+    if report["held_out"] and not fitted.step:
         changed = [
             "the untrained policy was best to the held-out users, and is taken; raise training.epochs, learn "
             "from more questions, or take the retriever's order (select.method top_k)"
         ]
     else:
-        changed = warnings(fitted.moved, told["correlation_with_start"])
+        changed = warnings(fitted.moved, report["correlation_with_start"])
     return (*chose, *nothing * alike, *changed)
 
 
@@ -192,14 +167,14 @@ def _scored(
         questions = questions[np.argsort(policy.lengths[questions], kind="stable")]
     for begin in range(0, len(questions), _BATCH):
         some = questions[begin : begin + _BATCH]
-        found = np.asarray(score(params, policy.arrays(np.resize(some, _BATCH)), None))
-        for question, row in zip(some.tolist(), found):
+        logits = np.asarray(score(params, policy.arrays(np.resize(some, _BATCH)), None))
+        for question, row in zip(some.tolist(), logits):
             yield question, row[: sizes[question]]
 
 
 def _chosen(
     policy: Policy, score: Callable[..., Array], params: Params, questions: np.ndarray, sizes, k: int
-) -> list[Asked]:
+) -> list[Action]:
     """The profiles of inference: the k highest, best first; equal ones in the retriever's order."""
     return [
         (question, tuple(np.argsort(-row, kind="stable")[:k].tolist()))
@@ -210,7 +185,7 @@ def _chosen(
 # -- one batch -----------------------------------------------------------------------------------------
 
 
-def _act(model: Model, reward: Reward, learned: np.ndarray, options: Options, k: int, drawn: Drawn):
+def _act(model: Model, reward: Reward, learned: np.ndarray, options: Purple, k: int, drawn: Drawn):
     """Profiles for the questions of a batch, and what they are worth."""
     draw = jax.jit(_draw(model, options, k))
     control = options.control
@@ -224,19 +199,19 @@ def _act(model: Model, reward: Reward, learned: np.ndarray, options: Options, k:
         if control != "none":  # before the rewards are asked, of which the guess must not know
             known[:, options.rollouts :] = False
             made |= {"known": known, "predicted": _predicted(drawn, step, questions, actions, control)}
-        asked = [
+        profiles = [
             (int(questions[row]), tuple(place for place in actions[row, m].tolist() if place >= 0))
             for row, m in zip(*np.nonzero(known))
         ]
-        rewards[known] = reward(asked)
+        rewards[known] = reward(profiles)
         if control != "none":
-            drawn.add(step, asked, rewards[known].tolist())
-        told = {
+            drawn.add(step, profiles, rewards[known].tolist())
+        metrics = {
             "reward": float(rewards[known].mean()),
-            "profiles": len(set(asked)),
+            "profiles": len(set(profiles)),
             "informative": _informative(rewards, known),
         }
-        return made, told
+        return made, metrics
 
     return act
 
@@ -250,11 +225,11 @@ def _predicted(
 ) -> Float[np.ndarray, "b m"]:
     """What earlier steps' rewards of the same questions let one expect."""
     before = drawn.before(step)
-    found = [
+    guesses = [
         predicted(before.get(question, {}), some, control)
         for question, some in zip(questions.tolist(), actions, strict=True)
     ]
-    return np.stack(found)
+    return np.stack(guesses)
 
 
 def _informative(rewards: np.ndarray, counted: np.ndarray) -> int:
@@ -264,7 +239,7 @@ def _informative(rewards: np.ndarray, counted: np.ndarray) -> int:
     return int((highest - lowest > _LEAST_RANGE).sum())
 
 
-def _draw(model: Model, options: Options, k: int):
+def _draw(model: Model, options: Purple, k: int):
     score = from_arrays(model)
 
     def draw(params: Params, batch: Mapping[str, Array], key: Array) -> tuple[Array, Array]:
@@ -289,7 +264,7 @@ def _singles(record_mask: Array) -> Int[Array, "b n 1"]:
     return jnp.where(record_mask, places[None], -1)[..., None]
 
 
-def _loss(model: Model, options: Options) -> steps.Loss:
+def _loss(model: Model, options: Purple) -> steps.Loss:
     """Minus the expected advantage of the policy's choice: estimated from what was drawn, or exact."""
     score = from_arrays(model)
 
@@ -303,15 +278,15 @@ def _loss(model: Model, options: Options) -> steps.Loss:
             expected = jnp.where(counted, jnp.exp(log_probs) * advantages, 0).sum(-1)
             return masked_mean(-expected, batch["where"])
         if options.loss == "grpo":
-            found = grpo(log_probs, batch["old"], advantages, clip=options.clip, where=counted)
+            losses = grpo(log_probs, batch["old"], advantages, clip=options.clip, where=counted)
         else:
-            found = reinforce(log_probs, advantages, where=counted)
-        return masked_mean(found.mean(-1), batch["where"])
+            losses = reinforce(log_probs, advantages, where=counted)
+        return masked_mean(losses.mean(-1), batch["where"])
 
     return loss
 
 
-def _advantages(batch: dict[str, Array], options: Options) -> Float[Array, "b m"]:
+def _advantages(batch: dict[str, Array], options: Purple) -> Float[Array, "b m"]:
     """Of every rollout; with guesses, also of those without a reward."""
     rewards, counted = batch["rewards"], batch["counted"]
     if options.control != "none":
