@@ -26,8 +26,8 @@ from pbr_jax.llm.abilities import Mixture
 from pbr_jax.llm.answer_values import stored
 from pbr_jax.llm.answers_file import Answers
 from pbr_jax.llm.cache import Cached
-from pbr_jax.llm.engine import jax_backend, t5_backend
 from pbr_jax.llm.engine.jax_backend import JaxLLM
+from pbr_jax.llm.engine.t5_backend import T5LLM
 from pbr_jax.llm.http import backend as http_backend
 from pbr_jax.llm.protocol import Sampling
 from pbr_jax.types import UserError
@@ -466,8 +466,8 @@ def test_load_wraps_the_backend_that_fits_the_model(
     (folder / "config.json").write_text('{"model_type": "t5"}')
     monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(http_backend, "load", lambda config: Counting("http "))
-    monkeypatch.setattr(t5_backend, "load", lambda config: Counting("t5 "))
-    monkeypatch.setattr(jax_backend, "load", lambda config: Counting("jax "))
+    monkeypatch.setattr(T5LLM, "load", lambda config: Counting("t5 "))
+    monkeypatch.setattr(JaxLLM, "load", lambda config: Counting("jax "))
 
     def first(**fields: Any) -> str:
         return pbr_jax.llm.load(LLMConfig(**fields)).generate([str(fields)], Sampling(1))[0].split()[0]

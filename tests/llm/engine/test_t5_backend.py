@@ -263,7 +263,7 @@ def test_messages_are_joined_by_blank_lines(llm):
         ),
         (
             lambda m: m.generate(["a"], Sampling(1, num_beams=2, temperature=1.0)),
-            "beams are searched, not",
+            "must be 1 with a temperature",
         ),
     ],
 )
