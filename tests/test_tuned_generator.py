@@ -120,7 +120,7 @@ def test_other_users_texts_stand_in_no_training_prompt_unless_that_is_said(tiny_
     seen = 0
     for pair in pairs:
         text = codec.tokenizer.decode(list(pair.prompt))
-        assert text.count("CANARY") == text.count(f"CANARY{pair.owner.removeprefix('train/')}x")
+        assert text.count("CANARY") == text.count(f"CANARY{pair.user_id.removeprefix('train/')}x")
         seen += text.count("CANARY")
     questions = sum("CANARY" in example.query for example in asked.read(store))
     assert seen > 2 * questions  # not only in the questions, which stand in every prompt

@@ -34,11 +34,11 @@ _FEWEST = 8  # users that may choose the step
 
 
 class Pair(NamedTuple):
-    """A prompt and its target with the end token; `owner`: whose they are."""
+    """A user's prompt and its target with the end token."""
 
     prompt: Ids
     target: Ids
-    owner: str
+    user_id: str
 
 
 class Family(NamedTuple):
@@ -58,9 +58,9 @@ def train(
     """Trains on some users' pairs and chooses the step by those of others.
 
     Returns:
-      `params` are the adapter's (`lora`), or all of the model's. `told` has what the training and the
+      `params` are the adapter's (`lora`), or all of the model's. `report` has what the training and the
       membership test found: how likely targets of users who were learned from and of others are, before and
-      after, and how well the one can be told from the other by it (1/2: not at all).
+      after, and how well it distinguishes the two (AUC).
 
     Raises:
       UserError: nothing to learn from; a loss that is not finite.
@@ -70,14 +70,14 @@ def train(
     training = options.training
     learned, held = _divided(pairs, training.selection, seed)
     start, frozen, scale = _begun(family, options, seed)
-    loss, judge = _loss(family, scale), jax.jit(_judge(family, scale))
+    loss, target_nll = _loss(family, scale), jax.jit(_target_nll(family, scale))
 
     def batch(rows: Rows) -> Batch:
         return family.arrays([learned[i] for i in rows.indices.tolist()]) | {"where": rows.where}
 
     def nll(params: Params, some: Sequence[Pair]) -> np.ndarray:
         """The mean loss of each pair without its end token: its target_nll."""
-        return _over(lambda arrays: judge(params | frozen, arrays), family, some, training.batch_size)
+        return _over(lambda arrays: target_nll(params | frozen, arrays), family, some, training.batch_size)
 
     def evaluate(params: Params) -> float:
         return -float(nll(params, held).mean())
@@ -93,24 +93,25 @@ def train(
         lengths=np.array([len(pair.prompt) + len(pair.target) for pair in learned]),
     )
     fitted = fit(task, training, folder, seed=seed)
-    found = _membership(nll, start, fitted.params, learned, held, seed)
-    told = {
+    membership = _membership(nll, start, fitted.params, learned, held, seed)
+    users = len({pair.user_id for pair in learned})
+    report = {
         "step": fitted.step,
         "pairs": len(learned),
-        "users": len({pair.owner for pair in learned}),
+        "users": users,
         "tokens": sum(len(pair.target) for pair in learned),
         "held_out": len(held),
-        "membership": found,
+        "membership": membership,
     }
-    return fitted._replace(told=told, notes=(_note(found, told["users"]),))
+    return fitted._replace(report=report, notes=(_note(membership, users),))
 
 
-def _note(found: dict[str, Any], users: int) -> str:
-    if not found:
+def _note(membership: dict[str, Any], users: int) -> str:
+    if not membership:
         return f"learned from {users} users; none were left to choose the step, so the last one was taken"
-    before, after = (found[when]["auc"] for when in ("before", "after"))
+    before, after = (membership[when]["auc"] for when in ("before", "after"))
     return (
-        f"learned from {users} users; by the likelihood of what they wrote they are told from others with "
+        f"learned from {users} users; by the likelihood of what they wrote they are distinguished from others with "
         f"AUC {before:.2f} before, {after:.2f} after"
     )
 
@@ -133,20 +134,19 @@ def _weights(params: Params, scale: float) -> Params:
 
 def _loss(family: Family, scale: float):
     def loss(params: Params, batch: dict[str, Array], key: Array) -> Float[Array, ""]:
-        found = family.nll(_weights(params, scale), batch, key)
-        return masked_mean(found, batch["where"])
+        return masked_mean(family.nll(_weights(params, scale), batch, key), batch["where"])
 
     return loss
 
 
-def _judge(family: Family, scale: float):
-    def judge(params: Params, batch: dict[str, Array]) -> Float[Array, "b"]:
+def _target_nll(family: Family, scale: float):
+    def target_nll(params: Params, batch: dict[str, Array]) -> Float[Array, "b"]:
         # Without the end: what `LLM.score` gives.
         last = batch["counted"].sum(axis=1, keepdims=True) - 1
         counted = batch["counted"] & (jnp.arange(batch["counted"].shape[1])[None] < last)
         return family.nll(_weights(params, scale), batch | {"counted": counted}, None)
 
-    return judge
+    return target_nll
 
 
 def _over(compute: Any, family: Family, pairs: Sequence[Pair], size: int) -> np.ndarray:
@@ -162,13 +162,13 @@ def _over(compute: Any, family: Family, pairs: Sequence[Pair], size: int) -> np.
 
 def _divided(pairs: Sequence[Pair], share: float, seed: int) -> tuple[list[Pair], list[Pair]]:
     """Pairs to learn from, and those of held-out users: a share of them, from 8 to half, or none."""
-    users = sorted({pair.owner for pair in pairs})
+    users = sorted({pair.user_id for pair in pairs})
     count = min(max(_FEWEST, round(share * len(users))), len(users) // 2)
     if not share or count < _FEWEST:
         count = 0
     order = np.random.default_rng([seed, 5]).permutation(len(users))
     apart = {users[i] for i in order[:count]}
-    return [p for p in pairs if p.owner not in apart], [p for p in pairs if p.owner in apart]
+    return [p for p in pairs if p.user_id not in apart], [p for p in pairs if p.user_id in apart]
 
 
 def _membership(

@@ -286,7 +286,7 @@ def test_rows_share_no_beginning_where_long_texts_are_read_otherwise():
     longest = max(len(pair.prompt + pair.target) for pair in pairs) - 1
     assert "shared" in generator._causal_arrays(pairs, longest)
     assert "shared" not in generator._causal_arrays(pairs, longest - 1)
-    alike = [Pair(pair.prompt[:20], pair.target, pair.owner) for pair in pairs]
+    alike = [Pair(pair.prompt[:20], pair.target, pair.user_id) for pair in pairs]
     assert generator._causal_arrays(alike)["shared"].shape == (
         4,
         16,
@@ -296,8 +296,8 @@ def test_rows_share_no_beginning_where_long_texts_are_read_otherwise():
 def test_users_who_choose_the_step_teach_nothing(llama: Path, tmp_path: Path):
     pairs = made_up(60, users=20)
     learned, held = generator._divided(pairs, 0.2, seed=1)
-    assert not {p.owner for p in learned} & {p.owner for p in held}
-    assert len({p.owner for p in held}) == 8
+    assert not {p.user_id for p in learned} & {p.user_id for p in held}
+    assert len({p.user_id for p in held}) == 8
     assert sorted(learned + held) == sorted(pairs)
     none = generator._divided(made_up(12, users=4), 0.2, seed=1)
     assert (len(none[0]), none[1]) == (12, [])
@@ -308,7 +308,7 @@ def test_users_who_choose_the_step_teach_nothing(llama: Path, tmp_path: Path):
 )
 def test_eight_to_half_of_the_users_are_held_out(users: int, share: float, held: int):
     learned, apart = generator._divided(made_up(2 * users, users), share, 0)
-    assert len({pair.owner for pair in apart}) == held
+    assert len({pair.user_id for pair in apart}) == held
     assert len(learned) == 2 * (users - held)
 
 

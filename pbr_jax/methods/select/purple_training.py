@@ -25,7 +25,6 @@ from pbr_jax.losses.policy_gradient import (
     z_scored,
 )
 from pbr_jax.losses.reduction import masked_mean
-from pbr_jax.methods.select.purple import Purple
 from pbr_jax.methods.select.purple_reward_model import Drawn, predicted
 from pbr_jax.models.layers import row_keys
 from pbr_jax.models.set_policy import from_arrays, log_scores
@@ -40,6 +39,9 @@ from pbr_jax.types import Model, Params, UserError
 
 _BATCH = 16  # questions evaluated at once
 _LEAST_RANGE = 1e-4  # of a question's rewards; below it they are alike, up to rounding
+
+Options = Any
+"""`methods.select.purple.Purple`, which imports this module."""
 
 Action = tuple[int, tuple[int, ...]]
 """A question, and the places of its candidates in the order of the prompt: a profile."""
@@ -65,7 +67,7 @@ def train(
     reward: Reward,
     sizes: Sequence[int],
     user_ids: Sequence[str],
-    options: Purple,
+    options: Options,
     folder: Path,
     *,
     seed: int,
@@ -185,7 +187,7 @@ def _chosen(
 # -- one batch -----------------------------------------------------------------------------------------
 
 
-def _act(model: Model, reward: Reward, learned: np.ndarray, options: Purple, k: int, drawn: Drawn):
+def _act(model: Model, reward: Reward, learned: np.ndarray, options: Options, k: int, drawn: Drawn):
     """Profiles for the questions of a batch, and what they are worth."""
     draw = jax.jit(_draw(model, options, k))
     control = options.control
@@ -239,7 +241,7 @@ def _informative(rewards: np.ndarray, counted: np.ndarray) -> int:
     return int((highest - lowest > _LEAST_RANGE).sum())
 
 
-def _draw(model: Model, options: Purple, k: int):
+def _draw(model: Model, options: Options, k: int):
     score = from_arrays(model)
 
     def draw(params: Params, batch: Mapping[str, Array], key: Array) -> tuple[Array, Array]:
@@ -264,7 +266,7 @@ def _singles(record_mask: Array) -> Int[Array, "b n 1"]:
     return jnp.where(record_mask, places[None], -1)[..., None]
 
 
-def _loss(model: Model, options: Purple) -> steps.Loss:
+def _loss(model: Model, options: Options) -> steps.Loss:
     """Minus the expected advantage of the policy's choice: estimated from what was drawn, or exact."""
     score = from_arrays(model)
 
@@ -286,7 +288,7 @@ def _loss(model: Model, options: Purple) -> steps.Loss:
     return loss
 
 
-def _advantages(batch: dict[str, Array], options: Purple) -> Float[Array, "b m"]:
+def _advantages(batch: dict[str, Array], options: Options) -> Float[Array, "b m"]:
     """Of every rollout; with guesses, also of those without a reward."""
     rewards, counted = batch["rewards"], batch["counted"]
     if options.control != "none":
