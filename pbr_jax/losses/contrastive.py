@@ -1,11 +1,8 @@
 """Contrastive losses, and their forms for batches that do not fit in memory.
 
-The scores are those of the whole batch: on arrays that are sharded over devices, the same functions
-contrast each query with the documents of all devices.
-
-Accumulating gradients over small batches adds no negatives: for those, `encode_in_chunks` and
-`cached_value_and_grad` give the gradients of a large batch in the memory of one chunk of it.
-`chunked_info_nce` never holds all scores at once, for many documents to a query.
+On arrays that are sharded over devices, each query is contrasted with the documents of all devices.
+Accumulating gradients over small batches adds no negatives: `encode_in_chunks` and `cached_value_and_grad`
+give the gradients of a large batch in the memory of one chunk. `chunked_info_nce` never holds all scores.
 """
 
 from collections.abc import Callable
@@ -35,21 +32,16 @@ def info_nce(
     Several positives are summed inside the logarithm: one that scores high is enough.
 
     Args:
-      query_embeddings, document_embeddings: scored by their inner product; of unit length, that is
-        the cosine.
-      positives: True for the positives P of each query. By default document i is the positive of
-        query i, and documents after the first q are negatives of all.
+      query_embeddings, document_embeddings: scored by their inner product.
+      positives: True for the positives P of each query; None: document i is the positive of query i, and
+        documents after the first q are negatives of all.
       temperature: tau, which divides the scores.
-      where: False for a document that a query shall not see: padding, or a false negative (see
-        `distinct_negatives`). A positive that is not seen is none.
+      where: False for padding and for false negatives (see `distinct_negatives`).
 
     Returns:
-      One float32 value per query. A query without a positive gives 0, and so does one without
-      negatives; their gradients are 0.
+      One float32 value per query; 0 with gradients of 0 without a positive, or without negatives.
 
-    LUF, "LLM and User Feedback Based Contrastive Learning Improves Retrieval-Augmented Generation When
-    Question and Answer Domains Shift", anonymous ACL submission, Eq. 2; with one positive, van den
-    Oord, Li and Vinyals, "Representation Learning with Contrastive Predictive Coding",
+    LUF (anonymous ACL submission), Eq. 2; with one positive, van den Oord, Li and Vinyals,
     https://arxiv.org/abs/1807.03748, 2018, Eq. 4.
 
     >>> import jax.numpy as jnp
@@ -110,12 +102,9 @@ def symmetric_info_nce(
 
     .. math:: \tfrac12 \left( \mathrm{info\_nce}(x, y)_b + \mathrm{info\_nce}(y, x)_b \right)
 
-    `where[i, j]` is False where first view i and second view j shall not be contrasted. A pair that is
-    masked itself gives 0.
-
-    With unit vectors, twice this is the loss that CFRAG prints, with the positive in the denominator
-    too: Shi et al., "Retrieval Augmented Generation with Collaborative Filtering for Personalized
-    Text Generation", https://arxiv.org/abs/2504.05731, 2025, Eq. 2. Related: `nt_xent`.
+    `where[i, j]` is False where first view i and second view j are not contrasted. A masked pair gives 0.
+    With unit vectors, twice this is the loss of Shi et al. (CFRAG), https://arxiv.org/abs/2504.05731, 2025,
+    Eq. 2, with the positive in the denominator too.
     """
     there = info_nce(first, second, temperature=temperature, where=where)
     back = info_nce(second, first, temperature=temperature, where=None if where is None else where.T)
@@ -134,22 +123,19 @@ def nt_xent(
     .. math::
        \ell(i, j) = -\log \frac{\exp(\cos(v_i, v_j) / \tau)}{\sum_{k \ne i} \exp(\cos(v_i, v_k) / \tau)}
 
-    over the 2b views v, where j is the other view of the user of view i. The positive stands in the
-    denominator, the view itself does not.
+    over the 2b views v, where j is the other view of the user of view i. The positive is in the denominator,
+    the view itself is not.
 
     Args:
       first, second: the two views of each user, of any length; a zero vector has a cosine of 0.
       temperature: tau, which divides the cosines.
-      where: over pairs of users. False for two that are no negatives of each other, such as the same
-        user twice in the batch; clear row and column of a user who is padding.
+      where: False for pairs of users that are no negatives of each other, and in row and column of padding.
 
     Returns:
-      One float32 value per user, the mean of the two views'. So a mean over users is the mean over
-      2b views. A user who is masked, or alone in the batch, gives 0 with gradients of 0.
+      One float32 value per user, the mean of the two views'; 0 with gradients of 0 for a user who is masked,
+      or alone in the batch.
 
-    Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations",
-    https://arxiv.org/abs/2002.05709, 2020, Eq. 1. CFRAG trains its user encoder by it (see
-    `symmetric_info_nce` for the form in its paper).
+    Chen et al. (SimCLR), https://arxiv.org/abs/2002.05709, 2020, Eq. 1; the released code of CFRAG.
     """
     b = len(first)
     itself = jnp.eye(2 * b, dtype=bool)
@@ -165,9 +151,8 @@ def distinct_negatives(
 ) -> Bool[Array, "q c"]:
     """The `where` of `info_nce` that hides copies of a query's positives.
 
-    A document that has the id of one of the query's positives, and is none of them, is a false
-    negative. The mask is False there and True elsewhere. Without `positives`, document i is the
-    positive of query i, for the first `queries` documents, or all.
+    The mask is False where a document has the id of one of the query's positives and is none of them.
+    Without `positives`, document i is the positive of query i, for the first `queries` documents, or all.
 
     >>> import jax, jax.numpy as jnp
     >>> jax.jit(distinct_negatives)(jnp.array([7, 8, 7])).tolist()
@@ -189,9 +174,8 @@ def encode_in_chunks(
 ) -> Float[Array, "n d"]:
     """`apply(params, inputs)` that runs, and is differentiated, `chunk_size` rows at a time.
 
-    The embeddings are all there is to hold between forwards and backwards: each chunk is encoded
-    once more when its gradients are due. So any loss of the embeddings gets the gradients of the
-    whole batch in the memory of one chunk.
+    Only the embeddings are held between forwards and backwards; each chunk is encoded once more for its
+    gradients. So any loss of the embeddings gets the gradients of the whole batch in the memory of a chunk.
 
     Args:
       apply: encodes rows one by one: no row may change the embedding of another. For dropout that is
@@ -199,8 +183,7 @@ def encode_in_chunks(
       inputs: arrays in any nesting; the first axis of each runs over the n rows.
       chunk_size: divides n. More rows than there are is all of them.
 
-    Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup",
-    https://arxiv.org/abs/2101.06983, 2021.
+    Gao et al. (GradCache), https://arxiv.org/abs/2101.06983, 2021.
     """
     chunks = _in_chunks(inputs, chunk_size)
     encode = jax.checkpoint(apply, prevent_cse=False)
@@ -217,8 +200,7 @@ def cached_value_and_grad(
 ) -> tuple[Float[Array, ""], Params]:
     """Value and gradients of `loss(*embeddings)` in the memory of one chunk of rows.
 
-    Each of the inputs is encoded by `encode_in_chunks`; see there. For two towers, or for gradients of
-    anything else, call that inside the function to differentiate.
+    Each of the inputs is encoded by `encode_in_chunks`.
 
     >>> import jax, jax.numpy as jnp
     >>> def apply(params, rows):

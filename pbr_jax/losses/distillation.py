@@ -33,24 +33,18 @@ def kl_distillation(
        p = \mathrm{softmax}(\text{teacher} / \tau_t), \quad q = \mathrm{softmax}(\text{student} / \tau_s)
 
     Args:
-      teacher_logits: for instance a metric of what an LLM answers when it is given the candidate. For
-        probabilities pass their logarithm: a candidate of -inf has probability 0. It adds 0 to
-        the forward divergence; the reverse would be infinite, and takes the smallest normal float32
-        instead. Gradients reach the teacher too; stop them where it is being trained itself.
-      direction: which divergence. LUF writes the forward one, CFRAG's paper the reverse, and CFRAG's
-        released code computes the forward.
-      student_temperature, teacher_temperature: they divide the logits. The loss is not multiplied by
-        their square.
+      teacher_logits: for probabilities pass their logarithm. A candidate of -inf has probability 0: it adds
+        0 to the forward divergence, and the reverse takes the smallest normal float32 for it. Gradients
+        reach the teacher too.
+      direction: LUF and CFRAG's released code have the forward divergence, CFRAG's paper the reverse.
+      student_temperature, teacher_temperature: they divide the logits.
       where: False for padding, which may hold anything.
 
     Returns:
-      One float32 value per group of candidates; 0 with gradients of 0 where no candidate counts, or
-      where the teacher gives all of them -inf.
+      One float32 value per group of candidates; 0 with gradients of 0 where none counts, or all have -inf.
 
-    Shi et al., "Retrieval Augmented Generation with Collaborative Filtering for Personalized Text
-    Generation", https://arxiv.org/abs/2504.05731, 2025, Eq. 8 and 12 (reverse); LUF, "LLM and User
-    Feedback Based Contrastive Learning Improves Retrieval-Augmented Generation When Question and
-    Answer Domains Shift", anonymous ACL submission, Eq. 3 (forward).
+    Shi et al. (CFRAG), https://arxiv.org/abs/2504.05731, 2025, Eq. 8 and 12 (reverse); LUF (anonymous ACL
+    submission), Eq. 3 (forward).
 
     >>> import jax.numpy as jnp
     >>> teacher = jnp.log(jnp.array([1.0, 0.0]))  # the student is even: log 2 forwards

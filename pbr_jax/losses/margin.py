@@ -18,19 +18,16 @@ def rank_weighted_margin(
     .. math:: \sum_n r_n^{-\mathrm{power}} \max(0, \gamma - s^+ + s^-_n)
 
     Args:
-      positive_scores: s+, one positive for each query; with several, the caller chooses, for
-        instance the lowest.
+      positive_scores: s+, one positive for each query.
       ranks: r, where retrieval had placed each negative, from 1.
       margin: gamma.
-      power: how much faster the first ranks weigh. LUF leaves the weight open; 1 is the reciprocal
-        rank, 0 weighs all negatives alike.
+      power: 1 weighs by the reciprocal rank, 0 weighs all negatives alike; LUF leaves it open.
       where: False for padding, which may hold anything.
 
     Returns:
       One float32 value per query; 0 with gradients of 0 where it has no negative.
 
-    LUF, "LLM and User Feedback Based Contrastive Learning Improves Retrieval-Augmented Generation When
-    Question and Answer Domains Shift", anonymous ACL submission, Eq. 4.
+    LUF (anonymous ACL submission), Eq. 4.
 
     >>> import jax.numpy as jnp
     >>> positive, negatives = jnp.array([1.0]), jnp.array([[1.5, 0.5, 0.8]])
@@ -61,8 +58,7 @@ def triplet(
     `order` is that of the norm: 1, 2, any other from 1, or infinity. Equal vectors are 0 apart, with a
     gradient of 0. Masked triplets, which may hold anything, give 0.
 
-    Schroff, Kalenichenko and Philbin, "FaceNet: A Unified Embedding for Face Recognition and
-    Clustering", https://arxiv.org/abs/1503.03832, 2015; there with squared distances.
+    Schroff et al. (FaceNet), https://arxiv.org/abs/1503.03832, 2015; there with squared distances.
 
     >>> import jax.numpy as jnp
     >>> anchor, positive, negative = jnp.array([0.0, 0.0]), jnp.array([3.0, 4.0]), jnp.array([0.0, -6.0])
@@ -90,11 +86,7 @@ def margin_mse(
 
     .. math:: \left((s^+ - s^-) - (t^+ - t^-)\right)^2
 
-    Masked pairs, whose scores may be -inf, give 0. Related: `kl_distillation`, which compares whole
-    lists and not pairs.
-
-    Hofstätter et al., "Improving Efficient Neural Ranking Models with Cross-Architecture Knowledge
-    Distillation", https://arxiv.org/abs/2010.02666, 2020.
+    Masked pairs, whose scores may be -inf, give 0. Hofstätter et al., https://arxiv.org/abs/2010.02666, 2020.
 
     >>> import jax.numpy as jnp
     >>> float(margin_mse(*(jnp.array(score) for score in (3.0, 1.0, 9.0, 4.0))))  # (2 - 5) squared

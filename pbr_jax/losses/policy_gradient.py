@@ -26,8 +26,7 @@ def plackett_luce_log_prob(
 
     .. math:: \sum_k \log \frac{f_{a_k}}{\sum_n f_n - \sum_{j<k} f_{a_j}}
 
-    The rest is summed anew at each place, not subtracted, and stays exact where few scores hold
-    nearly all of the sum.
+    The rest is summed anew at each place, so it stays exact where few scores hold nearly all of the sum.
 
     Args:
       log_scores: log f, of any finite size; -inf is a score of 0. Adding a constant changes nothing.
@@ -35,11 +34,9 @@ def plackett_luce_log_prob(
       where: False for padding, which may hold anything.
 
     Returns:
-      One float32 value per rollout: 0 where all places are empty, and -inf where the action cannot
-      be drawn, because it is masked, out of range or drawn twice.
+      One float32 value per rollout: 0 where all places are empty, -inf where the action cannot be drawn.
 
-    Du et al., "Optimizing User Profiles via Contextual Bandits for Retrieval-Augmented LLM
-    Personalization" (PURPLE), Eq. 3.
+    Du et al. (PURPLE), https://arxiv.org/abs/2601.12078, 2026, Eq. 3.
 
     >>> import jax.numpy as jnp
     >>> log_scores, actions = jnp.log(jnp.array([0.5, 0.3, 0.2])), jnp.array([[1, 0]])
@@ -69,11 +66,9 @@ def sample_plackett_luce(
 
     .. math:: \text{the } k \text{ highest of } \log f_n + g_n, \quad g_n \sim \mathrm{Gumbel}(0, 1)
 
-    An example with fewer than k candidates draws all of them, then -1, whatever the other examples
-    of the batch hold.
+    An example with fewer than k candidates draws all of them, then -1.
 
-    Kool, van Hoof and Welling, "Stochastic Beams and Where to Find Them: The Gumbel-Top-k Trick for
-    Sampling Sequences Without Replacement", https://arxiv.org/abs/1903.06059, 2019.
+    Kool, van Hoof and Welling, https://arxiv.org/abs/1903.06059, 2019.
 
     >>> import jax
     >>> log_scores, where = jax.numpy.zeros(3), jax.numpy.array([False, True, False])
@@ -98,11 +93,9 @@ def z_scored(
     .. math:: \frac{r_m - \bar r}{\mathrm{std}(r) + \epsilon}, \quad
        \mathrm{std}(r)^2 = \frac{1}{m - 1} \sum_m (r_m - \bar r)^2
 
-    Equal rewards give exactly 0, and so does a single rollout. Rollouts that are masked by `where` do not
-    count, and get 0.
+    Equal rewards and a single rollout give exactly 0; so do rollouts that are masked, which do not count.
 
-    Du et al., "Optimizing User Profiles via Contextual Bandits for Retrieval-Augmented LLM
-    Personalization" (PURPLE), Appendix A, which has no epsilon; the deviation is that of its code.
+    Du et al. (PURPLE), Appendix A, which has no epsilon; the deviation is that of its code.
 
     >>> import jax.numpy as jnp
     >>> z_scored(jnp.array([1.0, 2.0, 3.0])).tolist()
@@ -120,11 +113,10 @@ def leave_one_out(
 
     .. math:: r_m - \frac{1}{m - 1} \sum_{j \ne m} r_j
 
-    That baseline does not depend on the rollout, so the gradient stays unbiased, which `z_scored`
-    does not promise. A single rollout has no others and keeps its reward. `where` is as in `z_scored`.
+    That baseline does not depend on the rollout, so the gradient is unbiased. A single rollout keeps its
+    reward. `where` is as in `z_scored`.
 
-    Kool, van Hoof and Welling, "Buy 4 REINFORCE Samples, Get a Baseline for Free!",
-    https://openreview.net/forum?id=r1lgTGL5DE, 2019.
+    Kool, van Hoof and Welling, https://openreview.net/forum?id=r1lgTGL5DE, 2019.
 
     >>> import jax.numpy as jnp
     >>> leave_one_out(jnp.array([1.0, 2.0, 6.0])).tolist()
@@ -149,13 +141,11 @@ def controlled(
     .. math:: \frac{m}{f} (\Delta_i - \bar\Delta_{-i}), \ \Delta = r - \hat r \text{ where known}; \quad
        \frac{m}{g} (\hat r_j - \bar{\hat r}_{-j}) \text{ elsewhere}
 
-    each less the mean of the others of its kind. The mean over rollouts of these times the gradient of log
-    pi estimates the gradient of the expected reward without bias, whatever is predicted, as long as the
-    prediction does not know the rewards. The better it is, the less the estimate depends on which few rewards
-    are known. Where all are known or none, it is `leave_one_out` of what there is.
+    each less the mean of the others of its kind. The gradient is unbiased whatever is predicted, as long as
+    the prediction does not depend on the rewards. Where all are known or none, it is `leave_one_out`.
 
-    Gu et al., "Q-Prop: Sample-Efficient Policy Gradient with An Off-Policy Critic",
-    https://arxiv.org/abs/1611.02247, 2017, Eq. 8, has the idea; here the prediction's expectation is drawn.
+    Gu et al. (Q-Prop), https://arxiv.org/abs/1611.02247, 2017, Eq. 8; here the prediction's expectation is
+    drawn.
 
     >>> import jax.numpy as jnp
     >>> known = jnp.array([True, True, False, False])
@@ -164,11 +154,11 @@ def controlled(
     """
     counted = jnp.ones(rewards.shape, bool) if where is None else where
     total = counted.sum(axis=-1, keepdims=True)
-    found = jnp.zeros(rewards.shape, jnp.float32)
+    advantages = jnp.zeros(rewards.shape, jnp.float32)
     for values, here in ((rewards - predicted, counted & known), (predicted, counted & ~known)):
         share = total / jnp.maximum(here.sum(axis=-1, keepdims=True), 1)
-        found = jnp.where(here, share * leave_one_out(values, where=here), found)
-    return found
+        advantages = jnp.where(here, share * leave_one_out(values, where=here), advantages)
+    return advantages
 
 
 def reinforce(
@@ -178,12 +168,9 @@ def reinforce(
 
     .. math:: -A \log \pi(a)
 
-    Only the gradient has a meaning; the value has none. The advantages are constants to it. Rollouts
-    that are masked, such as those of padding or without a reward, give 0.
+    The value has no meaning. Advantages are constants to the gradient. Masked rollouts give 0.
 
-    Williams, "Simple statistical gradient-following algorithms for connectionist reinforcement
-    learning", https://doi.org/10.1007/BF00992696, 1992; Du et al., "Optimizing User Profiles via
-    Contextual Bandits for Retrieval-Augmented LLM Personalization" (PURPLE), Eq. 5.
+    Williams, https://doi.org/10.1007/BF00992696, 1992; Du et al. (PURPLE), Eq. 5.
     """
     log_probs, advantages = _masked(where, log_probs, advantages)
     return -jax.lax.stop_gradient(advantages) * log_probs
@@ -203,16 +190,13 @@ def grpo(
        \rho = \exp(\log \pi(a) - \log \pi_\mathrm{old}(a))
 
     Args:
-      old_log_probs: of the policy that drew the actions. Where it is the present one, the gradient is
-        that of `reinforce`.
-      advantages: `z_scored` rewards make it GRPO, those of a learned critic PPO. Like the old
-        log-probabilities, they are constants to the gradient.
+      old_log_probs: of the policy that drew the actions; a constant to the gradient.
+      advantages: `z_scored` rewards make it GRPO; constants to the gradient.
       clip: epsilon; beyond it a rollout that already moved the right way adds no gradient.
-      where: False for rollouts that give 0, as in `reinforce`.
+      where: False for rollouts that give 0.
 
-    Schulman et al., "Proximal Policy Optimization Algorithms", https://arxiv.org/abs/1707.06347, 2017,
-    Eq. 7; Shao et al., "DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language
-    Models", https://arxiv.org/abs/2402.03300, 2024.
+    Schulman et al. (PPO), https://arxiv.org/abs/1707.06347, 2017, Eq. 7; Shao et al. (DeepSeekMath),
+    https://arxiv.org/abs/2402.03300, 2024.
     """
     log_probs, old_log_probs, advantages = _masked(where, log_probs, old_log_probs, advantages)
     old_log_probs, advantages = jax.lax.stop_gradient((old_log_probs, advantages))

@@ -1,7 +1,6 @@
 """Adapters (`lora`) on disk, in the format of PEFT: adapter_config.json and adapter_model.safetensors.
 
-Mangrulkar et al., "PEFT: State-of-the-art Parameter-Efficient Fine-Tuning methods", 2022. A folder that is
-written here loads there, and the other way round.
+A folder that is written here loads in PEFT (Mangrulkar et al., 2022), and the other way round.
 """
 
 import hashlib

@@ -1,12 +1,10 @@
 """BERT, the text encoder of dense retrieval: MiniLM, BGE, Contriever and their kin; RoBERTa and XLM-R too.
 
-Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers" (2019), with the released
-details: layer normalisation after each residual sum, exact (erf) GELU. Rows may be packed: several
-texts stand in one row, each with its own segment number, and attention stays inside a segment.
+Devlin et al. (BERT, 2019): layer normalisation after each residual sum, exact (erf) GELU. Rows may be packed:
+several texts in one row, each with its own segment number, and attention stays inside a segment.
 
-RoBERTa (Liu et al., 2019) and XLM-R (Conneau et al., 2020) are the same network. Only the position
-table of their checkpoints differs: its first `padding_idx + 1` rows belong to no place of a text, and
-are left out when it is read.
+RoBERTa (Liu et al., 2019) and XLM-R (Conneau et al., 2020) are the same network. The first `padding_idx + 1`
+rows of their position tables belong to no place of a text, and are not read.
 """
 
 import math
@@ -74,8 +72,8 @@ _ROBERTA = ("roberta", "xlm-roberta")
 class BertConfig:
     """The sizes of a BERT, under the names of Hugging Face's `config.json`.
 
-    `max_position_embeddings` is the number of tokens that a text may have. `position_offset` is the
-    number of rows before theirs in a checkpoint's position table (RoBERTa: 2 of 514, so 512 are left).
+    `max_position_embeddings`: tokens that a text may have; `position_offset`: rows before theirs in a
+    checkpoint's position table (RoBERTa: 2 of 514).
     """
 
     vocab_size: int
@@ -102,11 +100,8 @@ class BertConfig:
 
     @classmethod
     def from_json(cls, path: Path) -> "BertConfig":
-        """The configuration in a `config.json` (or the folder that holds one).
-
-        Raises:
-          UserError: the file is no BERT's, lacks a size, or asks for what this port does not do.
-        """
+        """The configuration in a `config.json` (or the folder that holds one); UserError where it is no
+        BERT's, lacks a size, or asks for what is not supported."""
         file = path / "config.json" if path.is_dir() else path
         content = read_json(file)
         check_object(content, str(file))
@@ -339,8 +334,7 @@ IGNORED = (
 def load(folder: Path) -> tuple[Model, Params, BertConfig]:
     """The encoder in a Hugging Face folder: model, parameters (on the default device) and configuration.
 
-    Raises:
-      UserError: the folder's configuration or weights are absent, unreadable, or do not fit.
+    Raises UserError where the configuration or weights are absent, unreadable, or do not fit.
     """
     config = BertConfig.from_json(folder)
     model = bert(config)

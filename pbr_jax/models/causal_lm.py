@@ -2,12 +2,10 @@
 
 Covers Llama 2 and 3 (SmolLM, TinyLlama), Mistral, Qwen2 and Qwen3, Phi-3 and Phi-4-mini, Gemma 2 and 3 in
 Hugging Face format and as GGUF: rotary positions, grouped-query attention, RMS norms, a gated MLP, and what
-`CausalLMConfig` names besides; what a model does not have costs nothing. Layers are stacked and scanned, so
-compile time does not grow with depth; where layers differ, a flag of each is scanned with its weights.
+`CausalLMConfig` names besides. Layers are stacked and scanned, so compile time does not grow with depth.
 
-The model never keeps a cache of its own: `apply` takes the keys and values of earlier tokens (`Past`) and
-returns those of the tokens it was given. It returns hidden states, not logits; `logits` multiplies out
-the vocabulary where it is wanted, for one position per row when generating.
+`apply` takes the keys and values of earlier tokens (`Past`) and returns those of the tokens it was given. It
+returns hidden states; `logits` multiplies out the vocabulary at the positions where it is needed.
 """
 
 import functools
@@ -53,10 +51,9 @@ def causal_lm(
     - `tokens` (static): at least as many as there are real tokens in the batch. All but attention is then
       computed for so many tokens, not for b t: rows of unlike length cost what they hold.
     - Attention scores, norms and softmax are computed in float32 whatever `dtype` is.
-    - LongRoPE (Phi): `long` says whether rows, or each of them, take the long factors: texts that are longer,
-      as a whole, than the original context. Left out, a row takes them when its largest given position is
-      past that context, as transformers does for a batch of one row. Keys in `past` keep the factors they
-      were made with, so a row that grows past that length should be read again from its start.
+    - LongRoPE (Phi): `long` says whether rows, or each of them, take the long factors; None: a row takes them
+      where its largest given position is past the original context. Keys in `past` keep the factors they were
+      made with, so a row that grows past that length should be read again from its start.
     - In float32, products are of full float32 precision on every platform.
     - `watched: Float["b t"]`: how much each token counts in `Output.mass`, the attention that keys get.
     - `key` is of dropout, None: no dropout; `rows: Int["b"]` are the rows' numbers: with the key they say
@@ -64,11 +61,9 @@ def causal_lm(
 
     Parameters: `embedding [v d]`, `layers/...` stacked on axis 0, `norm [d]`, and `head [v d]` unless tied.
 
-    References: Touvron et al., LLaMA, https://arxiv.org/abs/2302.13971, 2023; Ainslie et al., GQA,
-    https://arxiv.org/abs/2305.13245, 2023; Jiang et al., Mistral 7B (windows),
-    https://arxiv.org/abs/2310.06825, 2023; Gemma 2, https://arxiv.org/abs/2408.00118, 2024; Gemma 3,
-    https://arxiv.org/abs/2503.19786, 2025; Qwen3 (norms of queries and keys),
-    https://arxiv.org/abs/2505.09388, 2025; Phi-4-mini, https://arxiv.org/abs/2503.01743, 2025.
+    References, on https://arxiv.org: LLaMA 2302.13971; GQA 2305.13245; Mistral 7B (windows) 2310.06825;
+    Gemma 2 2408.00118; Gemma 3 2503.19786; Qwen3 (norms of queries and keys) 2505.09388; Phi-4-mini
+    2503.01743.
     """
     module = Decoder(config, jnp.dtype(dtype), dropout, remat)
 
@@ -167,9 +162,9 @@ https://arxiv.org/abs/1909.08053, 2019.
 def load(path: Path, dtype: Any = jnp.float32, devices: int = 1) -> tuple[Model, Params, CausalLMConfig]:
     """The model of a Hugging Face folder or GGUF file, its weights in `dtype`.
 
-    With one device, weights lie on the default one. With more, on the first `devices` of them, divided by
-    `SHARDING`; keys and values are copied where there are too few heads of them to divide. Parameters go to
-    devices one by one, so neither the host nor a device ever holds more than its share and one parameter.
+    With several devices, weights are divided over the first ones by `SHARDING`; keys and values are copied
+    where there are too few heads of them to divide. Parameters go to devices one by one, so neither the host
+    nor a device holds more than its share and one parameter.
 
     Raises:
       UserError: an architecture, tensor type or file that is not supported, named; too few devices.

@@ -1,10 +1,9 @@
 """ColBERT: one vector a token, and relevance as the sum of each query token's best match.
 
-Khattab and Zaharia, "ColBERT" (SIGIR 2020, https://arxiv.org/abs/2004.12832), and Santhanam et al.,
-"ColBERTv2" (NAACL 2022, https://arxiv.org/abs/2112.01488). The reranker of ClusterRAG.
+Khattab and Zaharia (ColBERT), https://arxiv.org/abs/2004.12832, 2020; Santhanam et al. (ColBERTv2),
+https://arxiv.org/abs/2112.01488, 2022. The reranker of ClusterRAG.
 
-Text becomes `[CLS] [Q] tokens [SEP]` or `[CLS] [D] tokens [SEP]`, with the markers that the config
-names; `expand_queries` and `without` then make the masks that `apply` and `max_sim` take.
+Text becomes `[CLS] [Q] tokens [SEP]` or `[CLS] [D] tokens [SEP]`, with the markers that the config names.
 """
 
 import string
@@ -92,14 +91,8 @@ def expand_queries(
 ) -> tuple[Int[Array, "q t"], Bool[Array, "q t"], Bool[Array, "q t"]]:
     """Query augmentation: [MASK] stands in all places behind the text, and all places are compared.
 
-    Args:
-      ids: token ids, padded to the config's `query_length`.
-      mask: True on tokens of the text.
-      mask_id: id of [MASK].
-      attend: whether tokens see the [MASK]s (`attend_to_mask_tokens`); each [MASK] sees the text anyway.
-
-    Returns:
-      `ids`, `attended` and `kept` as `apply` takes them.
+    Takes ids padded to the config's `query_length`, and their mask; returns `ids`, `attended` and `kept` as
+    `apply` takes them. `attend`: whether tokens see the [MASK]s; each [MASK] sees the text anyway.
     """
     everywhere = jnp.ones_like(mask)
     return jnp.where(mask, ids, mask_id), everywhere if attend else mask, everywhere
@@ -121,12 +114,7 @@ def max_sim(
     """Late interaction: the sum over a query's tokens of the largest inner product with a document's token.
 
     A document without tokens gets -1 for each token of the query: the lowest cosine, so it comes last.
-
-    Args:
-      queries: token vectors; those outside the mask count for nothing.
-      documents: token vectors; those outside the mask match nothing.
-      limit: inner products held at once, forwards and for the gradient: documents are visited in
-        blocks of `limit // (q s t)`, one at least.
+    Vectors outside the masks do not count. `limit`: inner products held at once, for the gradient too.
     """
     (q, s, _), t = queries.shape, documents.shape[1]
 
@@ -168,16 +156,10 @@ def read_config(folder: Path, *, projection: bool = True) -> ColbertConfig:
 
 
 def load(folder: Path, *, projection: bool = True) -> tuple[Model, Params, ColbertConfig]:
-    """A ColBERT from a Hugging Face folder: `bert.*` and `linear.weight`, the latter perhaps in `1_Dense/`.
+    """The model of a Hugging Face folder, its parameters (on the default device) and its configuration.
 
-    Args:
-      projection: False takes a plain BERT, whose states are then compared as they are.
-
-    Returns:
-      The model, its parameters (on the default device) and its configuration.
-
-    Raises:
-      UserError: the folder's configuration or weights are absent, unreadable, or do not fit.
+    Without `projection` it is a plain BERT, whose states are compared as they are. Raises UserError where the
+    configuration or weights are absent, unreadable, or do not fit.
     """
     tensors = _read_weights(folder) if projection else read_tensors(folder)
     if projection and "linear.weight" not in tensors:

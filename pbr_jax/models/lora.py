@@ -1,7 +1,7 @@
 """LoRA: to a frozen linear map W the product of two narrow ones is added, and these alone are trained.
 
-y = W x + (alpha / r) B A x, with A: r times inputs, B: outputs times r. Hu et al., "LoRA: Low-Rank Adaptation
-of Large Language Models", https://arxiv.org/abs/2106.09685, 2021, section 4.1.
+y = W x + (alpha / r) B A x, with A: r times inputs, B: outputs times r. Hu et al.,
+https://arxiv.org/abs/2106.09685, 2021, section 4.1.
 
 An adapter is a tree like the model's parameters with `a` and `b` in the place of each adapted `kernel`;
 where layers are stacked, so are they. Models add the product where `attached` put it beside a kernel.

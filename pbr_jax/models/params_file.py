@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pbr_jax.models.rules import flatten, unflatten
 from pbr_jax.types import Params, UserError
 
 
@@ -13,7 +14,8 @@ def save_params(params: Params, path: Path) -> None:
     """Writes every leaf under its path, such as `tower/layers/attention/query/kernel`."""
     from safetensors.numpy import save_file
 
-    save_file({name: np.ascontiguousarray(leaf) for name, leaf in _leaves(params, "")}, path)
+    leaves = {name: jax.device_get(leaf) for name, leaf in flatten(params).items()}
+    save_file({name: np.ascontiguousarray(leaf) for name, leaf in leaves.items()}, path)
 
 
 def load_params(path: Path) -> Params:
@@ -31,21 +33,4 @@ def load_params(path: Path) -> Params:
         raise UserError(
             f"{path} cannot be read as parameters ({error}); delete its folder and run again"
         ) from error
-    params: Params = {}
-    for name, leaf in leaves.items():
-        *parents, last = name.split("/")
-        place = params
-        for parent in parents:
-            place = place.setdefault(parent, {})
-        place[last] = jnp.asarray(leaf)
-    return params
-
-
-def _leaves(params: Params, prefix: str) -> list[tuple[str, np.ndarray]]:
-    found = []
-    for name, value in params.items():
-        if isinstance(value, dict):
-            found += _leaves(value, f"{prefix}{name}/")
-        else:
-            found.append((f"{prefix}{name}", np.asarray(jax.device_get(value))))
-    return found
+    return unflatten({path: jnp.asarray(leaf) for path, leaf in leaves.items()})

@@ -1,10 +1,9 @@
 """The record encoder of PURPLE: a query and a set of a user's records become one score a record.
 
-Du et al., "Optimizing User Profiles via Contextual Bandits for Retrieval-Augmented LLM
-Personalization" (2026, https://arxiv.org/abs/2601.12078), section 3.2. Token states come from a frozen
+Du et al. (PURPLE), https://arxiv.org/abs/2601.12078, 2026, section 3.2. Token states come from a frozen
 encoder. Every record's tokens attend to the query's; their mean is the record's vector; a transformer
-without positions lets records see each other; a small MLP scores each. What the paper leaves open
-(no residual around the cross-attention, sizes, where a normalisation stands) is as in the released code.
+without positions lets records see each other; a small MLP scores each. What the paper leaves open is as in
+the released code.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,11 +29,9 @@ _QUERIES = "queries"  # the name of what a gradient does not compute again
 class SetPolicyConfig:
     """The sizes of a record encoder, and how the query enters it.
 
-    fusion: "cross_attention" is the paper's. There a record is known by where it looks in the query, and by
-    nothing else; "residual_attention", ours, adds the mean of its own states. The paper's ablation "w/o CA"
-    is "concat_token": the query's mean state is one more member of the set, so with no layers it plays no
-    part. "concat_hidden", of the released code: the query's mean state is concatenated to each record's
-    and mapped back to its width.
+    fusion: "cross_attention" is the paper's; "residual_attention", ours, adds the mean of a record's own
+    states. "concat_token", the ablation "w/o CA", makes the query's mean state one more member of the set.
+    "concat_hidden", of the released code, concatenates it to each record's and maps both back to its width.
     """
 
     width: int  # of a token state

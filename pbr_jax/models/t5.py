@@ -60,13 +60,11 @@ def t5(config: T5Config, dtype: Any = jnp.float32, *, dropout: float = 0.0) -> T
     Parameters: `embedding [v d]`, `encoder/...` and `decoder/...` with `layers/...` stacked on axis 0,
     `cross/{key,value}/kernel` stacked likewise, and `head [v d]` unless tied.
 
-    References: Raffel et al., Exploring the Limits of Transfer Learning with a Unified Text-to-Text
-    Transformer, https://arxiv.org/abs/1910.10683, 2020; Shazeer, GLU Variants Improve Transformer,
-    https://arxiv.org/abs/2002.05202, 2020; Chung et al., Scaling Instruction-Finetuned Language Models,
-    https://arxiv.org/abs/2210.11416, 2022.
+    References: Raffel et al. (T5), https://arxiv.org/abs/1910.10683, 2020; Shazeer (gated MLPs),
+    https://arxiv.org/abs/2002.05202, 2020; Chung et al. (FLAN-T5), https://arxiv.org/abs/2210.11416, 2022.
     """
-    told = config, jnp.dtype(dtype), dropout
-    encoder, projection, decoder = Encoder(*told), CrossProjection(*told), Decoder(*told)
+    settings = config, jnp.dtype(dtype), dropout
+    encoder, projection, decoder = Encoder(*settings), CrossProjection(*settings), Decoder(*settings)
 
     def encode(
         params: Params,
@@ -219,17 +217,17 @@ SHARDING: dict[str, tuple[str | None, ...]] = {
 
 def modules(config: T5Config) -> dict[str, str]:
     """Path of a linear map -> its name in Hugging Face's files."""
-    found = {}
+    names = {}
     for stack, mlp in (("encoder", 1), ("decoder", 2)):
         block = stack + ".block.{layer}.layer."
         for name, to in _ATTENTION.items():
-            found[f"{stack}/layers/{to}"] = f"{block}0.SelfAttention.{name}"
+            names[f"{stack}/layers/{to}"] = f"{block}0.SelfAttention.{name}"
         for name, to in _DENSE.items():
             if config.gated == name.startswith("wi_") or name == "wo":
-                found[f"{stack}/layers/{to}"] = f"{block}{mlp}.DenseReluDense.{name}"
+                names[f"{stack}/layers/{to}"] = f"{block}{mlp}.DenseReluDense.{name}"
     for name, to in _CROSS.items():
-        found[to] = "decoder.block.{layer}.layer.1.EncDecAttention." + name
-    return found
+        names[to] = "decoder.block.{layer}.layer.1.EncDecAttention." + name
+    return names
 
 
 _COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")

@@ -1,7 +1,6 @@
 """The user encoder: a history of document embeddings becomes one vector.
 
-Shi et al., "Retrieval Augmented Generation with Collaborative Filtering for Personalized Text
-Generation" (CFRAG, SIGIR 2025, https://arxiv.org/abs/2504.05731), Eq. 1:
+Shi et al. (CFRAG), https://arxiv.org/abs/2504.05731, 2025, Eq. 1:
 e_u = mean(Trm(E_u + P)), with E_u [n d] the embeddings of the user's documents, oldest first, and P
 learned positions. What the paper leaves open is as in the released code.
 """

@@ -111,8 +111,8 @@ def _note(membership: dict[str, Any], users: int) -> str:
         return f"learned from {users} users; none were left to choose the step, so the last one was taken"
     before, after = (membership[when]["auc"] for when in ("before", "after"))
     return (
-        f"learned from {users} users; by the likelihood of what they wrote they are distinguished from others with "
-        f"AUC {before:.2f} before, {after:.2f} after"
+        f"learned from {users} users; membership by the likelihood of targets has AUC {before:.2f} before, "
+        f"{after:.2f} after"
     )
 
 
