@@ -274,13 +274,13 @@ def _read(path: Path) -> Iterator[Stored]:
                 try:
                     if announced is not None:
                         raise ValueError("a line after the one that says how many answers there are")
-                    row, found = _line(entry)
+                    row, ending = _line(entry)
                     if row is None:
-                        announced = found
-                        if found != count:
-                            raise ValueError(f"{found!r:.40} answers are announced, and {count} are there")
+                        announced = ending
+                        if ending != count:
+                            raise ValueError(f"{ending!r:.40} answers are announced, and {count} are there")
                         continue
-                    checks.add(found)
+                    checks.add(ending)
                     if len(checks) > 1:
                         raise ValueError("some answers have checksums and others have none")
                     count += 1

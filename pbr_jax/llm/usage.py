@@ -58,20 +58,20 @@ class Usage(NamedTuple):
     @property
     def counts(self) -> dict[str, int]:
         """For `count`."""
-        told = {"server_prompt_tokens": self.prompt or 0, "server_completion_tokens": self.completion or 0}
-        untold = {"server_calls_without_usage": 1} if self.prompt is None and self.completion is None else {}
-        return {"server_calls": 1, **told, **untold}
+        tokens = {"server_prompt_tokens": self.prompt or 0, "server_completion_tokens": self.completion or 0}
+        unknown = {"server_calls_without_usage": 1} if self.prompt is None and self.completion is None else {}
+        return {"server_calls": 1, **tokens, **unknown}
 
 
 def usage_of(answer: Mapping[str, Any]) -> Usage:
     """The `usage` of an answer in OpenAI's protocol, or the `meta_info` of one in SGLang's."""
-    told = answer.get("usage") or answer.get("meta_info")
-    if not isinstance(told, dict):
+    usage = answer.get("usage") or answer.get("meta_info")
+    if not isinstance(usage, dict):
         return Usage(None, None)
-    details = told.get("completion_tokens_details")
+    details = usage.get("completion_tokens_details")
     inner = details if isinstance(details, dict) else {}
-    thought = _number(inner.get("reasoning_tokens")) or _number(told.get("reasoning_tokens")) or 0
-    prompt, completion = _number(told.get("prompt_tokens")), _number(told.get("completion_tokens"))
+    thought = _number(inner.get("reasoning_tokens")) or _number(usage.get("reasoning_tokens")) or 0
+    prompt, completion = _number(usage.get("prompt_tokens")), _number(usage.get("completion_tokens"))
     return Usage(prompt or None, completion if prompt else completion or None, thought)
 
 

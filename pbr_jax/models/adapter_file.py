@@ -60,9 +60,9 @@ def write(
     """
     from safetensors.numpy import save_file
 
-    found = list(_pairs(adapter))
+    pairs = list(_pairs(adapter))
     tensors = {}
-    for path, pair in found:
+    for path, pair in pairs:
         for letter, stacked in zip("AB", pair):
             for layer, array in enumerate(np.asarray(stacked, np.float32)):
                 name = modules[path].format(layer=layer)
@@ -74,7 +74,7 @@ def write(
         "r": rank,
         "lora_alpha": alpha,
         "lora_dropout": dropout,
-        "target_modules": sorted({modules[path].rpartition(".")[2] for path, _ in found}),
+        "target_modules": sorted({modules[path].rpartition(".")[2] for path, _ in pairs}),
         "bias": "none",
         "use_rslora": False,
         "fan_in_fan_out": False,
@@ -137,21 +137,21 @@ def tuned(folder: Path, modules: Mapping[str, str], params: Params, *, outputs_f
     def place(own: jax.Array, other: jax.Array) -> jax.Array:
         return jax.device_put(other.astype(own.dtype), own.sharding)
 
-    found = load_params(folder / PARAMS)
-    if jax.tree.map(np.shape, found) != jax.tree.map(np.shape, params):
+    loaded = load_params(folder / PARAMS)
+    if jax.tree.map(np.shape, loaded) != jax.tree.map(np.shape, params):
         raise _foreign(folder, "other parameters")
-    return jax.tree.map(place, params, found)
+    return jax.tree.map(place, params, loaded)
 
 
 def fingerprint(folder: Path) -> str:
     """A hash of what `tuned` reads. Raises UserError where there is no adapter."""
     if not (folder / PARAMS).is_file():
         _config(folder)
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name in (PARAMS, CONFIG, WEIGHTS):
         if (folder / name).is_file():
-            found.update(f"{name} {file_hash(folder / name)}\n".encode())
-    return found.hexdigest()
+            digest.update(f"{name} {file_hash(folder / name)}\n".encode())
+    return digest.hexdigest()
 
 
 class _Config(NamedTuple):
@@ -165,25 +165,25 @@ class _Config(NamedTuple):
 def _config(folder: Path) -> _Config:
     if not (folder / CONFIG).is_file():
         raise UserError(f"{folder}: found no {CONFIG}, want a folder that PEFT saved an adapter in")
-    found = pretrained.read_json(folder / CONFIG)
-    if not isinstance(found, dict) or found.get("peft_type") != "LORA":
-        kind = found.get("peft_type") if isinstance(found, dict) else type(found).__name__
+    fields = pretrained.read_json(folder / CONFIG)
+    if not isinstance(fields, dict) or fields.get("peft_type") != "LORA":
+        kind = fields.get("peft_type") if isinstance(fields, dict) else type(fields).__name__
         raise UserError(f"{folder / CONFIG}: found an adapter of the kind {kind!r}, want LORA")
-    other = {name: value for name, value in found.items() if name not in _SAID and value not in _NOTHING}
-    start = found.get("init_lora_weights")
+    other = {name: value for name, value in fields.items() if name not in _SAID and value not in _NOTHING}
+    start = fields.get("init_lora_weights")
     if not any(start is known or start == known for known in _STARTS):
         other["init_lora_weights"] = start
     for name, value in other.items():
         raise UserError(f"{folder / CONFIG}: found {name} {value!r:.80}; only plain LoRA is read")
-    rank, alpha = found.get("r"), found.get("lora_alpha")
+    rank, alpha = fields.get("r"), fields.get("lora_alpha")
     if not isinstance(rank, int) or not _is_number(rank) or not _is_number(alpha):
         raise UserError(
             f"{folder / CONFIG}: found r {rank!r:.80} and lora_alpha {alpha!r:.80}, want positive numbers"
         )
-    targets = found.get("target_modules")
-    if not isinstance(targets, list) or found.get("exclude_modules"):
+    targets = fields.get("target_modules")
+    if not isinstance(targets, list) or fields.get("exclude_modules"):
         targets = []
-    scale = alpha / (math.sqrt(rank) if found.get("use_rslora") else rank)
+    scale = alpha / (math.sqrt(rank) if fields.get("use_rslora") else rank)
     return _Config(int(rank), scale, tuple(map(str, targets)))
 
 
@@ -195,7 +195,7 @@ def _places(
     modules: Mapping[str, str], params: Params, outputs_first: bool
 ) -> dict[str, tuple[str, int, tuple[int, int, int]]]:
     """By the name of a map in the files: its path, its layer, and how many layers, outputs and inputs."""
-    found = {}
+    places = {}
     for path, name in modules.items():
         own: Any = params
         for part in path.split("/"):
@@ -205,8 +205,8 @@ def _places(
         layers, *sides = own["kernel"].shape
         outputs, inputs = sides if outputs_first else reversed(sides)
         for layer in range(layers):
-            found[name.format(layer=layer)] = (path, layer, (layers, outputs, inputs))
-    return found
+            places[name.format(layer=layer)] = (path, layer, (layers, outputs, inputs))
+    return places
 
 
 def _pairs(adapter: Params, prefix: str = ""):
@@ -217,5 +217,5 @@ def _pairs(adapter: Params, prefix: str = ""):
             yield from _pairs(inner, f"{prefix}{name}/")
 
 
-def _foreign(folder: Path, found: str) -> UserError:
-    return UserError(f"{folder}: found {found}; want an adapter of the model that llm.model names")
+def _foreign(folder: Path, what: str) -> UserError:
+    return UserError(f"{folder}: found {what}; want an adapter of the model that llm.model names")

@@ -176,8 +176,8 @@ def _by_blocks(block: Callable[..., Part], size: int, query: Array, positions: A
     padding = -n % size
     query = jnp.pad(query, ((0, padding), (0, 0), (0, 0), (0, 0))).reshape(-1, size, *query.shape[1:])
     positions = jnp.pad(positions, (0, padding), constant_values=-1).reshape(-1, size)
-    found = jax.lax.map(lambda x: block(*x), (query, positions))
-    return Part(*(x.reshape(-1, *x.shape[2:])[:n] for x in found))
+    parts = jax.lax.map(lambda x: block(*x), (query, positions))
+    return Part(*(x.reshape(-1, *x.shape[2:])[:n] for x in parts))
 
 
 def _over_rows(
@@ -209,7 +209,7 @@ def _over_rows(
             end = min(start + size, t)
             seen = [(keys[:, :, :end], values[:, :, :end], places[:, :end]), *past]
             parts.append(block(query[:, :, :, start:end], positions[:, start:end], seen))
-        found = Part(*(jnp.concatenate(x, axis=3) for x in zip(*parts)))
+        whole = Part(*(jnp.concatenate(x, axis=3) for x in zip(*parts)))
     else:
         size = MOST
         padding = -t % size
@@ -218,10 +218,10 @@ def _over_rows(
         blocks = jnp.moveaxis(query.reshape(*query.shape[:3], -1, size, h), 3, 0)
         owns = own.reshape(b, -1, size).swapaxes(0, 1)
         parts = jax.lax.map(lambda rows: block(rows[0], rows[1], pieces), (blocks, owns))
-        found = Part(
+        whole = Part(
             *(jnp.moveaxis(x, 0, 3).reshape(*query.shape[:4], x.shape[-1])[:, :, :, :t] for x in parts)
         )
-    return Part(*(x.transpose(0, 3, 1, 2, 4) for x in found))
+    return Part(*(x.transpose(0, 3, 1, 2, 4) for x in whole))
 
 
 def _masked(

@@ -105,9 +105,9 @@ class BertConfig:
         file = path / "config.json" if path.is_dir() else path
         content = read_json(file)
         check_object(content, str(file))
-        if (found := content.get("model_type")) not in ("bert", *_ROBERTA):
+        if (family := content.get("model_type")) not in ("bert", *_ROBERTA):
             raise UserError(
-                f"{file}: model_type is {found!r:.40}; the encoder reads 'bert' (MiniLM, BGE, Contriever), "
+                f"{file}: model_type is {family!r:.40}; the encoder reads 'bert' (MiniLM, BGE, Contriever), "
                 "'roberta' and 'xlm-roberta'"
             )
         if content.get("position_embedding_type", "absolute") != "absolute" or content.get("is_decoder"):
@@ -139,8 +139,8 @@ def _check(file: Path, name: str, kind: Any, value: Any) -> None:
     else:
         fits, wanted = isinstance(value, int | float) and 0 < value <= 1, "a positive number of at most 1"
     if not fits:
-        found = "missing" if value is None else f"{value!r:.40}"
-        raise UserError(f"{file}: {name} is {found}; {wanted} is wanted")
+        stated = "missing" if value is None else f"{value!r:.40}"
+        raise UserError(f"{file}: {name} is {stated}; {wanted} is wanted")
 
 
 def bert(config: BertConfig) -> Model:

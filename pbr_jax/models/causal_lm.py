@@ -27,7 +27,7 @@ from pbr_jax.models.layers import precision, rngs
 from pbr_jax.models.rules import Rule, assign
 from pbr_jax.types import Model, Params
 
-# Flax makes classes while it traces, and does not expect two threads to do so at once (`llm.lanes` has them).
+# Flax makes classes while it traces, and not in two threads at once, as `llm.engine.workers` would have it.
 # Compiled programs do not pass here.
 _TRACED = threading.RLock()
 
@@ -100,8 +100,8 @@ def logits(
     """
     head = params["head"] if "head" in params else params["embedding"]
     with precision(head.dtype):
-        found = times(hidden.reshape(-1, hidden.shape[-1]), head, jnp.float32)
-    return capped(found.reshape(*hidden.shape[:-1], len(head)), cap)
+        products = times(hidden.reshape(-1, hidden.shape[-1]), head, jnp.float32)
+    return capped(products.reshape(*hidden.shape[:-1], len(head)), cap)
 
 
 _ROOT = (
@@ -188,7 +188,7 @@ def _put(config: CausalLMConfig, devices: int) -> Callable[[str, np.ndarray], Ar
     rules = SHARDING
     if config.num_kv_heads % devices:  # half a head on each of two devices would be sent about
         rules = {r"layers/(key|value)/.*": (), **rules}
-    return functools.partial(sharding.place_one, rules=rules, mesh=sharding.mesh(devices))
+    return functools.partial(sharding.place_one, rules=rules, mesh=sharding.mesh(model=devices))
 
 
 def _divide_fused(tensors: pretrained.Tensors, config: CausalLMConfig) -> None:

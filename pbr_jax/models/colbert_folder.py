@@ -43,13 +43,13 @@ def projection(folder: Path) -> Path | None:
       UserError: the projection is more than a matrix.
     """
     modules = sentence_folder.modules(folder)
-    found = [module.folder for module in modules if module.kind == "Dense"]
+    folders = [module.folder for module in modules if module.kind == "Dense"]
     if not modules and (folder / "1_Dense").is_dir():
-        found = [folder / "1_Dense"]
-    if len(found) != 1 or any(module.kind == "Pooling" for module in modules):
+        folders = [folder / "1_Dense"]
+    if len(folders) != 1 or any(module.kind == "Pooling" for module in modules):
         return None
-    known_fields.read(found[0] / "config.json", known_fields.PROJECTION)
-    return found[0]
+    known_fields.read(folders[0] / "config.json", known_fields.PROJECTION)
+    return folders[0]
 
 
 def settings(folder: Path) -> dict[str, Any]:
@@ -100,15 +100,16 @@ def _sentence_transformers(folder: Path, modules: list[Module]) -> dict[str, Any
 
 
 def _expansion(content: dict[str, Any], file: Path) -> dict[str, Any]:
-    told = content.get("query_expansion")
-    if not told:
+    stated = content.get("query_expansion")
+    if not stated:
         return {"expand_queries": False}
-    if not isinstance(told, dict) or told.get("strategy") != "fixed" or set(told) - {"strategy", *_EXPANSION}:
+    known = {"strategy", *_EXPANSION}
+    if not isinstance(stated, dict) or stated.get("strategy") != "fixed" or set(stated) - known:
         raise UserError(
-            f"{file}: found query_expansion {told!r:.120}; want null, or an object with strategy 'fixed' and "
-            f"{', '.join(_EXPANSION)}"
+            f"{file}: found query_expansion {stated!r:.120}; want null, or an object with strategy 'fixed' "
+            f"and {', '.join(_EXPANSION)}"
         )
-    return _renamed(told, _EXPANSION, file)
+    return _renamed(stated, _EXPANSION, file)
 
 
 def _skiplist(content: dict[str, Any], file: Path) -> dict[str, Any]:
@@ -121,10 +122,10 @@ def _skiplist(content: dict[str, Any], file: Path) -> dict[str, Any]:
 
 
 def _renamed(content: dict[str, Any], names: dict[str, tuple[str, type]], file: Path) -> dict[str, Any]:
-    found = {}
+    values = {}
     for theirs, (ours, kind) in names.items():
         value = content.get(theirs)
         if value is not None and type(value) is not kind:
             raise UserError(f"{file}: {theirs} is {value!r:.80}; {kind.__name__} is wanted")
-        found |= {} if value is None else {ours: value}
-    return found
+        values |= {} if value is None else {ours: value}
+    return values

@@ -143,6 +143,6 @@ def personal_scores(
     alpha: float | Float[Array, ""],
 ) -> Float[Array, "q c"]:
     """Eq. 5 of every query, asked by its user, with every document; all vectors are of unit length."""
-    asked = personalize(queries, users, alpha)
-    with layers.precision(asked.dtype):
-        return jnp.einsum("qd,cd->qc", asked, documents, preferred_element_type=jnp.float32)
+    personalized = personalize(queries, users, alpha)
+    with layers.precision(personalized.dtype):
+        return jnp.einsum("qd,cd->qc", personalized, documents, preferred_element_type=jnp.float32)

@@ -71,8 +71,8 @@ def values(header: Header, tensor: Stored) -> np.ndarray:
     kind = {"F64": "f8", "F32": "f4", "F16": "f2", "I8": "i1", "I16": "i2", "I32": "i4", "I64": "i8"}
     order = ">" if header.data[4:6] == b"\0\0" else "<"
     dtype = np.dtype(order + kind.get(tensor.kind.name, "u1"))
-    found = np.frombuffer(header.data, dtype, tensor.size // dtype.itemsize, tensor.start)
-    return found.reshape(*tensor.shape[:-1], -1)
+    values = np.frombuffer(header.data, dtype, tensor.size // dtype.itemsize, tensor.start)
+    return values.reshape(*tensor.shape[:-1], -1)
 
 
 def _tensors(cursor: "_Cursor", count: int, metadata: Mapping[str, Any]) -> dict[str, Stored]:
@@ -81,10 +81,10 @@ def _tensors(cursor: "_Cursor", count: int, metadata: Mapping[str, Any]) -> dict
     alignment = metadata.get("general.alignment", _ALIGNMENT)
     if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
         raise ValueError(f"general.alignment is {alignment!r:.40}, want a power of two")
-    found: dict[str, Stored] = {}
+    tensors: dict[str, Stored] = {}
     for _ in range(count):
         name, dimensions = cursor.text(), cursor.number("I")
-        if name in found:
+        if name in tensors:
             raise ValueError(f"tensor {name} stands there twice")
         if dimensions > _MOST_DIMENSIONS:
             raise ValueError(f"tensor {name} has {dimensions} dimensions, want at most {_MOST_DIMENSIONS}")
@@ -93,14 +93,14 @@ def _tensors(cursor: "_Cursor", count: int, metadata: Mapping[str, Any]) -> dict
         block, size = GGML_QUANT_SIZES[kind]
         if shape[-1] % block or not all(shape):
             raise ValueError(f"tensor {name} has shape {shape}, in blocks of {block}")
-        found[name] = Stored(kind, shape, cursor.number("Q"), math.prod(shape) // block * size)
+        tensors[name] = Stored(kind, shape, cursor.number("Q"), math.prod(shape) // block * size)
     start = -(-cursor.place // alignment) * alignment
-    for name, tensor in found.items():
+    for name, tensor in tensors.items():
         end = start + tensor.start + tensor.size
         if end > len(cursor.data):
             raise ValueError(f"tensor {name} ends at byte {end} of {len(cursor.data)}")
-        found[name] = tensor._replace(start=start + tensor.start)
-    return found
+        tensors[name] = tensor._replace(start=start + tensor.start)
+    return tensors
 
 
 class _Cursor:
@@ -122,8 +122,8 @@ class _Cursor:
         return self.data[self.place - count : self.place]
 
     def number(self, form: str) -> Any:
-        [found] = struct.unpack(self.order + form, self.take(struct.calcsize("=" + form)))
-        return found
+        [value] = struct.unpack(self.order + form, self.take(struct.calcsize("=" + form)))
+        return value
 
     def text(self) -> str:
         return self.take(self.number("Q")).decode("utf-8")

@@ -82,13 +82,13 @@ def _sentencepiece(metadata: Mapping[str, Any]) -> "Tokenizer":
 def _merges(tokens: Sequence[str], scores: Sequence[float], kinds: Sequence[int]) -> list[tuple[str, str]]:
     """Every way to make a piece of two others, best score first: the order in which SentencePiece joins."""
     pieces = {token: score for token, score, kind in zip(tokens, scores, kinds) if kind == _NORMAL}
-    found = [
+    merges = [
         (-score, len(left), left, piece[cut:])
         for piece, score in pieces.items()
         for cut in range(1, len(piece))
         if (left := piece[:cut]) in pieces and piece[cut:] in pieces
     ]
-    return [(left, right) for _, _, left, right in sorted(found)]
+    return [(left, right) for _, _, left, right in sorted(merges)]
 
 
 def _finished(tokenizer: "Tokenizer", metadata: Mapping[str, Any], begins: bool) -> "Tokenizer":

@@ -35,10 +35,10 @@ def init(key: Array, params: Params, targets: Collection[str], rank: int, *, out
     Raises:
       UserError: a name that the model does not have.
     """
-    found: dict[str, tuple[int, ...]] = {
+    kernels: dict[str, tuple[int, ...]] = {
         path: leaf.shape for path, leaf in flatten(params).items() if path.endswith("/kernel")
     }
-    names = {path: path.split("/")[-2].removeprefix("cross_") for path in found}
+    names = {path: path.split("/")[-2].removeprefix("cross_") for path in kernels}
     unknown = sorted(set(targets) - set(names.values()))
     if unknown or not targets:
         raise UserError(
@@ -46,9 +46,9 @@ def init(key: Array, params: Params, targets: Collection[str], rank: int, *, out
             f"{', '.join(sorted(set(names.values())))}; choose among these"
         )
     adapter: dict[str, Array] = {}
-    chosen = [path for path in found if names[path] in targets]
+    chosen = [path for path in kernels if names[path] in targets]
     for path, own in zip(chosen, jax.random.split(key, len(chosen))):
-        *stack, rows, columns = found[path]
+        *stack, rows, columns = kernels[path]
         outputs, inputs = (rows, columns) if outputs_first else (columns, rows)
         bound = 1 / math.sqrt(inputs)
         name = path.removesuffix("kernel")

@@ -86,24 +86,24 @@ def locate(model: str) -> Path:
     files = sorted(path.glob("*.gguf"))
     if len(files) == 1:
         return files[0]
-    found = "no" if not files else f"{len(files)} .gguf files but no"
+    number = "no" if not files else f"{len(files)} .gguf files but no"
     raise UserError(
-        f"model folder {path} has {found} config.json; give a Hugging Face folder or one .gguf file"
+        f"model folder {path} has {number} config.json; give a Hugging Face folder or one .gguf file"
     )
 
 
 def _locate_embedded(name: str, embedded: Embedded) -> Path:
     try:
-        found = metadata.distribution(embedded.distribution)
-        path = Path(str(found.locate_file(embedded.entry)))
+        installed = metadata.distribution(embedded.distribution)
+        path = Path(str(installed.locate_file(embedded.entry)))
     except metadata.PackageNotFoundError:
-        found = path = None
-    if found is None or path is None or not path.exists():
+        installed = path = None
+    if installed is None or path is None or not path.exists():
         raise UserError(f"the embedded model {name} is not installed; install it with: {embedded.install}")
     if (digest := fingerprint(path)) != embedded.digest:
         raise UserError(
             f"the embedded model {name} is another than was tested: found {embedded.distribution} "
-            f"{found.version} (sha256 {digest[:16]}), want {embedded.version} ({embedded.digest[:16]}); "
+            f"{installed.version} (sha256 {digest[:16]}), want {embedded.version} ({embedded.digest[:16]}); "
             f"install it with: {embedded.install} --force-reinstall"
         )
     return path
@@ -132,7 +132,7 @@ def _identity_files(folder: Path) -> Iterator[Path]:
         name = file.relative_to(folder).as_posix()
         if not file.is_file() or not any(fnmatch.fnmatchcase(name, pattern) for pattern in _IDENTITY):
             continue
-        if name != _MODEL or any(said in file.read_bytes() for said in _SAID):
+        if name != _MODEL or any(field in file.read_bytes() for field in _FIELDS):
             yield file
 
 

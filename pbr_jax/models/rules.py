@@ -134,9 +134,9 @@ class _Plan:
                 for layer in self._places(path)
                 if layer not in filled
             ]
-        found = [f"{kind}: {_some(names)}" for kind, names in self.problems.items() if names]
-        if found:
-            raise UserError(f"{source} do not fit the model of their config: {'; '.join(found)}")
+        problems = [f"{kind}: {_some(names)}" for kind, names in self.problems.items() if names]
+        if problems:
+            raise UserError(f"{source} do not fit the model of their config: {'; '.join(problems)}")
 
 
 def _turned(rule: Rule, tensor: np.ndarray) -> np.ndarray:

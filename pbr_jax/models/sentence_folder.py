@@ -32,7 +32,7 @@ def modules(folder: Path) -> list[Module]:
     file = folder / "modules.json"
     if not file.is_file():
         return []
-    found = []
+    listed = []
     try:
         for module in read_json(file):
             known_fields.check(module, known_fields.MODULES, str(file))
@@ -47,12 +47,12 @@ def modules(folder: Path) -> list[Module]:
                     f"{file}: found the Transformer in {module['path']!r:.80}; want it beside modules.json, "
                     "where recent sentence-transformers save it"
                 )
-            found.append(Module(kind, folder / module["path"]))
+            listed.append(Module(kind, folder / module["path"]))
     except (TypeError, KeyError, AttributeError) as error:
         raise UserError(
             f"{file}: every module wants the fields type and path; fetch the file again"
         ) from error
-    return found
+    return listed
 
 
 def _transformer_file(folder: Path) -> Path:
@@ -98,8 +98,8 @@ def max_length(folder: Path) -> int | None:
     """
     length = transformer(folder).get("max_seq_length")
     if length is None:
-        told = tokenizer_file.settings(folder)
-        length = told.get("model_max_length", told.get("max_len"))
+        settings = tokenizer_file.settings(folder)
+        length = settings.get("model_max_length", settings.get("max_len"))
         return int(length) if isinstance(length, int | float) else None
     if not isinstance(length, int) or length < 1:
         raise UserError(f"{folder}: max_seq_length is {length!r:.80}; a positive whole number is wanted")
@@ -134,12 +134,12 @@ def prompt(folder: Path, role: Role) -> str:
     return prompts[default] or ""
 
 
-def check_order(found: Sequence[Module], folder: Path, *orders: tuple[str, ...]) -> None:
+def check_order(modules: Sequence[Module], folder: Path, *orders: tuple[str, ...]) -> None:
     """UserError unless the modules are none or come in one of these orders."""
-    kinds = tuple(module.kind for module in found)
+    kinds = tuple(module.kind for module in modules)
     if not kinds or kinds in orders:
         return
     file, known = folder / "modules.json", dict.fromkeys(kind for order in orders for kind in order)
     foreign = next((kind for kind in kinds if kind not in known), None)
-    said = f"module {foreign} is" if foreign else f"modules {', '.join(kinds)} in this order are"
-    raise UserError(f"{file}: {said} not supported; want {' or '.join(map(', '.join, orders))}")
+    problem = f"module {foreign} is" if foreign else f"modules {', '.join(kinds)} in this order are"
+    raise UserError(f"{file}: {problem} not supported; want {' or '.join(map(', '.join, orders))}")

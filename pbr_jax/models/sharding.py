@@ -4,6 +4,7 @@ A rule is `pattern of the path -> mesh axis of each of the parameter's axes`; th
 whole path holds. Computation needs no rules: jit divides it as the parameters are divided.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -17,12 +18,14 @@ from pbr_jax.types import Params, UserError
 Rules = Mapping[str, tuple[str | None, ...]]
 
 
-def mesh(devices: int) -> Mesh:
-    """The first `devices` devices along one axis, "model"; `UserError` where there are fewer."""
-    found = jax.devices()
-    if not 1 <= devices <= len(found):
-        raise UserError(f"{devices} devices are wanted and there are {len(found)}; ask for 1 to {len(found)}")
-    return jax.make_mesh((devices,), ("model",), axis_types=(AxisType.Auto,), devices=found[:devices])
+def mesh(**axes: int) -> Mesh:
+    """The first devices along axes of these names and sizes; `UserError` where there are fewer."""
+    available, count = jax.devices(), math.prod(axes.values())
+    if not 1 <= count <= len(available):
+        there = len(available)
+        raise UserError(f"{count} devices are wanted and there are {there}; ask for 1 to {there}")
+    kinds = (AxisType.Auto,) * len(axes)
+    return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=kinds, devices=available[:count])
 
 
 def place(params: Params, rules: Rules, mesh: Mesh) -> Params:

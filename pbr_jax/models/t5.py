@@ -246,7 +246,7 @@ def load(path: Path, dtype: Any = jnp.float32, devices: int = 1) -> tuple[T5, Pa
     config = dataclasses.replace(config, tied=config.tied and "lm_head.weight" not in tensors)
     model = t5(config, dtype)
     target = jax.eval_shape(model.init, jax.random.key(0))
-    put = functools.partial(sharding.place_one, rules=SHARDING, mesh=sharding.mesh(devices))
+    put = functools.partial(sharding.place_one, rules=SHARDING, mesh=sharding.mesh(model=devices))
     params = assign(tensors, RULES, target, ignore=_IGNORED, source=str(path), put=put)
     return model, params, config
 

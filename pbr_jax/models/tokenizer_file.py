@@ -62,21 +62,21 @@ def read_folder(folder: Path) -> tuple["Tokenizer", dict[str, Any]]:
     Raises:
       UserError: a file is malformed, contradicts `tokenizer.json`, or says what is not followed.
     """
-    told, source = settings(folder), str(folder / "tokenizer_config.json")
+    fields, source = settings(folder), str(folder / "tokenizer_config.json")
     tokenizer = read(folder / "tokenizer.json")
     with sound(source):
-        _add(tokenizer, folder, told)
-        tokenizer = _normalized(tokenizer, folder, told)
-        _check_ends(tokenizer, told, source)
-    return tokenizer, told
+        _add(tokenizer, folder, fields)
+        tokenizer = _normalized(tokenizer, folder, fields)
+        _check_ends(tokenizer, fields, source)
+    return tokenizer, fields
 
 
-def _add(tokenizer: "Tokenizer", folder: Path, told: Mapping[str, Any]) -> None:
+def _add(tokenizer: "Tokenizer", folder: Path, fields: Mapping[str, Any]) -> None:
     """Makes tokens of what the other files add, and special ones of those that they call special."""
     from tokenizers import AddedToken
 
     known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-    for number, token in _added(folder, told):
+    for number, token in _added(folder, fields):
         if token.content not in known:
             tokenizer.add_tokens([token])
             if tokenizer.token_to_id(token.content) != number:
@@ -84,9 +84,9 @@ def _add(tokenizer: "Tokenizer", folder: Path, told: Mapping[str, Any]) -> None:
                     f"{folder}: token {token.content!r:.80} has number {number} in the files beside "
                     f"tokenizer.json and {tokenizer.token_to_id(token.content)} in it; fetch them again"
                 )
-    special = [told[name] for name in SPECIAL if name in told]
+    special = [fields[name] for name in SPECIAL if name in fields]
     for name in ("extra_special_tokens", "additional_special_tokens", "model_specific_special_tokens"):
-        more = told.get(name) or []
+        more = fields.get(name) or []
         for token in more.values() if isinstance(more, Mapping) else more:
             special.append(token["content"] if isinstance(token, Mapping) else token)
     known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
@@ -94,18 +94,18 @@ def _add(tokenizer: "Tokenizer", folder: Path, told: Mapping[str, Any]) -> None:
         if text not in known and tokenizer.token_to_id(text) is not None:
             tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False)])
     for name in ("bos_token", "eos_token"):
-        if name in told and tokenizer.token_to_id(told[name]) is None:
+        if name in fields and tokenizer.token_to_id(fields[name]) is None:
             raise UserError(
-                f"{folder}: found {name} {told[name]!r:.80}, which is no token of tokenizer.json; "
+                f"{folder}: found {name} {fields[name]!r:.80}, which is no token of tokenizer.json; "
                 "fetch the files again"
             )
 
 
-def _added(folder: Path, told: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
+def _added(folder: Path, fields: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
     """Numbers and tokens that other files than tokenizer.json have, in order of their numbers."""
     from tokenizers import AddedToken
 
-    decoder, file = told.get("added_tokens_decoder"), folder / "added_tokens.json"
+    decoder, file = fields.get("added_tokens_decoder"), folder / "added_tokens.json"
     if decoder is not None:
         for number, fields in sorted(decoder.items(), key=lambda item: int(item[0])):
             yield int(number), AddedToken(**fields)
@@ -116,23 +116,23 @@ def _added(folder: Path, told: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
             yield number, AddedToken(text, normalized=True)
 
 
-def _normalized(tokenizer: "Tokenizer", folder: Path, told: Mapping[str, Any]) -> "Tokenizer":
+def _normalized(tokenizer: "Tokenizer", folder: Path, fields: Mapping[str, Any]) -> "Tokenizer":
     """A BERT's normaliser with the fields of its tokenizer_config.json in place of its own."""
     from tokenizers import Tokenizer
 
     state = parse_json(tokenizer.to_str())
     normalizer = state["normalizer"]
-    prefixed, own = told.get("add_prefix_space"), (state["pre_tokenizer"] or {}).get("add_prefix_space")
+    prefixed, own = fields.get("add_prefix_space"), (state["pre_tokenizer"] or {}).get("add_prefix_space")
     if None not in (prefixed, own) and prefixed != own:
         raise UserError(
             f"{folder}: found add_prefix_space {prefixed!r:.80} in tokenizer_config.json and {own} in "
             "tokenizer.json; want the same"
         )
-    named = told.get("tokenizer_class") in _BERT
+    named = fields.get("tokenizer_class") in _BERT
     if not named or not isinstance(normalizer, dict) or normalizer["type"] != "BertNormalizer":
         return tokenizer
     names = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}  # the class's own
-    values = [told.get(name, own) for name, own in names.items()]
+    values = [fields.get(name, own) for name, own in names.items()]
     if not all(value in (None, True, False) for value in values):
         raise UserError(f"{folder}: {', '.join(names)} are {values!r:.80}; true or false is wanted")
     lower, accents, chinese = values
@@ -144,19 +144,19 @@ def _normalized(tokenizer: "Tokenizer", folder: Path, told: Mapping[str, Any]) -
     return Tokenizer.from_str(json.dumps(state | {"normalizer": wanted}))
 
 
-def _check_ends(tokenizer: "Tokenizer", told: Mapping[str, Any], source: str) -> None:
+def _check_ends(tokenizer: "Tokenizer", fields: Mapping[str, Any], source: str) -> None:
     """UserError where add_bos_token or add_eos_token say otherwise than `tokenizer.json` does.
 
     transformers 5 follows tokenizer.json alone there, some classes of transformers 4 the fields.
     """
     ids = tokenizer.encode("a").ids
     for name, place in (("bos_token", 0), ("eos_token", -1)):
-        said, text = told.get(f"add_{name}"), told.get(name)
-        if said is None or text is None or not ids:
+        stated, text = fields.get(f"add_{name}"), fields.get(name)
+        if stated is None or text is None or not ids:
             continue
-        if bool(said) != (ids[place] == tokenizer.token_to_id(text)):
+        if bool(stated) != (ids[place] == tokenizer.token_to_id(text)):
             raise UserError(
-                f"{source}: found add_{name} {said!r:.80}, which tokenizer.json does not do; "
+                f"{source}: found add_{name} {stated!r:.80}, which tokenizer.json does not do; "
                 "correct one of them"
             )
 

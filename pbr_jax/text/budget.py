@@ -36,8 +36,8 @@ def fit(text: str, tokens: int, count: Callable[[str], int], truncate: Callable[
     """The longest beginning that counts at most `tokens`; cutting may split a character, which is dropped."""
     if count(text) <= tokens:
         return text
-    for asked in range(tokens, 0, -1):
-        head = truncate(text, asked).rstrip("\ufffd")
+    for most in range(tokens, 0, -1):
+        head = truncate(text, most).rstrip("\ufffd")
         if count(head) <= tokens:
             return head
     return ""

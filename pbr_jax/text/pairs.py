@@ -16,9 +16,9 @@ class Pairs(NamedTuple):
 
 def pair_arrays(tokens: Sequence[tuple[list[int], list[int]]], width: int, types: bool) -> Pairs:
     """Tokenized pairs as arrays of a width."""
-    found = np.zeros((2, len(tokens), width), np.int32)
+    arrays = np.zeros((2, len(tokens), width), np.int32)
     mask = np.zeros((len(tokens), width), bool)
     for row, (ids, kinds) in enumerate(tokens):
-        found[0, row, : len(ids)], found[1, row, : len(ids)] = ids, kinds
+        arrays[0, row, : len(ids)], arrays[1, row, : len(ids)] = ids, kinds
         mask[row, : len(ids)] = True
-    return Pairs(found[0], mask, found[1] if types else None)
+    return Pairs(arrays[0], mask, arrays[1] if types else None)

@@ -94,7 +94,7 @@ class TokenEncoder:
         """The vectors of each text's compared tokens, float32 [t e], of unit length."""
         prompted = [self._prompts[role] + text for text in texts]
         tokens = [self._read(ids, role) for ids in self._tokenizers[role].encode_batch(prompted)]
-        found: list[np.ndarray] = [np.zeros((0, self.dim), np.float32)] * len(texts)
+        vectors_of: list[np.ndarray] = [np.zeros((0, self.dim), np.float32)] * len(texts)
         fill = role == "query" and self._fills
         for rows, shape in self._batches([len(ids) for ids in tokens], role, whole=fill):
             ids, mask = np.zeros(shape, np.int32), np.zeros(shape, bool)
@@ -108,8 +108,8 @@ class TokenEncoder:
                 kept = mask & ~np.isin(ids, self._skipped)
             vectors = np.asarray(self._forward(ids, attended, kept))
             for place, row in enumerate(rows):
-                found[row] = vectors[place][kept[place]]
-        return found
+                vectors_of[row] = vectors[place][kept[place]]
+        return vectors_of
 
     def _read(self, ids: list[int], role: Role) -> list[int]:
         return [ids[0], self._markers[role], *ids[1:]] if role in self._markers else ids
@@ -144,10 +144,10 @@ class TokenEncoder:
     def _id(self, token: str) -> int:
         """Of a token; PyLate's markers may end with a space that the vocabulary has, or has not."""
         find = self._tokenizers["query"].backend.token_to_id
-        found = find(token) if find(token) is not None else find(token.strip())
-        if found is None:
+        number = find(token) if find(token) is not None else find(token.strip())
+        if number is None:
             raise UserError(f"{self.folder}: the vocabulary has no {token!r}, which its settings name")
-        return found
+        return number
 
 
 def max_sims(query: np.ndarray, documents: Sequence[np.ndarray]) -> np.ndarray:

@@ -35,12 +35,12 @@ class TokenStates:
         prefix = self._encoder.prefix(role)
         tokens = self._encoder.tokenizer.encode_batch([prefix + text for text in texts])
         tokens = [self._encoder.tokenizer.cut(ids, self.length) for ids in tokens]
-        found: list[Any] = [None] * len(tokens)
+        states_of: list[Any] = [None] * len(tokens)
         platform = jax.default_backend()
         for rows, shape in padded_batches([len(ids) for ids in tokens], platform, widest=self.length):
             for place, states in zip(rows.tolist(), self._states([tokens[i] for i in rows], shape)):
-                found[place] = states[: len(tokens[place])].copy()
-        return found
+                states_of[place] = states[: len(tokens[place])].copy()
+        return states_of
 
     def _states(self, tokens: Sequence[Sequence[int]], shape: tuple[int, int]) -> np.ndarray:
         ids, mask = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
@@ -65,7 +65,7 @@ def _forward(config: bert.BertConfig) -> Any:
 
 def padded(states: Sequence[np.ndarray], shape: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
     """States float16 [n t d] of that shape, zeros where there are none, and where there are, bool [n t]."""
-    found, mask = np.zeros(shape, np.float16), np.zeros(shape[:2], bool)
+    values, mask = np.zeros(shape, np.float16), np.zeros(shape[:2], bool)
     for row, of_text in enumerate(states):
-        found[row, : len(of_text)], mask[row, : len(of_text)] = of_text, True
-    return found, mask
+        values[row, : len(of_text)], mask[row, : len(of_text)] = of_text, True
+    return values, mask

@@ -31,8 +31,8 @@ class Tokenizer:
         Special tokens included, at most `max_length`; the longer of the two texts is cut first. Types are
         as the tokenizer gives them: XLM-R's are all 0.
         """
-        found = self.backend.encode_batch_fast(list(pairs))
-        return [(encoding.ids, encoding.type_ids) for encoding in found]
+        encodings = self.backend.encode_batch_fast(list(pairs))
+        return [(encoding.ids, encoding.type_ids) for encoding in encodings]
 
     def cut(self, ids: list[int], n: int) -> list[int]:
         """At most n tokens of a text, the first and the last among them, cut where `max_length` cuts."""
@@ -91,9 +91,9 @@ def load_tokenizer(folder: Path, *, max_length: int | None = None) -> Tokenizer:
       UserError: neither way works, or `max_length` leaves no room beside the special tokens.
     """
     if (folder / "tokenizer.json").is_file():
-        backend, told = tokenizer_file.read_folder(folder)
+        backend, settings = tokenizer_file.read_folder(folder)
     else:
-        backend, told = _from_transformers(folder), tokenizer_file.settings(folder)
+        backend, settings = _from_transformers(folder), tokenizer_file.settings(folder)
     if sentence_folder.lower_case(folder):
         tokenizer_file.lowered(backend)
     backend.no_padding()
@@ -105,7 +105,7 @@ def load_tokenizer(folder: Path, *, max_length: int | None = None) -> Tokenizer:
                 f"encoder.max_length {max_length} leaves no room beside {specials} special tokens; "
                 f"give at least {specials + 1}"
             )
-        side = told.get("truncation_side", "right")
+        side = settings.get("truncation_side", "right")
         if side not in ("left", "right"):
             raise UserError(f"{folder}: truncation_side is {side!r:.80}; left or right is wanted")
         backend.enable_truncation(max_length, direction=side)
@@ -159,10 +159,10 @@ def read_settings(folder: Path, max_positions: int) -> Settings:
     """
     length = sentence_folder.max_length(folder)
     length = max_positions if length is None else min(length, max_positions)
-    found = sentence_folder.modules(folder)
+    modules = sentence_folder.modules(folder)
     whole = ("Transformer", "Pooling", "Normalize")
-    sentence_folder.check_order(found, folder, whole, whole[:2], whole[:1])
-    files = {module.kind: module.folder / "config.json" for module in found}
+    sentence_folder.check_order(modules, folder, whole, whole[:2], whole[:1])
+    files = {module.kind: module.folder / "config.json" for module in modules}
     pooling = known_fields.read(files["Pooling"], known_fields.POOLING) if "Pooling" in files else None
     if "Normalize" in files:
         known_fields.read(files["Normalize"], known_fields.NORMALIZE)

@@ -65,5 +65,5 @@ class Checkpoints:
             state=ocp.args.StandardRestore(target),  # pyright: ignore[reportCallIssue]
             progress=ocp.args.JsonRestore(),
         )
-        found = self._manager.restore(step, args=items)
-        return found["state"], found["progress"]
+        saved = self._manager.restore(step, args=items)
+        return saved["state"], saved["progress"]

@@ -35,11 +35,11 @@ def correlation(before: Sequence[np.ndarray], after: Sequence[np.ndarray]) -> fl
 
     Ties share the mean of their ranks. A question whose scores are all alike, before or after, has no order.
     """
-    found = []
+    correlations = []
     for one, other in zip(before, after, strict=True):
         if np.ptp(one) > 0 and np.ptp(other) > 0:
-            found.append(float(np.corrcoef(_ranks(one), _ranks(other))[0, 1]))
-    return float(np.mean(found)) if found else None
+            correlations.append(float(np.corrcoef(_ranks(one), _ranks(other))[0, 1]))
+    return float(np.mean(correlations)) if correlations else None
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
@@ -49,15 +49,15 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 
 def warnings(moved: Mapping[str, float], alike: float | None) -> list[str]:
     """What to tell of a training that changed hardly anything."""
-    found = [
+    warnings = [
         f"the head '{name}' moved {100 * share:.2g} % of its initial norm and is still almost random; raise "
         "training.optimizer.head_learning_rate or training.epochs"
         for name, share in moved.items()
         if share < LEAST_MOVE
     ]
     if alike is not None and alike > MOST_ALIKE:
-        found.append(
+        warnings.append(
             f"scores are almost those before training (Spearman {alike:.3f} inside questions); raise "
             "learning rates or training.epochs, or take the untuned method"
         )
-    return found
+    return warnings

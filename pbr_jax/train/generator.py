@@ -151,13 +151,13 @@ def _target_nll(family: Family, scale: float):
 
 def _over(compute: Any, family: Family, pairs: Sequence[Pair], size: int) -> np.ndarray:
     """A number for each pair, computed in batches of like length."""
-    found = np.zeros(len(pairs))
+    values = np.zeros(len(pairs))
     order = np.argsort([len(pair.prompt) + len(pair.target) for pair in pairs], kind="stable")
     for begin in range(0, len(order), size):
         rows = order[begin : begin + size]
         filled = np.resize(rows, size)
-        found[rows] = np.asarray(compute(family.arrays([pairs[i] for i in filled.tolist()])))[: len(rows)]
-    return found
+        values[rows] = np.asarray(compute(family.arrays([pairs[i] for i in filled.tolist()])))[: len(rows)]
+    return values
 
 
 def _divided(pairs: Sequence[Pair], share: float, seed: int) -> tuple[list[Pair], list[Pair]]:
@@ -186,16 +186,16 @@ def _membership(
     members, others = (
         [some[i] for i in sorted(draw.permutation(len(some))[:_MEMBERS].tolist())] for some in (learned, held)
     )
-    found: dict[str, Any] = {"pairs": [len(members), len(others)]}
+    report: dict[str, Any] = {"pairs": [len(members), len(others)]}
     for when, params in (("before", start), ("after", end)):
         inside, outside = nll(params, members), nll(params, others)
         lower = (inside[:, None] < outside[None]).mean() + 0.5 * (inside[:, None] == outside[None]).mean()
-        found[when] = {
+        report[when] = {
             "members_nll": float(inside.mean()),
             "others_nll": float(outside.mean()),
             "auc": float(lower),
         }
-    return found
+    return report
 
 
 def mesh_of(options: TunedGenerator, tensor_parallel: int) -> Mesh:
@@ -285,8 +285,8 @@ def _causal_arrays(pairs: Sequence[Pair], most: int | None = None) -> Batch:
     wanted, counted = _padded(targets, 8 if max(map(len, targets)) <= 8 else 32)
     positions = np.where(mask, alike + np.arange(ids.shape[1], dtype=np.int32)[None], -1)
     first = np.array([len(pair.prompt) - 1 - alike for pair in pairs], np.int32)
-    found = {"ids": ids, "positions": positions, "first": first, "wanted": wanted, "counted": counted}
-    return found | ({"shared": np.array([text[:alike] for text in texts], np.int32)} if alike else {})
+    arrays = {"ids": ids, "positions": positions, "first": first, "wanted": wanted, "counted": counted}
+    return arrays | ({"shared": np.array([text[:alike] for text in texts], np.int32)} if alike else {})
 
 
 def _alike(prompts: Sequence[Ids]) -> int:

@@ -46,8 +46,8 @@ class Metrics:
         """Keeps the lines up to a step."""
         if self._path.is_file():
             with self._path.open(encoding="utf-8") as file:
-                found = [json.loads(line) for line in file if line.endswith("\n")]
-            self.lines = [line for line in found if line["step"] <= step]
+                lines = [json.loads(line) for line in file if line.endswith("\n")]
+            self.lines = [line for line in lines if line["step"] <= step]
         if self._writes:
             write_text(self._path, "".join(map(_line, self.lines)))
 
@@ -63,8 +63,8 @@ class Metrics:
         for step, values in jax.device_get(pending):
             for name in [name for name in ("loss", "gradient_norm") if name in values]:
                 if not math.isfinite(values[name]):
-                    told = f"the {name.replace('_', ' ')} of step {step} is {values[name]}"
-                    raise UserError(f"{told}; lower the learning rate, or clip")
+                    problem = f"the {name.replace('_', ' ')} of step {step} is {values[name]}"
+                    raise UserError(f"{problem}; lower the learning rate, or clip")
             self.note(step, values)
 
     def note(self, step: int, values: Mapping[str, Any]) -> None:

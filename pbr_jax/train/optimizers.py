@@ -82,11 +82,11 @@ def _frozen(pattern: str) -> Callable[[Params], Any]:
     label = _labels(lambda path: "frozen" if re.match(pattern, "/".join(path)) else "moving")
 
     def labels(params: Params) -> Any:
-        found = label(params)
-        kinds = set(jax.tree.leaves(found))
+        labelled = label(params)
+        kinds = set(jax.tree.leaves(labelled))
         if kinds != {"frozen", "moving"}:
             what = "no" if "frozen" not in kinds else "every"
             raise UserError(f"frozen is {pattern!r}, which matches {what} parameter; want a part of them")
-        return found
+        return labelled
 
     return labels

@@ -8,8 +8,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from pbr_jax.models.sharding import mesh
 from pbr_jax.types import UserError
 
 Batch = dict[str, np.ndarray]
@@ -22,28 +23,22 @@ def data_mesh(devices: int | None = None, model: int = 1) -> Mesh:
     `model`: of them, so many share each copy of a model along a second axis, "model"; by default there is
     none.
     """
-    found = jax.devices()
-    count = len(found) // model * model if devices is None else devices
-    if not 1 <= count <= len(found):
-        raise UserError(f"{count} devices are wanted and there are {len(found)}; ask for 1 to {len(found)}")
-    if model == 1:
-        return jax.make_mesh((count,), ("data",), axis_types=(AxisType.Auto,), devices=found[:count])
+    count = len(jax.devices()) // model * model if devices is None else devices
     if count % model:
         raise UserError(
             f"{count} devices train copies of a model that {model} devices share; want a multiple"
         )
-    axes = (AxisType.Auto, AxisType.Auto)
-    return jax.make_mesh((count // model, model), ("data", "model"), axis_types=axes, devices=found[:count])
+    return mesh(data=count // model, model=model) if model > 1 else mesh(data=count)
 
 
-def replicated(mesh: Mesh) -> NamedSharding:
+def replicated(over: Mesh) -> NamedSharding:
     """A copy on every device."""
-    return NamedSharding(mesh, PartitionSpec())
+    return NamedSharding(over, PartitionSpec())
 
 
-def divided(mesh: Mesh) -> NamedSharding:
+def divided(over: Mesh) -> NamedSharding:
     """Axis 0 divided over the devices."""
-    return NamedSharding(mesh, PartitionSpec("data"))
+    return NamedSharding(over, PartitionSpec("data"))
 
 
 def own_rows(batch_size: int) -> slice:
@@ -52,6 +47,6 @@ def own_rows(batch_size: int) -> slice:
     return slice(jax.process_index() * share, (jax.process_index() + 1) * share)
 
 
-def put(batch: Batch, mesh: Mesh) -> dict[str, Any]:
+def put(batch: Batch, over: Mesh) -> dict[str, Any]:
     """The global batch on the devices, from the rows of this process."""
-    return {name: jax.make_array_from_process_local_data(divided(mesh), rows) for name, rows in batch.items()}
+    return {name: jax.make_array_from_process_local_data(divided(over), rows) for name, rows in batch.items()}

@@ -27,14 +27,14 @@ Step = Callable[..., tuple[TrainState, Metrics]]
 
 
 class Division(NamedTuple):
-    """How one device computes a batch: `lanes` at the same time, each in `parts`, one after another.
+    """How one device computes a batch: `workers` at the same time, each in `parts`, one after another.
 
     Gradients are averaged, weighed by how many rows `batch["where"]` counts, where there is such a mask. A
     loss over pairs in the batch (InfoNCE) then has the negatives of a part only: for all of them, use
     `losses.contrastive`'s cached gradients.
     """
 
-    lanes: int = 1
+    workers: int = 1
     parts: int = 1
 
 
@@ -46,23 +46,23 @@ def division(batch_size: int, accumulate: int | None, mesh: Mesh, *, few: bool =
 
     None: up to 4 on one CPU, where the memory of one part serves the next, and a lane for each core, where
     that leaves no more than half of them idle and few parameters are trained, beside frozen ones (`few`):
-    lanes add their gradients up (benchmarks/RESULTS.md).
+    workers add their gradients up (benchmarks/RESULTS.md).
 
     Raises:
       UserError: devices and parts do not divide the batch.
     """
-    copies, found = mesh.shape["data"], Division(1, accumulate or 1)
+    copies, result = mesh.shape["data"], Division(1, accumulate or 1)
     if accumulate is None and mesh.size == 1 and mesh.devices.flat[0].platform == "cpu":
-        there = cores.count() if few else 1
-        lanes = max(n for n in range(1, there + 1) if batch_size % n == 0)
-        lanes = lanes if 2 * lanes >= there else 1
-        found = Division(lanes, math.gcd(batch_size // lanes, max(4 // lanes, 1)))
-    if batch_size % (found.parts * found.lanes * copies):
+        available = cores.count() if few else 1
+        workers = max(n for n in range(1, available + 1) if batch_size % n == 0)
+        workers = workers if 2 * workers >= available else 1
+        result = Division(workers, math.gcd(batch_size // workers, max(4 // workers, 1)))
+    if batch_size % (result.parts * result.workers * copies):
         raise UserError(
-            f"batch_size is {batch_size}, which {copies} devices and {found.parts} accumulated parts do "
-            f"not divide; want a multiple of {found.parts * copies}"
+            f"batch_size is {batch_size}, which {copies} devices and {result.parts} accumulated parts do "
+            f"not divide; want a multiple of {result.parts * copies}"
         )
-    return found
+    return result
 
 
 def compiled(
@@ -93,19 +93,19 @@ def compiled(
         cast = jax.tree.map(lambda x: x.astype(dtype) if x.dtype == jnp.float32 else x, params)
         return loss(cast | frozen, batch, key).astype(jnp.float32)
 
-    def found(
+    def gradients(
         params: Params, batch: dict[str, Array], key: Array, step: Int[Array, ""], frozen: Params
-    ) -> _Found:
+    ) -> _Gradients:
         key = jax.random.fold_in(key, step // updates)
         return _gradients(lambda *of: rounded(of[0], frozen, *of[1:]), params, batch, key, division.parts)
 
-    if division.lanes > 1:
-        return _side_by_side(found, partial(_moved, optimizer), division.lanes)
+    if division.workers > 1:
+        return _side_by_side(gradients, partial(_moved, optimizer), division.workers)
     copy = replicated(mesh)
     divided_so = (copy, divided(mesh), copy)
 
     def over_devices(state: TrainState, batch: dict[str, Array], key: Array, frozen: Params) -> Any:
-        return _moved(optimizer, state, found(state.params, _numbered(batch), key, state.step, frozen))
+        return _moved(optimizer, state, gradients(state.params, _numbered(batch), key, state.step, frozen))
 
     # Frozen parameters stay as they lie, which may be divided.
     made = jax.jit(
@@ -115,7 +115,7 @@ def compiled(
     return lambda state, batch, key, frozen=None: made(state, batch, key, frozen or {})
 
 
-_Found = tuple[Float[Array, ""], Params]
+_Gradients = tuple[Float[Array, ""], Params]
 """The mean loss of some rows, and its gradients."""
 
 
@@ -128,42 +128,42 @@ def _size(batch: dict[str, Array]) -> int:
 
 
 def _moved(
-    optimizer: optax.GradientTransformation, state: TrainState, found: _Found
+    optimizer: optax.GradientTransformation, state: TrainState, computed: _Gradients
 ) -> tuple[TrainState, Metrics]:
-    value, gradients = found
+    value, gradients = computed
     change, opt_state = optimizer.update(gradients, state.opt_state, state.params)
     params: Params = optax.apply_updates(state.params, change)  # pyright: ignore[reportAssignmentType]
     metrics = {"loss": value, "gradient_norm": optax.tree.norm(gradients)}
     return TrainState(state.step + 1, params, opt_state), metrics
 
 
-def _side_by_side(found: Callable[..., _Found], moved: Callable[..., Any], lanes: int) -> Step:
-    """The step in lanes, a core for each, which all read one copy of the parameters."""
-    compute = cores.compiled(found, one_core=True)
-    pool = ThreadPoolExecutor(lanes)
+def _side_by_side(gradients: Callable[..., _Gradients], moved: Callable[..., Any], workers: int) -> Step:
+    """The step of several workers, a core each, which read one copy of the parameters."""
+    compute = cores.compiled(gradients, one_core=True)
+    pool = ThreadPoolExecutor(workers)
     seen = set()
 
-    @partial(jax.jit, static_argnames="lanes")
-    def shares(batch: dict[str, Array], lanes: int) -> tuple[list[dict[str, Array]], Float[Array, "l"]]:
-        parts, weights = _divided(_numbered(batch), lanes)
-        return [jax.tree.map(lambda x, i=i: x[i], parts) for i in range(lanes)], weights
+    @partial(jax.jit, static_argnames="workers")
+    def shares(batch: dict[str, Array], workers: int) -> tuple[list[dict[str, Array]], Float[Array, "l"]]:
+        parts, weights = _divided(_numbered(batch), workers)
+        return [jax.tree.map(lambda x, i=i: x[i], parts) for i in range(workers)], weights
 
     @partial(jax.jit, donate_argnums=0)
-    def move(state: TrainState, parts: list[_Found], weights: Float[Array, "l"]) -> Any:
+    def move(state: TrainState, parts: list[_Gradients], weights: Float[Array, "l"]) -> Any:
         weighed = [jax.tree.map(partial(_weighed, w), part) for part, w in zip(parts, weights)]
         return moved(state, jax.tree.map(lambda *x: sum(x[1:], x[0]), *weighed))
 
     def step(
         state: TrainState, batch: dict[str, Array], key: Array, frozen: Params | None = None
     ) -> tuple[TrainState, Metrics]:
-        rows, weights = shares(batch, lanes)
+        rows, weights = shares(batch, workers)
 
-        def lane(own: dict[str, Array]) -> _Found:
+        def work(own: dict[str, Array]) -> _Gradients:
             return jax.block_until_ready(compute(state.params, own, key, state.step, frozen or {}))
 
         shape = tuple((name, x.shape) for name, x in sorted(batch.items()))
-        # The first time the lanes follow each other, so that their program is compiled once.
-        parts = list((pool.map if shape in seen else map)(lane, rows))
+        # The first time the workers follow each other, so that their program is compiled once.
+        parts = list((pool.map if shape in seen else map)(work, rows))
         seen.add(shape)
         return move(state, parts, weights)
 
@@ -188,15 +188,15 @@ def _divided(batch: dict[str, Array], parts: int) -> tuple[dict[str, Array], Flo
     return {name: divide(x) for name, x in batch.items()}, counts / jnp.maximum(counts.sum(), 1)
 
 
-def _gradients(loss: Loss, params: Params, batch: dict[str, Array], key: Array, parts: int) -> _Found:
+def _gradients(loss: Loss, params: Params, batch: dict[str, Array], key: Array, parts: int) -> _Gradients:
     """The mean of loss and gradients over the parts of a batch, weighed by the rows that count."""
     if parts == 1:
         return jax.value_and_grad(loss)(params, batch, key)
 
     def part(total: Any, item: tuple[dict[str, Array], Array]) -> tuple[Any, None]:
         rows, share = item
-        found = jax.value_and_grad(loss)(params, rows, key)
-        return jax.tree.map(lambda x, y: x + _weighed(share, y), total, found), None
+        computed = jax.value_and_grad(loss)(params, rows, key)
+        return jax.tree.map(lambda x, y: x + _weighed(share, y), total, computed), None
 
     zero = jnp.float32(0), jax.tree.map(jnp.zeros_like, params)
     return jax.lax.scan(part, zero, _divided(batch, parts))[0]

@@ -99,7 +99,7 @@ def _batch(
 
     `draws` says what each history's randomness starts from.
     """
-    found: Batch = {"where": where}
+    arrays: Batch = {"where": where}
     generators = [np.random.default_rng(draw) for draw in draws]
     for name in ("first", "second"):
         drawn = [
@@ -107,12 +107,12 @@ def _batch(
             for history, generator in zip(histories, generators)
         ]
         seen = views.padded(histories, drawn, width)
-        found |= {
+        arrays |= {
             name: seen.rows if embeddings is None else np.asarray(embeddings[seen.rows], np.float32),
             f"{name}_mask": seen.mask,
             f"{name}_hidden": seen.hidden,
         }
-    return found
+    return arrays
 
 
 def _loss(model: UserTransformerConfig, objective: Objective, *, dropout: bool):

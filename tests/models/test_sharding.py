@@ -110,7 +110,7 @@ def test_axes_that_do_not_divide_are_copied(folder):
 def test_rules_are_of_whole_paths_and_the_first_holds():
     params = {"a": {"b": np.ones((4, 8))}, "b": np.ones((8, 4)), "c": np.ones(8)}
     rules = {"b": ("model",), "a/.*": (None, "model"), ".*/b": ("model", None)}
-    placed = sharding.place(params, rules, sharding.mesh(4))
+    placed = sharding.place(params, rules, sharding.mesh(model=4))
     assert placed["a"]["b"].sharding.spec == PartitionSpec(None, "model")
     assert placed["b"].sharding.spec == PartitionSpec("model")
     assert placed["c"].sharding.is_fully_replicated
@@ -120,4 +120,4 @@ def test_rules_are_of_whole_paths_and_the_first_holds():
 @pytest.mark.parametrize("devices", [0, 9])
 def test_devices_that_are_not_there(devices):
     with pytest.raises(UserError, match=f"{devices} devices are wanted and there are 8"):
-        sharding.mesh(devices)
+        sharding.mesh(model=devices)

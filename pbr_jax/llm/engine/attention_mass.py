@@ -22,30 +22,30 @@ TOGETHER = 16  # texts whose beginnings are shared
 _ROWS = 4  # that add up at once
 
 
-def masses(engine: PrefillEngine, asked: Sequence[tuple[Ids, range]]) -> Iterator[tuple[int, np.ndarray]]:
+def masses(engine: PrefillEngine, texts: Sequence[tuple[Ids, range]]) -> Iterator[tuple[int, np.ndarray]]:
     """(place, attention `[len(ids)]`) of each text: summed over layers and heads, the mean over the tokens of
     the range. Texts are all over the length of `Rope.original`, or none is."""
-    long = engine.long(max(len(ids) for ids, _ in asked))
-    tree = prefixes.tree([ids for ids, _ in asked], [where.start for _, where in asked])
+    long = engine.long(max(len(ids) for ids, _ in texts))
+    tree = prefixes.tree([ids for ids, _ in texts], [where.start for _, where in texts])
     pool, batches = engine.read(tree, _ROWS, long)
     add_up = _masses(engine.apply, engine.one_core)
     for batch in batches:
         watched = np.zeros(batch.ids.shape, np.float32)
         for row, member in enumerate(batch.members):
-            start, where = tree.leaves[member].start, asked[member][1]
+            start, where = tree.leaves[member].start, texts[member][1]
             watched[row, where.start - start : where.stop - start] = 1 / len(where)
-        found = [
+        mass = [
             np.asarray(x) for x in add_up(engine.params, pool, *batch.inputs, watched, tokens=batch.tokens)
         ]
         for row, member in enumerate(batch.members):
-            yield member, _joined(batch, found, row, len(asked[member][0]))
+            yield member, _joined(batch, mass, row, len(texts[member][0]))
 
 
-def _joined(batch: Batch, found: Sequence[np.ndarray], row: int, length: int) -> np.ndarray:
+def _joined(batch: Batch, mass: Sequence[np.ndarray], row: int, length: int) -> np.ndarray:
     """The attention of one row's tokens, in their order."""
     before, whole = batch.before, np.zeros(length)
     places = [batch.positions[row], before.shared_at, before.own_at[row]]
-    for at, values in zip((at for at in places if len(at)), found, strict=True):
+    for at, values in zip((at for at in places if len(at)), mass, strict=True):
         whole[at[at >= 0]] = values[row, at >= 0]
     return whole
 

@@ -92,11 +92,11 @@ def _fuller(waiting: Sequence[int], count: int, lengths: Sequence[int], tokens: 
     best = int(np.argmin((-(-held // step) * step + OVERHEAD) / held))
     if not best:
         return plain
-    s, found = int(held[best]) - total, list[int]()
+    s, exchanged = int(held[best]) - total, list[int]()
     for n in range(most, 0, -1):
-        found.append(others[last[n, s]])
-        s -= lengths[found[-1]]
-    return kept + found[::-1]
+        exchanged.append(others[last[n, s]])
+        s -= lengths[exchanged[-1]]
+    return kept + exchanged[::-1]
 
 
 def _copied(members: Sequence[int], lengths: Sequence[int], paths: Sequence[np.ndarray]) -> int:

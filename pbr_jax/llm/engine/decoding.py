@@ -223,14 +223,14 @@ def decode(
     go_on = advance(engine.apply, config.logit_cap, engine.one_core)
     held, state = empty_rows(engine, rows, width, new)
     batches = _batches(engine, prompts, wanted, max(1, rows // 4), long)  # few at a time keep the rows full
-    free, owners = list(range(rows)), {}
+    free, members = list(range(rows)), {}
     waiting = next(batches, None)
-    while waiting is not None or owners:
+    while waiting is not None or members:
         while waiting is not None and len(waiting.members) <= len(free):
             places = np.full(len(waiting.batch.ids), rows, np.int32)
             for row, member in waiting.members.items():
                 places[row] = free.pop()
-                owners[int(places[row])] = member
+                members[int(places[row])] = member
             own, most = np.zeros(len(places), np.uint32), np.zeros(len(places), np.int32)
             own[: len(waiting.batch.members)] = [names[member] for member in waiting.batch.members]
             most[: len(waiting.batch.members)] = [limits[member] for member in waiting.batch.members]
@@ -242,10 +242,10 @@ def decode(
         room = rows if waiting is None else len(waiting.members)
         state = go_on(weights, held, state, np.int32(rows - room), sampling, choice=choice)
         live, tokens, made = (np.asarray(x) for x in (state.live, state.tokens, state.made))
-        terminal.doing(f"{sum(int(made[place]) for place in owners)} tokens of {len(owners)} answers")
-        finished = [place for place in owners if not live[place]]
+        terminal.doing(f"{sum(int(made[place]) for place in members)} tokens of {len(members)} answers")
+        finished = [place for place in members if not live[place]]
         if finished:
-            yield [(owners.pop(place), tokens[place, : made[place]].tolist()) for place in finished]
+            yield [(members.pop(place), tokens[place, : made[place]].tolist()) for place in finished]
             free += finished
 
 

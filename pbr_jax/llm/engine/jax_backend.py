@@ -68,7 +68,7 @@ class JaxLLM(TokenLevel):
 
     def _head_axis(self, config: CausalLMConfig) -> Callable[[int], jax.sharding.Sharding]:
         """Keys and values are divided as their heads are, from the start."""
-        mesh = sharding.mesh(self._devices)
+        mesh = sharding.mesh(model=self._devices)
         divided = config.num_kv_heads % self._devices == 0
         return lambda axis: NamedSharding(
             mesh, PartitionSpec(*[None] * axis, "model") if divided else PartitionSpec()

@@ -28,15 +28,15 @@ def batches(mixtures: Sequence[Sequence[Ids]], rows: int) -> list[list[int]]:
     """Places of mixtures whose prompts are decoded together, the longest first; one of more prompts than
     `rows` stands alone."""
     order = sorted(range(len(mixtures)), key=lambda i: (-max(map(len, mixtures[i])), i))
-    found: list[list[int]] = []
+    batches: list[list[int]] = []
     left = 0
     for place in order:
         size = len(mixtures[place])
-        if not found or size > left:
-            found, left = [*found, []], max(rows, size)
-        found[-1].append(place)
+        if not batches or size > left:
+            batches, left = [*batches, []], max(rows, size)
+        batches[-1].append(place)
         left -= size
-    return found
+    return batches
 
 
 def decode(
@@ -68,18 +68,18 @@ def decode(
         places = np.full(len(batch.ids), height, np.int32)
         places[: len(batch.members)] = batch.members
         held, logits = fill(engine.params, held, logits, pool, *batch.inputs, places, tokens=batch.tokens)
-    owner, log_weights, draws, lengths = (
+    group, log_weights, draws, lengths = (
         np.zeros(height, t) for t in (np.int32, np.float32, np.uint32, np.int32)
     )
-    owner[:] = height - 1  # padding has no weight wherever it is
-    owner[: len(prompts)], lengths[: len(prompts)] = groups, list(map(len, prompts))
+    group[:] = height - 1  # padding has no weight wherever it is
+    group[: len(prompts)], lengths[: len(prompts)] = groups, list(map(len, prompts))
     log_weights[:] = -np.inf  # padding has no weight wherever it is
     with np.errstate(divide="ignore"):
         log_weights[: len(prompts)] = np.log(np.concatenate([np.asarray(x, np.float64) for x in weights]))
     draws[: len(prompts)] = np.asarray(names, np.uint32)[groups]
     live = np.arange(height) < len(prompts)
     tokens, made = _decode(engine.apply, c.logit_cap, engine.one_core)(
-        engine.params, held, past(new), logits, owner, log_weights, draws, lengths, live, sampling,
+        engine.params, held, past(new), logits, group, log_weights, draws, lengths, live, sampling,
         new=new, choice=choice,
     )  # fmt: skip
     firsts = np.searchsorted(groups, np.arange(len(mixtures)))
@@ -108,19 +108,19 @@ def _fill(apply: Callable[..., causal_lm.Output], cap: float | None, one_core: b
         output = apply(params, ids, positions, (shared, past), tokens=tokens, long=long)
         last = jnp.argmax(positions, axis=1)
         hidden = jnp.take_along_axis(output.hidden, last[:, None, None], axis=1)[:, 0]
-        found = causal_lm.logits(params, hidden, cap)
+        next_logits = causal_lm.logits(params, hidden, cap)
         held = placed(held, output, shared, past, before, positions, places)
-        return held, logits.at[places].set(found, mode="drop")
+        return held, logits.at[places].set(next_logits, mode="drop")
 
     return cores.compiled(run, one_core, static_argnames="tokens", donate_argnums=(1, 2))
 
 
 def mixed(
-    logits: Float[Array, "r v"], log_weights: Float[Array, "r"], owner: Int[Array, "r"]
+    logits: Float[Array, "r v"], log_weights: Float[Array, "r"], group: Int[Array, "r"]
 ) -> Float[Array, "r v"]:
     """The log of each row's mixture: of the distributions of all rows with its owner, by their weights."""
     each = jnp.exp(jax.nn.log_softmax(logits, axis=-1) + log_weights[:, None])
-    return jnp.log(jax.ops.segment_sum(each, owner, num_segments=len(logits)))[owner]
+    return jnp.log(jax.ops.segment_sum(each, group, num_segments=len(logits)))[group]
 
 
 @functools.lru_cache(maxsize=8)
@@ -132,7 +132,7 @@ def _decode(apply: Callable[..., causal_lm.Output], cap: float | None, one_core:
         held: causal_lm.Past,
         past: causal_lm.Past,
         logits: Float[Array, "r v"],
-        owner: Int[Array, "r"],
+        group: Int[Array, "r"],
         log_weights: Float[Array, "r"],
         names: UInt[Array, "r"],
         lengths: Int[Array, "r"],
@@ -145,7 +145,7 @@ def _decode(apply: Callable[..., causal_lm.Output], cap: float | None, one_core:
         def body(state: Any) -> Any:
             step, past, logits, tokens, made, live = state
             every = jnp.full_like(made, step)
-            chosen = choose(mixed(logits, log_weights, owner), every, names, sampling, choice)
+            chosen = choose(mixed(logits, log_weights, group), every, names, sampling, choice)
             tokens = tokens.at[:, step].set(jnp.where(live, chosen, 0))
             made = made + live
             live = live & ~jnp.isin(chosen, sampling.stops) & (chosen >= 0)

@@ -258,14 +258,14 @@ def log_probabilities(apply: Callable[..., causal_lm.Output], cap: float | None,
         block = min(len(rows), BLOCK)
 
         def body(state: tuple[Array, Array]) -> tuple[Array, Array]:
-            start, found = state
+            start, log_probs = state
             row, place, target = (
                 jax.lax.dynamic_slice(x, (start,), (block,)) for x in (rows, places, targets)
             )
             logits = causal_lm.logits(params, hidden[row, place], cap)
             wanted = jnp.take_along_axis(logits, target[:, None], axis=1)[:, 0]
             values = wanted - jax.nn.logsumexp(logits, axis=1)
-            return start + block, jax.lax.dynamic_update_slice(found, values, (start,))
+            return start + block, jax.lax.dynamic_update_slice(log_probs, values, (start,))
 
         empty = jnp.zeros(rows.shape, jnp.float32)
         return jax.lax.while_loop(lambda state: state[0] < count, body, (jnp.int32(0), empty))[1]

@@ -21,8 +21,8 @@ def log_probabilities(engine: PrefillEngine, pairs: Sequence[tuple[Ids, Ids]]) -
     every = [np.zeros(0)] * len(pairs)
     lengths = [engine.long(len(first) + len(second)) for first, second in pairs]
     for kind in groups(lengths):  # texts of the two kinds of LongRoPE share no keys
-        found = _together(engine, [pairs[place] for place in kind], lengths[kind[0]])
-        for place, values in zip(kind, found, strict=True):
+        rows = _together(engine, [pairs[place] for place in kind], lengths[kind[0]])
+        for place, values in zip(kind, rows, strict=True):
             every[place] = values
     return every
 
@@ -37,12 +37,12 @@ def _together(
     pool, batches = engine.read(tree, long=long)
     score = prefill.log_probabilities(engine.apply, engine.config.logit_cap, engine.one_core)
     every = [np.zeros(0)] * len(pairs)
-    asked: deque[tuple[list[int], list[int], Any]] = deque()  # places, their tokens, and what was found
+    pending: deque[tuple[list[int], list[int], Any]] = deque()  # places, their tokens, and what was found
     read = 0
 
     def take() -> None:
-        places, lengths, found = asked.popleft()
-        values = np.asarray(found, np.float64)[: sum(lengths)]
+        places, lengths, log_probs = pending.popleft()
+        values = np.asarray(log_probs, np.float64)[: sum(lengths)]
         for place, own in zip(places, np.split(values, np.cumsum(lengths)[:-1]), strict=True):
             every[place] = own
 
@@ -60,14 +60,14 @@ def _together(
         starts = [len(pairs[place][0]) - 1 - tree.leaves[batch.members[row]].start for row, place in scored]
         places[:count] = np.concatenate([start + np.arange(len(t)) for start, t in zip(starts, targets)])
         wanted[:count] = np.concatenate(targets)
-        found = score(
+        log_probs = score(
             engine.params, pool, *batch.inputs, rows, places, wanted, np.int32(count), tokens=batch.tokens
         )
-        asked.append(([place for _, place in scored], lengths, found))
+        pending.append(([place for _, place in scored], lengths, log_probs))
         read += len(scored)
         terminal.doing(f"{read} of {len(pairs)} of a batch")
-        if len(asked) > engine.ahead:
+        if len(pending) > engine.ahead:
             take()
-    while asked:
+    while pending:
         take()
     return every

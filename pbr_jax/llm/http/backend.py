@@ -190,20 +190,20 @@ class HTTPLLM:
     def _run(
         self,
         jobs: Mapping[tuple[int, ...], Callable[[threading.Event], T]],
-        found: dict[int, T],
+        answers: dict[int, T],
         on_batch: Callable[[Sequence[int], Sequence[T]], None] | None,
-        late: Mapping[int, TooLong],
+        errors: Mapping[int, TooLong],
     ) -> None:
         """Fills `found` with the answers at the positions that each job stands for, but for those it has.
 
         Raises what is `late`, and was not found before, when all others are answered.
         """
-        missing = [[i for i in group if i not in found and i not in late] for group in jobs]
+        missing = [[i for i in group if i not in answers and i not in errors] for group in jobs]
         wanted = [(group, job) for group, job in zip(missing, jobs.values()) if group]
 
         def finish(place: int, answer: T) -> None:
             group = wanted[place][0]
-            found.update(dict.fromkeys(group, answer))
+            answers.update(dict.fromkeys(group, answer))
             if on_batch is not None:
                 on_batch(group, [answer] * len(group))
 
@@ -212,7 +212,7 @@ class HTTPLLM:
             self._client.run([job for _, job in wanted], finish)
         finally:  # what cannot be used was paid for too
             usage.count(self._counted() - before)
-        if unanswered := [late[index] for index in late if index not in found]:
+        if unanswered := [errors[index] for index in errors if index not in answers]:
             raise unanswered[0]
 
     def _complete(
@@ -239,12 +239,12 @@ class HTTPLLM:
         def body() -> dict[str, Any]:
             return self._manner.whole(dialect.body(self._name, list(ids), first, self._manner.neutral))
 
-        found = dialect.read(self._ask(address, body, stop), ids, first, address)
-        if wrong := [value for value in found if not _is_log_prob(value)]:
+        log_probs = dialect.read(self._ask(address, body, stop), ids, first, address)
+        if wrong := [value for value in log_probs if not _is_log_prob(value)]:
             raise UserError(
                 f"{address}: a token's log-probability is {wrong[0]!r:.40}, want a number up to 0; {ADVICE}"
             )
-        return Score(math.fsum(found), len(found))
+        return Score(math.fsum(log_probs), len(log_probs))
 
     def _ask(self, address: str, make: Callable[[], dict[str, Any]], stop: threading.Event) -> dict[str, Any]:
         """The answer to what `make` makes; asked otherwise where a refusal says how, which is remembered."""

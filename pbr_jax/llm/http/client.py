@@ -188,15 +188,15 @@ class Client:
 
 def _innermost(error: BaseException) -> BaseException:
     """What the system said of a failed connection, below what libraries make of it; else the error itself."""
-    found, inner = error, error.__cause__ or error.__context__
+    innermost, inner = error, error.__cause__ or error.__context__
     while inner is not None:
         if isinstance(inner, OSError):
-            found = inner
+            innermost = inner
         if isinstance(inner, BaseExceptionGroup):
             inner = inner.exceptions[0]
         else:
             inner = inner.__cause__ or inner.__context__
-    return found
+    return innermost
 
 
 def _said(error: BaseException) -> str:

@@ -43,13 +43,13 @@ def _read_vllm(answer: Mapping[str, Any], ids: tuple[int, ...], first: int, addr
     """An entry for each token, the first null: by token id, the token's own and the most probable ones."""
     entries = _listed(choice(answer, address).get("prompt_logprobs"), "prompt_logprobs", address)
     _same_number(entries, (len(ids),), "vllm", address)
-    found = []
+    log_probs = []
     for token, entry in zip(ids[first:], entries[first:]):
         own = entry.get(str(token)) if isinstance(entry, dict) else None
         if not isinstance(own, dict):
             raise UserError(f"{address}: vllm gave other tokens than {token}, which was sent; {ADVICE}")
-        found.append(own.get("logprob"))
-    return found
+        log_probs.append(own.get("logprob"))
+    return log_probs
 
 
 def _echo_body(model: str, ids: list[int], first: int, neutral: Mapping[str, Any]) -> dict[str, Any]:

@@ -74,9 +74,9 @@ def text_of(
     size = len(text.encode("utf-8", "surrogatepass"))
     thinks = usage.thought or instead in _THOUGHTS
     if size > _BYTES * limit or (made is not None and made > limit + _MORE and not thinks):
-        told = "" if made is None else f" and {made} tokens"
+        counted = "" if made is None else f" and {made} tokens"
         raise UserError(
-            f"{address}: an answer has {size} bytes{told}, and at most {limit} tokens were asked for; "
+            f"{address}: an answer has {size} bytes{counted}, and at most {limit} tokens were asked for; "
             "the server keeps no limit: see its log, or raise generate.max_new_tokens"
         )
     blank = not text.strip()
@@ -96,24 +96,24 @@ def _check_length(
     else:
         enough = bool(text) and made >= limit
     if not enough:
-        told = f"{size} bytes" if made is None else f"{made} tokens"
+        length = f"{size} bytes" if made is None else f"{made} tokens"
         raise UserError(
-            f"{address}: an answer was cut off (finish_reason length) after {told}, and {limit} tokens were "
-            "asked for; turn the model's thinking off (llm.extra_body), lower prompt.max_tokens, or serve it "
-            "with a longer context"
+            f"{address}: an answer was cut off (finish_reason length) after {length}, and {limit} tokens "
+            "were asked for; turn the model's thinking off (llm.extra_body), lower prompt.max_tokens, or "
+            "serve it with a longer context"
         )
 
 
 def _without_text(instead: str, made: int | None) -> str:
     """What is wrong with an answer that ended by itself and has no text, and what to do."""
-    told = (f" but {instead}" if instead else "") + (f", after {made} tokens" if made else "")
+    details = (f" but {instead}" if instead else "") + (f", after {made} tokens" if made else "")
     advice = (
         "start the server without a parser of tool calls"
         if instead and instead not in _THOUGHTS
         else "turn the model's thinking off (llm.extra_body), start the server without its reasoning parser, "
         "or raise generate.max_new_tokens"
     )
-    return f"an answer has no text{told}, so it is not kept; {advice}"
+    return f"an answer has no text{details}, so it is not kept; {advice}"
 
 
 def _is_cut(reason: Any, address: str) -> bool:
@@ -123,8 +123,8 @@ def _is_cut(reason: Any, address: str) -> bool:
     """
     if isinstance(reason, dict):
         reason = reason.get("type", reason)  # SGLang: {"type": "stop", "matched": 2}
-    told = reason or "null"
-    word = _squeezed(told).removeprefix("finishreason") if isinstance(told, str) else ""  # Google's
+    stated = reason or "null"
+    word = _squeezed(stated).removeprefix("finishreason") if isinstance(stated, str) else ""  # Google's
     if word in map(_squeezed, _FILTERED):
         raise UserError(
             f"{address}: an answer was withheld by a filter (finish_reason {reason}), so it is not kept; "
@@ -148,10 +148,10 @@ def choice(answer: Mapping[str, Any], address: str, most: int = 1) -> Mapping[st
     """The first of at most so many choices: with beams, the best."""
     choices = answer.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        said = message_of(answer)
+        message = message_of(answer)
         raise UserError(
             f"{address}: the answer has no choices"
-            + (f" but an error ({' '.join(said.split())[:300]})" if said else "")
+            + (f" but an error ({' '.join(message.split())[:300]})" if message else "")
             + "; check that llm.url is the address of a server that speaks OpenAI's protocol"
         )
     if len(choices) > most:
@@ -172,7 +172,7 @@ def _text(fields: Mapping[str, Any], address: str) -> str:
     if text.strip():
         return text
     thoughts = [value for value in map(fields.get, _THOUGHTS) if isinstance(value, str)]
-    answers = [found for value in thoughts if (found := after_thinking(value)) and found != value]
+    answers = [answer for value in thoughts if (answer := after_thinking(value)) and answer != value]
     return next(filter(str.strip, [_joined(fields.get("refusal"), address), *answers]), text)
 
 
@@ -182,7 +182,7 @@ def _joined(content: Any, address: str) -> str:
         return content or ""
     if not isinstance(content, list | dict):
         raise UserError(f"{address}: a choice has no text but {type(content).__name__}; see the server's log")
-    found = []
+    texts = []
     for part in content if isinstance(content, list) else [content]:
         fields = part if isinstance(part, dict) else {"text": part}
         kind = str(fields.get("type", "text"))
@@ -195,8 +195,8 @@ def _joined(content: Any, address: str) -> str:
             raise UserError(
                 f"{address}: an answer has a part of type {kind!r:.40}, want texts; see the server's log"
             )
-        found.append(text)
-    return "".join(found)
+        texts.append(text)
+    return "".join(texts)
 
 
 def message_of(body: Any) -> str | None:

@@ -102,12 +102,12 @@ class Codec:
             gone = sum(end - begin - 1 for begin, end in controls if end <= character)
             return start - lost + character - gone
 
-        found = []
+        ranges = []
         for span in spans:
             low, high = map(place, span)
             inside = [i for i, (first, last) in enumerate(offsets) if first < high and last > low]
-            found.append(range(inside[0], inside[-1] + 1) if inside else range(0))
-        return ids, found
+            ranges.append(range(inside[0], inside[-1] + 1) if inside else range(0))
+        return ids, ranges
 
     def _read(self, prompt: Prompt) -> "_Read":
         """The prompt with marks in the place of control tokens that texts spell out, and its tokens."""
@@ -274,14 +274,14 @@ class Codec:
         Marks are private-use characters that neither the messages nor the template hold. They never reach
         the tokenizer, so nothing that it does to text undoes them.
         """
-        found = {text: self.controls(text) for message in prompt for text in message.values()}
-        if not any(found.values()):
+        controls = {text: self.controls(text) for message in prompt for text in message.values()}
+        if not any(controls.values()):
             return {}, [dict(message) for message in prompt]
-        used = {*"".join([*found, self.template or "", *self.specials.values()])}
+        used = {*"".join([*controls, self.template or "", *self.specials.values()])}
         free = (chr(code) for code in _PRIVATE if chr(code) not in used)
         marks: dict[str, str] = {}  # by what they stand for
         marked: dict[str, str] = {}
-        for text, spans in found.items():
+        for text, spans in controls.items():
             pieces, end = [], 0
             for start, after in spans:
                 name = text[start:after]

@@ -25,14 +25,14 @@ def end_tokens(
       UserError: one is no id of a vocabulary of this size.
     """
     turns = [tokenizer.token_to_id(name) for name in _END_OF_TURN if template and name in template]
-    found = [token for token in (*declared, *turns) if token is not None]
-    for token in found:
+    tokens = [token for token in (*declared, *turns) if token is not None]
+    for token in tokens:
         if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < vocabulary:
             raise UserError(
                 f"{source}: a token that ends texts or turns is {token!r:.40}, want an id from 0 to "
                 f"{vocabulary - 1}; correct eos_token_id or eot_token_id, or fetch the file again"
             )
-    return frozenset(found)
+    return frozenset(tokens)
 
 
 def vocabulary_of(config: Mapping[str, Any], tokenizer: "Tokenizer") -> int:
