@@ -35,9 +35,9 @@ def _backend(config: schema.LLM) -> LLM:
     from pbr_jax.models import pretrained
 
     if config.backend == "http":
-        from pbr_jax.llm.http import backend as http_backend
+        from pbr_jax.llm.http.backend import HTTPLLM
 
-        return http_backend.load(config)
+        return HTTPLLM(config)
     if is_t5(pretrained.locate(config.model)):
         from pbr_jax.llm.engine.t5_backend import T5LLM
 

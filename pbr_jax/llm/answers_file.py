@@ -78,8 +78,7 @@ class Answers:
         self.file = file
 
     def find(self, keys: Sequence[str], kind: str | None = None) -> dict[str, Any]:
-        """The answers that are there, by key. One that is damaged, or that is not of the kind that its key
-        was made for, is noted, and is not there."""
+        """The stored answers by key, without damaged ones and those of another kind, which are noted."""
         with self._connection() as connection:
             answers, damaged = self._find(connection, keys, kind)
         self._note(len(damaged))

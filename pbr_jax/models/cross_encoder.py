@@ -93,9 +93,7 @@ def cross_encoder(config: CrossEncoderConfig) -> CrossEncoder:
         rows: Int[Any, "b"] | None = None,
     ) -> Float[Array, "b"]:
         if config.user_width is None:
-            raise ValueError(
-                "a personal score needs users: state the width of their embeddings as user_width"
-            )
+            raise ValueError("a personal score needs users: state the width of their embeddings")
         states = encode(params, ids, mask=mask, types=types, key=key, rows=rows)
         if config.user_width:
             states = jnp.concatenate([states, user.apply(params["user"], users)], -1)
@@ -105,9 +103,7 @@ def cross_encoder(config: CrossEncoderConfig) -> CrossEncoder:
         params: Params, ids: Int[Any, "b t"], *, mask: Bool[Any, "b t"], types: Int[Any, "b t"] | None = None
     ) -> Float[Array, "b"]:
         if not config.head:
-            raise ValueError(
-                "this model has no classification head; take a reranker that was trained with one"
-            )
+            raise ValueError("this model has no classification head; take a reranker that has one")
         pairs = encode(params, ids, mask=mask, types=types)
         return head.apply(params["head"], pairs)[:, 0]
 
@@ -163,19 +159,10 @@ def has_head(tensors: Iterable[str]) -> bool:
 def load(
     folder: Path, key: Array, *, user_width: int | None = None, user_layers: int = 2, score_layers: int = 3
 ) -> tuple[CrossEncoder, Params, CrossEncoderConfig]:
-    """A reranker from a Hugging Face folder of a BERT, RoBERTa or XLM-R, with or without its head.
+    """Model, parameters (on the default device) and configuration of a folder of a BERT, RoBERTa or XLM-R.
 
-    Args:
-      folder: such as bge-reranker-base, or a plain encoder to start from.
-      key: of the random weights of MLP_2 and MLP_3, for which no folder has any.
-      user_width, user_layers, score_layers: see `CrossEncoderConfig`.
-
-    Returns:
-      The model, its parameters (on the default device) and its configuration.
-
-    Raises:
-      UserError: the folder's configuration or weights are absent, unreadable, do not fit, or say what is not
-        followed.
+    `key` is of the random weights of MLP_2 and MLP_3, for which no folder has any. Raises UserError where the
+    configuration or weights are absent, unreadable, do not fit, or say what is not followed.
     """
     sentence_folder.check_reranker(folder)
     tensors = read_tensors(folder)

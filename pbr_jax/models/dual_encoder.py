@@ -1,7 +1,6 @@
 """The dual encoder: queries, documents and users in one space, where cosine is relevance.
 
-Shi et al., "Retrieval Augmented Generation with Collaborative Filtering for Personalized Text
-Generation" (CFRAG, SIGIR 2025, https://arxiv.org/abs/2504.05731), Eq. 3-5:
+Shi et al. (CFRAG), https://arxiv.org/abs/2504.05731, 2025, Eq. 3-5:
 
     S(u, q, d) = (1 - α) cos(q, d) + α cos(MLP_1(e_u), d)
 
@@ -61,9 +60,6 @@ def dual_encoder(config: DualEncoderConfig) -> Model:
     - rows: Int [b], numbers of the texts for dropout, queries or documents; None: their places.
 
     Parameters: `tower`, or `query_tower` and `document_tower`, as of `bert`; `user` where there are users.
-
-    Raises:
-      ValueError: users are given to an encoder without `user_width`.
     """
     tower = bert.bert(config.tower)
     users_map = layers.mlp(config.user_width or 0, (config.tower.hidden_size,) * config.user_layers)
@@ -83,9 +79,8 @@ def dual_encoder(config: DualEncoderConfig) -> Model:
         segments = jnp.asarray(texts.mask, jnp.int32)
         states = tower.apply(params[name], texts.ids, segments=segments, key=key, rows=rows)
         positions = jnp.broadcast_to(jnp.arange(segments.shape[1]), segments.shape)
-        return bert.pool(states, segments, positions, 1, pooling=config.pooling, normalize=config.normalize)[
-            :, 0
-        ]
+        how: Any = {"pooling": config.pooling, "normalize": config.normalize}
+        return bert.pool(states, segments, positions, 1, **how)[:, 0]
 
     def project(params: Params, users: Float[Any, "b u"] | None) -> Float[Array, "b d"] | None:
         if users is None:

@@ -1,8 +1,7 @@
 """Parts that the encoders share: post-norm transformer layers, small MLPs, masked means, dropout by key.
 
-A layer is that of Vaswani et al., "Attention Is All You Need" (2017, https://arxiv.org/abs/1706.03762),
-with layer normalisation after each residual sum. Dropout happens where `apply` is given an rng named
-"dropout", and only there; `rngs` makes that argument.
+A layer is that of Vaswani et al., https://arxiv.org/abs/1706.03762, 2017, with layer normalisation after each
+residual sum. Dropout happens where `apply` is given an rng named "dropout"; `rngs` makes that argument.
 """
 
 import math
@@ -41,7 +40,7 @@ class LayerConfig:
 
 
 def precision(dtype: Any) -> Any:
-    """Of products, as a context: accelerators would shorten float32 to fewer bits if they were not told."""
+    """Of products, as a context: accelerators would otherwise shorten float32 to fewer bits."""
     return jax.default_matmul_precision("highest" if jnp.dtype(dtype) == jnp.float32 else "default")
 
 
@@ -94,9 +93,8 @@ def drop(
 ) -> Float[Array, "b *n"]:
     """Dropout with a key of the module; `x` itself where the module has no key for it.
 
-    What a row loses follows from the key and the row's number in `rows`, so that a batch that is divided
-    loses what it would have lost whole. The rate is rounded to a multiple of 2^-16, and what is kept is
-    scaled by that rate.
+    What a row loses follows from the key and the row's number in `rows`, however a batch is divided. The rate
+    is rounded to a multiple of 2^-16.
     """
     if not rate or not module.has_rng("dropout"):
         return x
@@ -139,11 +137,7 @@ def masked_mean(states: Float[Array, "*b n d"], mask: Bool[Array, "*b n"]) -> Fl
 
 
 def split_heads(states: Float[Array, "*b t d"], heads: int) -> Float[Array, "*b h t e"]:
-    """[.. t d] -> [.. h t e]: h heads of width e.
-
-    Heads stand before tokens so that both products of attention are plain batched matrix products; on
-    CPU this is 3-5 times as fast as contracting [.. t h e].
-    """
+    """[.. t d] -> [.. h t e]: h heads of width e. On CPU 3-5 times as fast as contracting [.. t h e]."""
     *b, t, d = states.shape
     return states.reshape(*b, t, heads, d // heads).swapaxes(-3, -2)
 

@@ -28,8 +28,8 @@ def identity(tensor: np.ndarray) -> np.ndarray:
 class Rule(NamedTuple):
     """Where a tensor goes (`layers/attention/query/kernel`) and how it is turned on the way.
 
-    Named groups of the rule's pattern may stand in `path` as `{name}`. A group called `layer` is the
-    place on axis 0 of the target, where layers are stacked for `lax.scan`; `transform` sees one layer.
+    Named groups of the rule's pattern may stand in `path` as `{name}`. A group called `layer` is the place on
+    axis 0 of the target, where layers are stacked; `transform` sees one layer.
     """
 
     path: str
@@ -48,23 +48,16 @@ def assign(
     """Parameters of the shapes and dtypes of `target`, filled from named tensors.
 
     Strict both ways: every tensor has exactly one rule and every place of the target is filled
-    exactly once. All problems are reported together. One parameter is filled after another, and one
-    tensor read after another: beside what `put` keeps, memory holds one parameter and one tensor.
+    exactly once; a UserError lists all problems. Beside what `put` keeps, memory holds one parameter and one
+    tensor.
 
     Args:
-      tensors: the file's tensors by name, such as `Tensors`.
+      tensors: by name, such as `Tensors`.
       rules: pattern (matched against the whole name) -> `Rule`.
       target: nested dict of `ShapeDtypeStruct`, as `jax.eval_shape(model.init, key)` gives.
-      ignore: patterns of tensor names that are deliberately not read (poolers, heads, buffers).
+      ignore: patterns of tensor names that are not read (poolers, heads, buffers).
       source: what the message calls the weights, such as their path.
       put: what becomes of each filled array, given its path; such as `jax.device_put`.
-
-    Returns:
-      Nested dict of what `put` returns: numpy arrays, unless it is given.
-
-    Raises:
-      UserError: lists wrong shapes, missing places, unused tensors and tensors that have several rules
-        or fill a place that another filled.
     """
     plan = _Plan(flatten(target))
     patterns = {re.compile(pattern): rule for pattern, rule in rules.items()}

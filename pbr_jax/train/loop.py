@@ -30,20 +30,15 @@ Evaluate = Callable[[Params], float]
 
 
 class Task(NamedTuple):
-    """What is trained.
+    """What is trained. The first evaluation is of the parameters before the first step.
 
-    `batch(rows)` makes the arrays [b ...] of the rows it is given, of few shapes, for each of which a program
-    is compiled; beside them the loss finds the examples' numbers as `row`, for what is random in it. The
-    first evaluation is of the parameters before the first step, so that training never makes them worse.
-    `heads` are the names, at the top of the parameters, of parts that start from random weights while the
-    rest is pretrained: they have a learning rate of their own, and how far they move is reported.
-    `frozen` are further parameters for the loss, which nothing moves, on the devices of `mesh`, which has an
-    axis "data"; None: all devices that the config says. `lengths`: of each example, so that alike ones share
-    a batch; their batches may then have other shapes than those of other lengths.
-    `act` makes what of a batch depends on the present parameters, such as actions that are drawn from a
-    policy and their rewards. Its parameters are copies on one device, the batch is what `batch` made with
-    `row`, and the key is the one that the loss is then given, in every update. `updates`: how often
-    in a row a batch is learned from; a step of the loop is one batch.
+    `batch(rows)` makes the arrays [b ...] of rows, of few shapes; the examples' numbers are added as
+    `row`. `heads` name parts, at the top of the parameters, that start from random weights: they have a
+    learning rate of their own, and how far they move is reported. `frozen` are further parameters for the
+    loss, on the devices of `mesh`, which has an axis "data"; None: all devices that the config says.
+    `lengths`: of each example, so that alike ones share a batch. `act` makes what depends on the present
+    parameters, such as actions of a policy and their rewards, from a copy of them, the batch and the
+    loss's key. `updates`: how often in a row a batch is learned from.
     """
 
     params: Callable[[], Params]
@@ -86,13 +81,9 @@ class _Progress:
 def fit(task: Task, config: Training, folder: Path, *, seed: int) -> Fitted:
     """Trains and returns the best parameters.
 
-    `folder` keeps checkpoints and metrics.jsonl. A run that was killed and is repeated with the same
-    arguments goes on from its latest checkpoint and ends with the same parameters, bit for bit; on other
-    devices it goes on too, and sums are then rounded otherwise.
-
-    Raises:
-      UserError: a batch size that does not divide, nothing to train on, a loss, gradient or selection value
-        that is not finite.
+    `folder` keeps checkpoints and metrics.jsonl. A killed run continues from its latest checkpoint and ends
+    with the same parameters, bit for bit on the same devices. Raises UserError for a batch size that does not
+    divide, nothing to train on, and losses, gradients or selection values that are not finite.
     """
     if not task.examples:
         raise UserError("there is no example to train on; want at least one")

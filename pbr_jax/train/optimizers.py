@@ -15,12 +15,8 @@ def optimizer(config: Optimizer, steps: int, heads: Collection[str] = ()) -> opt
     """The optimizer of a training of `steps` steps.
 
     Gradients are clipped first, together, by their global norm. `adam` with a weight decay adds it to the
-    gradient (L2), `adamw` to the update. Frozen parameters take no part: they do not move, have no
-    moments, and their gradients do not count in the norm.
-
-    Args:
-      heads: names at the top of the parameters that have a learning rate of their own, where the config has
-        one for them.
+    gradient (L2), `adamw` to the update. Frozen parameters do not count in the norm. `heads`: names at
+    the top of the parameters with a learning rate of their own, where the config has one for them.
     """
     moving = _rule(config, config.learning_rate, steps)
     if heads and config.head_learning_rate is not None:

@@ -31,8 +31,8 @@ def divided(
     """Holds questions out by users, drawn by the seed.
 
     A question is informative if its values range over more than `least`. At least `FEWEST` and `share` of
-    these are held out, whole users at a time: what else a drawn user asked is not learned from. Where fewer
-    than `FEWEST` would be left, none is held out. Questions with fewer than two candidates are in no part.
+    these are held out, whole users at a time; none where fewer than `FEWEST` would be left. Questions with
+    fewer than two candidates are in no part.
 
     Args:
       user_ids: who asked each question; None: another user each.

@@ -29,9 +29,8 @@ Step = Callable[..., tuple[TrainState, Metrics]]
 class Division(NamedTuple):
     """How one device computes a batch: `workers` at the same time, each in `parts`, one after another.
 
-    Gradients are averaged, weighed by how many rows `batch["where"]` counts, where there is such a mask. A
-    loss over pairs in the batch (InfoNCE) then has the negatives of a part only: for all of them, use
-    `losses.contrastive`'s cached gradients.
+    Gradients are averaged, weighed by the rows that `batch["where"]` counts. A loss over pairs in the batch
+    (InfoNCE) has the negatives of a part only.
     """
 
     workers: int = 1
@@ -42,14 +41,10 @@ WHOLE = Division()
 
 
 def division(batch_size: int, accumulate: int | None, mesh: Mesh, *, few: bool = False) -> Division:
-    """So many parts as `accumulate` says.
+    """As many parts as `accumulate` says; UserError where devices and parts do not divide the batch.
 
-    None: up to 4 on one CPU, where the memory of one part serves the next, and a lane for each core, where
-    that leaves no more than half of them idle and few parameters are trained, beside frozen ones (`few`):
-    workers add their gradients up (benchmarks/RESULTS.md).
-
-    Raises:
-      UserError: devices and parts do not divide the batch.
+    None: up to 4 on one CPU, and a worker for each core where `few` parameters are trained and no more than
+    half of the cores stay idle (benchmarks/RESULTS.md).
     """
     copies, result = mesh.shape["data"], Division(1, accumulate or 1)
     if accumulate is None and mesh.size == 1 and mesh.devices.flat[0].platform == "cpu":
@@ -78,15 +73,11 @@ def compiled(
     reused.
 
     Args:
-      loss: of a batch.
-      optimizer: its state lives in the train state.
       division: of the batch on one device.
       dtype: what parameters are rounded to inside the loss; they are kept and updated as they are.
-      updates: how often in a row a batch is learned from. All of them get the same key, so that a policy's
-        ratio to that of the first differs by what was learned, and not by what dropout drops.
+      updates: how often in a row a batch is learned from, always with the same key.
 
-    The step's last argument are parameters that the loss reads and nothing moves, under other names; they are
-    in no gradient, in no state and in no checkpoint.
+    The step's last argument are frozen parameters, under other names.
     """
 
     def rounded(params: Params, frozen: Params, batch: dict[str, Array], key: Array) -> Float[Array, ""]:

@@ -465,7 +465,7 @@ def test_load_wraps_the_backend_that_fits_the_model(
     shutil.copytree(tiny, folder)
     (folder / "config.json").write_text('{"model_type": "t5"}')
     monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(http_backend, "load", lambda config: Counting("http "))
+    monkeypatch.setattr(http_backend, "HTTPLLM", lambda config: Counting("http "))
     monkeypatch.setattr(T5LLM, "load", lambda config: Counting("t5 "))
     monkeypatch.setattr(JaxLLM, "load", lambda config: Counting("jax "))
 

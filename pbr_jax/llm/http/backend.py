@@ -1,8 +1,7 @@
 """The frozen language model on a server that speaks OpenAI's protocol: vLLM, SGLang, llama.cpp, TGI, OpenAI.
 
 Texts come from `/chat/completions` (messages) and `/completions` (plain text). Log-probabilities of a
-given answer are not part of that protocol; `llm.log_probs` names the way a server has beside it, one of
-`http_dialects.DIALECTS`.
+given answer are not part of that protocol; `llm.log_probs` names one of `dialects.DIALECTS`.
 """
 
 import functools
@@ -36,8 +35,7 @@ _BYTES_PER_TOKEN = 4  # of English text, about: the estimate where no tokenizer 
 class HTTPLLM:
     """A model on a server. Creating one opens no connection and reads no file.
 
-    Without `llm.tokenizer`, a token is estimated as four bytes of UTF-8, rounded up, in `count`,
-    `truncate` and `num_tokens` alike; nothing is asked of the server for that.
+    Without `llm.tokenizer`, a token is estimated as four bytes of UTF-8, rounded up.
     """
 
     def __init__(
@@ -46,7 +44,7 @@ class HTTPLLM:
         *,
         pause: Callable[[threading.Event, float], object] = threading.Event.wait,
     ):
-        """`pause` is how a failed request waits for its next try; see `http_client.Client`."""
+        """`pause` is how a failed request waits for its next try; see `client.Client`."""
         self._config = config
         path = config.tokenizer
         self._tokenizer = pretrained.fingerprint(pretrained.locate(path)) if path else "estimate"
@@ -69,11 +67,8 @@ class HTTPLLM:
 
     @property
     def fingerprint(self) -> str:
-        """Of the model's name, the tokenizer, what every request has, and this backend's version.
-
-        Where the server stands is no part of it: the same name at another address counts as the same
-        model. Serve other weights under another name.
-        """
+        """Of the model's name, the tokenizer, what every request has, and this backend's version; the
+        server's address is no part of it."""
         known = ["http", self._name, self._tokenizer, _VERSION, *identity(self._config)]
         if self._config.adapter:
             known.append(self._config.model)  # servers of two models may call two adapters the same
@@ -85,11 +80,9 @@ class HTTPLLM:
         return chat.load(pretrained.locate(path), self._config.date) if path else None
 
     def count(self, text: str) -> int:
-        """Number of tokens of a text, no special tokens added."""
         return self._codec.count(text) if self._codec else -(-len(_utf8(text)) // _BYTES_PER_TOKEN)
 
     def truncate(self, text: str, tokens: int) -> str:
-        """The longest prefix of the text that has at most this many tokens."""
         if self._codec:
             return self._codec.truncate(text, tokens)
         whole, end = _utf8(text), max(0, tokens) * _BYTES_PER_TOKEN
@@ -107,7 +100,6 @@ class HTTPLLM:
         return "\n\n".join(message["content"] for message in prompt)
 
     def num_tokens(self, prompt: Prompt) -> int:
-        """Number of tokens the model reads for this prompt."""
         return self._codec.num_tokens(prompt) if self._codec else self.count(self.render(prompt))
 
     def generate(
@@ -120,13 +112,9 @@ class HTTPLLM:
     ) -> list[str]:
         """One continuation for each prompt; see `protocol.LLM.generate`.
 
-        Equal prompts are sent once where nothing is sampled; where it is, the n-th of them is sent with
-        `seed + n`. A refusal's text is an answer. A model that takes no temperature is asked without one
-        where it is 0, so its answers may vary.
-
-        Raises:
-          UserError: the server cannot be reached, refuses, or answers something else than was asked for; see
-            `http_texts.text_of`.
+        Equal prompts are sent once where nothing is sampled; else the n-th of them has `seed + n`. A
+        refusal's text is an answer. Raises UserError where the server cannot be reached, refuses, or
+        answers something else than was asked for (`replies.text_of`).
         """
         o = sampling
         if o.num_beams > 1 and self._config.log_probs != "vllm":
@@ -165,9 +153,8 @@ class HTTPLLM:
     ) -> list[Score]:
         """log p(target | prompt); see `protocol.LLM.score`. Equal pairs are sent once, empty targets never.
 
-        Raises:
-          UserError: `llm.log_probs` or `llm.tokenizer` is not set, or the server fails or answers
-            something else than the log-probabilities of the tokens it was sent.
+        Raises UserError where `llm.log_probs` or `llm.tokenizer` is not set, or the server gives other
+        tokens.
         """
         check_pairs(prompts, targets)
         self._config.check_scoring("scoring answers")
@@ -285,8 +272,3 @@ def _is_log_prob(value: Any) -> bool:
 
 def _utf8(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")  # half a character, as JSON files may hold
-
-
-def load(config: schema.LLM) -> HTTPLLM:
-    """The model a config names."""
-    return HTTPLLM(config)

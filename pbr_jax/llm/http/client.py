@@ -75,12 +75,12 @@ class Client:
         self._exchange = Exchange(concurrency)
 
     def run(self, jobs: Iterable[Job[T]], finish: Callable[[int, T], None]) -> None:
-        """Runs the jobs, at most `concurrency` at once, and tells `finish` each one's place and result.
+        """Runs the jobs, at most `concurrency` at once, and calls `finish(place, result)` in the calling
+        thread.
 
-        `finish` runs in the calling thread, as soon as a result is there. After a failure no further job
-        is started; those under way are waited for and told to `finish`, then the failure is raised. After an
-        interruption (Ctrl-C) those under way have some seconds, and what has come is told; `finish` is then
-        called again for a result whose telling was interrupted.
+        After a failure no further job is started; those under way are finished, then the failure is
+        raised. After an interruption (Ctrl-C) those under way have some seconds; `finish` is called again
+        for a result at which it was interrupted.
         """
         stop = threading.Event()
         failure: BaseException | None = None
@@ -119,10 +119,9 @@ class Client:
         """The JSON object that the server answers.
 
         Timeouts, cut connections, answers that are not JSON, and statuses 408, 409, 425, 429 and 5xx are
-        tried again, `retries` times: after a random wait of up to 1, 2, 4, ... 30 seconds ("full jitter",
-        https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter), or after what the
-        server's Retry-After says, at most a minute. Once `stop` is set nothing is tried again. Spent quotas,
-        failures of TLS and answers over 16 MiB are not tried again.
+        tried again, `retries` times, until `stop` is set: after a random wait of up to 1, 2, 4, ... 30
+        seconds (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter), or after what
+        the server's Retry-After says, at most a minute.
 
         Raises:
           Refused: any other status that is not a success, or a quota that is spent.

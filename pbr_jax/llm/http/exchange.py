@@ -1,8 +1,5 @@
-"""One request and its whole answer, within a time and a size that no server can stretch.
-
-A limit on each silence would let a server that drips bytes hold a request for ever, so requests are tasks of
-an event loop, which ends them wherever they stand: in a look-up, in headers, in a body.
-"""
+"""One request and its whole answer, within a time and a size that no server can stretch: requests are
+tasks of an event loop, which ends them in a look-up, in headers or in a body."""
 
 import asyncio
 import contextlib
@@ -26,11 +23,8 @@ LARGEST_ERROR = 64 << 10
 
 
 class Reply(NamedTuple):
-    """What a server answered; `cut` where that was longer than what is read.
-
-    `codings` is how many compressions stand in one another. Of more than one nothing is read: a few kilobytes
-    of theirs can keep the event loop busy for minutes, and give it nothing that a limit would count.
-    """
+    """What a server answered; `cut` where that was longer than what is read. `codings`: compressions inside
+    one another; of more than one nothing is read, for a few kilobytes can take minutes."""
 
     status: int
     reason: str

@@ -60,12 +60,8 @@ class Codec:
         return render(self.template, prompt, self.specials, source=self.source, date=self.date)
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Token ids of a prompt.
-
-        Plain text gets the special tokens that the tokenizer adds (a beginning-of-text token). A template
-        writes its own. Control tokens that a text spells out are read as ordinary text: what a user wrote
-        cannot open a turn.
-        """
+        """Token ids of a prompt; plain text gets the special tokens that the tokenizer adds. Control tokens
+        that a text spells out are read as ordinary text: what a user wrote cannot open a turn."""
         ids = self._read(prompt).ids
         _keep(self._lengths, _key(prompt), len(ids))
         return ids
@@ -82,11 +78,9 @@ class Codec:
         return {}
 
     def locate(self, prompt: Prompt, spans: Sequence[tuple[int, int]]) -> tuple[list[int], list[range]]:
-        """Token ids of messages, and which of them hold each span (characters) of the last message's content.
-
-        A token that reaches over a border belongs to both sides. Raises UserError where the template does not
-        write the content as it is.
-        """
+        """Token ids of messages, and which of them hold each span (characters) of the last message's
+        content; a token over a border belongs to both sides. UserError where the template changes the
+        content."""
         content = prompt if isinstance(prompt, str) else prompt[-1]["content"]
         text, kept, ids, offsets = self._read(prompt)
         controls = self.controls(content) if kept != content else []
@@ -95,7 +89,7 @@ class Codec:
         if not kept.strip() or start < 0:
             raise UserError(
                 f"{self.source}: the chat template does not write a message's content as it is, so its "
-                "tokens cannot be told apart; take a model with another template"
+                "tokens cannot be located; take a model with another template"
             )
 
         def place(character: int) -> int:
@@ -134,13 +128,8 @@ class Codec:
     def encode_target(self, text: str, *, begins: bool = False) -> list[int]:
         """Token ids of an answer: no special tokens added or recognised.
 
-        One rule for every family of tokenizers: an answer goes on where the prompt ends, with a space
-        before it where the template writes one there (Llama 2) or the text itself has one. What a
-        tokenizer of SentencePiece puts in front of every text is left out.
-
-        Args:
-          text: the answer.
-          begins: it is a text of its own, as the decoder of an encoder-decoder writes.
+        An answer continues the prompt, with a space before it where the template writes one there (Llama 2)
+        or the text itself has one. `begins`: it is a text of its own, as an encoder-decoder writes.
         """
         check_text(text, "the target")
         if begins:
@@ -269,11 +258,8 @@ class Codec:
         return re.compile("|".join(re.escape(token.content) for token in added) or "(?!)")
 
     def _marked(self, prompt: Sequence[Mapping[str, str]]) -> tuple[dict[str, str], list[dict[str, str]]]:
-        """Messages with a mark in the place of each control token, and what each mark stands for.
-
-        Marks are private-use characters that neither the messages nor the template hold. They never reach
-        the tokenizer, so nothing that it does to text undoes them.
-        """
+        """Messages with a mark in the place of each control token, and what each mark stands for: private-use
+        characters that neither the messages nor the template hold, and that never reach the tokenizer."""
         controls = {text: self.controls(text) for message in prompt for text in message.values()}
         if not any(controls.values()):
             return {}, [dict(message) for message in prompt]

@@ -1,8 +1,7 @@
 """A program of its own that applies chat templates; `templates` starts it and asks it, a line of JSON each.
 
-A template comes with a model, from anybody. The sandbox that transformers has for it keeps it from files and
-from Python's insides; in a process of its own it can also be stopped, whatever it computes, and gets no more
-memory than it may.
+A template comes with a model, from anybody. The sandbox of transformers keeps it from files and from Python's
+internals; a process of its own limits its time and memory.
 """
 
 import contextlib

@@ -45,15 +45,11 @@ def render(
 ) -> str:
     """A chat template applied to messages, with the answer's turn opened unless not `opened`.
 
-    `specials` are the texts of special tokens by the names that templates know them by (`bos_token`); `date`
-    is the day that the template takes for today.
+    `specials`: texts of special tokens by their names in templates (`bos_token`); `date`: the day that the
+    template takes for today. Thinking is turned off (Qwen3). Where a template refuses a system message
+    (Gemma, older Mistrals), it is put in front of the first user's, with a blank line between.
 
-    Models that can think before they answer (Qwen3) are asked not to. Where a template refuses a system
-    message (Gemma, older Mistrals), it is put in front of the first user's, with a blank line between.
-
-    Raises:
-      UserError: the template is malformed, takes too much, or refuses the messages (roles that do not
-        alternate).
+    Raises UserError where the template is malformed, takes too much, or refuses the messages.
     """
 
     def write(messages: Sequence[Mapping[str, str]]) -> str:

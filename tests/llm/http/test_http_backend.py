@@ -425,6 +425,6 @@ def test_the_fingerprint_is_of_model_and_tokenizer_not_of_place_or_key(tiny, mon
 def test_load_asks_nobody(tiny):
     with Server(fake_answer) as server:
         config = schema.LLM(backend="http", url=server.url, model="m", tokenizer=str(tiny))
-        llm = http_backend.load(config)
+        llm = http_backend.HTTPLLM(config)
         assert llm.count("cat") == 3
         assert server.requests == []
