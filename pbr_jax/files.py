@@ -3,7 +3,6 @@
 And JSON from any source, within bounds.
 """
 
-import errno
 import json
 import os
 import re
@@ -33,28 +32,16 @@ def cache_folder() -> Path:
 
 
 def private_folder(path: Path) -> None:
-    """Makes a folder and the missing ones above it, each of mode 0700 whatever the umask.
+    """Makes a folder and the missing ones above it, each of mode 0700.
 
     Folders that exist keep their modes, but the cache folder, where `path` is in it and it is ours, is
     closed to others. Raises OSError where a folder cannot be made.
     """
-    _make_private(path)
+    for folder in reversed([path, *path.parents]):
+        folder.mkdir(mode=0o700, exist_ok=True)
     cache = cache_folder()
     if cache == path or cache in path.parents:
         tighten(cache)
-
-
-def _make_private(path: Path) -> None:
-    if path.is_dir():
-        return
-    _make_private(path.parent)
-    try:
-        path.mkdir(mode=0o700)
-    except FileExistsError:
-        if not path.is_dir():  # else another process was faster
-            raise
-    else:
-        path.chmod(0o700)  # the umask may have taken more
 
 
 def tighten(path: Path) -> None:
@@ -71,33 +58,8 @@ def tighten(path: Path) -> None:
 
 
 def open_private(path: Path, mode: str = "a") -> IO[str]:
-    """Opens a text file, by default for appending; one that is new is of mode 0600.
-
-    Raises UserError for a symbolic link, which may lead to a file that is not ours to write.
-    """
-    try:
-        if path.is_symlink():  # where the system cannot refuse it below
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        return open(path, mode, encoding="utf-8", opener=_open_private)
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        raise UserError(
-            f"{path} is a symbolic link, want a plain file; remove the link, or choose another place"
-        ) from error
-
-
-def _open_private(path: str, flags: int) -> int:
-    flags |= getattr(os, "O_NOFOLLOW", 0)
-    if flags & os.O_CREAT:
-        try:
-            handle = os.open(path, flags | os.O_EXCL, 0o600)
-        except FileExistsError:
-            return os.open(path, flags, 0o600)
-        if hasattr(os, "fchmod"):
-            os.fchmod(handle, 0o600)  # the umask may have taken more
-        return handle
-    return os.open(path, flags)
+    """Opens a text file, by default for appending; one that is new is of mode 0600."""
+    return open(path, mode, encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 def write_text(path: Path, text: str) -> None:

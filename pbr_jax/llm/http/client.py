@@ -134,15 +134,13 @@ class Client:
             outcome = self._try(address, content)
             if isinstance(outcome, dict):
                 return outcome
-            if isinstance(outcome, UserError):
-                raise outcome  # here, not where the key stands in a frame that a traceback may print
             if tries > self._retries or stop.is_set():
                 break
             self._pause(stop, backoff(tries, outcome.after))
         times = "1 try" if tries == 1 else f"{tries} tries"
         raise UserError(f"{address}: {outcome.what}, after {times}; {outcome.advice}")
 
-    def _try(self, address: str, content: bytes) -> dict[str, Any] | _Fault | UserError:
+    def _try(self, address: str, content: bytes) -> dict[str, Any] | _Fault:
         import httpx2
 
         key = read_key(self._key_variable)
@@ -158,31 +156,32 @@ class Client:
             return _Fault("the request was interrupted", "run again: what was answered is kept")
         except httpx2.RequestError as error:
             inner = _innermost(error)
-            reason = _shorten(_said(inner), key)
+            reason = _shorten(_words_of(inner), key)
             if _is_tls(inner):
                 advice = "check llm.url (http or https) and SSL_CERT_FILE, the certificates that are trusted"
-                return UserError(f"{address}: no secure connection ({reason}); {advice}")
+                raise UserError(f"{address}: no secure connection ({reason}); {advice}") from None
             return _Fault(f"the connection failed ({reason})", "start the server, or check llm.url")
         if reply.codings > 1:
-            return UserError(
+            raise UserError(
                 f"{address}: the answer is compressed {reply.codings} times over, want once at most; "
                 "check llm.url, and what stands before the server"
             )
         if not 200 <= reply.status < 300:
             return _refusal(address, reply, reply.status, key, self._key_variable)
         if reply.cut:
-            return UserError(
+            raise UserError(
                 f"{address}: the answer is over {LARGEST >> 20} MiB, which no answer is; check llm.url"
             )
         answer = _read(reply, key)
-        if isinstance(answer, dict) and len(key) >= _SHORTEST and key in json.dumps(answer):
-            return UserError(
+        if isinstance(answer, _Fault):
+            return answer
+        if len(key) >= _SHORTEST and key in json.dumps(answer):
+            raise UserError(
                 f"{address}: the answer repeats the key of {self._key_variable}, so nothing of it is kept; "
                 "check llm.url, and replace the key"
             )
-        if isinstance(answer, dict) and (status := error_status(answer)):
-            return _refusal(address, reply, status, key, self._key_variable)
-        return answer
+        status = error_status(answer)
+        return _refusal(address, reply, status, key, self._key_variable) if status else answer
 
 
 def _innermost(error: BaseException) -> BaseException:
@@ -198,7 +197,7 @@ def _innermost(error: BaseException) -> BaseException:
     return innermost
 
 
-def _said(error: BaseException) -> str:
+def _words_of(error: BaseException) -> str:
     """An error in the system's words where it has a number, for libraries say "Connect call failed"."""
     number = error.errno if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) else None
     return os.strerror(number) if number and number > 0 else one_line(error)
@@ -210,8 +209,8 @@ def _is_tls(error: BaseException) -> bool:
     return isinstance(error, ssl.SSLError) and not isinstance(error, closed)
 
 
-def _refusal(address: str, reply: Reply, status: int, key: str, key_variable: str) -> _Fault | Refused:
-    """What a status that is no success means."""
+def _refusal(address: str, reply: Reply, status: int, key: str, key_variable: str) -> _Fault:
+    """The fault of a status that is no success. Raises Refused where trying again changes nothing."""
     words = _words(reply)
     whole = f"{server_message(reply, words)}\n{words}"
     message = _shorten(server_message(reply, words), key)
@@ -222,7 +221,7 @@ def _refusal(address: str, reply: Reply, status: int, key: str, key_variable: st
         advice = "lower llm.concurrency, raise llm.retries, or see the server's log"
         return _Fault(what, advice, retry_after(reply.headers.get("Retry-After")))
     advice = "the account's quota is spent: add to it" if spent else _advice(status, message, key_variable)
-    return Refused(f"{address}: {what}; {advice}", status, redact(whole, key))
+    raise Refused(f"{address}: {what}; {advice}", status, redact(whole, key))
 
 
 def _words(reply: Reply) -> str:
