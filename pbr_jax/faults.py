@@ -72,11 +72,8 @@ def system_error(error: BaseException) -> OSError | None:
 
 @contextlib.contextmanager
 def located(path: Path) -> Iterator[None]:
-    """Names a file or folder in what the system says without one, as it does of a full disk.
-
-    Raises:
-      OSError: with a file name, in place of OSErrors without one and of what libraries make of them.
-    """
+    """Names a file or folder in what the system says without one, as it does of a full disk. Raises
+    OSError: with a file name, in place of OSErrors without one and of what libraries make of them."""
     try:
         yield
     except Exception as error:

@@ -155,10 +155,7 @@ _LONG_NUMBER = re.compile(rb"(?<![0-9])[0-9]{%d}" % (LONGEST_NUMBER + 1))
 
 def parse_json(data: bytes | str, decoder: json.JSONDecoder = json.JSONDecoder()) -> Any:  # noqa: B008
     """The value of a JSON text in UTF-8, whose bounds (`JsonBounds`) are checked before it is parsed.
-
-    Raises:
-      ValueError: anything else, in one line.
-    """
+    Raises ValueError: anything else, in one line."""
     text = data if isinstance(data, str) else data.decode("utf-8-sig")
     JsonBounds().feed(text.encode("utf-8", "surrogatepass") if isinstance(data, str) else data)
     return decoder.decode(text)

@@ -11,12 +11,9 @@ __all__ = ["LLM", "VERSION", "Prompt", "Sampling", "Score", "TooLong", "is_t5", 
 
 
 def load(config: schema.LLM) -> cache.Cached:
-    """The language model that a config names, behind the cache of answers; the same object as long as config
-    and model are the same. Weights are read at the first answer that is not in the cache.
-
-    Raises:
-      UserError: no such model, or one that is not supported.
-    """
+    """The language model that a config names, behind the cache of answers; the same object as long as
+    config and model are the same. Weights are read at the first answer that is not in the cache. Raises
+    UserError: no such model, or one that is not supported."""
     return _load(config, answers_file.location(), _backend(config).fingerprint)
 
 

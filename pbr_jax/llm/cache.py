@@ -56,11 +56,8 @@ class Cached:
         done: Mapping[int, str] | None = None,
         on_batch: OnBatch | None = None,
     ) -> list[str]:
-        """One continuation for each prompt, from the cache or the backend.
-
-        Raises:
-          UserError: offline and not all there; or the cache cannot be read or written.
-        """
+        """One continuation for each prompt, from the cache or the backend. Raises UserError: offline and
+        not all there; or the cache cannot be read or written."""
         o = sampling
         decoding: dict[str, Any] = {"max_new_tokens": o.max_new_tokens}
         if o.num_beams != 1:

@@ -65,10 +65,8 @@ class Sampling:
 
     `max_new_tokens` is the most tokens of an answer. `temperature` divides the logits, and 0 takes the most
     probable token. `top_p` samples from the most probable tokens that together reach this mass. More than
-    one of `num_beams` searches with so many beams and returns the best, without a temperature.
-
-    Raises:
-      UserError: a value that makes no sense, by its name in a config.
+    one of `num_beams` searches with so many beams and returns the best, without a temperature. Raises
+    UserError: a value that makes no sense, by its name in a config.
     """
 
     max_new_tokens: int
@@ -110,12 +108,10 @@ class LLM(Protocol):
         """One continuation for each prompt, without stop tokens and special tokens.
 
         A call that was interrupted and is repeated with the texts it had finished in `done` (position ->
-        text) returns the same texts as one that was not. What is sampled depends on the seed, the prompt and
-        the number of equal prompts before it in the list: not on the rest of the list, nor on batches.
-        `on_batch` is called whenever texts are finished.
-
-        Raises:
-          TooLong: a prompt is over the context; what could be answered went to `on_batch`.
+        text) returns the same texts as one that was not. What is sampled depends on the seed, the prompt
+        and the number of equal prompts before it in the list: not on the rest of the list, nor on batches.
+        `on_batch` is called whenever texts are finished. Raises TooLong: a prompt is over the context; what
+        could be answered went to `on_batch`.
         """
         ...
 

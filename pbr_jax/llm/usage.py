@@ -1,8 +1,7 @@
 """How many requests servers answered, and the tokens that they count for them.
 
-`server_calls` are answers that came, whether or not they could be used; `server_prompt_tokens` and
-`server_completion_tokens` are the server's own numbers, `server_calls_without_usage` the answers that had
-none. What the cache of answers had already costs nothing and is not counted.
+`server_calls` counts all answers that came, `server_calls_without_usage` those that stated no tokens. Cached
+answers are not counted.
 """
 
 from collections import Counter
@@ -17,7 +16,7 @@ _apart: ContextVar[str] = ContextVar("apart", default="")
 
 @contextmanager
 def metered() -> Iterator[Counter[str]]:
-    """Counts what is asked inside; one around it counts that too."""
+    """Counts the requests inside; an outer one counts them too."""
     counts: Counter[str] = Counter()
     outer = _meter.get()
     token = _meter.set(counts)
@@ -31,7 +30,7 @@ def metered() -> Iterator[Counter[str]]:
 
 @contextmanager
 def apart(part: str) -> Iterator[None]:
-    """What is asked inside is also counted as this part's, such as `select_server_calls`."""
+    """Requests inside are also counted as this part's, such as `select_server_calls`."""
     token = _apart.set(part)
     try:
         yield
@@ -40,7 +39,7 @@ def apart(part: str) -> Iterator[None]:
 
 
 def count(spent: Mapping[str, int]) -> None:
-    """Tells the meter around the caller, if there is one."""
+    """Adds to the meter around the caller, if there is one."""
     meter, part = _meter.get(), _apart.get()
     if meter is not None:
         meter.update(spent)

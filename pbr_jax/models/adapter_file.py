@@ -87,11 +87,8 @@ def write(
 
 
 def read(folder: Path, modules: Mapping[str, str], params: Params, *, outputs_first: bool) -> Adapter:
-    """The adapter of a folder, for a model of these parameters (or their shapes).
-
-    Raises:
-      UserError: no adapter, one of another kind than LoRA or of another model, files that are damaged.
-    """
+    """The adapter of a folder, for a model of these parameters (or their shapes). Raises UserError: no
+    adapter, one of another kind than LoRA or of another model, files that are damaged."""
     config = _config(folder)
     places = _places(modules, params, outputs_first)
     adapter: Params = {}

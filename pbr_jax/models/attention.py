@@ -1,8 +1,7 @@
 """Softmax attention of a batch of rows over pieces of keys and values: what is read, and what came before.
 
-Pieces are never joined: what is only read is not moved, and in a decoding loop what does not change is not
-copied. What stands before all rows is one piece without a batch axis; tokens attend to it packed, without
-padding, a block at a time, so that its scores stay in a core's cache.
+Pieces are never joined, so nothing is copied. What stands before all rows is one piece without a batch axis;
+tokens attend to it packed, a block at a time, so that its scores stay in a core's cache.
 """
 
 import functools

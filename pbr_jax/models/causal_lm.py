@@ -163,11 +163,9 @@ def load(path: Path, dtype: Any = jnp.float32, devices: int = 1) -> tuple[Model,
     """The model of a Hugging Face folder or GGUF file, its weights in `dtype`.
 
     With several devices, weights are divided over the first ones by `SHARDING`; keys and values are copied
-    where there are too few heads of them to divide. Parameters go to devices one by one, so neither the host
-    nor a device holds more than its share and one parameter.
-
-    Raises:
-      UserError: an architecture, tensor type or file that is not supported, named; too few devices.
+    where there are too few heads of them to divide. Parameters go to devices one by one, so neither the
+    host nor a device holds more than its share and one parameter. Raises UserError: an architecture, tensor
+    type or file that is not supported, named; too few devices.
     """
     config = read_config(path)
     model = causal_lm(config, dtype)

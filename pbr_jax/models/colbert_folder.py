@@ -37,11 +37,8 @@ _EXPANSION = {
 
 
 def projection(folder: Path) -> Path | None:
-    """Where the projection's weights are, where not beside the body's.
-
-    Raises:
-      UserError: the projection is more than a matrix.
-    """
+    """Where the projection's weights are, where not beside the body's. Raises UserError: the projection is
+    more than a matrix."""
     modules = sentence_folder.modules(folder)
     folders = [module.folder for module in modules if module.kind == "Dense"]
     if not modules and (folder / "1_Dense").is_dir():
@@ -53,11 +50,8 @@ def projection(folder: Path) -> Path | None:
 
 
 def settings(folder: Path) -> dict[str, Any]:
-    """The fields of a `ColbertConfig` that the folder's files state.
-
-    Raises:
-      UserError: a file is malformed, or has a field that is not followed.
-    """
+    """The fields of a `ColbertConfig` that the folder's files state. Raises UserError: a file is malformed,
+    or has a field that is not followed."""
     modules = sentence_folder.modules(folder)
     sentence_folder.check_order(modules, folder, *_ORDERS)
     file = folder / "artifact.metadata"

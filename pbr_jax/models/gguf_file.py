@@ -161,12 +161,9 @@ class GGUFFile:
 
 
 def read(path: Path) -> GGUFFile:
-    """Opens a GGUF file of one of `ARCHITECTURES`; weights are not read yet.
-
-    Raises:
-      UserError: not a GGUF file, cut short, a part of one, of another architecture, or with a field
-        that would change results and is not followed.
-    """
+    """Opens a GGUF file of one of `ARCHITECTURES`; weights are not read yet. Raises UserError: not a GGUF
+    file, cut short, a part of one, of another architecture, or with a field that would change results and
+    is not followed."""
     path = Path(path)
     try:
         status = path.stat()

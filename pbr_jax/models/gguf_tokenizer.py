@@ -19,11 +19,8 @@ _NOT_STRIPPED = ("<unk>", "<s>", "<|endoftext|>")  # Phi-3's other control token
 
 
 def tokenizer(source: str, metadata: Mapping[str, Any]) -> "Tokenizer":
-    """The tokenizer that a file's metadata describes.
-
-    Raises:
-      UserError: of a kind that is not supported, or inconsistent; `source` names the file.
-    """
+    """The tokenizer that a file's metadata describes. Raises UserError: of a kind that is not supported, or
+    inconsistent; `source` names the file."""
     kind, split = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre")
     try:
         if kind == "llama":

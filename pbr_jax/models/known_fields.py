@@ -172,11 +172,8 @@ def check_gguf(metadata: Mapping[str, Any], architecture: str, source: str) -> N
 
 
 def read(file: Path, known: Known) -> dict[str, Any]:
-    """The object in a JSON file, nothing where there is no such file.
-
-    Raises:
-      UserError: it is no JSON object, or has a field that is refused.
-    """
+    """The object in a JSON file, nothing where there is no such file. Raises UserError: it is no JSON
+    object, or has a field that is refused."""
     if not file.is_file():
         return {}
     content = read_json(file)

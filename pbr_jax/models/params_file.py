@@ -19,11 +19,7 @@ def save_params(params: Params, path: Path) -> None:
 
 
 def load_params(path: Path) -> Params:
-    """What `save_params` wrote, on the default device.
-
-    Raises:
-      UserError: the file is absent or damaged.
-    """
+    """What `save_params` wrote, on the default device. Raises UserError: the file is absent or damaged."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 

@@ -63,11 +63,9 @@ _SAID = tuple(b'"' + name for name in (
 def locate(model: str) -> Path:
     """The folder (Hugging Face format) or `.gguf` file of a model.
 
-    `model` is a name in `EMBEDDED`, a folder, or a file. A folder without `config.json` that holds
-    exactly one `.gguf` file stands for that file.
-
-    Raises:
-      UserError: the embedded model is not installed, or there is nothing usable at that path.
+    `model` is a name in `EMBEDDED`, a folder, or a file. A folder without `config.json` that holds exactly
+    one `.gguf` file stands for that file. Raises UserError: the embedded model is not installed, or there
+    is nothing usable at that path.
     """
     if model in EMBEDDED:
         return _locate_embedded(model, EMBEDDED[model])
@@ -188,10 +186,8 @@ def read_tensors(path: Path) -> Tensors:
     """The tensors of a safetensors file, or of a folder that holds one or an index of shards.
 
     Files are opened and checked now, tensors are read when they are asked for. Half-precision floats
-    (float16, bfloat16) come back as float32.
-
-    Raises:
-      UserError: only pickled weights are there, a file is absent, truncated or unreadable.
+    (float16, bfloat16) come back as float32. Raises UserError: only pickled weights are there, a file is
+    absent, truncated or unreadable.
     """
     readers: dict[str, Callable[[], np.ndarray]] = {}
     for file in _weight_files(Path(path)):

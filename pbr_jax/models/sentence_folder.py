@@ -24,11 +24,8 @@ class Module(NamedTuple):
 
 
 def modules(folder: Path) -> list[Module]:
-    """The steps that `modules.json` lists, in order; none where there is no such file.
-
-    Raises:
-      UserError: the file is malformed, names a class of another library, or a body in a folder of its own.
-    """
+    """The steps that `modules.json` lists, in order; none where there is no such file. Raises UserError:
+    the file is malformed, names a class of another library, or a body in a folder of its own."""
     file = folder / "modules.json"
     if not file.is_file():
         return []
@@ -91,11 +88,8 @@ def check_reranker(folder: Path) -> None:
 
 
 def max_length(folder: Path) -> int | None:
-    """Tokens of a text, special ones included, as the folder says; None where it does not.
-
-    Raises:
-      UserError: no positive whole number.
-    """
+    """Tokens of a text, special ones included, as the folder says; None where it does not. Raises
+    UserError: no positive whole number."""
     length = transformer(folder).get("max_seq_length")
     if length is None:
         settings = tokenizer_file.settings(folder)
@@ -115,10 +109,8 @@ def prompt(folder: Path, role: Role) -> str:
     """What is put before every text of a role, "" where the folder names nothing.
 
     A query gets the prompt `query`, a document the first of `document`, `passage` and `corpus` with a text.
-    A role without a prompt of these names gets that of `default_prompt_name`.
-
-    Raises:
-      UserError: prompts that are no texts, or a default that is none of them.
+    A role without a prompt of these names gets that of `default_prompt_name`. Raises UserError: prompts
+    that are no texts, or a default that is none of them.
     """
     content, file = model(folder), folder / MODEL
     prompts, default = content.get("prompts") or {}, content.get("default_prompt_name")

@@ -236,10 +236,8 @@ _IGNORED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_b
 
 def load(path: Path, dtype: Any = jnp.float32, devices: int = 1) -> tuple[T5, Params, T5Config]:
     """The model of a Hugging Face folder, its weights in `dtype`, divided over the first `devices` devices.
-
-    Raises:
-      UserError: an architecture, tensor or file that is not supported, named; fewer devices than that.
-    """
+    Raises UserError: an architecture, tensor or file that is not supported, named; fewer devices than
+    that."""
     config = read_config(path)
     tensors = pretrained.read_tensors(path)
     _drop_copies(tensors, config, str(path))

@@ -1,7 +1,6 @@
 """Where a language model's thinking ends and its answer begins.
 
-Models that reason write their thoughts before the answer, between marks of their family. Servers without a
-reasoning parser, and models in this process, return thoughts and answer as one text.
+Servers without a reasoning parser, and models in this process, return thoughts and answer as one text.
 """
 
 import re

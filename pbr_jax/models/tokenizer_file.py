@@ -57,11 +57,8 @@ def settings(folder: Path) -> dict[str, Any]:
 
 
 def read_folder(folder: Path) -> tuple["Tokenizer", dict[str, Any]]:
-    """The tokenizer of a folder that holds a `tokenizer.json`, and its `settings`.
-
-    Raises:
-      UserError: a file is malformed, contradicts `tokenizer.json`, or says what is not followed.
-    """
+    """The tokenizer of a folder that holds a `tokenizer.json`, and its `settings`. Raises UserError: a file
+    is malformed, contradicts `tokenizer.json`, or says what is not followed."""
     fields, source = settings(folder), str(folder / "tokenizer_config.json")
     tokenizer = read(folder / "tokenizer.json")
     with sound(source):

@@ -37,12 +37,9 @@ def user_transformer(config: UserTransformerConfig) -> Model:
 
     `apply(params, history, mask, *, replaced=None, key=None, rows=None) -> users [b d]`, not normalised:
 
-    - history: Float [b n d], document embeddings, oldest first. The paper freezes them; gradients flow
-      to them all the same, for a caller who trains a table of them as the released code does.
-    - mask: Bool [b n], True on documents. Padding may stand anywhere and takes no position. A user
-      without documents gets zeros.
-    - replaced: Bool [b n], True where the learned [mask] embedding stands for the document, the
-      augmentation "document mask" of section 4.1.2.
+    - history: Float [b n d], document embeddings, oldest first; gradients flow to them.
+    - mask: Bool [b n], True on documents; padding takes no position. Without documents a user gets zeros.
+    - replaced: Bool [b n], True where the learned [mask] embedding replaces the document (section 4.1.2).
     - key: of dropout; None: no dropout.
     - rows: Int [b], the users' numbers: with the key they say what dropout drops; None: their places.
 

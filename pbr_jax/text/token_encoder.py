@@ -1,8 +1,7 @@
 """Texts as one vector a token, for late interaction: by a ColBERT, or by the states of a plain BERT.
 
-A ColBERT's folder says how: markers, [MASK]s behind queries, no punctuation (`models.colbert_folder`). A
-plain encoder was trained with none of these and has no projection: its last states are compared as they are,
-scaled to unit length, special tokens included.
+A ColBERT's folder says how: markers, [MASK]s behind queries, no punctuation (`models.colbert_folder`). Of a
+plain encoder the last states are compared, scaled to unit length, special tokens included.
 """
 
 from collections.abc import Iterator, Sequence
@@ -153,9 +152,8 @@ class TokenEncoder:
 def max_sims(query: np.ndarray, documents: Sequence[np.ndarray]) -> np.ndarray:
     """Late interaction of a query's tokens [s e] with those of each document [t e], float32 [c].
 
-    Equal to `models.colbert.max_sim`, for the few documents of a history on the host: each is scored by
-    itself, so that its score does not depend on which others are there. Without tokens: -1 for each of the
-    query's.
+    Equal to `models.colbert.max_sim`, on the host: each document is scored by itself. Without tokens: -1 for
+    each of the query's.
     """
     scores = [(query @ tokens.T).max(1).sum() if len(tokens) else -len(query) for tokens in documents]
     return np.array(scores, np.float32)

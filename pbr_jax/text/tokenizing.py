@@ -55,8 +55,7 @@ class Tokenizer:
     def truncate(self, text: str, n: int) -> str:
         """The longest beginning of `text` that ends with its n-th token or before, specials not counted.
 
-        It is a piece of the text itself, so case and spacing stay. Should the piece tokenize into
-        more than n tokens on its own (a word cut in the middle), tokens are taken from its end.
+        Case and spacing stay. A piece that has more than n tokens on its own is cut further.
         """
         if n <= 0:
             return ""
@@ -84,11 +83,9 @@ class Tokenizer:
 def load_tokenizer(folder: Path, *, max_length: int | None = None) -> Tokenizer:
     """The tokenizer of a Hugging Face folder.
 
-    `tokenizer.json` is read directly; a folder without it goes through `transformers.AutoTokenizer`,
-    which reads the older files (vocab.txt, merges.txt, ...).
-
-    Raises:
-      UserError: neither way works, or `max_length` leaves no room beside the special tokens.
+    `tokenizer.json` is read directly; a folder without it goes through `transformers.AutoTokenizer`, which
+    reads the older files (vocab.txt, merges.txt, ...). Raises UserError: neither way works, or `max_length`
+    leaves no room beside the special tokens.
     """
     if (folder / "tokenizer.json").is_file():
         backend, settings = tokenizer_file.read_folder(folder)

@@ -184,9 +184,8 @@ def sampled_reinforce(
 ) -> Float[Array, "b"]:
     """REINFORCE with one candidate sampled from the softmax of the scores, against the best-scored one.
 
-    Salemi et al., "Optimization Methods for Personalizing Large Language Models through Retrieval
-    Augmentation" (ROPG-RL), https://arxiv.org/abs/2404.05970, 2024. Padding is never drawn. What is
-    drawn follows from the key and the questions' numbers, `rows`; None: their places.
+    Salemi et al. (ROPG-RL), https://arxiv.org/abs/2404.05970, 2024. What is drawn follows from the key
+    and the questions' numbers, `rows`; None: their places.
     """
     log_probs = masked_log_softmax(scores / temperature, present)
     possible = jnp.where(present, log_probs, -jnp.inf)

@@ -1,8 +1,7 @@
 """Tuning the language model that answers, on what training users really wrote: by LoRA or all of its weights.
 
 The loss of a question is the mean over its target's tokens and its end token, of a batch the mean over
-questions: the metric `target_nll`, with the end. Prompts are read and not learned. Logits exist at the
-target's positions only, and what all prompts of a batch begin with is computed once.
+questions. Logits exist at the target's positions only, and what all prompts begin with is computed once.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,8 +1,5 @@
-"""How much attention tokens get from others: the mass that a query puts on what stands before it.
-
-What texts begin with in common is read once, and only the tokens after it attend in the program that adds
-up: its scores are [tokens that ask, all tokens], never [all, all].
-"""
+"""How much attention tokens get from a query behind them. What texts begin with in common is read once, and
+scores are [tokens of the query, all tokens], never [all, all]."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence

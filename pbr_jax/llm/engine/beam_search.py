@@ -1,8 +1,7 @@
 """Beam search over any model that decodes a token at a time, as one function that compiles.
 
-The model is a pure `step`; what it remembers is a tree of arrays that the search carries along, and
-rearranges with `reorder` when beams change places. So encoder-decoder and decoder-only models, with
-whatever caches, are searched alike.
+The model is a pure `step`; its caches are a tree of arrays that `reorder` rearranges when beams change
+places.
 """
 
 import functools
@@ -20,7 +19,7 @@ Reorder = Callable[[Any, Int[Array, "r"]], Any]
 """`reorder(state, index) -> state`: row i of the result is row `index[i]` of the state given."""
 
 
-class Found(NamedTuple):
+class Best(NamedTuple):
     """The best continuation of each prompt: up to a stop token (included), or n tokens. What follows a
     stop token means nothing; -1 where logits were not numbers. `scores` are their log-probabilities per
     token."""
@@ -56,15 +55,14 @@ def beam_search(
     reorder: Reorder,
     num_beams: int,
     max_new_tokens: int,
-) -> Found:
+) -> Best:
     """The most probable continuations, per token, that a search with k = `num_beams` beams finds.
 
-    Each step looks at the (m + 1) k best extensions of a prompt's running beams. Of the k best, those
-    that end in a stop token (at the last step, all) join the ended ones, of which the k with the best
-    mean log-probability are kept; the k best that do not stop run on. A prompt is finished when its best
-    running beam has a lower mean than the worst of k ended ones, a heuristic: a longer text could rise
-    again. The same search as Hugging Face's `generate` with `length_penalty=1.0, early_stopping=False`;
-    the mean is over new tokens, the stop token among them, the prompt not.
+    Of the k best extensions of a prompt's running beams, those that end in a stop token (at the last step,
+    all) join the ended ones, of which the k with the best mean log-probability over new tokens are kept; the
+    k best that do not stop run on. A prompt is finished when its best running beam has a lower mean than the
+    worst of k ended ones. The same as Hugging Face's `generate` with `length_penalty=1.0,
+    early_stopping=False`.
 
     Args:
       fixed: what every step reads and none changes: weights, keys and values of an encoder.
@@ -76,8 +74,7 @@ def beam_search(
       num_beams: k.
       max_new_tokens: n, the most tokens of a continuation, the stop token included.
 
-    Reference: Sutskever et al., Sequence to Sequence Learning with Neural Networks,
-    https://arxiv.org/abs/1409.3215, 2014, section 3.2.
+    Reference: Sutskever et al., https://arxiv.org/abs/1409.3215, 2014, section 3.2.
     """
     b, k = first.shape[0], num_beams
     advance = functools.partial(_advance, stops=stops, reorder=reorder, num_beams=k)
@@ -94,7 +91,7 @@ def beam_search(
     search = advance(_Search(jnp.int32(0), prompts, ended, yes, yes, state), first[:, None])
     search = jax.lax.while_loop(lambda s: (s.length < max_new_tokens) & s.open.any(), body, search)
     tokens = jnp.where(search.sound[:, None], search.ended.tokens[:, 0], -1)
-    return Found(tokens, search.ended.scores[:, 0])
+    return Best(tokens, search.ended.scores[:, 0])
 
 
 def _advance(

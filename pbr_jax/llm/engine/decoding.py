@@ -1,8 +1,7 @@
 """Continuous decoding: rows that have finished make room for prompts that wait.
 
-A fixed number of rows decode together. A row has slots for its prompt, which no step writes to, and a few for
-new tokens, each at a place of the row's own. So what a row computes does not depend on which other
-rows are there, nor on when it came.
+A fixed number of rows decode together. A row has slots for its prompt and for new tokens, so what it computes
+does not depend on other rows, nor on when it came.
 """
 
 import functools

@@ -1,7 +1,6 @@
 """Decoding one answer from several prompts: at every token their distributions are mixed.
 
-Rows of a mixture advance together and read the same tokens, so this is not the continuous decoding of
-`decoding`: batches of whole mixtures are read and decoded one after another.
+Rows of a mixture advance together, so batches of whole mixtures are read and decoded one after another.
 """
 
 import functools

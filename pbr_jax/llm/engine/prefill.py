@@ -1,8 +1,7 @@
 """Reading token sequences with a language model: shared beginnings once, and no padding but in attention.
 
 The nodes of a prefix tree are read level by level. Keys and values of shared tokens lie one after another
-in a `Pool`, by slots that the caller names. Rows of unlike length go into one batch up to a
-number of tokens, so that the matrix products see few shapes and no padding to speak of.
+in a `Pool`. Rows of unlike length go into one batch up to a number of tokens, so that shapes are few.
 """
 
 import functools

@@ -253,11 +253,8 @@ def redact(text: str, key: str) -> str:
 
 
 def check_url(url: str) -> str:
-    """The address without a slash at its end, if it is a scheme, a host and a path and nothing more.
-
-    Raises:
-      UserError: it is not; the message does not quote it, for it may hold a password.
-    """
+    """The address without a slash at its end, if it is a scheme, a host and a path and nothing more. Raises
+    UserError: it is not; the message does not quote it, for it may hold a password."""
     import httpx2
 
     try:

@@ -6,8 +6,8 @@
 - `sglang`: `/generate` with `return_logprob`, beside `/v1`
   (https://docs.sglang.io/basic_usage/sampling_params.html).
 
-All three are sent token ids, so the boundary between prompt and answer is exact; that needs the served
-model's own tokenizer. llama.cpp and TGI give no log-probabilities of a prompt.
+All are sent token ids of the served model's own tokenizer. llama.cpp and TGI give no log-probabilities of a
+prompt.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,9 +20,8 @@ from pbr_jax.types import UserError
 class Dialect(NamedTuple):
     """A way to ask for a prompt's log-probabilities.
 
-    `body(model, ids, first, neutral)` is the request, with these fields of sampling; `read(answer, ids,
-    first, address)` gives the log-probabilities of `ids[first:]`. One token is generated, and not used: not
-    every server takes 0.
+    `body(model, ids, first, neutral)` is the request; `read(answer, ids, first, address)` gives the
+    log-probabilities of `ids[first:]`. One token is generated, and not used.
     """
 
     path: str

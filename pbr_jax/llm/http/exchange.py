@@ -46,10 +46,8 @@ class Exchange:
     def post(self, address: str, content: bytes, headers: Mapping[str, str], seconds: float) -> Reply:
         """Sends a body and reads the answer.
 
-        Raises:
-          TimeoutError: the whole took longer than `seconds`.
-          concurrent.futures.CancelledError: `cancel` was called.
-          httpx2.RequestError: the connection failed.
+        Raises TimeoutError where the whole took longer than `seconds`, concurrent.futures.CancelledError
+        after `cancel`, httpx2.RequestError where the connection failed.
         """
         task = self._post(address, content, headers, seconds)
         future = asyncio.run_coroutine_threadsafe(task, self._running())

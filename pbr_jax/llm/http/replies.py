@@ -48,11 +48,10 @@ def text_of(
 ) -> str:
     """The text of the first choice, which is a message's or, with `is_text`, a continuation's.
 
-    An answer that ended at the limit of tokens (`finish_reason` length) is whole if so many were really made:
-    the model in this process stops there too. What was made is what `usage` says, less what went into
-    thinking. Where it says nothing, or 0 beside a text, the text must be long enough: at least half of the
-    limit as `count` counts, or else a byte for each token. An answer that ended by itself may be empty if
-    the server counts no more than the token that ends it.
+    An answer that ended at the limit of tokens (`finish_reason` length) is whole if so many were made: as
+    `usage` counts, less thinking; where it says nothing, or 0 beside a text, the text must have at least half
+    of the limit as `count` counts, or else a byte for each token. An answer that ended by itself may be empty
+    if the server counts no more than the token that ends it.
 
     Args:
       limit: the most tokens of the answer.

@@ -1,8 +1,7 @@
-"""What is sent to a server, so that it is asked what the model in this process is asked.
+"""What is sent to a server, so that it answers as the model in this process would.
 
-Servers have defaults of their own (a model's generation_config.json, the command line), and templates that
-let a model think. Fields beside OpenAI's protocol say otherwise; what a server refuses is left out from then
-on, which is told once.
+Fields beside OpenAI's protocol override the server's own defaults and turn thinking off; what a server
+refuses is left out from then on, with a note.
 """
 
 import datetime

@@ -22,10 +22,7 @@ VERSION = 4
 
 def load(path: Path, date: str = DATE) -> Codec:
     """The codec of a Hugging Face folder or GGUF file; `date` is the day that its template takes for today.
-
-    Raises:
-      UserError: no tokenizer that can be read, named.
-    """
+    Raises UserError: no tokenizer that can be read, named."""
     with sound(str(path)):
         codec = _from_gguf(path) if path.is_file() else _from_folder(path)
         return dataclasses.replace(codec, date=date)

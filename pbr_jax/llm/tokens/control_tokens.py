@@ -1,8 +1,7 @@
 """Prompts for a server that tokenises them itself: control tokens spelled so that they stay text.
 
-A server reads `<|im_end|>` in a message as the end of the turn, whoever wrote it, and cannot be told
-otherwise. So the first character of what is, or looks like, a control token becomes another that means the
-same to a reader, and that no Unicode normalisation turns back.
+A server reads `<|im_end|>` in a message as the end of the turn. So the first character of what is, or looks
+like, a control token becomes a similar one that no Unicode normalisation turns back.
 """
 
 import re
@@ -27,19 +26,16 @@ _ROUNDS = 9  # what stands around a token that was broken up may make another
 
 
 def escape_control_tokens(prompt: Prompt, codec: Codec | None = None) -> Prompt:
-    """The prompt without control tokens in its texts: the codec's own, or without one those of many families.
-
-    Raises:
-      UserError: a text that is none, see `protocol.check_prompt`; or one of which the tokenizer makes control
-        tokens whatever is taken out.
-    """
+    """The prompt without control tokens in its texts: the codec's own, or without one those of many
+    families. Raises UserError: a text that is none, see `protocol.check_prompt`; or one of which the
+    tokenizer makes control tokens whatever is taken out."""
     check_prompt(prompt)
     if isinstance(prompt, str):
-        return _disarmed(prompt, codec)
-    return [{name: _disarmed(text, codec) for name, text in message.items()} for message in prompt]
+        return _escaped(prompt, codec)
+    return [{name: _escaped(text, codec) for name, text in message.items()} for message in prompt]
 
 
-def _disarmed(text: str, codec: Codec | None) -> str:
+def _escaped(text: str, codec: Codec | None) -> str:
     for again in range(_ROUNDS):
         spans = _spans(text) if codec is None else codec.controls(text)
         if not spans:
@@ -56,11 +52,8 @@ def _disarmed(text: str, codec: Codec | None) -> str:
 
 
 def _instead(first: str, again: bool) -> str:
-    """What stands in place of the character that a control token begins with.
-
-    What begins with another character than usual is broken up behind it, by one that takes no width. Where
-    that was done before, a normaliser may take it out again: then the character itself goes.
-    """
+    """What replaces the first character of a control token. An unusual one is followed by a character without
+    width, and left out where a normaliser removed that before."""
     return _INSTEAD.get(_folded(first)) or ("" if again else f"{first}\u2060")
 
 

@@ -19,11 +19,8 @@ _MOST = 1 << 31  # ids that an integer of 32 bits holds, where no file says how 
 def end_tokens(
     declared: Iterable[Any], tokenizer: "Tokenizer", template: str | None, vocabulary: int, source: str
 ) -> frozenset[int]:
-    """Declared end tokens (None: none), and the ends of turns that the template writes.
-
-    Raises:
-      UserError: one is no id of a vocabulary of this size.
-    """
+    """Declared end tokens (None: none), and the ends of turns that the template writes. Raises UserError:
+    one is no id of a vocabulary of this size."""
     turns = [tokenizer.token_to_id(name) for name in _END_OF_TURN if template and name in template]
     tokens = [token for token in (*declared, *turns) if token is not None]
     for token in tokens:
