@@ -237,7 +237,7 @@ def _our_generator(pairs: Any) -> Step:
     from pbr_jax.train import generator
 
     options = TunedGenerator(method="lora")
-    mesh = generator.mesh_of(options, 1)
+    mesh = sharding.data_mesh(options.training.devices)
     family = generator.causal_family(locate("SmolLM2-135M-Instruct"), options, mesh)
     start, frozen, scale = generator._begun(family, options, 0)
     batch = family.arrays(pairs) | {"where": np.ones(len(pairs), bool)}

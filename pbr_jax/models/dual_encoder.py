@@ -128,16 +128,3 @@ def personalize(
     So an index of documents serves every user. α = 0 is the plain query; the released code has 0.1.
     """
     return (1 - alpha) * queries + alpha * users
-
-
-def personal_scores(
-    queries: Float[Array, "q d"],
-    documents: Float[Array, "c d"],
-    users: Float[Array, "q d"],
-    *,
-    alpha: float | Float[Array, ""],
-) -> Float[Array, "q c"]:
-    """Eq. 5 of every query, asked by its user, with every document; all vectors are of unit length."""
-    personalized = personalize(queries, users, alpha)
-    with layers.precision(personalized.dtype):
-        return jnp.einsum("qd,cd->qc", personalized, documents, preferred_element_type=jnp.float32)

@@ -55,7 +55,7 @@ _IDENTITY = (
     "config_sentence_transformers.json", "artifact.metadata", "*/*.safetensors",  # a ColBERT's
 )  # fmt: skip
 _MODEL = "config_sentence_transformers.json"  # often of versions alone, which say nothing of vectors
-_SAID = tuple(b'"' + name for name in (
+_FIELDS = tuple(b'"' + name for name in (
     b"query_", b"document_", b"attend_", b"skiplist_", b"do_query_", b"prompts", b"default_prompt_",
 ))  # fmt: skip
 

@@ -7,13 +7,12 @@ whole path holds. Computation needs no rules: jit divides it as the parameters a
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from pbr_jax.types import Params, UserError
+from pbr_jax.types import UserError
 
 Rules = Mapping[str, tuple[str | None, ...]]
 
@@ -28,20 +27,9 @@ def mesh(**axes: int) -> Mesh:
     return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=kinds, devices=available[:count])
 
 
-def place(params: Params, rules: Rules, mesh: Mesh) -> Params:
-    """Parameters on the devices of `mesh`, divided by `rules`; those without a rule are copied to each.
-
-    An axis that its devices do not divide evenly is not divided.
-    """
-
-    def one(path: tuple[Any, ...], leaf: Any) -> jax.Array:
-        return place_one("/".join(str(entry.key) for entry in path), leaf, rules=rules, mesh=mesh)
-
-    return jax.tree_util.tree_map_with_path(one, params)
-
-
 def place_one(path: str, leaf: np.ndarray | jax.Array, *, rules: Rules, mesh: Mesh) -> jax.Array:
-    """One parameter of `place`, straight from the host: no device holds more than its part."""
+    """One parameter on the devices of `mesh`, straight from the host, divided by `rules`; an axis that its
+    devices do not divide evenly is not divided."""
     axes = next((axes for pattern, axes in rules.items() if re.fullmatch(pattern, path)), ())
     if len(axes) > leaf.ndim:
         raise ValueError(f"{path} has {leaf.ndim} axes, its sharding rule {len(axes)}")

@@ -142,7 +142,7 @@ def _train(
         return
     from pbr_jax.llm.engine.local import fit
     from pbr_jax.models import causal_lm, t5
-    from pbr_jax.train import generator as generator
+    from pbr_jax.train import generator, sharding
 
     enable_compilation_cache()
     separate = is_t5(model)
@@ -151,7 +151,7 @@ def _train(
         fit, context=room.context or limit, name="the target's length", cut=room.cut, separate=separate
     )
     pairs = _pairs(chat.load(model, date), options, asked, seed, store, write, found, fits, separate)
-    mesh = generator.mesh_of(options, tensor_parallel)
+    mesh = sharding.data_mesh(options.training.devices, tensor_parallel)
     family = (generator.t5_family if separate else generator.causal_family)(model, options, mesh)
     fitted = generator.train(family, pairs, options, folder, seed=seed, mesh=mesh)
     if full:

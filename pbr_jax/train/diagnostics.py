@@ -17,11 +17,14 @@ MOST_ALIKE = 0.98  # Spearman's correlation of scores with their start
 
 def diagnostics(start: Params, now: Params) -> dict[str, float]:
     """How far the parts of `start` have moved: |now - start| / |start|, over all weights of a part."""
-    return {name: _norm(_minus(now[name], part)) / max(_norm(part), 1e-12) for name, part in start.items()}
 
+    def difference(a: Any, b: Any) -> np.ndarray:
+        return np.asarray(a, np.float64) - np.asarray(b, np.float64)
 
-def _minus(one: Any, other: Any) -> Any:
-    return jax.tree.map(lambda a, b: np.asarray(a, np.float64) - np.asarray(b, np.float64), one, other)
+    return {
+        name: _norm(jax.tree.map(difference, now[name], part)) / max(_norm(part), 1e-12)
+        for name, part in start.items()
+    }
 
 
 def _norm(tree: Any) -> float:

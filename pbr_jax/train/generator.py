@@ -20,7 +20,6 @@ from pbr_jax.losses.reduction import masked_mean
 from pbr_jax.models import causal_lm, lora, t5
 from pbr_jax.options import TunedGenerator
 from pbr_jax.text.padding import multiple
-from pbr_jax.train import sharding
 from pbr_jax.train.batches import Rows
 from pbr_jax.train.loop import Fitted, Task, fit
 from pbr_jax.train.sharding import Batch
@@ -195,11 +194,6 @@ def _membership(
             "auc": float(lower),
         }
     return report
-
-
-def mesh_of(options: TunedGenerator, tensor_parallel: int) -> Mesh:
-    """The devices of a training: as many as the config says, so many of which share a copy of the model."""
-    return sharding.data_mesh(options.training.devices, tensor_parallel)
 
 
 def causal_family(path: Path, options: TunedGenerator, mesh: Mesh) -> Family:

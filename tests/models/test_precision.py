@@ -15,7 +15,7 @@ from pbr_jax.losses import info_nce
 from pbr_jax.models.bert import BertConfig, bert
 from pbr_jax.models.colbert import max_sim
 from pbr_jax.models.cross_encoder import CrossEncoderConfig, cross_encoder
-from pbr_jax.models.dual_encoder import DualEncoderConfig, Tokens, dual_encoder, personal_scores
+from pbr_jax.models.dual_encoder import DualEncoderConfig, Tokens, dual_encoder
 from pbr_jax.models.set_policy import FUSIONS, SetPolicyConfig, set_policy
 from pbr_jax.models.user_transformer import UserTransformerConfig, user_transformer
 from pbr_jax.train import retriever
@@ -75,7 +75,6 @@ CASES = {
             },
         ),
     ),
-    "personal scores": (partial(personal_scores, alpha=0.1), (VECTORS, VECTORS, VECTORS)),
     "late interaction": (
         partial(max_sim, query_mask=jnp.array(MASK), document_mask=jnp.array(MASK)),
         (STATES[:, 0].astype(jnp.float32),) * 2,

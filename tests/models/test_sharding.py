@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec
 
 from pbr_jax.models import causal_lm, sharding
 from pbr_jax.models.causal_lm import Past
+from pbr_jax.models.rules import flatten, unflatten
 from pbr_jax.types import UserError
 
 torch: Any = pytest.importorskip("torch")
@@ -110,7 +111,8 @@ def test_axes_that_do_not_divide_are_copied(folder):
 def test_rules_are_of_whole_paths_and_the_first_holds():
     params = {"a": {"b": np.ones((4, 8))}, "b": np.ones((8, 4)), "c": np.ones(8)}
     rules = {"b": ("model",), "a/.*": (None, "model"), ".*/b": ("model", None)}
-    placed = sharding.place(params, rules, sharding.mesh(model=4))
+    mesh, leaves = sharding.mesh(model=4), flatten(params).items()
+    placed = unflatten({p: sharding.place_one(p, x, rules=rules, mesh=mesh) for p, x in leaves})
     assert placed["a"]["b"].sharding.spec == PartitionSpec(None, "model")
     assert placed["b"].sharding.spec == PartitionSpec("model")
     assert placed["c"].sharding.is_fully_replicated

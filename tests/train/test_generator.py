@@ -14,7 +14,7 @@ import pytest
 
 from pbr_jax.config import Optimizer, Training, TunedGenerator
 from pbr_jax.models import adapter_file, causal_lm, lora
-from pbr_jax.train import generator as generator
+from pbr_jax.train import generator, sharding
 from pbr_jax.train.batches import Batches
 from pbr_jax.train.generator import Pair
 from pbr_jax.types import UserError
@@ -75,7 +75,7 @@ def options(**fields: Any) -> TunedGenerator:
 
 
 def family(path: Path, told: TunedGenerator, tensor_parallel: int = 1) -> tuple[generator.Family, Any]:
-    mesh = generator.mesh_of(told, tensor_parallel)
+    mesh = sharding.data_mesh(told.training.devices, tensor_parallel)
     make = (
         generator.t5_family if (path / "config.json").read_text().count('"t5"') else generator.causal_family
     )

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from pbr_jax.llm.engine.batching import bucket
 from pbr_jax.llm.engine.beam_search import beam_search
-from pbr_jax.llm.engine.prefill import PrefillEngine
+from pbr_jax.llm.engine.prefill import PrefillEngine, padded
 from pbr_jax.llm.protocol import Sampling
 from pbr_jax.models import causal_lm
 from pbr_jax.models.causal_lm import Past
@@ -46,7 +46,8 @@ def search(
         start += height
         if not any(wanted[place] for place in batch):
             continue
-        ids, positions = _padded([prompts[place] for place in batch], height)
+        rows = [prompts[place] for place in batch]
+        ids, positions = padded(rows, [0] * len(rows), height, bucket, 32)
         held, first, past = _read(engine.apply)(
             engine.params, ids, positions, num_beams=num_beams, max_new_tokens=new,
             cap=engine.config.logit_cap,
@@ -56,15 +57,6 @@ def search(
             max_new_tokens=new,
         )  # fmt: skip
         yield [(place, row) for place, row in zip(batch, np.asarray(best.tokens).tolist()) if wanted[place]]
-
-
-def _padded(rows: Sequence[Sequence[int]], count: int) -> tuple[np.ndarray, np.ndarray]:
-    width = bucket(max(map(len, rows)), 32)
-    ids, positions = np.zeros((count, width), np.int32), np.full((count, width), -1, np.int32)
-    for place, row in enumerate(rows):
-        ids[place, : len(row)] = row
-        positions[place, : len(row)] = np.arange(len(row))
-    return ids, positions
 
 
 @functools.lru_cache(maxsize=8)

@@ -35,19 +35,11 @@ class Rows(NamedTuple):
     names: UInt[Array, "b"]  # what randomness a row has, beside the seed
 
 
-def empty_rows(
-    engine: PrefillEngine, rows: int, width: int, max_new_tokens: int
-) -> tuple[causal_lm.Past, Rows]:
-    """Room for prompts of up to `width` tokens, and rows; none is live."""
-    none, c = jnp.zeros(rows, jnp.int32), engine.config
-
-    def past(slots: int) -> causal_lm.Past:
-        shape = (c.num_layers, rows, c.num_kv_heads, slots, c.head_width)
-        places = jnp.full((rows, slots), -1, jnp.int32)
-        return causal_lm.Past(engine.zeros(shape, 2), engine.zeros(shape, 2), places)
-
-    return past(width), Rows(
-        new=past(max_new_tokens),
+def empty_rows(engine: PrefillEngine, rows: int, max_new_tokens: int) -> Rows:
+    """Rows with room for new tokens; none is live."""
+    none = jnp.zeros(rows, jnp.int32)
+    return Rows(
+        new=engine.past(rows, max_new_tokens),
         lengths=none,
         tokens=jnp.zeros((rows, max_new_tokens), jnp.int32),
         made=none.copy(),
@@ -220,7 +212,7 @@ def decode(
     weights, config = engine.params, engine.config
     start = admit(engine.apply, config.logit_cap, engine.one_core)
     go_on = advance(engine.apply, config.logit_cap, engine.one_core)
-    held, state = empty_rows(engine, rows, width, new)
+    held, state = engine.past(rows, width), empty_rows(engine, rows, new)
     batches = _batches(engine, prompts, wanted, max(1, rows // 4), long)  # few at a time keep the rows full
     free, members = list(range(rows)), {}
     waiting = next(batches, None)

@@ -55,12 +55,7 @@ def decode(
     groups = np.repeat(np.arange(len(mixtures)), [len(mixture) for mixture in mixtures])
     height, width, c = max(rows, len(prompts)), bucket(max(map(len, prompts)), 32), engine.config
 
-    def past(slots: int) -> causal_lm.Past:
-        shape = (c.num_layers, height, c.num_kv_heads, slots, c.head_width)
-        places = jnp.full((height, slots), -1, jnp.int32)
-        return causal_lm.Past(engine.zeros(shape, 2), engine.zeros(shape, 2), places)
-
-    held, logits = past(width), jnp.zeros((height, c.vocab_size), jnp.float32)
+    held, logits = engine.past(height, width), jnp.zeros((height, c.vocab_size), jnp.float32)
     fill = _fill(engine.apply, c.logit_cap, engine.one_core)
     pool, parts = engine.read(prefixes.tree(prompts), long=long)
     for batch in parts:
@@ -78,8 +73,8 @@ def decode(
     draws[: len(prompts)] = np.asarray(names, np.uint32)[groups]
     live = np.arange(height) < len(prompts)
     tokens, made = _decode(engine.apply, c.logit_cap, engine.one_core)(
-        engine.params, held, past(new), logits, group, log_weights, draws, lengths, live, sampling,
-        new=new, choice=choice,
+        engine.params, held, engine.past(height, new), logits, group, log_weights, draws, lengths, live,
+        sampling, new=new, choice=choice,
     )  # fmt: skip
     firsts = np.searchsorted(groups, np.arange(len(mixtures)))
     for place, row in enumerate(firsts):

@@ -108,6 +108,13 @@ class PrefillEngine:
         where = None if self._heads is None else self._heads(heads)
         return jnp.zeros(shape, self.params["embedding"].dtype, device=where)
 
+    def past(self, rows: int, slots: int) -> causal_lm.Past:
+        """Room for so many tokens of each row."""
+        c = self.config
+        shape = (c.num_layers, rows, c.num_kv_heads, slots, c.head_width)
+        empty = jnp.full((rows, slots), -1, jnp.int32)
+        return causal_lm.Past(self.zeros(shape, 2), self.zeros(shape, 2), empty)
+
     def long(self, length: int) -> np.bool_ | None:
         """Whether a text of so many tokens takes LongRoPE's long factors; None where there are none."""
         return None if self.original is None else np.bool_(length > self.original)
@@ -162,11 +169,11 @@ class PrefillEngine:
         self, nodes: list[Node], members: list[int], paths: list[np.ndarray], long: np.bool_ | None
     ) -> Batch:
         count, starts = size(len(nodes)), [node.start for node in nodes]
-        ids, positions = _padded([node.ids for node in nodes], starts, count, width, 8)
+        ids, positions = padded([node.ids for node in nodes], starts, count, width, 8)
         alike = common(paths)
-        shared, shared_at = _padded([paths[0][:alike]], [0], 1, size, 64)
+        shared, shared_at = padded([paths[0][:alike]], [0], 1, size, 64)
         rests = [path[alike:] for path in paths]
-        own, own_at = _padded(rests, [alike] * len(rests), count, power, 64)
+        own, own_at = padded(rests, [alike] * len(rests), count, power, 64)
         tokens = min(-(-sum(len(node.ids) for node in nodes) // self._step) * self._step, ids.size)
         return Batch(members, ids, positions, Before(shared[0], shared_at[0], own, own_at), long, tokens)
 
@@ -175,17 +182,14 @@ def _path(node: Node, paths: Sequence[np.ndarray]) -> np.ndarray:
     return np.zeros(0, np.int32) if node.parent is None else paths[node.parent]
 
 
-def _padded(
+def padded(
     rows: Sequence[Sequence[int] | np.ndarray],
     starts: Sequence[int],
     count: int,
     bucketed: Callable[[int, int], int],
     floor: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows padded on the right to one bucket, and the positions of what is real, -1 elsewhere.
-
-    Attention alone sees this padding, so buckets are few: each is a compilation.
-    """
+    """Rows padded on the right to one bucket, and the positions of what is real, -1 elsewhere."""
     width = bucketed(max(map(len, rows)), floor)
     values, positions = np.zeros((count, width), np.int32), np.full((count, width), -1, np.int32)
     for place, (row, start) in enumerate(zip(rows, starts)):

@@ -380,7 +380,7 @@ def test_copies_of_a_model_share_the_work(tiny, monkeypatch):
 def test_keys_and_values_are_made_where_their_heads_are(tiny):
     reader = JaxLLM(tiny[0], devices=2)._engine
     pool = reader._pool([10])
-    held, _ = decoding.empty_rows(reader, 4, 32, 8)
+    held = reader.past(4, 32)
     for array, heads in ((pool.keys, 2), (pool.values, 2), (held.keys, 2)):
         assert len(array.sharding.device_set) == 2
         assert array.addressable_shards[0].data.shape[heads] == array.shape[heads] // 2
