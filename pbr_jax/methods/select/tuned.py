@@ -115,10 +115,11 @@ def _train(
 
     enable_compilation_cache()
     examples = list(asked.read(store))
+    values = lessons.read(examples)
     scorer = reranker.scorer(
         [example.query for example in examples],
         None if users is None else users.asking(examples),
-        lessons.read(examples),
+        values,
         lambda rows: [document.text for document in store.documents(rows)],
         model,
         max_length=options.max_length,
@@ -127,7 +128,7 @@ def _train(
     )
     user_ids = [example.user_id for example in examples]
     fitted = distill(
-        scorer, lessons, options.distillation, options.training, folder,
+        scorer, values, options.distillation, options.training, folder,
         seed=seed, user_ids=user_ids, least=least,
     )  # fmt: skip
     save_fitted(fitted, folder, "reranker")
