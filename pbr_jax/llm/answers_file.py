@@ -32,10 +32,6 @@ _SCHEMA = (
     "CREATE TABLE answers(key TEXT PRIMARY KEY, kind TEXT NOT NULL, value TEXT NOT NULL, "
     "checksum TEXT NOT NULL)"
 )
-_UPGRADE = (  # from version 1, which had no checksums
-    "ALTER TABLE answers ADD COLUMN checksum TEXT NOT NULL DEFAULT '';"
-    "UPDATE answers SET checksum = checksum(key, kind, value)"
-)
 _IDENTITY = (0x7062726A, 2)  # "pbrj" and the schema's version, kept in the database's header
 _VERSION = "".join(
     f"PRAGMA {name}={value};" for name, value in zip(("application_id", "user_version"), _IDENTITY)
@@ -181,7 +177,6 @@ class Answers:
             self._make_private()
             opened = sqlite3.connect(self.file, timeout=_PATIENCE, isolation_level=None)
             opened.text_factory = _text
-            opened.create_function("checksum", 3, checksum)
             with contextlib.closing(opened) as connection:  # what is not committed is undone
                 self._prepare(connection)
                 yield connection
@@ -214,10 +209,6 @@ class Answers:
                 if _identity(connection) == (0, 0) and tables == 0:
                     connection.execute("PRAGMA journal_mode=WAL")
                     connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA}; {_VERSION} COMMIT;")
-        if _identity(connection) == (_IDENTITY[0], 1):
-            with locked(self.file.with_suffix(".lock")):
-                if _identity(connection)[1] == 1:
-                    connection.executescript(f"BEGIN IMMEDIATE; {_UPGRADE}; {_VERSION} COMMIT;")
         application, version = _identity(connection)
         if application != _IDENTITY[0]:
             raise UserError(
@@ -264,56 +255,50 @@ def _parsed(row: Sequence[Any]) -> Any:
 
 
 def _read(path: Path) -> Iterator[Stored]:
-    """The rows of an export, each checked, and their number. Older exports have no checksums and no
-    last line."""
-    count, checks, announced = 0, set[bool](), None
+    """The rows of an export, each checked, and their number."""
+    count, announced = 0, None
     try:
         with path.open("rb") as file:
             for number, entry in enumerate(file, 1):
                 try:
+                    row = _line(entry)
                     if announced is not None:
                         raise ValueError("a line after the one that says how many answers there are")
-                    row, ending = _line(entry)
-                    if row is None:
-                        announced = ending
-                        if ending != count:
-                            raise ValueError(f"{ending!r:.40} answers are announced, and {count} are there")
-                        continue
-                    checks.add(ending)
-                    if len(checks) > 1:
-                        raise ValueError("some answers have checksums and others have none")
-                    count += 1
-                    yield row
+                    if isinstance(row, Stored):
+                        count += 1
+                        yield row
+                    elif row != count:
+                        raise ValueError(f"{row!r:.40} answers are announced, and {count} are there")
+                    else:
+                        announced = row
                 except ValueError as error:
                     raise UserError(f"{path}, line {number}: {error}; nothing was imported") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; give an export of the cache") from error
-    if announced is None and checks != {False}:
+    if announced is None:
         raise UserError(f"{path}: its last line is missing, it was cut off; nothing was imported")
 
 
-def _line(entry: bytes) -> tuple[Stored | None, Any]:
-    """The row in a line of an export, and whether it has a checksum; in the last line None, and the number of
-    rows. ValueError: damage."""
+def _line(entry: bytes) -> Any:
+    """The row in a line of an export; in the last line the number of rows. ValueError: damage."""
     record = parse_json(entry)
     if isinstance(record, dict) and set(record) == {_COUNT}:
-        return None, record[_COUNT]
+        return record[_COUNT]
     if not isinstance(record, dict) or set(record) - {"checksum"} != {"key", "kind", "value"}:
         raise ValueError("want one object with key, kind, value and checksum")
     key, kind = record["key"], record["kind"]
     if not isinstance(key, str) or not re.fullmatch("[0-9a-f]{64}", key):
         raise ValueError(f"key {key!r:.80}, want 64 hexadecimal digits")
     row = stored(key, kind, json.dumps(answer(kind, record["value"])))
-    if record.get("checksum", row.checksum) != row.checksum:
+    if record.get("checksum") != row.checksum:
         raise ValueError("its checksum differs: the line is not what was exported")
-    return row, "checksum" in record
+    return row
 
 
 def _is_export(file: BinaryIO) -> bool:
-    """Whether a file is an export, by its first line, or empty."""
     first = file.readline(_LONGEST)
     try:
-        return not first or bool(_line(first))
+        return not first or _line(first) is not None
     except ValueError:
         return False
 

@@ -205,7 +205,6 @@ def grpo(
 
 
 def _present(log_scores: Float[Array, "*b n"], where: Bool[Array, "*b n"] | None) -> Bool[Array, "*b n"]:
-    """The candidates that can be drawn."""
     present = ~jnp.isneginf(log_scores)
     return present if where is None else present & where
 

@@ -128,7 +128,6 @@ def mass(
 
 
 def _joined(parts: list[Part]) -> Part:
-    """Attention over the keys of all parts."""
     most = functools.reduce(jnp.maximum, [part.most for part in parts])
     scales = [jnp.exp(part.most - most) for part in parts]
     return Part(
@@ -168,7 +167,6 @@ def _over_shared(
 
 
 def _by_blocks(block: Callable[..., Part], size: int, query: Array, positions: Array) -> Part:
-    """`block` for so many tokens at a time."""
     n = len(query)
     if n <= size:
         return block(query, positions)

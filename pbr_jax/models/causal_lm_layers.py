@@ -128,8 +128,6 @@ _Rotation = tuple[Float[Array, "r n 1 w"], Float[Array, "r n 1 w"]]
 
 
 class _Layer(nn.Module):
-    """Attention and MLP, each after a norm and added to the stream. One step of the scan."""
-
     config: CausalLMConfig
     dtype: Any
     dropout: float = 0.0

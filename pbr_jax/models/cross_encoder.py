@@ -130,7 +130,6 @@ def _parts(config: CrossEncoderConfig) -> _Parts:
 
 
 def _init(config: CrossEncoderConfig, parts: _Parts, key: Array) -> Params:
-    """Random parameters of the parts that the config has."""
     keys = jax.random.split(key, 4)
     params: Params = {"body": parts.body.init(keys[0])}
     if config.head:

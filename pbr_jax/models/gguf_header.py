@@ -104,8 +104,6 @@ def _tensors(cursor: "_Cursor", count: int, metadata: Mapping[str, Any]) -> dict
 
 
 class _Cursor:
-    """A place in the file that moves on as values are read."""
-
     def __init__(self, data: mmap.mmap) -> None:
         self.data, self.place, self.order = data, 0, "<"
         self._entries = 0

@@ -141,7 +141,6 @@ def _turned(rule: Rule, tensor: np.ndarray) -> np.ndarray:
 
 
 def _some(names: list[str]) -> str:
-    """The names in order, at most `_NAMED` of them."""
     more = f", and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(sorted(names)[:_NAMED]) + more
 

@@ -61,8 +61,6 @@ class Encoder(nn.Module):
 
 
 class _EncoderLayer(nn.Module):
-    """Attention and MLP, each after a norm and added to the stream. One step of the scan."""
-
     config: T5Config
     dtype: Any
     dropout: float = 0.0

@@ -148,7 +148,6 @@ def _target_nll(family: Family, scale: float):
 
 
 def _over(compute: Any, family: Family, pairs: Sequence[Pair], size: int) -> np.ndarray:
-    """A number for each pair, computed in batches of like length."""
     values = np.zeros(len(pairs))
     order = np.argsort([len(pair.prompt) + len(pair.target) for pair in pairs], kind="stable")
     for begin in range(0, len(order), size):
@@ -253,7 +252,6 @@ def _mean(logits: Float[Array, "b t v"], batch: dict[str, Array]) -> Float[Array
 
 
 def _placed(params: Params, mesh: Mesh) -> Params:
-    """The parameters on the mesh, divided as they were."""
 
     def place(leaf: Any) -> jax.Array:
         spec = leaf.sharding.spec if isinstance(leaf.sharding, NamedSharding) else PartitionSpec()

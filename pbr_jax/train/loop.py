@@ -148,7 +148,6 @@ def _made(
 
 
 def _heads(task: Task) -> Params:
-    """The heads before the first step, on the host."""
     params = task.params() if task.heads else {}
     return {name: jax.tree.map(np.array, params[name]) for name in task.heads}
 

@@ -125,6 +125,5 @@ def _advance(
 
 
 def _best(beams: _Beams, k: int) -> tuple[_Beams, Int[Array, "b k"]]:
-    """The k with the highest scores, best first, and where they stood."""
     scores, place = jax.lax.top_k(beams.scores, k)
     return _Beams(jnp.take_along_axis(beams.tokens, place[:, :, None], axis=1), scores), place

@@ -119,7 +119,6 @@ class JaxLLM(TokenLevel):
     def _decoded(
         self, prompts: Sequence[Ids], names: Sequence[int], wanted: Sequence[bool], sampling: Sampling
     ) -> Batches[list[int]]:
-        """Places of prompts and their new tokens, as they are finished."""
         original, most = self._engine.original, sampling.max_new_tokens
         if original is None:
             limits = [most] * len(prompts)

@@ -83,7 +83,6 @@ def decode(
 
 @functools.lru_cache(maxsize=8)
 def _fill(apply: Callable[..., causal_lm.Output], cap: float | None, one_core: bool) -> Any:
-    """Reads a batch of prompts into rows, and keeps the logits of their next tokens."""
 
     def run(
         params: Params,

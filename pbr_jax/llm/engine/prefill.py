@@ -144,7 +144,6 @@ class PrefillEngine:
         return pool, self._batches(tree.leaves, paths, rows, long)
 
     def _pool(self, lengths: Sequence[int]) -> Pool:
-        """Room for nodes of these lengths."""
         c = self.config
         # One batch more: a batch writes all of its places, the last of them beyond its real tokens.
         slots = size(sum(lengths) + max(self.tokens, *lengths) + self._step, 64) if lengths else 1

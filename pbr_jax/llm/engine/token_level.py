@@ -122,7 +122,6 @@ class TokenLevel(LocalModel):
     def _mixed(
         self, rows: Sequence[Any], places: Sequence[int], names: Sequence[int], sampling: Sampling
     ) -> Batches[Any]:
-        """Mixtures, batch by batch."""
         new, (choice, drawing) = sampling.max_new_tokens, arrays(self._codec.stops, sampling)
         sizes = [rows[place][0] for place in places]
         longest = max((len(prompt) for prompts in sizes for prompt in prompts), default=0)

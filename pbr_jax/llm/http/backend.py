@@ -205,7 +205,6 @@ class HTTPLLM:
     def _complete(
         self, prompt: Prompt, max_new_tokens: int, options: Mapping[str, Any], stop: threading.Event
     ) -> str:
-        """One text."""
         is_text = isinstance(prompt, str)
         address = self._url + ("/completions" if is_text else "/chat/completions")
         text = escape_control_tokens(prompt, self._codec)
@@ -217,7 +216,6 @@ class HTTPLLM:
         return text_of(answer, address, is_text=is_text, limit=max_new_tokens, beams=beams, count=count)
 
     def _sum(self, dialect: Dialect, first: int, ids: tuple[int, ...], stop: threading.Event) -> Score:
-        """The score of the tokens from place `first` on."""
         if first == len(ids):
             return Score(0.0, 0)
         root = self._url.removesuffix("/v1") if dialect.beside_v1 else self._url

@@ -225,14 +225,12 @@ def _refusal(address: str, reply: Reply, status: int, key: str, key_variable: st
 
 
 def _words(reply: Reply) -> str:
-    """The beginning of a server's answer as text."""
     return reply.content[:LARGEST_ERROR].decode("utf-8", "replace")
 
 
 def _submit(
     pool: ThreadPoolExecutor, waiting: Iterator[tuple[int, Job[T]]], stop: threading.Event, count: int
 ) -> dict[Future[T], int]:
-    """The next jobs under way, and their places."""
     return {pool.submit(job, stop): place for place, job in itertools.islice(waiting, count)}
 
 

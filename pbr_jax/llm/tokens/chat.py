@@ -68,7 +68,6 @@ def _optional_json(file: Path) -> dict[str, Any]:
 
 
 def _texts(specials: Mapping[str, Any]) -> dict[str, str]:
-    """Those that are there, with a text."""
     return {name: text for name, text in specials.items() if isinstance(text, str) and text}
 
 

@@ -148,7 +148,6 @@ class Codec:
 
     @functools.cached_property
     def _hidden(self) -> frozenset[int]:
-        """The special tokens that a decoded answer does not show."""
         return frozenset(number for number, token in self._controls.items() if not is_mark(token))
 
     def count(self, text: str) -> int:

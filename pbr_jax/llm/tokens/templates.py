@@ -159,7 +159,6 @@ def _asked(process: "subprocess.Popen[bytes]", line: bytes) -> bytes:
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> int:
-    """Ends a process; returns its exit code."""
     for stream in (process.stdin, process.stdout):
         if stream is not None:
             with contextlib.suppress(OSError):
