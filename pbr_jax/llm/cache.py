@@ -8,6 +8,7 @@ answer is on disk as soon as the backend has it, so a run that is killed loses n
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -51,14 +52,18 @@ class Cached:
     def generate(
         self,
         prompts: Sequence[Prompt],
-        sampling: Sampling,
+        sampling: Sampling | None = None,
         *,
         done: Mapping[int, str] | None = None,
         on_batch: OnBatch | None = None,
+        **options: Any,
     ) -> list[str]:
-        """One continuation for each prompt, from the cache or the backend. Raises UserError: offline and
-        not all there; or the cache cannot be read or written."""
-        o = sampling
+        """One continuation for each prompt, from the cache or the backend.
+
+        Fields of `Sampling` may be given by name, too. Raises UserError where `offline` is set and an
+        answer is missing, or where the cache cannot be read or written.
+        """
+        o = sampling = Sampling(**options) if sampling is None else replace(sampling, **options)
         decoding: dict[str, Any] = {"max_new_tokens": o.max_new_tokens}
         if o.num_beams != 1:
             decoding["num_beams"] = o.num_beams

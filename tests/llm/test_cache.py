@@ -538,3 +538,11 @@ def test_a_stored_answer_of_another_kind_is_no_answer(
         assert llm.score(["the cat"], ["sat"]) == score
         assert "1 answers" in capfd.readouterr().err
         assert rows(file) == [old]
+
+
+def test_fields_of_a_sampling_may_be_given_by_name(file: Path):
+    llm = Cached(Counting(), file)
+    assert llm.generate(["one"], max_new_tokens=7) == llm.generate(["one"], Sampling(7)) == ["one/7"]
+    assert llm.generate(["one"], Sampling(7), max_new_tokens=8) == ["one/8"]
+    with pytest.raises(UserError, match="max_new_tokens is 0"):
+        llm.generate(["one"], max_new_tokens=0)
