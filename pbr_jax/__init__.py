@@ -6,6 +6,8 @@ What stands here is imported when it is first used, so that `import pbr_jax` cos
 import importlib
 from typing import TYPE_CHECKING, Any
 
+import pbr_jax.loaded  # noqa: F401 - records the sources of what is imported from now on
+
 if TYPE_CHECKING:
     from pbr_jax.config import Config
     from pbr_jax.experiment import Results, run

@@ -1,15 +1,13 @@
-"""What code computes, as a hash: so that an edit of a function never returns what the old one computed.
+"""What stands for code in a key, so that an edit of a function never returns what the old one computed.
 
-The code of a function is that of its module and of every module that it imports, as far as these are being
-worked on: an installed pbr_jax is known by its version, the Python library and other installed packages are
-not looked at. What counts is the syntax tree without docstrings, so comments, layout and documentation move
-no key. Code without a file (a notebook's) counts by its bytecode and by the values that it names. What a
-function holds beside its code counts too: the arguments of a partial, the object of a method, a closure.
+Code counts by the sources of its module and of all that this imports (`sources`). A function or class of the
+user's counts besides by the values that it holds (arguments of a partial, the object of a method, closures,
+defaults, attributes) and by those of the global names that it reads, as they are now, and so do the functions
+and classes among these. Code whose module was not executed from a file counts by its bytecode in place of a
+source: a notebook's cells, a script, what `exec` ran, a function that its reloaded module no longer has.
 
-The price: in a checkout an edit of a module that everything imports, such as `types`, makes everything
-anew (answers of language models are kept apart, and stay). Not seen is what a module of a file computes when
-it is imported (from an environment variable, say), and what is reached by name at run time (`getattr`,
-`importlib`). A file counts as it was when the process first looked at it.
+Not seen is what is reached by name at run time (`getattr`, `importlib`), and what somebody assigns to the
+modules of this package.
 """
 
 import dataclasses
@@ -18,126 +16,254 @@ import functools
 import hashlib
 import inspect
 import pickle
+import re
 import sys
 import types
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from pbr_jax import loaded, sources
 from pbr_jax.options import Options, key_of
-from pbr_jax.sources import closure, file_of, is_installed, source_of
 from pbr_jax.types import UserError
 
-_PACKAGE = __name__.partition(".")[0]
-_NOWHERE = ("builtins", "abc", "typing")
-_CODE = (type, functools.partial, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
-_SEEN = "seen"  # stands for what is being told already: functions that name each other
+_READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+_WRAPPED = (
+    types.MethodType,
+    staticmethod,
+    classmethod,
+    property,
+    functools.cached_property,
+    functools.partialmethod,
+)
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis))
+_UNTOLD = re.compile(
+    r"__(module|dict|weakref|qualname|annot\w+|firstlineno|static_attributes|match_args|hash"
+    r"|abstractmethods|dataclass_\w+|parameters|orig_bases)__|_abc_impl"
+)
+"""Attributes of a class that Python keeps for itself."""
+
+
+class Code(NamedTuple):
+    """The hash of some code, and what stands for its sources, which must not change while it computes."""
+
+    hash: str
+    sources: list[str]
 
 
 def code_of(made: Any) -> str:
     """The hash of the code behind a function, a method or a class, its bases included; sixteen hex digits.
 
     Raises:
-      UserError: it holds a value that no hash tells apart.
+      UserError: it holds a value that no hash tells from another.
     """
-    return _hashed(_code(made, frozenset()))
+    return described(made).hash
 
 
-def _hashed(value: Any) -> str:
-    return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
+def described(made: Any) -> Code:
+    """The same with its sources."""
+    found = _Description(made)
+    closure = sources.closure(*found.modules)
+    return Code(hashlib.sha256(repr([closure, found.lines]).encode()).hexdigest()[:16], closure)
 
 
-def _code(made: Any, seen: frozenset[int]) -> Any:
-    """What stands for some code: hashes of sources, and the values that it holds."""
-    held: list[Any] = []
-    while isinstance(made, functools.partial):
-        held += [made.args, made.keywords]
-        made = made.func
-    owner = getattr(made, "__self__", None)
-    if owner is not None and not isinstance(owner, types.ModuleType):
-        held.append(owner)
-    made = inspect.unwrap(getattr(made, "__func__", made))
-    if not isinstance(made, _CODE):  # an object that can be called
-        return _told(made, seen)
-    if id(made) in seen:
-        return _SEEN
-    seen |= {id(made)}
-    sources: set[str] = set()
-    for part in made.__mro__ if isinstance(made, type) else (made,):
-        name = part.__module__
-        if name in _NOWHERE:
-            continue
-        file = file_of(name)
-        if file is None:
-            sources.add(_hashed(_spoken(part, seen)))
-            continue
-        sources |= closure(name, file, source_of(name))
-        if not is_installed(file):
-            held += [_cells(function) for function in _functions(part)]
-    told = [
-        _told(value, seen) for value in held if not (isinstance(value, tuple | dict | list) and not value)
-    ]
-    return [sorted(sources), told] if told else sorted(sources)
+class _Description:
+    """Modules whose sources count, and a line for each function, class and object that code reaches."""
 
+    def __init__(self, made: Any) -> None:
+        self.modules: set[str] = set()
+        self.lines: list[str] = []
+        self._numbers: dict[int, int] = {}
+        self._waiting: deque[tuple[Any, bool]] = deque()
+        self._around: list[int] = []  # the containers that are being described
+        self.lines.append(repr(self.value(made, strict=True)))
+        while self._waiting:
+            one, strict = self._waiting.popleft()
+            self.lines.append(repr(self._described(one, strict)))
 
-# -- code without a file, and values that code holds ---------------------------------------------------
+    def value(self, value: Any, *, strict: bool) -> Any:
+        """What tells a value from another. `strict`: raises UserError where nothing does."""
+        if isinstance(value, _PLAIN):
+            return repr(value)
+        if isinstance(value, Options):
+            return [key_of(value), self._later(type(value), strict)]
+        if isinstance(value, types.ModuleType):
+            if not hasattr(value, "__path__") or not loaded.is_own(value.__name__):
+                self.modules.add(value.__name__)
+            return value.__name__
+        if isinstance(value, types.CodeType):
+            return self._bytecode(value)
+        if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
+            return [str(value.dtype), value.shape, hashlib.sha256(value.tobytes()).hexdigest()]
+        if isinstance(value, Mapping | list | tuple | set | frozenset):
+            return self._container(value, strict)
+        if isinstance(value, types.BuiltinFunctionType):
+            bound = [] if isinstance(value.__self__, types.ModuleType | type(None)) else [value.__self__]
+            return [_name(value), *(self.value(one, strict=strict) for one in bound)]
+        if _is_library(value):
+            return _name(value)
+        return self._later(value, strict)
 
+    def _later(self, value: Any, strict: bool) -> str:
+        """A number, under which a line describes it."""
+        known = id(value) in self._numbers
+        number = self._numbers.setdefault(id(value), len(self._numbers))
+        if not known:
+            self._waiting.append((value, strict))
+        return f"#{number}"
 
-def _spoken(made: Any, seen: frozenset[int]) -> Any:
-    """A function or class without a file: bytecode, defaults, and the values of the names that it uses."""
-    if isinstance(made, type):
-        plain = {
-            name: _told(value, seen)
-            for name, value in sorted(vars(made).items())
-            if not name.startswith("__") and not _is_code(value)
+    def _container(self, value: Any, strict: bool) -> Any:
+        if id(value) in self._around:
+            return "around"
+        self._around.append(id(value))
+        if isinstance(value, Mapping):
+            pairs = [(self.value(n, strict=strict), self.value(v, strict=strict)) for n, v in value.items()]
+            found: Any = sorted(map(repr, pairs))
+        else:
+            found = [self.value(one, strict=strict) for one in value]
+            found = sorted(map(repr, found)) if isinstance(value, set | frozenset) else found
+        self._around.pop()
+        return [self.value(type(value), strict=strict), found]
+
+    def _named(self, values: Mapping[str, Any], *, strict: bool) -> list[Any]:
+        return [(name, self.value(values[name], strict=strict)) for name in sorted(values)]
+
+    # -- functions, classes, objects --
+
+    def _described(self, one: Any, strict: bool) -> Any:
+        if isinstance(one, functools.partial):
+            return [self.value(part, strict=strict) for part in (one.func, one.args, one.keywords)]
+        if isinstance(one, _WRAPPED):
+            names = ("__self__", "__func__", "fget", "fset", "fdel", "func", "args", "keywords")
+            return self._named(
+                {name: getattr(one, name) for name in names if hasattr(one, name)}, strict=strict
+            )
+        if isinstance(one, type):
+            return self._class(one)
+        if isinstance(one, types.FunctionType):
+            return self._function(one)
+        if hasattr(one, "__wrapped__"):  # of a library, such as `functools.cache` and `jax.jit` make them
+            return [type(one).__qualname__, self.value(one.__wrapped__, strict=strict)]
+        return self._object(one, strict)
+
+    def _function(self, function: types.FunctionType) -> Any:
+        space, code = function.__globals__, function.__code__
+        module, inner = str(space.get("__name__")), inspect.unwrap(function)
+        if loaded.is_own(str(inner.__module__)) and (loaded.is_own(module) or _is_check(function)):
+            self.modules.add(inner.__module__)
+            local = "<" in inner.__qualname__  # it may stand in a function that chooses nodes
+            cells = [] if _is_check(function) or function is inner else _cells(function)
+            held = [self.value(value, strict=True) for value in (*cells, *_cells(inner))]
+            return [inner.__qualname__, self._bytecode(inner.__code__) if local else None, held]
+        cells = [self.value(value, strict=not _is_installed(module)) for value in _cells(function)]
+        held = {"defaults": function.__defaults__, "keywords": function.__kwdefaults__, "own": vars(function)}
+        if _is_installed(module):
+            return [_name(function), cells, self._named(held, strict=False)]
+        file = loaded.file_of(module) if vars(sys.modules.get(module, types)) is space else None
+        in_source = False
+        if file is not None:
+            self.modules.add(module)
+            in_source = code in loaded.codes(loaded.source_of(module))
+        return [
+            function.__qualname__,
+            None if in_source else self._bytecode(code),
+            self._globals(code, space, sources.memos(module) if file else (), strict=file is None),
+            self._named(held, strict=file is None),
+            cells,
+        ]
+
+    def _globals(
+        self, code: types.CodeType, space: Mapping[str, Any], memos: Collection[str], *, strict: bool
+    ) -> list[Any]:
+        """The values of the global names that code reads, and of what it may read of modules among these."""
+        every = [code, *_inner(code)]
+        read = {
+            str(step.argval) for one in every for step in dis.get_instructions(one) if step.opname in _READS
         }
-        return [made.__qualname__, plain, [_spoken(one, seen) for one in _functions(made)]]
-    if not isinstance(made, types.FunctionType):
-        return repr(made)
-    space = made.__globals__
-    named = {name: _told(space[name], seen) for name in sorted(_globals(made.__code__)) if name in space}
-    own = [made.__defaults__, made.__kwdefaults__, _cells(made)]
-    return [_bytecode(made.__code__, made.__doc__), named, [_told(value, seen) for value in own]]
+        names = {name for one in every for name in one.co_names}
+        waiting = [(name, space[name], strict) for name in sorted(read & space.keys() - set(memos))]
+        found, seen = [], set()
+        while waiting:
+            name, value, hard = waiting.pop()
+            found.append((name, self.value(value, strict=hard)))
+            if isinstance(value, types.ModuleType) and not _is_library(value) and id(value) not in seen:
+                seen.add(id(value))
+                inside = sorted(names & vars(value).keys())
+                waiting += [(f"{name}.{one}", vars(value)[one], False) for one in inside]
+        return found
+
+    def _class(self, made: type) -> Any:
+        bases = [self.value(base, strict=False) for base in made.__bases__]
+        if loaded.is_own(made.__module__):
+            self.modules.add(made.__module__)
+            return [made.__qualname__, bases, *self._local_methods(made)]
+        from_file = loaded.file_of(made.__module__) is not None
+        if from_file:
+            self.modules.add(made.__module__)
+        held = {
+            name: value
+            for name, value in vars(made).items()
+            if not _UNTOLD.fullmatch(name)
+            and not isinstance(value, types.MemberDescriptorType | types.GetSetDescriptorType)
+            and not _written_by_dataclass(made, name, value)
+        }
+        return [made.__qualname__, bases, self._named(held, strict=not from_file)]
+
+    def _local_methods(self, made: type) -> Iterator[Any]:
+        """What the methods of a class of ours hold, which a function made."""
+        if "<" in made.__qualname__:
+            for value in vars(made).values():
+                if isinstance(value, types.FunctionType):
+                    yield [self.value(cell, strict=True) for cell in _cells(value)]
+
+    def _object(self, one: Any, strict: bool) -> Any:
+        kind = type(one)
+        if not _is_library(kind) and hasattr(one, "__dict__") and not isinstance(one, BaseException):
+            slots = {
+                name: getattr(one, name)
+                for base in kind.__mro__
+                for name in _slots(base)
+                if hasattr(one, name)
+            }
+            return [self.value(kind, strict=strict), self._named(slots | vars(one), strict=strict)]
+        try:
+            return [self.value(kind, strict=strict), hashlib.sha256(pickle.dumps(one)).hexdigest()]
+        except Exception as error:  # whatever a class of the user's raises
+            if not strict:
+                return self.value(kind, strict=False)
+            raise UserError(
+                f"code holds a {kind.__name__}, which nothing tells from another; pass it as an option, or "
+                "make it in a node that the method needs"
+            ) from error
+
+    def _bytecode(self, code: types.CodeType) -> Any:
+        shape = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
+        constants = [self.value(value, strict=True) for value in code.co_consts]
+        names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
+        return [code.co_code.hex(), code.co_exceptiontable.hex(), shape, constants, names]
 
 
-def _bytecode(code: types.CodeType, doc: str | None = None) -> Any:
-    constants = [
-        _bytecode(value) if isinstance(value, types.CodeType) else repr(value)
-        for value in code.co_consts
-        if doc is None or value != doc
-    ]
-    return [code.co_code.hex(), constants, code.co_names, code.co_varnames, code.co_freevars]
+def _inner(code: types.CodeType) -> Iterator[types.CodeType]:
+    for value in code.co_consts:
+        if isinstance(value, types.CodeType):
+            yield value
+            yield from _inner(value)
 
 
-def _globals(code: types.CodeType) -> set[str]:
-    found = {str(step.argval) for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL"}
-    inner = (value for value in code.co_consts if isinstance(value, types.CodeType))
-    return found.union(*map(_globals, inner))
+def _slots(cls: type) -> tuple[str, ...]:
+    slots = vars(cls).get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
-def _is_code(value: Any) -> bool:
-    return isinstance(value, types.FunctionType | staticmethod | classmethod | property)
-
-
-def _functions(made: Any) -> list[types.FunctionType]:
-    """A function itself, or those that a class defines; not what `dataclass` wrote for it."""
-    if not isinstance(made, type):
-        return [made] if isinstance(made, types.FunctionType) else []
-    found = []
-    for name, value in vars(made).items():
-        getters = [value.fget, value.fset] if isinstance(value, property) else [value]
-        for getter in getters:
-            function = inspect.unwrap(getattr(getter, "__func__", getter)) if _is_code(value) else None
-            if isinstance(function, types.FunctionType) and not _written_by_dataclass(made, name, function):
-                found.append(function)
-    return found
-
-
-def _written_by_dataclass(cls: type, name: str, function: types.FunctionType) -> bool:
+def _written_by_dataclass(cls: type, name: str, value: Any) -> bool:
     return (
         dataclasses.is_dataclass(cls)
         and name.startswith("__")
-        and function.__code__.co_filename == "<string>"
+        and isinstance(value, types.FunctionType)
+        and inspect.unwrap(value).__code__.co_filename == "<string>"
     )
 
 
@@ -152,48 +278,37 @@ def _cells(function: types.FunctionType) -> list[Any]:
     return found
 
 
-def _told(value: Any, seen: frozenset[int]) -> Any:
-    """What tells a value from another. Raises UserError where nothing does."""
-    if value is None or isinstance(value, bool | int | float | str | bytes):
-        return repr(value)
-    if isinstance(value, Options):
-        return [key_of(value), _code(type(value), seen)]
-    if isinstance(value, types.ModuleType):
-        file = file_of(value.__name__)
-        return (
-            [value.__name__]
-            if file is None
-            else sorted(closure(value.__name__, file, source_of(value.__name__)))
-        )
-    if isinstance(value, _CODE) or hasattr(value, "__wrapped__"):
-        return _code(value, seen) if not _is_library(value) else repr((value.__module__, _name(value)))
-    if isinstance(value, Mapping):
-        return sorted([repr(name), repr(_told(inner, seen))] for name, inner in value.items())
-    if isinstance(value, list | tuple):
-        return [_told(inner, seen) for inner in value]
-    if isinstance(value, set | frozenset):
-        return sorted(repr(_told(inner, seen)) for inner in value)
-    try:
-        return [_code(type(value), seen), hashlib.sha256(pickle.dumps(value)).hexdigest()]
-    except Exception as error:  # whatever a class of the user's raises
-        raise UserError(
-            f"code holds a {type(value).__name__}, which nothing tells from another; "
-            "pass it as an option, or make it in a node that the method needs"
-        ) from error
-
-
 def _is_library(value: Any) -> bool:
-    """Whether a function or class is of an installed package or comes with Python: nobody edits these."""
-    if isinstance(value, functools.partial):
+    """Whether a function, class or module is of an installed package or comes with Python: nobody edits
+    these. What wraps other code is not."""
+    if isinstance(value, types.ModuleType):
+        name = value.__name__
+    elif isinstance(value, type):
+        name = value.__module__
+    elif (
+        isinstance(value, types.FunctionType) and not hasattr(value, "__wrapped__") and not value.__closure__
+    ):
+        name = value.__globals__.get("__name__")
+    else:
         return False
-    name = getattr(value, "__module__", None) or "builtins"
-    top = name.partition(".")[0]
-    if top in ("__main__", _PACKAGE):
+    return isinstance(name, str) and _is_installed(name)
+
+
+def _is_installed(module: str) -> bool:
+    if module == "__main__" or loaded.is_own(module):
         return False
-    place = getattr(sys.modules.get(name), "__file__", None)
-    outside = bool(place) and (not place.endswith(".py") or is_installed(Path(place).resolve()))
-    return top in sys.stdlib_module_names or outside
+    if module in sys.builtin_module_names or module == "typing":
+        return True
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return bool(file) and (not file.endswith(".py") or loaded.is_installed(Path(file).resolve()))
+
+
+def _is_check(function: types.FunctionType) -> bool:
+    """Whether a function checks the types of another, as in our tests, and computes nothing else."""
+    return (
+        function.__code__.co_filename.startswith("<@beartype") or "jaxtyping" in function.__code__.co_filename
+    )
 
 
 def _name(value: Any) -> str:
-    return getattr(value, "__qualname__", None) or getattr(value, "__name__", type(value).__qualname__)
+    return f"{getattr(value, '__module__', '')} {getattr(value, '__qualname__', '')}"

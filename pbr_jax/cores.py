@@ -7,11 +7,13 @@ program (benchmarks/RESULTS.md).
 import functools
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
 
 from pbr_jax import terminal
+from pbr_jax.files import private_folder
 
 
 def count() -> int:
@@ -23,6 +25,18 @@ def compiled(function: Callable[..., Any], one_core: bool, **options: Any) -> An
     """`jax.jit`, for one core where several programs run side by side."""
     compiler = {"xla_cpu_multi_thread_eigen": False} if one_core else None
     return jax.jit(announced(function), compiler_options=compiler, **options)
+
+
+def enable_compilation_cache(folder: Path) -> None:
+    """Keep compiled programs in `folder`, for this process and the next ones.
+
+    Where the user has chosen a folder (JAX_COMPILATION_CACHE_DIR), in that one.
+    """
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        private_folder(folder)
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def announced(function: Callable[..., Any]) -> Callable[..., Any]:

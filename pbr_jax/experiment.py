@@ -60,15 +60,20 @@ def run(config: Config, out: str | Path, *, overwrite: bool = False) -> Results:
     Raises UserError for whatever the user can mend: data, weights, fields, a folder that holds something
     else (another run's files are replaced only with `overwrite`, and nobody else's ever).
     """
-    out, plan = Path(out), Plan(config)
-    plan.check()
+    out, events = Path(out), []
+    with logging_to(events.append):  # the data is read for the keys, before the folder is the run's
+        plan = Plan(config)
+        plan.check()
     owner = {"identity": plan.identity, "config": to_dict(config), "parts": plan.parts}
     folder = RunFolder(out, owner)
     with folder.alone():
         folder.claim(overwrite=overwrite)
         found = folder.finished()
         if found is None or not _as_wanted(found, plan):
-            with logging_to(_logger(out / "log.jsonl")):
+            log = _logger(out / "log.jsonl")
+            for event in events:
+                log(event)
+            with logging_to(log):
                 found = _made(plan, folder)
     return Results(out, found)
 

@@ -11,7 +11,7 @@ import contextlib
 import copy
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,9 +20,8 @@ from typing import Any
 
 from pbr_jax import terminal
 from pbr_jax.artefacts import Artefact, Log, digest, find, made_by, obtain, place
-from pbr_jax.code import code_of
+from pbr_jax.code import Code, described
 from pbr_jax.options import Learner, Method, key_of
-from pbr_jax.sources import refuse_edited
 from pbr_jax.types import UserError
 
 _log: ContextVar[Log | None] = ContextVar("log", default=None)
@@ -60,13 +59,28 @@ class Node(abc.ABC):
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """All that the value depends on, as JSON; needs by their keys."""
-        return {**self._own(), "needs": {name: node.key for name, node in self.needs.items()}}
+        """All that the value depends on, as JSON; needs by their `known_by`."""
+        _settle(self, "known_by")
+        needs = {name: node.known_by for name, node in self.needs.items()}
+        return {
+            "options": key_of(self._options_of()),
+            "code": [code for code, _ in self._codes],
+            "needs": needs,
+        }
 
     @cached_property
     def key(self) -> str:
         """The hash of all that the value depends on."""
         return digest({"stage": self.name, **self.identity})
+
+    @cached_property
+    def known_by(self) -> str:
+        """What stands for the node in the keys of those that need it."""
+        return self.key
+
+    @cached_property
+    def _codes(self) -> list[Code]:
+        return [described(one) for one in self._code()]
 
     @cached_property
     def value(self) -> Any:
@@ -77,7 +91,16 @@ class Node(abc.ABC):
     def _compute(self) -> Any: ...
 
     @abc.abstractmethod
-    def _own(self) -> dict[str, Any]: ...
+    def _options_of(self) -> Any:
+        """What it is given beside its needs."""
+
+    @abc.abstractmethod
+    def _code(self) -> list[Any]:
+        """The functions and classes that compute."""
+
+    def _missing(self) -> Iterable["Node"]:
+        """The needs whose values it computes with, if it must compute."""
+        return self.needs.values()
 
     def check(self) -> None:
         """Looks at what the key depends on (models, files) and at what else can be told beforehand."""
@@ -86,14 +109,27 @@ class Node(abc.ABC):
             self._check()
 
     def _values(self) -> dict[str, Any]:
+        _settle(self, "value")
         return {name: node.value for name, node in self.needs.items()}
+
+
+def _settle(last: Node, name: str) -> None:
+    """Computes a cached property of all nodes below, deepest first: so no length of a chain is too long."""
+
+    def below(node: Node) -> Iterable[Node]:
+        needs = node._missing() if name == "value" else node.needs.values()
+        return [need for need in needs if name not in vars(need)]
+
+    for node in _walk([last], below):
+        if node is not last:
+            getattr(node, name)
 
 
 class Value(Node):
     """A value in memory: a model, a number, users as vectors.
 
     Args:
-      options: what it is told beside its needs.
+      options: what it is given beside its needs.
       make: `make(*options, **values of needs)`.
       identity: what tells such values apart, where that is not the options: a function that says so, such as
         the hash of a model's weights; called when the key is first asked for.
@@ -110,19 +146,21 @@ class Value(Node):
         check: Callable[[], object] | None = None,
     ) -> None:
         super().__init__(name, needs, check)
-        self._options, self._make, self._told = options, make, identity
+        self._options, self._make, self._identity = options, make, identity
 
-    def _own(self) -> dict[str, Any]:
-        told = self._options if self._told is None else self._told()
-        return {"options": key_of(told), "code": [code_of(self._make), *_methods(self._options)]}
+    def _options_of(self) -> Any:
+        return self._options if self._identity is None else self._identity()
+
+    def _code(self) -> list[Any]:
+        return [self._make, *_methods(self._options)]
 
     def _compute(self) -> Any:
         return self._make(*self._options, **self._values())
 
 
-def _methods(options: tuple[Any, ...]) -> list[str]:
-    """The code of methods among the options: `make` calls theirs, whatever class they are of."""
-    return [code_of(type(one)) for one in options if isinstance(one, Method)]
+def _methods(options: tuple[Any, ...]) -> list[type]:
+    """The classes of methods among the options: `make` calls theirs, whatever class they are of."""
+    return [type(one) for one in options if isinstance(one, Method)]
 
 
 def constant(name: str, value: Any) -> Value:
@@ -145,8 +183,11 @@ class Slot(Node):
         super().__init__(f"{method.section}.{method.method}", needs, None)
         self.method = method
 
-    def _own(self) -> dict[str, Any]:
-        return {"options": key_of(self.method), "code": code_of(type(self.method))}
+    def _options_of(self) -> Any:
+        return self.method
+
+    def _code(self) -> list[Any]:
+        return [type(self.method)]
 
     def _compute(self) -> "Bound":
         return Bound(self.method, self._values())
@@ -171,11 +212,13 @@ class Stage(Node):
     """A folder on disk, made once by anybody who needs it and found by all others.
 
     Args:
-      options: what it is told beside its needs: options, numbers, texts.
+      options: what it is given beside its needs: options, numbers, texts.
       make: `make(folder, *options, **values of needs)`; it may find files of an interrupted attempt with the
         same key in the folder, and continues them.
       load: from the folder to the value.
       label: what it is called in a run's lists of seconds, where one run has several of a name.
+      content: from the value to JSON that stands for all that others compute with it. They are keyed by that
+        in place of this stage's key, which makes the stage when their keys are asked for.
     """
 
     def __init__(
@@ -188,33 +231,57 @@ class Stage(Node):
         *,
         label: str = "",
         check: Callable[[], object] | None = None,
+        content: Callable[[Any], Any] | None = None,
     ) -> None:
         if not re.fullmatch(r"\w[\w-]*", name):  # it names a folder
             raise UserError(f"a stage is named {name!r}, want letters, digits, _ and -")
         super().__init__(name, needs, check)
         self.label, self._options, self._make, self._load = label or name, options, make, load
+        self._content = content
 
-    def _own(self) -> dict[str, Any]:
-        return {
-            "options": key_of(self._options),
-            "code": [*map(code_of, (self._make, self._load)), *_methods(self._options)],
-        }
+    def _options_of(self) -> Any:
+        return self._options
+
+    def _code(self) -> list[Any]:
+        return [self._make, self._load, *_methods(self._options)]
+
+    @cached_property
+    def known_by(self) -> str:
+        if self._content is None:
+            return self.key
+        return digest({"stage": self.name, "content": self._content(self.value)})
 
     @cached_property
     def artefact(self) -> Artefact:
         """The folder, made now where it is missing, and its needs only then."""
-
-        if self.seconds is None:
-            self._values()  # first, so that the seconds of what is needed are not counted as ours
+        _settle(self, "value")  # first, so that the seconds of what is needed are not counted as ours
 
         def make(folder: Path) -> None:
             self._make(folder, *self._options, **self._values())
-            refuse_edited(self.label)
+            self._refuse_edited()
 
         return obtain(self.name, self.identity, make, _log.get(), self.label)
 
+    def _refuse_edited(self) -> None:
+        """Raises UserError where code that has run may be another than the one in the key."""
+        for node in _walk([self], lambda node: [n for n in node.needs.values() if not isinstance(n, Stage)]):
+            now = [described(one).sources for one in node._code()]
+            edited = {
+                line.split()[0]
+                for code, after in zip(node._codes, now)
+                for line in {*code.sources} ^ {*after}
+            }
+            if edited:
+                raise UserError(
+                    f"{', '.join(sorted(edited))}: edited while {self.label} was made, which is not kept; "
+                    "run again"
+                )
+
     def _compute(self) -> Any:
         return self._load(self.artefact.path)
+
+    def _missing(self) -> Iterable[Node]:
+        return self.needs.values() if "artefact" not in vars(self) and self.seconds is None else ()
 
     @property
     def folder(self) -> Path:
@@ -260,16 +327,22 @@ def substituted(node: Node, old: Node, new: Node, made: dict[int, Node] | None =
 
 def walk(*last: Node) -> list[Node]:
     """Every node under these and they themselves, once, deepest first."""
+    return _walk(last, lambda node: node.needs.values())
+
+
+def _walk(last: Iterable[Node], below: Callable[[Node], Iterable[Node]]) -> list[Node]:
+    """The same, with those alone that are `below` another."""
     found: dict[int, Node] = {}
-
-    def visit(node: Node) -> None:
-        if id(node) not in found:
-            for need in node.needs.values():
-                visit(need)
+    entered: set[int] = set()
+    waiting = [(node, False) for node in reversed([*last])]
+    while waiting:
+        node, left = waiting.pop()
+        if left:
             found[id(node)] = node
-
-    for node in last:
-        visit(node)
+        elif id(node) not in entered:
+            entered.add(id(node))
+            waiting.append((node, True))
+            waiting += [(need, False) for need in reversed([*below(node)])]
     return list(found.values())
 
 
@@ -306,19 +379,17 @@ def tree(last: Node, shown: set[str] | None = None) -> str:
     `shown`: the keys of nodes that earlier trees showed, which is added to; they are left out.
     """
     lines: list[str] = []
-    told = set() if shown is None else shown
-
-    def visit(node: Node, depth: int) -> None:
-        if node.key in told:
-            return
-        told.add(node.key)
+    shown = set() if shown is None else shown
+    waiting = [(last, 0)]
+    while waiting:
+        node, depth = waiting.pop()
+        if node.key in shown:
+            continue
+        shown.add(node.key)
         if isinstance(node, Stage):
             seconds = node.seconds
             state = "would be made" if seconds is None else f"found, made in {seconds:.1f} s"
             lines.append(f"{'  ' * depth}{node.label}  {state}  {node.key}")
             depth += 1
-        for need in node.needs.values():
-            visit(need, depth)
-
-    visit(last, 0)
+        waiting += [(need, depth) for need in reversed([*node.needs.values()])]
     return "\n".join(lines)

@@ -1,193 +1,126 @@
-"""Sources: the files of modules, what they import, and the hash of all that a module runs.
+"""Sources: the files of modules, what they import, and the hash of what a module runs.
 
-A module counts with every module that it imports, as far as these are being worked on: an installed pbr_jax
-is known by its version, the Python library and other installed packages are not looked at. What counts is
-the syntax tree without docstrings. A file counts as it was when the process first looked at it.
+A module counts with every module that it imports, but for those of Python's library and of packages that an
+installer put where they are. Of this package, installed or not, a module counts without docstrings,
+annotations and texts of errors, without functions that take a `run` (they choose nodes, which have keys of
+their own), and with those imports alone that the rest uses; `counted` names the modules that never count. Of
+the user's modules all counts but comments, layout and texts of errors.
 """
 
 import ast
 import functools
 import hashlib
-import importlib.util
 import sys
-import sysconfig
-from collections.abc import Iterator, Sequence
-from importlib import metadata
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from pbr_jax.counted import stand_in
 from pbr_jax.hashes import remembered
-from pbr_jax.types import UserError
+from pbr_jax.loaded import PACKAGE, file_of, is_own, source_of
 
-_PACKAGE = __name__.partition(".")[0]
-_ROOT = Path(__file__).resolve().parent
-_INSTALLED = tuple({Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")})
-_SITE = ("site-packages", "dist-packages")  # of any interpreter, a user's own included
-_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+class Part(NamedTuple):
+    """A module's part of a closure."""
+
+    name: str
+    hash: str
+    lines: int  # of code that counts
 
 
 def imports(source: bytes) -> set[str]:
     """The names of the modules and packages that a source imports, parts of packages left out."""
     try:
-        nodes = list(ast.walk(ast.parse(source)))
+        tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return set()
-    found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    found |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
-    return {name.partition(".")[0] for name in found}
+    return {base.partition(".")[0] for base, _ in _imported(tree, "", False) if base}
 
 
-@functools.lru_cache(maxsize=256)
-def closure(module: str, file: Path, source: bytes | None) -> frozenset[str]:
-    """The hashes of a module and of all that it imports; `source`: what was run in place of its file."""
-    found: set[str] = set()
+def closure(*modules: str) -> list[str]:
+    """What stands for the code of modules and of all that they import, a line each, sorted."""
+    found = {line for module in modules for line in (_own if is_own(module) else _closure)(module)[0]}
+    return sorted(found)
+
+
+def counted(module: str) -> list[Part]:
+    """The modules whose source counts for code of a module of this package."""
+    return sorted(_own(module)[1])
+
+
+def _closure(root: str) -> tuple[frozenset[str], tuple[Part, ...]]:
+    lines: set[str] = set()
+    parts: list[Part] = []
     seen: set[str] = set()
-    waiting: list[tuple[str, Path]] = [(module, file)]
+    waiting = [root]
     while waiting:
-        name, path = waiting.pop()
-        if name in seen:
+        module = waiting.pop()
+        if module in seen:
             continue
-        seen.add(name)
-        if is_installed(path):
-            found |= {f"{_PACKAGE} {_version()}"} if name.partition(".")[0] == _PACKAGE else set()
+        seen.add(module)
+        if is_own(module):
+            stands = stand_in(module[len(PACKAGE) + 1 :], root[len(PACKAGE) + 1 :])
+            if stands is not None:
+                lines |= {stands} - {""}
+                continue
+        file = file_of(module)
+        if file is None:
             continue
-        text = source if name == module and source is not None else source_of(name) or _content(path, name)
-        value, imported = _parsed(name, path.name == "__init__.py", text)
-        found.add(f"{path.name} {value}")
-        waiting += [(other, its) for other in imported if (its := file_of(other)) is not None]
-    return frozenset(found)
+        content = _parsed(module, file.name == "__init__.py", source_of(module))
+        name = module if is_own(module) else file.name  # the module of a config is named by its place
+        lines.add(f"{name} {content['hash']}")
+        parts.append(Part(name, content["hash"], content["lines"]))
+        for base, imported in content["imports"]:
+            waiting += _modules(base, imported, module)
+    return frozenset(lines), tuple(parts)
 
 
-@functools.cache
-def _version() -> str | None:
-    """The version of this package where an installer put it here; None: it is a checkout or a copy, which may
-    be edited, whatever else is installed by its name."""
-    try:
-        found = metadata.distribution("pbr-jax")
-    except metadata.PackageNotFoundError:
-        return None
-    return found.version if Path(str(found.locate_file(_PACKAGE))).resolve() == _ROOT else None
+_own = functools.cache(_closure)  # no module of this package changes while a process runs
 
 
-@functools.cache
-def is_installed(file: Path) -> bool:
-    """Whether a file is of the Python library or of a package that an installer put where it is."""
-    if _ROOT in file.parents:
-        return _version() is not None
-    if any(folder in _INSTALLED or folder.name in _SITE for folder in file.parents):
-        return True
-    around = (folder for entry in sys.path if entry and (folder := Path(entry).resolve()) in file.parents)
-    return any(file.relative_to(folder).parts[0] in _recorded(folder) for folder in around)
+def _modules(base: str, name: str | None, importer: str) -> Iterator[str]:
+    """The modules that an import runs: `from a import b` is a.b where that is a module, and a.
+
+    The packages of this package only gather names: of them counts the module that defines the name.
+    """
+    if not is_own(base):
+        inner = f"{base}.{name}"
+        if name is not None and file_of(base) is None and file_of(inner) is None:
+            return
+        yield from (inner,) if name is not None else ()
+        parts = base.split(".")
+        yield from (".".join(parts[: count + 1]) for count in range(len(parts)))
+        return
+    module = base if name is None or file_of(f"{base}.{name}") is None else f"{base}.{name}"
+    file = file_of(module)
+    if file is None:
+        return
+    exported = _parsed(module, True, source_of(module))["exports"] if file.name == "__init__.py" else {}
+    if module == base and name in exported:
+        origin, one = exported[name]
+        yield from _modules(origin, one, importer)
+        return
+    yield module
+    if exported and module != base and is_own(importer):  # the package as an object: all that it gathers
+        for origin, one in exported.values():
+            yield from _modules(origin, one, importer)
 
 
-@functools.cache
-def _recorded(folder: Path) -> frozenset[str]:
-    """What installers put into a folder (`pip install --target`): names of packages and single modules."""
-    found: set[str] = set()
-    for record in folder.glob("*.dist-info/RECORD"):
-        lines = record.read_text(encoding="utf-8", errors="replace").splitlines()
-        found |= {line.partition(",")[0].partition("/")[0] for line in lines}
-    return frozenset(found)
+def memos(module: str) -> list[str]:
+    """The names of a module that are empty containers until its functions fill them."""
+    return _parsed(module, False, source_of(module))["memos"]
 
 
-def file_of(module: str) -> Path | None:
-    """The source file of a module; None for what has none (a notebook's cells) or is of no interest."""
-    top, _, rest = module.partition(".")
-    if top == _PACKAGE:
-        return _own_file(rest)
-    known = sys.modules.get(module)
-    if known is not None and not getattr(known, "__file__", None):
-        return None
-    return _foreign_file(module)
-
-
-@functools.cache
-def _own_file(rest: str) -> Path | None:
-    place = _ROOT.joinpath(*rest.split(".")) if rest else _ROOT
-    options = (place / "__init__.py", place.with_suffix(".py"))
-    return next((file for file in options if file.is_file()), None)
-
-
-@functools.cache
-def _foreign_file(module: str) -> Path | None:
-    """Found without importing installed packages, which to look for a part of one would do."""
-    if _is_closed_part(module):
-        return None
-    known = sys.modules.get(module)
-    origin = getattr(known, "__file__", None)
-    if known is None:
-        try:
-            spec = importlib.util.find_spec(module)
-        except (ImportError, ValueError, AttributeError):
-            return None
-        origin = spec.origin if spec is not None else None
-    return Path(origin).resolve() if origin and origin.endswith(".py") else None
-
-
-def _is_closed_part(module: str) -> bool:
-    """Whether a module is part of an installed package, whose parts are not looked at."""
-    package = module.rpartition(".")[0]
-    if not package or package.partition(".")[0] == _PACKAGE:
-        return False
-    file = _foreign_file(package)
-    return not _is_namespace(package) if file is None else is_installed(file)
-
-
-def _is_namespace(module: str) -> bool:
-    """Whether a name is that of a folder without `__init__.py`, which has no file of its own."""
-    known = sys.modules.get(module)
-    if known is not None:
-        return hasattr(known, "__path__") and not getattr(known, "__file__", None)
-    if _is_closed_part(module):
-        return False
-    try:
-        spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError, AttributeError):
-        return False
-    return spec is not None and spec.origin is None and spec.submodule_search_locations is not None
-
-
-def source_of(module: str) -> bytes | None:
-    """What was run of a config file and of what lies beside it, whatever has come there since."""
-    kept = getattr(sys.modules.get(module), "__source__", None)
-    return kept if isinstance(kept, bytes) else None
-
-
-def _signature(file: Path) -> tuple[int, int]:
-    found = file.stat()
-    return found.st_mtime_ns, found.st_size
-
-
-_began = {file: _signature(file) for file in _ROOT.rglob("*.py")}  # our own files, as they are imported
-_unloaded: dict[Path, bytes] = {}  # files that were read before anybody imported them, and may yet be
-
-
-@functools.cache
-def _content(file: Path, module: str) -> bytes:
-    """Raises UserError where this process runs something else."""
-    if module not in sys.modules:
-        return _unloaded.setdefault(file, file.read_bytes())
-    if file in _began and _signature(file) != _began[file]:
-        raise UserError(
-            f"{file} was edited after this process had loaded it, and no key could tell which was run; "
-            "start another process"
-        )
-    return file.read_bytes()
-
-
-def refuse_edited(what: str) -> None:
-    """Raises UserError where code may have run, while something was made, that is not what its key says."""
-    for file, content in _unloaded.items():
-        if not file.is_file() or file.read_bytes() != content:
-            raise UserError(f"{file} was edited while {what} was made, which is not kept; run again")
+# -- what counts of a source ---------------------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=2048)
-def _parsed(module: str, is_package: bool, source: bytes) -> tuple[str, tuple[str, ...]]:
-    """The hash of a source's syntax tree, and the modules that it imports."""
-    key = f"syntax {sys.version} {_reader()} {hashlib.sha256(source).hexdigest()}"
-    value, imports = remembered(key, lambda: _hash(ast.parse(source)))
-    return value, tuple(dict.fromkeys(name for one in imports for name in _names(one, module, is_package)))
+def _parsed(module: str, is_package: bool, source: bytes) -> dict[str, Any]:
+    """`hash` and `lines` of what counts, `imports` as [module, name or None], and `exports`: what the module
+    imports by the names that it gives them."""
+    key = f"source {sys.version} {_reader()} {module} {is_package} {hashlib.sha256(source).hexdigest()}"
+    return remembered(key, lambda: _parse(module, is_package, source))
 
 
 @functools.cache
@@ -196,56 +129,135 @@ def _reader() -> str:
     return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
 
 
-_Import = Sequence[Any]
-"""`from MODULE import NAMES` as [MODULE, LEVEL, NAMES], and `import NAMES` as [None, -1, NAMES]."""
+def _parse(module: str, is_package: bool, source: bytes) -> dict[str, Any]:
+    tree = ast.parse(source)
+    exports = {}
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom):
+            base = _base(node, module, is_package)
+            exports |= {alias.asname or alias.name: [base, alias.name] for alias in node.names}
+    tree = _Mute().visit(tree)
+    if is_own(module):
+        tree = _Own().visit(tree)
+        used = _used(tree)
+        tree.body = [node for node in tree.body if not _is_unused(node, used)]
+    counting = {getattr(node, "lineno", 0) for node in ast.walk(tree)} - {0}
+    return {
+        "hash": hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16],
+        "lines": len(counting),
+        "imports": [list(one) for one in _imported(tree, module, is_package)],
+        "exports": exports,
+        "memos": _memos(tree),
+    }
 
 
-def _hash(tree: ast.Module) -> list[Any]:
-    """The hash of a tree without its docstrings, and the imports in it, as JSON."""
-    imports: list[_Import] = []
+def _imported(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[str, str | None]]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            names = [alias.name for alias in node.names]
-            origin = (node.module, node.level) if isinstance(node, ast.ImportFrom) else (None, -1)
-            imports.append([*origin, names])
-        elif isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
-            node.body = node.body[1:]
-    return [hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16], imports]
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, None) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = _base(node, module, is_package)
+            yield from ((base, alias.name) for alias in node.names)
 
 
-def _names(imported: _Import, module: str, is_package: bool) -> Iterator[str]:
-    """The modules that an import runs: `from a import b` is a.b where that is a module, and a.
-
-    Our own packages only gather names, and would gather everything: of them only a.b counts.
-    """
-    origin, level, names = imported
-    if level < 0:
-        for name in names:
-            yield from _with_parents(name)
-        return
-    base = _absolute(origin, level, module, is_package)
-    own = base.partition(".")[0] == _PACKAGE
-    package = file_of(base)
-    inside = _is_namespace(base) if package is None else package.name == "__init__.py"
-    inside = inside and (package is None or not is_installed(package))
-    inner = [f"{base}.{name}" for name in names]
-    modules = [name for name in inner if inside and file_of(name) is not None]
-    yield from modules
-    if not own or len(modules) < len(inner):
-        yield from _with_parents(base)
-
-
-def _with_parents(module: str) -> Iterator[str]:
-    """A module and, unless they are our own, the packages that it is in."""
-    parts = module.split(".")
-    yield module
-    if parts[0] != _PACKAGE:
-        yield from (".".join(parts[:count]) for count in range(1, len(parts)))
-
-
-def _absolute(origin: str | None, level: int, module: str, is_package: bool) -> str:
-    if not level:
-        return origin or ""
+def _base(node: ast.ImportFrom, module: str, is_package: bool) -> str:
+    if not node.level:
+        return node.module or ""
     parents = module.split(".")
-    parents = parents[: len(parents) - level + is_package]
-    return ".".join([*parents, *([origin] if origin else [])])
+    parents = parents[: len(parents) - node.level + is_package]
+    return ".".join([*parents, *([node.module] if node.module else [])])
+
+
+_EMPTY = ("{}", "[]", "set()", "dict()", "list()")
+_INNER = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def _memos(tree: ast.Module) -> list[str]:
+    outside = [node for node in tree.body if not isinstance(node, _INNER)]
+    mentioned = Counter(one.id for node in outside for one in ast.walk(node) if isinstance(one, ast.Name))
+    found = []
+    for node in outside:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value and ast.unparse(node.value) in _EMPTY:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found += [one.id for one in targets if isinstance(one, ast.Name) and mentioned[one.id] == 1]
+    return found
+
+
+class _Mute(ast.NodeTransformer):
+    """Takes out the texts of errors."""
+
+    def visit_Raise(self, node: ast.Raise) -> ast.AST:
+        return _Silence().visit(node)
+
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:
+        node.msg = None
+        return self.generic_visit(node)
+
+
+class _Silence(ast.NodeTransformer):
+    """Empties texts, with what stands inside of them."""
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        return ast.Constant("") if isinstance(node.value, str) else node
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
+        return ast.Constant("")
+
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class _Own(ast.NodeTransformer):
+    """Takes out of our own modules what computes nothing."""
+
+    def visit(self, node: ast.AST) -> Any:
+        if isinstance(node, _Function) and any(one.arg == "run" for one in _arguments(node)):
+            return None
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            return None
+        documented = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
+        if isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None:
+            node.body = node.body[1:]
+        if isinstance(node, _Function):
+            node.returns = None
+            for argument in _arguments(node):
+                argument.annotation = None
+        if isinstance(node, ast.Module | ast.ClassDef):  # texts under a name that document it
+            node.body = [one for one in node.body if not _is_text(one)]
+        return self.generic_visit(node)
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _arguments(node: Any) -> list[ast.arg]:
+    every = node.args
+    rest = [one for one in (every.vararg, every.kwarg) if one is not None]
+    return [*every.posonlyargs, *every.args, *every.kwonlyargs, *rest]
+
+
+def _used(tree: ast.Module) -> set[str]:
+    """The names that are read in a tree, but for those in annotations and in aliases of callables' types."""
+    found: set[str] = set()
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            found.add(node.id)
+        if (
+            isinstance(node, ast.Subscript)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "Callable"
+        ):
+            continue
+        skipped = node.annotation if isinstance(node, ast.AnnAssign) else None
+        waiting += [one for one in ast.iter_child_nodes(node) if one is not skipped]
+    return found
+
+
+def _is_unused(node: ast.stmt, used: set[str]) -> bool:
+    if not isinstance(node, ast.Import | ast.ImportFrom):
+        return False
+    node.names = [one for one in node.names if (one.asname or one.name.partition(".")[0]) in used]
+    return not node.names

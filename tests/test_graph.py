@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pbr_jax.graph import Node, Stage, Value, constant, logging_to, stages, tree, unified, walk
-from pbr_jax.options import IDLE, Options, key_of
+from pbr_jax.options import ADDED, IDLE, Options, key_of
 from pbr_jax.types import UserError
 
 
@@ -29,6 +29,7 @@ class Outer(Options):
     name: str = "a"
     track: str = field(default="none", metadata=IDLE)
     inner: Inner = field(default_factory=lambda: Inner(rate=0.1))
+    later: int = field(default=3, metadata=ADDED)
 
 
 made: list[str] = []
@@ -51,12 +52,14 @@ def stage(text: str, label: str = "", **needs: Node) -> Stage:
     return Stage("words", (text,), needs, make, load, label=label)
 
 
-def test_defaults_and_idle_fields_are_in_no_key_and_all_else_is():
-    assert key_of(Outer()) == {"class": "Outer"} == key_of(Outer(track="wandb", k=4))
-    assert key_of(Outer(k=5)) == {"class": "Outer", "k": 5}
-    moved = key_of(Outer(inner=Inner()))
-    assert moved == {"class": "Outer", "inner": {"class": "Inner"}}
-    assert key_of((Outer(k=1), 3, None, "x")) == [{"class": "Outer", "k": 1}, 3, None, "x"]
+def test_all_fields_are_in_keys_by_value_but_idle_ones_and_added_ones_at_their_default():
+    inner = {"class": "Inner", "rate": 0.1}
+    told = {"class": "Outer", "k": 4, "name": "a", "inner": inner}
+    assert key_of(Outer()) == told == key_of(Outer(track="wandb", later=3))
+    assert key_of(Outer(k=5)) == {**told, "k": 5}
+    assert key_of(Outer(later=4)) == {**told, "later": 4}
+    assert key_of(Outer(inner=Inner())) == {**told, "inner": {"class": "Inner", "rate": 0.5}}
+    assert key_of((Inner(), 3, None, "x")) == [{"class": "Inner", "rate": 0.5}, 3, None, "x"]
 
 
 def test_a_key_is_of_name_options_code_and_needs_and_of_nothing_else():
@@ -183,3 +186,42 @@ def test_the_tree_tells_what_would_be_made():
 def test_a_stage_is_named_as_a_folder_can_be(name: str):
     with pytest.raises(UserError, match="a stage is named"):
         Stage(name, (), {}, make, load)
+
+
+def test_dependents_of_a_stage_with_content_are_keyed_by_that():
+    def dependent(text: str, content: str) -> Stage:
+        return stage("last", x=Stage("words", (text,), {}, make, load, content=lambda value: content))
+
+    same, other = dependent("a", "one"), dependent("b", "one")
+    assert same.needs["x"].key != other.needs["x"].key
+    assert same.key == other.key != dependent("a", "two").key
+    assert sorted(made) == ["a", "b"]  # when the key was asked for
+    assert same.value == "lasta"
+    assert dependent("c", "one").value == "lasta"
+    assert made == ["a", "b", "last", "c"]
+
+
+def test_a_chain_of_stages_has_no_length_that_is_too_long():
+    nodes: list[Node] = [constant("first", 0)]
+    for number in range(2000):
+        kind = Value("link", (number,), {"x": nodes[-1]}, _add)
+        nodes.append(
+            Stage("link", (number,), {"x": nodes[-1]}, _count, _number) if number % 100 == 0 else kind
+        )
+    last = unified(nodes[-1])
+    assert len(walk(last)) == 2001
+    assert tree(last).count("would be made") == 20 == len(stages(last))
+    assert last.value == 2000
+    assert tree(last, set()).count("found") == 20
+
+
+def _add(number: int, *, x: int) -> int:
+    return x + 1
+
+
+def _count(folder: Path, number: int, *, x: int) -> None:
+    (folder / "number").write_text(str(x + 1))
+
+
+def _number(folder: Path) -> int:
+    return int((folder / "number").read_text())

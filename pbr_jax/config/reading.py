@@ -17,6 +17,7 @@ from pbr_jax import hashes
 from pbr_jax.code import code_of
 from pbr_jax.config.naming import named, overridden
 from pbr_jax.config.schema import SLOTS, Config
+from pbr_jax.loaded import record
 from pbr_jax.methods import METHODS
 from pbr_jax.options import Method, Options, checked, hints, options_in, swapped
 from pbr_jax.sources import imports
@@ -26,6 +27,7 @@ Overrides = Mapping[str, Any]
 """Dotted field names and their values, such as `{"retrieve.k": 4}`."""
 
 _PACKAGE = __name__.partition(".")[0]
+_FROM_FILES: set[str] = set()  # names of modules that are config files, or lie beside one
 
 
 class ConfigFile(NamedTuple):
@@ -81,47 +83,39 @@ def execute(path: Path) -> ModuleType:
         raise UserError(f"{path} is no Python file; a config file ends in .py")
     hashes.watch(path)
     module, source = importlib.util.module_from_spec(spec), path.read_bytes()
-    beside = _beside(path.resolve(), source)
-    module.__dict__["__source__"] = source  # what is run, for the hash of its code
+    _FROM_FILES.update({name}, _beside(path.resolve(), source))
+    record(module, source)
     sys.modules[name] = module
     sys.path.insert(0, str(path.resolve().parent))  # a config may import what lies beside it
     try:
         exec(compile(source, str(path), "exec"), module.__dict__)
     finally:
         sys.path.pop(0)
-    for other, content in beside.items():
-        if other in sys.modules and not hasattr(sys.modules[other], "__path__"):
-            sys.modules[other].__dict__["__source__"] = content
     return module
 
 
-def _beside(path: Path, source: bytes) -> dict[str, bytes]:
-    """The modules beside a config that it imports and that are to be loaded now, with their sources.
+def _beside(path: Path, source: bytes) -> set[str]:
+    """The modules beside a config that it imports, which are watched, without packages.
 
     Raises UserError where this process has another module of such a name: it would be run instead.
     """
-    found: dict[str, bytes] = {}
     waiting, seen = [source], set()
     while waiting:
-        for name in imports(waiting.pop()):
+        for name in imports(waiting.pop()) - seen:
             places = (path.parent / name / "__init__.py", path.parent / f"{name}.py")
             file = next((place for place in places if place.is_file()), None)
-            if name in seen or file is None:
+            if file is None:
                 continue
             seen.add(name)
-            known = sys.modules.get(name)
-            where = Path(getattr(known, "__file__", None) or file).resolve()
+            where = Path(getattr(sys.modules.get(name), "__file__", None) or file).resolve()
             if where != file:
                 raise UserError(
                     f"{path} imports {name} from beside it, and this process has another module {name} "
                     f"({where}); give it another name, or start another process"
                 )
             hashes.watch(file)
-            content = file.read_bytes()
-            if known is None:
-                found[name] = content
-            waiting.append(content)
-    return found
+            waiting.append(file.read_bytes())
+    return {name for name in seen if (path.parent / f"{name}.py").is_file()}
 
 
 # -- names -----------------------------------------------------------------------------------------
@@ -275,7 +269,7 @@ def _plain(value: Any) -> Any:
 def _place(cls: type) -> dict[str, str]:
     """Where a class is found, `module:Class` or a file and its class, and the hash of its code."""
     module, code = sys.modules[cls.__module__], code_of(cls)
-    if isinstance(getattr(module, "__source__", None), bytes):
+    if cls.__module__ in _FROM_FILES:
         file = str(Path(str(module.__file__)).resolve())
         return {"file": file, "class": cls.__qualname__, "code": code}
     return {"class": f"{cls.__module__}:{cls.__qualname__}", "code": code}

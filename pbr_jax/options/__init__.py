@@ -5,7 +5,17 @@ Here stand the checks (`base`), the bases of the slots (`slots`) and the options
 them into a run.
 """
 
-from pbr_jax.options.base import IDLE, Options, TrainingSplit, checked, default_of, hints, key_of, options_in
+from pbr_jax.options.base import (
+    ADDED,
+    IDLE,
+    Options,
+    TrainingSplit,
+    checked,
+    default_of,
+    hints,
+    key_of,
+    options_in,
+)
 from pbr_jax.options.generator import TunedGenerator
 from pbr_jax.options.shared import (
     LLM,
@@ -25,6 +35,7 @@ from pbr_jax.options.shared import (
 from pbr_jax.options.slots import Expand, Generate, Learner, Method, Neighbours, Retrieve, Select, swapped
 
 __all__ = [
+    "ADDED",
     "IDLE",
     "LLM",
     "Benchmark",

@@ -16,6 +16,9 @@ IDLE = {"idle": True}
 """Metadata of fields that are in no key: they change how a result comes about, never the result, or say where
 something lies that is known by its content."""
 
+ADDED = {"added": True}
+"""Metadata of fields whose default is what was done before there was the field: at it they are in no key, so
+that no stage of an older version is made anew."""
 
 TrainingSplit = Literal["unused", "welcome", "needed", "apart"]
 """What is taken of the training split: nothing; its examples beside the evaluated ones, where there are any,
@@ -131,17 +134,16 @@ def _type_name(kind: Any) -> str:
 def key_of(options: Any) -> Any:
     """What of some options a result depends on, as JSON.
 
-    Fields at their default are left out, so that one option more moves no key of an older config (the value
-    of a default is code, and that is in the key), and so are fields that are marked idle.
+    Fields count by their values, but for those that are marked `IDLE` and, at their default, `ADDED`.
     """
     if dataclasses.is_dataclass(options) and not isinstance(options, type):
-        counted = [item for item in dataclasses.fields(options) if not item.metadata.get("idle")]
-        values = {item.name: key_of(getattr(options, item.name)) for item in counted}
-        moved = {item.name for item in counted if values[item.name] != key_of(default_of(item))}
-        return {
-            "class": type(options).__qualname__,
-            **{name: values[name] for name in values if name in moved},
+        values = {
+            item.name: key_of(getattr(options, item.name))
+            for item in dataclasses.fields(options)
+            if not item.metadata.get("idle")
+            and not (item.metadata.get("added") and getattr(options, item.name) == default_of(item))
         }
+        return {"class": type(options).__qualname__, **values}
     if isinstance(options, Mapping):
         return {str(name): key_of(value) for name, value in options.items()}
     if isinstance(options, list | tuple):

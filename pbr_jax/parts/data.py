@@ -66,9 +66,11 @@ def data(
         needs["training"] = files["training"]
     if learned is not None and any(method.learns() == "apart" for method in methods):
         own = {"evaluated": files["training"]}
-        apart = Stage("data", (limit_training, None, None), own, _build, _open, label="training_data")
+        apart = Stage(
+            "data", (limit_training, None, None), own, _build, _open, label="training_data", content=_content
+        )
     options = (limit, limit_training if shared else None, limit_history)
-    return Data(Stage("data", options, needs, _build, _open), hashes, apart)
+    return Data(Stage("data", options, needs, _build, _open, content=_content), hashes, apart)
 
 
 def _training_split(
@@ -143,3 +145,7 @@ def _build(
 
 def _open(folder: Path) -> store.Store:
     return store.Store(folder / "store.sqlite")
+
+
+def _content(found: store.Store) -> str:
+    return found.content

@@ -8,22 +8,70 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from pbr_jax import terminal
+from pbr_jax import cores, terminal
 from pbr_jax.data import Task
 from pbr_jax.files import cache_folder, write_text
 from pbr_jax.graph import Node
 from pbr_jax.llm import usage
+from pbr_jax.options import (
+    LLM,
+    Benchmark,
+    Encoder,
+    Eval,
+    Expand,
+    Feedback,
+    Generate,
+    Neighbours,
+    Prompt,
+    Retrieve,
+    Select,
+    TunedGenerator,
+    UserEncoder,
+)
 from pbr_jax.parts.measures import TALLY, USAGE
 from pbr_jax.pipeline import Tally
-from pbr_jax.text import encode
 from pbr_jax.types import UserError
 
-if TYPE_CHECKING:
-    from pbr_jax.config import Config
-
 CHUNK = 1024  # examples that pass through the slots together
+
+
+@runtime_checkable
+class Settings(Protocol):
+    """What a config (`pbr_jax.config.Config`) has."""
+
+    @property
+    def seed(self) -> int: ...
+    @property
+    def collaboration(self) -> Literal["none", "signals", "text"]: ...
+    @property
+    def benchmark(self) -> Benchmark: ...
+    @property
+    def encoder(self) -> Encoder: ...
+    @property
+    def llm(self) -> LLM: ...
+    @property
+    def user_encoder(self) -> UserEncoder: ...
+    @property
+    def feedback(self) -> Feedback: ...
+    @property
+    def expand(self) -> Expand: ...
+    @property
+    def neighbours(self) -> Neighbours: ...
+    @property
+    def retrieve(self) -> Retrieve: ...
+    @property
+    def select(self) -> Select: ...
+    @property
+    def prompt(self) -> Prompt: ...
+    @property
+    def generate(self) -> Generate: ...
+    @property
+    def generator(self) -> TunedGenerator: ...
+    @property
+    def eval(self) -> Eval: ...
+    def training_documents(self, source: str) -> dict[str, Any]: ...
 
 
 class Run(NamedTuple):
@@ -33,7 +81,7 @@ class Run(NamedTuple):
     training split alone, where something learns from it apart.
     """
 
-    config: "Config"
+    config: Settings
     task: Task
     data: Node
     nodes: dict[Any, Node]
@@ -127,4 +175,4 @@ def metered(folder: Path) -> Iterator[None]:
 @functools.lru_cache(maxsize=1)
 def enable_compilation_cache() -> None:
     """Compiled programs are kept between runs, beside the artefacts."""
-    encode.enable_compilation_cache(cache_folder() / "xla")
+    cores.enable_compilation_cache(cache_folder() / "xla")

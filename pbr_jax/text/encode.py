@@ -7,7 +7,6 @@ vectors that were made at another time and in other company are the same (`corpu
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, lru_cache
@@ -22,7 +21,6 @@ from jaxtyping import Float32
 
 from pbr_jax import cores, terminal
 from pbr_jax import options as schema
-from pbr_jax.files import private_folder
 from pbr_jax.models import bert, pretrained
 from pbr_jax.models.sentence_folder import Role
 from pbr_jax.text.padding import row_sizes
@@ -32,18 +30,6 @@ from pbr_jax.types import Params, UserError
 BATCH_TOKENS = {"cpu": 512}  # elsewhere 16,384; on CPU few, so that activations stay in the cores' caches
 QUERIES = 4  # a batch of queries is that much smaller: often there is only one
 WINDOW = 8192  # texts tokenized and sorted together
-
-
-def enable_compilation_cache(folder: Path) -> None:
-    """Keep compiled programs in `folder`, for this process and the next ones.
-
-    Where the user has chosen a folder (JAX_COMPILATION_CACHE_DIR), in that one.
-    """
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        private_folder(folder)
-        jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 class TextEncoder:
