@@ -12,12 +12,12 @@ _PLAIN = {"auto", "none", "ipa", "label"}
 
 def overridden(before: Config, after: Config) -> dict[str, str]:
     """The methods of the second config that are not the first one's, by their fields."""
-    found = {}
+    methods = {}
     for section in _SECTIONS:
         old, new = getattr(before, section).method, getattr(after, section).method
         if old != new and not (section == "generate" and {old, new} <= _PLAIN):
-            found[f"{section}.method"] = new
-    return found
+            methods[f"{section}.method"] = new
+    return methods
 
 
 def named(config: Config, before: Config, methods: Mapping[str, str]) -> Config:
@@ -30,5 +30,5 @@ def named(config: Config, before: Config, methods: Mapping[str, str]) -> Config:
     system = config.system
     for field in methods:
         system = system.replace(f", {field} {getattr(before, field.partition('.')[0]).method}", "")
-    told = [f"{field} {method}" for field, method in methods.items()]
-    return dataclasses.replace(config, system=", ".join([system, *told]))
+    settings = [f"{field} {method}" for field, method in methods.items()]
+    return dataclasses.replace(config, system=", ".join([system, *settings]))

@@ -17,11 +17,11 @@ def folder() -> Path:
 
 def listed() -> dict[str, str]:
     """The first line of each config's docstring, by name; nothing is run."""
-    found = {}
+    descriptions = {}
     for path in sorted(folder().rglob("*.py"), key=lambda p: (len(p.parts), p)):
         text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-        found[path.relative_to(folder()).with_suffix("").as_posix()] = text.partition("\n")[0]
-    return found
+        descriptions[path.relative_to(folder()).with_suffix("").as_posix()] = text.partition("\n")[0]
+    return descriptions
 
 
 def found(name: str) -> Path:

@@ -123,12 +123,12 @@ def _beside(path: Path, source: bytes) -> set[str]:
 
 def names(config: Any, prefix: str = "") -> list[str]:
     """All dotted field names of a config."""
-    found = []
+    fields = []
     for item in dataclasses.fields(config):
         value = getattr(config, item.name)
         inner = dataclasses.is_dataclass(value)
-        found += names(value, f"{prefix}{item.name}.") if inner else [prefix + item.name]
-    return found
+        fields += names(value, f"{prefix}{item.name}.") if inner else [prefix + item.name]
+    return fields
 
 
 _RENAMED = {"reader": "generator", "lesson": "distillation"}
@@ -160,12 +160,12 @@ def _owners(slot: str, field: str) -> list[str]:
 
 
 def _field_names(cls: type[Options], prefix: str = "") -> set[str]:
-    found = set()
+    fields = set()
     for name, hint in hints(cls).items():
-        found.add(prefix + name)
+        fields.add(prefix + name)
         if inner := options_in(hint):
-            found |= _field_names(inner, f"{prefix}{name}.")
-    return found
+            fields |= _field_names(inner, f"{prefix}{name}.")
+    return fields
 
 
 def name_of(cls: type[Method]) -> str:
@@ -194,8 +194,8 @@ def override(config: Config, overrides: Overrides) -> Config:
             if not isinstance(place, dict):
                 raise unknown(name, config)
         place[last] = value
-    found = _replaced(config, tree, "", config)
-    return found if "system" in overrides else named(found, before, overridden(before, found))
+    changed = _replaced(config, tree, "", config)
+    return changed if "system" in overrides else named(changed, before, overridden(before, changed))
 
 
 def choose(config: Config, methods: Overrides) -> Config:

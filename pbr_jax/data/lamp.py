@@ -164,7 +164,7 @@ def _example(
     history = profile(entries, note)
     parts, repair = _query(text, form)
     query = " ".join(_named(quoted[0], part) if quoted else part for part in parts)
-    asked = record.time("date")
+    moment = record.time("date")
     if repair:
         note(f"{record.file}: {record.label}, field 'input': {repair}")
     return Example(
@@ -174,7 +174,7 @@ def _example(
         input=text,
         target=target,
         profile=history,
-        time=moment_after(history) if asked is None else asked,
+        time=moment_after(history) if moment is None else moment,
     )
 
 

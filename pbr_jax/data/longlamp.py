@@ -102,17 +102,17 @@ def _groups(benchmark: Benchmark, split: str) -> list[tuple[Path, ...]]:
     """Each set of files that may be the split: one file, or the parts of one Parquet table."""
     root, form = Path(benchmark.root), _FORMATS[benchmark.name]
     folders = [root, root / "data", *(root / f"{form.folder}{setting}" for setting in _SETTINGS)]
-    found: list[tuple[Path, ...]] = []
+    groups: list[tuple[Path, ...]] = []
     for folder in folders:
         for alias in _ALIASES.get(split, ()):
-            found += [
+            groups += [
                 (path,)
                 for ending in ("jsonl", "json", "parquet")
                 if (path := folder / f"{alias}.{ending}").is_file()
             ]
             if parts := sorted(folder.glob(f"{alias}-*-of-*.parquet")):
-                found.append(tuple(parts))
-    return found
+                groups.append(tuple(parts))
+    return groups
 
 
 def _rows(path: Path) -> Iterator[Record]:

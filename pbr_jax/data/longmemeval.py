@@ -63,7 +63,7 @@ def _files(benchmark: Benchmark) -> list[Path]:
 def _example(record: Record, user: str, note: Note, *, as_pbr: bool) -> Example:
     name = record.name("question_id")
     question = record.text("question")
-    documents, relevant, told = _sessions(record, user, note, as_pbr)
+    documents, relevant, marked = _sessions(record, user, note, as_pbr)
     return Example(
         id=name,
         user_id=user,
@@ -74,7 +74,7 @@ def _example(record: Record, user: str, note: Note, *, as_pbr: bool) -> Example:
         time=record.time("question_date"),
         relevant=relevant,
         category=record.text("question_type"),
-        scored="_abs" not in name and told,
+        scored="_abs" not in name and marked,
     )
 
 
@@ -96,7 +96,7 @@ def _sessions(
     seen: set[str] = set()
     documents: list[Document] = []
     relevant: dict[str, list[str]] = {}
-    told = False
+    any_marked = False
     for position, name in enumerate(names):
         name = _name(record, name, position)
         unique = users.unique(name, seen)
@@ -105,10 +105,10 @@ def _sessions(
         turns = _turns(record, sessions[position], position)
         documents.append(_document(record, unique, user, turns, position, as_pbr))
         marked = "answer" in name and any(turn.values.get("has_answer") for turn in turns)
-        told = told or marked
+        any_marked = any_marked or marked
         if marked or (as_pbr and "answer" in name):
             relevant.setdefault(name, []).append(unique)
-    return tuple(documents), tuple(map(tuple, relevant.values())), told
+    return tuple(documents), tuple(map(tuple, relevant.values())), any_marked
 
 
 def _name(record: Record, name: object, position: int) -> str:
@@ -129,12 +129,12 @@ def _turns(record: Record, session: object, position: int) -> list[Record]:
 def _document(
     record: Record, name: str, user: str, turns: list[Record], position: int, as_pbr: bool
 ) -> Document:
-    said = [turn.text("content") for turn in turns]
-    text = " ".join(said)
+    contents = [turn.text("content") for turn in turns]
+    text = " ".join(contents)
     field = f"haystack_dates[{position}]"
     dated = record.inner({field: record.items("haystack_dates")[position]}, "")
     date = dated.text(field) if dated.has(field) else ""
     fields = {"text": text, "date": date}
     if as_pbr:  # what prompts of answers show stays the plain text, in fields
-        text = json.dumps({"date": date, "conversation": said}, separators=(",", ":"))
+        text = json.dumps({"date": date, "conversation": contents}, separators=(",", ":"))
     return Document(id=name, user_id=user, text=text, fields=fields, **dated.dates(field))

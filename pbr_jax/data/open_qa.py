@@ -111,9 +111,9 @@ _ALIASES = {
 
 def expected(benchmark: Benchmark) -> str:
     """What the root should hold, for error messages."""
-    found = _SETS[benchmark.name]
-    files = f", or {found.file.format('{split}')}" if found.file else ""
-    return f"TFDS's {found.dataset} prepared as array_record{files}"
+    question_set = _SETS[benchmark.name]
+    files = f", or {question_set.file.format('{split}')}" if question_set.file else ""
+    return f"TFDS's {question_set.dataset} prepared as array_record{files}"
 
 
 def splits(benchmark: Benchmark) -> tuple[str, ...]:
@@ -148,15 +148,15 @@ def examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
 
 
 def _questions(benchmark: Benchmark) -> Iterator[_Question]:
-    found, folder = _SETS[benchmark.name], _folder(benchmark)
+    question_set, folder = _SETS[benchmark.name], _folder(benchmark)
     if folder is not None:
-        return map(found.row, tfds_folder.rows(folder, _name(benchmark)))
+        return map(question_set.row, tfds_folder.rows(folder, _name(benchmark)))
     (path,) = files(benchmark)
-    if found.questions is not None:
-        return found.questions(path)
-    assert found.record is not None
+    if question_set.questions is not None:
+        return question_set.questions(path)
+    assert question_set.record is not None
     records = json_stream.records if json_stream.is_list(path) else json_stream.lines
-    return map(found.record, records(path))
+    return map(question_set.record, records(path))
 
 
 def _example(name: str, question: _Question, benchmark: Benchmark) -> Example:

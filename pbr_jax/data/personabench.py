@@ -75,8 +75,8 @@ def examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
 def _communities(benchmark: Benchmark) -> list[Path]:
     """The community folders under the first parent that has any."""
     for parent in _PARENTS:
-        found = (Path(benchmark.root) / parent).glob("community_*")
-        if folders := sorted(path for path in found if path.is_dir()):
+        paths = (Path(benchmark.root) / parent).glob("community_*")
+        if folders := sorted(path for path in paths if path.is_dir()):
             return folders
     return []
 

@@ -176,11 +176,11 @@ def _of(benchmark: Benchmark) -> Folder:
 
 
 def _open(folder: str | Path) -> Folder:
-    found = tfds_folder.find(folder, DATASET)
-    if found is None or found.dataset != DATASET:
-        what = "no prepared dataset" if found is None else f"the dataset {found.dataset}"
+    dataset = tfds_folder.find(folder, DATASET)
+    if dataset is None or dataset.dataset != DATASET:
+        what = "no prepared dataset" if dataset is None else f"the dataset {dataset.dataset}"
         raise UserError(f"{folder}: found {what}, wanted one that `pbr-jax data prepare --out FOLDER` wrote")
-    return found
+    return dataset
 
 
 def _names(folder: Folder) -> dict[str, str]:

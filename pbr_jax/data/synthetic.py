@@ -104,8 +104,8 @@ def _check(*, users: int, cohorts: int, task: str, **shares: float) -> None:
 def _input(record: dict[str, str], task: str) -> str:
     if task == "lamp_2":
         tags = ", ".join(MOVIE_TAGS)
-        asked = "Pick the tag that this viewer would give the film and answer with that tag alone."
-        return f"{asked} tags: [{tags}] description: {record['description']}"
+        request = "Pick the tag that this viewer would give the film and answer with that tag alone."
+        return f"{request} tags: [{tags}] description: {record['description']}"
     return f"Repeat what this person always says. article: {record['text']}"
 
 

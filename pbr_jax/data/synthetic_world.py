@@ -131,13 +131,13 @@ class Writer:
     def life(self) -> tuple[list[Post], list[Question]]:
         """All posts in the order of their dates, and the questions among them."""
         if self.user.kind == "regular":
-            topics, asked = self._regular()
+            topics, splits = self._regular()
         else:
-            topics, asked = self._late()
-        num_dev = sum(split == "dev" for split in asked.values())
+            topics, splits = self._late()
+        num_dev = sum(split == "dev" for split in splits.values())
         days = self._days(len(topics) - num_dev, num_dev)
         posts = [self._post(index, topic, day) for index, (topic, day) in enumerate(zip(topics, days))]
-        return posts, [Question(split, posts[index], index) for index, split in asked.items()]
+        return posts, [Question(split, posts[index], index) for index, split in splits.items()]
 
     def _regular(self) -> tuple[list[Topic], dict[int, str]]:
         """A long history; every question's topic occurred at least twice before it."""
@@ -146,26 +146,26 @@ class Writer:
         while not _repeated(topics[:_LEAST_BEFORE]):
             topics = [self._topic() for _ in range(length)]
         train = self.rng.sample(range(max(_LEAST_BEFORE, length // 2), length), self.rng.randint(1, 2))
-        asked: dict[int, str] = {}
+        splits: dict[int, str] = {}
         for at in sorted(train):
             topics[at] = self.rng.choice(_repeated(topics[:at]))
-            asked[at] = "train"
+            splits[at] = "train"
         for at in range(length, length + self.rng.randint(1, 2)):
             topics.append(self.rng.choice(_repeated(topics)))
-            asked[at] = "dev"
-        return topics, asked
+            splits[at] = "dev"
+        return topics, splits
 
     def _late(self) -> tuple[list[Topic], dict[int, str]]:
         """A short or empty history; every question's topic is new to it, and dear to the cohort."""
         length = 0 if self.user.kind == "cold" else self.rng.randint(1, 4)
         last, train = self.rng.sample(self.cohort.topics, 2)
         topics = [self._topic(avoid=(last, train)) for _ in range(max(length - 1, 0))]
-        asked: dict[int, str] = {}
+        splits: dict[int, str] = {}
         if length:
-            asked[len(topics)] = "train"
+            splits[len(topics)] = "train"
             topics.append(train)
-        asked[len(topics)] = "dev"
-        return [*topics, last], asked
+        splits[len(topics)] = "dev"
+        return [*topics, last], splits
 
     def _topic(self, avoid: tuple[Topic, ...] = ()) -> Topic:
         pool = self.cohort.topics if self.rng.random() < _ON_PREFERRED else TOPICS

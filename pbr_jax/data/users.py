@@ -64,9 +64,9 @@ def renamed(example: Example, benchmark: Benchmark, alone: Set[str], place: Path
 
 def unique(name: str, taken: set[str]) -> str:
     """The name, or "name#2", "name#3", ... where that is taken; the result is taken from now on."""
-    found, count = name, 1
-    while found in taken:
+    candidate, count = name, 1
+    while candidate in taken:
         count += 1
-        found = f"{name}#{count}"
-    taken.add(found)
-    return found
+        candidate = f"{name}#{count}"
+    taken.add(candidate)
+    return candidate

@@ -49,8 +49,8 @@ class Options:
         """Raises UserError where a field that is not None lies below `low`."""
         value = getattr(self, name)
         if value is not None and not value >= low:
-            told = f"; {advice}" if advice else ""
-            raise UserError(f"{self.named(name)} is {value}, want at least {low}{told}")
+            hint = f"; {advice}" if advice else ""
+            raise UserError(f"{self.named(name)} is {value}, want at least {low}{hint}")
 
     def between(self, name: str, low: int | float, high: int | float) -> None:
         """Raises UserError where a field lies outside `low` … `high`."""
@@ -62,8 +62,8 @@ class Options:
 @functools.cache
 def hints(cls: type) -> dict[str, Any]:
     """The types of an options class's fields, by name."""
-    found = typing.get_type_hints(cls)
-    return {item.name: found[item.name] for item in dataclasses.fields(cls)}
+    types = typing.get_type_hints(cls)
+    return {item.name: types[item.name] for item in dataclasses.fields(cls)}
 
 
 def options_in(hint: Any) -> "type[Options] | None":
