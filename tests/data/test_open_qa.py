@@ -10,7 +10,7 @@ import tensorflow_datasets as tfds
 from pbr_jax import data
 from pbr_jax.cli import main
 from pbr_jax.config import Benchmark
-from pbr_jax.data import prepared
+from pbr_jax.data import passages, prepared
 from pbr_jax.llm import Score
 from pbr_jax.types import Example, UserError
 
@@ -130,6 +130,14 @@ def test_half_a_character_is_mended_in_a_question_and_refused_in_an_id(tmp_path:
 def test_squad_from_the_catalogue(tmp_path: Path) -> None:
     path = catalogue(tmp_path, "squad/v1.1", {"validation": [squad("s1", "in Paris", "Paris", "in Paris")]})
     assert read("squad", path) == [question("s1", "s1 où?", "in Paris", "Paris")]
+    context = squad("s1")["context"]
+    collection = tmp_path / "passages.json"
+    collection.write_text(
+        json.dumps({"data": [{"title": "t", "paragraphs": [{"context": context, "qas": []}]}]})
+    )
+    benchmark = Benchmark(name="squad", root=str(path), passages=str(collection))
+    (passage,), (known,) = passages.documents(benchmark), data.read(benchmark)
+    assert (passage.fields["text"], known.relevant) == (context, ((passage.id,),))
 
 
 def test_a_question_that_squad_2_leaves_unanswered_has_the_empty_answer(tmp_path: Path) -> None:

@@ -184,6 +184,18 @@ def test_questions_are_answered_from_shared_passages_without_collaboration(
     assert f"passage: {texts[0]['documents'][0]['text'].removeprefix('Sea ')}" in str(texts[0]["prompt"])
 
 
+def test_a_history_and_shared_passages_are_searched_together(tmp_path: Path, write_tweets) -> None:
+    root = write_tweets({"ann": ["tea and cats", "cats"], "bob": ["violins and tea"]})
+    path = jsonl(tmp_path / "c.jsonl", *({"id": f"p{i}", "text": f"tea {i}"} for i in range(3)))
+    fields = {"benchmark.name": "lamp_7", "benchmark.root": str(root), "benchmark.passages": str(path),
+              "retrieve.k": 2, "select.k": 4, "generate.method": "none", "eval.likelihood": "off",
+              "eval.resamples": 20}  # fmt: skip
+    pbr_jax.run(override(load(CONFIGS / "bm25.py").config, fields), tmp_path / "out")
+    lines = [json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()]
+    owners = {line["user_id"]: sorted(d["user_id"] for d in line["documents"]) for line in lines}
+    assert owners == {"ann": ["", "", "ann", "ann"], "bob": ["", "", "bob"]}
+
+
 @pytest.mark.data
 def test_xquads_paragraphs_are_read(real_data: Path) -> None:
     for language in ("en", "de", "zh"):
