@@ -153,23 +153,11 @@ class Plan:
         return found
 
 
-class _Values(Mapping[str, Any]):
+class _Values(dict[str, Any]):
     """The values of nodes, each computed when it is first read."""
 
-    def __init__(self, nodes: Mapping[str, Node]) -> None:
-        self._nodes = nodes
-
     def __getitem__(self, name: str) -> Any:
-        return self._nodes[name].value
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._nodes
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._nodes)
-
-    def __len__(self) -> int:
-        return len(self._nodes)
+        return super().__getitem__(name).value
 
 
 class _Corpus:
@@ -190,7 +178,8 @@ class _Corpus:
         Raises UserError where documents are to be added, and a part has vectors of the run's alone.
         """
         for stage in _used(self._nodes) if grows else ():
-            if isinstance(stage.value, Ragged | np.ndarray):
+            held = stage.value
+            if isinstance(held, Ragged | np.ndarray) or (isinstance(held, dict) and "documents" in held):
                 raise UserError(
                     f"stage {stage.label} has vectors of the run's documents alone, so none can be added; "
                     "take other methods, or run again with the new documents"

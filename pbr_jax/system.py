@@ -74,6 +74,7 @@ class System:
         self.tally = Tally() if tally is None else tally
         self._parts, self._collaboration, self._documents = parts, collaboration, documents
         self._living = living
+        self._bound: tuple[str, Pipeline] | None = None  # and the content of the store
         self.check: Callable[[], None] = lambda: None
         self._lock = threading.RLock()  # slots are bound once, and used by one thread at a time
 
@@ -82,10 +83,13 @@ class System:
         """The documents and examples."""
         return self._parts["store"]
 
-    @cached_property
+    @property
     def pipeline(self) -> Pipeline:
-        """The first four slots."""
-        return Pipeline(*(self._parts[name](self.tally) for name in Pipeline._fields))
+        """The first four slots, bound anew where someone has written to the store."""
+        content = self.store.content if self.store.living else ""
+        if self._bound is None or self._bound[0] != content:
+            self._bound = content, Pipeline(*(self._parts[name](self.tally) for name in Pipeline._fields))
+        return self._bound[1]
 
     @cached_property
     def write(self) -> PromptWriter:
@@ -139,20 +143,19 @@ class System:
 
         Artefacts and results of runs stay as they are.
         """
+        self.store.history(user)  # an unknown user is an error before anything is copied
         with self._changing(grows=False) as store:
             store.forget(user)
 
     @contextmanager
     def _changing(self, *, grows: bool) -> Iterator[Store]:
-        """The store to write to; the next call of the slots binds them anew."""
+        """The store to write to."""
         if self._living is None:
             raise UserError("this system's documents cannot be changed; open one with pbr_jax.open")
         with self._lock:
             self.check()
             self._parts = self._living(grows=grows)
             yield self.store
-            for name in ("pipeline", "_generate"):
-                vars(self).pop(name, None)
 
     def neighbours(self, examples: Examples) -> list[list[Neighbour]]:
         """The users whose histories are searched for each example, and "" for shared documents."""
