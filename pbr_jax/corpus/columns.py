@@ -65,7 +65,10 @@ def advanced(connection: sqlite3.Connection, generation: int, last: Columns = EM
     table = np.concatenate([last.table, new])
     deleted = connection.execute("SELECT row FROM documents WHERE gone > ?", (last.generation,)).fetchall()
     table[[row for (row,) in deleted]] = (GONE, np.nan, np.nan, 0)
-    query = "SELECT code, name FROM users WHERE code >= ? OR gone > ? ORDER BY code"
+    query = (
+        "SELECT code, name FROM users WHERE code >= ? UNION "
+        "SELECT code, name FROM users WHERE gone > ? ORDER BY code"
+    )
     users, codes = last.users.copy(), last.codes.copy()
     for code, kept in connection.execute(query, (len(users), last.generation)):
         name = f"{_FORGOTTEN}{code}" if kept is None else kept
