@@ -46,10 +46,10 @@ def stored(connection: sqlite3.Connection, row: int) -> Document:
         "SELECT id, name, text, fields, time, until, user FROM documents JOIN texts USING (row) "
         "LEFT JOIN users ON code = user WHERE row=? AND documents.gone IS NULL"
     )
-    found = connection.execute(query, (row,)).fetchone()
-    if found is None:
+    record = connection.execute(query, (row,)).fetchone()
+    if record is None:
         raise UserError(f"row {row} holds no document (any more); ask the store again for the rows to read")
-    id, name, text, fields, time, until, user = found
+    id, name, text, fields, time, until, user = record
     return Document(id, name or "", text, json.loads(fields), time, until, user == SHARED)
 
 

@@ -185,14 +185,14 @@ class Store:
     @property
     def near_targets(self) -> np.ndarray:
         """Whether the history of each evaluated example nearly holds its target, bool [e]; see `Summary`."""
-        found = self._rows("SELECT near FROM examples WHERE +training=0 ORDER BY position")
-        return np.array([bool(near) for (near,) in found], bool)
+        flags = self._rows("SELECT near FROM examples WHERE +training=0 ORDER BY position")
+        return np.array([near for (near,) in flags], bool)
 
     @property
     def example_times(self) -> np.ndarray:
         """The times of all dated examples, of both splits, ascending; float64."""
-        found = self._rows("SELECT time FROM examples WHERE time IS NOT NULL ORDER BY time")
-        return np.array([time for (time,) in found], np.float64)
+        times = self._rows("SELECT time FROM examples WHERE time IS NOT NULL ORDER BY time")
+        return np.array(times, np.float64).reshape(-1)
 
     def texts(self, rows: Sequence[int] | np.ndarray | None = None) -> Iterator[tuple[int, str]]:
         """Rows of documents with their texts, streamed, in the order of `rows`; None: all, ascending.
@@ -251,8 +251,8 @@ class Store:
                     "SELECT rows FROM examples JOIN profiles USING (position) "
                     "WHERE training=? AND key=? AND id=?"
                 )
-                found = self._rows(query, (int(example.training), schema.key(example.id), example.id))
-                return np.frombuffer(found[0][0], np.int64) if found else self.history(user_id)
+                stored = self._rows(query, (int(example.training), schema.key(example.id), example.id))
+                return np.frombuffer(stored[0][0], np.int64) if stored else self.history(user_id)
             rows = self.before(user_id, example.time)
             return rows[~self.leaks_target(example, rows)]
 

@@ -37,7 +37,7 @@ def build(
 
     `document_target` names the field of a document that plays the role of an answer. `training` are
     the examples of the training split. `newest` cuts what every example that is not of it sees of its own
-    history to so many documents; others see the whole of it, and whether it nearly held the target is told
+    history to so many documents; others see the whole of it, and whether it nearly held the target is judged
     of the whole one. Raises UserError, which names the `source`, for two shared documents of one id.
     """
     path.unlink(missing_ok=True)
@@ -121,8 +121,8 @@ class Writer:
 
     def delete(self, user: int, ids: Iterable[str] | None = None) -> list[int]:
         """Rows of a user's documents that are deleted: those of some ids, or all."""
-        found = self._sql.execute("SELECT row FROM documents WHERE user=?", (user,)) if ids is None else ()
-        rows = [row for (row,) in found]
+        all_ = self._sql.execute("SELECT row FROM documents WHERE user=?", (user,)) if ids is None else ()
+        rows = [row for (row,) in all_]
         for id in dict.fromkeys(ids or ()):
             of_id = self._of_id(user, id)
             if not of_id:
@@ -175,8 +175,8 @@ class Writer:
         if not name:
             raise UserError("a user_id is empty, want the user's name: nobody owns shared documents")
         if name not in self._codes:
-            found = self._sql.execute("SELECT code FROM users WHERE key=? AND name=?", (key(name), name))
-            known = found.fetchone()
+            query = "SELECT code FROM users WHERE key=? AND name=?"
+            known = self._sql.execute(query, (key(name), name)).fetchone()
             self._codes[name] = self._next("codes") if known is None else known[0]
             if known is None:
                 self._insert("users", (self._codes[name], key(name), None, name))
@@ -201,8 +201,8 @@ class Writer:
             "SELECT row, id, text, fields, time, until FROM documents JOIN texts USING (row) "
             "WHERE user=? AND key=? ORDER BY row"
         )
-        found = self._sql.execute(query, (user, key(id))).fetchall()
-        return {row: tuple(values) for row, *values in found if values[0] == id}
+        records = self._sql.execute(query, (user, key(id)))
+        return {row: tuple(values) for row, *values in records if values[0] == id}
 
     def _document(self, user: int, document: Document) -> int:
         row = self._next("rows")

@@ -50,8 +50,9 @@ def _squad_questions(path: Path) -> Iterator[_Question]:
     for paragraph in passages.paragraphs(path):
         for question in paragraph.records("qas"):
             answers = [answer.text("text") for answer in question.records("answers")] or [""]
-            name, asked = question.name("id"), _asked(question, "question")
-            yield _Question(name, asked, answers, paragraph.text("context"))
+            yield _Question(
+                question.name("id"), _asked(question, "question"), answers, paragraph.text("context")
+            )
 
 
 def _trivia_row(row: Row) -> _Question:
@@ -61,12 +62,18 @@ def _trivia_row(row: Row) -> _Question:
     return _Question(text(row["question_id"]), text(row["question"]), None if withheld else names)
 
 
-def _nq_record(record: Record) -> _Question:
-    return _Question("", _asked(record, "question"), _strings(record, "answer"))
+def _nq_questions(path: Path) -> Iterator[_Question]:
+    for record in _records(path):
+        yield _Question("", _asked(record, "question"), _strings(record, "answer"))
 
 
-def _web_record(record: Record) -> _Question:
-    return _Question(record.name("qId"), _asked(record, "qText"), _strings(record, "answers"))
+def _web_questions(path: Path) -> Iterator[_Question]:
+    for record in _records(path):
+        yield _Question(record.name("qId"), _asked(record, "qText"), _strings(record, "answers"))
+
+
+def _records(path: Path) -> Iterator[Record]:
+    return (json_stream.records if json_stream.is_list(path) else json_stream.lines)(path)
 
 
 def _asked(record: Record, key: str) -> str:
@@ -89,17 +96,16 @@ class _Set:
     dataset: str
     row: Callable[[Row], _Question]
     file: str = ""
-    record: Callable[[Record], _Question] | None = None
-    questions: Callable[[Path], Iterator[_Question]] | None = None  # instead of `record`
+    questions: Callable[[Path], Iterator[_Question]] | None = None  # of the file
 
 
 _SETS = {
     "nq_open": _Set(
-        dataset="natural_questions_open", row=_nq_row, file="NQ-open.{}.jsonl", record=_nq_record
+        dataset="natural_questions_open", row=_nq_row, file="NQ-open.{}.jsonl", questions=_nq_questions
     ),
     "trivia_qa": _Set(dataset="trivia_qa", row=_trivia_row),
     "squad": _Set(dataset="squad", row=_squad_row, file="{}-v1.1.json", questions=_squad_questions),
-    "web_questions": _Set(dataset="web_questions", row=_web_row, file="{}.json", record=_web_record),
+    "web_questions": _Set(dataset="web_questions", row=_web_row, file="{}.json", questions=_web_questions),
 }
 _ALIASES = {
     "train": ("train", "trainmodel"),
@@ -152,11 +158,8 @@ def _questions(benchmark: Benchmark) -> Iterator[_Question]:
     if folder is not None:
         return map(question_set.row, tfds_folder.rows(folder, _name(benchmark)))
     (path,) = files(benchmark)
-    if question_set.questions is not None:
-        return question_set.questions(path)
-    assert question_set.record is not None
-    records = json_stream.records if json_stream.is_list(path) else json_stream.lines
-    return map(question_set.record, records(path))
+    assert question_set.questions is not None
+    return question_set.questions(path)
 
 
 def _example(name: str, question: _Question, benchmark: Benchmark) -> Example:

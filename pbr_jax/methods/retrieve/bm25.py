@@ -46,7 +46,7 @@ class BM25(Retrieve):
             return bm25.BM25(texts, k1=self.k1, b=self.b, epsilon=self.epsilon, tokenizer=self.tokenizer)
 
         def score(example: Example, query: Query, rows: list[np.ndarray]) -> list[np.ndarray]:
-            found = index(tuple(own.tobytes() for own in rows)).scores(" ".join(query.texts))
-            return np.split(found, np.cumsum([len(own) for own in rows])[:-1])
+            scores = index(tuple(own.tobytes() for own in rows)).scores(" ".join(query.texts))
+            return np.split(scores, np.cumsum([len(own) for own in rows])[:-1])
 
         return scored_together(store, self.k, score)
