@@ -170,7 +170,7 @@ def _made(
     tighten(partial)  # one that an interrupted attempt of an older version left
     for half_written in partial.rglob(".*.partial"):  # by an attempt that was killed (`files.write_text`)
         half_written.unlink()
-    seconds = _filled(partial, make, begun, label)
+    seconds = _filled(partial, make, begun, label or path.name)
     attempts = _attempts(partial)
     (partial / _ATTEMPTS).unlink(missing_ok=True)
     files = _close(partial)

@@ -179,7 +179,7 @@ class Slot(Node):
         needs = dict(method.needs(run))
         if isinstance(method, Learner):
             label = f"{method.section}_state"
-            needs["state"] = Stage("state", (method,), needs.copy(), _start, Path, label=label)
+            needs["state"] = Stage("state", (), needs.copy(), method.start, Path, label=label)
         super().__init__(f"{method.section}.{method.method}", needs, None)
         self.method = method
 
@@ -200,12 +200,8 @@ class Bound:
     method: Method
     values: Mapping[str, Any]
 
-    def __call__(self, tally: Any, **changed: Any) -> Any:
-        return self.method.slot(tally, **{**self.values, **changed})
-
-
-def _start(folder: Path, method: Learner, **values: Any) -> None:
-    method.start(folder, **values)
+    def __call__(self, tally: Any) -> Any:
+        return self.method.slot(tally, **self.values)
 
 
 class Stage(Node):

@@ -9,11 +9,9 @@ A stream is one stage, however many blocks it has. Its folder holds
 and the files of all blocks put together. A stream that was killed continues in the part that was under way.
 """
 
-import functools
 import json
 import os
 import shutil
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -97,21 +95,14 @@ def stream(run: Run, config: Config, method: Generate | None, scored: bool) -> d
     return {kind: Value(kind, (kind,), {"streamed": stage}, _read) for kind in _KINDS if wanted[kind]}
 
 
-def seconds(streamed: Path, number: int) -> dict[str, float]:
-    """What answering and observing a block took, and what learning from it took where its state is kept."""
-    took = {
-        "answer": part_seconds(_block(streamed, number)),
-        "learn": part_seconds(_states(streamed, number + 1)),
-    }
-    return {name: spent for name, spent in took.items() if spent is not None}
+def seconds(streamed: Path, number: int) -> dict[str, float | None]:
+    """What answering and observing a block took, and learning from it; None where its state is not kept."""
+    parts = {"answer": _part(streamed, "blocks", number), "learn": _part(streamed, "states", number + 1)}
+    return {name: part_seconds(path) for name, path in parts.items()}
 
 
-def _block(folder: Path, number: int) -> Path:
-    return folder / "blocks" / f"{number:05}"
-
-
-def _states(folder: Path, number: int) -> Path:
-    return folder / "states" / f"{number:05}"
+def _part(folder: Path, kind: str, number: int) -> Path:
+    return folder / kind / f"{number:05}"
 
 
 def _read(kind: str, *, streamed: Path) -> Any:
@@ -120,11 +111,10 @@ def _read(kind: str, *, streamed: Path) -> Any:
 
 def last_slots(stage: Node) -> dict[str, Node]:
     """The slots of a stream's learners, with their last states."""
-    slots = {name: need for name, need in stage.needs.items() if isinstance(need, Slot)}
     return {
-        name: Value(name, (name,), {"slot": slot, "streamed": stage}, _last)
-        for name, slot in slots.items()
-        if isinstance(slot.method, Learner)
+        name: Value(name, (name,), {"slot": need, "streamed": stage}, _last)
+        for name, need in stage.needs.items()
+        if isinstance(need, Slot) and isinstance(need.method, Learner)
     }
 
 
@@ -147,7 +137,8 @@ def _make(
     order, size = arrivals(options, seed, len(examples)), options.size or len(examples)
     bound = {name: slot for name, slot in values.items() if isinstance(slot, Bound)}
     learners = {name: slot for name, slot in bound.items() if isinstance(slot.method, Learner)}
-    fixed = {name: _once(slot, tally) for name, slot in bound.items() if name not in learners}
+    # Slots that do not learn are bound once: all blocks share them, and what they compile.
+    fixed = {name: partial(_same, slot(tally)) for name, slot in bound.items() if name not in learners}
     for part in ("blocks", "states"):  # of a stream that was finished and damaged: what is whole of it stays
         left = folder.with_suffix("") / part
         if left.is_dir() and not (folder / part).exists():
@@ -162,10 +153,8 @@ def _make(
     ).run()
 
 
-def _once(make: Bound, tally: Tally) -> Callable[[Tally], Any]:
-    """A maker of a slot that does not learn: all blocks share the slot, and what it compiles."""
-    slot = functools.cache(lambda: make(tally))
-    return lambda _: slot()
+def _same(slot: Any, _: Tally) -> Any:
+    return slot
 
 
 @dataclass(frozen=True)
@@ -183,41 +172,50 @@ class _Making:
         """Answers all blocks and learns from them, as far as that is not there."""
         for number in terminal.bar(range(self._first(), len(self.blocks)), desc="blocks"):
             with metered(self.folder):
-                obtain_part(_block(self.folder, number), partial(self._answer, number))
-                obtain_part(_states(self.folder, number + 1), partial(self._learn, number))
+                obtain_part(self._block(number), partial(self._answer, number))
+                obtain_part(self._states(number + 1), partial(self._learn, number))
             if self.keep is not None:
-                shutil.rmtree(_states(self.folder, number + 1 - self.keep), ignore_errors=True)
+                shutil.rmtree(self._states(number + 1 - self.keep), ignore_errors=True)
             programs.release()
-        folders = [_block(self.folder, number) for number in range(len(self.blocks))]
+        folders = [self._block(number) for number in range(len(self.blocks))]
         for file in (records.file for records in _KINDS.values()):
             if (folders[0] / file).exists():
                 write_lines(self.folder / file, ((block / file).read_text("utf-8") for block in folders))
-        counts, seconds = Counter[str](), Counter[str]()
+        total = Tally()
         for tally in map(read_tally, folders):
-            counts.update(tally.counts)
-            seconds.update(tally.seconds)
-        write_tally(Tally(counts, dict(seconds)), self.folder)
+            total.counts.update(tally.counts)
+            for part, spent in tally.seconds.items():
+                total.seconds[part] = total.seconds.get(part, 0.0) + spent
+        write_tally(total, self.folder)
 
     def _first(self) -> int:
         """The number of the latest whole state from which all that is missing or damaged can be made."""
         count = len(self.blocks)
-        there = [n for n in range(1, count + 1) if _states(self.folder, n).exists()]
-        whole = [n for n in there if part_seconds(_states(self.folder, n)) is not None]
-        lacking = [n for n in range(count) if part_seconds(_block(self.folder, n)) is None]
+        there = [n for n in range(1, count + 1) if self._states(n).exists()]
+        whole = [n for n in there if part_seconds(self._states(n)) is not None]
+        lacking = [n for n in range(count) if part_seconds(self._block(n)) is None]
         bound = min([count, *lacking, *set(there).difference(whole)])
         return max([0, *(n for n in whole if n <= bound)])
 
-    def _values(self, slot: str, number: int) -> dict[str, Any]:
-        """What a learner computes with, its state when the block of this number is answered included."""
-        values = self.learners[slot].values
-        return {**values, "state": _states(self.folder, number) / slot} if number else dict(values)
+    def _block(self, number: int) -> Path:
+        return _part(self.folder, "blocks", number)
+
+    def _states(self, number: int) -> Path:
+        return _part(self.folder, "states", number)
+
+    def _present(self, number: int) -> Mapping[str, Any]:
+        """The learners with the states by which the block of this number is answered."""
+        if number == 0:
+            return self.learners
+        states = {slot: {"state": self._states(number) / slot} for slot in self.learners}
+        return {
+            slot: replace(own, values={**own.values, **states[slot]}) for slot, own in self.learners.items()
+        }
 
     def _answer(self, number: int, out: Path) -> None:
         """Answers a block with the present states, and then observes it."""
-        present = {
-            slot: replace(bound, values=self._values(slot, number)) for slot, bound in self.learners.items()
-        }
-        system, ranked, examples = self.system({**self.parts, **present}), Rankings(out), self.blocks[number]
+        present, ranked, examples = self._present(number), Rankings(out), self.blocks[number]
+        system = self.system({**self.parts, **present})
         system.tally.counts.clear()
         system.tally.seconds.clear()
         keep_rankings(out, examples, system)
@@ -234,10 +232,10 @@ class _Making:
                     write_lines(file, _observed(learner, some))
 
     def _learn(self, number: int, out: Path) -> None:
-        for slot, learner in self.learners.items():
+        for slot, learner in self._present(number).items():
             past = _Blocks(number + 1, partial(self._read, slot=slot))
             private_folder(out / slot)
-            learner.method.learn(past, out=out / slot, **self._values(slot, number))
+            learner.method.learn(past, out=out / slot, **learner.values)
             if not any((out / slot).iterdir()):
                 raise UserError(
                     f"{_name(learner)}: learn wrote nothing after block {number}; write the next state into "
@@ -246,24 +244,18 @@ class _Making:
 
     def _read(self, number: int, slot: str, folder: Path | None = None) -> Block:
         """A block as the learner in a slot sees it; `folder`: where it is under way."""
-        folder, examples = folder or _block(self.folder, number), self.blocks[number]
-        supervised = self.learners[slot].method.supervised
+        folder, examples = folder or self._block(number), self.blocks[number]
+        rankings = list(Rankings(folder).read(self.parts["store"], examples))
         answers, likelihoods = (
             list(kind(folder).records(examples)) if (folder / kind.file).exists() else []
             for kind in (Answers, Likelihoods)
         )
+        files = sorted(folder.glob(f"{slot}.*.jsonl"))
+        observations = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+        if self.learners[slot].method.supervised:
+            return Block(examples, rankings, answers, likelihoods, observations)
         blind = [replace(e, target=None, alternatives=(), relevant=()) for e in examples]
-        return Block(
-            examples if supervised else blind,
-            list(Rankings(folder).read(self.parts["store"], examples)),
-            answers,
-            likelihoods if supervised else [],
-            [
-                json.loads(one)
-                for f in sorted(folder.glob(f"{slot}.*.jsonl"))
-                for one in f.read_text().splitlines()
-            ],
-        )
+        return Block(blind, rankings, answers, [], observations)
 
 
 class _Blocks(Sequence[Block]):

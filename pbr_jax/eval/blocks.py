@@ -20,11 +20,13 @@ def by_block(rows: Sequence[Row], name: str, plot: bool) -> list[render.Block]:
         return []
     spans = sorted({span for found in series.values() for span in found})
     shown = [spans[i] for i in np.unique(np.linspace(0, len(spans) - 1, _MOST).round().astype(int))]
-    lines = [[f"{start + 1} to {end}", *(_text(c.get((start, end))) for c in series.values())]
-             for start, end in shown]  # fmt: skip
+    lines = [
+        [Cell(f"{span[0] + 1} to {span[1]}"), *(Cell(_text(found.get(span))) for found in series.values())]
+        for span in shown
+    ]
     left_out = "" if len(shown) == len(spans) else f"; {len(shown)} of {len(spans)} blocks"
     caption = f"{name} of each block of the stream, and of all questions up to its end{left_out}"
-    table = Table(caption, ["questions", *series], [[Cell(text) for text in line] for line in lines])
+    table = Table(caption, ["questions", *series], lines)
     if not (plot and plots.available()):
         return [table]
     points = {label: [(end, *pair) for (_, end), pair in found.items()] for label, found in series.items()}

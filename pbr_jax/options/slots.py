@@ -45,9 +45,8 @@ class Method(Options, abc.ABC):
 class Learner(Method):
     """A method of any slot that learns from a stream of questions: `class Own(Learner, Retrieve)`.
 
-    Its state is a folder of files of its own. `slot` gets the present one as `state`; values of needs come by
-    their names, as in `slot`. What it computes must not depend on anything else, so that a stream that was
-    killed ends as one that was not. Blocks are of `pbr_jax.stream.Block`.
+    Its state is a folder of its own files: `state` is the present one, in `slot` too, where values of needs
+    come by their names. Blocks are of `pbr_jax.stream.Block`.
     """
 
     @property
@@ -59,18 +58,14 @@ class Learner(Method):
         """Writes the first state; without this it is an empty folder."""
 
     def observe(self, block: Any, *, state: Path, **values: Any) -> list[Any]:
-        """What there is to learn from some questions that were answered: JSON for each of them, in order.
-
-        Called for a part of a block at a time; what it returns is kept.
-        """
+        """What is learned from, JSON for each question of a block, or of a part of one, that was answered."""
         return [None] * len(block.examples)
 
     @abc.abstractmethod
     def learn(self, blocks: Any, *, state: Path, out: Path, **values: Any) -> None:
         """Writes the next state into the folder `out`, which may hold files of an interrupted attempt.
 
-        `blocks`: a sequence of all blocks so far, with observations, each read from disk when indexed;
-        `blocks[-1]` is the newest. `state` is the folder of the present state.
+        `blocks`: the sequence of all blocks so far, the newest last; each is read when it is indexed.
         """
 
 
