@@ -36,7 +36,7 @@ def examples(folders: Sequence[str | Path], count: int) -> str:
 
 def _answered(plan: Plan, asked: list[Example]) -> list[tuple[Answer, list[Candidate]]]:
     """The answer to each question, and the documents in its prompt."""
-    store = plan.data.value
+    store = plan.store.value
     if [example.id for example in islice(store.examples(), len(asked))] != [one.id for one in asked]:
         raise UserError(
             f"{plan.config.system} was asked other questions; give runs of the same benchmark and limit"

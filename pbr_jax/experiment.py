@@ -88,7 +88,7 @@ def _as_wanted(found: Mapping[str, Any], plan: Plan) -> bool:
 def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
     """Computes what is missing, and writes the folder's files, results.json last."""
     programs.release()
-    config, store = plan.config, plan.data.value
+    config, store = plan.config, plan.store.value
     answered: Answers | None = None if plan.answered is None else plan.answered.value
     ranked: Rankings = plan.ranked.value
 

@@ -56,7 +56,8 @@ def _open(folder: Path) -> System:
     def check() -> None:
         """Raises UserError where models, data or what the cache holds of them are not what was opened."""
         read = (stage for stage in stages(plan.last).values() if "value" in vars(stage))
-        same = hashes.unchanged(files) and system.store.living == corpus.is_file()
+        own = plan.store.value.living  # of a learner
+        same = hashes.unchanged(files) and (own or system.store.living == corpus.is_file())
         if not same or any(stage.seconds is None for stage in read):
             raise UserError(f"{folder}: what it is made of has changed since it was opened; open it again")
 

@@ -94,6 +94,8 @@ class Plan:
         self.training = None if apart is None else _stage(apart)  # the store that is learned from, if another
         self.answered, self.scored = map(self.last.needs.get, ("answered", "scored"))
         self.streamed = self.ranked.needs.get("streamed")
+        self.last_slots = {} if self.streamed is None else stream.last(self.streamed)
+        self.store = self.last_slots.get("store", self.data)  # of the documents that were ranked
 
     def check(self) -> None:
         """Looks at all models, files and batch sizes before the first second of work."""
@@ -117,7 +119,7 @@ class Plan:
         # What these have loaded is not loaded twice.
         for stage in (self.scored, self.answered, self.ranked, self.streamed):
             nodes |= {} if stage is None else stage.needs
-        nodes |= {} if self.streamed is None else stream.last_slots(self.streamed)
+        nodes |= self.last_slots
         nodes = {name: node for name, node in nodes.items() if name in _PARTS}
         living = _Corpus(self.data, nodes, corpus)
         return System(
@@ -175,8 +177,11 @@ class _Corpus:
     def __call__(self, *, grows: bool) -> Mapping[str, Any]:
         """The parts over the copy, which is made where there is none.
 
-        Raises UserError where documents are to be added, and a part has vectors of the run's alone.
+        Raises UserError where a learner has a store of its own, and where documents are to be added and a
+        part has vectors of the run's alone.
         """
+        if self._nodes["store"].value.living:
+            raise UserError("a method of this run keeps a corpus of its own, which it alone writes to")
         for stage in _used(self._nodes) if grows else ():
             held = stage.value
             if isinstance(held, Ragged | np.ndarray) or (isinstance(held, dict) and "documents" in held):

@@ -109,17 +109,29 @@ def _read(kind: str, *, streamed: Path) -> Any:
     return _KINDS[kind](streamed)
 
 
-def last_slots(stage: Node) -> dict[str, Node]:
-    """The slots of a stream's learners, with their last states."""
+def last(stage: Node) -> dict[str, Node]:
+    """The slots of a stream's learners with their last states, and the `store` that goes with these."""
+    needs = stage.needs.items()
+    own = {n: slot for n, slot in needs if isinstance(slot, Slot) and isinstance(slot.method, Learner)}
+    found: dict[str, Node] = {
+        name: Value(name, (name,), {"slot": slot, "streamed": stage}, _last) for name, slot in own.items()
+    }
+    methods = {name: slot.method for name, slot in own.items()}
     return {
-        name: Value(name, (name,), {"slot": need, "streamed": stage}, _last)
-        for name, need in stage.needs.items()
-        if isinstance(need, Slot) and isinstance(need.method, Learner)
+        **found,
+        "store": Value("corpus", (methods,), {"store": stage.needs["store"], "streamed": stage}, _corpus),
     }
 
 
 def _last(name: str, *, slot: Bound, streamed: Path) -> Bound:
     return replace(slot, values={**slot.values, "state": max((streamed / "states").iterdir()) / name})
+
+
+def _corpus(methods: Mapping[str, Any], *, store: Store, streamed: Path) -> Store:
+    state = max((streamed / "states").iterdir())
+    for name, method in methods.items():
+        store = method.corpus(store, state / name)
+    return store
 
 
 def _make(
@@ -212,10 +224,17 @@ class _Making:
             slot: replace(own, values={**own.values, **states[slot]}) for slot, own in self.learners.items()
         }
 
+    def _store(self, number: int) -> Store:
+        """The store of the documents that this block's rankings are of."""
+        store = self.parts["store"]
+        for learner in self._present(number).values():
+            store = learner.method.corpus(store, learner.values["state"])
+        return store
+
     def _answer(self, number: int, out: Path) -> None:
         """Answers a block with the present states, and then observes it."""
         present, ranked, examples = self._present(number), Rankings(out), self.blocks[number]
-        system = self.system({**self.parts, **present})
+        system = self.system({**self.parts, **present, "store": self._store(number)})
         system.tally.counts.clear()
         system.tally.seconds.clear()
         keep_rankings(out, examples, system)
@@ -245,7 +264,7 @@ class _Making:
     def _read(self, number: int, slot: str, folder: Path | None = None) -> Block:
         """A block as the learner in a slot sees it; `folder`: where it is under way."""
         folder, examples = folder or self._block(number), self.blocks[number]
-        rankings = list(Rankings(folder).read(self.parts["store"], examples))
+        rankings = list(Rankings(folder).read(self._store(number), examples))
         answers, likelihoods = (
             list(kind(folder).records(examples)) if (folder / kind.file).exists() else []
             for kind in (Answers, Likelihoods)

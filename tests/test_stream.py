@@ -1,6 +1,7 @@
 """Streams: blocks are answered before they are learned from; what is killed or damaged is made again."""
 
 import json
+import math
 import os
 import random
 import secrets
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -270,6 +272,10 @@ def test_the_last_state_answers(config: Config, write, tmp_path: Path):
         tweets = sorted(tweets, key=lambda t: -sum(counts.get(w, 0) for w in t["text"].split()))[:3]
     assert found == [tweet["id"] for tweet in tweets]
     assert found != documents(tmp_path / "out")[0]
+    word = max(asked, key=lambda word: asked[word])
+    system.add("q0", [" ".join([word] * 99)])  # the last state ranks a document that came later
+    (ranking,) = system.rank([replace(first, id="new", time=math.inf)])
+    assert any(candidate.document.text.startswith(f"{word} {word}") for candidate in ranking)
 
 
 def test_parts_that_train_see_the_first_state(config: Config, write, tmp_path: Path):
@@ -286,6 +292,70 @@ def test_parts_that_train_see_the_first_state(config: Config, write, tmp_path: P
     assert [node.name for node in ranked.needs["retrieve"].needs.values() if node.name == "state"] == [
         "state"
     ]
+
+
+NOTES = """
+import functools
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from pbr_jax.config import Config
+from pbr_jax.corpus.store import Store
+from pbr_jax.methods.retrieve.scored import scored
+from pbr_jax.options import Learner, Retrieve, Stream
+from pbr_jax.types import Document
+
+opened = functools.cache(Store)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notes(Learner, Retrieve):
+    method: Literal["notes"] = "notes"
+
+    def needs(self, run):
+        return {"store": run.data}
+
+    def corpus(self, store, state):
+        file = state / "store.sqlite"
+        return opened(file) if file.exists() else store
+
+    def slot(self, tally, *, state, store):
+        return scored(self.corpus(store, state), self.k, lambda example, query, rows: rows.astype(float))
+
+    def learn(self, blocks, *, state, out, store):
+        (out / "store.sqlite").unlink(missing_ok=True)
+        copy = self.corpus(store, state).copy_to(out / "store.sqlite")
+        copy.append(Document(f"note-{e.id}", "", f"note {e.id}", shared=True) for e in blocks[-1].examples)
+        copy.close()
+
+
+def get_config():
+    return Config(system="notes", retrieve=Notes(k=1), stream=Stream(size=2))
+"""
+
+
+def test_a_learner_that_writes_to_a_copy_of_the_corpus(
+    write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """What users remark becomes a document that later blocks find; the run's store stays as it is."""
+    file = tmp_path / "notes.py"
+    file.write_text(NOTES)
+    config = override(load(file).config, write(5))
+    pbr_jax.run(config, tmp_path / "out")
+    assert documents(tmp_path / "out") == [
+        ["q0-4"], ["q1-4"], ["note-q1", "q2-4"], ["note-q1", "q3-4"], ["note-q3", "q4-4"]
+    ]  # fmt: skip
+    system = pbr_jax.open(tmp_path / "out")
+    (ranking,) = system.rank([next(iter(system.store.examples()))])
+    assert [candidate.document.id for candidate in ranking] == ["note-q4", "q0-4"]
+    with pytest.raises(UserError, match="keeps a corpus of its own"):
+        system.add("q0", ["tea"])
+    (tmp_path / "out" / "results.json").unlink()
+    capsys.readouterr()
+    pbr_jax.run(config, tmp_path / "out")  # that a store was read has not damaged it
+    assert "stream" not in capsys.readouterr().err
 
 
 # -- kills and damage --------------------------------------------------------------------------------------

@@ -57,6 +57,11 @@ class Learner(Method):
     def start(self, folder: Path, **values: Any) -> None:
         """Writes the first state; without this it is an empty folder."""
 
+    def corpus(self, store: Any, state: Path) -> Any:
+        """The store of what `slot` finds: the run's, or a copy (`Store.copy_to`) in the state, which `learn`
+        has written to. The same object for the same state."""
+        return store
+
     def observe(self, block: Any, *, state: Path, **values: Any) -> list[Any]:
         """What is learned from, JSON for each question of a block, or of a part of one, that was answered."""
         return [None] * len(block.examples)
