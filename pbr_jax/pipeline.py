@@ -11,8 +11,8 @@
       answer
 
 A slot is a plain callable on a batch of examples; a system is a choice of methods (`pbr_jax.methods`), one
-file each. Runs, training and single questions (`pbr-jax ask`) flow through `rank`, the first four slots; the
-last two follow in `pbr_jax.parts.answers`, where rankings become prompts and answers.
+file each. `pbr_jax.system.System` binds them: runs, training and single questions all go through it, and
+through `rank` here, the first four slots and the privacy gate.
 """
 
 import time
