@@ -21,7 +21,7 @@ from pbr_jax.eval.report import report
 from pbr_jax.examples import examples
 from pbr_jax.experiment import Results, run
 from pbr_jax.files import refuse_unmarked, replace_own
-from pbr_jax.graph import tree
+from pbr_jax.graph_lists import tree
 from pbr_jax.llm import answers_file
 from pbr_jax.opening import ask, read_config
 from pbr_jax.picture import picture

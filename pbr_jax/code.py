@@ -39,6 +39,7 @@ _WRAPPED = (
     functools.cached_property,
     functools.partialmethod,
 )
+_MADE_IN_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis))
 _UNTOLD = re.compile(
     r"__(module|dict|weakref|qualname|annot\w+|firstlineno|static_attributes|match_args|hash"
@@ -76,7 +77,7 @@ class _Description:
     def __init__(self, made: Any) -> None:
         self.modules: set[str] = set()
         self.lines: list[str] = []
-        self._numbers: dict[int, int] = {}
+        self._numbers: dict[int, tuple[int, Any]] = {}  # with what they stand for, whose id none other gets
         self._waiting: deque[tuple[Any, bool]] = deque()
         self._around: list[int] = []  # the containers that are being described
         self.lines.append(repr(self.value(made, strict=True)))
@@ -109,11 +110,10 @@ class _Description:
 
     def _later(self, value: Any, strict: bool) -> str:
         """A number, under which a line describes it."""
-        known = id(value) in self._numbers
-        number = self._numbers.setdefault(id(value), len(self._numbers))
-        if not known:
+        if id(value) not in self._numbers:
+            self._numbers[id(value)] = len(self._numbers), value
             self._waiting.append((value, strict))
-        return f"#{number}"
+        return f"#{self._numbers[id(value)][0]}"
 
     def _container(self, value: Any, strict: bool) -> Any:
         if id(value) in self._around:
@@ -285,6 +285,8 @@ def _is_library(value: Any) -> bool:
         name = value.__name__
     elif isinstance(value, type):
         name = value.__module__
+        if name == "builtins" and value.__flags__ & _MADE_IN_PYTHON:  # `exec` without a module's name
+            return False
     elif (
         isinstance(value, types.FunctionType) and not hasattr(value, "__wrapped__") and not value.__closure__
     ):

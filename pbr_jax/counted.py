@@ -33,6 +33,7 @@ PLUMBING = {
     "loaded": "makes keys",
     "counted": "makes keys; versions count by their numbers",
     "graph": "makes keys; calls each node with the values that are in its key",
+    "graph_lists": "shows graphs",
     "hashes": "hashes of files",
     "provenance": "commit and versions, recorded beside a result",
     "files": "writes whole files or none",

@@ -18,7 +18,8 @@ from pbr_jax.artefacts import Log
 from pbr_jax.config import Config, to_dict
 from pbr_jax.faults import located
 from pbr_jax.files import open_private, parse_json
-from pbr_jax.graph import logging_to, stages, tell
+from pbr_jax.graph import logging_to, tell
+from pbr_jax.graph_lists import stages
 from pbr_jax.llm.answers_file import location
 from pbr_jax.llm.usage import cost
 from pbr_jax.parts import programs

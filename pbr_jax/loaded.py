@@ -153,10 +153,10 @@ class _Finder:
         spec = PathFinder.find_spec(name, path, target)
         if spec is None or type(spec.loader) is not SourceFileLoader or not spec.origin:
             return spec
-        file = Path(spec.origin).resolve()
-        if is_own(name) and _ROOT in file.parents:
-            _refuse_edited(file)
-        elif not is_installed(file):
+        if is_own(name):
+            if file := _own_file(name.partition(".")[2]):
+                _refuse_edited(file)
+        elif not any(site in spec.origin for site in _SITE) and not is_installed(Path(spec.origin).resolve()):
             spec.loader = _Recording(name, spec.origin)
         return spec
 

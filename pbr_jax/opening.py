@@ -7,7 +7,7 @@ from pbr_jax import hashes
 from pbr_jax.config import Config, from_dict
 from pbr_jax.eval.run_files import HASHED, RESULTS, read_json, verified
 from pbr_jax.files import cache_folder
-from pbr_jax.graph import stages
+from pbr_jax.graph_lists import stages
 from pbr_jax.plan import Plan
 from pbr_jax.run_folder import CORPUS, altered
 from pbr_jax.system import Reply, System

@@ -9,7 +9,7 @@ import numpy as np
 
 from pbr_jax.corpus.store import Store
 from pbr_jax.eval import plots
-from pbr_jax.graph import unified
+from pbr_jax.graph_lists import unified
 from pbr_jax.opening import plan_of
 from pbr_jax.parts import vectors
 from pbr_jax.plan import Plan

@@ -22,7 +22,8 @@ from pbr_jax.code import code_of
 from pbr_jax.config import Config
 from pbr_jax.corpus.store import Store
 from pbr_jax.data import task
-from pbr_jax.graph import Node, Slot, Stage, Value, constant, numbered, substituted, unified, walk
+from pbr_jax.graph import Node, Slot, Stage, Value, constant, substituted, walk
+from pbr_jax.graph_lists import numbered, unified
 from pbr_jax.methods.generate import Ipa
 from pbr_jax.options import key_of, swapped
 from pbr_jax.parts import language_model, likelihood

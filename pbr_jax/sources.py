@@ -72,7 +72,8 @@ def _closure(root: str) -> tuple[frozenset[str], tuple[Part, ...]]:
         lines.add(f"{name} {content['hash']}")
         parts.append(Part(name, content["hash"], content["lines"]))
         for base, imported in content["imports"]:
-            waiting += _modules(base, imported, module)
+            if is_own(base) or not is_own(module):
+                waiting += _modules(base, imported, module)
     return frozenset(lines), tuple(parts)
 
 

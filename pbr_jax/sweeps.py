@@ -29,7 +29,7 @@ from pbr_jax.config.reading import blamed
 from pbr_jax.eval.run_files import verified
 from pbr_jax.experiment import Results, run
 from pbr_jax.files import parse_json, private_folder, write_text
-from pbr_jax.graph import tree
+from pbr_jax.graph_lists import tree
 from pbr_jax.parts.run import line
 from pbr_jax.plan import Plan, require_one_process
 from pbr_jax.run_folder import OWNER, flat

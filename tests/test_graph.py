@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from pbr_jax.graph import Node, Stage, Value, constant, logging_to, stages, tree, unified, walk
+from pbr_jax.graph import Node, Stage, Value, constant, logging_to, walk
+from pbr_jax.graph_lists import stages, tree, unified
 from pbr_jax.options import ADDED, IDLE, Options, key_of
 from pbr_jax.types import UserError
 

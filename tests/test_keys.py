@@ -17,7 +17,7 @@ import pytest
 
 from pbr_jax import config as c
 from pbr_jax.config import Config, override
-from pbr_jax.graph import stages
+from pbr_jax.graph_lists import stages
 from pbr_jax.options import ADDED, Options, hints, key_of
 from pbr_jax.plan import Plan
 from pbr_jax.types import UserError

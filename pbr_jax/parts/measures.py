@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from pbr_jax.files import write_text
-from pbr_jax.graph import Node, stages
+from pbr_jax.graph import Node
+from pbr_jax.graph_lists import stages
 
 MEASURES, TALLY, USAGE = "measures.json", "tally.json", "usage.json"
 METRICS = ("silhouette", "silhouette_without_noise")

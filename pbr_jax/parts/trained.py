@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pbr_jax.files import write_text
-from pbr_jax.graph import Node, stages, tell
+from pbr_jax.graph import Node, tell
+from pbr_jax.graph_lists import stages
 from pbr_jax.models.params_file import load_params, save_params
 from pbr_jax.options import Training
 from pbr_jax.types import Params

@@ -10,7 +10,7 @@ from pbr_jax.config import Config, override
 from pbr_jax.eval.metrics import plain_mean
 from pbr_jax.eval.significance import paired_difference
 from pbr_jax.flags import parsed
-from pbr_jax.graph import stages
+from pbr_jax.graph_lists import stages
 from pbr_jax.llm import load
 from pbr_jax.methods import select
 from pbr_jax.methods.select.backfill import Gain

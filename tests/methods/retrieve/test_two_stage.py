@@ -8,7 +8,7 @@ import pytest
 
 from pbr_jax.config import Config, override
 from pbr_jax.corpus.store import Store, build
-from pbr_jax.graph import stages
+from pbr_jax.graph_lists import stages
 from pbr_jax.index.density import NOISE, hdbscan
 from pbr_jax.methods.neighbours import Cohorts
 from pbr_jax.methods.retrieve import BM25, Recency, TwoStage
