@@ -63,10 +63,8 @@ def open_private(path: Path, mode: str = "a") -> IO[str]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file of mode 0600 so that it appears whole or not at all, also after a power cut.
-
-    A symbolic link at `path` is replaced, not followed.
-    """
+    """Writes a file of mode 0600 so that it appears whole or not at all, also after a power cut. A
+    symbolic link at `path` is replaced, not followed."""
     write_lines(path, [text])
 
 
@@ -124,9 +122,7 @@ def refuse_unmarked(path: Path, marker: str) -> None:
 
 def refuse_foreign(path: Path, own: Callable[[BinaryIO], bool], remedy: str) -> None:
     """Raises UserError where something is at `path` that is no plain file or that `own` does not know.
-
-    Raises OSError where that cannot be told.
-    """
+    Raises OSError where that cannot be told."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:

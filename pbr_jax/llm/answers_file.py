@@ -82,9 +82,7 @@ class Answers:
 
     def add(self, kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """Stores new answers, durably, and returns the one that stands for each key: the first whole one.
-
-        One that no backend may give (`answer_values`) is a UserError; those beside it are stored.
-        """
+        One that no backend may give (`answer_values`) is a UserError; those beside it are stored."""
         rows, refused = [], []
         for key, value in values.items():
             try:
@@ -112,10 +110,8 @@ class Answers:
         connection.executemany(_INSERT, rows)
 
     def export(self, path: Path) -> int:
-        """Writes all answers as JSON lines sorted by key, whole or not at all; returns how many.
-
-        Replaces an older export; raises UserError where the file is anything else, and leaves it.
-        """
+        """Writes all answers as JSON lines sorted by key, whole or not at all; returns how many. Replaces
+        an older export; raises UserError where the file is anything else, and leaves it."""
         if not self.file.is_file():
             raise UserError(f"there is no cache of answers at {self.file}; PBR_JAX_CACHE names its folder")
         count = damaged = 0

@@ -156,9 +156,7 @@ class Cached:
         fits: Callable[[int, Any], bool] = lambda place, value: True,
     ) -> list[Any]:
         """The answer to every input: one that is done, stored, or made by `ask(done=, on_batch=)`.
-
-        `fits(place, value)`: whether a stored answer has the length that was asked for.
-        """
+        `fits(place, value)`: whether a stored answer has the length that was asked for."""
         model = self.fingerprint
         keys = [_hash([model, kind, part]) for part in inputs]
         answers: dict[int, Any] = dict(done or {})

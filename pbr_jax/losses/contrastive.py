@@ -253,11 +253,9 @@ def _unit(vectors: Float[Array, "b d"]) -> Float[Array, "b d"]:
 
 
 def _in_chunks(rows: Any, chunk_size: int) -> Any:
-    """Arrays [n ...] as [n/k k ...], where k is the chunk size.
-
-    The rows of a chunk stand n/k apart: of rows that are sharded over devices, each device then holds
-    its part of every chunk, and none waits for another's.
-    """
+    """Arrays [n ...] as [n/k k ...], where k is the chunk size. The rows of a chunk stand n/k apart: of
+    rows that are sharded over devices, each device then holds its part of every chunk, and none waits for
+    another's."""
     n = len(jax.tree.leaves(rows)[0])
     k = min(chunk_size, n)
     if k < 1 or n % k:

@@ -36,9 +36,7 @@ def masked_logsumexp(logits: Float[Array, "*b n"], where: Bool[Array, "*b n"]) -
 
 
 def masked_log_softmax(logits: Float[Array, "*b n"], where: Bool[Array, "*b n"]) -> Float[Array, "*b n"]:
-    """Log of the softmax over the logits that count, in float32; 0 at those that do not.
-
-    So a weighted sum over n stays finite; for probabilities, mask the exponential once more.
-    """
+    """Log of the softmax over the logits that count, in float32; 0 at those that do not. So a weighted
+    sum over n stays finite; for probabilities, mask the exponential once more."""
     total = masked_logsumexp(logits, where)[..., None]
     return jnp.where(where, logits.astype(jnp.float32), 0.0) - jnp.where(where, total, 0.0)

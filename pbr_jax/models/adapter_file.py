@@ -123,10 +123,8 @@ def read(folder: Path, modules: Mapping[str, str], params: Params, *, outputs_fi
 
 
 def tuned(folder: Path, modules: Mapping[str, str], params: Params, *, outputs_first: bool) -> Params:
-    """The parameters with what a folder holds: an adapter merged into them, or all of them tuned.
-
-    They keep their number format, and stay on their devices, divided as they are.
-    """
+    """The parameters with what a folder holds: an adapter merged into them, or all of them tuned. They
+    keep their number format, and stay on their devices, divided as they are."""
     if not (folder / PARAMS).is_file():
         adapter = read(folder, modules, params, outputs_first=outputs_first)
         return lora.merged(params, adapter.params, adapter.scale, outputs_first=outputs_first)

@@ -228,10 +228,8 @@ def _masked(
     window: Int[Array, ""] | None,
     cap: float | None,
 ) -> Float[Array, "b k g r s"]:
-    """Scores of keys at `places` for queries at `own`, those that are not seen made very small.
-
-    A finite fill: a row that sees nothing (padding) averages everything instead of making NaN.
-    """
+    """Scores of keys at `places` for queries at `own`, those that are not seen made very small. A finite
+    fill: a row that sees nothing (padding) averages everything instead of making NaN."""
     own, places = own[:, :, None], places[:, None, :]
     visible = (places >= 0) & (places <= own)
     if window is not None:

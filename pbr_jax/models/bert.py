@@ -43,10 +43,8 @@ def _normal_cdf(x: Array) -> Array:
 
 @jax.custom_jvp
 def gelu(x: Array) -> Array:
-    """x Phi(x), Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), to 1e-6 in float32.
-
-    On CPU it takes a third of the time of XLA's erf.
-    """
+    """x Phi(x), Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), to 1e-6 in float32. On CPU it
+    takes a third of the time of XLA's erf."""
     return x * _normal_cdf(x)
 
 
@@ -333,9 +331,7 @@ IGNORED = (
 
 def load(folder: Path) -> tuple[Model, Params, BertConfig]:
     """The encoder in a Hugging Face folder: model, parameters (on the default device) and configuration.
-
-    Raises UserError where the configuration or weights are absent, unreadable, or do not fit.
-    """
+    Raises UserError where the configuration or weights are absent, unreadable, or do not fit."""
     config = BertConfig.from_json(folder)
     model = bert(config)
     target = jax.eval_shape(model.init, jax.random.key(0))

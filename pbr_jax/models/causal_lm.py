@@ -95,9 +95,7 @@ def logits(
     params: Params, hidden: Float[Array, "*batch d"], cap: float | None = None
 ) -> Float[Array, "*batch v"]:
     """Next-token logits, float32. Give it only the positions that are needed: v is tens of thousands.
-
-    `cap` is the config's `logit_cap`: logits are squashed into (-cap, cap).
-    """
+    `cap` is the config's `logit_cap`: logits are squashed into (-cap, cap)."""
     head = params["head"] if "head" in params else params["embedding"]
     with precision(head.dtype):
         products = times(hidden.reshape(-1, hidden.shape[-1]), head, jnp.float32)

@@ -123,8 +123,6 @@ def from_bert(config: DualEncoderConfig, tower: Params, key: Array) -> Params:
 def personalize(
     queries: Float[Array, "q d"], users: Float[Array, "q d"], alpha: float | Float[Array, ""]
 ) -> Float[Array, "q d"]:
-    """Query vectors whose inner product with a document is Eq. 5's score: (1 - α) q + α u'.
-
-    So an index of documents serves every user. α = 0 is the plain query; the released code has 0.1.
-    """
+    """Query vectors whose inner product with a document is Eq. 5's score: (1 - α) q + α u'. So an index
+    of documents serves every user. α = 0 is the plain query; the released code has 0.1."""
     return (1 - alpha) * queries + alpha * users

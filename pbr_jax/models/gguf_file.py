@@ -202,10 +202,8 @@ def _read(path: Path, size: int, changed: int) -> GGUFFile:
 
 
 def _half_split(tensor: np.ndarray, heads: int) -> np.ndarray:
-    """Rows of each head from interleaved rotary pairs (2i, 2i+1) to halves (i, i + h/2).
-
-    The `llama` architecture of GGUF stores query and key rows interleaved; models in Hugging Face's
-    layout turn halves. `tensor` is [heads * h, d] or a bias [heads * h].
-    """
+    """Rows of each head from interleaved rotary pairs (2i, 2i+1) to halves (i, i + h/2). The `llama`
+    architecture of GGUF stores query and key rows interleaved; models in Hugging Face's layout turn
+    halves. `tensor` is [heads * h, d] or a bias [heads * h]."""
     rest = tensor.shape[1:]
     return tensor.reshape(heads, -1, 2, *rest).swapaxes(1, 2).reshape(tensor.shape)

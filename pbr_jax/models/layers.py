@@ -242,9 +242,7 @@ class _Mlp(nn.Module):
 
 def mlp(inputs: int, widths: tuple[int, ...]) -> Model:
     """Linear maps `dense_0`, `dense_1`, ... of these widths with tanh between them, none after the last.
-
-    `apply(params, x [.. inputs]) -> [.. widths[-1]]`.
-    """
+    `apply(params, x [.. inputs]) -> [.. widths[-1]]`."""
     module = _Mlp(widths)
 
     def init(key: Array) -> Params:

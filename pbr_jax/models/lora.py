@@ -31,9 +31,7 @@ def init(key: Array, params: Params, targets: Collection[str], rank: int, *, out
         `cross_query` is a `query` too.
       rank: r.
       outputs_first: whether kernels are [outputs inputs], not [inputs outputs].
-
-    Raises:
-      UserError: a name that the model does not have.
+    Raises UserError: a name that the model does not have.
     """
     kernels: dict[str, tuple[int, ...]] = {
         path: leaf.shape for path, leaf in flatten(params).items() if path.endswith("/kernel")
@@ -68,9 +66,7 @@ def attached(params: Params, adapter: Params, scale: float) -> Params:
 
 def merged(params: Params, adapter: Params, scale: float, *, outputs_first: bool) -> Params:
     """The parameters with the products added to their kernels, in float32 and then rounded as these are.
-
-    Kernels that are divided over devices stay so.
-    """
+    Kernels that are divided over devices stay so."""
 
     def merge(own: Params, pair: Params) -> Params:
         axes = "...or,...ri->...oi" if outputs_first else "...or,...ri->...io"

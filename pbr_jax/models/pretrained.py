@@ -108,10 +108,8 @@ def _locate_embedded(name: str, embedded: Embedded) -> Path:
 
 
 def fingerprint(path: Path) -> str:
-    """sha256 (hex) over the weights, configuration and tokenizer files of a model.
-
-    It depends on the files' names and contents, not on where they lie.
-    """
+    """sha256 (hex) over the weights, configuration and tokenizer files of a model. It depends on the
+    files' names and contents, not on where they lie."""
     path = Path(path)
     files = [path] if path.is_file() else sorted(_identity_files(path))
     if not files:

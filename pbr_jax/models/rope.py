@@ -97,11 +97,9 @@ def _longrope_scale(factor: float, original: int) -> float:
 
 
 def _llama3_divisors(fields: Mapping[str, Any], theta: float, width: int) -> tuple[float, ...]:
-    """Llama 3's banded position interpolation.
-
-    It leaves wavelengths below `original / high_freq_factor` alone, divides those above
-    `original / low_freq_factor` by `factor`, and blends the frequencies linearly in between.
-    """
+    """Llama 3's banded position interpolation. It leaves wavelengths below `original / high_freq_factor`
+    alone, divides those above `original / low_freq_factor` by `factor`, and blends the frequencies
+    linearly in between."""
     names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
     factor, low, high, original = (float(fields[name]) for name in names)
     divisors = []

@@ -74,10 +74,8 @@ def lower_case(folder: Path) -> bool:
 
 
 def check_reranker(folder: Path) -> None:
-    """UserError where a CrossEncoder's folder says what is not followed.
-
-    Its activation is none of that: it changes no order.
-    """
+    """UserError where a CrossEncoder's folder says what is not followed. Its activation is none of that:
+    it changes no order."""
     file = folder / MODEL
     content = read_json(file) if file.is_file() else {}
     check_object(content, str(file))

@@ -164,9 +164,7 @@ def logits(params: Params, hidden: Float[Array, "*batch d"]) -> Float[Array, "*b
 
 def shift_right(targets: Int[Array, "b t"], where: Bool[Array, "b t"], start: int) -> Int[Array, "b t"]:
     """What the decoder reads to predict the targets: the start token, then all targets but the last.
-
-    Targets that do not count are read as the start token, which in T5 is the padding token too.
-    """
+    Targets that do not count are read as the start token, which in T5 is the padding token too."""
     return jnp.pad(jnp.where(where, targets, start)[:, :-1], ((0, 0), (1, 0)), constant_values=start)
 
 

@@ -230,11 +230,9 @@ def _bias(
     *,
     causal: bool,
 ) -> Float[Array, "n t s"]:
-    """What is added to the scores: each head's bias for the distance; the lowest number for what is ahead.
-
-    Raffel et al. (2020), section 2.1: the near distances have a bucket each, farther ones share buckets
-    that widen logarithmically. An encoder keeps half of the buckets for the tokens ahead.
-    """
+    """What is added to the scores: each head's bias for the distance; the lowest number for what is
+    ahead. Raffel et al. (2020), section 2.1: the near distances have a bucket each, farther ones share
+    buckets that widen logarithmically. An encoder keeps half of the buckets for the tokens ahead."""
     back = query_places[:, None] - key_places[None, :]
     count = config.num_buckets if causal else config.num_buckets // 2
     buckets = jnp.asarray(_buckets(count, config.max_distance))
@@ -259,10 +257,8 @@ def _attend(
     bias: Float[Array, "#n t #s"],
     mask: Bool[Array, "b #s"],
 ) -> Float[Array, "b t k"]:
-    """Softmax attention over all pairs of keys and values one after another, by blocks of queries.
-
-    The pairs are not joined first: a past is only read, so the layer scan moves none of it.
-    """
+    """Softmax attention over all pairs of keys and values one after another, by blocks of queries. The
+    pairs are not joined first: a past is only read, so the layer scan moves none of it."""
     b, n, t, h = query.shape
 
     def block(rows: tuple[Array, Array]) -> Array:

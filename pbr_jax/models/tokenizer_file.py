@@ -40,10 +40,8 @@ def read(file: Path) -> "Tokenizer":
 
 
 def settings(folder: Path) -> dict[str, Any]:
-    """The fields of tokenizer_config.json, with those of special_tokens_map.json.
-
-    Special tokens are texts. UserError for a field that would change results and is not followed.
-    """
+    """The fields of tokenizer_config.json, with those of special_tokens_map.json. Special tokens are
+    texts. UserError for a field that would change results and is not followed."""
     content = known_fields.read(folder / "tokenizer_config.json", known_fields.TOKENIZER)
     if "added_tokens_decoder" not in content:
         special = folder / "special_tokens_map.json"
@@ -143,9 +141,7 @@ def _normalized(tokenizer: "Tokenizer", folder: Path, fields: Mapping[str, Any])
 
 def _check_ends(tokenizer: "Tokenizer", fields: Mapping[str, Any], source: str) -> None:
     """UserError where add_bos_token or add_eos_token say otherwise than `tokenizer.json` does.
-
-    transformers 5 follows tokenizer.json alone there, some classes of transformers 4 the fields.
-    """
+    transformers 5 follows tokenizer.json alone there, some classes of transformers 4 the fields."""
     ids = tokenizer.encode("a").ids
     for name, place in (("bos_token", 0), ("eos_token", -1)):
         stated, text = fields.get(f"add_{name}"), fields.get(name)

@@ -7,10 +7,8 @@ _GAP = " ... "  # for the middle of a text
 
 
 def water_fill(sizes: Sequence[int], budget: int) -> list[int]:
-    """Divide `budget` equally among items that need `sizes`; what a small item leaves goes to larger ones.
-
-    No share exceeds its size, and the shares add up to min(sum(sizes), budget).
-    """
+    """Divide `budget` equally among items that need `sizes`; what a small item leaves goes to larger
+    ones. No share exceeds its size, and the shares add up to min(sum(sizes), budget)."""
     shares = [0] * len(sizes)
     left = max(budget, 0)
     for position, index in enumerate(sorted(range(len(sizes)), key=sizes.__getitem__)):

@@ -33,9 +33,8 @@ class TokenEncoder:
       model: a ColBERT's folder, or any BERT-family encoder's.
       query_length, document_length: tokens at most, special ones included; None: as the folder says.
       devices: that the rows of a batch are spread over; None: all local ones.
-
-    Raises:
-      UserError: no such model, a marker that its vocabulary lacks, or lengths that it has no positions for.
+    Raises UserError: no such model, a marker that its vocabulary lacks, or lengths that it has no
+    positions for.
     """
 
     def __init__(

@@ -54,9 +54,7 @@ class Tokenizer:
 
     def truncate(self, text: str, n: int) -> str:
         """The longest beginning of `text` that ends with its n-th token or before, specials not counted.
-
-        Case and spacing stay. A piece that has more than n tokens on its own is cut further.
-        """
+        Case and spacing stay. A piece that has more than n tokens on its own is cut further."""
         if n <= 0:
             return ""
         encoding = self._uncut(text)
@@ -150,9 +148,7 @@ def read_settings(folder: Path, max_positions: int) -> Settings:
       folder: may hold `modules.json`, the modules' `config.json`, `sentence_bert_config.json`,
         `config_sentence_transformers.json`.
       max_positions: tokens that the model has positions for; the upper bound of `max_length`.
-
-    Raises:
-      UserError: a file is malformed, or names a pooling, module or field that is not supported.
+    Raises UserError: a file is malformed, or names a pooling, module or field that is not supported.
     """
     length = sentence_folder.max_length(folder)
     length = max_positions if length is None else min(length, max_positions)

@@ -59,9 +59,7 @@ def train(
       `params` are the adapter's (`lora`), or all of the model's. `report` has what the training and the
       membership test found: how likely targets of users who were learned from and of others are, before and
       after, and how well it distinguishes the two (AUC).
-
-    Raises:
-      UserError: nothing to learn from; a loss that is not finite.
+    Raises UserError: nothing to learn from; a loss that is not finite.
     """
     if not pairs:
         raise UserError("no training question has a target; a generator is tuned on targets")
@@ -196,10 +194,8 @@ def _membership(
 
 
 def causal_family(path: Path, options: TunedGenerator, mesh: Mesh) -> Family:
-    """A decoder-only model of a folder or GGUF file, laid out on the mesh.
-
-    Its weights are in the training's format where they are frozen, else in float32.
-    """
+    """A decoder-only model of a folder or GGUF file, laid out on the mesh. Its weights are in the
+    training's format where they are frozen, else in float32."""
     dtype = jnp.dtype(options.training.dtype)
     kept = jnp.float32 if options.method == "full" else dtype
     _, params, config = causal_lm.load(path, kept, mesh.shape.get("model", 1))

@@ -46,9 +46,7 @@ _NAMES: dict[str, Callable[[Optimizer, optax.Schedule], optax.GradientTransforma
 
 def schedule(config: Optimizer, steps: int, peak: float | None = None) -> optax.Schedule:
     """The learning rate of every step: it rises linearly over the warm-up, then stays, or falls to 0.
-
-    `peak`: the highest; None: the config's learning rate.
-    """
+    `peak`: the highest; None: the config's learning rate."""
     peak = config.learning_rate if peak is None else peak
     warm = round(config.warmup * steps)
     rest = max(1, steps - warm)

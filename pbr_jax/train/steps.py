@@ -167,10 +167,8 @@ def _weighed(share: Float[Array, ""], x: Array) -> Array:
 
 
 def _divided(batch: dict[str, Array], parts: int) -> tuple[dict[str, Array], Float[Array, "p"]]:
-    """The rows of each part, [parts, b / parts ...], and its share of the rows that count.
-
-    Row i goes to part i % parts, so that the rows of every device are spread over all parts.
-    """
+    """The rows of each part, [parts, b / parts ...], and its share of the rows that count. Row i goes to
+    part i % parts, so that the rows of every device are spread over all parts."""
 
     def divide(x: Array) -> Array:
         return x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)

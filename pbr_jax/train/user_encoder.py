@@ -95,10 +95,8 @@ def _batch(
     rates: views.Rates,
     width: int,
 ) -> Batch:
-    """Two views of each history, as embeddings or, without those, as rows.
-
-    `draws` says what each history's randomness starts from.
-    """
+    """Two views of each history, as embeddings or, without those, as rows. `draws` says what each
+    history's randomness starts from."""
     arrays: Batch = {"where": where}
     generators = [np.random.default_rng(draw) for draw in draws]
     for name in ("first", "second"):

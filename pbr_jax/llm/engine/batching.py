@@ -67,11 +67,9 @@ def _first(
 
 
 def _fuller(waiting: Sequence[int], count: int, lengths: Sequence[int], tokens: int, step: int) -> list[int]:
-    """The first `count` that wait; where they leave much empty, the last of them exchanged for as many others
-    with which a token costs less, if there are such among a sample of those that wait.
-
-    Rows are as many as before, none is longer, and tokens are at most a step fewer: shapes stay few.
-    """
+    """The first `count` that wait; where they leave much empty, the last of them exchanged for as many
+    others with which a token costs less, if there are such among a sample of those that wait. Rows are as
+    many as before, none is longer, and tokens are at most a step fewer: shapes stay few."""
     plain = list(waiting[:count])
     whole = sum(lengths[member] for member in plain)
     if -whole % step <= EMPTY * whole:

@@ -51,10 +51,8 @@ def empty_rows(engine: PrefillEngine, rows: int, max_new_tokens: int) -> Rows:
 
 @functools.lru_cache(maxsize=8)
 def admit(apply: Callable[..., causal_lm.Output], cap: float | None, one_core: bool) -> Any:
-    """Reads a batch of prompts, chooses their first tokens and puts them into rows.
-
-    Row i of the batch goes to `places[i]`; one beyond the last row is left out.
-    """
+    """Reads a batch of prompts, chooses their first tokens and puts them into rows. Row i of the batch
+    goes to `places[i]`; one beyond the last row is left out."""
 
     def run(
         params: Params,

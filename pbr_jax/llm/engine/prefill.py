@@ -120,10 +120,8 @@ class PrefillEngine:
         return None if self.original is None else np.bool_(length > self.original)
 
     def read(self, tree: Tree, rows: int = 64, long: np.bool_ | None = None) -> tuple[Pool, Iterator[Batch]]:
-        """Reads the shared nodes; returns what they left, and the leaves in batches of up to `rows`.
-
-        All texts of the tree are `long`, or none is: what they share is read alike.
-        """
+        """Reads the shared nodes; returns what they left, and the leaves in batches of up to `rows`. All
+        texts of the tree are `long`, or none is: what they share is read alike."""
         levels: dict[int, list[int]] = {}
         depths: list[int] = []
         for place, node in enumerate(tree.shared):
@@ -237,10 +235,8 @@ def _extend(apply: Callable[..., causal_lm.Output], one_core: bool) -> Any:
 
 @functools.lru_cache(maxsize=8)
 def log_probabilities(apply: Callable[..., causal_lm.Output], cap: float | None, one_core: bool) -> Any:
-    """Reads a batch and returns log p of the first `count` `targets` at (`rows`, `places`) in it.
-
-    Logits exist nowhere else, and in blocks: their number does not need a program of its own.
-    """
+    """Reads a batch and returns log p of the first `count` `targets` at (`rows`, `places`) in it. Logits
+    exist nowhere else, and in blocks: their number does not need a program of its own."""
 
     def score(
         params: Params,

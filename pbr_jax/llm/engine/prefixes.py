@@ -65,10 +65,8 @@ def tree(
 
 
 def windows(sequences: Sequence[Sequence[int]], most: int = WINDOW) -> list[list[int]]:
-    """Places of the sequences in sorted order, `most` at a time: those that share a beginning together.
-
-    A window is read on its own, so what is shared stays in memory no longer than its window.
-    """
+    """Places of the sequences in sorted order, `most` at a time: those that share a beginning together. A
+    window is read on its own, so what is shared stays in memory no longer than its window."""
     order = sorted(range(len(sequences)), key=lambda index: tuple(sequences[index]))
     return [order[start : start + most] for start in range(0, len(order), most)]
 

@@ -110,11 +110,9 @@ class T5LLM(LocalModel):
         order: Callable[[Request], tuple[int, ...]],
         compute: Callable[[Sequence[Request]], list[Value]],
     ) -> Batches[Value]:
-        """Batches of rows of like length, the longest first (so memory runs out early).
-
-        A batch depends on all rows and not on which are wanted, so resuming changes no shape and no rounding.
-        Batches without a wanted row are left out.
-        """
+        """Batches of rows of like length, the longest first (so memory runs out early). A batch depends
+        on all rows and not on which are wanted, so resuming changes no shape and no rounding. Batches
+        without a wanted row are left out."""
         by_length = sorted(range(len(rows)), key=lambda place: order(rows[place]))
         for start in range(0, len(by_length), self._batch_size):
             batch = by_length[start : start + self._batch_size]

@@ -11,9 +11,7 @@ T = TypeVar("T")
 
 def side_by_side(works: Sequence[Iterable[T]]) -> Iterator[T]:
     """The items of all works, as they come. What a work raises is raised here, and the others stop.
-
-    Stopping waits for the item that each work is at.
-    """
+    Stopping waits for the item that each work is at."""
     if len(works) == 1:
         yield from works[0]
         return

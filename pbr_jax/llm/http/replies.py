@@ -57,9 +57,7 @@ def text_of(
       limit: the most tokens of the answer.
       beams: how many choices there may be; `usage` counts the tokens of all, so it decides nothing.
       count: of tokens, where the tokenizer is known.
-
-    Raises:
-      UserError: no text; one that was withheld, or cut off elsewhere; one longer than was asked for.
+    Raises UserError: no text; one that was withheld, or cut off elsewhere; one longer than was asked for.
     """
     first = choice(answer, address, beams)
     given = first.get("text") if is_text else first.get("message")
@@ -117,9 +115,7 @@ def _without_text(instead: str, made: int | None) -> str:
 
 def _is_cut(reason: Any, address: str) -> bool:
     """Whether the limit of tokens ended an answer; False if it ended by itself, or nothing is told.
-
-    Raises UserError for any other reason.
-    """
+    Raises UserError for any other reason."""
     if isinstance(reason, dict):
         reason = reason.get("type", reason)  # SGLang: {"type": "stop", "matched": 2}
     stated = reason or "null"

@@ -198,9 +198,8 @@ class Codec:
     @functools.cached_property
     def _lead(self) -> str:
         """What the template writes between the answer's opened turn and the answer: nothing, or a space.
-
-        Found by a turn that is complete, so that spaces count that a tokenizer takes away or adds there.
-        """
+        Found by a turn that is complete, so that spaces count that a tokenizer takes away or adds
+        there."""
         before, whole = self._turn
         for lead in ("", " ") if whole[: len(before)] == before else ():
             ids = self._within.encode(f"{lead}b", add_special_tokens=False).ids

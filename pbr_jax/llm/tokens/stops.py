@@ -33,10 +33,8 @@ def end_tokens(
 
 
 def vocabulary_of(config: Mapping[str, Any], tokenizer: "Tokenizer") -> int:
-    """How many ids a model of this `config.json` has, or its tokenizer where that has more.
-
-    As many as can be where the file does not say it.
-    """
+    """How many ids a model of this `config.json` has, or its tokenizer where that has more. As many as
+    can be where the file does not say it."""
     inner = config.get("text_config")
     size = (inner if isinstance(inner, Mapping) else config).get("vocab_size")
     if not isinstance(size, int) or not 0 < size <= _MOST:
@@ -45,10 +43,8 @@ def vocabulary_of(config: Mapping[str, Any], tokenizer: "Tokenizer") -> int:
 
 
 def armed(tokenizer: "Tokenizer", stops: Collection[int]) -> "Tokenizer":
-    """The same tokenizer, for which every added token that ends or opens a turn is a control token.
-
-    Files may have such tokens without the mark, and what a user spells out would then be read as one.
-    """
+    """The same tokenizer, for which every added token that ends or opens a turn is a control token. Files
+    may have such tokens without the mark, and what a user spells out would then be read as one."""
     added = tokenizer.get_added_tokens_decoder()
     bare = [
         number
