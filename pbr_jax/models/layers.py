@@ -159,12 +159,9 @@ def stack(
 ) -> Float[Array, "b t d"]:
     """States after layers that are scanned; to be called inside a compact `module`.
 
-    Parameters are stacked on axis 0 under `name`; with no layers, or no tokens, there are none.
-
-    Args:
-      mask: True where a token (axis 1) may attend to a token (axis 2). Where a token may attend to
-        nothing its states are finite and mean nothing.
-      rows: the rows' numbers, for dropout; None: their places.
+    Parameters are stacked on axis 0 under `name`; with no layers, or no tokens, there are none. `mask`:
+    True where a token (axis 1) may attend to a token (axis 2). Where a token may attend to nothing its
+    states are finite and mean nothing. `rows`: the rows' numbers, for dropout; None: their places.
     """
     if not num_layers or not states.shape[1]:
         return states

@@ -57,10 +57,7 @@ def init(key: Array, params: Params, targets: Collection[str], rank: int, *, out
 
 def attached(params: Params, adapter: Params, scale: float) -> Params:
     """The parameters with the adapter beside its kernels, where `added` finds it. Differentiable.
-
-    Args:
-      scale: alpha / r.
-    """
+    `scale`: alpha / r."""
     return _joined(params, adapter, lambda own, pair: own | {_A: pair["a"], _B: scale * pair["b"]})
 
 

@@ -15,12 +15,8 @@ from pbr_jax.types import Params
 
 
 class TokenStates:
-    """A text encoder's last layer, token by token, not pooled.
-
-    Args:
-      encoder: whose weights, tokenizer and prefixes.
-      length: tokens of a text, special ones included; the rest is cut.
-    """
+    """A text encoder's last layer, token by token, not pooled. `encoder`: whose weights, tokenizer and
+    prefixes. `length`: tokens of a text, special ones included; the rest is cut."""
 
     def __init__(self, encoder: TextEncoder, length: int) -> None:
         self._encoder, self.length = encoder, min(length, encoder.settings.max_length)

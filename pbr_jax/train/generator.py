@@ -258,11 +258,8 @@ def _placed(params: Params, mesh: Mesh) -> Params:
 
 
 def _causal_arrays(pairs: Sequence[Pair], most: int | None = None) -> Batch:
-    """`shared` [b s], where rows begin alike: those tokens, in each of them; `ids` [b t] stand behind them.
-
-    Args:
-      most: tokens of the longest text up to which rows share anything; None: of any.
-    """
+    """`shared` [b s], where rows begin alike: those tokens, in each of them; `ids` [b t] stand behind
+    them. `most`: tokens of the longest text up to which rows share anything; None: of any."""
     # The last token of a target is predicted, never read.
     texts = [pair.prompt + pair.target[:-1] for pair in pairs]
     alike = 0 if most is not None and max(map(len, texts)) > most else _alike([pair.prompt for pair in pairs])

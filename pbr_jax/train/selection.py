@@ -31,12 +31,9 @@ def divided(
     """Holds questions out by users, drawn by the seed.
 
     A question is informative if its values range over more than `least`. At least `FEWEST` and `share` of
-    these are held out, whole users at a time; none where fewer than `FEWEST` would be left. Questions with
-    fewer than two candidates are in no part.
-
-    Args:
-      user_ids: who asked each question; None: another user each.
-      share: of the informative questions; 0: none is held out.
+    these are held out, whole users at a time; none where fewer than `FEWEST` would be left. Questions
+    with fewer than two candidates are in no part. `user_ids`: who asked each question; None: another user
+    each. `share`: of the informative questions; 0: none is held out.
     """
     useful = np.array([i for i, each in enumerate(feedback) if len(each.rows) > 1], np.int64)
     informative = [i for i in useful.tolist() if np.ptp(feedback[i].values) > least]
@@ -71,11 +68,8 @@ def by_users(user_ids: Sequence[str], share: float, seed: int) -> tuple[np.ndarr
 
 
 def who_chose(config: Training, held: int, few: str) -> list[str]:
-    """What to know of how the step was chosen, by `held` questions.
-
-    Args:
-      few: why nobody could be held out, where a share was asked for.
-    """
+    """What to know of how the step was chosen, by `held` questions. `few`: why nobody could be held out,
+    where a share was asked for."""
     if not config.epochs:
         return ["untrained, as training.epochs is 0"]
     if held:

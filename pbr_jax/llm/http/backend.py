@@ -182,7 +182,7 @@ class HTTPLLM:
         errors: Mapping[int, TooLong],
     ) -> None:
         """Fills `found` with the answers at the positions that each job stands for, but for those it has.
-        Raises what is `late`, and was not found before, when all others are answered."""
+        Raises the first of `errors` that has no answer, when all others have one."""
         missing = [[i for i in group if i not in answers and i not in errors] for group in jobs]
         wanted = [(group, job) for group, job in zip(missing, jobs.values()) if group]
 
