@@ -29,7 +29,7 @@ _ADVICE = {
 _NUMBERS = {getattr(errno, name): advice for name, advice in _ADVICE.items() if hasattr(errno, name)}
 _WORDS = re.compile(r"(?:os error |errno |os_error_code=')(\d+)", re.I)  # of Rust, Python, tensorstore
 _SPOKEN = ("ENOSPC", "EDQUOT", "EIO", "ESTALE", "EMFILE", "EROFS", "EACCES", "ENAMETOOLONG", "EFBIG")
-_FULL = re.compile("requested and|enough free space")  # of NumPy, which tells no number
+_FULL = re.compile("requested and|enough free space")  # of NumPy, which gives no number
 _MEMORY = re.compile(r"RESOURCE_EXHAUSTED|out of memory|std::bad_alloc", re.IGNORECASE)
 _LOWER = (
     "lower llm.batch_size, encoder.batch_tokens, prompt.max_tokens or the training's batch_size "

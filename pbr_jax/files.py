@@ -1,4 +1,4 @@
-"""Files of our own: private, whole or not at all, and never in the place of somebody else's.
+"""Files of our own: private, whole or not at all, and never in the place of another's.
 
 And JSON from any source, within bounds.
 """
@@ -122,7 +122,7 @@ def refuse_unmarked(path: Path, marker: str) -> None:
 
 def refuse_foreign(path: Path, own: Callable[[BinaryIO], bool], remedy: str) -> None:
     """Raises UserError where something is at `path` that is no plain file or that `own` does not know.
-    Raises OSError where that cannot be told."""
+    Raises OSError where the file cannot be read."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -136,7 +136,7 @@ def refuse_foreign(path: Path, own: Callable[[BinaryIO], bool], remedy: str) -> 
     raise UserError(f"{path} exists and was not written by pbr-jax as output of this kind; {remedy}")
 
 
-# -- JSON that anybody may have written ----------------------------------------------------------------
+# -- JSON that is not trusted --------------------------------------------------------------------------
 
 DEEPEST = 100
 """Lists and objects inside each other that JSON may have; parsers take memory and stack for each."""

@@ -1,8 +1,6 @@
-"""What a language model can do beyond `protocol.LLM`, token by token; which methods ask for it say so.
-
-A model in this process that is decoder-only can do all of it. What others cannot is told before any work, by
-the options (`options.LLM.check_scoring`, `check_tokens`).
-"""
+"""What a language model can do beyond `protocol.LLM`, token by token. Decoder-only models in this process
+can do all of it; for others the options raise an error before any work (`options.LLM.check_scoring`,
+`check_tokens`)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -11,7 +9,7 @@ from pbr_jax.llm.protocol import LLM, Prompt, Sampling
 
 Row = list[float]
 OnRows = Callable[[Sequence[int], Sequence[Any]], None]
-"""Told the positions and values that are finished."""
+"""Called with positions and values as soon as they are finished."""
 
 
 class Mixture(NamedTuple):

@@ -1,6 +1,6 @@
 """The database of answers on disk, with its exports.
 
-An answer is on disk as soon as it is added, and the first one of its key stands. Answers tell of users: all
+An answer is on disk as soon as it is added, and the first one of its key is kept. Answers are private: all
 files are of mode 0600.
 """
 
@@ -237,7 +237,7 @@ def _identity(connection: sqlite3.Connection) -> tuple[int, int]:
 
 
 def _text(content: bytes) -> str:
-    """A text of the database; bytes that are no UTF-8 survive, for the checksum to tell."""
+    """A text of the database; bytes that are no UTF-8 survive, so the checksum differs."""
     return content.decode("utf-8", "surrogateescape")
 
 

@@ -24,8 +24,8 @@ Able = TypeVar("Able")
 class Cached:
     """A language model whose answers are looked up first; see `protocol.LLM` for the methods.
 
-    `on_batch` is told of every answer that was not in `done`: of those found here at once, of the others
-    when they are on disk. `offline` never calls the backend: an answer that is missing is a UserError.
+    `on_batch` is called with every answer that was not in `done`: stored ones at once, others when they
+    are on disk. `offline` never calls the backend: a missing answer is a UserError.
     """
 
     def __init__(self, llm: LLM, file: Path, offline: bool = False) -> None:

@@ -17,7 +17,7 @@ Prompt = str | Sequence[dict[str, str]]
 """Plain text, continued as it stands; or chat messages (`role`, `content`), put through the template."""
 
 OnBatch = Callable[[Sequence[int], Sequence[str]], None]
-"""Told the positions and texts that are finished, as soon as they are, so that the caller can keep them."""
+"""Called with positions and texts as soon as they are finished."""
 
 OnScores = Callable[[Sequence[int], Sequence["Score"]], None]
 """The same for scores."""
@@ -40,7 +40,7 @@ class TooLong(UserError):
 
 @contextmanager
 def naming(ids: Iterable[str]) -> Iterator[None]:
-    """A prompt inside that is too long is told of by the id of the question that it was made for."""
+    """Errors of prompts that are too long name the id of their question."""
     try:
         yield
     except TooLong as error:

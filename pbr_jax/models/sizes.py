@@ -1,4 +1,4 @@
-"""The numbers of a model's config, checked: a file from anybody says how much is computed."""
+"""The numbers of a model's config, checked: an untrusted file says how much is computed."""
 
 import contextlib
 from collections.abc import Iterator, Mapping

@@ -51,7 +51,7 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 
 
 def warnings(moved: Mapping[str, float], alike: float | None) -> list[str]:
-    """What to tell of a training that changed hardly anything."""
+    """Warnings about a training that changed hardly anything."""
     warnings = [
         f"the head '{name}' moved {100 * share:.2g} % of its initial norm and is still almost random; raise "
         "training.optimizer.head_learning_rate or training.epochs"

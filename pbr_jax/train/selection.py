@@ -1,4 +1,4 @@
-"""Which training questions choose the best step: enough of them, and of those that tell steps apart."""
+"""Which training questions choose the best step: enough of those whose values differ between candidates."""
 
 import math
 from collections.abc import Sequence

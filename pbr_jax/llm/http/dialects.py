@@ -57,7 +57,7 @@ def _echo_body(model: str, ids: list[int], first: int, neutral: Mapping[str, Any
 
 
 def _read_echo(answer: Mapping[str, Any], ids: tuple[int, ...], first: int, address: str) -> list[Any]:
-    """A number for each token, the first null, and one more where the generated token is told too."""
+    """A number for each token, the first null, and one more where the generated token is listed too."""
     inner = choice(answer, address).get("logprobs")
     given = inner.get("token_logprobs") if isinstance(inner, dict) else None
     entries = _listed(given, "logprobs.token_logprobs", address)

@@ -114,7 +114,7 @@ def _without_text(instead: str, made: int | None) -> str:
 
 
 def _is_cut(reason: Any, address: str) -> bool:
-    """Whether the limit of tokens ended an answer; False if it ended by itself, or nothing is told.
+    """Whether the limit of tokens ended an answer; False if it ended by itself, or nothing is stated.
     Raises UserError for any other reason."""
     if isinstance(reason, dict):
         reason = reason.get("type", reason)  # SGLang: {"type": "stop", "matched": 2}
@@ -195,7 +195,7 @@ def _joined(content: Any, address: str) -> str:
 
 
 def message_of(body: Any) -> str | None:
-    """The message of an error as OpenAI (`error.message`), vLLM (`message`) or FastAPI (`detail`) tell it."""
+    """The message of an error as OpenAI (`error.message`), vLLM (`message`) or FastAPI (`detail`) give it."""
     for name in ("error", "message", "detail"):
         if isinstance(body, dict) and body.get(name):
             inner = body[name]

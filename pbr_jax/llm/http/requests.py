@@ -109,7 +109,7 @@ class Manner:
 
 
 def identity(config: LLM) -> list[Any]:
-    """What of a config's requests moves their answers, beside what every backend is told."""
+    """What of a config's requests changes their answers, beside the sampling."""
     return [config.server, config.date, json.dumps(config.extra_fields, sort_keys=True)]
 
 

@@ -1,4 +1,4 @@
-"""The tokens that end an answer or open a turn: checked, and marked, for their files come from anybody."""
+"""The tokens that end an answer or open a turn: checked, and marked, for their files are not trusted."""
 
 import json
 import re

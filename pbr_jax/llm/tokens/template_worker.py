@@ -1,7 +1,7 @@
 """A program of its own that applies chat templates; `templates` starts it and asks it, a line of JSON each.
 
-A template comes with a model, from anybody. The sandbox of transformers keeps it from files and from Python's
-internals; a process of its own limits its time and memory.
+Templates come with models and are not trusted. The sandbox of transformers keeps them from files and from
+Python's internals; a process of its own limits their time and memory.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ def _answer(request: dict[str, Any]) -> dict[str, str]:
         return {"stopped": str(error)}
     except jinja2.TemplateError as error:
         return {"refused": str(error)}
-    except Exception as error:  # whatever a program of somebody else's does
+    except Exception as error:  # whatever the template raises
         return {"refused": f"{type(error).__name__}: {error}"}
 
 
