@@ -7,7 +7,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from pbr_jax.llm.protocol import LLM, Prompt, Sampling
 
-Row = list[float]
+PerToken = list[float]
+"""A number for each token: its log-probability, or the attention that it gets."""
 OnRows = Callable[[Sequence[int], Sequence[Any]], None]
 """Called with positions and values as soon as they are finished."""
 
@@ -42,9 +43,9 @@ class TokenScores(LLM, Protocol):
         prompts: Sequence[Prompt],
         targets: Sequence[str],
         *,
-        done: Mapping[int, Row] | None = None,
+        done: Mapping[int, PerToken] | None = None,
         on_batch: OnRows | None = None,
-    ) -> list[Row]:
+    ) -> list[PerToken]:
         """log p of every token of each target, in nats; their sums are `score`'s totals."""
         ...
 
@@ -68,9 +69,9 @@ class TokenLevel(TokenScores, Protocol):
         self,
         watches: Sequence[Watch],
         *,
-        done: Mapping[int, list[Row]] | None = None,
+        done: Mapping[int, list[PerToken]] | None = None,
         on_batch: OnRows | None = None,
-    ) -> list[list[Row]]:
+    ) -> list[list[PerToken]]:
         """For every span the attention that each of its tokens gets: summed over layers and heads, the mean
         over the tokens that ask."""
         ...

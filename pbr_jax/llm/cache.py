@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pbr_jax.llm.abilities import Mixture, OnRows, Row, TokenLevel, TokenScores, Watch
+from pbr_jax.llm.abilities import Mixture, OnRows, PerToken, TokenLevel, TokenScores, Watch
 from pbr_jax.llm.answers_file import Answers
 from pbr_jax.llm.protocol import LLM, OnBatch, OnScores, Prompt, Sampling, Score, occurrences
 from pbr_jax.types import UserError
@@ -92,9 +92,9 @@ class Cached:
         prompts: Sequence[Prompt],
         targets: Sequence[str],
         *,
-        done: Mapping[int, Row] | None = None,
+        done: Mapping[int, PerToken] | None = None,
         on_batch: OnRows | None = None,
-    ) -> list[Row]:
+    ) -> list[PerToken]:
         """log p of every token of each target; see `abilities.TokenScores`."""
         pairs = [[prompt, target] for prompt, target in zip(prompts, targets, strict=True)]
         ask = partial(self._able(TokenScores).token_scores, prompts, targets)
@@ -121,9 +121,9 @@ class Cached:
         self,
         watches: Sequence[Watch],
         *,
-        done: Mapping[int, list[Row]] | None = None,
+        done: Mapping[int, list[PerToken]] | None = None,
         on_batch: OnRows | None = None,
-    ) -> list[list[Row]]:
+    ) -> list[list[PerToken]]:
         """The attention that each token of each span gets; see `abilities.TokenLevel`."""
         return self._complete(
             "rows", watches, done, on_batch, partial(self._able(TokenLevel).attention, watches),

@@ -20,7 +20,7 @@ from pbr_jax.models.layers import places, row_keys
 from pbr_jax.options import Distillation, Training
 from pbr_jax.train.batches import Rows
 from pbr_jax.train.diagnostics import correlation, warnings
-from pbr_jax.train.loop import Fitted, Task, fit
+from pbr_jax.train.loop import Fitted, TrainingTask, fit
 from pbr_jax.train.selection import FEWEST, divided, who_chose
 from pbr_jax.train.sharding import Batch
 from pbr_jax.types import Feedback, Params, UserError
@@ -99,7 +99,9 @@ def distill(
     def scores(params: Params) -> list[np.ndarray]:
         return [row for _, rows in evaluated(params, held if len(held) else learned) for row in rows]
 
-    task = Task(scorer.params, loss, len(learned), some, evaluate if len(held) else None, scorer.heads)
+    task = TrainingTask(
+        scorer.params, loss, len(learned), some, evaluate if len(held) else None, scorer.heads
+    )
     fitted = fit(task, config, folder, seed=seed)
     alike = correlation(scores(scorer.params()), scores(fitted.params)) if config.epochs else 1.0
     report = {

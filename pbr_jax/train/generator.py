@@ -21,7 +21,7 @@ from pbr_jax.models import causal_lm, lora, t5
 from pbr_jax.options import TunedGenerator
 from pbr_jax.text.padding import multiple
 from pbr_jax.train.batches import Rows
-from pbr_jax.train.loop import Fitted, Task, fit
+from pbr_jax.train.loop import Fitted, TrainingTask, fit
 from pbr_jax.train.sharding import Batch
 from pbr_jax.types import Model, Params, UserError
 
@@ -78,7 +78,7 @@ def train(
     def evaluate(params: Params) -> float:
         return -float(nll(params, held).mean())
 
-    task = Task(
+    task = TrainingTask(
         lambda: start,
         loss,
         len(learned),

@@ -29,7 +29,7 @@ Evaluate = Callable[[Params], float]
 """How good parameters are on the selection examples: the higher the better."""
 
 
-class Task(NamedTuple):
+class TrainingTask(NamedTuple):
     """What is trained. The first evaluation is of the parameters before the first step.
 
     `batch(rows)` makes the arrays [b ...] of rows, of few shapes; the examples' numbers are added as
@@ -78,7 +78,7 @@ class _Progress:
     worse: int = 0  # evaluations since then
 
 
-def fit(task: Task, config: Training, folder: Path, *, seed: int) -> Fitted:
+def fit(task: TrainingTask, config: Training, folder: Path, *, seed: int) -> Fitted:
     """Trains and returns the best parameters.
 
     `folder` keeps checkpoints and metrics.jsonl. A killed run continues from its latest checkpoint and ends
@@ -136,7 +136,7 @@ def fit(task: Task, config: Training, folder: Path, *, seed: int) -> Fitted:
 
 
 def _made(
-    task: Task, now: state.TrainState, rows: Rows, key: jax.Array
+    task: TrainingTask, now: state.TrainState, rows: Rows, key: jax.Array
 ) -> tuple[sharding.Batch, Mapping[str, float]]:
     """The arrays of this process's rows of a batch, and numbers of them for metrics.jsonl."""
     batch = task.batch(rows) | {"row": rows.indices.astype(np.int32)}
@@ -147,13 +147,13 @@ def _made(
     return batch | more, measured
 
 
-def _heads(task: Task) -> Params:
+def _heads(task: TrainingTask) -> Params:
     params = task.params() if task.heads else {}
     return {name: jax.tree.map(np.array, params[name]) for name in task.heads}
 
 
 def _evaluate(
-    task: Task,
+    task: TrainingTask,
     now: state.TrainState,
     progress: _Progress,
     metrics: Metrics,

@@ -12,7 +12,7 @@ from pbr_jax.types import Feedback
 FEWEST = 8  # informative questions that choose, and that are left to learn from
 
 
-class Division(NamedTuple):
+class HeldOut(NamedTuple):
     """Places of questions, sorted. `informative`: how many there are among all."""
 
     learned: np.ndarray  # int64
@@ -27,7 +27,7 @@ def divided(
     share: float,
     least: float,
     seed: int,
-) -> Division:
+) -> HeldOut:
     """Holds questions out by users, drawn by the seed.
 
     A question is informative if its values range over more than `least`. At least `FEWEST` and `share` of
@@ -46,9 +46,9 @@ def divided(
             drawn.add(user)
             held += [i for i in informative if users[i] == user]
     if len(held) < wanted or len(informative) - len(held) < FEWEST:
-        return Division(useful, useful[:0], len(informative))
+        return HeldOut(useful, useful[:0], len(informative))
     learned = np.array([i for i in useful.tolist() if users[i] not in drawn], np.int64)
-    return Division(learned, np.sort(held), len(informative))
+    return HeldOut(learned, np.sort(held), len(informative))
 
 
 def by_users(user_ids: Sequence[str], share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -19,7 +19,7 @@ from pbr_jax.losses.reduction import masked_mean
 from pbr_jax.models.user_transformer import UserTransformerConfig, user_transformer
 from pbr_jax.options import Training
 from pbr_jax.train.batches import Rows
-from pbr_jax.train.loop import Fitted, Task, fit
+from pbr_jax.train.loop import Fitted, TrainingTask, fit
 from pbr_jax.train.sharding import Batch
 from pbr_jax.types import Params
 
@@ -82,7 +82,7 @@ def train(
         return fresh | own
 
     trained = _loss(model, objective, dropout=True)
-    task = Task(params, trained, len(learned), some, evaluate if len(held) > 1 else None)
+    task = TrainingTask(params, trained, len(learned), some, evaluate if len(held) > 1 else None)
     return fit(task, config, folder, seed=seed)
 
 

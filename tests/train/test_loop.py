@@ -45,7 +45,7 @@ def evaluate(params):
 
 
 def task(evaluate=evaluate, examples=37):
-    return loop.Task(params, loss, examples, batch, evaluate)
+    return loop.TrainingTask(params, loss, examples, batch, evaluate)
 
 
 def settings(**changes):

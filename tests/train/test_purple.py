@@ -25,7 +25,7 @@ from pbr_jax.methods.select import purple_training as purple
 from pbr_jax.methods.select.purple_reward_model import Drawn
 from pbr_jax.models.set_policy import from_arrays, log_scores, set_policy
 from pbr_jax.options import Optimizer, Training
-from pbr_jax.train.loop import Task, fit
+from pbr_jax.train.loop import TrainingTask, fit
 from pbr_jax.train.selection import by_users
 from pbr_jax.types import UserError
 
@@ -242,7 +242,7 @@ def test_a_policy_that_stands_still_has_ratios_of_one_in_every_update(tmp_path: 
 
     start = model.init(jax.random.key(0))
     act = purple._act(model, world.reward, np.arange(16), told, K, Drawn(tmp_path / "drawn.jsonl"))
-    task = Task(lambda: start, farthest, 16, batch, act=act, updates=told.updates)
+    task = TrainingTask(lambda: start, farthest, 16, batch, act=act, updates=told.updates)
     still = Training(epochs=3, batch_size=16, devices=1, optimizer=Optimizer(name="sgd", learning_rate=0.0))
     lines = fit(task, still, tmp_path, seed=0).metrics  # of the last update of every batch
     assert [line["loss"] for line in lines if "loss" in line] == pytest.approx([0.0] * 3, abs=1e-5)

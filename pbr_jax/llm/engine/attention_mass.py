@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from pbr_jax import cores
 from pbr_jax.llm.engine import prefixes
 from pbr_jax.llm.engine.local import Ids
-from pbr_jax.llm.engine.prefill import Batch, Before, Pool, PrefillEngine, past_of
+from pbr_jax.llm.engine.prefill import Before, Pool, PrefillBatch, PrefillEngine, past_of
 from pbr_jax.models import causal_lm
 from pbr_jax.types import Params
 
@@ -38,7 +38,7 @@ def masses(engine: PrefillEngine, texts: Sequence[tuple[Ids, range]]) -> Iterato
             yield member, _joined(batch, mass, row, len(texts[member][0]))
 
 
-def _joined(batch: Batch, mass: Sequence[np.ndarray], row: int, length: int) -> np.ndarray:
+def _joined(batch: PrefillBatch, mass: Sequence[np.ndarray], row: int, length: int) -> np.ndarray:
     """The attention of one row's tokens, in their order."""
     before, whole = batch.before, np.zeros(length)
     places = [batch.positions[row], before.shared_at, before.own_at[row]]

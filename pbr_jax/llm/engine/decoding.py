@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Int, UInt
 
 from pbr_jax import cores, terminal
 from pbr_jax.llm.engine import prefixes
-from pbr_jax.llm.engine.prefill import Batch, Before, Pool, PrefillEngine, past_of
+from pbr_jax.llm.engine.prefill import Before, Pool, PrefillBatch, PrefillEngine, past_of
 from pbr_jax.llm.engine.sampling import Choice, SamplingArrays, choose
 from pbr_jax.models import causal_lm
 from pbr_jax.types import Params
@@ -23,7 +23,7 @@ from pbr_jax.types import Params
 STEPS = 32  # at most between two looks at what has finished
 
 
-class Rows(NamedTuple):
+class DecodingRows(NamedTuple):
     """The rows being decoded, beside their prompts' keys and values."""
 
     new: causal_lm.Past  # tokens that were chosen and read, in n slots
@@ -35,10 +35,10 @@ class Rows(NamedTuple):
     names: UInt[Array, "b"]  # what randomness a row has, beside the seed
 
 
-def empty_rows(engine: PrefillEngine, rows: int, max_new_tokens: int) -> Rows:
-    """Rows with room for new tokens; none is live."""
+def empty_rows(engine: PrefillEngine, rows: int, max_new_tokens: int) -> DecodingRows:
+    """DecodingRows with room for new tokens; none is live."""
     none = jnp.zeros(rows, jnp.int32)
-    return Rows(
+    return DecodingRows(
         new=engine.past(rows, max_new_tokens),
         lengths=none,
         tokens=jnp.zeros((rows, max_new_tokens), jnp.int32),
@@ -57,7 +57,7 @@ def admit(apply: Callable[..., causal_lm.Output], cap: float | None, one_core: b
     def run(
         params: Params,
         held: causal_lm.Past,
-        rows: Rows,
+        rows: DecodingRows,
         pool: Pool,
         ids: Int[Array, "b t"],
         positions: Int[Array, "b t"],
@@ -71,7 +71,7 @@ def admit(apply: Callable[..., causal_lm.Output], cap: float | None, one_core: b
         tokens: int,
         new: int,
         choice: Choice,
-    ) -> tuple[causal_lm.Past, Rows]:
+    ) -> tuple[causal_lm.Past, DecodingRows]:
         shared, past = past_of(pool, before)
         output = apply(params, ids, positions, (shared, past), tokens=tokens, long=long)
         lengths = positions.max(axis=1) + 1
@@ -81,7 +81,7 @@ def admit(apply: Callable[..., causal_lm.Output], cap: float | None, one_core: b
         chosen = choose(causal_lm.logits(params, hidden, cap), none, names, sampling, choice)
 
         tokens_ = jnp.zeros((len(chosen), new), jnp.int32).at[:, 0].set(chosen)
-        return placed(held, output, shared, past, before, positions, places), Rows(
+        return placed(held, output, shared, past, before, positions, places), DecodingRows(
             new=rows.new._replace(positions=rows.new.positions.at[places].set(-1, mode="drop")),
             lengths=rows.lengths.at[places].set(lengths, mode="drop"),
             tokens=rows.tokens.at[places].set(tokens_, mode="drop"),
@@ -105,7 +105,7 @@ def placed(
     positions: Int[Array, "b t"],
     places: Int[Array, "b"],
 ) -> causal_lm.Past:
-    """Rows that hold texts that were read, each in a line: what all rows share, its own past, what is new."""
+    """DecodingRows that hold texts that were read, each in a line: what all rows share, its own past, what is new."""
     order = jnp.arange(held.positions.shape[1])[None, :]
     source = _sources(order, before)
 
@@ -139,13 +139,13 @@ def advance(apply: Callable[..., causal_lm.Output], cap: float | None, one_core:
     def run(
         params: Params,
         held: causal_lm.Past,
-        rows: Rows,
+        rows: DecodingRows,
         enough: Int[Array, ""],
         sampling: SamplingArrays,
         *,
         choice: Choice,
-    ) -> Rows:
-        def body(state: tuple[Array, Rows]) -> tuple[Array, Rows]:
+    ) -> DecodingRows:
+        def body(state: tuple[Array, DecodingRows]) -> tuple[Array, DecodingRows]:
             count, rows = state
             last = jnp.take_along_axis(rows.tokens, jnp.maximum(rows.made - 1, 0)[:, None], axis=1)
             positions = jnp.where(rows.live, rows.lengths, -1)[:, None]
@@ -154,7 +154,7 @@ def advance(apply: Callable[..., causal_lm.Output], cap: float | None, one_core:
             chosen = choose(logits, rows.made, rows.names, sampling, choice)
             return count + 1, _next(rows, output, chosen, positions, sampling.stops)
 
-        def more(state: tuple[Array, Rows]) -> Array:
+        def more(state: tuple[Array, DecodingRows]) -> Array:
             return (state[0] < STEPS) & (state[1].live.sum() > enough)
 
         return jax.lax.while_loop(more, body, (jnp.int32(0), rows))[1]
@@ -162,7 +162,9 @@ def advance(apply: Callable[..., causal_lm.Output], cap: float | None, one_core:
     return cores.compiled(run, one_core, static_argnames="choice", donate_argnums=2)
 
 
-def _next(rows: Rows, output: causal_lm.Output, chosen: Array, positions: Array, stops: Array) -> Rows:
+def _next(
+    rows: DecodingRows, output: causal_lm.Output, chosen: Array, positions: Array, stops: Array
+) -> DecodingRows:
     """The rows after one step: the read token's keys and values kept, the chosen one noted."""
     b, n = rows.tokens.shape
     here = (jnp.arange(n)[None, :] == rows.made[:, None]) & rows.live[:, None]
@@ -172,7 +174,7 @@ def _next(rows: Rows, output: causal_lm.Output, chosen: Array, positions: Array,
     def write(old: Array, new: Array) -> Array:
         return old.at[:, at[0], :, at[1]].set(jnp.moveaxis(new[:, :, :, 0], 1, 0), mode="promise_in_bounds")
 
-    return Rows(
+    return DecodingRows(
         new=causal_lm.Past(
             write(rows.new.keys, output.keys),
             write(rows.new.values, output.values),
@@ -242,7 +244,7 @@ class _Waiting(NamedTuple):
     """A batch to be read, with its pool, and the prompts in it that are wanted, by row."""
 
     pool: Pool
-    batch: Batch
+    batch: PrefillBatch
     members: dict[int, int]
 
 

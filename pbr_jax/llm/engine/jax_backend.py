@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 from pbr_jax import cores, terminal
 from pbr_jax.llm.engine import beams, decoding
 from pbr_jax.llm.engine.batching import bucket, power
-from pbr_jax.llm.engine.local import Batches, Ids, answer_each, draw
+from pbr_jax.llm.engine.local import AnswerBatches, Ids, answer_each, draw
 from pbr_jax.llm.engine.prefill import PrefillEngine
 from pbr_jax.llm.engine.sampling import arrays
 from pbr_jax.llm.engine.token_level import TokenLevel
@@ -88,7 +88,7 @@ class JaxLLM(TokenLevel):
         if sampling.num_beams > 1:
             errors |= self._not_searched([ids for ids, _ in requests], sampling.max_new_tokens)
 
-        def compute(distinct: list[tuple[Ids, int]], wanted: list[bool]) -> Batches[str]:
+        def compute(distinct: list[tuple[Ids, int]], wanted: list[bool]) -> AnswerBatches[str]:
             ids = [ids for ids, _ in distinct]
             if sampling.num_beams > 1:
                 batches = beams.search(
@@ -118,7 +118,7 @@ class JaxLLM(TokenLevel):
 
     def _decoded(
         self, prompts: Sequence[Ids], names: Sequence[int], wanted: Sequence[bool], sampling: Sampling
-    ) -> Batches[list[int]]:
+    ) -> AnswerBatches[list[int]]:
         original, most = self._engine.original, sampling.max_new_tokens
         if original is None:
             limits = [most] * len(prompts)
@@ -149,13 +149,13 @@ class JaxLLM(TokenLevel):
     def _side_by_side(
         self, prompts: Sequence[Ids], names: Sequence[int], limits: Sequence[int], wanted: Sequence[bool],
         sampling: Sampling, long: np.bool_ | None,
-    ) -> Batches[list[int]]:  # fmt: skip
+    ) -> AnswerBatches[list[int]]:  # fmt: skip
         """What each worker decodes: its part of the prompts of every width, the longest first."""
         classes = _classes([len(prompt) for prompt in prompts], 2 * self._batch_size)
         engines, new = self._engines, sampling.max_new_tokens
         choice, drawing = arrays(self._codec.stops, sampling)
 
-        def work(worker: int) -> Batches[list[int]]:
+        def work(worker: int) -> AnswerBatches[list[int]]:
             for width, members in reversed(classes):
                 members = sorted(members, key=lambda place: prompts[place])
                 start, end = (len(members) * n // len(engines) for n in (worker, worker + 1))

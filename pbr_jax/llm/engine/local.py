@@ -23,7 +23,7 @@ Ids = tuple[int, ...]
 Local = TypeVar("Local", bound="LocalModel")
 Request = TypeVar("Request", bound=Hashable)
 Value = TypeVar("Value")
-Batches = Iterator[list[tuple[int, Value]]]
+AnswerBatches = Iterator[list[tuple[int, Value]]]
 """Positions of requests and their values, batch by batch as they are finished."""
 
 
@@ -189,7 +189,7 @@ def answer_each(
     errors: Mapping[int, TooLong],
     done: Mapping[int, Value] | None,
     on_batch: Callable[[Sequence[int], Sequence[Value]], None] | None,
-    compute: Callable[[list[Request], list[bool]], Batches[Value]],
+    compute: Callable[[list[Request], list[bool]], AnswerBatches[Value]],
 ) -> list[Value]:
     """The answer to every request; equal requests are computed once.
 

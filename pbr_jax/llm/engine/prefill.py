@@ -43,7 +43,7 @@ class Before(NamedTuple):
     own_at: Any  # Int["b r"]
 
 
-class Batch(NamedTuple):
+class PrefillBatch(NamedTuple):
     """Rows read together. Padding has position -1."""
 
     members: list[int]  # places of the rows in the list that was batched
@@ -119,7 +119,9 @@ class PrefillEngine:
         """Whether a text of so many tokens takes LongRoPE's long factors; None where there are none."""
         return None if self.original is None else np.bool_(length > self.original)
 
-    def read(self, tree: Tree, rows: int = 64, long: np.bool_ | None = None) -> tuple[Pool, Iterator[Batch]]:
+    def read(
+        self, tree: Tree, rows: int = 64, long: np.bool_ | None = None
+    ) -> tuple[Pool, Iterator[PrefillBatch]]:
         """Reads the shared nodes; returns what they left, and the leaves in batches of up to `rows`. All
         texts of the tree are `long`, or none is: what they share is read alike."""
         levels: dict[int, list[int]] = {}
@@ -150,7 +152,7 @@ class PrefillEngine:
 
     def _batches(
         self, nodes: Sequence[Node], paths: Sequence[np.ndarray], rows: int, long: np.bool_ | None
-    ) -> Iterator[Batch]:
+    ) -> Iterator[PrefillBatch]:
         """Nodes of like length together, but for those that fill a batch up."""
         before = [_path(node, paths) for node in nodes]
         lengths = [len(node.ids) for node in nodes]
@@ -164,7 +166,7 @@ class PrefillEngine:
 
     def _batch(
         self, nodes: list[Node], members: list[int], paths: list[np.ndarray], long: np.bool_ | None
-    ) -> Batch:
+    ) -> PrefillBatch:
         count, starts = size(len(nodes)), [node.start for node in nodes]
         ids, positions = padded([node.ids for node in nodes], starts, count, width, 8)
         alike = common(paths)
@@ -172,7 +174,9 @@ class PrefillEngine:
         rests = [path[alike:] for path in paths]
         own, own_at = padded(rests, [alike] * len(rests), count, power, 64)
         tokens = min(-(-sum(len(node.ids) for node in nodes) // self._step) * self._step, ids.size)
-        return Batch(members, ids, positions, Before(shared[0], shared_at[0], own, own_at), long, tokens)
+        return PrefillBatch(
+            members, ids, positions, Before(shared[0], shared_at[0], own, own_at), long, tokens
+        )
 
 
 def _path(node: Node, paths: Sequence[np.ndarray]) -> np.ndarray:

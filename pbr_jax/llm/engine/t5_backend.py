@@ -13,7 +13,7 @@ import numpy as np
 from pbr_jax import terminal
 from pbr_jax.llm.engine import t5_decoding
 from pbr_jax.llm.engine.batching import bucket
-from pbr_jax.llm.engine.local import Batches, Ids, LocalModel, Request, answer_each, draw
+from pbr_jax.llm.engine.local import AnswerBatches, Ids, LocalModel, Request, answer_each, draw
 from pbr_jax.llm.engine.sampling import arrays
 from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Sampling, Score
 from pbr_jax.models import adapter_file, t5
@@ -71,7 +71,7 @@ class T5LLM(LocalModel):
             )  # fmt: skip
             return [self._text(row) for row in np.asarray(tokens).tolist()]
 
-        def compute(rows: list[tuple[Ids, int]], wanted: list[bool]) -> Batches[str]:
+        def compute(rows: list[tuple[Ids, int]], wanted: list[bool]) -> AnswerBatches[str]:
             return self._by_length(rows, wanted, lambda row: (-len(row[0]),), decode)
 
         return answer_each(requests, errors, done, on_batch, compute)
@@ -97,7 +97,7 @@ class T5LLM(LocalModel):
             self._check_numbers(np.isfinite(totals).all())
             return [Score(total, len(second)) for total, (_, second) in zip(totals.tolist(), rows)]
 
-        def compute(rows: list[tuple[Ids, Ids]], wanted: list[bool]) -> Batches[Score]:
+        def compute(rows: list[tuple[Ids, Ids]], wanted: list[bool]) -> AnswerBatches[Score]:
             return self._by_length(rows, wanted, lambda row: (-len(row[0]), -len(row[1])), force)
 
         empty = {place: Score(0.0, 0) for place, (_, second) in enumerate(pairs) if not second}
@@ -109,9 +109,9 @@ class T5LLM(LocalModel):
         wanted: Sequence[bool],
         order: Callable[[Request], tuple[int, ...]],
         compute: Callable[[Sequence[Request]], list[Value]],
-    ) -> Batches[Value]:
+    ) -> AnswerBatches[Value]:
         """Batches of rows of like length, the longest first (so memory runs out early). A batch depends
-        on all rows and not on which are wanted, so resuming changes no shape and no rounding. Batches
+        on all rows and not on which are wanted, so resuming changes no shape and no rounding. AnswerBatches
         without a wanted row are left out."""
         by_length = sorted(range(len(rows)), key=lambda place: order(rows[place]))
         for start in range(0, len(by_length), self._batch_size):

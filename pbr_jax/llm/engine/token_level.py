@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from pbr_jax.llm.abilities import Mixture, OnRows, Row, Watch
+from pbr_jax.llm.abilities import Mixture, OnRows, PerToken, Watch
 from pbr_jax.llm.engine import attention_mass, mixtures, prefixes, scoring
 from pbr_jax.llm.engine.batching import power
-from pbr_jax.llm.engine.local import Batches, Ids, LocalModel, answer_each, check_context, draw, groups
+from pbr_jax.llm.engine.local import AnswerBatches, Ids, LocalModel, answer_each, check_context, draw, groups
 from pbr_jax.llm.engine.prefill import PrefillEngine
 from pbr_jax.llm.engine.sampling import arrays
 from pbr_jax.llm.engine.workers import side_by_side
@@ -30,7 +30,7 @@ class TokenLevel(LocalModel):
     @abc.abstractmethod
     def _decoded(
         self, prompts: Sequence[Ids], names: Sequence[int], wanted: Sequence[bool], sampling: Sampling
-    ) -> Batches[list[int]]:
+    ) -> AnswerBatches[list[int]]:
         """The new tokens of each prompt."""
 
     @property
@@ -53,19 +53,19 @@ class TokenLevel(LocalModel):
         prompts: Sequence[Prompt],
         targets: Sequence[str],
         *,
-        done: Mapping[int, Row] | None = None,
+        done: Mapping[int, PerToken] | None = None,
         on_batch: OnRows | None = None,
-    ) -> list[Row]:
+    ) -> list[PerToken]:
         """log p of every token of each target; see `abilities.TokenScores`. Logits exist at target positions
         only, and equal pairs are computed once."""
         pairs, errors = self._pairs(prompts, targets)
-        empty: dict[int, Row] = {i: [] for i, (_, second) in enumerate(pairs) if not second}
+        empty: dict[int, PerToken] = {i: [] for i, (_, second) in enumerate(pairs) if not second}
         return self._each(pairs, errors, empty | dict(done or {}), on_batch, self._scored)
 
-    def _scored(self, pairs: Sequence[tuple[Ids, Ids]]) -> Batches[Row]:
+    def _scored(self, pairs: Sequence[tuple[Ids, Ids]]) -> AnswerBatches[PerToken]:
         most = min(self._engine.window, max(32, -(-len(pairs) // len(self._engines))))
 
-        def work(engine: PrefillEngine, places: list[int]) -> Iterator[tuple[int, Row]]:
+        def work(engine: PrefillEngine, places: list[int]) -> Iterator[tuple[int, PerToken]]:
             rows = scoring.log_probabilities(engine, [pairs[place] for place in places])
             self._check_numbers(all(np.isfinite(row).all() for row in rows))
             yield from zip(places, (row.tolist() for row in rows))
@@ -93,7 +93,7 @@ class TokenLevel(LocalModel):
                 if error is not None:
                     errors[index] = TooLong(index, error.reason)
 
-        def compute(rows: list[tuple[tuple[Ids, ...], tuple[float, ...]]]) -> Batches[list[int]]:
+        def compute(rows: list[tuple[tuple[Ids, ...], tuple[float, ...]]]) -> AnswerBatches[list[int]]:
             names = [draw(sum(prompts, ()), 0) for prompts, _ in rows]
             single = [place for place, (prompts, _) in enumerate(rows) if len(prompts) == 1]
             several = [place for place, (prompts, _) in enumerate(rows) if len(prompts) != 1]
@@ -121,7 +121,7 @@ class TokenLevel(LocalModel):
 
     def _mixed(
         self, rows: Sequence[Any], places: Sequence[int], names: Sequence[int], sampling: Sampling
-    ) -> Batches[Any]:
+    ) -> AnswerBatches[Any]:
         new, (choice, drawing) = sampling.max_new_tokens, arrays(self._codec.stops, sampling)
         sizes = [rows[place][0] for place in places]
         longest = max((len(prompt) for prompts in sizes for prompt in prompts), default=0)
@@ -146,9 +146,9 @@ class TokenLevel(LocalModel):
         self,
         watches: Sequence[Watch],
         *,
-        done: Mapping[int, list[Row]] | None = None,
+        done: Mapping[int, list[PerToken]] | None = None,
         on_batch: OnRows | None = None,
-    ) -> list[list[Row]]:
+    ) -> list[list[PerToken]]:
         """The attention that each token of each span gets; see `abilities.TokenLevel`."""
         requests, errors = [], {}
         for index, watch in enumerate(watches):
@@ -161,8 +161,8 @@ class TokenLevel(LocalModel):
             except TooLong as error:
                 errors[index] = error
 
-        def compute(rows: list[tuple[Ids, range, tuple[range, ...]]]) -> Batches[list[Row]]:
-            def work(engine: PrefillEngine, places: list[int]) -> Iterator[tuple[int, list[Row]]]:
+        def compute(rows: list[tuple[Ids, range, tuple[range, ...]]]) -> AnswerBatches[list[PerToken]]:
+            def work(engine: PrefillEngine, places: list[int]) -> Iterator[tuple[int, list[PerToken]]]:
                 for kind in groups([engine.long(len(rows[place][0])) for place in places]):
                     some = [places[i] for i in kind]
                     for i, mass in attention_mass.masses(engine, [rows[place][:2] for place in some]):
@@ -182,11 +182,11 @@ class TokenLevel(LocalModel):
         errors: Mapping[int, TooLong],
         done: Mapping[int, T] | None,
         on_batch: OnRows | None,
-        compute: Callable[[list[Any]], Batches[T]],
+        compute: Callable[[list[Any]], AnswerBatches[T]],
     ) -> list[T]:
         """`answer_each` by a function that is given the wanted requests alone."""
 
-        def wanted_ones(distinct: list[Any], wanted: list[bool]) -> Batches[T]:
+        def wanted_ones(distinct: list[Any], wanted: list[bool]) -> AnswerBatches[T]:
             places = [place for place, one in enumerate(wanted) if one]
             for batch in compute([distinct[place] for place in places]):
                 yield [(places[i], value) for i, value in batch]
@@ -197,11 +197,11 @@ class TokenLevel(LocalModel):
         self,
         windows: Sequence[list[int]],
         work: Callable[[PrefillEngine, list[int]], Iterator[tuple[int, Any]]],
-    ) -> Batches[Any]:
+    ) -> AnswerBatches[Any]:
         """What each worker computes: it takes one window after another while there are any."""
         waiting = deque(windows)
 
-        def run(engine: PrefillEngine) -> Batches[Any]:
+        def run(engine: PrefillEngine) -> AnswerBatches[Any]:
             while True:
                 try:
                     window = waiting.popleft()

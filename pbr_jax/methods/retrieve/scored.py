@@ -9,14 +9,14 @@ from pbr_jax.parts.search import candidates
 from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, RetrieveSlot
 from pbr_jax.types import Example
 
-Score = Callable[[Example, Query, np.ndarray], np.ndarray]
+ScoreFn = Callable[[Example, Query, np.ndarray], np.ndarray]
 """(example, query, rows [r]) -> scores [r] of one user's visible documents."""
 
 ScoreAll = Callable[[Example, Query, list[np.ndarray]], list[np.ndarray]]
 """(example, query, rows [r] of each user) -> scores [r] of each user, comparable with one another."""
 
 
-def scored(store: Store, k: int, score: Score) -> RetrieveSlot:
+def scored(store: Store, k: int, score: ScoreFn) -> RetrieveSlot:
     """The `k` best of each user, who is scored alone; of equal scores the first in the profile."""
 
     def each(example: Example, query: Query, rows: list[np.ndarray]) -> list[np.ndarray]:

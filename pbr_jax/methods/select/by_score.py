@@ -15,7 +15,7 @@ from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot
 from pbr_jax.types import UserError
 
-Score = Callable[[Examples, Sequence[Query], Sequence[Ranking]], list[np.ndarray]]
+ScoreFn = Callable[[Examples, Sequence[Query], Sequence[Ranking]], list[np.ndarray]]
 """New scores [r] of each example's candidates."""
 
 
@@ -47,7 +47,7 @@ class ByScore(Select):
         return {"backfill_gains": backfill.curve(run, dataclasses.replace(self, own=None), self.k)}
 
 
-def by_score(options: ByScore, score: Score, backfill_gains: Curve | None = None) -> SelectSlot:
+def by_score(options: ByScore, score: ScoreFn, backfill_gains: Curve | None = None) -> SelectSlot:
     """All candidates, best first; equal scores keep the retriever's order.
 
     With `own` auto, others' are left out where they do not help (`backfill_gains`) or are not needed.

@@ -32,7 +32,7 @@ from pbr_jax.options import Training
 from pbr_jax.train import steps
 from pbr_jax.train.batches import Rows
 from pbr_jax.train.diagnostics import correlation, warnings
-from pbr_jax.train.loop import Fitted, Task, fit
+from pbr_jax.train.loop import Fitted, TrainingTask, fit
 from pbr_jax.train.selection import FEWEST, by_users, who_chose
 from pbr_jax.train.sharding import Batch
 from pbr_jax.types import Model, Params, UserError
@@ -40,7 +40,7 @@ from pbr_jax.types import Model, Params, UserError
 _BATCH = 16  # questions evaluated at once
 _LEAST_RANGE = 1e-4  # of a question's rewards; below it they are alike, up to rounding
 
-Options = Any
+PurpleOptions = Any
 """`methods.select.purple.Purple`, which imports this module."""
 
 Action = tuple[int, tuple[int, ...]]
@@ -67,7 +67,7 @@ def train(
     reward: Reward,
     sizes: Sequence[int],
     user_ids: Sequence[str],
-    options: Options,
+    options: PurpleOptions,
     folder: Path,
     *,
     seed: int,
@@ -102,7 +102,7 @@ def train(
 
     start = jax.jit(policy.model.init)(jax.random.key(seed))
     drawn = Drawn(folder / f"drawn-{jax.process_index()}.jsonl")
-    task = Task(
+    task = TrainingTask(
         lambda: start,
         _loss(policy.model, options),
         len(learned),
@@ -187,7 +187,7 @@ def _chosen(
 # -- one batch -----------------------------------------------------------------------------------------
 
 
-def _act(model: Model, reward: Reward, learned: np.ndarray, options: Options, k: int, drawn: Drawn):
+def _act(model: Model, reward: Reward, learned: np.ndarray, options: PurpleOptions, k: int, drawn: Drawn):
     """Profiles for the questions of a batch, and what they are worth."""
     draw = jax.jit(_draw(model, options, k))
     control = options.control
@@ -241,7 +241,7 @@ def _informative(rewards: np.ndarray, counted: np.ndarray) -> int:
     return int((highest - lowest > _LEAST_RANGE).sum())
 
 
-def _draw(model: Model, options: Options, k: int):
+def _draw(model: Model, options: PurpleOptions, k: int):
     score = from_arrays(model)
 
     def draw(params: Params, batch: Mapping[str, Array], key: Array) -> tuple[Array, Array]:
@@ -266,7 +266,7 @@ def _singles(record_mask: Array) -> Int[Array, "b n 1"]:
     return jnp.where(record_mask, places[None], -1)[..., None]
 
 
-def _loss(model: Model, options: Options) -> steps.Loss:
+def _loss(model: Model, options: PurpleOptions) -> steps.Loss:
     """Minus the expected advantage of the policy's choice: estimated from what was drawn, or exact."""
     score = from_arrays(model)
 
@@ -288,7 +288,7 @@ def _loss(model: Model, options: Options) -> steps.Loss:
     return loss
 
 
-def _advantages(batch: dict[str, Array], options: Options) -> Float[Array, "b m"]:
+def _advantages(batch: dict[str, Array], options: PurpleOptions) -> Float[Array, "b m"]:
     """Of every rollout; with guesses, also of those without a reward."""
     rewards, counted = batch["rewards"], batch["counted"]
     if options.control != "none":
