@@ -105,7 +105,7 @@ def placed(
     positions: Int[Array, "b t"],
     places: Int[Array, "b"],
 ) -> causal_lm.Past:
-    """DecodingRows that hold texts that were read, each in a line: what all rows share, its own past, what is new."""
+    """The rows with texts that were read: what all rows share, each row's own past, what is new."""
     order = jnp.arange(held.positions.shape[1])[None, :]
     source = _sources(order, before)
 
