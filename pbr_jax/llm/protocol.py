@@ -125,10 +125,8 @@ class LLM(Protocol):
     ) -> list[Score]:
         """log p(target | prompt) for each pair. Prompt and target are tokenised apart, then joined.
 
-        So the target's tokens do not depend on the prompt, and the sum is exact for that boundary; a
-        target that should begin with a space must be given with it, but for the one that a chat template
-        writes before every answer. No end token is added. `done` and
-        `on_batch` are as in `generate`.
+        A target that should begin with a space must be given with it, but for the one that a chat template
+        writes before every answer. No end token is added. `done` and `on_batch` are as in `generate`.
         """
         ...
 

@@ -31,6 +31,7 @@ def init(key: Array, params: Params, targets: Collection[str], rank: int, *, out
         `cross_query` is a `query` too.
       rank: r.
       outputs_first: whether kernels are [outputs inputs], not [inputs outputs].
+
     Raises UserError: a name that the model does not have.
     """
     kernels: dict[str, tuple[int, ...]] = {

@@ -1,7 +1,6 @@
 """Pretrained weights: where they lie on disk, what identifies them, and their tensors by name.
 
-Weights are read from safetensors only, never from pickles: a data file must not run code. How names
-become parameters: `rules`.
+Weights are read from safetensors only, never from pickles. How names become parameters: `rules`.
 """
 
 import contextlib

@@ -190,10 +190,8 @@ class _Parts(NamedTuple):
 class _CrossAttention(nn.Module):
     """A record's tokens attend to the query's tokens; the mean of what they read, [b n d].
 
-    The mean over a record's tokens commutes with the product with the values and with the output
-    map, so it is taken of the attention weights. A few rows of tokens are visited at a time, and for the
-    gradient their weights are computed again: memory holds [b h t s] of these, never of all. Queries are kept
-    for it, [b m t d]; where none is wanted, not even they.
+    The mean is taken of the attention weights, with which it commutes. A few rows of tokens are visited at a
+    time, and their weights are computed again for the gradient, so memory holds [b h t s] of them.
     """
 
     num_heads: int

@@ -4,10 +4,9 @@ Covers T5 v1.0 (relu, tied head), v1.1 and FLAN-T5 (gated gelu, own head) in Hug
 is particular to T5: attention scores are not scaled; a bias for the distance between two tokens, shared
 by all layers of a stack, stands for positions; norms have no mean and no bias, nor has any projection.
 
-Encoder and decoder are two stacks of scanned layers. The decoder never keeps a cache of its own: it
-takes the keys and values of earlier tokens (`Past`) and of the encoder's output (`Cross`, computed once),
-and returns those of the tokens it was given. It returns hidden states; `logits` multiplies out the
-vocabulary where it is wanted.
+Encoder and decoder are stacks of scanned layers. The decoder takes the keys and values of earlier tokens
+(`Past`) and of the encoder's output (`Cross`), and returns those of the tokens it was given, with hidden
+states; `logits` multiplies out the vocabulary.
 """
 
 import dataclasses

@@ -87,9 +87,8 @@ def _index(
 ) -> Any:
     """A bm25s index that holds rank_bm25's scores.
 
-    bm25s keeps finished scores in a sparse matrix, and answers from it. We fill the matrix: bm25s
-    has no floor for negative idf, orders terms by a hash that changes from process to process, and
-    loops over documents in Python, which for small profiles is slower than rank_bm25.
+    We fill its sparse matrix of scores: bm25s has no floor for negative idf, orders terms by a hash that
+    changes from process to process, and loops over documents in Python.
     """
     import bm25s  # takes a second to import
 

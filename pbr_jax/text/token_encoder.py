@@ -33,6 +33,7 @@ class TokenEncoder:
       model: a ColBERT's folder, or any BERT-family encoder's.
       query_length, document_length: tokens at most, special ones included; None: as the folder says.
       devices: that the rows of a batch are spread over; None: all local ones.
+
     Raises UserError: no such model, a marker that its vocabulary lacks, or lengths that it has no
     positions for.
     """

@@ -148,6 +148,7 @@ def read_settings(folder: Path, max_positions: int) -> Settings:
       folder: may hold `modules.json`, the modules' `config.json`, `sentence_bert_config.json`,
         `config_sentence_transformers.json`.
       max_positions: tokens that the model has positions for; the upper bound of `max_length`.
+
     Raises UserError: a file is malformed, or names a pooling, module or field that is not supported.
     """
     length = sentence_folder.max_length(folder)

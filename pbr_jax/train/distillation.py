@@ -65,6 +65,7 @@ def distill(
     Returns:
       `report` and `notes` say what was held out, how far heads have moved and how alike scores are to those
       of the start: on the held-out questions, where there are any.
+
     Raises UserError: no question has two candidates; numbers that are not finite.
     """
     learned, held, informative = divided(feedback, user_ids, share=config.selection, least=least, seed=seed)

@@ -55,10 +55,9 @@ def train(
 ) -> Fitted:
     """Trains on some users' pairs and chooses the step by those of others.
 
-    Returns:
-      `params` are the adapter's (`lora`), or all of the model's. `report` has what the training and the
-      membership test found: how likely targets of users who were learned from and of others are, before and
-      after, and how well it distinguishes the two (AUC).
+    `params` are the adapter's (`lora`), or all of the model's. `report` has the membership test: the
+    likelihood of targets of learned and of held-out users, before and after, and its AUC.
+
     Raises UserError: nothing to learn from; a loss that is not finite.
     """
     if not pairs:

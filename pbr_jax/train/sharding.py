@@ -1,7 +1,6 @@
 """Data parallelism: a batch is divided over devices, parameters are copied to each.
 
-Losses are global: `jax.jit` sees the whole batch, on one device or on many, on one host or on many. This is
-what `pmap` became.
+Losses are global: `jax.jit` sees the whole batch, on any number of devices and hosts.
 """
 
 from typing import Any
@@ -18,11 +17,8 @@ Batch = dict[str, np.ndarray]
 
 
 def data_mesh(devices: int | None = None, model: int = 1) -> Mesh:
-    """The first `devices` devices along an axis "data"; None: all, those of other hosts included.
-
-    `model`: of them, so many share each copy of a model along a second axis, "model"; by default there is
-    none.
-    """
+    """The first `devices` devices along an axis "data"; None: all, those of other hosts included. So many
+    of them as `model` says share each copy of a model along a second axis, "model"."""
     count = len(jax.devices()) // model * model if devices is None else devices
     if count % model:
         raise UserError(

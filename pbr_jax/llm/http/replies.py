@@ -57,6 +57,7 @@ def text_of(
       limit: the most tokens of the answer.
       beams: how many choices there may be; `usage` counts the tokens of all, so it decides nothing.
       count: of tokens, where the tokenizer is known.
+
     Raises UserError: no text; one that was withheld, or cut off elsewhere; one longer than was asked for.
     """
     first = choice(answer, address, beams)
