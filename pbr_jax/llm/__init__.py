@@ -6,8 +6,9 @@ from pathlib import Path
 from pbr_jax import options as schema
 from pbr_jax.llm import answers_file, cache
 from pbr_jax.llm.protocol import LLM, VERSION, Prompt, Sampling, Score, TooLong, naming
+from pbr_jax.llm.tokens import chat
 
-__all__ = ["LLM", "VERSION", "Prompt", "Sampling", "Score", "TooLong", "is_t5", "load", "naming"]
+__all__ = ["LLM", "VERSION", "Prompt", "Sampling", "Score", "TooLong", "chat", "is_t5", "load", "naming"]
 
 
 def load(config: schema.LLM) -> cache.Cached:
