@@ -52,6 +52,9 @@ def _open(folder: Path) -> System:
         corpus = folder / CORPUS / f"{plan.data.key}.sqlite"
         system = plan.system(corpus)
     files.pop(os.path.abspath(folder), None)  # a corpus may come to stand in it
+    cached = os.path.join(os.path.abspath(cache_folder()), "")
+    for file in [file for file in files if os.fspath(file).startswith(cached)]:
+        del files[file]  # stages look at their artefacts themselves, which may have been made just now
 
     def check() -> None:
         """Raises UserError where models, data or what the cache holds of them are not what was opened."""
