@@ -162,7 +162,7 @@ class _Description:
         held = {"defaults": function.__defaults__, "keywords": function.__kwdefaults__, "own": vars(function)}
         if _is_installed(module):
             return [_name(function), cells, self._named(held, strict=False)]
-        file = loaded.file_of(module) if vars(sys.modules.get(module, types)) is space else None
+        file = loaded.file_of(module) if module in sys.modules else None
         in_source = False
         if file is not None:
             self.modules.add(module)

@@ -13,6 +13,7 @@ import pytest
 
 from pbr_jax import loaded, sources
 from pbr_jax.code import code_of
+from pbr_jax.config.reading import execute
 from pbr_jax.graph import Stage
 from pbr_jax.types import UserError
 
@@ -296,6 +297,17 @@ def test_values_count_that_a_module_reads_when_it_is_imported_or_that_are_set_la
     changed = code_of(module.make)
     rule.write_text('{"sign": -1}')
     assert first != changed == code_of(load("maker_of_mine", maker_of_mine=maker).make)
+
+
+def test_a_config_that_is_executed_again_has_the_same_classes(tmp_path: Path):
+    """Its first ones stay in use: `open` executes the config of a run."""
+    file = tmp_path / "own_config.py"
+    file.write_text("SIGN = 1\n\n\nclass Own:\n    def slot(self):\n        return SIGN\n")
+    first = execute(file).Own
+    before = code_of(first)
+    assert code_of(execute(file).Own) == before == code_of(first)
+    file.write_text(file.read_text().replace("= 1", "= 2"))
+    assert code_of(execute(file).Own) != before
 
 
 def test_stale_bytecode_is_not_run(load: Load, tmp_path: Path):

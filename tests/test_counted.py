@@ -22,9 +22,8 @@ TABLE = Path(__file__).with_name("closures.json")
 ROOT = Path(str(pbr_jax.__file__)).parent
 STAGES = sorted(
     ".".join(file.relative_to(ROOT.parent).with_suffix("").parts)
-    for folder in ("parts", "methods", "stream")
-    for file in (ROOT / folder).rglob("*.py")
-    if " Stage(" in file.read_text()
+    for file in ROOT.rglob("*.py")
+    if " Stage(" in file.read_text() and file.name != "graph.py"
 )
 TRAINED = [
     "pbr_jax.parts.users", "pbr_jax.parts.generator", "pbr_jax.methods.retrieve.tuned",
