@@ -21,6 +21,7 @@ from pbr_jax.parts.rankings import Questions, Rankings, rankings
 from pbr_jax.parts.records import Records
 from pbr_jax.plan import Plan
 from pbr_jax.system import System
+from pbr_jax.text.encode import TextEncoder
 from pbr_jax.types import Candidate, Document, Example, UserError
 
 HISTORIES = {
@@ -258,3 +259,23 @@ def test_several_threads_ask_one_system(config: Config, tmp_path: Path):
     for thread in threads:
         thread.join()
     assert [found[place] for place in range(len(questions))] == alone
+
+
+@pytest.mark.skipif(not hasattr(vectors, "Vectors"), reason="vectors are not kept by content")
+def test_an_added_document_is_encoded_alone_and_a_shared_one_is_for_all(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+):
+    system, encoded, encode = pbr_jax.open(override(config, {"retrieve.k": 9})), [], TextEncoder.encode
+
+    def counted(self: TextEncoder, texts: Any, *, role: Any = "document") -> Any:
+        encoded.extend(texts if role == "document" else [])
+        return encode(self, texts, role=role)
+
+    questions = [Example("", user, "tea", "tea", None) for user in HISTORIES]
+    system.rank(questions)
+    monkeypatch.setattr(TextEncoder, "encode", counted)
+    system.add("ann", ["violins and tea"])
+    assert "violins and tea" in str(system.rank(questions)[0])
+    system.add("", ["tea for all"])
+    assert all("tea for all" in str(ranking) for ranking in system.rank(questions))
+    assert encoded == ["violins and tea", "tea for all"]
