@@ -1,6 +1,8 @@
 """Finished runs and configs, opened to answer questions: `pbr_jax.open` and `pbr_jax.ask`."""
 
+import contextlib
 import os
+import threading
 from pathlib import Path
 
 from pbr_jax import hashes
@@ -14,6 +16,7 @@ from pbr_jax.system import Reply, System
 from pbr_jax.types import UserError
 
 _opened: dict[tuple[object, ...], System] = {}
+_opening = threading.Lock()
 
 
 def open(what: str | Path | Config) -> System:
@@ -31,16 +34,15 @@ def open(what: str | Path | Config) -> System:
         return plan.system()
     folder = Path(what)
     key = (folder.resolve(), cache_folder())
-    system = _opened.get(key)
-    try:
+    with _opening:  # threads that ask at once wait for one opening
+        system = _opened.get(key)
         if system is not None:
-            system.check()
-            return system
-    except UserError:
-        pass
-    _opened.clear()
-    _opened[key] = _open(folder)
-    return _opened[key]
+            with contextlib.suppress(UserError):
+                system.check()
+                return system
+        _opened.clear()
+        _opened[key] = _open(folder)
+        return _opened[key]
 
 
 def _open(folder: Path) -> System:
