@@ -342,8 +342,8 @@ def test_a_learner_that_writes_to_a_copy_of_the_corpus(
     """What users remark becomes a document that later blocks find; the run's store stays as it is."""
     file = tmp_path / "notes.py"
     file.write_text(NOTES)
-    config = override(load(file).config, write(5))
-    pbr_jax.run(config, tmp_path / "out")
+    told = write(5)
+    pbr_jax.run(override(load(file).config, told), tmp_path / "out")
     assert documents(tmp_path / "out") == [
         ["q0-4"], ["q1-4"], ["note-q1", "q2-4"], ["note-q1", "q3-4"], ["note-q3", "q4-4"]
     ]  # fmt: skip
@@ -354,7 +354,9 @@ def test_a_learner_that_writes_to_a_copy_of_the_corpus(
         system.add("q0", ["tea"])
     (tmp_path / "out" / "results.json").unlink()
     capsys.readouterr()
-    pbr_jax.run(config, tmp_path / "out")  # that a store was read has not damaged it
+    pbr_jax.run(
+        override(load(file).config, told), tmp_path / "out"
+    )  # that a store was read has not damaged it
     assert "stream" not in capsys.readouterr().err
 
 
