@@ -8,6 +8,7 @@ reports the peak memory of writing n and 10 n embeddings to a file, each in a pr
 """
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -102,17 +103,16 @@ def speed(texts: list[str], repeats: int, batch_tokens: int | None, threads: int
 def peak(path: Path, n: int, copies: int) -> None:
     """Write embeddings of n texts, `copies` times over with a number before each; print the peak in MiB."""
     from pbr_jax.config import Encoder
-    from pbr_jax.corpus.vectors import embed_to_file
+    from pbr_jax.corpus.vectors import CHUNK, VectorStore
     from pbr_jax.text.encode import TextEncoder
 
     base = sample(path, n)
 
-    def texts() -> Iterator[str]:
-        for copy in range(copies):
-            yield from (f"{copy} {text}" for text in base)
-
+    texts = (f"{copy} {text}" for copy in range(copies) for text in base)
     with tempfile.TemporaryDirectory() as folder:
-        embed_to_file(TextEncoder(Encoder()), texts(), n * copies, Path(folder) / "x.npy", chunk=512)
+        kept = VectorStore(TextEncoder(Encoder()), folder=Path(folder))
+        while some := list(itertools.islice(texts, CHUNK)):
+            kept.places(some)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from pbr_jax.corpus.store import Store
 from pbr_jax.eval import plots
 from pbr_jax.graph_lists import unified
+from pbr_jax.index.base import unit
 from pbr_jax.opening import plan_of
 from pbr_jax.parts import vectors
 from pbr_jax.plan import Plan
@@ -49,7 +50,7 @@ def groups(plan: Plan, example: Example) -> dict[str, np.ndarray]:
         "query": encoder.encode([example.query], role="query"),
         "what is searched for": documents[:0] if query.vector is None else query.vector[None],
     }
-    return {name: _unit(own) for name, own in found.items() if len(own)}
+    return {name: unit(own) for name, own in found.items() if len(own)}
 
 
 def _example(store: Store, question: str) -> Example:
@@ -58,8 +59,3 @@ def _example(store: Store, question: str) -> Example:
         some = [example.id for _, example in zip(range(3), store.examples())]
         raise UserError(f"the run has no question {question!r}; its first ones are {', '.join(some)}")
     return found
-
-
-def _unit(rows: np.ndarray) -> np.ndarray:
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.where(lengths > 0, lengths, 1)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from jax._src import distributed
 
 from pbr_jax import results, stream
@@ -185,7 +184,7 @@ class _Corpus:
             raise UserError("a method of this run keeps a corpus of its own, which it alone writes to")
         for stage in _used(self._nodes) if grows else ():
             held = stage.value
-            if isinstance(held, Ragged | np.ndarray) or (isinstance(held, dict) and "documents" in held):
+            if isinstance(held, Ragged) or (isinstance(held, dict) and "documents" in held):
                 raise UserError(
                     f"stage {stage.label} has vectors of the run's documents alone, so none can be added; "
                     "take other methods, or run again with the new documents"

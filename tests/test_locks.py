@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pbr_jax import artefacts, locks
-from pbr_jax.corpus.vectors import embed_to_file
+from pbr_jax.corpus.vectors import VectorStore
 from pbr_jax.files import cache_folder
 from pbr_jax.llm.answers_file import Answers
 from pbr_jax.methods.retrieve.two_stage_clusters import ProfileClusters
@@ -28,7 +28,10 @@ def looked_at_anew() -> Iterator[None]:
 
 
 class Encoder:
-    dim, fingerprint = 2, "constant"
+    dim = 2
+
+    def vectors_key(self, role):
+        return "constant"
 
     def encode(self, texts, *, role="document"):
         return np.zeros((len(texts), 2), np.float32)
@@ -52,7 +55,7 @@ USERS: dict[str, Callable[[], object]] = {
     "answers": answers,
     "clusters": clusters,
     "run folder": run_folder,
-    "vectors": lambda: embed_to_file(Encoder(), ["a"], 1, cache_folder() / "vectors.npy"),
+    "vectors": lambda: VectorStore(Encoder()).places(["a"]),
 }
 
 

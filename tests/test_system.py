@@ -13,7 +13,6 @@ import pytest
 import pbr_jax
 from pbr_jax import opening
 from pbr_jax.config import Config, override
-from pbr_jax.corpus import vectors
 from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.parts.answers import Answers, answers
 from pbr_jax.parts.likelihood import Likelihoods, likelihoods
@@ -165,7 +164,6 @@ def test_a_config_is_opened_without_a_folder(config: Config, tmp_path: Path):
     assert list(tmp_path.glob("out*")) == []
 
 
-WORDS = ("bm25", "recency", "random", "others")  # these read no vectors
 RETRIEVERS = {
     "dense": {},
     "bm25": {"retrieve.method": "bm25"},
@@ -207,7 +205,7 @@ def test_documents_that_are_added_are_found_and_those_of_the_forgotten_are_not(
         return {candidate.document.text for candidate in ranking}
 
     before = found()
-    if name in ("two_stage", "late") or (name not in WORDS and not hasattr(vectors, "Vectors")):
+    if name in ("two_stage", "late"):
         with pytest.raises(UserError, match="has vectors of the run's documents alone, so none can be added"):
             system.add("ann", [known])
     else:

@@ -1,161 +1,234 @@
-"""Embeddings of many texts in one file that survives a crash."""
+"""Vectors of texts, kept by content: shared by all runs and processes, found again by the hash of a text.
+
+What an encoder makes of a role's texts lies in one folder of the cache, whose name is the hash of all that
+those vectors depend on. `vectors.f32` holds float32 vectors one after another, `digests` the first 16 bytes
+of the sha256 of each text. Both only grow, vectors first, so that a process that dies loses no more than the
+texts it is encoding. A text is never stored. `erase` overwrites the vector with NaN and the digest with
+zeros; the text is encoded again where somebody still has it.
+"""
 
 import hashlib
-import io
 import itertools
-import json
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from pbr_jax import terminal
+from pbr_jax.corpus.store import Store
 from pbr_jax.faults import located
+from pbr_jax.files import cache_folder, private_folder
 from pbr_jax.locks import locked
 from pbr_jax.models.sentence_folder import Role
 from pbr_jax.types import UserError
 
+CHUNK = 1024  # texts encoded before their vectors are on disk
+_DIGEST = 16  # bytes
+_ERASED = bytes(_DIGEST)
+_UNKNOWN, _DELETED = -1, -2  # in place of a place
+
 
 @runtime_checkable
 class AnyEncoder(Protocol):
-    """What `embed_to_file` needs of an encoder."""
+    """What makes vectors."""
 
     @property
     def dim(self) -> int: ...
 
-    @property
-    def fingerprint(self) -> str: ...
+    def vectors_key(self, role: Role) -> str: ...
 
     def encode(self, texts: Sequence[str], *, role: Role = "document") -> np.ndarray: ...
 
 
-def embed_to_file(
-    encoder: AnyEncoder,
-    texts: Iterable[str],
-    n: int,
-    path: Path,
-    *,
-    role: Role = "document",
-    chunk: int = 4096,
-) -> np.ndarray:
-    """Embeddings of many texts as a memory-mapped float32 .npy file [n d].
-
-    Chunks are written as they are encoded, and a marker beside the file (`NAME.progress.json`) holds a
-    hash of each. So a run that was killed continues where it stopped, a run that was done encodes
-    nothing, and where texts have changed work starts at the first chunk that differs. Memory is bounded
-    by the chunk. A lock keeps two processes from writing one file.
+class VectorStore:
+    """Vectors of the texts of one role by one encoder, by the texts' digests.
 
     Args:
-      texts: n texts, read once and lazily.
-      n: how many they are.
-      path: the file; it appears when it is complete.
-      chunk: texts encoded together.
-
-    Raises:
-      UserError: there are more or fewer texts than n.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with located(path), locked(path.with_name(f"{path.name}.lock")):
-        _EmbeddingFile(encoder, path, n, role, chunk).complete(iter(texts))
-    return np.load(path, mmap_mode="r" if n else None, allow_pickle=False)
-
-
-class _EmbeddingFile:
-    """The file being written and its marker.
-
-    A hash in the marker promises that its chunk is safe on disk, in the partial file where there is
-    one, else in the complete file; every step below keeps that promise if the process dies after it.
+      encoder: what makes the missing ones.
+      role: of the texts.
+      folder: whose subfolder holds them; the cache's where left out.
     """
 
-    def __init__(self, encoder: AnyEncoder, path: Path, n: int, role: Role, chunk: int):
-        self.encoder, self.path, self.n, self.chunk = encoder, path, n, chunk
+    def __init__(self, encoder: AnyEncoder, role: Role = "document", folder: Path | None = None) -> None:
+        self.encoder, self.dim = encoder, encoder.dim
         self.role: Role = role
-        self.partial = path.with_name(f"{path.name}.partial")
-        self.marker = path.with_name(f"{path.name}.progress.json")
-        self.job = dict(encoder=encoder.fingerprint, role=role, n=n, dim=encoder.dim, chunk=chunk)
-        header = io.BytesIO()
-        form = {"descr": "<f4", "fortran_order": False, "shape": (n, encoder.dim)}
-        np.lib.format.write_array_header_1_0(header, form)
-        self.header = header.getvalue()
+        name = f"{encoder.vectors_key(role)[:32]}-{self.dim}"
+        self._files = _Files((folder or _folder()) / name, self.dim)
+        self._places: dict[bytes, int] = {}
+        self._count = 0  # of digests that were read
 
-    def complete(self, texts: Iterator[str]) -> None:
-        """Bring the file to its end, whatever is there already."""
-        hashes = self._recorded()
-        start = 0
-        for number in itertools.count():
-            piece = list(itertools.islice(texts, self.chunk))
-            if start + len(piece) > self.n or (not piece and start < self.n):
-                found = f"only {start}" if not piece else f"more than {self.n}"
+    def places(self, texts: Sequence[str]) -> np.ndarray:
+        """Where each text's vector stands, int64 [n]; what is missing is encoded, and is then on disk."""
+        digests = [digest(text) for text in texts]
+        if any(one not in self._places for one in digests):
+            with self._files.writing():
+                self._refresh()
+                missing = {d: t for d, t in zip(digests, texts) if d not in self._places}
+                if missing:
+                    vectors = self.encoder.encode(list(missing.values()), role=self.role)
+                    self._files.append(list(missing), _finite(vectors))
+                    self._refresh()
+        return np.array([self._places[one] for one in digests], np.int64)
+
+    def read(self, places: np.ndarray) -> np.ndarray:
+        """The vectors at these places, float32 [n d]; NaN for those that were erased."""
+        return self._files.read(places)
+
+    def forget(self, places: np.ndarray) -> None:
+        """Looks for the texts of erased vectors anew."""
+        gone = set(places.tolist())
+        self._places = {one: place for one, place in self._places.items() if place not in gone}
+
+    def _refresh(self) -> None:
+        """Reads what was added since; of two vectors of a text the later one counts."""
+        new = self._files.digests(self._count)
+        for place, one in enumerate(new, self._count):
+            if one != _ERASED:
+                self._places[one] = place
+        self._count += len(new)
+
+
+class _Files:
+    """The two files of a folder, and its lock."""
+
+    def __init__(self, folder: Path, dim: int) -> None:
+        self.vectors, self.names, self._lock = folder / "vectors.f32", folder / "digests", folder / "lock"
+        self._dim, self._size, self._mapped = dim, 4 * dim, np.zeros((0, dim), np.float32)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """One process at a time; what another left behind when it died is cut off."""
+        private_folder(self.vectors.parent)
+        with located(self.vectors), locked(self._lock):
+            for path in (self.vectors, self.names):
+                os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            count = self.names.stat().st_size // _DIGEST
+            os.truncate(self.names, count * _DIGEST)
+            if self.vectors.stat().st_size < count * self._size:
                 raise UserError(
-                    f"{self.path}: {found} texts came where {self.n} were announced; give their true number"
+                    f"{self.vectors} is shorter than its {count} digests need; delete {self.vectors.parent}, "
+                    "its vectors are made again"
                 )
-            if not piece:
-                break
-            digest = _digest(piece)
-            if hashes[number : number + 1] != [digest]:
-                if hashes[number:]:
-                    del hashes[number:]
-                    self._detach(hashes)
-                self._write(start, self.encoder.encode(piece, role=self.role))
-                hashes.append(digest)
-                self._record(hashes)
-            start += len(piece)
-        if self.partial.exists():
-            os.replace(self.partial, self.path)
+            os.truncate(self.vectors, count * self._size)
+            yield
 
-    def _recorded(self) -> list[str]:
-        """Hashes of the chunks that are safe on disk; prepares an empty file where there are none."""
-        try:
-            marker = json.loads(self.marker.read_text())
-            hashes = list(marker["chunks"]) if marker["job"] == self.job else []
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            hashes = []
-        whole = len(hashes) * self.chunk >= self.n
-        if hashes and (self.partial.exists() or (whole and self.path.exists())):
-            return hashes
-        self._record([])
-        with _atomic(self.partial) as stream:
-            stream.write(self.header)
-            stream.truncate(len(self.header) + self.n * self.encoder.dim * 4)
-        return []
+    def append(self, digests: Sequence[bytes], vectors: np.ndarray) -> None:
+        _write(self.vectors, [(None, vectors.astype("<f4").tobytes())])
+        _write(self.names, [(None, b"".join(digests))])  # last: now the vectors are there
 
-    def _detach(self, hashes: list[str]) -> None:
-        """Forget the chunks after `hashes`, and never write into the complete file."""
-        if not self.partial.exists():
-            with self.path.open("rb") as source, _atomic(self.partial) as stream:
-                shutil.copyfileobj(source, stream)
-        self._record(hashes)
+    def erase(self, digests: set[bytes]) -> int:
+        places = [place for place, one in enumerate(self.digests(0)) if one in digests]
+        nothing = np.full(self._dim, np.nan, "<f4").tobytes()
+        _write(self.vectors, [(place * self._size, nothing) for place in places])
+        _write(self.names, [(place * _DIGEST, _ERASED) for place in places])
+        return len(places)
 
-    def _write(self, start: int, embeddings: np.ndarray) -> None:
-        with self.partial.open("r+b") as stream:
-            stream.seek(len(self.header) + start * self.encoder.dim * 4)
-            stream.write(np.ascontiguousarray(embeddings, "<f4").tobytes())
-            stream.flush()
-            os.fsync(stream.fileno())
+    def digests(self, start: int) -> list[bytes]:
+        with self.names.open("rb") as file:
+            file.seek(start * _DIGEST)
+            data = file.read()
+        return [data[at : at + _DIGEST] for at in range(0, len(data) - _DIGEST + 1, _DIGEST)]
 
-    def _record(self, hashes: list[str]) -> None:
-        with _atomic(self.marker) as stream:
-            stream.write(json.dumps(dict(job=self.job, chunks=hashes)).encode())
+    def read(self, places: np.ndarray) -> np.ndarray:
+        if len(places) and places.max() >= len(self._mapped):
+            count = self.vectors.stat().st_size // self._size
+            self._mapped = np.memmap(self.vectors, "<f4", "r", shape=(count, self._dim))
+        return np.asarray(self._mapped[places], np.float32)
 
 
-def _digest(texts: Sequence[str]) -> str:
-    digest = hashlib.sha256()
-    for text in texts:
-        data = text.encode("utf-8", "surrogatepass")
-        digest.update(b"%d:" % len(data))
-        digest.update(data)
-    return digest.hexdigest()
+def erase(texts: Iterable[str]) -> int:
+    """Overwrites the vectors of these texts, by all encoders, on disk; says how many there were."""
+    gone, erased = {digest(text) for text in texts}, 0
+    for folder in sorted(_folder().glob("*-*")):
+        files = _Files(folder, int(folder.name.rpartition("-")[2]))
+        with files.writing():
+            erased += files.erase(gone)
+    return erased
 
 
-@contextmanager
-def _atomic(path: Path) -> Iterator[BinaryIO]:
-    """A file that appears whole: written under another name, flushed to disk, then renamed."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    with temporary.open("wb") as stream:
-        yield stream
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(temporary, path)
+def digest(text: str) -> bytes:
+    """What a text is known by."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:_DIGEST]
+
+
+def _folder() -> Path:
+    return cache_folder() / "vectors"
+
+
+def _finite(vectors: np.ndarray) -> np.ndarray:
+    if not np.isfinite(vectors).all():
+        raise UserError("the encoder gives NaN or infinity for a text; get its weights anew")
+    return vectors
+
+
+def _write(path: Path, pieces: Iterable[tuple[int | None, bytes]]) -> None:
+    """Writes bytes at their offsets (None: at the end), safe on disk when it returns."""
+    with path.open("r+b") as file:
+        for offset, data in pieces:
+            file.seek(*((0, os.SEEK_END) if offset is None else (offset,)))
+            file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+class Vectors:
+    """The vectors of a store's documents, float32 [n d], by their rows.
+
+    `vectors[rows]` finds them by the documents' texts and encodes what is missing. Documents that are added
+    to the store are there at once. Deleted ones are zeros.
+    """
+
+    def __init__(self, store: Store, vectors: VectorStore) -> None:
+        self._store, self._vectors = store, vectors
+        self._places = np.zeros(0, np.int64)  # of the rows
+
+    def __len__(self) -> int:
+        return len(self._store.owners)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows, the numbers of deleted documents among them, and width."""
+        return len(self), self._vectors.dim
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        if len(self) > len(self._places):
+            new = np.full(len(self) - len(self._places), _UNKNOWN, np.int64)
+            self._places = np.concatenate([self._places, new])
+        numbers = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else np.asarray(rows, int)
+        flat = numbers.ravel()
+        self._look_up(flat[self._places[flat] == _UNKNOWN])
+        vectors = self._read(flat)
+        erased = np.isnan(vectors[:, 0])
+        if erased.any():
+            self._vectors.forget(self._places[flat[erased]])
+            self._places[flat[erased]] = _UNKNOWN
+            self._look_up(flat[erased])
+            vectors = self._read(flat)
+        return vectors.reshape(*numbers.shape, self._vectors.dim)
+
+    def _read(self, rows: np.ndarray) -> np.ndarray:
+        places = self._places[rows]
+        vectors = np.zeros((len(rows), self._vectors.dim), np.float32)
+        there = places >= 0
+        vectors[there] = self._vectors.read(places[there])
+        return vectors
+
+    def _look_up(self, rows: np.ndarray) -> None:
+        self._places[rows] = _DELETED
+        rows = np.unique(rows)
+        for start in range(0, len(rows), CHUNK):
+            with self._store.reading():  # not while encoding: a deletion waits for readers
+                known = dict(self._store.texts(rows[start : start + CHUNK]))
+            self._places[list(known)] = self._vectors.places(list(known.values()))
+
+
+def complete(store: Store, vectors: VectorStore, label: str) -> None:
+    """Encodes what is missing of a store's documents, with a progress bar."""
+    with terminal.bar(desc=label, total=store.summary.documents, unit="text") as bar:
+        texts = (text for _, text in store.texts())
+        while some := list(itertools.islice(texts, CHUNK)):
+            vectors.places(some)
+            bar.update(len(some))

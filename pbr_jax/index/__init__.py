@@ -1,20 +1,8 @@
-"""Vector indices: exact, per user, and ScaNN; every search says whose documents it may return."""
+"""Vector indices: exact, per user, and ScaNN. `pbr_jax.corpus.search` chooses among them."""
 
-from pbr_jax.index.base import EVERYONE, Everyone, Found, Owners, Users
+from pbr_jax.index.base import Found, Matrix
 from pbr_jax.index.exact import ExactIndex
-from pbr_jax.index.per_user import Hits, PerUserIndex, Scope
+from pbr_jax.index.per_user import nearest
 from pbr_jax.index.scann import Effort, ScannIndex
 
-__all__ = [
-    "EVERYONE",
-    "Effort",
-    "Everyone",
-    "ExactIndex",
-    "Found",
-    "Hits",
-    "Owners",
-    "PerUserIndex",
-    "ScannIndex",
-    "Scope",
-    "Users",
-]
+__all__ = ["Effort", "ExactIndex", "Found", "Matrix", "ScannIndex", "nearest"]

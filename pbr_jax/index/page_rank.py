@@ -21,6 +21,7 @@ import numpy as np
 from jax import Array, lax
 from jaxtyping import Bool, Float, Int
 
+from pbr_jax.index.base import Matrix
 from pbr_jax.index.clusters import nearest_centre
 from pbr_jax.index.top_k import top_k
 
@@ -196,7 +197,7 @@ def anchor(
 
 
 def anchors(
-    vectors: Float[np.ndarray, "n d"],
+    vectors: Matrix,
     histories: Sequence[Int[np.ndarray, " _"]],
     how: Walk | Groups,
     queries: Float[np.ndarray, "u d"] | None = None,
@@ -275,7 +276,7 @@ def _aligned(*shape: int) -> Float[np.ndarray, "..."]:
 
 
 def _padded(
-    vectors: np.ndarray, histories: Sequence[np.ndarray]
+    vectors: Matrix, histories: Sequence[np.ndarray]
 ) -> tuple[Float[np.ndarray, "u n d"], Bool[np.ndarray, "u n"]]:
     """Documents of users in one array, filled up with users of none, so that a width has one program."""
     width = _width(max(map(len, histories)))
@@ -287,7 +288,7 @@ def _padded(
         where[place, : len(rows)] = True
         documents[place, len(rows) :] = 0
         if len(rows):
-            np.take(vectors, rows, axis=0, out=documents[place, : len(rows)], mode="clip")  # "raise" copies
+            documents[place, : len(rows)] = vectors[rows]
     return documents, where
 
 
@@ -307,7 +308,7 @@ class Anchors:
         return len(self._known)
 
     def __call__(
-        self, vectors: Float[np.ndarray, "n d"], histories: Sequence[Int[np.ndarray, " _"]]
+        self, vectors: Matrix, histories: Sequence[Int[np.ndarray, " _"]]
     ) -> Float[np.ndarray, "u d"]:
         """The anchors [u d] of these histories."""
         keys = [np.asarray(history, np.int64).tobytes() for history in histories]

@@ -8,6 +8,7 @@ import numpy as np
 
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node, Stage, Value
+from pbr_jax.index.base import Matrix, unit
 from pbr_jax.models.pretrained import fingerprint, locate
 from pbr_jax.parts import token_vectors as ragged
 from pbr_jax.parts.run import Run, once
@@ -71,14 +72,9 @@ class TokenVectors(ragged.Ragged):
 class PooledVectors:
     """Documents as one vector each, float32 [n e]: MaxSim of one vector with one is their cosine."""
 
-    def __init__(self, vectors: np.ndarray) -> None:
+    def __init__(self, vectors: Matrix) -> None:
         self.means = vectors
 
     def max_sims(self, query: np.ndarray, rows: Sequence[int] | np.ndarray) -> np.ndarray:
         """The cosine of a query's unit vector [1 e] with each of these documents, float32 [r]."""
         return unit(self.means[rows]) @ query[0]
-
-
-def unit(vectors: np.ndarray) -> np.ndarray:
-    """The same vectors [n e] with length 1; zeros stay zeros."""
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)

@@ -1,11 +1,12 @@
-"""Dense search inside the histories of some users: what retrievers and expansions share."""
+"""Dense search inside the histories of some users and in shared documents, for retrievers and expansions."""
 
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from pbr_jax.corpus.search import InScope, Search
 from pbr_jax.corpus.store import Store
-from pbr_jax.index.per_user import PerUserIndex, Scope
+from pbr_jax.index import Matrix
 from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, RetrieveSlot
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.types import Candidate
@@ -15,30 +16,43 @@ Personalize = Callable[[Examples, np.ndarray], np.ndarray]
 
 
 def search(
-    store: Store, encoder: TextEncoder, embeddings: np.ndarray, k: int, personalize: Personalize | None = None
+    store: Store,
+    encoder: TextEncoder,
+    embeddings: Matrix,
+    k: int,
+    personalize: Personalize | None = None,
+    shared: Search | None = None,
 ) -> RetrieveSlot:
-    """The `k` nearest documents of each user; an expansion's own vector stands in for its texts."""
-    index = PerUserIndex(embeddings, store.owners)
+    """The `k` nearest documents of each user; an expansion's own vector stands in for its texts.
+
+    `shared` searches the documents that belong to nobody; where left out, they are searched as a history is.
+    """
+    own = InScope(embeddings)
 
     def retrieve(
         examples: Examples, queries: Sequence[Query], neighbours: Sequence[Sequence[Neighbour]]
     ) -> list[Ranking]:
-        scopes = [
-            [Scope(str(store.code(u.user_id)), store.visible(example, u.user_id)) for u in users]
-            for example, users in zip(examples, neighbours, strict=True)
-        ]
-        asked = query_vectors(encoder, queries)
+        vectors = query_vectors(encoder, queries)
         if personalize is not None:
-            asked = personalize(examples, asked)
-        longest = max((len(scope.rows) for of_query in scopes for scope in of_query), default=0)
-        hits = index.search(asked, scopes, max(1, min(k, longest)))  # there is room for k, found or not
-        rankings = []
-        for users, rows, scores in zip(neighbours, hits.rows, hits.scores, strict=True):
-            ranking: Ranking = []
-            for place, user in enumerate(users):
-                found = rows[place] >= 0
-                ranking += candidates(store, rows[place][found], scores[place][found] * user.weight)
-            rankings.append(ranking)
+            vectors = personalize(examples, vectors)
+        wanted = [
+            (q, user, store.visible(example, user.user_id))
+            for q, (example, users) in enumerate(zip(examples, neighbours, strict=True))
+            for user in users
+        ]
+        rankings: list[Ranking] = [[] for _ in examples]
+        found = {}
+        for index, is_shared in ((own, False), (shared or own, True)):
+            places = [i for i, (_, user, _) in enumerate(wanted) if (user.user_id == "") == is_shared]
+            if places:
+                scopes = [wanted[i][2] for i in places]
+                depth = max(1, min(k, max(map(len, scopes))))  # there is room for k, found or not
+                hits = index.search(vectors[[wanted[i][0] for i in places]], depth, scopes)
+                found |= dict(zip(places, zip(*hits)))
+        for i, (q, user, _) in enumerate(wanted):
+            rows, scores = found[i]
+            there = rows >= 0
+            rankings[q] += candidates(store, rows[there], scores[there] * user.weight)
         return rankings
 
     return retrieve

@@ -13,6 +13,7 @@ import numpy as np
 from pbr_jax.corpus.store import Store
 from pbr_jax.data import views
 from pbr_jax.graph import Node, Stage, Value
+from pbr_jax.index import Matrix
 from pbr_jax.models.user_transformer import UserTransformerConfig, user_transformer
 from pbr_jax.options import UserEncoder
 from pbr_jax.parts import vectors
@@ -23,11 +24,11 @@ from pbr_jax.types import Example, Params
 
 _TOGETHER = 256  # users encoded at once
 
-Encode = Callable[[Sequence[np.ndarray], np.ndarray], np.ndarray]
+Encode = Callable[[Sequence[np.ndarray], Matrix], np.ndarray]
 """(histories as rows, oldest first; document embeddings [n d]) -> users [u d]; no documents: zeros."""
 
 
-def mean(histories: Sequence[np.ndarray], embeddings: np.ndarray) -> np.ndarray:
+def mean(histories: Sequence[np.ndarray], embeddings: Matrix) -> np.ndarray:
     """The mean of each history's document embeddings, float32 [u d] (CFRAG Table 3, row 2)."""
     found = np.zeros((len(histories), embeddings.shape[1]), np.float32)
     for place, rows in enumerate(histories):
@@ -40,7 +41,7 @@ def transformer(params: Params, model: UserTransformerConfig) -> Encode:
     """The user encoder of `models.user_transformer` with these parameters."""
     apply = jax.jit(user_transformer(model).apply)
 
-    def encode(histories: Sequence[np.ndarray], embeddings: np.ndarray) -> np.ndarray:
+    def encode(histories: Sequence[np.ndarray], embeddings: Matrix) -> np.ndarray:
         width = min(model.max_documents, max(map(len, histories), default=1) or 1)
         found = np.zeros((len(histories), model.width), np.float32)
         for start in range(0, len(histories), _TOGETHER):
@@ -60,11 +61,6 @@ def oldest_first(store: Store, rows: np.ndarray) -> np.ndarray:
     return rows[np.argsort(np.nan_to_num(store.times[rows], nan=-np.inf), kind="stable")]
 
 
-def unit(vectors: np.ndarray) -> np.ndarray:
-    """Vectors [n d] of unit length; zeros stay zeros."""
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-
-
 class Users:
     """The users of a store as vectors.
 
@@ -75,7 +71,7 @@ class Users:
       encode: from histories to vectors.
     """
 
-    def __init__(self, store: Store, embeddings: np.ndarray, encoder: TextEncoder, encode: Encode) -> None:
+    def __init__(self, store: Store, embeddings: Matrix, encoder: TextEncoder, encode: Encode) -> None:
         self.store, self.embeddings, self.encoder, self.encode = store, embeddings, encoder, encode
 
     @property
@@ -149,16 +145,17 @@ def _stands_on(run: Run) -> dict[str, Node]:
     return {"store": run.data, "embeddings": vectors.documents(run, encoder), "encoder": encoder}
 
 
-def _means(*, store: Store, embeddings: np.ndarray, encoder: TextEncoder) -> Users:
+def _means(*, store: Store, embeddings: Matrix, encoder: TextEncoder) -> Users:
     return Users(store, embeddings, encoder, mean)
 
 
 def _trained(
-    options: UserEncoder, *, store: Store, embeddings: np.ndarray, encoder: TextEncoder, params: Params
+    options: UserEncoder, *, store: Store, embeddings: Matrix, encoder: TextEncoder, params: Params
 ) -> Users:
     params = dict(params)
-    moved = np.asarray(params.pop("documents", embeddings))
-    return Users(store, moved, encoder, transformer(params, _model(options, encoder)))
+    moved = params.pop("documents", None)  # those that were trained
+    known = embeddings if moved is None else np.asarray(moved)
+    return Users(store, known, encoder, transformer(params, _model(options, encoder)))
 
 
 def _model(options: UserEncoder, encoder: TextEncoder) -> UserTransformerConfig:
@@ -177,7 +174,7 @@ def _train(
     seed: int,
     *,
     store: Store,
-    embeddings: np.ndarray,
+    embeddings: Matrix,
     encoder: TextEncoder,
 ) -> None:
     if is_saved(folder):

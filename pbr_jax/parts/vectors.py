@@ -4,10 +4,9 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from pbr_jax.corpus.search import Collection, InScope, Kind, Search, save_index
 from pbr_jax.corpus.store import Store
-from pbr_jax.corpus.vectors import embed_to_file
+from pbr_jax.corpus.vectors import Vectors, VectorStore, complete
 from pbr_jax.graph import Node, Stage, Value
 from pbr_jax.models.pretrained import fingerprint, locate
 from pbr_jax.options import Encoder
@@ -37,8 +36,19 @@ def tuned(run: Run, params: Stage, unit: bool = True) -> Node:
 
 @once
 def documents(run: Run, encoder: Node, label: str = "embed") -> Node:
-    """The encoder's vectors of all documents, float32 [n d], row by row as in the store, memory-mapped."""
-    return Stage("embed", (), {"store": run.data, "encoder": encoder}, _embed, _vectors, label=label)
+    """The encoder's vectors of all documents (`corpus.vectors.Vectors`), row by row as in the store."""
+    needs = {"store": run.data, "encoder": encoder}
+    encoded = Stage("embed", (), needs, _embed, _nothing, label=label)
+    return Value("vectors", (), {**needs, "encoded": encoded}, _vectors)
+
+
+@once
+def shared(run: Run, embeddings: Node, index: Kind) -> Node:
+    """The search in shared documents. An index that takes long to build is kept."""
+    needs = {"store": run.data, "embeddings": embeddings}
+    if getattr(run.config.benchmark, "passages", "") and index in ("auto", "scann"):
+        needs["saved"] = Stage("index", (index,), needs, _index, _folder)
+    return Value("shared documents", (index,), needs, _shared)
 
 
 def searched(run: Run) -> dict[str, Node]:
@@ -65,8 +75,26 @@ def _tuned(options: Encoder, stage: Stage, unit: bool, *, params: Params, untune
 
 def _embed(folder: Path, *, store: Store, encoder: TextEncoder) -> None:
     enable_compilation_cache()
-    embed_to_file(encoder, (text for _, text in store.texts()), store.rows, folder / "documents.npy")
+    complete(store, VectorStore(encoder), "embed")
 
 
-def _vectors(folder: Path) -> np.ndarray:
-    return np.load(folder / "documents.npy", mmap_mode="r")
+def _nothing(folder: Path) -> None:
+    """The vectors lie in the cache, by content."""
+
+
+def _vectors(*, store: Store, encoder: TextEncoder, encoded: None) -> Vectors:
+    return Vectors(store, VectorStore(encoder))
+
+
+def _index(folder: Path, index: Kind, *, store: Store, embeddings: Vectors) -> None:
+    save_index(embeddings, store.history(""), index, folder)
+
+
+def _folder(folder: Path) -> Path:
+    return folder
+
+
+def _shared(index: Kind, *, store: Store, embeddings: Vectors, saved: Path | None = None) -> Search:
+    if index == "per_user":
+        return InScope(embeddings)
+    return Collection(embeddings, partial(store.history, ""), index, saved)

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pbr_jax.data import views
+from pbr_jax.index.base import Matrix
 from pbr_jax.losses.contrastive import nt_xent, symmetric_info_nce
 from pbr_jax.losses.reduction import masked_mean
 from pbr_jax.models.user_transformer import UserTransformerConfig, user_transformer
@@ -39,7 +40,7 @@ class Objective(NamedTuple):
 
 def train(
     histories: Sequence[np.ndarray],
-    embeddings: np.ndarray,
+    embeddings: Matrix,
     model: UserTransformerConfig,
     objective: Objective,
     config: Training,
@@ -78,7 +79,7 @@ def train(
 
     def params() -> Params:
         fresh = user_transformer(model).init(jax.random.key(seed))
-        own = {"documents": jnp.asarray(embeddings, jnp.float32)} if objective.train_embeddings else {}
+        own = {"documents": jnp.asarray(embeddings[:], jnp.float32)} if objective.train_embeddings else {}
         return fresh | own
 
     trained = _loss(model, objective, dropout=True)
@@ -91,7 +92,7 @@ def _batch(
     where: np.ndarray,
     draws: Sequence[list[int]],
     *,
-    embeddings: np.ndarray | None,
+    embeddings: Matrix | None,
     rates: views.Rates,
     width: int,
 ) -> Batch:

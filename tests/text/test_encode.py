@@ -1,11 +1,5 @@
-"""Encoding against torch one text at a time, on 8 devices and 1, and files that survive interruption."""
+"""Encoding against torch one text at a time, alone and in company, on 8 devices and 1."""
 
-import hashlib
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +17,6 @@ from tokenizers import models, pre_tokenizers, processors
 
 from pbr_jax import cores
 from pbr_jax.config import Encoder
-from pbr_jax.corpus.vectors import embed_to_file
 from pbr_jax.models.pretrained import locate
 from pbr_jax.text import encode
 from pbr_jax.text.encode import Role, TextEncoder
@@ -239,134 +232,3 @@ def test_real_minilm_equals_sentence_transformers() -> None:
     sentence_transformers = pytest.importorskip("sentence_transformers")
     peer = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
     np.testing.assert_allclose(ours, peer.encode(texts), atol=1e-5, rtol=0)
-
-
-# -- Files -------------------------------------------------------------------------------------------
-
-
-class Letters:
-    """An encoder whose vectors are a hash of the text, and that counts what it encodes."""
-
-    dim = 3
-
-    def __init__(self, fingerprint: str = "letters"):
-        self.fingerprint = fingerprint
-        self.encoded: list[str] = []
-
-    def encode(self, texts: Sequence[str], *, role: str = "document") -> np.ndarray:
-        self.encoded += texts
-        return vectors([f"{self.fingerprint}{role}{text}" for text in texts])
-
-
-def vectors(texts: Sequence[str]) -> np.ndarray:
-    digests = b"".join(hashlib.sha256(text.encode()).digest()[:6] for text in texts)
-    return np.frombuffer(digests, np.uint16).reshape(-1, 3).astype(np.float32)
-
-
-TEXTS = [f"text {i}" for i in range(10)]
-
-
-def stopping(after: int) -> Iterator[str]:
-    yield from TEXTS[:after]
-    raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize(("after", "left"), [(0, 10), (2, 10), (3, 7), (7, 4), (10, 1)])
-def test_interrupted_file_continues(after: int, left: int, tmp_path: Path) -> None:
-    path = tmp_path / "folder" / "vectors.npy"
-    with pytest.raises(KeyboardInterrupt):
-        embed_to_file(Letters(), stopping(after), 10, path, chunk=3)
-    assert not path.exists()
-    again = Letters()
-    stored = embed_to_file(again, iter(TEXTS), 10, path, chunk=3)
-    assert again.encoded == TEXTS[10 - left :]
-    np.testing.assert_array_equal(stored, vectors([f"lettersdocument{text}" for text in TEXTS]))
-    np.testing.assert_array_equal(np.load(path, allow_pickle=False), stored)
-    assert not list(path.parent.glob("*.partial")) + list(path.parent.glob("*.tmp"))
-
-
-def test_finished_file_is_not_encoded_again_and_changes_are(tmp_path: Path) -> None:
-    path = tmp_path / "vectors.npy"
-    embed_to_file(Letters(), TEXTS, 10, path, chunk=3)
-    again = Letters()
-    embed_to_file(again, TEXTS, 10, path, chunk=3)
-    assert again.encoded == []
-    changed = [*TEXTS[:4], "new", *TEXTS[5:]]
-    stored = embed_to_file(again, changed, 10, path, chunk=3)
-    assert again.encoded == changed[3:]  # from the first chunk that differs
-    np.testing.assert_array_equal(stored, vectors([f"lettersdocument{text}" for text in changed]))
-    jobs: list[tuple[Role, int]] = [("query", 3), ("document", 4)]
-    for role, chunk in jobs:
-        other = Letters("other")
-        embed_to_file(other, changed, 10, path, role=role, chunk=chunk)
-        assert other.encoded == changed
-
-
-def test_interruption_while_replacing_keeps_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "vectors.npy"
-    old = np.array(embed_to_file(Letters(), TEXTS, 10, path, chunk=3))
-
-    def changing() -> Iterator[str]:
-        yield from ["new", *TEXTS[1:5]]
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        embed_to_file(Letters(), changing(), 10, path, chunk=3)
-    np.testing.assert_array_equal(np.load(path), old)
-    again = Letters()
-    stored = embed_to_file(again, TEXTS, 10, path, chunk=3)
-    assert again.encoded == TEXTS
-    np.testing.assert_array_equal(stored, old)
-
-
-@pytest.mark.parametrize(("n", "message"), [(9, "more than 9"), (11, "only 10")])
-def test_number_of_texts_must_be_true(n: int, message: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=message):
-        embed_to_file(Letters(), TEXTS, n, tmp_path / "vectors.npy", chunk=3)
-    assert not (tmp_path / "vectors.npy").exists()
-
-
-def test_no_texts_make_an_empty_file(tmp_path: Path) -> None:
-    assert embed_to_file(Letters(), [], 0, tmp_path / "vectors.npy").shape == (0, 3)
-
-
-def test_broken_marker_starts_anew(tmp_path: Path) -> None:
-    path = tmp_path / "vectors.npy"
-    embed_to_file(Letters(), TEXTS, 10, path, chunk=3)
-    for content in ("", "[]", '{"job": 1}'):
-        (tmp_path / "vectors.npy.progress.json").write_text(content)
-        again = Letters()
-        embed_to_file(again, TEXTS, 10, path, chunk=3)
-        assert again.encoded == TEXTS
-
-
-KILLED = """
-import sys, time
-from pathlib import Path
-from tests_letters import Letters, TEXTS, embed_to_file
-def slow():
-    for i, text in enumerate(TEXTS):
-        if i == 7:
-            print("seven", flush=True); time.sleep(60)
-        yield text
-embed_to_file(Letters(), slow(), 10, Path(sys.argv[1]), chunk=3)
-"""
-
-
-@pytest.mark.skipif(os.name != "posix", reason="kill -9 is a signal of POSIX systems")
-def test_killed_process_continues(tmp_path: Path) -> None:
-    path = tmp_path / "vectors.npy"
-    script = KILLED.replace("tests_letters", Path(__file__).stem)
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent), "JAX_PLATFORMS": "cpu"}
-    with subprocess.Popen(
-        [sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, env=environment
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"seven\n"
-        process.send_signal(signal.SIGKILL)
-    assert not path.exists()
-    again, start = Letters(), time.perf_counter()
-    stored = embed_to_file(again, TEXTS, 10, path, chunk=3)
-    assert time.perf_counter() - start < 10  # the dead process's lock is gone with it
-    assert again.encoded == TEXTS[6:]
-    np.testing.assert_array_equal(stored, vectors([f"lettersdocument{text}" for text in TEXTS]))

@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from pbr_jax.corpus.store import Store
+from pbr_jax.index.base import Matrix, unit
 from pbr_jax.llm import LLM
 from pbr_jax.methods.expand import parsing, wording
 from pbr_jax.methods.expand.llm_expand import (
@@ -26,7 +27,7 @@ from pbr_jax.text.encode import TextEncoder
 @dataclass(frozen=True, kw_only=True)
 class _Grounded(HistoryExpand):
     def slot(
-        self, tally: Tally, *, store: Store, llm: LLM, encoder: TextEncoder, embeddings: np.ndarray
+        self, tally: Tally, *, store: Store, llm: LLM, encoder: TextEncoder, embeddings: Matrix
     ) -> ExpandSlot:
         return self.expansion(
             Model(llm, tally, self.max_new_tokens), History(store, encoder, embeddings, tally)
@@ -85,17 +86,15 @@ def _texts(reply: Reply) -> list[str] | None:
 def _vectors_of(encoder: TextEncoder, texts: Sequence[Sequence[str]]) -> list[np.ndarray]:
     """Unit vectors [n d] of each list of texts."""
     flat = encoded(encoder, [text for of_query in texts for text in of_query], "document")
-    return np.split(_units(flat), np.cumsum([len(of_query) for of_query in texts])[:-1])
+    return np.split(unit(flat), np.cumsum([len(of_query) for of_query in texts])[:-1])
 
 
-def _agreeing(
-    passages: list[str], written: np.ndarray, ranking: Ranking, embeddings: np.ndarray
-) -> list[str]:
+def _agreeing(passages: list[str], written: np.ndarray, ranking: Ranking, embeddings: Matrix) -> list[str]:
     """The better half of passages and of documents; all passages where no document was found."""
     if not passages or not ranking:
         return passages
     documents = [candidate.document.text for candidate in ranking]
-    agreement = written @ _units(embeddings[[candidate.row for candidate in ranking]]).T
+    agreement = written @ unit(embeddings[[candidate.row for candidate in ranking]]).T
     return [*_better_half(passages, agreement.sum(1)), *_better_half(documents, agreement.sum(0))]
 
 
@@ -181,10 +180,6 @@ class RaFe(_Grounded):
 
 def _plain(examples: Examples) -> list[Query]:
     return [Query((example.query,)) for example in examples]
-
-
-def _units(vectors: np.ndarray) -> np.ndarray:
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
 
 def _better_half(texts: list[str], scores: np.ndarray) -> list[str]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node
+from pbr_jax.index.base import Matrix
 from pbr_jax.llm import LLM, Sampling
 from pbr_jax.llm.protocol import Score
 from pbr_jax.options import Expand
@@ -118,7 +119,7 @@ class History(NamedTuple):
 
     store: Store
     encoder: TextEncoder
-    embeddings: np.ndarray
+    embeddings: Matrix
     tally: Tally
 
     def look(self, examples: Examples, queries: Sequence[Query], k: int) -> list[Ranking]:

@@ -19,6 +19,7 @@ from pbr_jax.data import expansions
 from pbr_jax.data.expansions import Expansion
 from pbr_jax.graph import Node, Value
 from pbr_jax.index import page_rank
+from pbr_jax.index.base import Matrix
 from pbr_jax.llm import LLM
 from pbr_jax.methods.expand import parsing, wording
 from pbr_jax.methods.expand.fusion import fuse
@@ -82,7 +83,7 @@ class PBR(HistoryExpand):
         *,
         store: Store,
         encoder: TextEncoder,
-        embeddings: np.ndarray,
+        embeddings: Matrix,
         llm: LLM | None = None,
         written: _Released | None = None,
     ) -> ExpandSlot:

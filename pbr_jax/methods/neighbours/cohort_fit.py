@@ -16,11 +16,12 @@ from pbr_jax.corpus.store import Store
 from pbr_jax.files import write_text
 from pbr_jax.graph import Node, Stage, tell
 from pbr_jax.index import density
+from pbr_jax.index.base import unit
 from pbr_jax.index.density import NOISE
 from pbr_jax.methods.neighbours.moments import Moments
 from pbr_jax.parts.measures import keep_measures
 from pbr_jax.parts.run import Run, once
-from pbr_jax.parts.users import Users, unit
+from pbr_jax.parts.users import Users
 
 ABSENT = -2  # had written nothing
 

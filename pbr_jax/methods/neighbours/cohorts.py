@@ -15,6 +15,7 @@ import numpy as np
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node, constant
 from pbr_jax.index import density
+from pbr_jax.index.base import unit
 from pbr_jax.index.density import NOISE
 from pbr_jax.methods.neighbours import cohort_fit as parts
 from pbr_jax.methods.neighbours.cohort_fit import Grouping
@@ -22,7 +23,7 @@ from pbr_jax.methods.neighbours.moments import Moments
 from pbr_jax.options import Neighbours, TrainingSplit
 from pbr_jax.parts import users as user_parts
 from pbr_jax.parts.run import Run
-from pbr_jax.parts.users import Users, unit
+from pbr_jax.parts.users import Users
 from pbr_jax.pipeline import Examples, Neighbour, NeighboursSlot, Tally
 from pbr_jax.types import Example
 

@@ -4,21 +4,22 @@ Shi et al., "Retrieval Augmented Generation with Collaborative Filtering for Per
 (CFRAG), 2025, section 4.1.4.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from pbr_jax.corpus.search import Collection
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node
-from pbr_jax.index import EVERYONE, ExactIndex, ScannIndex
+from pbr_jax.index.base import unit
 from pbr_jax.methods.neighbours.moments import Moments
 from pbr_jax.options import Neighbours, TrainingSplit
 from pbr_jax.parts import users as parts
 from pbr_jax.parts.run import Run
-from pbr_jax.parts.users import Users, unit
+from pbr_jax.parts.users import Users
 from pbr_jax.pipeline import Examples, Neighbour, NeighboursSlot, Tally
 
 
@@ -56,7 +57,7 @@ class Similar(Neighbours):
                 if not len(among.codes):
                     continue
                 # One more than asked for: the asking user is found too, and left out.
-                nearest = among.vectors.search(vectors[some], self.skip + self.m, users=EVERYONE)
+                nearest = among.vectors.search(vectors[some], self.skip + self.m)
                 for i, rows in zip(some, nearest.rows, strict=True):
                     own = examples[i].user_id
                     others = [names[code] for code in among.codes[rows[rows >= 0]] if names[code] != own]
@@ -69,7 +70,7 @@ class Similar(Neighbours):
 class _Pool(NamedTuple):
     """The users that had written something at a moment."""
 
-    vectors: ExactIndex | ScannIndex
+    vectors: Collection
     codes: np.ndarray  # of the users, row by row
 
 
@@ -79,10 +80,6 @@ def _of(users: Users | None) -> Users:
     return users
 
 
-def _pool(vectors: np.ndarray, kind: str) -> _Pool:
+def _pool(vectors: np.ndarray, kind: Literal["exact", "scann"]) -> _Pool:
     codes = np.flatnonzero(vectors.any(axis=1))
-    if not len(codes):
-        return _Pool(ExactIndex(vectors[:0], []), codes)
-    make: Callable[..., Any] = {"exact": ExactIndex, "scann": ScannIndex}[kind]
-    known = [str(code) for code in codes]
-    return _Pool(make(unit(vectors[codes]), known, ids=known), codes)
+    return _Pool(Collection(unit(vectors[codes]), lambda: np.arange(len(codes)), kind), codes)

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
+from pbr_jax.corpus.search import Kind, Search
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node
+from pbr_jax.index import Matrix
 from pbr_jax.options import Retrieve
 from pbr_jax.parts import vectors
 from pbr_jax.parts.run import Run
@@ -21,14 +21,23 @@ class Dense(Retrieve):
     """Any BERT-family encoder (`encoder.model`), as it comes."""
 
     method: Literal["dense"] = "dense"
+    # of shared documents; histories are scored whole. auto: exact, from 50,000 on scann where it is installed
+    index: Kind = "auto"
 
     def encoder(self, run: Run) -> Node:
         return vectors.encoder(run)
 
     def needs(self, run: Run) -> Mapping[str, Node]:
-        return {"store": run.data, **vectors.searched(run.changed(retrieve=self))}
+        found = vectors.searched(run.changed(retrieve=self))
+        return {"store": run.data, **found, "shared": vectors.shared(run, found["embeddings"], self.index)}
 
     def slot(
-        self, tally: Tally, *, store: Store, encoder: TextEncoder, embeddings: np.ndarray
+        self,
+        tally: Tally,
+        *,
+        store: Store,
+        encoder: TextEncoder,
+        embeddings: Matrix,
+        shared: Search | None = None,
     ) -> RetrieveSlot:
-        return search(store, encoder, embeddings, self.k)
+        return search(store, encoder, embeddings, self.k, shared=shared)

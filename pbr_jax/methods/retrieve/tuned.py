@@ -16,8 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pbr_jax.corpus.search import Kind, Search
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node, Stage, Value
+from pbr_jax.index import Matrix
 from pbr_jax.methods.expand.none import Nothing
 from pbr_jax.methods.generate.ipa import Ipa
 from pbr_jax.methods.retrieve.dense import Dense
@@ -46,6 +48,7 @@ class Tuned(Retrieve):
     # of query and document; dot: of vectors of any length, as ROPG's code, with encoder.normalize no
     similarity: Literal["cosine", "dot"] = "cosine"
     user_layers: int = 2  # of the map of user embeddings (MLP_1); 1 as released
+    index: Kind = "auto"  # of shared documents, as in dense
     distillation: Distillation = field(default_factory=Distillation)
     training: Training = field(default_factory=tuning)
 
@@ -78,7 +81,7 @@ class Tuned(Retrieve):
         return Stage(
             "retriever",
             (
-                dataclasses.replace(self, k=Retrieve.k),
+                dataclasses.replace(self, k=Retrieve.k, index=Tuned.index),
                 feedback.questions(run),
                 run.config.seed,
                 feedback.least_range(run),
@@ -91,6 +94,7 @@ class Tuned(Retrieve):
 
     def needs(self, run: Run) -> Mapping[str, Node]:
         needs = {"store": run.data, **vectors.searched(run.changed(retrieve=self))}
+        needs["shared"] = vectors.shared(run, needs["embeddings"], self.index)
         if self.alpha:
             known = {"params": self.params(run), "users": users.users(run), "encoder": needs["encoder"]}
             needs["prefer"] = Value("preferences", (self.alpha, self.user_layers), known, _preferences)
@@ -102,10 +106,11 @@ class Tuned(Retrieve):
         *,
         store: Store,
         encoder: TextEncoder,
-        embeddings: np.ndarray,
+        embeddings: Matrix,
+        shared: Search | None = None,
         prefer: Personalize | None = None,
     ) -> RetrieveSlot:
-        return search(store, encoder, embeddings, self.k, prefer)
+        return search(store, encoder, embeddings, self.k, prefer, shared)
 
 
 def _check(options: Tuned, normalize: str) -> None:

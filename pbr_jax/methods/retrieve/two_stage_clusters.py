@@ -10,6 +10,7 @@ import numpy as np
 
 from pbr_jax.code import code_of
 from pbr_jax.files import cache_folder, private_folder, tighten
+from pbr_jax.index.base import Matrix
 from pbr_jax.index.density import NOISE, hdbscan
 from pbr_jax.locks import locked, require_locks
 from pbr_jax.types import UserError
@@ -28,7 +29,7 @@ class ProfileClusters:
       means: document vectors, float32 [n e].
     """
 
-    def __init__(self, means: np.ndarray, min_cluster_size: int, min_samples: int) -> None:
+    def __init__(self, means: Matrix, min_cluster_size: int, min_samples: int) -> None:
         self.means = means
         self.computed = 0  # profiles, by this object
         self._cluster = partial(hdbscan, min_cluster_size=min_cluster_size, min_samples=min_samples)
