@@ -259,7 +259,6 @@ def test_several_threads_ask_one_system(config: Config, tmp_path: Path):
     assert [found[place] for place in range(len(questions))] == alone
 
 
-@pytest.mark.skipif(not hasattr(vectors, "Vectors"), reason="vectors are not kept by content")
 def test_an_added_document_is_encoded_alone_and_a_shared_one_is_for_all(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ):
