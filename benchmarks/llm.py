@@ -67,11 +67,12 @@ def examples(root: Path, split: str) -> Any:
 
 
 def write(llm: Any, example: Any, documents: Sequence[Any]) -> Prompt:
-    from pbr_jax.data import task
+    from pbr_jax.tasks import released
     from pbr_jax.text import prompts
 
+    wording = released("lamp_7").wording("own")
     return prompts.write(
-        task("lamp_7"), example, documents, count=llm.count, truncate=llm.truncate, max_tokens=512, gamma=0.6
+        wording, example, documents, count=llm.count, truncate=llm.truncate, max_tokens=512, gamma=0.6
     ).messages
 
 

@@ -12,7 +12,7 @@ IDENTIFIED = {
         "the fingerprint of a model: weights, tokenizer, template, precision, `version` of its backend",
     ),
     "data": (1, "the content of the data stage (`parts.data`), which dependents are keyed by"),
-    "tasks": (1, "the fields of a `Task`, which are options of the node `task`"),
+    "tasks": (1, "the fields of a `Task`, each an option of the nodes that read it"),
     "corpus": (1, "the content of the data stage, and what each question sees of it"),
     "options": (1, "the values of options, defaults included (`options.key_of`)"),
 }

@@ -9,6 +9,7 @@ from pbr_jax.opening import plan_of
 from pbr_jax.pipeline import Answer
 from pbr_jax.plan import Plan
 from pbr_jax.text import prompts
+from pbr_jax.text.answers import parse_answer
 from pbr_jax.types import Candidate, Document, Example, UserError
 
 
@@ -52,11 +53,11 @@ def _told(plan: Plan, answer: Answer, shown: list[Candidate]) -> str:
     documents = "\n".join(
         f"{place}. {_text(plan, candidate.document)}" for place, candidate in enumerate(shown, 1)
     )
-    told = f"Answer of {plan.config.system}: {prompts.answer(plan.task, answer.text)}"
+    told = f"Answer of {plan.config.system}: {parse_answer(plan.task.answers, answer.text)}"
     return f"Shown by {plan.config.system}:\n\n{documents}\n\n{told}" if shown else told
 
 
 def _text(plan: Plan, document: Document) -> str:
     """The document as it stands in a prompt, in one line."""
-    told = prompts.record(plan.task, document, plan.config.prompt.form) or document.text
+    told = prompts.record(plan.task.wording(plan.config.prompt.form), document) or document.text
     return " | ".join(told.split("\n"))

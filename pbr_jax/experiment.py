@@ -128,6 +128,7 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
     values = {
         "system": config.system,
         "benchmark": config.benchmark.name,
+        "task": {"title": plan.task.title, "metrics": plan.task.metrics, "labels": plan.task.labels},
         "split": config.benchmark.split,
         "ceiling": any(method.ceiling for method in config.methods),
         **found,

@@ -52,7 +52,7 @@ def require_one_process() -> None:
         )
 
 
-_PARTS = {"store", *Pipeline._fields, "write", "generate", "llm", "task"}  # of a system
+_PARTS = {"store", *Pipeline._fields, "write", "generate", "llm", "answer_format"}  # of a system
 
 
 class Plan:
@@ -66,9 +66,10 @@ class Plan:
         if type(config) is not Config:
             raise UserError(f"found a {type(config).__name__}, want a pbr_jax.config.Config itself")
         self.config = config
-        self.task = task(config.benchmark.name)
+        self.task = task(config.benchmark)
         source = data(
             config.benchmark,
+            self.task,
             [*config.methods, config.generator],
             limit=config.limit,
             limit_training=config.limit_training,
@@ -114,7 +115,7 @@ class Plan:
             "write": language_model.writer(run),
             "llm": generator(run),
             "generate": Slot(method, run),
-            "task": language_model.task(run),
+            "answer_format": language_model.answer_format(run),
         }
         # What these have loaded is not loaded twice.
         for stage in (self.scored, self.answered, self.ranked, self.streamed):
@@ -136,6 +137,7 @@ class Plan:
             "config": digest(key_of(self.config)),
             "run": self.last.key,
             "evaluation": code_of(results.evaluated),
+            "task": digest(key_of([self.task.kind, self.task.metrics, self.task.answers])),
             **self.hashes,
         }
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pbr_jax.corpus.store import Store
-from pbr_jax.data import Task
 from pbr_jax.eval.evaluate import Evaluation, evaluate
 from pbr_jax.eval.label_distribution import label_distribution, note
 from pbr_jax.eval.ngram_overlap import copied, copies
 from pbr_jax.models.thinking import after_thinking
 from pbr_jax.options import Eval
-from pbr_jax.text import prompts
+from pbr_jax.tasks import Task
+from pbr_jax.text.answers import parse_answer
 from pbr_jax.types import Candidate, Example
 
 
@@ -150,7 +150,7 @@ def _records(task: Task, store: Store, made: Made, unfinished: Counter[str]) -> 
     for example, near, ranking, seen in zip(
         store.examples(), store.near_targets, made.rankings, _seen(made, store.summary.examples), strict=True
     ):
-        prediction = prompts.answer(task, seen["text"])
+        prediction = parse_answer(task.answers, seen["text"])
         if after_thinking(seen["text"]) is None:
             unfinished["unfinished_thinking"] += 1
         answered = made.answers is not None and not task.labels

@@ -32,7 +32,8 @@ from pbr_jax.pipeline import (
     Tally,
     rank,
 )
-from pbr_jax.text import prompts
+from pbr_jax.tasks import AnswerFormat
+from pbr_jax.text.answers import parse_answer
 from pbr_jax.text.prompts import Written
 from pbr_jax.types import Candidate, Document, Example, UserError
 
@@ -52,7 +53,8 @@ class System:
     Args:
       parts: the values of a run's nodes by name, read when they are first needed: `store`
         (`corpus.store.Store`); `expand`, `neighbours`, `retrieve`, `select` and `generate` (each makes its
-        slot from a `Tally`); `write` (`PromptWriter`); `llm`; `task`. What no call needs may be missing.
+        slot from a `Tally`); `write` (`PromptWriter`); `llm`; `answer_format`. What no call needs may be
+        missing.
       collaboration: "none", "signals" or "text", as in the config.
       documents: how many documents of a ranking are offered to a prompt; None: all.
       tally: what the slots count and time is added to it.
@@ -101,6 +103,11 @@ class System:
         """The language model that scores targets."""
         return self._parts["llm"]
 
+    @property
+    def answer_format(self) -> AnswerFormat:
+        """How answers are read."""
+        return self._parts["answer_format"]
+
     @cached_property
     def _generate(self) -> GenerateSlot | None:
         return self._parts["generate"](self.tally) if "generate" in self._parts else None
@@ -115,7 +122,7 @@ class System:
         example = Example(id="", user_id=user, query=query, input=query, target=None, time=math.inf)
         (ranking,) = self.rank([example])
         (answer,) = self.answer([example], [ranking])
-        text = prompts.answer(self._parts["task"], answer.text)
+        text = parse_answer(self.answer_format, answer.text)
         if not text:
             what = "ends inside its thinking" if after_thinking(answer.text) is None else "has no text"
             raise UserError(

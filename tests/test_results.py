@@ -7,8 +7,8 @@ import pytest
 
 from pbr_jax import results
 from pbr_jax.corpus.store import Store, build
-from pbr_jax.data import task
 from pbr_jax.options import Eval
+from pbr_jax.tasks import released
 from pbr_jax.types import Example
 
 
@@ -26,7 +26,7 @@ def told(folder: Path, name: str, raw: list[str] | None) -> dict[str, Any]:
     )
     store = Store(folder / "store.sqlite")
     values, _ = results.evaluated(
-        task(name), store, results.Made([[], [], []], answers), Eval(resamples=10), seed=0
+        released(name), store, results.Made([[], [], []], answers), Eval(resamples=10), seed=0
     )
     return values
 

@@ -1,11 +1,11 @@
 """Benchmarks as streams of examples: read, list and check the official files.
 
->>> task("lamp_4").document_target
+>>> task(Benchmark(name="lamp_4")).document_target
 'title'
 """
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -15,13 +15,14 @@ from pbr_jax.artefacts import digest
 from pbr_jax.data import lamp, longlamp, longmemeval, open_qa, passages, personabench, prepared
 from pbr_jax.data.records import Note
 from pbr_jax.data.sample import spread
-from pbr_jax.data.tasks import TASKS, Task
 from pbr_jax.hashes import file_hash
 from pbr_jax.options import Benchmark
+from pbr_jax.tasks import Task, load, released
 from pbr_jax.types import Example, UserError
 
 __all__ = [
-    "SplitSummary", "Task", "files", "fingerprint", "question_users", "read", "splits", "task", "validate",
+    "BENCHMARKS", "SplitSummary", "Task", "files", "fingerprint", "question_users", "read", "splits", "task",
+    "validate",
 ]  # fmt: skip
 
 
@@ -29,37 +30,31 @@ __all__ = [
 class _Reader(Protocol):
     """What a module of this folder offers for its benchmarks."""
 
-    def expected(self, benchmark: Benchmark) -> str:
-        """What the root should hold, for error messages."""
-        ...
-
-    def splits(self, benchmark: Benchmark) -> tuple[str, ...]:
-        """The splits that are there."""
-        ...
-
-    def files(self, benchmark: Benchmark) -> tuple[Path, ...]:
-        """The files of a split that is there."""
-        ...
-
-    def question_users(self, benchmark: Benchmark) -> bool:
-        """Whether a question of the split is a user by itself."""
-        ...
-
-    def examples(self, benchmark: Benchmark, note: Note) -> Iterator[Example]:
-        """The examples of a split that is there; `note` is told of repairs."""
-        ...
+    def expected(self, benchmark: Benchmark) -> str: ...  # what the root should hold, for error messages
+    def splits(self, benchmark: Benchmark) -> tuple[str, ...]: ...  # those that are there
+    def files(self, benchmark: Benchmark) -> tuple[Path, ...]: ...  # of a split that is there
+    def question_users(self, benchmark: Benchmark) -> bool: ...  # whether each question is a user by itself
+    def examples(self, benchmark: Benchmark, note: Note) -> Iterator[Example]: ...  # `note` gets repairs
 
 
-_READERS: dict[str, _Reader] = {
-    "longlamp": longlamp,
-    "personabench": personabench,
-    "longmemeval": longmemeval,
-    "nq": open_qa,
-    "trivia": open_qa,
-    "squad": open_qa,
-    "web": open_qa,
-}
+class _Released(_Reader, Protocol):
+    """What a module has beside: names of benchmarks, each with its task's; values of `benchmark.form`."""
+
+    @property
+    def BENCHMARKS(self) -> Mapping[str, str]: ...
+    @property
+    def FORMS(self) -> tuple[str, ...]: ...
+
+
+_RELEASED: tuple[_Released, ...] = (lamp, longlamp, personabench, longmemeval, open_qa)
+_READERS = {name: reader for reader in _RELEASED for name in reader.BENCHMARKS}
 _PREPARED = prepared.Reader()
+
+BENCHMARKS = tuple(_READERS)
+"""The names of all benchmarks."""
+
+TASK_FILE = "task.toml"
+"""The file in a data folder that changes the benchmark's task."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,13 +75,14 @@ class SplitSummary:
     repairs: tuple[str, ...] = ()
 
 
-def task(name: str) -> Task:
-    """The task of a benchmark; UserError with the nearest names for an unknown one."""
-    if name in TASKS:
-        return TASKS[name]
-    near = difflib.get_close_matches(name.lower().replace("-", "_"), TASKS, n=3)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"wanted one of {', '.join(TASKS)}"
-    raise UserError(f"benchmark.name: found the unknown benchmark {name!r}; {hint}")
+def task(benchmark: Benchmark) -> Task:
+    """The benchmark's own task, changed by `TASK_FILE` in its root and then by `benchmark.task`."""
+    found = released(_released(benchmark).BENCHMARKS[benchmark.name])
+    beside = Path(benchmark.root, TASK_FILE)
+    paths = [beside] if benchmark.root and beside.is_file() else []
+    for path in [*paths, *([Path(benchmark.task)] if benchmark.task else [])]:
+        found = load(path, found)
+    return found
 
 
 def read(benchmark: Benchmark, limit: int | None = None) -> Iterator[Example]:
@@ -144,7 +140,8 @@ def splits(benchmark: Benchmark) -> tuple[str, ...]:
 
 
 def validate(benchmark: Benchmark) -> list[SplitSummary]:
-    """Read every split under the root to its end and count; UserError for the first fault."""
+    """Read the task and every split under the root to its end and count; UserError for the first fault."""
+    task(benchmark)
     return [_summary(replace(benchmark, split=split)) for split in splits(benchmark)]
 
 
@@ -187,7 +184,19 @@ def _reader(benchmark: Benchmark) -> _Reader:
     """The reader of what the root holds: a prepared dataset, or else the benchmark's official files."""
     if prepared.find(benchmark) is not None:
         return _PREPARED
-    return _READERS.get(task(benchmark.name).name.partition("_")[0], lamp)
+    return _released(benchmark)
+
+
+def _released(benchmark: Benchmark) -> _Released:
+    """The reader of official files; UserError for an unknown benchmark, and a form that it has not."""
+    name, form = benchmark.name, benchmark.form
+    if name not in _READERS:
+        near = difflib.get_close_matches(name.lower().replace("-", "_"), BENCHMARKS, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"wanted one of {', '.join(BENCHMARKS)}"
+        raise UserError(f"benchmark.name: found the unknown benchmark {name!r}; {hint}")
+    if form not in (forms := _READERS[name].FORMS):
+        raise UserError(f"benchmark.form: found {form!r}, wanted {' or '.join(forms)} for {name}")
+    return _READERS[name]
 
 
 def _ignore(repair: str) -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from pbr_jax.data import json_stream, users
 from pbr_jax.data.records import Note, Record, moment_after, profile
-from pbr_jax.data.tasks import LAMP_SPLITS
 from pbr_jax.options import Benchmark
 from pbr_jax.types import Document, Example, UserError
 
@@ -41,6 +40,10 @@ _FORMATS = {
 }
 _FORMATS["synthetic"] = _FORMATS["lamp_4"]
 
+BENCHMARKS = {name: name for name in _FORMATS}
+FORMS = ("official", "cfrag")
+SPLITS = ("train", "dev", "test")
+
 # What CFRAG's code has for the text of a history record, by the task's number; a query is a first field.
 _QUOTED = {
     1: ("title", "abstract"),
@@ -59,13 +62,13 @@ _CANDIDATES = tuple(
 
 def expected(benchmark: Benchmark) -> str:
     """What the root should hold, for error messages."""
-    return "{split}_questions.json and {split}_outputs.json, split one of " + ", ".join(LAMP_SPLITS)
+    return "{split}_questions.json and {split}_outputs.json, split one of " + ", ".join(SPLITS)
 
 
 def splits(benchmark: Benchmark) -> tuple[str, ...]:
     """The splits whose questions are there."""
     root = Path(benchmark.root)
-    return tuple(split for split in LAMP_SPLITS if _file(root, split, "questions").is_file())
+    return tuple(split for split in SPLITS if _file(root, split, "questions").is_file())
 
 
 def files(benchmark: Benchmark) -> tuple[Path, ...]:

@@ -18,7 +18,6 @@ from typing import Any
 
 from pbr_jax.data import json_stream, users
 from pbr_jax.data.records import Note, Record, moment_after, profile, top_record
-from pbr_jax.data.tasks import LAMP_SPLITS
 from pbr_jax.options import Benchmark
 from pbr_jax.types import Document, Example, UserError
 
@@ -43,6 +42,8 @@ _FORMATS = {
     ),
     "longlamp_topic": _Format(folder="topic_writing", user="author", text=("summary", "content")),
 }
+BENCHMARKS = {name: name for name in _FORMATS}
+FORMS = ("official",)
 _ALIASES = {"train": ("train",), "dev": ("val", "validation", "dev"), "test": ("test",)}
 _SETTINGS = ("", "_user", "_temporal")
 _ROWS = 64  # read from a Parquet file at a time
@@ -58,7 +59,7 @@ def expected(benchmark: Benchmark) -> str:
 
 def splits(benchmark: Benchmark) -> tuple[str, ...]:
     """The splits that are there, `dev` for what the files call val or validation."""
-    return tuple(split for split in LAMP_SPLITS if _groups(benchmark, split))
+    return tuple(split for split in _ALIASES if _groups(benchmark, split))
 
 
 def files(benchmark: Benchmark) -> tuple[Path, ...]:

@@ -21,6 +21,9 @@ from pbr_jax.data.records import Note, Record, kind
 from pbr_jax.options import Benchmark
 from pbr_jax.types import Document, Example
 
+BENCHMARKS = {"longmemeval": "longmemeval"}
+FORMS = ("official", "pbr")
+
 
 def expected(benchmark: Benchmark) -> str:
     """What the root should hold, for error messages."""

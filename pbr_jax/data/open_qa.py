@@ -107,6 +107,9 @@ _SETS = {
     "squad": _Set(dataset="squad", row=_squad_row, file="{}-v1.1.json", questions=_squad_questions),
     "web_questions": _Set(dataset="web_questions", row=_web_row, file="{}.json", questions=_web_questions),
 }
+BENCHMARKS = dict.fromkeys(_SETS, "open_qa")
+FORMS = ("official",)
+
 _ALIASES = {
     "train": ("train", "trainmodel"),
     "dev": ("dev", "validation", "val"),

@@ -13,9 +13,12 @@ from typing import Any
 
 from pbr_jax.data import json_stream
 from pbr_jax.data.records import Note, Record, moment_after, profile, whole
-from pbr_jax.data.tasks import PERSONABENCH_SPLITS
 from pbr_jax.options import Benchmark
 from pbr_jax.types import Document, Example
+
+BENCHMARKS = {"personabench": "personabench"}
+FORMS = ("official",)
+SPLITS = ("noise_0.0", "noise_0.3", "noise_0.5", "noise_0.7")
 
 _PEOPLE = 3  # of the ten people of a community, only the first three have private data
 _SOURCES = ("conversation", "user_ai_interaction", "purchase_history")  # the order of a person's documents
@@ -32,9 +35,7 @@ def expected(benchmark: Benchmark) -> str:
 def splits(benchmark: Benchmark) -> tuple[str, ...]:
     """The noise levels that are there."""
     folders = [folder / "private_data" for folder in _communities(benchmark)]
-    return tuple(
-        split for split in PERSONABENCH_SPLITS if any((folder / split).is_dir() for folder in folders)
-    )
+    return tuple(split for split in SPLITS if any((folder / split).is_dir() for folder in folders))
 
 
 def files(benchmark: Benchmark) -> tuple[Path, ...]:

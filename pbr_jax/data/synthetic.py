@@ -45,10 +45,11 @@ from pbr_jax.data.synthetic_world import (
     draw_kinds,
     draw_user,
 )
-from pbr_jax.data.tasks import MOVIE_TAGS
+from pbr_jax.tasks import released
 from pbr_jax.types import UserError
 
 SPLITS = ("train", "dev")
+MOVIE_TAGS = released("lamp_2").labels
 
 
 def generate(

@@ -19,7 +19,6 @@ from tensorflow_datasets.core import example_serializer
 
 from pbr_jax import data, terminal
 from pbr_jax.data.rows import VERSION, to_row
-from pbr_jax.data.tasks import TASKS
 from pbr_jax.options import Benchmark
 from pbr_jax.types import UserError
 
@@ -62,7 +61,7 @@ class PbrJax(tfds.core.GeneratorBasedBuilder):
     }
     MANUAL_DOWNLOAD_INSTRUCTIONS = "The benchmark's official files under their official names."
     BUILDER_CONFIGS = [  # noqa: RUF012
-        tfds.core.BuilderConfig(name=name, description=f"The benchmark {name}.") for name in TASKS
+        tfds.core.BuilderConfig(name=name, description=f"The benchmark {name}.") for name in data.BENCHMARKS
     ]
 
     def __init__(self, *, root: str = "", file_format: str = "array_record", **options: Any) -> None:

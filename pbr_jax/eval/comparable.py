@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from pbr_jax.data.tasks import TASKS
 from pbr_jax.eval.metrics import plain_mean, text_metric
 from pbr_jax.eval.runs import Row, Run
 from pbr_jax.eval.significance import Finish
@@ -70,14 +69,13 @@ def statistics_of(
         squares = [np.array([[r.metrics["expected_mae"] ** 2] for r in column]) for column in records]
         return squares, text_metric("rmse").finish
     if name == "expected_correlation" and all(r.expected is not None for column in records for r in column):
-        metric = text_metric("correlation")
+        metric = text_metric("correlation", runs[0].labels)
         pairs = ([(repr(r.expected), str(r.target)) for r in column] for column in records)
         return [metric.statistics(*map(list, zip(*column, strict=True))) for column in pairs], metric.finish
-    task = TASKS.get(runs[0].benchmark)
     answered = all(r.prediction is not None and r.target is not None for column in records for r in column)
-    if name not in _RECOMPUTED or task is None or not answered:
+    if name not in _RECOMPUTED or not runs[0].labels or not answered:
         return None
-    metric = text_metric(name, task.labels)
+    metric = text_metric(name, runs[0].labels)
     texts = ([(str(r.prediction), str(r.target)) for r in column] for column in records)
     return [metric.statistics(*map(list, zip(*pairs, strict=True))) for pairs in texts], metric.finish
 
@@ -94,7 +92,8 @@ def settings(rows: Sequence[Row]) -> dict[str, list[str]]:
     fields = dict.fromkeys(field for row in rows for field in row.first.config if _is_told(field))
     columns = {field: [_shown(row.first.config, field) for row in rows] for field in fields}
     columns = {field: values for field, values in columns.items() if _differ(rows, field)}
-    columns["training data"] = [_hashes(run.fingerprint.get("training") for run in row.runs) for row in rows]
+    for name, key in (("task", "task"), ("training data", "training")):
+        columns[name] = [_hashes(run.fingerprint.get(key) for run in row.runs) for row in rows]
     for part in ("llm", "select.llm", "encoder"):
         if _differs_in_secret(rows, part):
             columns[f"{part} weights"] = [_hashes(run.weights.get(part) for run in row.runs) for row in rows]

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from pbr_jax.data.tasks import ANSWER_METRICS, Task
 from pbr_jax.eval.metrics import (
     VARIANTS,
     Metric,
@@ -21,6 +20,7 @@ from pbr_jax.eval.metrics import (
 from pbr_jax.eval.ranking import Groups, is_ranking_metric, ranking_metric
 from pbr_jax.eval.rouge import rouge_words
 from pbr_jax.eval.significance import FEW, FEWEST, Column, estimates
+from pbr_jax.tasks import ANSWER_METRICS, Task
 from pbr_jax.types import UserError
 from pbr_jax.words import words
 
@@ -224,7 +224,7 @@ def _answer_columns(
         numbers = list(map(repr, expected))
         columns += [
             _Scores(metric._replace(name=f"expected_{metric.name}"), metric.statistics(numbers, targets))
-            for metric in map(text_metric, EXPECTED)
+            for metric in (text_metric(name, task.labels) for name in EXPECTED)
         ]
     return columns, _majority(metrics, targets) + _unseen(metrics, targets)
 

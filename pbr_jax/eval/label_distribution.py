@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from pbr_jax.data.tasks import Task
 from pbr_jax.eval.render import Cell, Table
 from pbr_jax.eval.runs import Row
+from pbr_jax.tasks import Task
 
 OTHER = "other"
 """Answers that are none of the labels."""

@@ -64,15 +64,15 @@ def is_plain_mean(metric: Metric) -> bool:
 
 
 def text_metric(name: str, labels: Strings = ()) -> Metric:
-    """The metric of that name; `labels` are the task's, which accuracy and f1_macro need."""
+    """The metric of that name; `labels` are the task's, which accuracy, f1_macro and errors go by."""
     if name in ("accuracy", "f1_macro") and not labels:
         raise UserError(f"metric {name!r} needs the labels of the task, and this task has none")
     makers: dict[str, tuple[Callable[[Strings, Strings], np.ndarray], Callable]] = {
         "accuracy": (partial(_correct, labels=labels), plain_mean),
         "f1_macro": (partial(_confusion, labels=labels), _macro_f1),
-        "mae": (_absolute_error, plain_mean),
-        "rmse": (_squared_error, _root),
-        "correlation": (_moments, _pearson),
+        "mae": (partial(_absolute_error, labels=labels), plain_mean),
+        "rmse": (partial(_squared_error, labels=labels), _root),
+        "correlation": (partial(_moments, labels=labels), _pearson),
         "rouge1": (partial(_rouge, name="rouge1"), plain_mean),
         "rougeL": (partial(_rouge, name="rougeL"), plain_mean),
         "meteor": (_meteor, plain_mean),
@@ -104,8 +104,14 @@ def cfrag_f1(predictions: Strings, targets: Strings, labels: Strings) -> np.ndar
     return _correct(predictions, targets, labels=labels)[:, 0] / len(labels)
 
 
-def rating_error(prediction: str, target: str) -> float:
-    """Prediction minus target; what is no number is charged the farther end of the scale 1 to 5.
+def rating_scale(labels: Strings) -> tuple[float, float]:
+    """The least and the largest rating; 1 and 5 without labels."""
+    values = list(map(float, labels)) or [1.0, 5.0]
+    return min(values), max(values)
+
+
+def rating_error(prediction: str, target: str, labels: Strings = ()) -> float:
+    """Prediction minus target; what is no number is charged the farther end of the labels' scale.
 
     Numbers out of range are kept as they are, as LaMP's official scorer does (LaMP-3).
     """
@@ -114,7 +120,7 @@ def rating_error(prediction: str, target: str) -> float:
         raise UserError(f"the target {target!r} of a rating task is not a number; mend the outputs file")
     rating = _number(prediction)
     if rating is None:
-        rating = 1.0 if abs(1 - wanted) > abs(5 - wanted) else 5.0
+        rating = max(reversed(rating_scale(labels)), key=lambda end: abs(end - wanted))
     return rating - wanted
 
 
@@ -179,19 +185,20 @@ def _number(text: str) -> float | None:
     return value if abs(value) < _LARGEST_RATING else None  # False for nan and inf too
 
 
-def _absolute_error(predictions: Strings, targets: Strings) -> np.ndarray:
-    return _column([abs(rating_error(*pair)) for pair in zip(predictions, targets, strict=True)])
+def _absolute_error(predictions: Strings, targets: Strings, labels: Strings) -> np.ndarray:
+    return _column([abs(rating_error(*pair, labels)) for pair in zip(predictions, targets, strict=True)])
 
 
-def _squared_error(predictions: Strings, targets: Strings) -> np.ndarray:
-    return _absolute_error(predictions, targets) ** 2
+def _squared_error(predictions: Strings, targets: Strings, labels: Strings) -> np.ndarray:
+    return _absolute_error(predictions, targets, labels) ** 2
 
 
-def _moments(predictions: Strings, targets: Strings) -> np.ndarray:
-    """`[n, 5]`: x, y, x², y² and x y of numbers, both less 3, the middle of the scale."""
+def _moments(predictions: Strings, targets: Strings, labels: Strings) -> np.ndarray:
+    """`[n, 5]`: x, y, x², y² and x y of numbers, both less the middle of the scale."""
     wanted = np.array([float(target) for target in targets])
-    predicted = wanted + [rating_error(*pair) for pair in zip(predictions, targets, strict=True)]
-    x, y = predicted - 3, wanted - 3
+    predicted = wanted + [rating_error(*pair, labels) for pair in zip(predictions, targets, strict=True)]
+    middle = sum(rating_scale(labels)) / 2
+    x, y = predicted - middle, wanted - middle
     return np.stack([x, y, x * x, y * y, x * y], axis=1)
 
 

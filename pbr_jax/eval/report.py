@@ -12,7 +12,6 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from pbr_jax.data.tasks import TASKS
 from pbr_jax.eval import notes as remarks
 from pbr_jax.eval import plots, render
 from pbr_jax.eval.blocks import by_block
@@ -63,7 +62,7 @@ def report(
     missing = map(unfinished, map(Path, dict.fromkeys(runs)))
     page.blocks.extend(Paragraph(text, warning=True) for text in missing if text)
     for (benchmark, split), group in groups.items():
-        page.blocks.append(Heading(f"{benchmark}, {split}"))
+        page.blocks.append(Heading(f"{group[0].title or benchmark}, {split}"))
         page.blocks.extend(_blocks(table_rows(group), all_metrics, reference, plot=format == "html"))
     return render.WRITERS[format](page)
 
@@ -114,8 +113,7 @@ def _without_near(rows: list[Row], names: list[str], reference: str | None) -> l
 def _metric_names(rows: list[Row]) -> list[str]:
     """Metrics of any row, in the task's order (headline first), others after."""
     names = dict.fromkeys(name for row in rows for run in row.runs for name in run.metrics)
-    task = TASKS.get(rows[0].first.benchmark)
-    order = [name for name in (task.metrics if task else ()) if name in names]
+    order = [name for name in rows[0].first.task_metrics if name in names]
     return order + [name for name in names if name not in order]
 
 

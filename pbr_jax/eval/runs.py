@@ -33,6 +33,7 @@ class Record:
 class Run:
     """A run's folder. `config` is flat, its keys dotted; `records` are the scored examples by id.
 
+    `title`, `task_metrics` and `labels` are the task's, empty where an older run does not say them.
     `weights` has hashes of the content of "llm", "select.llm" and "encoder", as far as the run says so.
     `ceiling`: it read the answers. `without_near` has `n` and `metrics` of the questions whose target the
     user's history does not nearly hold; empty where there are no others. `copied`: see `copies`. `blocks`, of
@@ -42,6 +43,9 @@ class Run:
     path: Path
     system: str
     benchmark: str
+    title: str
+    task_metrics: tuple[str, ...]
+    labels: tuple[str, ...]
     split: str
     n: int
     dropped: int
@@ -133,10 +137,14 @@ def read_run(path: Path) -> Run:
     """The run in a folder; UserError where a file is missing, broken, or not what the run wrote."""
     results, name = verified(path), path / RESULTS
     fingerprint = _mapping(results, "fingerprint", name, optional=True)
+    task = _mapping(results, "task", name, optional=True)
     return Run(
         path=path,
         system=_text(results, "system", name),
         benchmark=_text(results, "benchmark", name),
+        title=" ".join(str(task.get("title", "")).split()),
+        task_metrics=tuple(map(str, _list(task, "metrics", name))),
+        labels=tuple(map(str, _list(task, "labels", name))),
         split=_text(results, "split", name),
         n=_count(results, "n", name),
         dropped=_count(results, "dropped", name),

@@ -79,7 +79,9 @@ def checked(name: str, value: Any, hint: Any) -> Any:
         if value in typing.get_args(hint):
             return value
         raise UserError(f"{name} is {value!r}, want one of {', '.join(map(str, typing.get_args(hint)))}")
-    if origin is tuple and type(value) in (tuple, list):  # JSON knows lists alone
+    if origin is tuple:
+        if type(value) not in (tuple, list):  # JSON knows lists alone
+            raise UserError(f"{name} is {value!r}, want a list")
         return tuple(checked(name, one, inner) for one, inner in _parts(name, value, typing.get_args(hint)))
     allowed = typing.get_args(hint) if origin in (typing.Union, UnionType) else (hint,)
     named = [one for kind in allowed if typing.get_origin(kind) is Literal for one in typing.get_args(kind)]

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pbr_jax.corpus import store
-from pbr_jax.data import fingerprint, passages, read, splits, synthetic, task
+from pbr_jax.data import fingerprint, passages, read, splits, synthetic
 from pbr_jax.graph import Node, Stage, Value
 from pbr_jax.hashes import file_hash
 from pbr_jax.options import Benchmark, Method, TunedGenerator
 from pbr_jax.parts.run import progress
+from pbr_jax.tasks import Task
 from pbr_jax.types import UserError
 
 
@@ -28,6 +29,7 @@ class Data(NamedTuple):
 
 def data(
     benchmark: Benchmark,
+    task: Task,
     methods: Sequence[Method | TunedGenerator],
     *,
     limit: int | None,
@@ -55,21 +57,21 @@ def data(
         files["training"] = _files(learned, seed)
     hashes = {name: node.key if made else fingerprint(of) for (name, node), of in zip(
         files.items(), (benchmark, learned)) if of is not None}  # fmt: skip
-    if limit_history is not None and task(benchmark.name).kind == "retrieval":
+    if limit_history is not None and task.kind == "retrieval":
         raise UserError(
             f"limit_history is {limit_history}, and {benchmark.name} scores which documents are found: cut "
             "away, they could not be; leave it out"
         )
     needs, apart = {"evaluated": files["data"]}, None
+    target = task.document_target or None
     shared = learned is not None and any(method.learns() in ("welcome", "needed") for method in methods)
     if shared:
         needs["training"] = files["training"]
     if learned is not None and any(method.learns() == "apart" for method in methods):
         own = {"evaluated": files["training"]}
-        apart = Stage(
-            "data", (limit_training, None, None), own, _build, _open, label="training_data", content=_content
-        )
-    options = (limit, limit_training if shared else None, limit_history)
+        options = (limit_training, None, None, target)
+        apart = Stage("data", options, own, _build, _open, label="training_data", content=_content)
+    options = (limit, limit_training if shared else None, limit_history, target)
     return Data(Stage("data", options, needs, _build, _open, content=_content), hashes, apart)
 
 
@@ -130,13 +132,13 @@ def _build(
     limit: int | None,
     limit_training: int | None,
     limit_history: int | None,
+    target: str | None,
     *,
     evaluated: Benchmark,
     training: Benchmark | None = None,
 ) -> None:
     examples = progress(read(evaluated, limit), "examples")
     learned = progress(read(training, limit_training), "training examples") if training is not None else ()
-    target = task(evaluated.name).document_target
     store.build(
         folder / "store.sqlite", examples, target, learned, newest=limit_history,
         shared=progress(passages.documents(evaluated), "passages"), source=evaluated.passages,

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from pbr_jax import terminal
-from pbr_jax.data.tasks import Task
-from pbr_jax.eval.metrics import is_plain_mean, rating_error, text_metric
+from pbr_jax.eval.metrics import is_plain_mean, rating_scale, text_metric
 from pbr_jax.eval.rouge import rouge
 from pbr_jax.graph import Slot, Stage
 from pbr_jax.options import Expand, Generate, Retrieve, Select
@@ -27,7 +26,8 @@ from pbr_jax.parts.records import Records
 from pbr_jax.parts.run import Run, chunks, metered, once, write_tally
 from pbr_jax.pipeline import Ranking
 from pbr_jax.system import System
-from pbr_jax.text import prompts
+from pbr_jax.tasks import Task
+from pbr_jax.text.answers import parse_answer
 from pbr_jax.text.prompts import Written
 from pbr_jax.types import Example, Feedback, UserError
 
@@ -43,48 +43,48 @@ RewardFn = Callable[[Sequence[Example], Sequence[Ranking], Sequence[Written] | N
 """(examples, each one's documents, their prompts if known) -> values [n], the higher the better."""
 
 
-def metric(task: Task, name: str = "auto", errors: str = "scaled") -> Values:
+def metric_of(task: Task, name: str) -> str:
+    """The metric that `feedback.metric` names: "auto" is the task's first."""
+    return task.metrics[0] if name == "auto" else name
+
+
+def metric(name: str, labels: Sequence[str], errors: str = "scaled") -> Values:
     """The value of an answer, from 0 to 1: a metric that a single answer has.
 
-    "auto" is the task's first metric. Errors of ratings become 1 - |error| / the largest that the target
-    allows on the scale 1 to 5, as ROPG does; `errors` "negated": - |error|, as CFRAG's code.
+    Errors of ratings become 1 - |error| / the largest that the target allows on the scale of the labels, as
+    ROPG does; `errors` "negated": - |error|, as CFRAG's code.
 
     Raises:
       UserError: a metric that is none of single answers, such as f1_macro.
     """
-    name = task.metrics[0] if name == "auto" else name
     if name in ("rouge1", "rougeL"):
         return lambda answers, targets: rouge(answers, targets, name)
-    if name == "mae":
-        return _rating if errors == "scaled" else lambda answers, targets: -_errors(answers, targets)
-    found = text_metric(name, task.labels)
-    if not is_plain_mean(found) or not found.higher_is_better:
+    found = text_metric(name, labels)
+    if name != "mae" and not (is_plain_mean(found) and found.higher_is_better):
         raise UserError(
-            f"feedback.metric is {name}, which a single answer does not have; want one of "
-            f"{', '.join(n for n in task.metrics if n not in ('f1_macro', 'rmse'))}"
+            f"feedback.metric is {name}, which a single answer does not have; take another of the task's"
         )
-    return lambda answers, targets: found.statistics(answers, targets)[:, 0]
+
+    def values(answers: Sequence[str], targets: Sequence[str]) -> np.ndarray:
+        scores = found.statistics(answers, targets)[:, 0]
+        if name != "mae":
+            return scores
+        wanted, (low, high) = np.array(list(map(float, targets))), rating_scale(labels)
+        worst = np.maximum(abs(wanted - low), abs(wanted - high))
+        return -scores if errors == "negated" else np.maximum(1 - scores / worst, 0.0)
+
+    return values
 
 
-def _rating(answers: Sequence[str], targets: Sequence[str]) -> np.ndarray:
-    errors = _errors(answers, targets)
-    worst = np.array([max(abs(float(target) - 1), abs(float(target) - 5)) for target in targets])
-    return np.maximum(1 - errors / worst, 0.0)
-
-
-def _errors(answers: Sequence[str], targets: Sequence[str]) -> np.ndarray:
-    return np.array([abs(rating_error(*pair)) for pair in zip(answers, targets, strict=True)])
-
-
-def by_answers(system: System, task: Task, values: Values) -> RewardFn:
+def by_answers(system: System, values: Values) -> RewardFn:
     """Documents are worth what the answer that is given with them is worth (CFRAG Eq. 6)."""
 
     def reward(
         examples: Sequence[Example], rankings: Sequence[Ranking], written: Sequence[Written] | None
     ) -> np.ndarray:
-        found = system.answer(examples, rankings, written=written)
-        answers = [prompts.answer(task, answer.text) for answer in found]
-        return values(answers, [str(example.target) for example in examples])
+        answers = system.answer(examples, rankings, written=written)
+        predictions = [parse_answer(system.answer_format, answer.text) for answer in answers]
+        return values(predictions, [str(example.target) for example in examples])
 
     return reward
 
@@ -145,7 +145,6 @@ def feedback(
     retrieve = replace(retrieve, k=options.candidates or retrieve.k)
     needs = {
         "store": run.data,
-        "task": language_model.task(run),
         "ranked": rankings(run, asked, f"rank_for_{label}", expand=expand, retrieve=retrieve, select=select),
         "write": language_model.training_writer(run),
     }
@@ -154,10 +153,10 @@ def feedback(
     else:
         limit = options.max_new_tokens or run.config.generate.max_new_tokens
         answers = replace(generate, num_beams=options.num_beams, max_new_tokens=limit)
-        needs["generate"] = Slot(answers, run)
+        needs |= {"generate": Slot(answers, run), "answer_format": language_model.answer_format(run)}
     return Stage(
         "feedback",
-        (asked, options.metric, options.errors),
+        (asked, metric_of(run.task, options.metric), options.errors),
         needs,
         _collect,
         Feedbacks,
@@ -170,7 +169,7 @@ def _check(run: Run) -> None:
     """Raises UserError for a metric that single answers do not have, and a model that cannot score."""
     name = run.config.feedback.metric
     if name != LIKELIHOOD:
-        metric(run.task, name)
+        metric(metric_of(run.task, name), run.task.labels)
     elif not run.config.llm.can_score:
         raise UserError(
             f"feedback.metric is {LIKELIHOOD}, and the server's model cannot score; set llm.log_probs to the "
@@ -192,11 +191,14 @@ class Feedbacks(Records):
 
 
 def _collect(
-    folder: Path, asked: Questions, name: str, errors: str, *, task: Task, ranked: Rankings, **parts: Any
+    folder: Path, asked: Questions, name: str, errors: str, *, ranked: Rankings, **parts: Any
 ) -> None:
     system = System(parts)
-    store, by_metric = system.store, "generate" in parts
-    reward = by_answers(system, task, metric(task, name, errors)) if by_metric else by_likelihood(system)
+    store = system.store
+    if name == LIKELIHOOD:
+        reward = by_likelihood(system)
+    else:
+        reward = by_answers(system, metric(name, system.answer_format.labels, errors))
     rankings = drop_leaks(store, asked.read(store), ranked.read(store, asked.read(store)))
 
     def collected() -> Iterator[tuple[str, dict[str, Any]]]:

@@ -5,22 +5,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 import pbr_jax.llm
-from pbr_jax.data import Task
-from pbr_jax.graph import Node, Value
+from pbr_jax.graph import Node, Value, constant
 from pbr_jax.llm import LLM, VERSION
 from pbr_jax.models.pretrained import locate
 from pbr_jax.options import LLM as Options
 from pbr_jax.options import Prompt, SelectLLM
 from pbr_jax.parts.run import Run, once
 from pbr_jax.pipeline import Examples, PromptWriter, Ranking
+from pbr_jax.tasks import Wording
 from pbr_jax.text import prompts
-from pbr_jax.text.forms import form_of
 from pbr_jax.text.prompts import Written
-from pbr_jax.types import Document, Example, UserError
+from pbr_jax.types import Example, UserError
 
 
 @once
@@ -56,21 +56,21 @@ def blaming(other: SelectLLM | None) -> Iterator[None]:
 
 
 @once
-def task(run: Run) -> Node:
-    """What is asked."""
-    return Value("task", (run.task,), {}, _same)
+def answer_format(run: Run) -> Node:
+    """How the task's answers are read."""
+    return constant("answer_format", run.task.answers)
 
 
-def _same(task: Task) -> Task:
-    return task
+@once
+def wording(run: Run) -> Node:
+    """How the task's prompts are worded in the config's form."""
+    return constant("wording", run.task.wording(run.config.prompt.form))
 
 
 @once
 def writer(run: Run) -> Node:
     """In-prompt augmentation: the documents, then the input, within the config's budget of tokens."""
-    needs = {"llm": frozen(run), "task": task(run)}
-    check = partial(form_of, run.task.name, run.config.prompt.form)
-    return Value("prompts", (run.config.prompt,), needs, _writer, check=check)
+    return Value("prompts", (run.config.prompt,), {"llm": frozen(run), "wording": wording(run)}, _writer)
 
 
 @once
@@ -104,28 +104,19 @@ def check_tokens(options: Options, who: str) -> None:
         )
 
 
-def _writer(options: Prompt, *, llm: LLM, task: Task) -> PromptWriter:
-    def written(example: Example, documents: Sequence[Document]) -> Written:
-        return prompts.write(
-            task,
-            example,
-            documents,
-            count=llm.count,
-            truncate=llm.truncate,
-            max_tokens=options.max_tokens,
-            gamma=options.gamma,
-            form=options.form,
-        )
+def _writer(options: Prompt, *, llm: LLM, wording: Wording) -> PromptWriter:
+    budget: Any = {"max_tokens": options.max_tokens, "gamma": options.gamma}
+    written = partial(prompts.write, wording, count=llm.count, truncate=llm.truncate, **budget)
 
     def one(example: Example, ranking: Ranking) -> Written:
         documents = [candidate.document for candidate in ranking]
-        found = written(example, documents)
-        if options.order == "best_first" or found.documents < 2:
-            return found
+        prompt = written(example, documents)
+        if options.order == "best_first" or prompt.documents < 2:
+            return prompt
         # Those that fit are the best ones, whatever their order; those without a text never stand there.
-        told = [document for document in documents if prompts.record(task, document, options.form)]
-        places = ordered(found.documents, options, f"{example.user_id}\0{example.id}")
-        return written(example, [told[place] for place in places])
+        texts = [document for document in documents if prompts.record(wording, document)]
+        positions = ordered(prompt.documents, options, f"{example.user_id}\0{example.id}")
+        return written(example, [texts[position] for position in positions])
 
     def write(examples: Examples, rankings: Sequence[Ranking]) -> list[Written]:
         return [one(*pair) for pair in zip(examples, rankings, strict=True)]

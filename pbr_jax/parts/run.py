@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from pbr_jax import cores, terminal
-from pbr_jax.data import Task
 from pbr_jax.files import cache_folder, write_text
 from pbr_jax.graph import Node
 from pbr_jax.llm import usage
@@ -32,6 +31,7 @@ from pbr_jax.options import (
 )
 from pbr_jax.parts.measures import TALLY, USAGE
 from pbr_jax.pipeline import Tally
+from pbr_jax.tasks import Task
 from pbr_jax.types import UserError
 
 CHUNK = 1024  # examples that pass through the slots together

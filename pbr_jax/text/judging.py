@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pbr_jax.data.tasks import Task
+from pbr_jax.tasks import Wording
 from pbr_jax.text.budget import shorten, water_fill
 from pbr_jax.text.prompts import record
 from pbr_jax.types import Document
@@ -24,8 +24,7 @@ class Writer:
     """Writes such prompts in a model's tokens. Query and records together have at most `max_tokens` of them,
     half of which the query may take; each record has at most `words` words."""
 
-    task: Task
-    form: str
+    wording: Wording
     words: int
     max_tokens: int
     count: Callable[[str], int]
@@ -35,7 +34,7 @@ class Writer:
         """The query and the records, cut; the query stands so many times in the prompt."""
         cut: Any = {"count": self.count, "truncate": self.truncate}
         query = shorten(query, max(1, self.max_tokens // (2 * times)), **cut)
-        texts = [_first(record(self.task, d, self.form), self.words) for d in documents]
+        texts = [_first(record(self.wording, d), self.words) for d in documents]
         shares = water_fill(list(map(self.count, texts)), self.max_tokens - times * self.count(query))
         return query, [shorten(text, share, **cut) for text, share in zip(texts, shares)]
 

@@ -124,9 +124,11 @@ def test_cfrags_form_quotes_fields_by_their_names(tmp_path: Path, task: str) -> 
 
 
 def test_a_form_belongs_to_its_benchmarks() -> None:
-    assert Benchmark(name="synthetic", form="cfrag").form == "cfrag"
-    with pytest.raises(UserError, match=r"'cfrag' and benchmark\.name 'longlamp_topic', want one of"):
-        Benchmark(name="longlamp_topic", form="cfrag")
+    assert data.task(Benchmark(name="synthetic", form="cfrag"))
+    with pytest.raises(
+        UserError, match=r"benchmark\.form: found 'cfrag', wanted official for longlamp_topic"
+    ):
+        data.task(Benchmark(name="longlamp_topic", form="cfrag"))
 
 
 @pytest.mark.parametrize(

@@ -121,8 +121,8 @@ def test_the_form_is_a_part_of_the_datas_key_and_of_longmemeval_alone(tmp_path: 
     config = Config(benchmark=benchmark, retrieve=retrieve.Recency())
     pbr = override(config, {"benchmark.form": "pbr"})
     assert Plan(config).data.key != Plan(pbr).data.key
-    with pytest.raises(UserError, match=r"benchmark\.form is 'pbr' and benchmark.name 'lamp_7'"):
-        Benchmark(name="lamp_7", form="pbr")
+    with pytest.raises(UserError, match=r"benchmark\.form: found 'pbr', wanted official or cfrag for lamp_7"):
+        Plan(override(pbr, {"benchmark.name": "lamp_7"}))
 
 
 def test_prepared_data_are_of_the_official_form_alone(tmp_path: Path) -> None:

@@ -14,8 +14,7 @@ import pytest
 from pbr_jax.cli import main
 from pbr_jax.config import Benchmark
 from pbr_jax.data import read, validate
-from pbr_jax.data.synthetic import generate
-from pbr_jax.data.tasks import MOVIE_TAGS
+from pbr_jax.data.synthetic import MOVIE_TAGS, generate
 from pbr_jax.types import UserError
 
 FILES = ["dev_outputs", "dev_questions", "train_outputs", "train_questions", "truth"]

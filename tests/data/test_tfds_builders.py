@@ -19,7 +19,6 @@ import test_personabench
 from pbr_jax import data
 from pbr_jax.config import Benchmark
 from pbr_jax.data import prepared, synthetic, tfds_builders
-from pbr_jax.data.tasks import TASKS
 from pbr_jax.types import Example
 
 
@@ -87,7 +86,7 @@ def test_every_benchmark_comes_back_equal_and_in_order(name: str, tmp_path: Path
 
 
 def test_there_is_a_configuration_for_every_benchmark() -> None:
-    assert list(tfds_builders.PbrJax.builder_configs) == list(TASKS)
+    assert list(tfds_builders.PbrJax.builder_configs) == list(data.BENCHMARKS)
     assert set(tfds_builders.PbrJax.RELEASE_NOTES) == {str(tfds_builders.PbrJax.VERSION)}
 
 

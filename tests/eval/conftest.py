@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pbr_jax.data.tasks import TASKS
 from pbr_jax.eval.evaluate import evaluate
 from pbr_jax.eval.run_files import sealed
+from pbr_jax.tasks import released
 
 N = 24
 
@@ -34,14 +34,15 @@ def _write(
     weights: dict[str, str] | None = None,
 ) -> Path:
     """A finished run of N questions, two of each user; targets go round the task's labels or 1 to 5."""
-    task = TASKS[benchmark]
+    task = released(benchmark)
     ids, users = ids or [f"q{i}" for i in range(N)], users or [f"u{i // 2}" for i in range(N)]
     labels = task.labels or tuple("12345")
     targets = targets or [labels[i % len(labels)] for i in range(len(ids))]
     sure = {"resamples": 300, "confidence": 0.9}
     found = evaluate(task, ids=ids, users=users, predictions=predictions, targets=targets,
                      categories=categories, seed=seed, **sure)  # type: ignore[arg-type]  # fmt: skip
-    results = {"system": system, "benchmark": benchmark, "split": "dev", "n": found.n, "dropped": dropped,
+    results = {"system": system, "benchmark": benchmark, "split": "dev",
+               "task": {"metrics": task.metrics, "labels": task.labels}, "n": found.n, "dropped": dropped,
                "metrics": found.metrics, "intervals": found.intervals, "seconds": {}, "notes": found.notes,
                "variants": found.variants, "by_category": found.by_category,
                "by_category_intervals": found.by_category_intervals,

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pbr_jax.data.tasks import TASKS
 from pbr_jax.eval.metrics import text_metric
 from pbr_jax.eval.report import report
 from pbr_jax.eval.run_files import sealed
 from pbr_jax.eval.significance import paired_difference
+from pbr_jax.tasks import released
 
 N = 24
-LABELS = [TASKS["lamp_1"].labels[i % 2] for i in range(N)]
+LABELS = [released("lamp_1").labels[i % 2] for i in range(N)]
 RATINGS = [str(1 + i % 5) for i in range(N)]
 
 

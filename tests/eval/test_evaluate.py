@@ -1,21 +1,23 @@
 """Evaluation of whole runs: what is scored, what is not, and what is said about it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
 from sklearn.metrics import accuracy_score, f1_score
 
-from pbr_jax.data.tasks import ANSWER_METRICS, TASKS, Task
 from pbr_jax.eval.evaluate import evaluate
 from pbr_jax.eval.metrics import text_metric
 from pbr_jax.eval.significance import interval
+from pbr_jax.tasks import ANSWER_METRICS, released
 from pbr_jax.types import UserError
 
-RANKED = Task(name="ranked", kind="retrieval", metrics=("recall@1", "recall@3", "ndcg@3"))
+RANKED = replace(released("longmemeval"), name="ranked", metrics=("recall@1", "recall@3", "ndcg@3"))
 
 
 def test_classification_values_intervals_and_examples():
-    task = TASKS["lamp_1"]
+    task = released("lamp_1")
     key = np.random.default_rng(0)
     targets, predictions = (key.choice(["[1]", "[2]"], 40).tolist() for _ in range(2))
     users = [f"u{i // 2}" for i in range(40)]
@@ -41,10 +43,10 @@ def test_intervals_of_few_users_end_where_the_scale_does():
     """Student's t over three users' means .75, 1, 1 reaches beyond 1; over errors 0, 0, 1 below 0."""
     users = [f"u{i // 4}" for i in range(12)]
     options = dict(ids=[str(i) for i in range(12)], users=users)
-    found = evaluate(TASKS["lamp_1"], predictions=["[1]"] * 12, targets=["[2]", *["[1]"] * 11], **options)  # type: ignore[arg-type]
+    found = evaluate(released("lamp_1"), predictions=["[1]"] * 12, targets=["[2]", *["[1]"] * 11], **options)  # type: ignore[arg-type]
     low, _ = stats.t.interval(0.95, 2, 11 / 12, stats.sem([0.75, 1, 1]))
     assert found.intervals["accuracy"] == pytest.approx((low, 1.0))
-    off = evaluate(TASKS["lamp_3"], predictions=["1"] * 12, targets=["5", *["1"] * 11], **options)  # type: ignore[arg-type]
+    off = evaluate(released("lamp_3"), predictions=["1"] * 12, targets=["5", *["1"] * 11], **options)  # type: ignore[arg-type]
     _, high = stats.t.interval(0.95, 2, 1 / 3, stats.sem([1, 0, 0]))
     assert off.intervals["mae"] == pytest.approx((0.0, high))
     assert high > 1  # an error has no such end
@@ -52,7 +54,7 @@ def test_intervals_of_few_users_end_where_the_scale_does():
 
 def test_generation_names_the_variant_of_meteor():
     found = evaluate(
-        TASKS["lamp_4"], ids=["a", "b"], users=["u", "v"], predictions=["a b", "c"], targets=["a b", "d"]
+        released("lamp_4"), ids=["a", "b"], users=["u", "v"], predictions=["a b", "c"], targets=["a b", "d"]
     )
     assert list(found.metrics) == ["rouge1", "rougeL", "meteor"]
     assert found.metrics["rouge1"] == 0.5
@@ -90,7 +92,7 @@ def test_categories_have_intervals_over_their_own_users():
     users = [f"u{i // 8}" for i in range(48)]
     categories = ["odd" if i % 2 else "even" for i in range(36)] + ["rare"] * 12
     found = evaluate(
-        TASKS["lamp_1"], ids=[str(i) for i in range(48)], users=users, predictions=predictions,
+        released("lamp_1"), ids=[str(i) for i in range(48)], users=users, predictions=predictions,
         targets=targets, categories=categories, confidence=0.9,
     )  # fmt: skip
     right = np.array([p == t for p, t in zip(predictions, targets)], float)
@@ -99,7 +101,8 @@ def test_categories_have_intervals_over_their_own_users():
     assert found.by_category_users == {"even": 5, "odd": 5, "rare": 2}
     assert found.by_category_intervals["rare"].keys() == found.metrics.keys()
     whole = evaluate(
-        TASKS["lamp_1"], ids=list("abcdefghijklmnop"), users=users[1:32:2], predictions=predictions[1:32:2],
+        released("lamp_1"), ids=list("abcdefghijklmnop"), users=users[1:32:2],
+        predictions=predictions[1:32:2],
         targets=targets[1:32:2], categories=["odd"] * 16, confidence=0.9,
     )  # fmt: skip
     expected = stats.t.interval(0.9, 3, means.mean(), stats.sem(means))
@@ -119,7 +122,8 @@ def test_answers_on_a_retrieval_benchmark_are_scored_when_given():
 def test_a_question_with_several_right_answers_gets_the_best_of_them():
     answers = dict(predictions=["the Bob", "red cat", "x", "y"], targets=["Ann", "blue cow", "x", "z"])
     further = [["Bob", "Eve"], ["a red dog", "cat"], [], ["w"]]
-    found = evaluate(TASKS["nq_open"], ids=list("abcd"), users=list("abcd"), alternatives=further, **answers)  # pyright: ignore
+    asked = dict(ids=list("abcd"), users=list("abcd"), **answers)
+    found = evaluate(released("open_qa"), **asked, alternatives=further)  # pyright: ignore
     assert [example["exact_match"] for example in found.per_example] == [1.0, 0.0, 1.0, 0.0]
     best = [2 / 3, 2 / 3, 1.0, 0.0]  # over sets of words: {the, bob} and {bob}; {red, cat} and {cat}
     assert [example["token_f1"] for example in found.per_example] == pytest.approx(best)
@@ -129,13 +133,13 @@ def test_a_question_with_several_right_answers_gets_the_best_of_them():
     assert found.metrics == pytest.approx(
         {"exact_match": 0.5, "token_f1": sum(best) / 4, "squad_f1": sum(squad) / 4, "subspan_em": 0.75}
     )
-    alone = evaluate(TASKS["nq_open"], ids=list("abcd"), users=list("abcd"), **answers)  # pyright: ignore
+    alone = evaluate(released("open_qa"), **asked)  # pyright: ignore
     assert alone.metrics["exact_match"] == 0.25
 
 
 def test_alternatives_of_unscored_examples_count_for_nobody():
     found = evaluate(
-        TASKS["nq_open"], ids=["a", "b"], users=["a", "b"], predictions=["x", "y"], targets=["z", "z"],
+        released("open_qa"), ids=["a", "b"], users=["a", "b"], predictions=["x", "y"], targets=["z", "z"],
         alternatives=[["x", "y"], []], scored=[False, True],
     )  # fmt: skip
     assert (found.n, found.metrics["exact_match"]) == (1, 0.0)
@@ -144,14 +148,14 @@ def test_alternatives_of_unscored_examples_count_for_nobody():
 @pytest.mark.parametrize("targets", [None, [None, None]])
 def test_withheld_targets_are_no_error(targets):
     found = evaluate(
-        TASKS["lamp_3"], ids=["a", "b"], users=["u", "v"], predictions=["1", "2"], targets=targets
+        released("lamp_3"), ids=["a", "b"], users=["u", "v"], predictions=["1", "2"], targets=targets
     )
     assert (found.metrics, found.intervals, found.n, found.per_example) == ({}, {}, 0, [{}, {}])
     assert found.notes == ["all targets are withheld, so answers are not scored"]
 
 
 def test_nothing_generated_or_nothing_scored_is_said():
-    found = evaluate(TASKS["lamp_3"], ids=["a"], users=["u"], targets=["3"])
+    found = evaluate(released("lamp_3"), ids=["a"], users=["u"], targets=["3"])
     assert (found.n, found.notes) == (0, ["no answers were generated, so none are scored"])
     empty = evaluate(RANKED, ids=["q"], users=["u"], rankings=[["a"]], relevant=[[]], scored=[False])
     assert (empty.n, empty.metrics, empty.notes) == (0, {}, ["no example is scored"])
@@ -165,17 +169,17 @@ def test_nothing_generated_or_nothing_scored_is_said():
     ],
 )  # fmt: skip
 def test_answers_that_cannot_be_read_are_counted(name, predictions, unread):
-    right = (*TASKS[name].labels[:1], "1")[0]
+    right = (*released(name).labels[:1], "1")[0]
     asked = dict(ids=list("abc"), users=list("abc"), predictions=predictions)
-    assert evaluate(TASKS[name], **asked, targets=[right] * 3).unreadable == unread  # pyright: ignore
-    assert evaluate(TASKS[name], **asked).unreadable == unread  # pyright: ignore  # nor do they need targets
-    assert evaluate(TASKS[name], ids=["a"], users=["u"], targets=[right]).unreadable is None
+    assert evaluate(released(name), **asked, targets=[right] * 3).unreadable == unread  # pyright: ignore
+    assert evaluate(released(name), **asked).unreadable == unread  # pyright: ignore  # nor do they need targets
+    assert evaluate(released(name), ids=["a"], users=["u"], targets=[right]).unreadable is None
 
 
 def test_user_errors_name_the_example():
     with pytest.raises(UserError, match=r"lamp_3: 1 of 2 targets are missing, the first of example 'b'"):
         evaluate(
-            TASKS["lamp_3"], ids=["a", "b"], users=["u", "v"], predictions=["1", "2"], targets=["1", None]
+            released("lamp_3"), ids=["a", "b"], users=["u", "v"], predictions=["1", "2"], targets=["1", None]
         )
     with pytest.raises(UserError, match=r"ranked, question 'q': the ground truth has no relevant document"):
         evaluate(RANKED, ids=["q"], users=["u"], rankings=[["a"]], relevant=[[]])
@@ -183,7 +187,7 @@ def test_user_errors_name_the_example():
 
 def test_lengths_must_agree():
     with pytest.raises(ValueError, match="predictions has 1 items for 2 examples"):
-        evaluate(TASKS["lamp_3"], ids=["a", "b"], users=["u", "v"], predictions=["1"], targets=["1", "2"])
+        evaluate(released("lamp_3"), ids=["a", "b"], users=["u", "v"], predictions=["1"], targets=["1", "2"])
 
 
 ANSWERS = ["สวัสดี วันนี้", "玛丽居里发现了镭", "पूर्व प्रधानमन्त्री", "देर 2023 में", "A plain one", "naïve café", "!"]
@@ -192,7 +196,7 @@ ANSWERS = ["สวัสดี วันนี้", "玛丽居里发现了镭", 
 def test_where_rouge_sees_no_word_the_notes_say_how_often():
     def notes(targets: list[str]) -> list[str]:
         names = [str(i) for i in range(len(targets))]
-        found = evaluate(TASKS["lamp_7"], ids=names, users=names, predictions=targets, targets=targets)
+        found = evaluate(released("lamp_7"), ids=names, users=names, predictions=targets, targets=targets)
         return [note for note in found.notes if "rouge" in note]
 
     (note,) = notes(ANSWERS)
@@ -209,7 +213,7 @@ def test_blocks_of_a_stream_add_up():
     ids = [f"q{i}" for i in range(7)]
     predictions, targets = list("1231512"), list("1135552")
     scored = [True] * 6 + [False]
-    found = evaluate(TASKS["lamp_3"], ids=ids, users=ids, predictions=predictions, targets=targets,
+    found = evaluate(released("lamp_3"), ids=ids, users=ids, predictions=predictions, targets=targets,
                      scored=scored, blocks=[0, 0, 0, 1, 1, 1, 2], resamples=10)  # fmt: skip
     errors = np.abs(np.array(predictions[:6], int) - np.array(targets[:6], int))
     assert [(one["block"], one["n"]) for one in found.by_block] == [(0, 3), (1, 3)]  # nothing scored in 2

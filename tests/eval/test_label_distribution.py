@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from test_report import TARGETS, N, answers
 
-from pbr_jax.data.tasks import TASKS
 from pbr_jax.eval.evaluate import evaluate
 from pbr_jax.eval.label_distribution import label_distribution, note
 from pbr_jax.eval.report import report
 from pbr_jax.eval.run_files import sealed
 from pbr_jax.eval.significance import paired_difference
+from pbr_jax.tasks import released
 
-TASK = TASKS["lamp_3"]
+TASK = released("lamp_3")
 
 
 def test_shares_are_counted_over_labels_and_all_others_together():
@@ -21,7 +21,7 @@ def test_shares_are_counted_over_labels_and_all_others_together():
         "1": 0.5, "2": 0, "3": 0, "4": 0, "5": 0.25, "other": 0.25,
     }  # fmt: skip
     assert "other" not in label_distribution(TASK, ["1"])
-    assert label_distribution(TASK, []) == label_distribution(TASKS["lamp_7"], ["a"]) == {}
+    assert label_distribution(TASK, []) == label_distribution(released("lamp_7"), ["a"]) == {}
 
 
 def test_one_answer_to_everything_is_no_signal():

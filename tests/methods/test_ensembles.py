@@ -10,18 +10,18 @@ import pytest
 
 from pbr_jax import run
 from pbr_jax.config import Config, override
-from pbr_jax.data import task
 from pbr_jax.llm import Sampling
 from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.methods import generate
 from pbr_jax.pipeline import Ranking, Scoring, Tally
+from pbr_jax.tasks import released
 from pbr_jax.text import prompts
 from pbr_jax.text.bm25 import BM25
 from pbr_jax.text.prompts import Written
 from pbr_jax.types import Candidate, Document, Example, UserError
 
 torch: Any = pytest.importorskip("torch")
-TASK = task("lamp_7")
+WORDING = released("lamp_7").prompt.own
 TEXTS = ["tea is good for you", "football today again", "cats and tea", "violins in the park"]
 TARGETS = ("what a day for tea", "cats", "football and violins and tea")
 EXAMPLES = [Example(f"q{i}", "me", f"query {i}", f"rephrase {i}", target) for i, target in enumerate(TARGETS)]
@@ -47,7 +47,7 @@ def write(llm) -> Callable[..., list[Written]]:
     def written(examples: Any, rankings: Any) -> list[Written]:
         return [
             prompts.write(
-                TASK, example, [c.document for c in own], count=llm.count, truncate=llm.truncate,
+                WORDING, example, [c.document for c in own], count=llm.count, truncate=llm.truncate,
                 max_tokens=900, gamma=0.6,
             )
             for example, own in zip(examples, rankings, strict=True)
@@ -71,7 +71,7 @@ def log_p(tiny_models) -> Callable[[list[int]], np.ndarray]:
 
 
 def slot(method: Any, llm: JaxLLM, tally: Tally | None = None) -> Any:
-    return method.slot(tally or Tally(), llm=llm, task=TASK, seed=0)
+    return method.slot(tally or Tally(), llm=llm, max_new_tokens=method.max_new_tokens or 64, seed=0)
 
 
 def weights(scores: list[float], tau: float = 0.1) -> np.ndarray:

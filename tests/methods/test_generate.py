@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from pbr_jax.data import task
 from pbr_jax.llm import Sampling
 from pbr_jax.methods.generate import Auto, Ipa
 from pbr_jax.pipeline import GenerateSlot, Tally
+from pbr_jax.tasks import released
 from pbr_jax.text.prompts import Written
 from pbr_jax.types import Example
 
@@ -25,7 +25,7 @@ def slot(method: Ipa, asked: list[Sampling]) -> GenerateSlot:
     llm: Any = SimpleNamespace(
         fingerprint="", generate=answer, score=zip, count=len, truncate=zip, render=str, num_tokens=len
     )
-    return method.slot(Tally(), llm=llm, task=task("lamp_7"), seed=4)
+    return method.slot(Tally(), llm=llm, max_new_tokens=9, seed=4)
 
 
 def write(examples: Sequence[Example], rankings: Sequence[Any]) -> list[Written]:
@@ -43,6 +43,6 @@ def test_the_model_is_asked_as_the_config_says_and_the_caller_is_told():
 
 
 def test_auto_answers_where_answers_are_scored_and_keeps_its_options():
-    assert Auto(max_new_tokens=5, top_p=0.5).resolved(task("lamp_7")) == Ipa(max_new_tokens=5, top_p=0.5)
-    assert Auto().resolved(task("personabench")) is None
-    assert Ipa().resolved(task("personabench")) == Ipa()
+    assert Auto(max_new_tokens=5, top_p=0.5).resolved(released("lamp_7")) == Ipa(max_new_tokens=5, top_p=0.5)
+    assert Auto().resolved(released("personabench")) is None
+    assert Ipa().resolved(released("personabench")) == Ipa()

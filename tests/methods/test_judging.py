@@ -10,18 +10,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pbr_jax.config import Config, override
-from pbr_jax.data import task
 from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.methods import select
 from pbr_jax.methods.select.icr import calibrated
 from pbr_jax.methods.select.rankgpt import _windows, permutation
 from pbr_jax.pipeline import Query, Ranking, Tally
 from pbr_jax.plan import Plan
+from pbr_jax.tasks import released
 from pbr_jax.text.judging import NO, YES, Writer
 from pbr_jax.types import Candidate, Document, Example, UserError
 
 torch: Any = pytest.importorskip("torch")
-TASK = task("lamp_4")
+WORDING = released("lamp_4").prompt.own
 TEXTS = ["tea is good", "football today", "cats and tea", "violins", "a day about cats"]
 
 
@@ -40,7 +40,7 @@ def asked(n: int) -> tuple[list[Example], list[Query]]:
 def chosen(
     method: Any, llm: Any, rankings: list[Ranking], tally: Tally | None = None
 ) -> list[list[Candidate]]:
-    slot = method.slot(tally or Tally(), llm=llm, task=TASK, form="own")
+    slot = method.slot(tally or Tally(), llm=llm, wording=WORDING)
     return slot(*asked(len(rankings)), rankings)
 
 
@@ -172,13 +172,13 @@ def test_unreadable_orders_keep_the_ranking_and_are_counted():
 
 
 def test_a_long_record_is_cut_to_its_words_and_all_to_the_tokens():
-    write = Writer(TASK, "own", 7, 60, Says("").count, Says("").truncate)
+    write = Writer(WORDING, 7, 60, Says("").count, Says("").truncate)
     documents = [c.document for c in ranking(["word " * 50, "short"])]
     query, texts = write.fitted("query " * 100, documents)
     assert len(query.split()) <= 30
     assert len(texts[0].split()) <= 7
     assert "short" in texts[1]
-    write = Writer(TASK, "own", 300, 40, Says("").count, Says("").truncate)
+    write = Writer(WORDING, 300, 40, Says("").count, Says("").truncate)
     _, texts = write.fitted("q", documents)
     assert sum(len(text.split()) for text in texts) <= 40
 
@@ -189,7 +189,7 @@ def test_a_long_record_is_cut_to_its_words_and_all_to_the_tokens():
 def test_query_likelihood_is_the_mean_log_probability_of_the_query(llm):
     tally = Tally()
     found = chosen(select.QueryLikelihood(), llm, [ranking(TEXTS), ranking([])], tally)
-    write = Writer(TASK, "own", 300, 2048, llm.count, llm.truncate)
+    write = Writer(WORDING, 300, 2048, llm.count, llm.truncate)
     wanted = {}
     for candidate in ranking(TEXTS):
         prompt, query = write.asks_for("query 0", candidate.document)
@@ -205,7 +205,7 @@ def test_query_likelihood_is_the_mean_log_probability_of_the_query(llm):
 
 def test_pointwise_is_the_log_odds_of_yes(llm):
     (found,) = chosen(select.Pointwise(), llm, [ranking(TEXTS)])
-    write = Writer(TASK, "own", 300, 2048, llm.count, llm.truncate)
+    write = Writer(WORDING, 300, 2048, llm.count, llm.truncate)
     for candidate in found:
         prompt = write.is_relevant("query 0", candidate.document)
         yes, no = llm.score([prompt, prompt], [YES, NO])
@@ -218,7 +218,7 @@ def torch_icr(folder: str, llm: JaxLLM, ranked: Ranking, **options: Any) -> np.n
     from transformers import AutoModelForCausalLM
 
     reference = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
-    write = Writer(TASK, "own", 300, 2048, llm.count, llm.truncate)
+    write = Writer(WORDING, 300, 2048, llm.count, llm.truncate)
     documents = [c.document for c in (ranked[::-1] if options.get("best", "last") == "last" else ranked)]
     rows = []
     for blank in (False, True):
@@ -266,7 +266,7 @@ def test_icr_asks_nothing_of_one_candidate_or_none(llm):
 
 
 def test_icr_keeps_the_order_where_nothing_is_asked(llm):
-    slot = select.ICR().slot(Tally(), llm=llm, task=TASK, form="own")
+    slot = select.ICR().slot(Tally(), llm=llm, wording=WORDING)
     example = Example("q", "me", "", "in", "t")
     assert [c.row for c in slot([example], [Query((" ",))], [ranking(TEXTS)])[0]] == [0, 1, 2, 3, 4]
 

@@ -14,14 +14,14 @@ import pytest
 
 from pbr_jax import Config, run
 from pbr_jax.config import override
-from pbr_jax.data import TASKS, task
 from pbr_jax.llm.cache import Cached
 from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.llm.protocol import Score
 from pbr_jax.methods.generate import Ipa, Label
 from pbr_jax.pipeline import Answer, Tally
 from pbr_jax.plan import Plan
-from pbr_jax.text import prompts
+from pbr_jax.tasks import released
+from pbr_jax.text.answers import parse_answer
 from pbr_jax.text.prompts import Written
 from pbr_jax.types import Example, UserError
 
@@ -103,11 +103,11 @@ def test_ratings_are_answered_as_torch_has_them(config, log_p, tmp_path: Path):
 
 @pytest.mark.parametrize("name", ["lamp_1", "lamp_2"])
 def test_labels_of_several_tokens_are_weighed_as_torch_weighs_them(tiny_models, log_p, name: str):
-    slot = Label().slot(Tally(), llm=JaxLLM(Path(tiny_models["llm.model"])), task=task(name))
+    slot = Label().slot(Tally(), llm=JaxLLM(Path(tiny_models["llm.model"])), labels=released(name).labels)
     [found] = slot([EXAMPLE], [[]], lambda examples, rankings: [PROMPT])
-    values = [log_p(PROMPT.messages, label) for label in TASKS[name].labels]
+    values = [log_p(PROMPT.messages, label) for label in released(name).labels]
     assert list((found.probabilities or {}).values()) == pytest.approx(softmax(values), rel=1e-3)
-    assert found.text == TASKS[name].labels[int(np.argmax(values))]
+    assert found.text == released(name).labels[int(np.argmax(values))]
 
 
 def test_without_documents_every_question_is_calibrated_by_the_wording_alone(config, log_p, tmp_path: Path):
@@ -125,7 +125,7 @@ def answered(method: Label, plain: Sequence[Score], empty: Sequence[Score], name
     """The answer of a model that gives these scores to the labels of the prompt, and of that without x."""
 
     def score(prompts: Sequence[Any], targets: Sequence[str], *, on_batch: Any) -> list[Score]:
-        places = map(TASKS[name].labels.index, targets)
+        places = map(released(name).labels.index, targets)
         return [
             (empty if "N/A" in prompt[-1]["content"] else plain)[place]
             for prompt, place in zip(prompts, places, strict=True)
@@ -134,7 +134,7 @@ def answered(method: Label, plain: Sequence[Score], empty: Sequence[Score], name
     llm: Any = SimpleNamespace(
         fingerprint="", generate=zip, score=score, count=len, truncate=zip, render=str, num_tokens=len
     )
-    slot = method.slot(Tally(), llm=llm, task=TASKS[name])
+    slot = method.slot(Tally(), llm=llm, labels=released(name).labels)
     return slot([EXAMPLE], [[]], lambda examples, rankings: [PROMPT for _ in examples])[0]
 
 
@@ -161,13 +161,13 @@ def test_normalising_compares_means_of_tokens():
 
 @pytest.mark.parametrize("name", LABELLED)
 def test_every_label_is_its_own_prediction(name: str):
-    for label in TASKS[name].labels:
-        assert prompts.answer(TASKS[name], label) == label
+    for label in released(name).labels:
+        assert parse_answer(released(name).answers, label) == label
 
 
 def test_no_examples_have_no_answers(tiny_models):
     llm = JaxLLM(Path(tiny_models["llm.model"]))
-    slot = Label(calibration="content_free").slot(Tally(), llm=llm, task=task("lamp_3"))
+    slot = Label(calibration="content_free").slot(Tally(), llm=llm, labels=released("lamp_3").labels)
     assert slot([], [], lambda examples, rankings: []) == []
 
 
@@ -191,7 +191,7 @@ def test_an_interrupted_run_asks_only_for_what_is_missing(tiny_models, tmp_path:
 
     def slot(file: str) -> Any:
         llm = Cached(JaxLLM(Path(tiny_models["llm.model"])), tmp_path / file)
-        return Label().slot(Tally(), llm=llm, task=task("lamp_3"))
+        return Label().slot(Tally(), llm=llm, labels=released("lamp_3").labels)
 
     def kept() -> int:
         with closing(sqlite3.connect(tmp_path / "killed")) as connection:
@@ -218,7 +218,7 @@ def test_an_interrupted_run_asks_only_for_what_is_missing(tiny_models, tmp_path:
 
 def test_a_task_without_labels_is_refused_before_any_work(write_tweets, tiny_models):
     place = {"benchmark.name": "lamp_7", "benchmark.root": str(write_tweets({"ann": ["tea"]}))}
-    with pytest.raises(UserError, match="lamp_7 has none; tasks with labels are lamp_1, lamp_2, lamp_3"):
+    with pytest.raises(UserError, match=r"lamp_7 has none; take generate\.method ipa"):
         Plan(override(Config(), {**place, **tiny_models, "generate.method": "label"}))
 
 

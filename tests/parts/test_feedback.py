@@ -3,17 +3,18 @@
 import numpy as np
 import pytest
 
-from pbr_jax.data.tasks import TASKS
 from pbr_jax.options import LLM
-from pbr_jax.parts.feedback import by_answers, by_likelihood, collect, metric
+from pbr_jax.parts.feedback import by_answers, by_likelihood, collect, metric, metric_of
 from pbr_jax.pipeline import Answer
 from pbr_jax.system import System
+from pbr_jax.tasks import released
 from pbr_jax.text.prompts import Written
 from pbr_jax.types import Candidate, Document, Example, UserError
 
 
 def value(task: str, answer: str, target: str, name: str = "auto") -> float:
-    return float(metric(TASKS[task], name)([answer], [target])[0])
+    of = released(task)
+    return float(metric(metric_of(of, name), of.labels)([answer], [target])[0])
 
 
 def test_the_tasks_first_metric_is_the_value():
@@ -33,16 +34,16 @@ def test_errors_of_ratings_are_values_from_0_to_1(answer, target, wanted):
 
 
 def test_errors_of_ratings_can_count_as_they_are():
-    values = metric(TASKS["lamp_3"], "mae", "negated")(["5", "4", "1", "9"], ["5", "5", "5", "3"])
+    values = metric("mae", released("lamp_3").labels, "negated")(["5", "4", "1", "9"], ["5", "5", "5", "3"])
     assert values.tolist() == [0.0, -1.0, -4.0, -6.0]
 
 
 def test_a_metric_that_single_answers_do_not_have_is_refused():
     for name in ("f1_macro", "rmse"):
         with pytest.raises(UserError, match="which a single answer does not have"):
-            metric(TASKS["lamp_3" if name == "rmse" else "lamp_2"], name)
+            metric(name, released("lamp_3").labels)
     with pytest.raises(UserError, match="no metric of answers is named"):
-        metric(TASKS["lamp_7"], "bleu")
+        metric("bleu", ())
 
 
 def refuse(*_, **__):
@@ -73,9 +74,8 @@ def test_every_candidate_is_asked_alone_and_gets_its_own_value():
 
     examples = [ask("a"), ask("none"), ask("b")]
     rankings = [[candidate(7), candidate(4)], [], [candidate(5)]]
-    system = System({"write": write, "generate": lambda tally: generate})
-    reward = by_answers(system, TASKS["lamp_7"], metric(TASKS["lamp_7"]))
-    found = collect(reward, examples, rankings)
+    parts = {"write": write, "generate": lambda tally: generate, "answer_format": released("lamp_7").answers}
+    found = collect(by_answers(System(parts), metric("rouge1", ())), examples, rankings)
     assert asked == [("a", [7]), ("a", [4]), ("b", [5])]
     assert [f.rows.tolist() for f in found] == [[7, 4], [], [5]]
     assert [f.values.tolist() for f in found] == [[1.0, 0.0], [], [1.0]]

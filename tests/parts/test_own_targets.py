@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from pbr_jax.corpus.store import Store, build
-from pbr_jax.data.tasks import TASKS
 from pbr_jax.parts import feedback
 from pbr_jax.parts.rankings import Questions, Rankings, drop_leaks
 from pbr_jax.pipeline import Answer
+from pbr_jax.tasks import released
 from pbr_jax.text.prompts import Written
 from pbr_jax.types import Document, Example
 
-TASK = TASKS["lamp_4"]
+TASK = released("lamp_4")
 TITLES = ("rain", "snow", " rain ", "")  # whose third is the first's, and whose last says nothing
 
 
@@ -67,8 +67,8 @@ def test_the_language_model_is_never_asked_with_it(store: Store, ranked: Ranking
     folder = tmp_path / "feedback"
     folder.mkdir()
     feedback._collect(
-        folder, Questions(training=True), "auto", "scaled",
-        store=store, task=TASK, ranked=ranked, write=write, generate=lambda tally: generate,
+        folder, Questions(training=True), "rouge1", "scaled", store=store, ranked=ranked,
+        write=write, generate=lambda tally: generate, answer_format=TASK.answers,
     )  # fmt: skip
     assert shown == [(id, f"{id}{i}") for id, places in KEPT.items() for i in places]
     found = feedback.Feedbacks(folder).read(ASKED)

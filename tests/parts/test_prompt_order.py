@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pbr_jax.data import task
 from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.options import Prompt
 from pbr_jax.parts.language_model import _writer, ordered
+from pbr_jax.tasks import released
 from pbr_jax.text.prompts import Written
 from pbr_jax.types import Candidate, Document, Example
 
@@ -25,7 +25,7 @@ def llm(tiny_models) -> JaxLLM:
 
 def shown(llm: JaxLLM, example: Example = ASKED, **options: Any) -> tuple[list[str], Written]:
     """The documents in a prompt, as they stand there."""
-    write = _writer(Prompt(**options), llm=llm, task=task("lamp_7"))
+    write = _writer(Prompt(**options), llm=llm, wording=released("lamp_7").prompt.own)
     (written,) = write([example], [RANKING])
     text = written.messages[-1]["content"]
     found = sorted((text.index(f"tweet: {word}"), word) for word in WORDS if f"tweet: {word}" in text)
@@ -59,7 +59,7 @@ def test_whatever_their_order_the_best_are_those_that_fit(llm):
 def test_a_document_without_a_text_takes_nobodys_place(llm):
     empty = Candidate(Document("none", "me", "", {"text": ""}), 0.0, 9)
     for order in ("best_first", "best_last", "random"):
-        write = _writer(Prompt(max_tokens=900, order=order), llm=llm, task=task("lamp_7"))
+        write = _writer(Prompt(max_tokens=900, order=order), llm=llm, wording=released("lamp_7").prompt.own)
         (written,) = write([ASKED], [[empty, *RANKING[:2]]])
         assert written.documents == 2
         assert all(f"tweet: {word}" in written.messages[-1]["content"] for word in WORDS[:2])

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from pbr_jax.data import TASKS
+from pbr_jax.tasks import released
 from pbr_jax.text.content_free import content_free, content_free_input
 from pbr_jax.text.prompts import CLOSE, write
 from pbr_jax.types import Document, Example
 
-TASK = TASKS["lamp_3"]
+TASK = released("lamp_3")
 DOCUMENTS = [
     Document(str(i), "u", f"works well {i}", {"text": f"works well {i}", "score": "5"}) for i in "ab"
 ]
@@ -29,7 +29,13 @@ def example(query: str, before: str = "Which score? review: ") -> Example:
 
 def written(asked: Example, documents: list[Document], max_tokens: int = 200, form: str = "own") -> Any:
     return write(
-        TASK, asked, documents, count=words, truncate=first_words, max_tokens=max_tokens, gamma=0.6, form=form
+        TASK.wording(form),
+        asked,
+        documents,
+        count=words,
+        truncate=first_words,
+        max_tokens=max_tokens,
+        gamma=0.6,
     )
 
 

@@ -1,6 +1,5 @@
 """Prompts hold their budget, keep their input and their delimiters; answers follow the task's rule."""
 
-import itertools
 import math
 import unicodedata
 
@@ -10,13 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from pbr_jax.data.tasks import MOVIE_TAGS, TASKS
+from pbr_jax.data import BENCHMARKS, Benchmark, task
+from pbr_jax.tasks import released
+from pbr_jax.text.answers import parse_answer
 from pbr_jax.text.budget import shorten, tail, water_fill
-from pbr_jax.text.forms import FORMS
-from pbr_jax.text.prompts import CLOSE, OPEN, Written, answer, clean, write
+from pbr_jax.text.prompts import CLOSE, OPEN, Written, clean, write
 from pbr_jax.types import Document, Example, UserError
 
-HEADLINES = TASKS["lamp_4"]
+HEADLINES = released("lamp_4")
+TASKS = {name: task(Benchmark(name=name)) for name in BENCHMARKS}
 
 
 def count(text: str) -> int:
@@ -43,14 +44,13 @@ def written(
     documents, text="Write it. article: rain fell", task=HEADLINES, max_tokens=512, gamma=0.6, form="own"
 ) -> Written:
     return write(
-        task,
+        task.wording(form),
         example(text),
         documents,
         count=count,
         truncate=truncate,
         max_tokens=max_tokens,
         gamma=gamma,
-        form=form,
     )
 
 
@@ -68,10 +68,6 @@ def user_content(messages: list[dict[str, str]]) -> str:
 
 
 # --- shape -----------------------------------------------------------------------------------------
-
-
-def test_every_task_has_a_form():
-    assert set(FORMS["own"]) == set(TASKS)
 
 
 def test_without_documents_the_prompt_is_the_input_and_the_open_label():
@@ -133,7 +129,7 @@ SENTENCES = {
 }
 
 
-@pytest.mark.parametrize("name", FORMS["lamp"])
+@pytest.mark.parametrize("name", SENTENCES)
 def test_in_lamps_form_entries_are_sentences_before_the_input(name):
     document = Document("d", "u", "all of it", ENTRIES[name][0])
     (message,) = prompt([document, document], task=TASKS[name], form="lamp")
@@ -150,11 +146,11 @@ def test_in_lamps_form_without_documents_the_prompt_is_the_input_alone():
 
 
 def test_a_task_without_the_form_is_told():
-    with pytest.raises(UserError, match=r"prompt.form lamp has no prompt for 'personabench'; it has: lamp_1"):
-        prompt([], task=TASKS["personabench"], form="lamp")
+    with pytest.raises(UserError, match=r"prompt\.form is lamp, and the task personabench has the form own"):
+        prompt([], task=released("personabench"), form="lamp")
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["own", "lamp"])
 @pytest.mark.parametrize("max_tokens", [4, 16, 40, 80, 512])
 def test_a_prompt_knows_where_its_input_stands(form, max_tokens):
     text = " ".join(f"w{n}" for n in range(30))
@@ -177,7 +173,7 @@ def test_a_document_without_any_text_makes_no_entry():
 
 def test_a_date_out_of_the_calendar_is_left_out():
     document = Document("d", "u", "text", {}, time=1e300)
-    assert f"{OPEN}\nrecord: text\n{CLOSE}" in user_content(prompt([document], task=TASKS["personabench"]))
+    assert f"{OPEN}\nrecord: text\n{CLOSE}" in user_content(prompt([document], task=released("personabench")))
 
 
 def test_the_lead_tells_own_history_from_others():
@@ -344,7 +340,7 @@ def byte_pairs() -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    corpus = [form.system + form.lead + form.ask for form in FORMS["own"].values()]
+    corpus = [w.system + w.history + w.instruction for w in (t.prompt.own for t in TASKS.values())]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     tokenizer.train_from_iterator(
         corpus, trainers.BpeTrainer(vocab_size=500, show_progress=False, initial_alphabet=alphabet)
@@ -356,7 +352,7 @@ def byte_pairs() -> Tokenizer:
     st.lists(st.text(max_size=300), max_size=4),
     st.text(min_size=1, max_size=300),
     st.integers(4, 300),
-    st.sampled_from(sorted(FORMS)),
+    st.sampled_from(["lamp", "own"]),
 )
 @settings(max_examples=150, deadline=None)
 def test_budget_holds_with_a_subword_tokenizer(byte_pairs, texts, asked, max_tokens, form):
@@ -368,8 +364,8 @@ def test_budget_holds_with_a_subword_tokenizer(byte_pairs, texts, asked, max_tok
 
     documents = [Document(str(n), "u", text, {"text": text, "title": "t"}) for n, text in enumerate(texts)]
     messages = write(
-        HEADLINES, example(asked), documents, count=pieces, truncate=first, max_tokens=max_tokens, gamma=0.6,
-        form=form,
+        HEADLINES.wording(form), example(asked), documents, count=pieces, truncate=first,
+        max_tokens=max_tokens, gamma=0.6,
     ).messages  # fmt: skip
     assert sum(pieces(message["content"]) for message in messages) <= max_tokens
     assert messages[-1]["content"]
@@ -384,7 +380,7 @@ def test_budget_holds_with_a_subword_tokenizer(byte_pairs, texts, asked, max_tok
 def test_budget_holds_where_parts_count_less_than_the_whole(texts, asked, max_tokens):
     documents = [Document(str(n), "u", text, {"text": text, "title": "t"}) for n, text in enumerate(texts)]
     messages = write(
-        HEADLINES,
+        HEADLINES.prompt.own,
         example("q" * asked),
         documents,
         count=lambda text: len(text) // 7,
@@ -452,22 +448,22 @@ ANSWERS = [
 
 @pytest.mark.parametrize(("name", "raw", "expected"), ANSWERS)
 def test_answers(name, raw, expected):
-    assert answer(TASKS[name], raw) == expected
+    assert parse_answer(TASKS[name].answers, raw) == expected
 
 
 @given(st.text(max_size=80), st.sampled_from(list(TASKS)))
 def test_an_answer_is_never_empty_where_the_output_is_not(raw, name):
-    assert bool(answer(TASKS[name], raw)) == bool(raw.strip())
+    assert bool(parse_answer(TASKS[name].answers, raw)) == bool(raw.strip())
 
 
-@given(st.permutations(MOVIE_TAGS), st.sampled_from([str.upper, str.title, str.lower]))
+@given(st.permutations(TASKS["lamp_2"].labels), st.sampled_from([str.upper, str.title, str.lower]))
 def test_the_first_tag_named_is_the_answer(tags, case):
-    assert answer(TASKS["lamp_2"], case(", ".join(tags))) == tags[0]
+    assert parse_answer(TASKS["lamp_2"].answers, case(", ".join(tags))) == tags[0]
 
 
 def test_labels_are_their_own_answers():
-    for task, label in itertools.chain.from_iterable(((t, x) for x in t.labels) for t in TASKS.values()):
-        assert answer(task, label) == label
+    for answers, label in ((t.answers, label) for t in TASKS.values() for label in t.labels):
+        assert parse_answer(answers, label) == label
 
 
 # --- how many documents stand in it ------------------------------------------------------------------

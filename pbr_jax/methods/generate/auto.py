@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pbr_jax.data import Task
 from pbr_jax.methods.generate.ipa import Ipa
 from pbr_jax.options import Generate, swapped
+from pbr_jax.tasks import Task
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from pbr_jax.data import Task
 from pbr_jax.llm import Sampling, Score, TooLong
 from pbr_jax.llm.abilities import Mixture, TokenLevel
 from pbr_jax.llm.protocol import OnBatch
@@ -43,8 +42,8 @@ class IcRalm(TokenLevelGenerate):
         for name in ("stride", "query", "reranked"):
             self.at_least(name, 1)
 
-    def slot(self, tally: Tally, *, llm: TokenLevel, task: Task, seed: int) -> "Strides":
-        return Strides(self, tally, llm, task, seed)
+    def slot(self, tally: Tally, *, llm: TokenLevel, max_new_tokens: int, seed: int) -> "Strides":
+        return Strides(self, tally, llm, max_new_tokens, seed)
 
 
 class Strides(NamedTuple):
@@ -53,7 +52,7 @@ class Strides(NamedTuple):
     options: IcRalm
     tally: Tally
     llm: TokenLevel
-    task: Task
+    max_new_tokens: int
     seed: int
 
     def __call__(
@@ -64,7 +63,7 @@ class Strides(NamedTuple):
         *,
         on_batch: OnBatch | None = None,
     ) -> list[Answer]:
-        limit = self.options.max_new_tokens or self.task.max_new_tokens
+        limit = self.max_new_tokens
         answers: list[list[int]] = [[] for _ in examples]
         shown: list[Written | None] = [None] * len(examples)
         live = list(range(len(examples)))

@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pbr_jax.data import Task
 from pbr_jax.graph import Node, constant
 from pbr_jax.llm import LLM, Sampling
 from pbr_jax.llm.protocol import OnBatch
 from pbr_jax.options import Generate
-from pbr_jax.parts import language_model
 from pbr_jax.parts.generator import generator
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Answer, Examples, GenerateSlot, PromptWriter, Ranking, Tally
@@ -38,11 +36,11 @@ class Ipa(Generate):
     def needs(self, run: Run) -> Mapping[str, Node]:
         return {
             "llm": generator(run),
-            "task": language_model.task(run),
+            "max_new_tokens": constant("max_new_tokens", self.max_new_tokens or run.task.max_new_tokens),
             "seed": constant("seed", self.sampling_seed(run.config.seed)),
         }
 
-    def slot(self, tally: Tally, *, llm: LLM, task: Task, seed: int) -> GenerateSlot:
+    def slot(self, tally: Tally, *, llm: LLM, max_new_tokens: int, seed: int) -> GenerateSlot:
         def generate(
             examples: Examples,
             rankings: Sequence[Ranking],
@@ -52,10 +50,7 @@ class Ipa(Generate):
         ) -> list[Answer]:
             written = write(examples, rankings)
             with tally.timed("generate_llm"):
-                sampling = Sampling(
-                    self.max_new_tokens or task.max_new_tokens, self.temperature, self.top_p, self.num_beams,
-                    seed,
-                )  # fmt: skip
+                sampling = Sampling(max_new_tokens, self.temperature, self.top_p, self.num_beams, seed)
                 messages = [prompt.messages for prompt in written]
                 texts = llm.generate(messages, sampling, on_batch=on_batch)
             tokens = [llm.num_tokens(prompt.messages) for prompt in written]

@@ -11,15 +11,14 @@ from typing import Literal
 
 import numpy as np
 
-from pbr_jax.data import TASKS, Task
-from pbr_jax.graph import Node
+from pbr_jax.graph import Node, constant
 from pbr_jax.llm import LLM, Score, TooLong
 from pbr_jax.llm.protocol import OnBatch
 from pbr_jax.options import Generate
-from pbr_jax.parts import language_model
 from pbr_jax.parts.generator import generator
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Answer, Examples, GenerateSlot, PromptWriter, Ranking, Tally
+from pbr_jax.tasks import Task
 from pbr_jax.text.content_free import content_free, content_free_input
 from pbr_jax.text.prompts import Written
 from pbr_jax.types import UserError
@@ -52,18 +51,17 @@ class Label(Generate):
 
     def resolved(self, task: Task) -> "Label":
         if not task.labels:
-            known = ", ".join(name for name, other in TASKS.items() if other.labels)
             raise UserError(
                 f"generate.method label chooses among a task's labels, and {task.name} has none; "
-                f"tasks with labels are {known}: take generate.method ipa for others"
+                "take generate.method ipa"
             )
         return self
 
     def needs(self, run: Run) -> Mapping[str, Node]:
         run.config.llm.check_scoring("generate.method label")
-        return {"llm": generator(run), "task": language_model.task(run)}
+        return {"llm": generator(run), "labels": constant("labels", run.task.labels)}
 
-    def slot(self, tally: Tally, *, llm: LLM, task: Task) -> GenerateSlot:
+    def slot(self, tally: Tally, *, llm: LLM, labels: tuple[str, ...]) -> GenerateSlot:
         def generate(
             examples: Examples,
             rankings: Sequence[Ranking],
@@ -76,8 +74,8 @@ class Label(Generate):
             written = write(examples, rankings)
             # Both in one call: they begin alike, and beginnings are read once.
             prompts = [*written, *self._content_free(examples, written, write)]
-            pairs = [(prompt.messages, label) for prompt in prompts for label in task.labels]
-            values = np.full((len(prompts) // len(written), len(written), len(task.labels)), np.nan)
+            pairs = [(prompt.messages, label) for prompt in prompts for label in labels]
+            values = np.full((len(prompts) // len(written), len(written), len(labels)), np.nan)
             told = np.zeros(len(written), bool)
 
             def keep(places: Sequence[int], scores: Sequence[Score]) -> None:
@@ -86,21 +84,21 @@ class Label(Generate):
                 told[new] = True
                 if on_batch is not None:
                     best = _log_probabilities(values[:, new]).argmax(1)
-                    on_batch(new.tolist(), [task.labels[place] for place in best])
+                    on_batch(new.tolist(), [labels[place] for place in best])
 
             try:
                 scores = llm.score([p for p, _ in pairs], [label for _, label in pairs], on_batch=keep)
             except TooLong as error:
-                place = error.index // len(task.labels) % len(written)
+                place = error.index // len(labels) % len(written)
                 raise TooLong(place, error.reason) from error
             values = np.reshape(list(map(self._value, scores)), values.shape)
             found = _log_probabilities(values)
             return [
                 Answer(
-                    task.labels[row.argmax()],
+                    labels[row.argmax()],
                     prompt,
                     llm.num_tokens(prompt.messages),
-                    dict(zip(task.labels, np.exp(row).tolist(), strict=True)),
+                    dict(zip(labels, np.exp(row).tolist(), strict=True)),
                 )
                 for prompt, row in zip(written, found, strict=True)
             ]

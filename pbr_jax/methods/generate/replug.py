@@ -10,7 +10,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from pbr_jax.data import Task
 from pbr_jax.llm import Sampling, Score, TooLong
 from pbr_jax.llm.abilities import Mixture, TokenLevel
 from pbr_jax.llm.protocol import OnBatch
@@ -34,8 +33,8 @@ class Replug(TokenLevelGenerate):
         if not self.tau > 0:
             raise UserError(f"generate.tau is {self.tau}, want a positive number")
 
-    def slot(self, tally: Tally, *, llm: TokenLevel, task: Task, seed: int) -> "Ensemble":
-        return Ensemble(self, tally, llm, task, seed)
+    def slot(self, tally: Tally, *, llm: TokenLevel, max_new_tokens: int, seed: int) -> "Ensemble":
+        return Ensemble(self, tally, llm, max_new_tokens, seed)
 
     def mixing(self, ranking: Ranking) -> tuple[float, ...]:
         """The weights of a ranking's documents, which add up to 1."""
@@ -52,7 +51,7 @@ class Ensemble(NamedTuple):
     options: Replug
     tally: Tally
     llm: TokenLevel
-    task: Task
+    max_new_tokens: int
     seed: int
 
     def __call__(
@@ -74,8 +73,7 @@ class Ensemble(NamedTuple):
                 on_batch(positions, list(map(self.llm.text, rows)))
 
         with self.tally.timed("generate_llm"):
-            limit = o.max_new_tokens or self.task.max_new_tokens
-            sampling = Sampling(limit, o.temperature, o.top_p, seed=self.seed)
+            sampling = Sampling(self.max_new_tokens, o.temperature, o.top_p, seed=self.seed)
             tokens = self.llm.extend(asked, sampling, on_batch=tell)
         answers = [
             Answer(self.llm.text(row), _shown(prompts), self._read(prompts))

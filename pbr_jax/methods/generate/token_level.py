@@ -29,6 +29,6 @@ class TokenLevelGenerate(Generate):
         language_model.check_tokens(run.config.llm, f"generate.method {self.method}")
         return {
             "llm": generator(run),
-            "task": language_model.task(run),
+            "max_new_tokens": constant("max_new_tokens", self.max_new_tokens or run.task.max_new_tokens),
             "seed": constant("seed", self.sampling_seed(run.config.seed)),
         }

@@ -12,7 +12,6 @@ from typing import Literal
 
 import numpy as np
 
-from pbr_jax.data import Task
 from pbr_jax.graph import Node
 from pbr_jax.llm.abilities import TokenLevel, Watch
 from pbr_jax.methods.select.backfill import Curve
@@ -21,6 +20,7 @@ from pbr_jax.methods.select.judging import Judging, text_of
 from pbr_jax.parts import language_model
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
+from pbr_jax.tasks import Wording
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +38,9 @@ class ICR(Judging):
         return super().needs(run)
 
     def slot(
-        self, tally: Tally, *, llm: TokenLevel, task: Task, form: str, backfill_gains: Curve | None = None
+        self, tally: Tally, *, llm: TokenLevel, wording: Wording, backfill_gains: Curve | None = None
     ) -> SelectSlot:
-        judge = self.judge(llm, task, form, tally)
+        judge = self.judge(llm, wording, tally)
 
         def watches(query: str, ranking: Ranking) -> list[Watch]:
             documents = [candidate.document for candidate in ranking]

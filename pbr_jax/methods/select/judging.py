@@ -5,8 +5,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pbr_jax.data import Task
-from pbr_jax.graph import Node, constant
+from pbr_jax.graph import Node
 from pbr_jax.llm import LLM, Prompt, naming, usage
 from pbr_jax.methods.select.by_score import ByScore
 from pbr_jax.options import LLM as Options
@@ -14,6 +13,7 @@ from pbr_jax.options import SelectLLM
 from pbr_jax.parts import language_model
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Query, Tally
+from pbr_jax.tasks import Wording
 from pbr_jax.text.judging import Writer
 
 
@@ -33,8 +33,7 @@ class Judging(ByScore):
     def needs(self, run: Run) -> Mapping[str, Node]:
         return {
             "llm": language_model.frozen(run, self.llm),
-            "task": language_model.task(run),
-            "form": constant("form", run.config.prompt.form),
+            "wording": language_model.wording(run),
             **self.sharing(run),
         }
 
@@ -42,9 +41,9 @@ class Judging(ByScore):
         """The options of the model that judges."""
         return self.llm or run.config.llm
 
-    def judge(self, llm: Any, task: Task, form: str, tally: Tally) -> "RewardFn":
+    def judge(self, llm: Any, wording: Wording, tally: Tally) -> "RewardFn":
         """The model with its prompts."""
-        write = Writer(task, form, self.words, self.max_tokens, llm.count, llm.truncate)
+        write = Writer(wording, self.words, self.max_tokens, llm.count, llm.truncate)
         return RewardFn(llm, write, tally, self.llm)
 
 

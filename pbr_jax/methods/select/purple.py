@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from pbr_jax.corpus.store import Store
-from pbr_jax.data.tasks import Task
 from pbr_jax.graph import Node, Slot, Stage, Value
 from pbr_jax.methods.generate.ipa import Ipa
 from pbr_jax.methods.select import purple_states as token_states
@@ -152,7 +151,8 @@ class Purple(ByScore):
             judged = run.config.feedback
             limit = judged.max_new_tokens or run.config.generate.max_new_tokens
             answers = dataclasses.replace(Ipa.like(run), num_beams=judged.num_beams, max_new_tokens=limit)
-            needs |= {"generate": Slot(answers, run), "task": language_model.task(run)}
+            judged = dataclasses.replace(judged, metric=feedback.metric_of(run.task, judged.metric))
+            needs |= {"generate": Slot(answers, run), "answer_format": language_model.answer_format(run)}
         else:
             needs["llm"] = generator(run)
         # Choosing among single records, a training does not know how many will be chosen.
@@ -186,7 +186,7 @@ class Purple(ByScore):
         check_training(self.training)
         self.sizes(vectors.encoder(run).value.dim)
         if self.reward == "metric":
-            feedback.metric(run.task, run.config.feedback.metric)
+            feedback.metric(feedback.metric_of(run.task, run.config.feedback.metric), run.task.labels)
 
     def sizes(self, width: int) -> set_policy.SetPolicyConfig:
         """Of the policy, for token states of this width."""
@@ -226,7 +226,6 @@ def _train(
     queries: Ragged,
     records: Ragged,
     encoder: TextEncoder,
-    task: Task | None = None,
     **parts: Any,
 ) -> None:
     if is_saved(folder):
@@ -254,8 +253,8 @@ def _train(
         if judged is None:
             reward = feedback.by_likelihood(system, total=options.reward == "likelihood")
         else:
-            assert task is not None
-            reward = feedback.by_answers(system, task, feedback.metric(task, judged.metric, judged.errors))
+            labels = system.answer_format.labels
+            reward = feedback.by_answers(system, feedback.metric(judged.metric, labels, judged.errors))
         num_tokens = system.llm.num_tokens if judged is None else None
         rewards = Rewards(reward, system.write, examples, candidates, folder / "rewards.jsonl", num_tokens)
         fitted = purple_training.train(policy, rewards, sizes, user_ids, options, folder, seed=seed)

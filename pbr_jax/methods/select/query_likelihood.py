@@ -10,7 +10,6 @@ from typing import Literal
 
 import numpy as np
 
-from pbr_jax.data import Task
 from pbr_jax.graph import Node
 from pbr_jax.llm import LLM
 from pbr_jax.methods.select.backfill import Curve
@@ -18,6 +17,7 @@ from pbr_jax.methods.select.by_score import by_score
 from pbr_jax.methods.select.judging import Judging, text_of
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
+from pbr_jax.tasks import Wording
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +31,9 @@ class QueryLikelihood(Judging):
         return super().needs(run)
 
     def slot(
-        self, tally: Tally, *, llm: LLM, task: Task, form: str, backfill_gains: Curve | None = None
+        self, tally: Tally, *, llm: LLM, wording: Wording, backfill_gains: Curve | None = None
     ) -> SelectSlot:
-        judge = self.judge(llm, task, form, tally)
+        judge = self.judge(llm, wording, tally)
 
         def score(
             examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]

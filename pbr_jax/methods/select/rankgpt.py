@@ -13,13 +13,13 @@ from typing import Literal
 
 import numpy as np
 
-from pbr_jax.data import Task
 from pbr_jax.llm import LLM, Sampling
 from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import by_score
 from pbr_jax.methods.select.judging import Judging, RewardFn, text_of
 from pbr_jax.models.thinking import after_thinking
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
+from pbr_jax.tasks import Wording
 from pbr_jax.types import UserError
 
 _NUMBER = 8  # tokens that one number of an order takes at most, with what stands before it
@@ -44,9 +44,9 @@ class RankGPT(Judging):
             )
 
     def slot(
-        self, tally: Tally, *, llm: LLM, task: Task, form: str, backfill_gains: Curve | None = None
+        self, tally: Tally, *, llm: LLM, wording: Wording, backfill_gains: Curve | None = None
     ) -> SelectSlot:
-        judge = self.judge(llm, task, form, tally)
+        judge = self.judge(llm, wording, tally)
 
         def score(
             examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]
