@@ -21,6 +21,7 @@ from jaxtyping import Float32
 
 from pbr_jax import cores, terminal
 from pbr_jax import options as schema
+from pbr_jax.code import code_of
 from pbr_jax.models import bert, pretrained
 from pbr_jax.models.sentence_folder import Role
 from pbr_jax.text.padding import row_sizes
@@ -86,8 +87,9 @@ class TextEncoder:
         return self._digest(self.prefix("query"), self.prefix("document"))
 
     def vectors_key(self, role: Role) -> str:
-        """sha256 (hex) of all that a role's vectors depend on to the last bit, the platform included."""
-        return self._digest(role, self.prefix(role), self._batch_tokens, self._platform)
+        """sha256 (hex) of all that a role's vectors depend on to the last bit, code and platform included."""
+        code = code_of(TextEncoder)
+        return self._digest(role, self.prefix(role), self._batch_tokens, self._platform, code)
 
     def _digest(self, *parts: str | int) -> str:
         # The content has the folder's own prompts, and whether they are pooled.
