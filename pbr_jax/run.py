@@ -1,1 +1,0 @@
-"""Now `pbr_jax.experiment`; `pbr_jax.run` is a function."""

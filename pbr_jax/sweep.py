@@ -1,1 +1,0 @@
-"""Now `pbr_jax.sweeps`; `pbr_jax.sweep` is a function."""
