@@ -24,6 +24,7 @@ from pbr_jax.types import UserError
 
 BRUTE_FORCE_BELOW = 2_000  # vectors; too few to train a quantiser on
 TREE_FROM = 20_000  # vectors; below, hashing every vector is as fast and misses less
+PART = 200_000  # vectors of one searcher: building takes some five times their memory
 SAMPLE = 200  # queries that measure recall
 _HEADER = "index.json"
 
@@ -60,11 +61,12 @@ class ScannIndex:
         effort: Effort | None = None,
     ) -> None:
         self._count, self._width = len(vectors), vectors.shape[1]
-        self._searcher: Any = _train(vectors, k) if len(vectors) else None
+        starts = range(0, len(vectors), PART)
+        self._parts = [_train(np.asarray(vectors[at : at + PART], np.float32), k) for at in starts]
         sample = np.arange(0, len(vectors), max(1, len(vectors) // SAMPLE))[:SAMPLE]  # without a seed
         queries = np.asarray(vectors[sample], np.float32)
         best = ExactIndex(vectors).search(queries, k).rows
-        full = Effort(leaves=_leaves(len(self)), candidates=64)
+        full = Effort(leaves=_leaves(min(len(self), PART)), candidates=64)
         self.effort = effort or Effort(leaves=min(8, full.leaves), candidates=4)
         self.recall = self._measure(queries, best)
         while effort is None and self.recall < target and self.effort != full:
@@ -90,25 +92,30 @@ class ScannIndex:
         """Rows among which the `k` best are found, `effort.candidates` times k of them; -1: no more."""
         queries = base.check_matrix(queries, self._width, "queries")
         base.check_k(k)
-        wanted = min(k * self.effort.candidates, len(self))
-        if self._searcher is None or not len(queries):
-            return np.full((len(queries), 1), -1, np.int64)
-        leaves = max(self.effort.leaves, 1)
-        rows, scores = self._searcher.search_batched_parallel(queries, wanted, wanted, leaves)
-        absent = np.isnan(scores)  # ScaNN's filling where its leaves held fewer than asked for
-        return np.where(absent, -1, rows).astype(np.int64)
+        leaves, found = max(self.effort.leaves, 1), [np.full((len(queries), 1), -1, np.int64)]
+        for number, part in enumerate(self._parts if len(queries) else []):
+            wanted = min(k * self.effort.candidates, part.size())
+            rows, scores = part.search_batched_parallel(queries, wanted, wanted, leaves)
+            absent = np.isnan(scores)  # ScaNN's filling where its leaves held fewer than asked for
+            found.append(np.where(absent, -1, rows.astype(np.int64) + number * PART))
+        return np.concatenate(found, axis=1)
 
     def save(self, folder: Path) -> None:
         """Writes ScaNN's files and index.json, which comes last, into a folder."""
-        if self._searcher is not None:
-            self._searcher.serialize(str(folder), True)
-        header = {"effort": asdict(self.effort), "recall": self.recall, "shape": [self._count, self._width]}
+        for number, part in enumerate(self._parts):
+            (folder / str(number)).mkdir(exist_ok=True)
+            part.serialize(str(folder / str(number)), True)
+        header = {
+            "effort": asdict(self.effort),
+            "recall": self.recall,
+            "shape": [self._count, self._width, PART],
+        }
         write_text(folder / _HEADER, json.dumps(header))
 
     @classmethod
     def load(cls, folder: Path) -> "ScannIndex":
         """Reads a saved index. Raises `UserError` for a damaged one, and for a pickle, unread."""
-        pickles = sorted(folder.glob("*.pkl")) + sorted(folder.glob("*.pickle"))
+        pickles = sorted(folder.rglob("*.pkl")) + sorted(folder.rglob("*.pickle"))
         if pickles:
             raise UserError(
                 f"{pickles[0]} is a pickle, which can run code when read; delete it or build the index again"
@@ -117,17 +124,19 @@ class ScannIndex:
         try:
             header = parse_json((folder / _HEADER).read_bytes())
             index.effort, index.recall = Effort(**header["effort"]), float(header["recall"])
-            index._count, index._width = map(int, header["shape"])
-            files = str(folder)
-            index._searcher = _scann().load_searcher(files, False) if index._count else None
+            index._count, index._width, part = map(int, header["shape"])
+            if part != PART:
+                raise ValueError(f"parts of {part} vectors, want {PART}")
+            numbers = range(-(-index._count // PART))
+            index._parts = [_scann().load_searcher(str(folder / str(number)), False) for number in numbers]
         except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
             if isinstance(error, UserError):
                 raise
             raise UserError(f"{folder} is no index of ScaNN ({error}); build the index again") from error
-        if index._searcher is not None and index._searcher.size() != index._count:
+        held = sum(part.size() for part in index._parts)
+        if held != index._count:
             raise UserError(
-                f"{folder} holds {index._searcher.size()} vectors, and index.json says {index._count}; "
-                "build the index again"
+                f"{folder} holds {held} vectors, and index.json says {index._count}; build the index again"
             )
         return index
 
@@ -159,10 +168,10 @@ def _scann() -> Any:
     return scann_ops_pybind
 
 
-def _train(vectors: Matrix, k: int) -> Any:
+def _train(vectors: np.ndarray, k: int) -> Any:
     """A searcher fit for the number of vectors."""
     n = len(vectors)
-    builder = _scann().builder(np.asarray(vectors[:], np.float32), min(k, n), "dot_product")
+    builder = _scann().builder(vectors, min(k, n), "dot_product")
     if n < BRUTE_FORCE_BELOW:
         return builder.score_brute_force().build()
     if n >= TREE_FROM:
