@@ -234,7 +234,7 @@ def _later(make: Callable[[], Step]) -> Step:
 def _our_generator(pairs: Any) -> Step:
     from pbr_jax.config import TunedGenerator
     from pbr_jax.models.pretrained import locate
-    from pbr_jax.train import generator
+    from pbr_jax.train import generator, sharding
 
     options = TunedGenerator(method="lora")
     mesh = sharding.data_mesh(options.training.devices)

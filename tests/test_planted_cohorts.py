@@ -10,6 +10,7 @@ from sklearn.metrics import adjusted_rand_score
 from pbr_jax import run
 from pbr_jax.config import Optimizer, Training, load, override
 from pbr_jax.data import synthetic
+from pbr_jax.index import base as index_base
 from pbr_jax.index.density import hdbscan, k_means
 from pbr_jax.models.user_transformer import UserTransformerConfig
 from pbr_jax.parts import users
@@ -60,7 +61,7 @@ def preferring(count: int, cohorts: int, share: float, seed: int) -> tuple[np.nd
         topic = np.where(habit, preferred[own][random.integers(0, 2, n)], random.integers(0, 12, n))
         documents = topics[topic] + 0.5 * random.normal(size=(n, 32)) / 32**0.5
         means[user] = (documents / np.linalg.norm(documents, axis=1, keepdims=True)).mean(0)
-    return users.unit(means).astype(np.float32), cohort
+    return index_base.unit(means).astype(np.float32), cohort
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from io import BufferedIOBase
 from json import JSONDecodeError, JSONDecoder
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pbr_jax.data.records import Record, kind, top_record
 from pbr_jax.files import JsonBounds, parse_json
@@ -83,7 +83,7 @@ _DECODER = JSONDecoder(parse_constant=_missing, parse_float=_finite)
 class _Source:
     """The text of a file that holds a JSON list, of which only what is being parsed is in memory."""
 
-    def __init__(self, file: BufferedIOBase, size: int = _CHUNK) -> None:
+    def __init__(self, file: BinaryIO | BufferedIOBase, size: int = _CHUNK) -> None:
         self.file, self.size = file, size
         self._bounds, self._decoder = JsonBounds(), codecs.getincrementaldecoder("utf-8")()
         self._fault: UnicodeDecodeError | None = None
