@@ -14,7 +14,7 @@ from pbr_jax import Config, data, run
 from pbr_jax.config import override
 from pbr_jax.eval.metrics import text_metric
 from pbr_jax.eval.report import report
-from pbr_jax.graph import stages
+from pbr_jax.graph_lists import stages
 from pbr_jax.plan import Plan
 from pbr_jax.tasks import METRICS, Task, load, released
 from pbr_jax.text.answers import parse_answer
