@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pbr_jax.corpus import vectors
 from pbr_jax.corpus.store import Store
 from pbr_jax.llm import LLM, Score, naming
 from pbr_jax.llm.protocol import OnBatch
@@ -146,13 +147,16 @@ class System:
         return new
 
     def forget(self, user: str) -> None:
-        """Deletes a user and all documents of that user from the corpus. UserError for an unknown user.
+        """Deletes a user and all documents of that user from the corpus, and overwrites their vectors in the
+        cache. UserError for an unknown user.
 
-        Artefacts and results of runs stay as they are.
+        Other artefacts and results of runs stay as they are.
         """
         self.store.history(user)  # an unknown user is an error before anything is copied
         with self._changing(grows=False) as store:
+            texts = [document.text for document in store.documents(store.history(user))]
             store.forget(user)
+            vectors.erase(texts)
 
     @contextmanager
     def _changing(self, *, grows: bool) -> Iterator[Store]:

@@ -13,6 +13,7 @@ import pytest
 import pbr_jax
 from pbr_jax import opening
 from pbr_jax.config import Config, override
+from pbr_jax.corpus.vectors import digest
 from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.parts.answers import Answers, answers
 from pbr_jax.parts.likelihood import Likelihoods, likelihoods
@@ -276,3 +277,17 @@ def test_an_added_document_is_encoded_alone_and_a_shared_one_is_for_all(
     system.add("", ["tea for all"])
     assert all("tea for all" in str(ranking) for ranking in system.rank(questions))
     assert encoded == ["violins and tea", "tea for all"]
+
+
+def test_a_forgotten_users_vectors_are_overwritten(config: Config, tmp_path: Path):
+    system = pbr_jax.open(override(config, {"generate.method": "none", "eval.likelihood": "off"}))
+    system.add("eve", ["a canary about violins"])
+    system.rank([Example("", "eve", "violins", "violins", None)])
+
+    def kept() -> bool:
+        files = [file for file in (tmp_path / "cache" / "vectors").rglob("*") if file.is_file()]
+        return any(digest("a canary about violins") in file.read_bytes() for file in files)
+
+    assert kept()
+    system.forget("eve")
+    assert not kept()
