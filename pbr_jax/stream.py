@@ -145,12 +145,10 @@ def _make(
     **values: Any,
 ) -> None:
     enable_compilation_cache()
-    examples, tally = list(store.examples()), Tally()
+    examples = list(store.examples())
     order, size = arrivals(options, seed, len(examples)), options.size or len(examples)
     bound = {name: slot for name, slot in values.items() if isinstance(slot, Bound)}
     learners = {name: slot for name, slot in bound.items() if isinstance(slot.method, Learner)}
-    # Slots that do not learn are bound once: all blocks share them, and what they compile.
-    fixed = {name: partial(_same, slot(tally)) for name, slot in bound.items() if name not in learners}
     for part in ("blocks", "states"):  # of a stream that was finished and damaged: what is whole of it stays
         left = folder.with_suffix("") / part
         if left.is_dir() and not (folder / part).exists():
@@ -159,14 +157,10 @@ def _make(
         folder,
         [[examples[i] for i in order[start : start + size]] for start in range(0, len(examples), size)],
         learners,
-        {"store": store, **values, **fixed},
-        partial(System, collaboration=collaboration, documents=documents, tally=tally),
+        {"store": store, **values},
+        System({"store": store, **values}, collaboration=collaboration, documents=documents),
         options.keep,
     ).run()
-
-
-def _same(slot: Any, _: Tally) -> Any:
-    return slot
 
 
 @dataclass(frozen=True)
@@ -177,7 +171,7 @@ class _Making:
     blocks: list[list[Example]]
     learners: Mapping[str, Any]  # `graph.Bound` by slot
     parts: Mapping[str, Any]  # of a system
-    system: Callable[[Mapping[str, Any]], System]
+    system: System  # with the slots that do not learn, which all blocks share
     keep: int | None
 
     def run(self) -> None:
@@ -234,7 +228,7 @@ class _Making:
     def _answer(self, number: int, out: Path) -> None:
         """Answers a block with the present states, and then observes it."""
         present, ranked, examples = self._present(number), Rankings(out), self.blocks[number]
-        system = self.system({**self.parts, **present, "store": self._store(number)})
+        system = self.system.replaced({**present, "store": self._store(number)})
         system.tally.counts.clear()
         system.tally.seconds.clear()
         keep_rankings(out, examples, system)

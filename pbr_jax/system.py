@@ -77,7 +77,7 @@ class System:
         self.tally = Tally() if tally is None else tally
         self._parts, self._collaboration, self._documents = parts, collaboration, documents
         self._living = living
-        self._bound: tuple[str, Pipeline] | None = None  # and the content of the store
+        self._bound: dict[str, tuple[str, Any]] = {}  # slots by name, each with the content of the store
         self.check: Callable[[], None] = lambda: None
         self._lock = threading.RLock()  # slots are bound once, and used by one thread at a time
 
@@ -88,11 +88,31 @@ class System:
 
     @property
     def pipeline(self) -> Pipeline:
-        """The first four slots, bound anew where someone has written to the store."""
-        content = self.store.content if self.store.living else ""
-        if self._bound is None or self._bound[0] != content:
-            self._bound = content, Pipeline(*(self._parts[name](self.tally) for name in Pipeline._fields))
-        return self._bound[1]
+        """The first four slots."""
+        return Pipeline(*map(self._slot, Pipeline._fields))
+
+    def _slot(self, name: str) -> Any:
+        """A slot, bound anew where someone has written to the store."""
+        content = self._content()
+        if name not in self._bound or self._bound[name][0] != content:
+            self._bound[name] = content, self._parts[name](self.tally)
+        return self._bound[name][1]
+
+    def _content(self) -> str:
+        return self.store.content if self.store.living else ""
+
+    def replaced(self, parts: Mapping[str, Any]) -> "System":
+        """A system with these parts in the place of its own, which shares all other slots and the tally."""
+        system = System(
+            {**self._parts, **parts},
+            collaboration=self._collaboration,
+            documents=self._documents,
+            tally=self.tally,
+        )
+        slots = (name for name in (*Pipeline._fields, "generate") if name in self._parts)
+        content = system._content()
+        system._bound = {name: (content, self._slot(name)) for name in slots if name not in parts}
+        return system
 
     @cached_property
     def write(self) -> PromptWriter:
@@ -109,9 +129,9 @@ class System:
         """How answers are read."""
         return self._parts["answer_format"]
 
-    @cached_property
+    @property
     def _generate(self) -> GenerateSlot | None:
-        return self._parts["generate"](self.tally) if "generate" in self._parts else None
+        return self._slot("generate") if "generate" in self._parts else None
 
     def ask(self, user: str, query: str) -> Reply:
         """The answer to a new question of a user, who has a history in the store; all of it is visible.
