@@ -5,17 +5,19 @@ again finds everything made and does nothing; a run killed anywhere continues wh
 """
 
 import json
+import os
 import time
 from collections import Counter
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from pbr_jax import results as evaluation
 from pbr_jax import stream
 from pbr_jax.artefacts import Log
-from pbr_jax.config import Config, to_dict
+from pbr_jax.config import Config, names, override, to_dict
 from pbr_jax.faults import located
 from pbr_jax.files import open_private, parse_json
 from pbr_jax.graph import logging_to, tell
@@ -32,6 +34,8 @@ from pbr_jax.parts.trained import reports
 from pbr_jax.plan import Plan
 from pbr_jax.provenance import provenance
 from pbr_jax.run_folder import RunFolder
+
+_PLACES = ("root", "passages", "task", "model", "adapter")  # fields that may name a file or folder
 
 
 @dataclass(frozen=True)
@@ -147,7 +151,7 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
         "fingerprint": {**plan.identity, **provenance(), "stages": _made_elsewhere(plan, seconds)},
     }
     folder.sign()
-    folder.write("config.json", json.dumps(to_dict(config), indent=2) + "\n")
+    folder.write("config.json", json.dumps(to_dict(_placed(config)), indent=2) + "\n")
     if config.keep_texts:
         folder.write("texts.jsonl", map(line, evaluation.texts(store, read())))
     else:
@@ -155,6 +159,20 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
         records = [{**record, "prediction": None, "target": None} for record in records]
     folder.write("predictions.jsonl", map(line, records))
     return folder.finish(values)
+
+
+def _placed(config: Config) -> Config:
+    """The config with the files and folders that it names by absolute paths, so that a run can be opened from
+    any working directory."""
+    values: dict[str, Any] = {name: reduce(getattr, name.split("."), config) for name in names(config)}
+    served = {name[: -len(".backend")] for name, value in values.items() if value == "http"}
+    places = {
+        name: os.path.abspath(value)
+        for name, value in values.items()
+        if name.rpartition(".")[2] in _PLACES and value and os.path.exists(value)
+        if name.rpartition(".")[0] not in served
+    }
+    return override(config, places)
 
 
 def _made_elsewhere(plan: Plan, there: Container[str]) -> dict[str, list[dict[str, Any]]]:

@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from pbr_jax import ask, opening, run
 from pbr_jax.config import Config, override
 from pbr_jax.plan import Plan
-from pbr_jax.types import UserError
+from pbr_jax.types import Example, UserError
 
 Opened = list[Plan]
 
@@ -52,7 +53,7 @@ def test_a_second_question_opens_nothing(config: Config, tmp_path: Path, plans: 
     with pytest.raises(UserError, match="not among the 2 users"):
         ask(out, "nobody", "what")
     assert len(plans) == 1
-    assert opening.open(out).pipeline is pipeline
+    assert opening.open(out).pipeline == pipeline
     thread = threading.Thread(target=ask, args=(out, "a", "what do i love"))
     thread.start()
     thread.join()
@@ -117,3 +118,16 @@ def test_what_the_cache_holds_is_looked_at_by_every_question(config: Config, tmp
     shutil.rmtree(tmp_path / "cache")
     assert [c.document.text for c in ask(out, "b", "what").documents] == ["football"]
     assert store.is_file()
+
+
+def test_a_run_may_be_opened_from_any_working_directory(
+    write_tweets: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    root = write_tweets({"u": ["i love tea", "cats about"]})
+    monkeypatch.chdir(root.parent)
+    place = {"benchmark.name": "lamp_7", "benchmark.root": root.name, "benchmark.training": "none"}
+    slots = {"retrieve.method": "bm25", "generate.method": "none", "eval.likelihood": "off"}
+    run(override(Config(), {**place, **slots}), tmp_path / "out")
+    monkeypatch.chdir("/")
+    system = opening.open(tmp_path / "out")
+    assert system.rank([Example("", "u", "tea", "tea", None)])
