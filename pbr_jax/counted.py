@@ -13,13 +13,16 @@ IDENTIFIED = {
     ),
     "data": (1, "the content of the data stage (`parts.data`), which dependents are keyed by"),
     "tasks": (1, "the fields of a `Task`, each an option of the nodes that read it"),
-    "corpus": (1, "the content of the data stage, and what each question sees of it"),
+    "corpus": (1, "the content of the data stage, which holds the code that says who sees what"),
     "options": (1, "the values of options, defaults included (`options.key_of`)"),
 }
 """Rooms with an identity of their own. A version is raised by hand where the same identity gives other
 results."""
 
-COMPUTES = ("data.views", "data.expansions", "corpus.search", "corpus.vectors")
+COMPUTES = (
+    "data.views", "data.expansions",
+    "corpus.search", "corpus.vectors", "corpus.visibility", "corpus.columns",
+)  # fmt: skip
 """Modules in these rooms that compute with what was read; they count by their source."""
 
 MAKES_CONTENT = "parts.data"

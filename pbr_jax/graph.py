@@ -10,6 +10,7 @@ import abc
 import contextlib
 import copy
 import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pbr_jax import terminal
+from pbr_jax import loaded, terminal
 from pbr_jax.artefacts import Artefact, Log, digest, find, made_by, obtain, place
 from pbr_jax.code import Code, described
 from pbr_jax.options import Learner, Method, key_of
@@ -252,13 +253,15 @@ class Stage(Node):
         _settle(self, "value")  # first, so that the seconds of what is needed are not counted as ours
 
         def make(folder: Path) -> None:
-            self._make(folder, *self._options, **self._values())
-            self._refuse_edited()
+            with loaded.making():
+                self._make(folder, *self._options, **self._values())
+            self._refuse_edited(folder)
 
         return obtain(self.name, self.identity, make, _log.get(), self.label)
 
-    def _refuse_edited(self) -> None:
-        """Raises UserError where code that has run may be another than the one in the key."""
+    def _refuse_edited(self, folder: Path) -> None:
+        """Raises UserError where code that has run may be another than the one in the key, and empties the
+        folder, which another attempt would go on from."""
         for node in _walk([self], lambda node: [n for n in node.needs.values() if not isinstance(n, Stage)]):
             now = [described(one).sources for one in node._code()]
             edited = {
@@ -267,6 +270,8 @@ class Stage(Node):
                 for line in {*code.sources} ^ {*after}
             }
             if edited:
+                for left in folder.iterdir():
+                    shutil.rmtree(left) if left.is_dir() else left.unlink()
                 raise UserError(
                     f"{', '.join(sorted(edited))}: edited while {self.label} was made, which is not kept; "
                     "run again"

@@ -8,6 +8,8 @@ import functools
 import importlib.util
 import sys
 import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -88,6 +90,19 @@ def _spec(module: str) -> ModuleSpec | None:
 
 
 _loaded: WeakKeyDictionary[ModuleType, bytes] = WeakKeyDictionary()
+_planned: dict[Path, bytes] = {}  # what keys counted of modules that were not loaded
+_making = 0
+
+
+@contextmanager
+def making() -> Iterator[None]:
+    """Inside, a module that a key counted before it was loaded is loaded as it was counted, or not at all."""
+    global _making
+    _making += 1
+    try:
+        yield
+    finally:
+        _making -= 1
 
 
 def record(module: ModuleType, source: bytes) -> None:
@@ -106,7 +121,8 @@ def source_of(module: str) -> bytes:
     if is_own(module):
         return _own_source(file)
     if known is None:
-        return file.read_bytes()
+        _planned[file] = file.read_bytes()
+        return _planned[file]
     if known not in _loaded:  # it was imported before us, or by a loader of its own
         record(known, file.read_bytes())
     return _loaded[known]
@@ -128,11 +144,15 @@ _began = {file: _signature(file) for file in _ROOT.rglob("*.py")}  # our own fil
 
 def _refuse_edited(file: Path) -> None:
     if _began.get(file) != _signature(file):
-        from pbr_jax.types import UserError
-
-        raise UserError(
+        raise _edited(
             f"{file} was edited after this process began, which may have loaded it before; start another one"
         )
+
+
+def _edited(text: str) -> Exception:
+    from pbr_jax.types import UserError
+
+    return UserError(text)
 
 
 class _Recording(SourceFileLoader):
@@ -140,7 +160,9 @@ class _Recording(SourceFileLoader):
     second), and records it."""
 
     def exec_module(self, module: ModuleType) -> None:
-        source = self.get_data(self.path)
+        source, file = self.get_data(self.path), Path(self.path).resolve()
+        if _making and _planned.get(file, source) != source:
+            raise _edited(f"{file}: edited after a key counted it and before it was loaded; run again")
         record(module, source)
         exec(self.source_to_code(source, self.path), module.__dict__)
 

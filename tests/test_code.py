@@ -324,18 +324,43 @@ def test_stale_bytecode_is_not_run(load: Load, tmp_path: Path):
     assert load("maker_of_mine").make() == 2
 
 
-def test_an_edit_while_something_is_made_is_refused(
-    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_an_edit_while_something_is_made_is_refused_and_nothing_of_it_is_gone_on_from(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_loaded: bool
 ):
     monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
-    maker = "def make(folder):\n    import lazy_of_mine\n"
-    module = load("top_of_mine", lazy_of_mine="value = 1\n", top_of_mine=maker)
-    stage = Stage("own", (), {}, module.make, str)
-    assert stage.key
-    (tmp_path / "lazy_of_mine.py").write_text("value = 2\n")
-    with pytest.raises(UserError, match=r"lazy_of_mine.py: edited while own was made, which is not kept"):
-        _ = stage.value
-    assert Stage("own", (), {}, module.make, str).value
+    maker = """
+        import importlib
+
+        EDITED = False
+
+        def make(folder):
+            lazy = importlib.import_module("lazy_of_mine")
+            lazy = importlib.reload(lazy) if EDITED else lazy
+            value = folder / "value"  # goes on from what is there
+            value.write_text(value.read_text() if value.exists() else str(lazy.value))
+
+        def read(folder):
+            return (folder / "value").read_text()
+
+        def uses():
+            import lazy_of_mine
+    """
+
+    def stage(edited: bool) -> Stage:
+        module = load("top_of_mine", lazy_of_mine="value = 1\n", top_of_mine=maker)
+        if is_loaded:
+            importlib.import_module("lazy_of_mine")
+        made = Stage("own", (), {}, module.make, module.read)
+        assert made.key
+        module.EDITED = edited and is_loaded
+        if edited:
+            (tmp_path / "lazy_of_mine.py").write_text("value = 2\n")
+        return made
+
+    with pytest.raises(UserError, match=r"lazy_of_mine.py: edited (while own was made, which|after a key)"):
+        _ = stage(edited=True).value
+    assert stage(edited=False).value == "1"
 
 
 def test_an_edit_of_the_package_after_the_process_began_is_refused(monkeypatch: pytest.MonkeyPatch):

@@ -16,7 +16,9 @@ import pytest
 
 import pbr_jax
 from pbr_jax import counted, sources
+from pbr_jax.corpus.store import Store, build
 from pbr_jax.graph import Stage, Value
+from pbr_jax.parts import data
 
 TABLE = Path(__file__).with_name("closures.json")
 ROOT = Path(str(pbr_jax.__file__)).parent
@@ -112,6 +114,31 @@ def test_a_room_counts_by_its_version(monkeypatch: pytest.MonkeyPatch):
         users = {module for module in STAGES if f"{room} {version}" in before[module]}
         assert {module for module in STAGES if after[module] != before[module]} == users, room
         assert users or room in ("data", "tasks", "corpus"), room
+
+
+@pytest.mark.parametrize(
+    ("module", "old"),
+    [
+        ("corpus.visibility", "rows[~self.leaks_target(example, rows)]"),
+        ("corpus.visibility", "np.isnan(ends) | "),
+        ("corpus.columns", "rows if alive.all() else "),
+    ],
+)
+def test_the_rule_of_who_sees_what_counts_for_all_that_need_a_store(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, module: str, old: str
+):
+    read = sources.source_of
+    text = read(f"pbr_jax.{module}")
+    edited = {f"pbr_jax.{module}": text.replace(old.encode(), b"" if old.endswith(" ") else b"rows")}
+    assert text not in edited.values()
+
+    build(tmp_path / "store.sqlite", [], None)
+    store = Store(tmp_path / "store.sqlite")
+    monkeypatch.setattr(sources, "_own", sources._closure)  # without its memory
+    before = data._content(store)
+    assert before == data._content(store)
+    monkeypatch.setattr(sources, "source_of", lambda name: edited.get(name) or read(name))
+    assert before != data._content(store)
 
 
 def test_every_name_in_the_list_is_a_module():

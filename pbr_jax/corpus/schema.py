@@ -6,7 +6,6 @@ stands; with `secure_delete` nothing of it is left there. All that is moved, ind
 numbers and hashes.
 """
 
-import hashlib
 import json
 import sqlite3
 from collections.abc import Sequence
@@ -62,14 +61,3 @@ def flags(target: str | None, profile: Sequence[Document], field: str | None) ->
     least = _NEAR * len(wanted)
     near = wanted and any(len(wanted & set(words(d.fields.get(field) or d.text))) >= least for d in profile)
     return int(not profile), int(held), int(bool(near))
-
-
-def answer_key(text: str | None) -> int | None:
-    """A number by which equal answers are known; None where there is no answer."""
-    return key(composed(text).strip()) if text is not None and text.strip() else None
-
-
-def key(text: str) -> int:
-    """A number of 64 bits by which a text is found; never 0."""
-    digest = hashlib.sha256(text.encode()).digest()
-    return int.from_bytes(digest[:8], "big", signed=True) or 1

@@ -1,4 +1,4 @@
-"""Documents and examples on disk, and who may see what.
+"""Documents and examples on disk; `visibility` says who may see what.
 
 A split of LaMP can hold millions of documents, so nothing here keeps texts in memory: readers stream
 in, SQLite holds, and the pipeline asks for the rows that it needs. A document is stored once per user,
@@ -10,10 +10,6 @@ and its users are there to be found as neighbours. Shared documents belong to no
 
 What `build` makes stays as it is. A living store, a copy of one (`Store.copy_to`), is appended to and deleted
 from while others read: any number of threads and processes read, one writes, and each call reads one state.
-
-The rule against leakage lives here, in `Store.visible`: a question sees its own profile list as released;
-of another user it sees only documents dated before the question, and none that is its own target. A coarse
-date counts as its last moment: what is dated "2015" was not before any question of that year.
 """
 
 import json
@@ -31,6 +27,7 @@ from pbr_jax import faults
 from pbr_jax.corpus import schema
 from pbr_jax.corpus.columns import EMPTY, Columns, advanced
 from pbr_jax.corpus.schema import GONE, SHARED
+from pbr_jax.corpus.visibility import Visibility
 from pbr_jax.corpus.writer import Writer, build, connect, connected, copy, writing
 from pbr_jax.files import private_folder
 from pbr_jax.types import Document, Example, UserError
@@ -63,7 +60,7 @@ class Summary(NamedTuple):
     near_targets: int
 
 
-class Store:
+class Store(Visibility):
     """Reads what `build` wrote. Examples come without their profile: ask `visible` for its rows."""
 
     def __init__(self, path: Path) -> None:
@@ -234,66 +231,6 @@ class Store:
                     tuple(json.loads(alternatives)), training,
                 )  # fmt: skip
             last = page[-1][0]
-
-    # -- who may see what ------------------------------------------------------------------------------
-
-    def visible(self, example: Example, user_id: str) -> np.ndarray:
-        """Rows of the user's documents that may answer this example, int64 [r], in profile order; "": shared.
-
-        The asking user's own documents are the example's profile list; an example that is not stored (a new
-        question) sees the user's whole history. Of other users, and of the shared documents, it sees undated
-        ones and those dated before it (an example without a time sees no dated ones), but none that holds its
-        target. An unknown user is an error, never everybody.
-        """
-        with self.reading():
-            if user_id and user_id == example.user_id:
-                query = (
-                    "SELECT rows FROM examples JOIN profiles USING (position) "
-                    "WHERE training=? AND key=? AND id=?"
-                )
-                stored = self._rows(query, (int(example.training), schema.key(example.id), example.id))
-                return np.frombuffer(stored[0][0], np.int64) if stored else self.history(user_id)
-            rows = self.before(user_id, example.time)
-            return rows[~self.leaks_target(example, rows)]
-
-    def leaks_target(self, example: Example, rows: np.ndarray) -> np.ndarray:
-        """Which of these rows hold the example's own target as their answer, bool [r]."""
-        answer = schema.answer_key(example.target)
-        if answer is None:
-            return np.zeros(len(rows), bool)
-        return self.columns.table["answer"][rows] == answer
-
-    def training_rows(self, user_id: str) -> np.ndarray:
-        """Rows of the user's documents that may be learned from, int64 [r], in the order of `history`.
-
-        Of a user with evaluated questions, those that every one of them sees: where a history grows from
-        question to question, a later document holds the target of an earlier one. Of other users, all.
-        """
-        query = "SELECT whole FROM examples JOIN profiles USING (position) WHERE +training=0 AND user=?"
-        with self.reading():
-            rows = self.history(user_id)
-            for (seen,) in self._rows(query, (self.code(user_id),)):
-                rows = rows[np.isin(rows, np.frombuffer(seen, np.int64))]
-            return rows
-
-    def before(self, user_id: str, time: float | None) -> np.ndarray:
-        """Rows of a user's documents that are undated or dated before a time, int64 [r]; None: undated.
-
-        The whole interval of a coarse date must lie before.
-        """
-        columns = self.columns
-        rows = columns.rows(columns.code(user_id))
-        ends = columns.table["until"][rows]
-        return rows[np.isnan(ends) | (ends < (-np.inf if time is None else time))]
-
-    def history(self, user_id: str) -> np.ndarray:
-        """All rows of one user's documents, int64 [r]; "": of the shared ones."""
-        columns = self.columns
-        return columns.rows(columns.code(user_id))
-
-    def code(self, user_id: str) -> int:
-        """The number that stands for a user in `owners`, `SHARED` for ""; UserError for an unknown user."""
-        return self.columns.code(user_id)
 
     # -- writing ---------------------------------------------------------------------------------------
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from pbr_jax import faults
-from pbr_jax.corpus.schema import GONE, SHARED, TABLES, answer_key, flags, key, stored
+from pbr_jax.corpus.schema import GONE, SHARED, TABLES, flags, stored
+from pbr_jax.corpus.visibility import answer_key, key
 from pbr_jax.locks import locked
 from pbr_jax.types import Document, Example, UserError
 

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from pbr_jax.code import code_of
 from pbr_jax.corpus import store
+from pbr_jax.corpus.visibility import Visibility
 from pbr_jax.data import fingerprint, passages, read, splits, synthetic
 from pbr_jax.graph import Node, Stage, Value
 from pbr_jax.hashes import file_hash
@@ -149,5 +151,6 @@ def _open(folder: Path) -> store.Store:
     return store.Store(folder / "store.sqlite")
 
 
-def _content(found: store.Store) -> str:
-    return found.content
+def _content(found: store.Store) -> list[str]:
+    """What the store holds, and the code that says who sees what of it."""
+    return [found.content, code_of(Visibility)]
