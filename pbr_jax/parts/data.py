@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from pbr_jax.code import code_of
 from pbr_jax.corpus import store
+from pbr_jax.corpus.columns import Columns
 from pbr_jax.corpus.visibility import Visibility
 from pbr_jax.data import fingerprint, passages, read, splits, synthetic
 from pbr_jax.graph import Node, Stage, Value
@@ -153,4 +154,4 @@ def _open(folder: Path) -> store.Store:
 
 def _content(found: store.Store) -> list[str]:
     """What the store holds, and the code that says who sees what of it."""
-    return [found.content, code_of(Visibility)]
+    return [found.content, code_of(Visibility), code_of(Columns)]
