@@ -176,14 +176,17 @@ class _Making:
 
     def run(self) -> None:
         """Answers all blocks and learns from them, as far as that is not there."""
-        for number in terminal.bar(range(self._first(), len(self.blocks)), desc="blocks"):
+        first, count = self._first(), len(self.blocks)
+        if first:
+            terminal.err(f"stream: goes on after {first} of {count} blocks")
+        for number in terminal.bar(range(first, count), desc="blocks"):
             with metered(self.folder):
                 obtain_part(self._block(number), partial(self._answer, number))
                 obtain_part(self._states(number + 1), partial(self._learn, number))
             if self.keep is not None:
                 shutil.rmtree(self._states(number + 1 - self.keep), ignore_errors=True)
             programs.release()
-        folders = [self._block(number) for number in range(len(self.blocks))]
+        folders = [self._block(number) for number in range(count)]
         for file in (records.file for records in _KINDS.values()):
             if (folders[0] / file).exists():
                 write_lines(self.folder / file, ((block / file).read_text("utf-8") for block in folders))

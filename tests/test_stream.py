@@ -4,10 +4,12 @@ import json
 import math
 import os
 import random
+import re
 import secrets
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -317,19 +319,10 @@ class Notes(Learner, Retrieve):
     def needs(self, run):
         return {"store": run.data}
 
-    def corpus(self, store, state):
-        file = state / "store.sqlite"
-        return opened(file) if file.exists() else store
-
     def slot(self, tally, *, state, store):
         return scored(self.corpus(store, state), self.k, lambda example, query, rows: rows.astype(float))
 
-    def learn(self, blocks, *, state, out, store):
-        (out / "store.sqlite").unlink(missing_ok=True)
-        copy = self.corpus(store, state).copy_to(out / "store.sqlite")
-        copy.append(Document(f"note-{e.id}", "", f"note {e.id}", shared=True) for e in blocks[-1].examples)
-        copy.close()
-
+CORPUS
 
 def get_config():
     return Config(system="notes", retrieve=Notes(k=1), stream=Stream(size=2))
@@ -339,9 +332,11 @@ def get_config():
 def test_a_learner_that_writes_to_a_copy_of_the_corpus(
     write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    """What users remark becomes a document that later blocks find; the run's store stays as it is."""
+    """What docs/new_method.md shows: a question becomes a document of later blocks; the run's store stays."""
+    page = Path(__file__).parents[1] / "docs" / "new_method.md"
+    (shown,) = re.findall(r"```python\n# methods of the class\n(.*?)```", page.read_text(), flags=re.DOTALL)
     file = tmp_path / "notes.py"
-    file.write_text(NOTES)
+    file.write_text(NOTES.replace("CORPUS", textwrap.indent(shown, "    ")))
     told = write(5)
     pbr_jax.run(override(load(file).config, told), tmp_path / "out")
     assert documents(tmp_path / "out") == [
@@ -364,7 +359,12 @@ def test_a_learner_that_writes_to_a_copy_of_the_corpus(
 
 
 def test_a_stream_of_40_blocks_that_is_killed_ends_as_one_that_was_not(
-    file: Path, config: Config, write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    file: Path,
+    config: Config,
+    write,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ):
     told = {**write(40), "stream.size": 1}
     pbr_jax.run(override(config, told), tmp_path / "whole")
@@ -385,7 +385,10 @@ def test_a_stream_of_40_blocks_that_is_killed_ends_as_one_that_was_not(
         process.communicate()
     assert not list(cache.glob("stream/*/stage.json")), f"seed {SEED}: it was not killed"
     monkeypatch.setenv("PBR_JAX_CACHE", str(cache))
+    capsys.readouterr()
     pbr_jax.run(override(config, told), tmp_path / "out")
+    (done,) = re.findall(r"stream: goes on after (\d+) of 40 blocks", capsys.readouterr().err)
+    assert int(done) >= target
     assert content(cache) == wanted, f"seed {SEED}"
     for name in ("predictions.jsonl", "texts.jsonl"):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

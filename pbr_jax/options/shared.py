@@ -330,7 +330,8 @@ class Stream(Options):
     section: ClassVar[str] = "stream"
 
     size: int | None = None  # questions of a block; None: no stream
-    order: Literal["released", "shuffled"] = "released"  # of arrival; shuffled: by the run's seed
+    # of arrival; shuffled: drawn by the run's seed, for data that are released user by user
+    order: Literal["released", "shuffled"] = "released"
     keep: int | None = field(default=None, metadata=IDLE)  # latest states kept on disk; None: all
 
     def check(self) -> None:
