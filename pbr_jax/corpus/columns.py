@@ -5,11 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pbr_jax.corpus.schema import GONE, SHARED
+from pbr_jax.corpus.schema import FORGOTTEN, GONE, SHARED
 from pbr_jax.types import UserError
 
 _TABLE = np.dtype([("user", "i4"), ("time", "f8"), ("until", "f8"), ("answer", "i8")])
-_FORGOTTEN = "\0"  # begins what stands in place of a user's name, and has no documents
 _UNSORTED = 8  # rows are sorted by user again where more than one in so many is not
 
 
@@ -33,7 +32,7 @@ class Columns(NamedTuple):
         if not user_id and self.has_shared:
             return SHARED
         if user_id not in self.codes:
-            known = [name for name in self.users if not name.startswith(_FORGOTTEN)]
+            known = [name for name in self.users if not name.startswith(FORGOTTEN)]
             raise UserError(
                 f"user {user_id!r} is not among the {len(known)} users of this data; "
                 f"there are, for example, {', '.join(known[:5])}"
@@ -56,12 +55,12 @@ EMPTY = Columns(0, np.zeros(0, _TABLE), [], {}, np.zeros(0, np.int64), np.zeros(
 def advanced(connection: sqlite3.Connection, generation: int, last: Columns = EMPTY) -> Columns:
     """The present state: the last one with the rows and users that were written since."""
     query = (
-        "SELECT user, COALESCE(time, 9e999), COALESCE(until, time, 9e999), COALESCE(answer, 0) "
+        "SELECT user, COALESCE(time, -9e999), COALESCE(until, time, -9e999), COALESCE(answer, 0) "
         "FROM documents WHERE row >= ? ORDER BY row"
     )
     new = np.fromiter(connection.execute(query, (len(last.table),)), _TABLE)
     for name in ("time", "until"):
-        new[name][np.isinf(new[name])] = np.nan
+        new[name][np.isneginf(new[name])] = np.nan
     table = np.concatenate([last.table, new])
     deleted = connection.execute("SELECT row FROM documents WHERE gone > ?", (last.generation,)).fetchall()
     table[[row for (row,) in deleted]] = (GONE, np.nan, np.nan, 0)
@@ -71,7 +70,7 @@ def advanced(connection: sqlite3.Connection, generation: int, last: Columns = EM
     )
     users, codes = last.users.copy(), last.codes.copy()
     for code, kept in connection.execute(query, (len(users), last.generation)):
-        name = f"{_FORGOTTEN}{code}" if kept is None else kept
+        name = f"{FORGOTTEN}{code}" if kept is None else kept
         if code < len(users):
             del codes[users[code]]
         users[code : code + 1] = [name]

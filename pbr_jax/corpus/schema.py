@@ -15,6 +15,7 @@ from pbr_jax.words import composed, words
 
 SHARED = -1  # the code that stands for the owner of shared documents
 GONE = -2  # the code that stands for the owner of deleted documents
+FORGOTTEN = "\0"  # begins what stands in place of a user's name, and has no documents
 
 TABLES = """
 CREATE TABLE users(code INTEGER PRIMARY KEY, key INTEGER, gone INTEGER, name TEXT);

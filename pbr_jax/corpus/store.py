@@ -15,9 +15,8 @@ from while others read: any number of threads and processes read, one writes, an
 import json
 import sqlite3
 import threading
-import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,9 +25,10 @@ import numpy as np
 from pbr_jax import faults
 from pbr_jax.corpus import schema
 from pbr_jax.corpus.columns import EMPTY, Columns, advanced
+from pbr_jax.corpus.database import PATIENCE, Database, copy
 from pbr_jax.corpus.schema import GONE, SHARED
 from pbr_jax.corpus.visibility import Visibility
-from pbr_jax.corpus.writer import Writer, build, connect, connected, copy, writing
+from pbr_jax.corpus.writer import Writer, build, writing
 from pbr_jax.files import private_folder
 from pbr_jax.types import Document, Example, UserError
 
@@ -66,49 +66,24 @@ class Store(Visibility):
     def __init__(self, path: Path) -> None:
         if not path.is_file():
             raise UserError(f"document store not found: {path}; run the configuration again to rebuild it")
-        self._path = path
-        with path.open("rb") as file:
-            self.living = file.read(20)[18:19] == b"\2"  # SQLite's own mark of a write-ahead log
-        self._idle: list[sqlite3.Connection] = []  # connections that nobody reads with
-        weakref.finalize(self, _close, self._idle)
-        self._local, self._lock = threading.local(), threading.Lock()
+        self._path, self._database = path, Database(path)
+        self.living = self._database.living
+        self._lock = threading.Lock()
         self._columns = EMPTY
-        if self.living:
-            with suppress(OSError, UserError), connected(path, 0) as connection:
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # what a killed deletion left
         _ = self.content  # an unreadable file is an error now
 
     def close(self) -> None:
         """Closes the files; a later call opens them again."""
-        _close(self._idle)
+        self._database.close()
 
     # -- reading ---------------------------------------------------------------------------------------
 
-    @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
+    def reading(self) -> AbstractContextManager[sqlite3.Connection]:
         """All that this thread reads inside is of one state, whatever others write meanwhile.
 
         A deletion waits for those that read an older state, so nothing slow belongs inside.
         """
-        outer = getattr(self._local, "connection", None)
-        if outer is not None:
-            yield outer
-            return
-        with faults.located(self._path):
-            try:
-                connection = self._idle.pop()
-            except IndexError:
-                connection = connect(self._path, "rw" if self.living else "ro")
-            if self.living:
-                connection.execute("BEGIN")
-                _value(connection, "generation")  # the state is that of the first look
-        self._local.connection = connection
-        try:
-            yield connection
-        finally:
-            self._local.connection = None
-            connection.rollback()
-            self._idle.append(connection)
+        return self._database.reading()
 
     @property
     def columns(self) -> Columns:
@@ -255,7 +230,8 @@ class Store(Visibility):
         """Deletes documents of a user ("": shared ones), of some ids or all; their rows, int64 [d].
 
         What was deleted is in no byte of the store's files any more when this returns. Raises UserError for
-        an unknown user or id, and where someone reads an older state for longer than a minute.
+        an unknown user or id, and where someone reads an older state for longer than a minute: then all is
+        deleted but for the bytes, which go with the next call after that reader has ended.
         """
         with self._writing() as writer:
             return np.array(writer.delete(self.code(user), ids), np.int64)
@@ -265,20 +241,30 @@ class Store(Visibility):
         with self._writing() as writer:
             writer.forget(self.code(user))
 
-    def _writing(self) -> AbstractContextManager[Writer]:
+    @contextmanager
+    def _writing(self) -> Iterator[Writer]:
         if not self.living:
             raise UserError(
                 f"{self._path} is what runs are made from and stays as it is; write to a copy of it"
             )
-        if getattr(self._local, "connection", None) is not None:
+        if self._database.mode != "rw":
+            raise UserError(f"{self._path} may only be read here; copy its folder, and write to the copy")
+        if self._database.is_reading:
             raise RuntimeError("a store is written to inside `reading`, which holds an older state")
-        return writing(self._path)
+        erased = False
+        try:
+            with writing(self._path) as writer:
+                yield writer
+            erased = writer.erased
+        finally:
+            self._database.purge(PATIENCE if erased else 0)
+        if self._database.late and erased:
+            raise UserError(
+                f"{self._path}: the documents are deleted, but someone has read an older state for "
+                f"{PATIENCE} s, so their bytes are still in the files; they go when that reader has "
+                "ended and the store is opened, read, written to or closed again; do not repeat the call"
+            )
 
 
 def _value(connection: sqlite3.Connection, name: str) -> Any:
     return connection.execute("SELECT value FROM summary WHERE name=?", (name,)).fetchone()[0]
-
-
-def _close(connections: list[sqlite3.Connection]) -> None:
-    while connections:
-        connections.pop().close()

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -13,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from pbr_jax import faults
-from pbr_jax.corpus.schema import GONE, SHARED, TABLES, flags, stored
+from pbr_jax.corpus.database import connected
+from pbr_jax.corpus.schema import FORGOTTEN, GONE, SHARED, TABLES, flags, stored
 from pbr_jax.corpus.visibility import answer_key, key
 from pbr_jax.locks import locked
 from pbr_jax.types import Document, Example, UserError
 
-PATIENCE = 60  # seconds to wait for readers of an older state before what was deleted is overwritten
 _MODULUS = 1 << 256
 
 Row = tuple[Any, ...]
@@ -68,8 +67,14 @@ class Writer:
         self.values: dict[str, Any] = {**dict.fromkeys(names, 0), "content": "0", "target": document_target}
         self.values |= connection.execute("SELECT name, value FROM summary").fetchall()
         self.values["generation"] += 1
+        self._before = self.values["erased"]
         self._target = self.values["target"]
         self._content = int(self.values["content"], 16)
+
+    @property
+    def erased(self) -> bool:
+        """Whether this writer has deleted anything."""
+        return self.values["erased"] > self._before
 
     def finish(self) -> None:
         """Writes the counts and the hash of the content."""
@@ -86,7 +91,7 @@ class Writer:
         rows = [whole[i] for i in _latest(example.profile, newest)]
         position = self._next("positions")
         values = (
-            position, int(training), key(example.id), self._user(example.user_id), _float(example.time),
+            position, int(training), key(example.id), self._user(example.user_id), _time(example.time),
             answer_key(example.target), *flags(example.target, example.profile, self._target),
             int(example.scored), example.id, example.query, example.input, example.target,
             json.dumps(example.relevant), example.category, json.dumps(example.alternatives),
@@ -109,6 +114,7 @@ class Writer:
         changed: dict[int, dict[int, int]] = {}
         order, placed = [], {}
         for document in documents:
+            _refuse_halves(document)
             user, row, older = self._known(document)
             row = self._document(user, document) if row is None else row
             for one in older:
@@ -175,6 +181,8 @@ class Writer:
         """The code of a user, who may be new."""
         if not name:
             raise UserError("a user_id is empty, want the user's name: nobody owns shared documents")
+        if name.startswith(FORGOTTEN):
+            raise UserError(f"the user_id {name!r} begins with a NUL character; give the user another name")
         if name not in self._codes:
             query = "SELECT code FROM users WHERE key=? AND name=?"
             known = self._sql.execute(query, (key(name), name)).fetchone()
@@ -238,61 +246,36 @@ class Writer:
 def writing(path: Path) -> Iterator[Writer]:
     """A writer, alone among all threads and processes; what it did is kept as a whole, or nothing is.
 
-    What it has deleted is in no byte of the store's files when this ends.
+    What it has deleted stays in the store's files until `Database.purge`.
     """
     with locked(path.with_name(f"{path.name}.lock")), connected(path) as connection:
         connection.execute("BEGIN IMMEDIATE")
         try:
             writer = Writer(connection)
-            before = writer.values["erased"]
             yield writer
             writer.finish()
             connection.execute("COMMIT")
         finally:
             connection.rollback()
-        if writer.values["erased"] == before:
-            return
-        if writer.values["erased"] > writer.values["documents"] + 1000:
+        if writer.erased and writer.values["erased"] > writer.values["documents"] + 1000:
             connection.execute("UPDATE summary SET value=0 WHERE name='erased'")
             connection.execute("VACUUM")
-        if connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
-            raise UserError(
-                f"{path}: documents are deleted, but someone has read an older state for {PATIENCE} s, so "
-                "their bytes are still in the write-ahead log; end that process and open the store again"
-            )
-
-
-def connect(path: Path, mode: str, timeout: int = PATIENCE) -> sqlite3.Connection:
-    """A connection of SQLite's `mode` that any thread may use, without transactions of its own."""
-    uri = f"{path.absolute().as_uri()}?mode={mode}"
-    return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=timeout, check_same_thread=False)
-
-
-@contextmanager
-def connected(path: Path, timeout: int = PATIENCE) -> Iterator[sqlite3.Connection]:
-    """A connection that overwrites what is deleted."""
-    with faults.located(path), closing(connect(path, "rw", timeout)) as connection:
-        connection.execute("PRAGMA secure_delete=ON")
-        yield connection
-
-
-def copy(source: sqlite3.Connection, path: Path) -> None:
-    """Writes a living copy to a new file, of mode 0600. Raises UserError where the file is there."""
-    partial = path.with_name(f".{path.name}.partial")
-    with faults.located(path), locked(path.with_name(f"{path.name}.lock")):
-        if path.exists():
-            raise UserError(f"{path} is there already; open it, or choose another file for the copy")
-        partial.unlink(missing_ok=True)
-        partial.touch(mode=0o600)
-        with closing(sqlite3.connect(partial)) as target:
-            source.backup(target)
-            target.execute("PRAGMA journal_mode=WAL")
-        os.replace(partial, path)
 
 
 def _values(document: Document) -> Row:
     fields = json.dumps(dict(document.fields), ensure_ascii=False)
-    return document.id, document.text, fields, _float(document.time), _float(document.until)
+    return document.id, document.text, fields, _time(document.time), _time(document.until)
+
+
+def _refuse_halves(document: Document) -> None:
+    """Raises UserError for text that has no bytes: half of a character (a lone surrogate)."""
+    try:
+        " ".join((document.user_id, *_values(document)[:3])).encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"document {document.id!r} of user {document.user_id!r} holds {error.object[error.start]!r}, "
+            "which is half of a character; decode its text anew, or replace that"
+        ) from error
 
 
 def _latest(profile: Sequence[Document], newest: int | None) -> Sequence[int]:
@@ -303,8 +286,13 @@ def _latest(profile: Sequence[Document], newest: int | None) -> Sequence[int]:
     return sorted(by_age[max(len(profile) - newest, 0) :])
 
 
-def _float(value: float | None) -> float | None:
-    return None if value is None else float(value) + 0.0  # SQLite knows no -0.0
+def _time(value: float | None) -> float | None:
+    """As it is stored. Raises UserError for what is no moment: of nan SQLite makes null, which is undated."""
+    if value is None:
+        return None
+    if not value > -math.inf:
+        raise UserError(f"a time is {value}, want seconds since 1970, or None where there is no date")
+    return float(value) + 0.0  # SQLite knows no -0.0
 
 
 def _current(rows: Iterable[int], changed: Mapping[int, int]) -> list[int]:

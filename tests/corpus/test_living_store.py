@@ -1,14 +1,18 @@
 """A store that is appended to and deleted from: against a dictionary, beside readers, and after kills."""
 
 import dataclasses
+import math
 import os
 import random
 import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -396,3 +400,142 @@ def test_threads_write_one_after_the_other(tmp_path: Path) -> None:
         thread.join()
     assert store.rows == store.summary.documents == 20
     assert all(len(store.history(f"user{n}")) == 5 for n in range(4))
+
+
+def in_another_process(code: str, *arguments: object) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+LOOK = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1])
+print(connection.execute("SELECT COUNT(*) FROM texts WHERE text IS NOT NULL").fetchone()[0])
+connection.close()
+"""
+
+
+def test_a_store_that_is_opened_twice_keeps_its_locks(tmp_path: Path) -> None:
+    """Without them the other process, which is the last one as far as it sees, removes the log."""
+    store = living(tmp_path, example("1", "ann"))
+    store.append([document("ann", "a")])
+    path = tmp_path / "s" / "store.sqlite"
+    again = Store(path)
+    assert in_another_process(LOOK, path) == "1\n"
+    assert (tmp_path / "s" / "store.sqlite-wal").exists()
+    store.append([document("ann", "b")])
+    assert len(again.history("ann")) == 2
+    assert in_another_process(LOOK, path) == "2\n"
+
+
+def test_a_deletion_waits_for_others_who_clear_the_log(tmp_path: Path) -> None:
+    store, path, done = living(tmp_path, example("1", "ann")), tmp_path / "s" / "store.sqlite", []
+
+    def open_and_close() -> None:
+        while not done:
+            Store(path).close()
+
+    threads = [threading.Thread(target=open_and_close) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for number in range(10):
+            store.append([document("bob", str(number))])
+            store.forget("bob")
+            assert not holds(tmp_path / "s", "CANARY-bob")
+    finally:
+        done.append(True)
+        for thread in threads:
+            thread.join()
+
+
+def again(store: Store, path: Path) -> None:
+    with pytest.raises(UserError, match="user 'ann' is not among"):
+        store.forget("ann")
+
+
+@pytest.mark.parametrize(
+    "finish",
+    [
+        again,
+        lambda store, path: Store(path),
+        lambda store, path: store.close(),
+        lambda store, path: store.append([document("bob", "b")]),
+        lambda store, path: store.content,
+    ],
+    ids=["forget", "open", "close", "append", "read"],
+)
+def test_bytes_that_a_reader_has_kept_go_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finish: Callable[[Store, Path], object]
+) -> None:
+    store, path = living(tmp_path, example("1", "ann", document("ann", "a"))), tmp_path / "s" / "store.sqlite"
+    monkeypatch.setattr("pbr_jax.corpus.store.PATIENCE", 0)
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM users").fetchone()
+        with pytest.raises(UserError, match=r"are deleted, but someone.*; they go when.*do not repeat"):
+            store.forget("ann")
+        assert holds(tmp_path / "s", "CANARY-ann-a-0")
+    finish(store, path)
+    assert not holds(tmp_path / "s", "CANARY-ann-a-0")
+    assert store.users != ["ann"]
+
+
+def test_dates_that_are_no_dates(tmp_path: Path) -> None:
+    store = living(tmp_path, example("1", "ann", time=5.0))
+    store.append([document("", "late", time=9.0), document("", "never", time=math.inf), document("", "none")])
+    asked = next(store.examples())
+    for one in (store, Store(tmp_path / "s" / "store.sqlite")):
+        assert [d.id for d in one.documents(one.visible(asked, ""))] == ["none"]
+        assert one.times.tolist()[:2] == [9.0, math.inf]
+    for time_ in (math.nan, -math.inf):
+        for wrong in (document("ann", "n", time=time_), document("ann", "n", time=1.0, until=time_)):
+            with pytest.raises(UserError, match=r"a time is .*, want seconds since 1970, or None"):
+                store.append([wrong])
+
+
+def test_names_and_texts_that_cannot_be_stored(tmp_path: Path) -> None:
+    store = living(tmp_path, example("1", "ann"))
+    with pytest.raises(UserError, match="begins with a NUL"):
+        store.append([document("\0000", "a")])
+    for wrong in (
+        document("ann", "a", text="half \ud83d"),
+        document("ann", "\ud83d"),
+        document("x\ud83d", "a"),
+        document("ann", "a", fields={"title": "\ud83d"}),
+    ):
+        with pytest.raises(UserError, match=r"holds '\\ud83d', which is half of a character"):
+            store.append([document("ann", "whole"), wrong])
+    assert store.summary.documents == 0
+
+
+READ_ONLY = """
+import os, sys
+from pathlib import Path
+from pbr_jax.corpus.store import Store
+from pbr_jax.types import Document, UserError
+if os.getuid() == 0:
+    os.setresuid(65534, 65534, 65534)
+def tell(act):
+    try:
+        print(act())
+    except UserError as error:
+        print(error)
+tell(lambda: [text for _, text in Store(Path(sys.argv[1])).texts()])
+tell(lambda: Store(Path(sys.argv[1])).append([Document("b", "ann", "")]))
+"""
+
+
+def test_a_folder_that_may_only_be_read() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        living(folder, example("1", "ann", document("ann", "a"))).close()
+        path = folder / "s" / "store.sqlite"
+        for place, mode in ((path, 0o444), (path.parent, 0o555), (folder, 0o755)):
+            place.chmod(mode)
+        told = in_another_process(READ_ONLY, path).splitlines()
+        path.parent.chmod(0o755)
+    assert told[0] == "['CANARY-ann-a-0']"
+    assert told[1] == f"{path} may only be read here; copy its folder, and write to the copy"
