@@ -41,6 +41,7 @@ PLUMBING = {
     "provenance": "commit and versions, recorded beside a result",
     "files": "writes whole files or none",
     "locks": "waits for other processes",
+    "corpus.database": "opens files of stores, and deletes from them",
     "faults": "words of errors",
     "interrupts": "Ctrl-C",
     "terminal": "progress and messages",
