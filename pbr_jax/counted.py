@@ -45,6 +45,7 @@ PLUMBING = {
     "faults": "words of errors",
     "interrupts": "Ctrl-C",
     "terminal": "progress and messages",
+    "arguments": "refuses what a caller gives by mistake",
     "types": "records without methods, and the error class",
     "models.known_fields": "refuses folders of models; what it lets pass is known by the folder's content",
     "models.sizes": "refuses sizes; what it lets pass is known by the folder's content",

@@ -59,7 +59,7 @@ def _watch(name: str, signature: list[int]) -> None:
 
 @contextlib.contextmanager
 def watching() -> Iterator[_Files]:
-    """Gathers the files that are hashed or given to `watch` inside, and their folders, for `unchanged`."""
+    """Gathers the files that are hashed or given to `watch` inside, and their folders, for `changed`."""
     found: _Files = {}
     token = _watched.set(found)
     try:
@@ -68,12 +68,17 @@ def watching() -> Iterator[_Files]:
         _watched.reset(token)
 
 
-def unchanged(files: Mapping[str, list[int]]) -> bool:
-    """Whether nobody has written to files since they were hashed, nor added one beside them."""
-    try:
-        return all(_signature(name) == before for name, before in files.items())
-    except OSError:
-        return False
+def changed(files: Mapping[str, list[int]]) -> list[str]:
+    """The files that were written to since they were hashed, or are gone; then folders, of what was added."""
+    found = []
+    for name, before in files.items():
+        try:
+            same = _signature(name) == before
+        except OSError:
+            same = False
+        if not same:
+            found.append(name)
+    return sorted(found, key=os.path.isdir)
 
 
 def remembered(key: str, make: Callable[[], Any]) -> Any:

@@ -32,7 +32,11 @@ def open(what: str | Path | Config) -> System:
         plan = Plan(what)
         plan.check()
         return plan.system()
+    if not isinstance(what, str | Path):
+        raise UserError(f"found {what!r:.60}, want a run or a config; give a run's folder or a Config")
     folder = Path(what)
+    if not folder.is_dir():
+        raise UserError(f"no run folder at {what}; give a run's folder or a Config")
     key = (folder.resolve(), cache_folder())
     with _opening:  # threads that ask at once wait for one opening
         system = _opened.get(key)
@@ -60,11 +64,18 @@ def _open(folder: Path) -> System:
 
     def check() -> None:
         """Raises UserError where models, data or what the cache holds of them are not what was opened."""
-        read = (stage for stage in stages(plan.last).values() if "value" in vars(stage))
+        found = hashes.changed(files)
         own = plan.store.value.living  # of a learner
-        same = hashes.unchanged(files) and (own or system.store.living == corpus.is_file())
-        if not same or any(stage.seconds is None for stage in read):
-            raise UserError(f"{folder}: what it is made of has changed since it was opened; open it again")
+        if not own and system.store.living != corpus.is_file():
+            found.append(os.fspath(corpus))
+        read = [stage for stage in stages(plan.last).values() if "value" in vars(stage)]
+        found += [f"stage {stage.label} in the cache" for stage in read if stage.seconds is None]
+        if found:
+            more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+            raise UserError(
+                f"{folder}: what it is made of has changed since it was opened; open it again "
+                f"(changed or gone: {', '.join(found[:3])}{more})"
+            )
 
     system.check = check
     return system

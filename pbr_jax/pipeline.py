@@ -12,7 +12,7 @@
 
 A slot is a plain callable on a batch of examples; a system is a choice of methods (`pbr_jax.methods`), one
 file each. `pbr_jax.system.System` binds them: runs, training and single questions all go through it, and
-through `rank` here, the first four slots and the privacy gate.
+through `rank` here, the first four slots and the privacy check (the gate).
 """
 
 import time
@@ -37,7 +37,7 @@ class Query(NamedTuple):
 
 
 class Neighbour(NamedTuple):
-    """A user whose history is searched, and how much that user's documents count.
+    """A user whose history is searched, and the weight of that user's scores.
 
     `Neighbour("")` stands for the shared documents, which nobody owns.
     """
@@ -70,7 +70,8 @@ PromptWriter = Callable[[Examples, Sequence[Ranking]], list[Written]]
 
 @runtime_checkable
 class GenerateSlot(Protocol):
-    """Answers to examples from their documents; `on_batch(positions, texts)` is told of finished ones."""
+    """Answers to examples from their documents; `on_batch(positions, texts)` is called with
+    finished ones."""
 
     def __call__(
         self,
@@ -83,13 +84,13 @@ class GenerateSlot(Protocol):
 
 
 OnScored = Callable[[int], object]
-"""Told how many more targets are scored."""
+"""Called with how many more targets are scored."""
 
 
 @runtime_checkable
 class Scoring(Protocol):
-    """A generate slot whose answer is not the continuation of one prompt, so that it says itself how probable
-    the targets are: with what was shown, and how many tokens it had."""
+    """A generate component with its own likelihood: for each example the prompt used, the log-probability
+    and token count of the target."""
 
     def score(
         self,
@@ -112,7 +113,7 @@ class Pipeline(NamedTuple):
 
 @dataclass(frozen=True)
 class Tally:
-    """What slots count on the way, and the seconds that parts of them take; both reach results.json."""
+    """Counters and timings."""
 
     counts: Counter[str] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=dict)

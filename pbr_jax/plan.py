@@ -183,7 +183,11 @@ class _Corpus:
         part has vectors of the run's alone.
         """
         if self._nodes["store"].value.living:
-            raise UserError("a method of this run keeps a corpus of its own, which it alone writes to")
+            raise UserError(
+                "a method of this run keeps a corpus of its own, which it alone writes to; change the "
+                "benchmark's files and run again, into another folder; to forget a user, delete the stream's "
+                "stage from the cache too"
+            )
         for stage in _used(self._nodes) if grows else ():
             held = stage.value
             if isinstance(held, Ragged) or (isinstance(held, dict) and "documents" in held):

@@ -1,11 +1,10 @@
-"""A system: what a config becomes. The one way from questions to ranked documents, answers and likelihoods.
+"""`System`: the methods of a config over one store of documents, which rank, answer and score questions.
 
-A `System` holds the methods that a config chose for the six slots, bound to one store of documents. The
-stages of a run, feedback, rewards in training, `pbr-jax ask` and notebooks all go through one, so there is
-one privacy gate (`pipeline.rank`) and one tally of what was computed.
+The way of a question: cli -> config -> plan -> cached stages -> System -> experiment writes results.json.
+The stages of a run, feedback, rewards in training, `pbr-jax ask` and notebooks all use a `System`, so there
+is one privacy check (the gate, `pipeline.rank`) and one tally of what was computed.
 """
 
-import hashlib
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pbr_jax.arguments import check_documents, check_examples, check_filled
 from pbr_jax.corpus import vectors
 from pbr_jax.corpus.store import Store
 from pbr_jax.llm import LLM, Score, naming
@@ -92,7 +92,7 @@ class System:
         return Pipeline(*map(self._slot, Pipeline._fields))
 
     def _slot(self, name: str) -> Any:
-        """A slot, bound anew where someone has written to the store."""
+        """A slot, rebuilt when the store has changed."""
         content = self._content()
         if name not in self._bound or self._bound[name][0] != content:
             self._bound[name] = content, self._parts[name](self.tally)
@@ -136,8 +136,10 @@ class System:
     def ask(self, user: str, query: str) -> Reply:
         """The answer to a new question of a user, who has a history in the store; all of it is visible.
 
-        Raises UserError for an unknown user, and an answer without text.
+        Raises UserError for an unknown user, a blank query, and an answer without text.
         """
+        check_filled(user, "user")
+        check_filled(query, "query")
         self.store.history(user)  # an unknown user is an error before any model is loaded
         # Asked now: after everything that is dated.
         example = Example(id="", user_id=user, query=query, input=query, target=None, time=math.inf)
@@ -155,23 +157,33 @@ class System:
     def add(self, user: str, documents: Iterable[Document | str]) -> list[Document]:
         """Adds documents to the history of a user, who may be new, and returns them.
 
-        The next question sees them; what was trained stays as it is. A text becomes a document of its own
-        hash. A document whose id the user has takes the place of the older one. Runs keep what they were made
-        from: the first change copies the store, into `corpus/` of a run's folder.
+        The next question sees them; what was trained stays as it is. A text becomes a document whose id is
+        the hash of the text. A document whose id the user has takes the place of the older one. Runs keep
+        what they were made from: the first change copies the store, into `corpus/` of a run's folder.
 
-        Raises UserError for another user's document, and where a method cannot take new documents.
+        Raises UserError for no user, an entry without text, another user's document, and where a method
+        cannot take new documents.
         """
-        new = [_document(user, document) for document in documents]
+        if user == "":
+            raise UserError('user is "", want a user\'s name; to show documents to all users use add_shared')
+        check_filled(user, "user")
+        return self._add(user, documents)
+
+    def add_shared(self, documents: Iterable[Document | str]) -> list[Document]:
+        """Adds documents that every user may see, as `add` does; a `Document` with user_id "" and shared."""
+        return self._add("", documents)
+
+    def _add(self, user: str, documents: Iterable[Document | str]) -> list[Document]:
+        new = check_documents(documents, user)
         with self._changing(grows=True) as store:
             store.append(new)
         return new
 
     def forget(self, user: str) -> None:
         """Deletes a user and all documents of that user from the corpus, and overwrites their vectors in the
-        cache. UserError for an unknown user.
-
-        Other artefacts and results of runs stay as they are.
+        cache. Other artefacts and results of runs stay as they are. UserError for an unknown user.
         """
+        check_filled(user, "user")
         self.store.history(user)  # an unknown user is an error before anything is copied
         with self._changing(grows=False) as store:
             texts = [document.text for document in store.documents(store.history(user))]
@@ -188,14 +200,18 @@ class System:
             self._parts = self._living(grows=grows)
             yield self.store
 
-    def neighbours(self, examples: Examples) -> list[list[Neighbour]]:
+    def neighbours(self, examples: Iterable[Example]) -> list[list[Neighbour]]:
         """The users whose histories are searched for each example, and "" for shared documents."""
+        if not (examples := check_examples(examples)):
+            return []
         with self._lock:
             users = self.pipeline.neighbours(examples)
         shared = [Neighbour("")] if self.store.has_shared else []
         return [[*of_example, *shared] for of_example in users]
 
-    def rank(self, examples: Examples, users: Sequence[Sequence[Neighbour]] | None = None) -> list[Ranking]:
+    def rank(
+        self, examples: Iterable[Example], users: Sequence[Sequence[Neighbour]] | None = None
+    ) -> list[Ranking]:
         """The documents for each example, best first.
 
         Args:
@@ -208,11 +224,13 @@ class System:
           UserError: an unknown user; a score that is not a finite number.
         """
         self.check()
+        if not (examples := check_examples(examples)):
+            return []
         with self._lock:
             users = self.neighbours(examples) if users is None else users
             with self.store.reading():  # of one state, whatever is written to the store meanwhile
                 rankings = rank(self.pipeline, examples, self._collaboration, users)
-                self._refuse_misplaced(rankings)
+                self._check_rows(rankings)
         for example, ranking in zip(examples, rankings, strict=True):
             scores = [float(candidate.score) for candidate in ranking]
             if not np.isfinite(scores).all():
@@ -223,13 +241,15 @@ class System:
 
     def answer(
         self,
-        examples: Examples,
-        rankings: Sequence[Ranking] | None = None,
+        examples: Iterable[Example],
+        rankings: Iterable[Ranking] | None = None,
         *,
         written: Sequence[Written] | None = None,
         on_batch: OnBatch | None = None,
     ) -> list[Answer]:
         """The language model's raw answer to each example.
+
+        A run with generate.method none, once opened, answers with the method ipa.
 
         Args:
           rankings: the documents of each example, best first; None: as `rank` finds them.
@@ -237,9 +257,11 @@ class System:
           on_batch: called with positions and texts of answers as they are finished.
 
         Raises:
-          UserError: the config answers nothing (generate.method none), or a prompt is too long.
+          UserError: the system was built without `generate`, or a prompt is too long.
         """
         self.check()
+        if not (examples := check_examples(examples)):
+            return []
         with self._lock, naming(example.id for example in examples):
             if self._generate is None:
                 raise UserError("generate.method none answers nothing; set it to ipa")
@@ -248,8 +270,8 @@ class System:
 
     def score(
         self,
-        examples: Examples,
-        rankings: Sequence[Ranking] | None = None,
+        examples: Iterable[Example],
+        rankings: Iterable[Ranking] | None = None,
         *,
         written: Sequence[Written] | None = None,
         on_batch: OnScored | None = None,
@@ -261,6 +283,8 @@ class System:
         targets are scored.
         """
         self.check()
+        if not (examples := check_examples(examples)):
+            return []
         with self._lock, self.tally.timed("score"):
             shown, write = self._shown(examples, rankings), self._writer(written)
             if isinstance(self._generate, Scoring):
@@ -292,15 +316,17 @@ class System:
             scores[i] = score
         return scores
 
-    def _shown(self, examples: Examples, rankings: Sequence[Ranking] | None) -> list[Ranking]:
+    def _shown(self, examples: Examples, rankings: Iterable[Ranking] | None) -> list[Ranking]:
         """The documents that are offered to the prompts."""
-        rankings = self.rank(examples) if rankings is None else rankings
+        rankings = self.rank(examples) if rankings is None else list(rankings)
+        if len(rankings) != len(examples):
+            raise UserError(f"found {len(rankings)} rankings for {len(examples)} examples, want one for each")
         return [ranking[: self._documents] for ranking in rankings]
 
     def _writer(self, written: Sequence[Written] | None) -> PromptWriter:
         return self.write if written is None else lambda examples, rankings: list(written)
 
-    def _refuse_misplaced(self, rankings: Sequence[Ranking]) -> None:
+    def _check_rows(self, rankings: Sequence[Ranking]) -> None:
         """Raises RuntimeError where a candidate's row, which is what is kept, is that of another document.
 
         Else a method that miscounts would pass on documents that the gate has never seen.
@@ -319,16 +345,3 @@ class System:
                     f"document {document.id} of user {document.user_id} is given as row {candidate.row}, "
                     "where another stands; a candidate's row must be its own, and nothing was written"
                 )
-
-
-def _document(user: str, document: Document | str) -> Document:
-    """A document of the user, "" for a shared one; of a text its own hash is the id."""
-    if isinstance(document, str):
-        id = hashlib.sha256(document.encode()).hexdigest()[:16]
-        return Document(id, user, document, shared=not user)
-    if document.user_id != user or document.shared == bool(user):
-        raise UserError(
-            f"document {document.id!r} is of user {document.user_id!r}, and was added to user {user!r}; give "
-            "each user's own, and shared ones with user ''"
-        )
-    return document

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax.monitoring
+import jaxtyping
 import pytest
 
 import pbr_jax
@@ -274,7 +275,7 @@ def test_an_added_document_is_encoded_alone_and_a_shared_one_is_for_all(
     monkeypatch.setattr(TextEncoder, "encode", counted)
     system.add("ann", ["violins and tea"])
     assert "violins and tea" in str(system.rank(questions)[0])
-    system.add("", ["tea for all"])
+    system.add_shared(["tea for all"])
     assert all("tea for all" in str(ranking) for ranking in system.rank(questions))
     assert encoded == ["violins and tea", "tea for all"]
 
@@ -291,3 +292,86 @@ def test_a_forgotten_users_vectors_are_overwritten(config: Config, tmp_path: Pat
     assert kept()
     system.forget("eve")
     assert not kept()
+
+
+ANN = Example("", "ann", "tea", "tea", None)
+OF_ANN = Document("new", "ann", "tea")
+HALF = "half a \ud83d"
+NOTHING: Any = None
+WRONG: list[tuple[Callable[[Any], object], str]] = [
+    (lambda s: s.add(None, ["tea"]), "user is None, want a text"),
+    (lambda s: s.add("", ["tea"]), "to show documents to all users use add_shared"),
+    (lambda s: s.add(7, ["tea"]), "user is 7, want a text"),
+    (lambda s: s.add("ann", "tea"), "documents is a text, want a list of texts or Documents"),
+    (lambda s: s.add("ann", OF_ANN), "documents is of type Document, want a list"),
+    (lambda s: s.add("ann", ["tea", 5]), r"documents\[1\] is 5, want a text"),
+    (lambda s: s.add_shared([" "]), r"documents\[0\] is ' ', want a text that is not blank"),
+    (lambda s: s.add("ann", [HALF]), r"documents\[0\] holds half of a surrogate pair"),
+    (
+        lambda s: s.add("ann", [dataclasses.replace(OF_ANN, text=b"tea")]),
+        r"the text of documents\[0\] is b'tea', want a text",
+    ),
+    (lambda s: s.add("ann", [Document("", "ann", "tea")]), r"the id of documents\[0\] is ''"),
+    (
+        lambda s: s.add("ann", [Document("a", "ann", "tea", {"title": HALF})]),
+        r"field 'title' of documents\[0\] holds half",
+    ),
+    (lambda s: s.add_shared([OF_ANN]), "was added to the shared documents"),
+    (
+        lambda s: s.add_shared([Document("a", "", "tea")]),
+        "is of user '', and was added to the shared documents",
+    ),
+    (lambda s: s.store.append([Document("a", NOTHING, "tea", shared=True)]), "has user_id None"),
+    (lambda s: s.forget(""), "user is '', want a text"),
+    (lambda s: s.store.forget(""), "nobody owns shared documents"),
+    (lambda s: s.rank(ANN), "examples is of type Example, want a list of Examples"),
+    (lambda s: s.score(["tea"]), r"examples\[0\] is 'tea', want an Example"),
+    (
+        lambda s: s.answer([ANN, dataclasses.replace(ANN, user_id="")]),
+        r"the user_id of examples\[1\] is ''",
+    ),
+    (lambda s: s.answer([ANN], []), "found 0 rankings for 1 examples, want one for each"),
+    (lambda s: s.ask("ann", None), "query is None, want a text"),
+    (lambda s: s.ask("ann", " \n"), "query is .*, want a text that is not blank"),
+    (lambda s: pbr_jax.open(NOTHING), "give a run's folder or a Config"),
+    (lambda s: pbr_jax.open("nowhere"), "no run folder at nowhere; give a run's folder"),
+]
+
+
+def test_what_a_caller_gives_by_mistake_is_one_clear_error_and_changes_nothing(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+):
+    """As users meet it: without the type checks of these tests."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    system = pbr_jax.open(override(config, {"retrieve.method": "bm25"}))
+    system.add_shared(["tea for all"])
+    before = system.store.content
+    for call, words in WRONG:
+        with pytest.raises(UserError, match=words):
+            call(system)
+    assert system.store.content == before
+
+
+@pytest.mark.parametrize("method", ["bm25", "dense", "recency", "random", "two_stage"])
+def test_no_questions_have_no_answers_and_a_generator_is_a_list(config: Config, method: str):
+    system = pbr_jax.open(override(config, {"retrieve.method": method}))
+    assert system.neighbours([]) == system.rank([]) == system.answer([]) == system.score([]) == []
+    examples = list(system.store.examples())
+    assert system.rank(example for example in examples) == system.rank(examples)
+
+
+def test_an_error_of_opening_names_the_runs_of_a_folder_and_what_has_changed(config: Config, tmp_path: Path):
+    small = {"generate.method": "none", "eval.likelihood": "off", "benchmark.training": "none"}
+    pbr_jax.run(override(config, {"retrieve.method": "bm25", **small}), tmp_path / "runs" / "out")
+    with pytest.raises(
+        UserError, match="holds several runs, want one of them; finished are, for example, out"
+    ):
+        pbr_jax.open(tmp_path / "runs")
+    system = pbr_jax.open(tmp_path / "runs" / "out")
+    file = next((tmp_path / "tweets").glob("*questions*"))
+    file.write_bytes(file.read_bytes() + b"\n")
+    with pytest.raises(UserError, match=rf"open it again \(changed or gone: {file}\)"):
+        system.rank([ANN])
+    (tmp_path / "runs" / "out" / "config.json").unlink()
+    with pytest.raises(UserError, match=r"changed or gone: \S*config\.json, "):
+        system.rank([ANN])

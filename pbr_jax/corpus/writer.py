@@ -142,6 +142,10 @@ class Writer:
 
     def forget(self, user: int) -> None:
         """Deletes a user: documents, examples and name. The code is not given to anybody else."""
+        if user == SHARED:
+            raise UserError(
+                'found user "", want the user to forget: nobody owns shared documents; delete them'
+            )
         self.delete(user)
         columns = [name for _, name, *_ in self._sql.execute("PRAGMA table_info(examples)")][1:]
         for (position,) in self._sql.execute(
@@ -194,7 +198,7 @@ class Writer:
 
     def _known(self, document: Document) -> tuple[int, int | None, list[int]]:
         """The owner's code, the row of an equal document, and the rows of others of the same id."""
-        if document.shared != (not document.user_id):
+        if document.shared != (document.user_id == "") or not isinstance(document.user_id, str):
             raise UserError(
                 f"document {document.id!r} has user_id {document.user_id!r} and shared = {document.shared}; "
                 'want user_id "" for shared documents and the owner\'s name for all others'

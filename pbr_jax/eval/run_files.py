@@ -75,10 +75,10 @@ def read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         folder = path.parent
-        if (folder / "sweep.jsonl").is_file():
-            runs = ", ".join(sorted(file.parent.name for file in folder.glob("*/results.json"))[:3])
+        runs = ", ".join(sorted(file.parent.name for file in folder.glob("*/results.json"))[:3])
+        if runs or (folder / "sweep.jsonl").is_file():
             raise UserError(
-                f"{folder} is a sweep's folder, want one of its runs; those finished are {runs or 'none'}"
+                f"{folder} holds several runs, want one of them; finished are, for example, {runs or 'none'}"
             ) from None
         raise UserError(f"{folder} has no {path.name}, so it is no finished run; finish it first") from None
     except (OSError, UnicodeDecodeError) as error:
