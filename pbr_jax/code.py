@@ -10,15 +10,16 @@ Not seen is what is reached by name at run time (`getattr`, `importlib`), and wh
 modules of this package.
 """
 
+import copyreg
 import dataclasses
 import dis
 import functools
 import hashlib
 import inspect
-import pickle
 import re
 import sys
 import types
+import weakref
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -39,10 +40,12 @@ _WRAPPED = (
     functools.cached_property,
     functools.partialmethod,
 )
+_CONTAINERS = (dict, types.MappingProxyType, list, tuple, set, frozenset)
+_WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
 _MADE_IN_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis))
 _UNTOLD = re.compile(
-    r"__(module|dict|weakref|qualname|annot\w+|firstlineno|static_attributes|match_args|hash"
+    r"__(module|dict|weakref|qualname|annot\w+|firstlineno|static_attributes|hash"
     r"|abstractmethods|dataclass_\w+|parameters|orig_bases)__|_abc_impl"
 )
 """Attributes of a class that Python keeps for itself."""
@@ -99,7 +102,9 @@ class _Description:
             return self._bytecode(value)
         if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
             return [str(value.dtype), value.shape, hashlib.sha256(value.tobytes()).hexdigest()]
-        if isinstance(value, Mapping | list | tuple | set | frozenset):
+        if isinstance(value, _WEAK):  # such as the cache of `functools.singledispatch`
+            return _name(type(value))
+        if type(value) in _CONTAINERS:
             return self._container(value, strict)
         if isinstance(value, types.BuiltinFunctionType):
             bound = [] if isinstance(value.__self__, types.ModuleType | type(None)) else [value.__self__]
@@ -119,13 +124,10 @@ class _Description:
         if id(value) in self._around:
             return "around"
         self._around.append(id(value))
-        if isinstance(value, Mapping):
-            pairs = [(self.value(n, strict=strict), self.value(v, strict=strict)) for n, v in value.items()]
-            found: Any = sorted(map(repr, pairs))
-        else:
-            found = [self.value(one, strict=strict) for one in value]
-            found = sorted(map(repr, found)) if isinstance(value, set | frozenset) else found
+        items = value.items() if isinstance(value, Mapping) else value
+        found = [self.value(one, strict=strict) for one in items]
         self._around.pop()
+        found = sorted(found, key=repr) if isinstance(value, set | frozenset) else found
         return [self.value(type(value), strict=strict), found]
 
     def _named(self, values: Mapping[str, Any], *, strict: bool) -> list[Any]:
@@ -170,7 +172,7 @@ class _Description:
         return [
             function.__qualname__,
             None if in_source else self._bytecode(code),
-            self._globals(code, space, sources.memos(module) if file else (), strict=file is None),
+            self._globals(code, space, _memos(module) if file else (), strict=file is None),
             self._named(held, strict=file is None),
             cells,
         ]
@@ -196,7 +198,7 @@ class _Description:
         return found
 
     def _class(self, made: type) -> Any:
-        bases = [self.value(base, strict=False) for base in made.__bases__]
+        bases = [self.value(base, strict=False) for base in (type(made), *made.__bases__)]
         if loaded.is_own(made.__module__):
             self.modules.add(made.__module__)
             return [made.__qualname__, bases, *self._local_methods(made)]
@@ -228,9 +230,10 @@ class _Description:
                 for name in _slots(base)
                 if hasattr(one, name)
             }
-            return [self.value(kind, strict=strict), self._named(slots | vars(one), strict=strict)]
+            named = self._named(slots | vars(one), strict=strict)
+            return [self.value(kind, strict=strict), named, self.value(_items(one), strict=strict)]
         try:
-            return [self.value(kind, strict=strict), hashlib.sha256(pickle.dumps(one)).hexdigest()]
+            return [self.value(kind, strict=strict), self.value(_parts(one), strict=strict)]
         except Exception as error:  # whatever a class of the user's raises
             if not strict:
                 return self.value(kind, strict=False)
@@ -246,11 +249,34 @@ class _Description:
         return [code.co_code.hex(), code.co_exceptiontable.hex(), shape, constants, names]
 
 
+def _memos(module: str) -> list[str]:
+    """The names of a module that are empty until its functions fill them, after it was imported."""
+    return [name for name in sources.memos(module) if name not in loaded.filled(module)]
+
+
 def _inner(code: types.CodeType) -> Iterator[types.CodeType]:
     for value in code.co_consts:
         if isinstance(value, types.CodeType):
             yield value
             yield from _inner(value)
+
+
+def _items(one: Any) -> Any:
+    """What an object holds that is a container of a class of its own."""
+    if isinstance(one, dict):
+        return dict(dict.items(one))
+    if isinstance(one, set | frozenset):
+        return {*one}
+    return [*one] if isinstance(one, list | tuple | deque) else None
+
+
+def _parts(one: Any) -> Any:
+    """What pickle would write of an object, before it writes what is in that."""
+    if isinstance(one, set | frozenset):
+        return _items(one)
+    reduce = copyreg.dispatch_table.get(type(one))
+    parts = reduce(one) if reduce else one.__reduce_ex__(4)
+    return parts if isinstance(parts, str) else [[*p] if isinstance(p, Iterator) else p for p in parts]
 
 
 def _slots(cls: type) -> tuple[str, ...]:
@@ -293,7 +319,9 @@ def _is_library(value: Any) -> bool:
         name = value.__globals__.get("__name__")
     else:
         return False
-    return isinstance(name, str) and _is_installed(name)
+    if not isinstance(name, str):
+        return isinstance(value, type)  # a class in C, of Cython
+    return _is_installed(name)
 
 
 def _is_installed(module: str) -> bool:

@@ -8,7 +8,7 @@ import functools
 import importlib.util
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -90,6 +90,7 @@ def _spec(module: str) -> ModuleSpec | None:
 
 
 _loaded: WeakKeyDictionary[ModuleType, bytes] = WeakKeyDictionary()
+_filled: WeakKeyDictionary[ModuleType, Set[str]] = WeakKeyDictionary()
 _planned: dict[Path, bytes] = {}  # what keys counted of modules that were not loaded
 _making = 0
 
@@ -105,9 +106,18 @@ def making() -> Iterator[None]:
         _making -= 1
 
 
-def record(module: ModuleType, source: bytes) -> None:
-    """Says what a module was executed from."""
+def run(module: ModuleType, source: bytes, code: CodeType) -> None:
+    """Executes a module, and records what it was executed from and which containers that filled."""
     _loaded[module] = source
+    exec(code, module.__dict__)
+    _filled[module] = {
+        name for name, value in vars(module).items() if isinstance(value, dict | list | set) and value
+    }
+
+
+def filled(module: str) -> Set[str]:
+    """The names of the containers of a module that held something when it had been imported."""
+    return _filled.get(sys.modules[module], frozenset())
 
 
 def source_of(module: str) -> bytes:
@@ -124,7 +134,7 @@ def source_of(module: str) -> bytes:
         _planned[file] = file.read_bytes()
         return _planned[file]
     if known not in _loaded:  # it was imported before us, or by a loader of its own
-        record(known, file.read_bytes())
+        _loaded[known] = file.read_bytes()
     return _loaded[known]
 
 
@@ -163,8 +173,7 @@ class _Recording(SourceFileLoader):
         source, file = self.get_data(self.path), Path(self.path).resolve()
         if _making and _planned.get(file, source) != source:
             raise _edited(f"{file}: edited after a key counted it and before it was loaded; run again")
-        record(module, source)
-        exec(self.source_to_code(source, self.path), module.__dict__)
+        run(module, source, self.source_to_code(source, self.path))
 
 
 class _Finder:

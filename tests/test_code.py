@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -297,6 +298,96 @@ def test_values_count_that_a_module_reads_when_it_is_imported_or_that_are_set_la
     changed = code_of(module.make)
     rule.write_text('{"sign": -1}')
     assert first != changed == code_of(load("maker_of_mine", maker_of_mine=maker).make)
+
+
+CONTAINERS = """
+import functools, json, types
+from collections import OrderedDict, defaultdict, deque
+import numpy as np
+def rule(x):
+    return SIGN * x
+class Rules(dict):
+    pass
+class Kind(type):
+    def sign(cls):
+        return SIGN
+class Own(metaclass=Kind):
+    pass
+def make(x):
+    return HELD
+"""
+HOLDERS = [
+    "types.SimpleNamespace(rule=rule)", "np.vectorize(rule)", "np.array([rule, None], object)",
+    "deque([rule])",
+    "defaultdict(lambda: SIGN)", "Rules(a=SIGN)", "Own", "[('a', OrderedDict(a=rule))]",
+    "dict([('a', 1), ('b', -1)][::SIGN])", "functools.singledispatch(rule)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_what_containers_of_a_library_hold_counts(holder: str):
+    def key(sign: int) -> str:
+        space: dict[str, Any] = {"__name__": "cells_of_mine", "SIGN": sign}
+        exec(CONTAINERS, space)
+        space["HELD"] = eval(holder, space)
+        return code_of(space["make"])
+
+    assert key(1) == key(1) != key(-1)
+
+
+def test_attributes_of_an_own_container_count():
+    def key(sign: int) -> str:
+        space: dict[str, Any] = {"__name__": "cells_of_mine", "SIGN": 1}
+        exec(CONTAINERS, space)
+        space["HELD"] = space["Rules"](a=1)
+        space["HELD"].sign = sign
+        return code_of(space["make"])
+
+    assert key(1) == key(1) != key(-1)
+
+
+def test_a_container_counts_that_a_module_fills_when_it_is_imported(load: Load, tmp_path: Path):
+    maker = "import json, pathlib\nRULES = {}\ndef read():\n    RULES.update(json.loads(PLACE.read_text()))\n"
+    maker += "PLACE = pathlib.Path(__file__).with_name('rules.json')\nread()\n"
+    maker += "def make(x):\n    return RULES['sign'] * x\n"
+
+    def key(sign: int) -> str:
+        (tmp_path / "rules.json").write_text(json.dumps({"sign": sign}))
+        return code_of(load("maker_of_mine", maker_of_mine=maker).make)
+
+    assert key(1) == key(1) != key(-1)
+
+
+SETS = """
+    import functools
+    from types import SimpleNamespace
+    from pbr_jax.code import code_of
+
+    STOP = SimpleNamespace(words={"the", "a", "and", "of"}, more=frozenset(["x", "y", "z"]))
+    def half(x): return x in STOP.words
+    print(code_of(half))
+    @functools.singledispatch
+    def one(x): return 1
+    def make(x): return one(x)
+    before = code_of(make)
+    make("a")
+    print(before == code_of(make))
+"""
+
+
+def test_keys_do_not_move_by_the_order_of_a_set_or_by_use():
+    def told(seed: str) -> list[str]:
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        command = [sys.executable, "-"]
+        done = subprocess.run(
+            command, input=textwrap.dedent(SETS), capture_output=True, text=True, env=environment
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()
+
+    first, used = told("1")
+    assert [first, "True"] == told("2") == told("3")
+    assert used == "True"
 
 
 def test_a_config_that_is_executed_again_has_the_same_classes(tmp_path: Path):

@@ -17,7 +17,7 @@ from pbr_jax import hashes
 from pbr_jax.code import code_of
 from pbr_jax.config.naming import named, overridden
 from pbr_jax.config.schema import SLOTS, Config
-from pbr_jax.loaded import record
+from pbr_jax.loaded import run
 from pbr_jax.methods import METHODS
 from pbr_jax.options import Method, Options, checked, hints, options_in, swapped
 from pbr_jax.sources import imports
@@ -84,11 +84,10 @@ def execute(path: Path) -> ModuleType:
     hashes.watch(path)
     module, source = importlib.util.module_from_spec(spec), path.read_bytes()
     _FROM_FILES.update({name}, _beside(path.resolve(), source))
-    record(module, source)
     sys.modules[name] = module
     sys.path.insert(0, str(path.resolve().parent))  # a config may import what lies beside it
     try:
-        exec(compile(source, str(path), "exec"), module.__dict__)
+        run(module, source, compile(source, str(path), "exec"))
     finally:
         sys.path.pop(0)
     return module
