@@ -81,7 +81,7 @@ def test_a_run_writes_what_the_design_promises(tweets: Path, tmp_path: Path):
     stages = {"data", "embed", "rank", "generate", "likelihood", "evaluate"}
     assert set(values["seconds"]) == {*stages, "generate_llm"}
     assert set(values["fingerprint"]) == {
-        "config", "run", "evaluation", "data", "commit", "versions", "stages",
+        "config", "run", "evaluation", "data", "task", "commit", "versions", "stages",
     }  # fmt: skip
     assert values["fingerprint"]["stages"] == {}  # this process made all
     assert set(values["files"]) == {"run.json", "config.json", "predictions.jsonl", "texts.jsonl"}

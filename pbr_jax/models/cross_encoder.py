@@ -93,7 +93,7 @@ def cross_encoder(config: CrossEncoderConfig) -> CrossEncoder:
         rows: Int[Any, "b"] | None = None,
     ) -> Float[Array, "b"]:
         if config.user_width is None:
-            raise ValueError("a personal score needs users: state the width of their embeddings")
+            raise ValueError("a personal score needs users: state the width of their embeddings, user_width")
         states = encode(params, ids, mask=mask, types=types, key=key, rows=rows)
         if config.user_width:
             states = jnp.concatenate([states, user.apply(params["user"], users)], -1)

@@ -29,6 +29,9 @@ class Bags(TextEncoder):
     def fingerprint(self) -> str:
         return "bags"
 
+    def vectors_key(self, role: str) -> str:
+        return f"bags {role}"
+
     def encode(self, texts: Sequence[str], *, role: str = "document", progress: bool = False) -> np.ndarray:
         return np.stack([vector(text) for text in texts]) if texts else np.zeros((0, DIM), np.float32)
 
