@@ -99,7 +99,7 @@ class System:
         return self._bound[name][1]
 
     def _content(self) -> str:
-        return self.store.content if self.store.living else ""
+        return self.store.content if "store" in self._parts and self.store.living else ""
 
     def replaced(self, parts: Mapping[str, Any]) -> "System":
         """A system with these parts in the place of its own, which shares all other slots and the tally."""

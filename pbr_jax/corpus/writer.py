@@ -114,7 +114,7 @@ class Writer:
         changed: dict[int, dict[int, int]] = {}
         order, placed = [], {}
         for document in documents:
-            _refuse_halves(document)
+            _check_texts(document)
             user, row, older = self._known(document)
             row = self._document(user, document) if row is None else row
             for one in older:
@@ -198,7 +198,7 @@ class Writer:
 
     def _known(self, document: Document) -> tuple[int, int | None, list[int]]:
         """The owner's code, the row of an equal document, and the rows of others of the same id."""
-        if document.shared != (document.user_id == "") or not isinstance(document.user_id, str):
+        if document.shared != (document.user_id == ""):
             raise UserError(
                 f"document {document.id!r} has user_id {document.user_id!r} and shared = {document.shared}; "
                 'want user_id "" for shared documents and the owner\'s name for all others'
@@ -271,8 +271,11 @@ def _values(document: Document) -> Row:
     return document.id, document.text, fields, _time(document.time), _time(document.until)
 
 
-def _refuse_halves(document: Document) -> None:
-    """Raises UserError for text that has no bytes: half of a character (a lone surrogate)."""
+def _check_texts(document: Document) -> None:
+    """Raises UserError for what is no text, or has no bytes: half of a character (a lone surrogate)."""
+    for name in ("user_id", "id", "text"):
+        if not isinstance(value := getattr(document, name), str):
+            raise UserError(f"document {document.id!r:.40} has {name} {value!r:.40}, want a text; correct it")
     try:
         " ".join((document.user_id, *_values(document)[:3])).encode()
     except UnicodeEncodeError as error:
