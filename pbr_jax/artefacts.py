@@ -23,7 +23,7 @@ from typing import Any
 
 from pbr_jax import terminal
 from pbr_jax.faults import located
-from pbr_jax.files import cache_folder, parse_json, private_folder, tighten, write_text
+from pbr_jax.files import cache_folder, merge_logs, parse_json, private_folder, tighten, write_text
 from pbr_jax.hashes import file_hash
 from pbr_jax.locks import locked
 from pbr_jax.provenance import provenance
@@ -270,11 +270,11 @@ class _Damage(Exception):
 
 def _close(folder: Path) -> dict[str, dict[str, Any]]:
     """Closes all below a folder to others, brings it to the disk, and records every file but the manifest."""
-    files = {}
+    files, passing = {}, merge_logs(folder)
     for root, _, names in os.walk(folder):
         os.chmod(root, 0o700)
         for path in (Path(root, name) for name in sorted(names)):
-            if path != folder / _MANIFEST and stat.S_ISREG(path.lstat().st_mode):
+            if path not in (folder / _MANIFEST, *passing) and stat.S_ISREG(path.lstat().st_mode):
                 files[path.relative_to(folder).as_posix()] = _close_file(path)
         _sync(Path(root))
     return files

@@ -6,9 +6,11 @@ And JSON from any source, within bounds.
 import json
 import os
 import re
+import sqlite3
 import stat
 import tempfile
 from collections.abc import Callable, Iterable
+from contextlib import closing, suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any, BinaryIO
@@ -26,6 +28,21 @@ def cache_folder() -> Path:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pbr_jax"
     except RuntimeError as error:
         raise UserError(f"{error}; set HOME, or PBR_JAX_CACHE to a folder") from error
+
+
+# -- what SQLite puts beside a database ----------------------------------------------------------------
+
+
+def merge_logs(folder: Path) -> list[Path]:
+    """Brings SQLite's write-ahead logs below a folder into their databases. The files beside databases that
+    hold nothing then, and go when the databases are closed."""
+    for log in folder.rglob("*-wal"):
+        with suppress(sqlite3.DatabaseError):  # no log of a database, or one that is being read
+            database = f"{log.with_name(log.name.removesuffix('-wal')).absolute().as_uri()}?mode=rw"
+            with closing(sqlite3.connect(database, uri=True, timeout=1)) as connection:
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    empty = [log for log in folder.rglob("*-wal") if log.stat().st_size == 0]
+    return [path for log in empty for path in (log, log.with_name(f"{log.name[:-4]}-shm"))]
 
 
 # -- files that only their owner reads -----------------------------------------------------------------

@@ -344,6 +344,25 @@ def test_what_sqlite_leaves_beside_a_database_is_no_damage(monkeypatch: pytest.M
     assert not obtain("s", {}, make_all).made
 
 
+def test_a_living_store_that_a_stage_leaves_open_is_recorded_whole(monkeypatch: pytest.MonkeyPatch):
+    left = []
+
+    def make(folder: Path) -> None:
+        store.build(folder / "built.sqlite", [example()])
+        left.append(store.Store(folder / "built.sqlite").copy_to(folder / "state" / "store.sqlite"))
+        left[0].append([Document(id="e", text="i love coffee", user_id="ann")])
+
+    path = obtain("s", {}, make).path
+    assert (path / "state" / "store.sqlite-wal").exists()
+    files = json.loads((path / "stage.json").read_text())["files"]
+    assert sorted(files) == ["built.sqlite", "state/store.sqlite", "state/store.sqlite.lock"]
+    for suffix in ("-wal", "-shm"):
+        (path / "state" / f"store.sqlite{suffix}").unlink()
+    new_process(monkeypatch)
+    assert not obtain("s", {}, make).made
+    assert store.Store(path / "state" / "store.sqlite").summary.documents == 2
+
+
 def test_a_file_is_read_once_in_a_process_unless_it_changes(monkeypatch: pytest.MonkeyPatch):
     read: list[str] = []
     file_hash = artefacts.file_hash
