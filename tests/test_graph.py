@@ -9,7 +9,7 @@ import pytest
 
 from pbr_jax.graph import Node, Stage, Value, constant, logging_to, walk
 from pbr_jax.graph_lists import stages, tree, unified
-from pbr_jax.options import ADDED, IDLE, Options, key_of
+from pbr_jax.options import IDLE, Options, added, key_of
 from pbr_jax.types import UserError
 
 
@@ -30,7 +30,8 @@ class Outer(Options):
     name: str = "a"
     track: str = field(default="none", metadata=IDLE)
     inner: Inner = field(default_factory=lambda: Inner(rate=0.1))
-    later: int = field(default=3, metadata=ADDED)
+    later: int = field(default=3, metadata=added(3))
+    newer: int = field(default=5, metadata=added(4))  # the default was another when it was new
 
 
 made: list[str] = []
@@ -53,12 +54,13 @@ def stage(text: str, label: str = "", **needs: Node) -> Stage:
     return Stage("words", (text,), needs, make, load, label=label)
 
 
-def test_all_fields_are_in_keys_by_value_but_idle_ones_and_added_ones_at_their_default():
+def test_all_fields_are_in_keys_by_value_but_idle_ones_and_added_ones_at_the_value_before():
     inner = {"class": "Inner", "rate": 0.1}
-    told = {"class": "Outer", "k": 4, "name": "a", "inner": inner}
+    told = {"class": "Outer", "k": 4, "name": "a", "inner": inner, "newer": 5}
     assert key_of(Outer()) == told == key_of(Outer(track="wandb", later=3))
     assert key_of(Outer(k=5)) == {**told, "k": 5}
     assert key_of(Outer(later=4)) == {**told, "later": 4}
+    assert key_of(Outer(newer=4)) == {name: value for name, value in told.items() if name != "newer"}
     assert key_of(Outer(inner=Inner())) == {**told, "inner": {"class": "Inner", "rate": 0.5}}
     assert key_of((Inner(), 3, None, "x")) == [{"class": "Inner", "rate": 0.5}, 3, None, "x"]
 

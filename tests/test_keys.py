@@ -18,7 +18,7 @@ import pytest
 from pbr_jax import config as c
 from pbr_jax.config import Config, override
 from pbr_jax.graph_lists import stages
-from pbr_jax.options import ADDED, Options, hints, key_of
+from pbr_jax.options import Options, added, hints, key_of
 from pbr_jax.plan import Plan
 from pbr_jax.types import UserError
 
@@ -169,15 +169,15 @@ def test_a_released_file_is_known_by_its_content(plan: Callable[..., Plan], tmp_
     assert plan("pbr", **{"expand.released": str(file)}).identity["run"] != base.identity["run"]
 
 
-def test_a_field_that_is_added_moves_only_what_has_it_and_at_its_default_nothing():
+def test_a_field_that_is_added_moves_only_what_has_it_and_at_the_value_before_nothing():
     from pbr_jax.methods.retrieve import BM25
 
-    def more(metadata: dict[str, bool]) -> Any:
-        added = ("more", int, dataclasses.field(default=3, metadata=metadata))
-        return dataclasses.make_dataclass("BM25", [added], bases=(BM25,), frozen=True, kw_only=True)
+    def more(metadata: dict[str, Any]) -> Any:
+        item = ("more", int, dataclasses.field(default=3, metadata=metadata))
+        return dataclasses.make_dataclass("BM25", [item], bases=(BM25,), frozen=True, kw_only=True)
 
-    assert key_of(more(ADDED)(k=7)) == key_of(BM25(k=7)) != key_of(more({})(k=7))
-    assert key_of(more(ADDED)(k=7, more=4)) == {**key_of(BM25(k=7)), "more": 4}
+    assert key_of(more(added(3))(k=7)) == key_of(BM25(k=7)) != key_of(more({})(k=7))
+    assert key_of(more(added(3))(k=7, more=4)) == {**key_of(BM25(k=7)), "more": 4}
 
 
 def test_every_method_names_its_needs_as_its_slot_takes_them():

@@ -6,10 +6,10 @@ them into a run.
 """
 
 from pbr_jax.options.base import (
-    ADDED,
     IDLE,
     Options,
     TrainingSplit,
+    added,
     checked,
     default_of,
     hints,
@@ -35,7 +35,6 @@ from pbr_jax.options.shared import (
 from pbr_jax.options.slots import Expand, Generate, Learner, Method, Neighbours, Retrieve, Select, swapped
 
 __all__ = [
-    "ADDED",
     "IDLE",
     "LLM",
     "Benchmark",
@@ -59,6 +58,7 @@ __all__ = [
     "TrainingSplit",
     "TunedGenerator",
     "UserEncoder",
+    "added",
     "checked",
     "default_of",
     "hints",

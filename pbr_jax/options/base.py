@@ -16,9 +16,12 @@ IDLE = {"idle": True}
 """Metadata of fields that are in no key: they change how a result comes about, never the result, or say where
 something lies that is known by its content."""
 
-ADDED = {"added": True}
-"""Metadata of fields whose default is what was done before there was the field: at it they are in no key, so
-that no stage of an older version is made anew."""
+
+def added(before: Any) -> dict[str, Any]:
+    """Metadata of a field that is newer than its class, with the value that does what was done before: at it
+    the field is in no key, so that no stage of an older version is made anew."""
+    return {"added": before}
+
 
 TrainingSplit = Literal["unused", "welcome", "needed", "apart"]
 """What is taken of the training split: nothing; its examples beside the evaluated ones, where there are any,
@@ -136,14 +139,14 @@ def _type_name(kind: Any) -> str:
 def key_of(options: Any) -> Any:
     """What of some options a result depends on, as JSON.
 
-    Fields count by their values, but for those that are marked `IDLE` and, at their default, `ADDED`.
+    Fields count by their values, but for those that are marked `IDLE` and, at the value before, `added`.
     """
     if dataclasses.is_dataclass(options) and not isinstance(options, type):
         values = {
             item.name: key_of(getattr(options, item.name))
             for item in dataclasses.fields(options)
             if not item.metadata.get("idle")
-            and not (item.metadata.get("added") and getattr(options, item.name) == default_of(item))
+            and not ("added" in item.metadata and getattr(options, item.name) == item.metadata["added"])
         }
         return {"class": type(options).__qualname__, **values}
     if isinstance(options, Mapping):
