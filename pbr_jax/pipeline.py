@@ -144,6 +144,13 @@ def rank(
     queries = pipeline.expand(examples)
     users = pipeline.neighbours(examples) if users is None else users
     rankings = pipeline.select(examples, queries, pipeline.retrieve(examples, queries, users))
+    refuse_foreign(examples, rankings, collaboration)
+    return [list(ranking) for ranking in rankings]
+
+
+def refuse_foreign(examples: Examples, rankings: Sequence[Ranking], collaboration: str) -> None:
+    """The gate: raises RuntimeError where a ranking holds another user's document and `collaboration` is not
+    "text"."""
     for example, ranking in zip(examples, rankings, strict=True):
         foreign = [c.document.id for c in ranking if not _is_open_to(example.user_id, c.document)]
         if foreign and collaboration != "text":
@@ -151,7 +158,6 @@ def rank(
                 f"example {example.id}: documents {foreign} belong to other users, but collaboration is "
                 f"{collaboration!r}; nothing was written"
             )
-    return rankings
 
 
 def _is_open_to(user_id: str, document: Document) -> bool:

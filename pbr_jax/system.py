@@ -32,6 +32,7 @@ from pbr_jax.pipeline import (
     Scoring,
     Tally,
     rank,
+    refuse_foreign,
 )
 from pbr_jax.tasks import AnswerFormat
 from pbr_jax.text.answers import parse_answer
@@ -56,7 +57,7 @@ class System:
         (`corpus.store.Store`); `expand`, `neighbours`, `retrieve`, `select` and `generate` (each makes its
         slot from a `Tally`); `write` (`PromptWriter`); `llm`; `answer_format`. What no call needs may be
         missing.
-      collaboration: "none", "signals" or "text", as in the config.
+      collaboration: as in the config; None: rankings that `answer` and `score` are given passed the gate before.
       documents: how many documents of a ranking are offered to a prompt; None: all.
       tally: what the slots count and time is added to it.
       living: `living(grows=...)` gives the parts over a store that may be written to (`add`, `forget`);
@@ -69,7 +70,7 @@ class System:
         self,
         parts: Mapping[str, Any],
         *,
-        collaboration: str = "none",
+        collaboration: str | None = None,
         documents: int | None = None,
         tally: Tally | None = None,
         living: Callable[..., Mapping[str, Any]] | None = None,
@@ -229,7 +230,7 @@ class System:
         with self._lock:
             users = self.neighbours(examples) if users is None else users
             with self.store.reading():  # of one state, whatever is written to the store meanwhile
-                rankings = rank(self.pipeline, examples, self._collaboration, users)
+                rankings = rank(self.pipeline, examples, self._collaboration or "none", users)
                 self._check_rows(rankings)
         for example, ranking in zip(examples, rankings, strict=True):
             scores = [float(candidate.score) for candidate in ranking]
@@ -321,10 +322,17 @@ class System:
         rankings = self.rank(examples) if rankings is None else list(rankings)
         if len(rankings) != len(examples):
             raise UserError(f"found {len(rankings)} rankings for {len(examples)} examples, want one for each")
+        if self._collaboration is not None:
+            refuse_foreign(examples, rankings, self._collaboration)
         return [ranking[: self._documents] for ranking in rankings]
 
     def _writer(self, written: Sequence[Written] | None) -> PromptWriter:
-        return self.write if written is None else lambda examples, rankings: list(written)
+        def write(examples: Examples, rankings: Sequence[Ranking]) -> list[Written]:
+            if self._collaboration is not None:
+                refuse_foreign(examples, rankings, self._collaboration)
+            return self.write(examples, rankings) if written is None else list(written)
+
+        return write
 
     def _check_rows(self, rankings: Sequence[Ranking]) -> None:
         """Raises RuntimeError where a candidate's row, which is what is kept, is that of another document.
@@ -336,11 +344,7 @@ class System:
         there = dict(zip(given, self.store.documents(given), strict=True))
         for candidate in candidates:
             document, at = candidate.document, there.get(candidate.row)
-            if at is None or (at.user_id, at.shared, at.id) != (
-                document.user_id,
-                document.shared,
-                document.id,
-            ):
+            if at != document:
                 raise RuntimeError(
                     f"document {document.id} of user {document.user_id} is given as row {candidate.row}, "
                     "where another stands; a candidate's row must be its own, and nothing was written"

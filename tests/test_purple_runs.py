@@ -177,7 +177,7 @@ def test_what_cannot_work_is_refused_before_any_work(
         "feedback",
         "user_encoder",
         "purple",
-    }  # the data alone are read
+    }
 
 
 @pytest.mark.parametrize(

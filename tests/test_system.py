@@ -375,3 +375,17 @@ def test_an_error_of_opening_names_the_runs_of_a_folder_and_what_has_changed(con
     (tmp_path / "runs" / "out" / "config.json").unlink()
     with pytest.raises(UserError, match=r"changed or gone: \S*config\.json, "):
         system.rank([ANN])
+
+
+def test_the_gate_stands_before_every_prompt(config: Config):
+    """Also where a ranking is another user's, and where a method shows another document under an own row."""
+    system = pbr_jax.open(override(config, {"retrieve.method": "bm25"}))
+    ann, bob = (Example("", user, "tea", "tea", "x") for user in ("ann", "bob"))
+    rankings = system.rank([ann, bob])
+    for method in (system.answer, system.score):
+        with pytest.raises(RuntimeError, match="belong to other users"):
+            method([ann, bob], rankings[::-1])
+    candidate = rankings[0][0]
+    forged = dataclasses.replace(candidate.document, text=rankings[1][0].document.text)
+    with pytest.raises(RuntimeError, match="where another stands"):
+        system._check_rows([[dataclasses.replace(candidate, document=forged)]])

@@ -226,4 +226,4 @@ def test_what_a_late_stage_would_refuse_is_refused_before_the_first(
         "feedback",
         "user_encoder",
         "purple",
-    }  # the data alone are read
+    }
