@@ -57,7 +57,7 @@ class System:
         (`corpus.store.Store`); `expand`, `neighbours`, `retrieve`, `select` and `generate` (each makes its
         slot from a `Tally`); `write` (`PromptWriter`); `llm`; `answer_format`. What no call needs may be
         missing.
-      collaboration: as in the config; None: rankings that `answer` and `score` are given passed the gate before.
+      collaboration: as in the config; None: given rankings have passed the gate before.
       documents: how many documents of a ranking are offered to a prompt; None: all.
       tally: what the slots count and time is added to it.
       living: `living(grows=...)` gives the parts over a store that may be written to (`add`, `forget`);
@@ -335,10 +335,7 @@ class System:
         return write
 
     def _check_rows(self, rankings: Sequence[Ranking]) -> None:
-        """Raises RuntimeError where a candidate's row, which is what is kept, is that of another document.
-
-        Else a method that miscounts would pass on documents that the gate has never seen.
-        """
+        """Raises RuntimeError where the document in a candidate's row, which is what is kept, is another."""
         candidates = [candidate for ranking in rankings for candidate in ranking]
         given = sorted({c.row for c in candidates if 0 <= c.row < self.store.rows})
         there = dict(zip(given, self.store.documents(given), strict=True))
