@@ -188,8 +188,8 @@ class System:
         self.store.history(user)  # an unknown user is an error before anything is copied
         with self._changing(grows=False) as store:
             texts = [document.text for document in store.documents(store.history(user))]
-            store.forget(user)
             vectors.erase(texts)
+            store.forget(user)
 
     @contextmanager
     def _changing(self, *, grows: bool) -> Iterator[Store]:
