@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pbr_jax.eval import json_fields
 from pbr_jax.eval.run_files import RESULTS, parse_object, read_json, read_text, verified
 from pbr_jax.types import UserError
 
@@ -136,37 +137,38 @@ def _listed(path: Path) -> list[dict[str, Any]]:
 def read_run(path: Path) -> Run:
     """The run in a folder; UserError where a file is missing, broken, or not what the run wrote."""
     results, name = verified(path), path / RESULTS
-    fingerprint = _mapping(results, "fingerprint", name, optional=True)
-    task = _mapping(results, "task", name, optional=True)
+    fingerprint = json_fields.mapping(results, "fingerprint", name, optional=True)
+    task = json_fields.mapping(results, "task", name, optional=True)
+    variants = json_fields.mapping(results, "variants", name, optional=True)
     return Run(
         path=path,
-        system=_text(results, "system", name),
-        benchmark=_text(results, "benchmark", name),
+        system=json_fields.text(results, "system", name),
+        benchmark=json_fields.text(results, "benchmark", name),
         title=" ".join(str(task.get("title", "")).split()),
-        task_metrics=tuple(map(str, _list(task, "metrics", name))),
-        labels=tuple(map(str, _list(task, "labels", name))),
-        split=_text(results, "split", name),
-        n=_count(results, "n", name),
-        dropped=_count(results, "dropped", name),
-        metrics=_numbers(results, "metrics", name, optional=False),
-        intervals=_pairs(results, "intervals", name),
+        task_metrics=tuple(map(str, json_fields.items(task, "metrics", name))),
+        labels=tuple(map(str, json_fields.items(task, "labels", name))),
+        split=json_fields.text(results, "split", name),
+        n=json_fields.count(results, "n", name),
+        dropped=json_fields.count(results, "dropped", name),
+        metrics=json_fields.numbers(results, "metrics", name, optional=False),
+        intervals=json_fields.pairs(results, "intervals", name),
         fingerprint=fingerprint,
-        variants={key: str(v) for key, v in _mapping(results, "variants", name, optional=True).items()},
-        notes=tuple(map(str, _list(results, "notes", name))),
-        answers=_numbers(results, "answers", name),
-        counts=_numbers(results, "counts", name),
-        seconds=_numbers(results, "seconds", name),
+        variants={key: str(v) for key, v in variants.items()},
+        notes=tuple(map(str, json_fields.items(results, "notes", name))),
+        answers=json_fields.numbers(results, "answers", name),
+        counts=json_fields.numbers(results, "counts", name),
+        seconds=json_fields.numbers(results, "seconds", name),
         config=_read_config(path / "config.json"),
         records=_read_records(path / "predictions.jsonl"),
         categories=_categories(results, name),
         weights=_weights(path / "run.json"),
         ceiling=results.get("ceiling") is True,
-        without_near=_mapping(results, "without_near_targets", name, optional=True),
-        copied=_numbers(results, "copied", name),
+        without_near=json_fields.mapping(results, "without_near_targets", name, optional=True),
+        copied=json_fields.numbers(results, "copied", name),
         blocks={
-            (_count(one, "start", name), _count(one, "end", name)):
-            (_numbers(one, "metrics", name), _numbers(one, "running", name))
-            for one in _list(results, "blocks", name)
+            (json_fields.count(one, "start", name), json_fields.count(one, "end", name)):
+            (json_fields.numbers(one, "metrics", name), json_fields.numbers(one, "running", name))
+            for one in json_fields.items(results, "blocks", name)
         },
     )  # fmt: skip
 
@@ -188,9 +190,9 @@ def _without_near(run: Run) -> Run:
     records = None if run.records is None else {i: r for i, r in run.records.items() if not r.near}
     return dataclasses.replace(
         run,
-        n=_count(run.without_near, "n", name),
-        metrics=_numbers(run.without_near, "metrics", name),
-        intervals=_pairs(run.without_near, "intervals", name),
+        n=json_fields.count(run.without_near, "n", name),
+        metrics=json_fields.numbers(run.without_near, "metrics", name),
+        intervals=json_fields.pairs(run.without_near, "intervals", name),
         records=records,
         categories={},
     )
@@ -246,13 +248,13 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _categories(results: Mapping[str, Any], where: Path) -> dict[str, Category]:
-    intervals = _mapping(results, "by_category_intervals", where, optional=True)
-    users = _numbers(results, "by_category_users", where)
+    intervals = json_fields.mapping(results, "by_category_intervals", where, optional=True)
+    users = json_fields.numbers(results, "by_category_users", where)
     categories = {}
-    for name in _mapping(results, "by_category", where, optional=True):
-        metrics = _numbers(results["by_category"], name, f"{where}: by_category")
+    for name in json_fields.mapping(results, "by_category", where, optional=True):
+        metrics = json_fields.numbers(results["by_category"], name, f"{where}: by_category")
         n = int(metrics.pop("n", 0))
-        pairs = _pairs(intervals, name, f"{where}: by_category_intervals")
+        pairs = json_fields.pairs(intervals, name, f"{where}: by_category_intervals")
         categories[name] = Category(n, int(users[name]) if name in users else None, metrics, pairs)
     return categories
 
@@ -261,9 +263,9 @@ def _weights(path: Path) -> dict[str, str]:
     """What run.json says of the models' content; nothing where there is no such file."""
     if not path.exists():
         return {}
-    parts = _mapping(read_json(path), "parts", path, optional=True)
+    parts = json_fields.mapping(read_json(path), "parts", path, optional=True)
     models = {
-        name: _mapping(parts, name, f"{path}: parts", optional=True)
+        name: json_fields.mapping(parts, name, f"{path}: parts", optional=True)
         for name in ("llm", "select.llm", "encoder")
     }
     return {name: str(part["options"]) for name, part in models.items() if "options" in part}
@@ -280,16 +282,16 @@ def _read_records(path: Path) -> dict[str, Record] | None:
             continue
         where = f"{path}, line {number}"
         value = parse_object(line, where)
-        id = str(_required(value, "id", where))
+        id = str(json_fields.required(value, "id", where))
         if id in records:
             raise UserError(f"{where}: id {id!r} stands there twice; ids must be unique")
-        metrics = _mapping(value, "metrics", where, optional=True)
+        metrics = json_fields.mapping(value, "metrics", where, optional=True)
         if metrics:
             records[id] = Record(
-                user_id=str(_required(value, "user_id", where)),
+                user_id=str(json_fields.required(value, "user_id", where)),
                 prediction=value.get("prediction"),
                 target=value.get("target"),
-                metrics={key: _number(v, f"{where}: metrics.{key}") for key, v in metrics.items()},
+                metrics={key: json_fields.number(v, f"{where}: metrics.{key}") for key, v in metrics.items()},
                 expected=_expected(value, where),
                 near=value.get("near_target") is True,
             )
@@ -298,57 +300,4 @@ def _read_records(path: Path) -> dict[str, Record] | None:
 
 def _expected(value: Mapping[str, Any], where: object) -> float | None:
     expected = value.get("expected")
-    return None if expected is None else _number(expected, f"{where}: expected")
-
-
-def _required(value: Mapping[str, Any], key: str, where: object) -> Any:
-    if key not in value:
-        raise UserError(f"{where}: field {key!r} is missing; run again to write it anew")
-    return value[key]
-
-
-def _text(value: Mapping[str, Any], key: str, where: object) -> str:
-    return " ".join(str(_required(value, key, where)).split())
-
-
-def _count(value: Mapping[str, Any], key: str, where: object) -> int:
-    count = _required(value, key, where)
-    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
-        raise UserError(f"{where}: {key} is {count!r}, expected a count")
-    return count
-
-
-def _mapping(value: Mapping[str, Any], key: str, where: object, optional: bool = False) -> dict[str, Any]:
-    mapping = (value.get(key) or {}) if optional else _required(value, key, where)
-    if not isinstance(mapping, dict):
-        raise UserError(f"{where}: {key} is {type(mapping).__name__}, expected an object")
-    return mapping
-
-
-def _list(value: Mapping[str, Any], key: str, where: object) -> list[Any]:
-    items = value.get(key) or []
-    if not isinstance(items, list):
-        raise UserError(f"{where}: {key} is {type(items).__name__}, expected a list")
-    return items
-
-
-def _numbers(value: Mapping[str, Any], key: str, where: object, optional: bool = True) -> dict[str, float]:
-    numbers = _mapping(value, key, where, optional)
-    return {name: _number(number, f"{where}: {key}.{name}") for name, number in numbers.items()}
-
-
-def _number(value: Any, where: str) -> float:
-    if type(value) not in (int, float) or (type(value) is int and value.bit_length() > 1000):
-        raise UserError(f"{where} is {value!r:.60}, expected a number")
-    return float(value)
-
-
-def _pairs(value: Mapping[str, Any], key: str, where: object) -> dict[str, tuple[float, float]]:
-    pairs = _mapping(value, key, where, optional=True)
-    return {name: _pair(pair, f"{where}: {key}.{name}") for name, pair in pairs.items()}
-
-
-def _pair(value: Any, where: str) -> tuple[float, float]:
-    if not isinstance(value, list) or len(value) != 2:
-        raise UserError(f"{where} is {value!r}, expected [low, high]")
-    return _number(value[0], where), _number(value[1], where)
+    return None if expected is None else json_fields.number(expected, f"{where}: expected")

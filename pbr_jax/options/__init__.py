@@ -27,12 +27,12 @@ from pbr_jax.options.shared import (
     Optimizer,
     Prompt,
     SelectLLM,
-    Stream,
     Training,
     UserEncoder,
     tuning,
 )
 from pbr_jax.options.slots import Expand, Generate, Learner, Method, Neighbours, Retrieve, Select, swapped
+from pbr_jax.options.stream import Stream
 
 __all__ = [
     "IDLE",
