@@ -17,29 +17,29 @@ def text(value: Mapping[str, Any], key: str, where: object) -> str:
 
 
 def count(value: Mapping[str, Any], key: str, where: object) -> int:
-    count = required(value, key, where)
-    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
-        raise UserError(f"{where}: {key} is {count!r}, expected a count")
-    return count
+    whole = required(value, key, where)
+    if not isinstance(whole, int) or isinstance(whole, bool) or whole < 0:
+        raise UserError(f"{where}: {key} is {whole!r}, expected a count")
+    return whole
 
 
 def mapping(value: Mapping[str, Any], key: str, where: object, optional: bool = False) -> dict[str, Any]:
-    mapping = (value.get(key) or {}) if optional else required(value, key, where)
-    if not isinstance(mapping, dict):
-        raise UserError(f"{where}: {key} is {type(mapping).__name__}, expected an object")
-    return mapping
+    fields = (value.get(key) or {}) if optional else required(value, key, where)
+    if not isinstance(fields, dict):
+        raise UserError(f"{where}: {key} is {type(fields).__name__}, expected an object")
+    return fields
 
 
 def items(value: Mapping[str, Any], key: str, where: object) -> list[Any]:
-    items = value.get(key) or []
-    if not isinstance(items, list):
-        raise UserError(f"{where}: {key} is {type(items).__name__}, expected a list")
-    return items
+    entries = value.get(key) or []
+    if not isinstance(entries, list):
+        raise UserError(f"{where}: {key} is {type(entries).__name__}, expected a list")
+    return entries
 
 
 def numbers(value: Mapping[str, Any], key: str, where: object, optional: bool = True) -> dict[str, float]:
-    numbers = mapping(value, key, where, optional)
-    return {name: number(number, f"{where}: {key}.{name}") for name, number in numbers.items()}
+    fields = mapping(value, key, where, optional)
+    return {name: number(one, f"{where}: {key}.{name}") for name, one in fields.items()}
 
 
 def number(value: Any, where: str) -> float:
@@ -49,8 +49,8 @@ def number(value: Any, where: str) -> float:
 
 
 def pairs(value: Mapping[str, Any], key: str, where: object) -> dict[str, tuple[float, float]]:
-    pairs = mapping(value, key, where, optional=True)
-    return {name: pair(pair, f"{where}: {key}.{name}") for name, pair in pairs.items()}
+    fields = mapping(value, key, where, optional=True)
+    return {name: pair(one, f"{where}: {key}.{name}") for name, one in fields.items()}
 
 
 def pair(value: Any, where: str) -> tuple[float, float]:
