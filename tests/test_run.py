@@ -323,8 +323,13 @@ def test_ask_answers_one_user_from_the_own_history(tiny_models, tweets: Path, tm
     assert ask(tmp_path / "out", "dan", "a tweet about my cat").documents == []
     with pytest.raises(UserError, match="user 'zoe' is not among the 5 users"):
         ask(tmp_path / "out", "zoe", "anything")
-    with pytest.raises(UserError, match=r"has no results\.json, so it is no finished run"):
+    with pytest.raises(
+        UserError, match="holds several runs, want one of them; finished are, for example, out"
+    ):
         ask(tmp_path, "ann", "anything")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"has no results\.json, so it is no finished run"):
+        ask(tmp_path / "empty", "ann", "anything")
 
 
 def test_only_generation_depends_on_the_llm_and_only_dense_on_the_encoder(tweets: Path, tmp_path: Path):
