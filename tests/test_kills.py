@@ -202,7 +202,11 @@ def _answers(file: Path) -> list[tuple[str, str, str]]:
 def _without_seconds(path: Path) -> Any:
     """Without their numbers: what was measured has the same names."""
     values = json.loads(path.read_text())
-    return values | {"seconds": list(values["seconds"]), "digest": None}
+    tallies = {
+        stage: {**tally, "seconds": list(tally["seconds"])}
+        for stage, tally in values.get("tallies", {}).items()
+    }
+    return values | {"seconds": list(values["seconds"]), "tallies": tallies, "digest": None}
 
 
 def _log(path: Path) -> set[Stage]:
