@@ -89,7 +89,7 @@ class _Description:
             self.lines.append(repr(self._described(one, strict)))
 
     def value(self, value: Any, *, strict: bool) -> Any:
-        """What tells a value from another. `strict`: raises UserError where nothing does."""
+        """What identifies a value in a key. `strict`: raises UserError for one that cannot be identified."""
         if isinstance(value, _PLAIN):
             return repr(value)
         if isinstance(value, Options):

@@ -65,7 +65,7 @@ def _load(model: LLM, *, tuned: Path) -> pbr_jax.llm.LLM:
 
 @once
 def weights(run: Run) -> Stage:
-    """The folder with what the generator learned from the training split. Raises UserError without leave."""
+    """The stage that tunes the generator on the training split. Raises UserError at collaboration none."""
     options = run.config.generator
     run.learns_from_others("generator")
     needed = {source for kind in options.documents for source in _HALVES.get(kind, (kind,))} - {"none"}
