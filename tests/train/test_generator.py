@@ -323,7 +323,7 @@ from pathlib import Path
 import jax
 jax.config.update("jax_platforms", "cpu")
 sys.path[:0] = [{tests!r}]
-import test_reader as t
+import test_generator as t
 from pbr_jax.train import loop
 save, seen = loop.Checkpoints.save, []
 def saving(self, *arguments):
