@@ -8,18 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from pbr_jax.eval.metrics import (
-    VARIANTS,
-    Metric,
-    is_plain_mean,
-    plain_mean,
-    text_metric,
-    unreadable,
-    within_range,
-)
+from pbr_jax.eval import averages
+from pbr_jax.eval.averages import Scores
+from pbr_jax.eval.metrics import VARIANTS, Metric, is_plain_mean, plain_mean, text_metric, unreadable
 from pbr_jax.eval.ranking import Groups, is_ranking_metric, ranking_metric
 from pbr_jax.eval.rouge import rouge_words
-from pbr_jax.eval.significance import FEW, FEWEST, Column, estimates
 from pbr_jax.tasks import ANSWER_METRICS, Task
 from pbr_jax.types import UserError
 from pbr_jax.words import words
@@ -37,10 +30,10 @@ class Evaluation:
     counts scored examples. `by_category` gives `n` and every metric of each category, where
     examples have any; `by_category_intervals` and `by_category_users` say how sure they are. `by_block` gives
     `block`, `start` and `end` (examples before it, and up to its end), `n`, `metrics` and `running` (over all
-    examples up to its end) of each block of which any is scored. `variants`
-    names the definition of metrics that have several; `notes` are sentences for the reader of the numbers.
-    `unreadable` counts answers to scored examples that name no label, of a rating no number, or elsewhere are
-    empty; None where nothing was answered.
+    examples up to its end) of each block of which any is scored; `over` gives `n`, `users`, `metrics` and
+    `intervals` of each subset of which any is. `variants` names the definition of metrics that have several;
+    `notes` are sentences for the reader of the numbers. `unreadable` counts answers to scored examples that
+    name no label, of a rating no number, or elsewhere are empty; None where nothing was answered.
     """
 
     metrics: dict[str, float] = field(default_factory=dict)
@@ -51,17 +44,10 @@ class Evaluation:
     by_category_intervals: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
     by_category_users: dict[str, int] = field(default_factory=dict)
     by_block: list[dict[str, Any]] = field(default_factory=list)
+    over: dict[str, dict[str, Any]] = field(default_factory=dict)
     variants: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     unreadable: int | None = None
-
-
-@dataclass(frozen=True)
-class _Scores:
-    """A metric and its statistics `[n, s]` over the scored examples."""
-
-    metric: Metric
-    statistics: np.ndarray
 
 
 def evaluate(
@@ -79,6 +65,7 @@ def evaluate(
     scored: Sequence[bool] | None = None,
     categories: Sequence[str] | None = None,
     blocks: Sequence[int] | None = None,
+    subsets: Mapping[str, Sequence[bool]] | None = None,
     resamples: int = 2000,
     confidence: float = 0.95,
     seed: int = 0,
@@ -93,7 +80,8 @@ def evaluate(
     nats), `tokens` and `bytes`, and with them target_nll, minus the log-probability per token, and
     target_bpb, in bits per byte, by which models of different tokenizers compare. Where an example has
     `alternatives`, further right answers, `ANSWER_METRICS` are the best over all of them, as in SQuAD's
-    official scorer. `blocks` are the numbers of blocks of a stream.
+    official scorer. `blocks` are the numbers of blocks of a stream; of `subsets` each says whether an example
+    belongs to it.
     Other tasks have recall, as deep as was ranked, where every question's relevant documents are known.
     Where all targets are withheld there is nothing to score: n is 0, and a note says so. Raises UserError,
     naming the example, where some targets are missing or a scored question of a retrieval benchmark has no
@@ -102,7 +90,7 @@ def evaluate(
     fields = dict(users=users, predictions=predictions, expected=expected, targets=targets,
                   alternatives=alternatives, likelihoods=likelihoods, rankings=rankings, relevant=relevant,
                   scored=scored,
-                  categories=categories, blocks=blocks)  # fmt: skip
+                  categories=categories, blocks=blocks, **(subsets or {}))  # fmt: skip
     _check_lengths(len(ids), fields)
     kept = [i for i in range(len(ids)) if scored is None or scored[i]]
     per_example: list[dict[str, float]] = [{} for _ in ids]
@@ -125,41 +113,38 @@ def evaluate(
     for column in filter(lambda column: is_plain_mean(column.metric), columns):
         for i, value in zip(kept, column.statistics[:, 0], strict=True):
             per_example[i][column.metric.name] = float(value)
-    evaluation = _over_users(
-        columns,
-        [users[i] for i in kept],
-        _categories(_take(categories, kept)),
-        resamples=resamples,
-        confidence=confidence,
-        seed=seed,
-    )
-    by_block = _by_block(columns, np.array(blocks or [], int), kept)
+    owners = [users[i] for i in kept]
+    how = {"resamples": resamples, "confidence": confidence, "seed": seed}
+    evaluation = _over_users(columns, owners, averages.by_category(_take(categories, kept)), **how)
+    by_block = averages.by_block(columns, np.array(blocks or [], int), kept)
     return replace(
         evaluation,
         per_example=per_example,
         notes=notes + evaluation.notes,
         unreadable=unread,
         by_block=by_block,
+        over=averages.by_subset(columns, owners, subsets or {}, kept, **how),
     )
 
 
 def _over_users(
-    columns: list[_Scores], owners: list[str], of_category: Mapping[str, np.ndarray], **how: Any
+    columns: list[Scores], owners: list[str], of_category: Mapping[str, np.ndarray], **how: Any
 ) -> Evaluation:
-    """Metrics and their intervals, of all scored examples and of each category's; `how`: of `_intervals`."""
-    sure = partial(_intervals, columns, owners, **how)
+    """Metrics and their intervals, of all scored examples and of each category's; `how`: of `intervals`."""
+    sure = partial(averages.intervals, columns, owners, **how)
     everything = np.arange(len(owners))
     return Evaluation(
-        metrics=_values(columns, everything),
+        metrics=averages.values(columns, everything),
         intervals=sure(everything),
         n=len(owners),
         by_category={
-            name: {"n": float(len(rows)), **_values(columns, rows)} for name, rows in of_category.items()
+            name: {"n": float(len(rows)), **averages.values(columns, rows)}
+            for name, rows in of_category.items()
         },
         by_category_intervals={name: sure(rows) for name, rows in of_category.items()},
         by_category_users={name: len({owners[row] for row in rows}) for name, rows in of_category.items()},
         variants={name: VARIANTS[name] for name in (c.metric.name for c in columns) if name in VARIANTS},
-        notes=_user_notes(owners),
+        notes=averages.user_notes(owners),
     )
 
 
@@ -175,7 +160,7 @@ def _take(values: Sequence | None, kept: list[int]) -> list | None:
 
 def _ranking_columns(
     task: Task, names: Sequence[str], ids: list[str], rankings: list | None, relevant: list | None
-) -> list[_Scores]:
+) -> list[Scores]:
     if rankings is None or relevant is None:
         raise ValueError(f"{task.name} is scored by its rankings: give rankings and relevant")
     names = [name for name in names if is_ranking_metric(name)]
@@ -185,7 +170,7 @@ def _ranking_columns(
             row[:] = [ranking_metric(name, ranking, groups) for name in names]
         except UserError as error:
             raise UserError(f"{task.name}, question {id!r}: {error}") from None
-    return [_Scores(Metric(name, _no_text, plain_mean, True), rows[:, [i]]) for i, name in enumerate(names)]
+    return [Scores(Metric(name, _no_text, plain_mean, True), rows[:, [i]]) for i, name in enumerate(names)]
 
 
 def _no_text(predictions: Sequence[str], targets: Sequence[str]) -> np.ndarray:
@@ -199,7 +184,7 @@ def _answer_columns(
     expected: list | None,
     targets: list | None,
     alternatives: list | None,
-) -> tuple[list[_Scores], list[str]]:
+) -> tuple[list[Scores], list[str]]:
     """Metrics of answers, or none and the note that says why."""
     retrieval = task.kind == "retrieval"
     if predictions is None:
@@ -216,14 +201,14 @@ def _answer_columns(
     if expected is not None:
         names = dict.fromkeys((*names, "accuracy"))
     metrics = [text_metric(name, task.labels) for name in names]
-    columns = [_Scores(metric, metric.statistics(predictions, targets)) for metric in metrics]
+    columns = [Scores(metric, metric.statistics(predictions, targets)) for metric in metrics]
     for column in columns:
         if column.metric.name in ANSWER_METRICS:
             _raise_to_best(column, predictions, alternatives or [])
     if expected is not None:
         numbers = list(map(repr, expected))
         columns += [
-            _Scores(metric._replace(name=f"expected_{metric.name}"), metric.statistics(numbers, targets))
+            Scores(metric._replace(name=f"expected_{metric.name}"), metric.statistics(numbers, targets))
             for metric in (text_metric(name, task.labels) for name in EXPECTED)
         ]
     return columns, _majority(metrics, targets) + _unseen(metrics, targets)
@@ -254,7 +239,7 @@ def _unseen(metrics: list[Metric], targets: list[str]) -> list[str]:
     ]
 
 
-def _likelihood_columns(likelihoods: list[Mapping[str, Any]] | None) -> list[_Scores]:
+def _likelihood_columns(likelihoods: list[Mapping[str, Any]] | None) -> list[Scores]:
     """Nats per token and bits per byte of the targets, or none where any is withheld."""
     if likelihoods is None or any(one["total"] is None for one in likelihoods):
         return []
@@ -266,7 +251,7 @@ def _likelihood_columns(likelihoods: list[Mapping[str, Any]] | None) -> list[_Sc
         "target_bpb": -totals / np.log(2) / np.maximum(sizes, 1),
     }
     return [
-        _Scores(Metric(name, _no_text, plain_mean, False), value[:, None]) for name, value in values.items()
+        Scores(Metric(name, _no_text, plain_mean, False), value[:, None]) for name, value in values.items()
     ]
 
 
@@ -279,66 +264,10 @@ def _unreadable(task: Task, predictions: list[str] | None) -> int | None:
     return sum(unreadable(prediction, labels) for prediction in predictions)
 
 
-def _raise_to_best(column: _Scores, predictions: list[str], alternatives: list[Sequence[str]]) -> None:
+def _raise_to_best(column: Scores, predictions: list[str], alternatives: list[Sequence[str]]) -> None:
     """Each example's score becomes the best over its alternatives too."""
     rows = [row for row, answers in enumerate(alternatives) for _ in answers]
     if rows:
         answers = [answer for answers in alternatives for answer in answers]
         others = column.metric.statistics([predictions[row] for row in rows], answers)
         np.maximum.at(column.statistics, rows, others)
-
-
-def _values(columns: list[_Scores], rows: np.ndarray) -> dict[str, float]:
-    return {
-        c.metric.name: float(c.metric.finish(c.statistics[rows].mean(0, keepdims=True))[0]) for c in columns
-    }
-
-
-def _by_block(columns: list[_Scores], blocks: np.ndarray, kept: list[int]) -> list[dict[str, Any]]:
-    scored = blocks[kept] if len(blocks) else blocks
-    return [
-        {
-            "block": int(block),
-            "start": int(np.sum(blocks < block)),
-            "end": int(np.sum(blocks <= block)),
-            "n": int(np.sum(scored == block)),
-            "metrics": _values(columns, np.flatnonzero(scored == block)),
-            "running": _values(columns, np.flatnonzero(scored <= block)),
-        }
-        for block in np.unique(scored)
-    ]
-
-
-def _intervals(
-    columns: list[_Scores],
-    users: list[str],
-    rows: np.ndarray,
-    *,
-    resamples: int,
-    confidence: float,
-    seed: int,
-) -> dict[str, tuple[float, float]]:
-    """All metrics over these examples, on the same draws."""
-    over = [Column(column.metric.finish, [column.statistics[rows]]) for column in columns]
-    owners = [users[row] for row in rows]
-    intervals = estimates(over, owners, resamples=resamples, confidence=confidence, seed=seed)
-    names = [column.metric.name for column in columns]
-    return {name: within_range(name, (one.low, one.high)) for name, one in zip(names, intervals, strict=True)}
-
-
-def _categories(categories: list[str] | None) -> dict[str, np.ndarray]:
-    """The examples of each category, by its name; nothing where examples have none."""
-    if not categories or not any(categories):
-        return {}
-    of_example = np.asarray(categories, dtype=str)
-    return {category: np.flatnonzero(of_example == category) for category in sorted(set(categories))}
-
-
-def _user_notes(users: list[str]) -> list[str]:
-    count = len(set(users))
-    if count == 1:
-        return ["one user: how sure the numbers are cannot be known, so intervals have no width"]
-    if count >= FEW:
-        return []
-    note = f"{count} users: intervals are Student's t, each user left out in turn"
-    return [note + (", and differences have no p" if count < FEWEST else "")]
