@@ -11,6 +11,7 @@ def rank_weighted_margin(
     *,
     margin: float,
     power: float = 1.0,
+    normalize: bool = False,
     where: Bool[Array, "*b n"] | None = None,
 ) -> Float[Array, "*b"]:
     r"""Sum over hard negatives of how far each comes within the margin, weighted by its rank.
@@ -22,6 +23,7 @@ def rank_weighted_margin(
       ranks: r, where retrieval had placed each negative, from 1.
       margin: gamma.
       power: 1 weighs by the reciprocal rank, 0 weighs all negatives alike; LUF leaves it open.
+      normalize: divide a query's weights by their sum, so that the loss does not grow with its negatives.
       where: False for padding, which may hold anything.
 
     Returns:
@@ -37,7 +39,9 @@ def rank_weighted_margin(
     """
     if where is None:
         where = jnp.ones_like(negative_scores, bool)
-    weights = jnp.where(where, ranks, 1).astype(jnp.float32) ** -power
+    weights = jnp.where(where, jnp.where(where, ranks, 1).astype(jnp.float32) ** -power, 0.0)
+    if normalize:
+        weights /= jnp.where(where.any(axis=-1), weights.sum(axis=-1), 1.0)[..., None]
     gaps = positive_scores.astype(jnp.float32)[..., None] - negative_scores.astype(jnp.float32)
     return jnp.where(where, weights * jnp.maximum(margin - gaps, 0.0), 0.0).sum(axis=-1)
 

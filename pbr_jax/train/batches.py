@@ -21,29 +21,35 @@ class Batches(NamedTuple):
     """`examples` of them in batches of `batch_size`, in a new order every epoch.
 
     `lengths`: of each example; batches are then of examples that are about as long, in random order.
+    `groups`: the batches themselves, as examples of each, in a new order every epoch.
     """
 
     examples: int
     batch_size: int
     seed: int
     lengths: tuple[int, ...] | None = None
+    groups: tuple[np.ndarray, ...] | None = None
 
     @property
     def steps(self) -> int:
         """Batches of an epoch, the short one included."""
-        return -(-self.examples // self.batch_size)
+        return -(-self.examples // self.batch_size) if self.groups is None else len(self.groups)
 
     def rows(self, step: int) -> Rows:
         """The batch of a step, counted from 0 over all epochs."""
         epoch, place = divmod(step, self.steps)
-        if self.lengths is None:
-            order = _order(self.examples, self.seed, epoch)
+        if self.groups is not None:
+            rows = self.groups[_order(self.steps, self.seed, epoch)[place]]
         else:
-            order = _by_length(self.lengths, self.batch_size, self.seed, epoch)
-        rows = order[place * self.batch_size : (place + 1) * self.batch_size]
+            rows = self._in_order(epoch)[place * self.batch_size : (place + 1) * self.batch_size]
         missing = self.batch_size - len(rows)
         where = np.arange(self.batch_size) < len(rows)
         return Rows(np.concatenate([rows, np.resize(rows, missing)]), where, step)
+
+    def _in_order(self, epoch: int) -> np.ndarray:
+        if self.lengths is None:
+            return _order(self.examples, self.seed, epoch)
+        return _by_length(self.lengths, self.batch_size, self.seed, epoch)
 
 
 @functools.lru_cache(maxsize=4)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -36,9 +36,10 @@ class TrainingTask(NamedTuple):
     `row`. `heads` name parts, at the top of the parameters, that start from random weights: they have a
     learning rate of their own, and how far they move is reported. `frozen` are further parameters for the
     loss, on the devices of `mesh`, which has an axis "data"; None: all devices that the config says.
-    `lengths`: of each example, so that alike ones share a batch. `act` makes what depends on the present
-    parameters, such as actions of a policy and their rewards, from a copy of them, the batch and the
-    loss's key. `updates`: how often in a row a batch is learned from.
+    `lengths`: of each example, so that alike ones share a batch. `groups`: the batches, as arrays of
+    examples, for losses over pairs in a batch, which is then computed in one part. `act` makes what
+    depends on the present parameters, such as actions of a policy and their rewards, from a copy of them,
+    the batch and the loss's key. `updates`: how often in a row a batch is learned from.
     """
 
     params: Callable[[], Params]
@@ -50,6 +51,7 @@ class TrainingTask(NamedTuple):
     frozen: Params | None = None
     mesh: Mesh | None = None
     lengths: np.ndarray | None = None
+    groups: Sequence[np.ndarray] | None = None
     act: Act | None = None
     updates: int = 1
 
@@ -87,10 +89,11 @@ def fit(task: TrainingTask, config: Training, folder: Path, *, seed: int) -> Fit
     """
     if not task.examples:
         raise UserError("there is no example to train on; want at least one")
+    groups = None if task.groups is None else _groups(task.groups, config)
     mesh = task.mesh or sharding.data_mesh(config.devices)
     division = steps.division(config.batch_size, config.accumulate, mesh, few=bool(task.frozen))
     lengths = None if task.lengths is None else tuple(task.lengths.tolist())
-    batches = Batches(task.examples, config.batch_size, seed, lengths)
+    batches = Batches(task.examples, config.batch_size, seed, lengths, groups)
     total = batches.steps * config.epochs
     rule = optimizer(config.optimizer, total * task.updates, task.heads)
     dtype = jnp.dtype(config.dtype)
@@ -133,6 +136,19 @@ def fit(task: TrainingTask, config: Training, folder: Path, *, seed: int) -> Fit
         return Fitted(
             now.params, int(now.step) // task.updates, metrics.lines, diagnostics(heads, now.params)
         )
+
+
+def _groups(groups: Sequence[np.ndarray], config: Training) -> tuple[np.ndarray, ...]:
+    """Given batches. Raises UserError for a size that does not fit, and where each would be cut in parts."""
+    if config.accumulate != 1:
+        raise UserError(
+            f"accumulate is {config.accumulate or 'none'}, and the loss compares the questions of a batch: "
+            "set accumulate to 1, or lower batch_size"
+        )
+    for group in groups:
+        if not 1 <= len(group) <= config.batch_size:
+            raise UserError(f"a batch has {len(group)} examples, want from 1 to {config.batch_size}")
+    return tuple(groups)
 
 
 def _made(

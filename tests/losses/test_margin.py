@@ -23,7 +23,7 @@ WEIGHTS = RANDOM.normal(size=B).astype(np.float32)
 WHERE = np.array([[1, 1, 1, 1, 1], [1, 0, 1, 0, 1], [0, 0, 1, 0, 0], [0, 0, 0, 0, 0]], bool)
 ALL = np.ones((B, N), bool)
 
-compiled = jax.jit(rank_weighted_margin, static_argnames=("margin", "power"))
+compiled = jax.jit(rank_weighted_margin, static_argnames=("margin", "power", "normalize"))
 
 
 def ranked(
@@ -44,6 +44,18 @@ def test_hard_negatives_are_weighted_by_their_rank(power):
         for b in range(B)
     ]
     np.testing.assert_allclose(ranked(where=WHERE, power=power), wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("power", [1.0, 0.5])
+def test_normalized_weights_add_up_to_one(power):
+    far = ranked(POSITIVES * 0 - 10, NEGATIVES * 0, where=WHERE, power=power, normalize=True)
+    np.testing.assert_allclose(far, [10.4, 10.4, 10.4, 0], rtol=1e-6)  # a mean of equal terms
+    sums = (np.where(WHERE, 1 / RANKS.astype(float) ** power, 0)).sum(1)
+    wanted = np.asarray(ranked(where=WHERE, power=power))[:3] / sums[:3]
+    np.testing.assert_allclose(ranked(where=WHERE, power=power, normalize=True)[:3], wanted, rtol=1e-5)
+    gradient = jax.grad(lambda x: ranked(x, where=WHERE, normalize=True).sum())(POSITIVES)
+    assert np.isfinite(gradient).all()
+    assert gradient[3] == 0
 
 
 def test_without_weights_it_is_the_margin_ranking_loss_of_torch():

@@ -90,13 +90,17 @@ def test_a_finished_training_is_found_again(tmp_path):
     assert once.metrics == again.metrics
 
 
+GROUPS = np.split(GENERATOR.permutation(37), [8, 9, 15, 23, 31])  # sizes 8, 1, 6, 8, 8, 6
+
+
+@pytest.mark.parametrize("groups", [None, GROUPS])
 @pytest.mark.parametrize("stop", [1, 8])
-def test_an_interrupted_training_ends_the_same(tmp_path, stop):
+def test_an_interrupted_training_ends_the_same(tmp_path, stop, groups):
     """Interrupted after step `stop`, between two checkpoints or at one."""
     config = settings(
         checkpoint_every=3, optimizer=Optimizer(learning_rate=0.05, schedule="cosine", warmup=0.2)
     )
-    whole = loop.fit(task(), config, tmp_path / "whole", seed=1)
+    whole = loop.fit(task()._replace(groups=groups), config, tmp_path / "whole", seed=1)
     calls = 0
 
     def until(rows):
@@ -107,8 +111,8 @@ def test_an_interrupted_training_ends_the_same(tmp_path, stop):
         return batch(rows)
 
     with pytest.raises(KeyboardInterrupt):
-        loop.fit(task()._replace(batch=until), config, tmp_path / "cut", seed=1)
-    resumed = loop.fit(task(), config, tmp_path / "cut", seed=1)
+        loop.fit(task()._replace(groups=groups, batch=until), config, tmp_path / "cut", seed=1)
+    resumed = loop.fit(task()._replace(groups=groups), config, tmp_path / "cut", seed=1)
     assert equal(whole.params, resumed.params)
     assert whole.metrics == resumed.metrics
     assert (tmp_path / "cut/metrics.jsonl").read_text() == (tmp_path / "whole/metrics.jsonl").read_text()
@@ -175,6 +179,31 @@ def test_every_example_is_seen_once_an_epoch_and_orders_differ():
     few = Batches(3, 8, seed=0).rows(0)
     assert sorted(few.indices[few.where].tolist()) == [0, 1, 2]
     assert len(few.indices) == 8
+
+
+def test_given_batches_stay_together_in_a_new_order_every_epoch(tmp_path):
+    batches = Batches(37, 8, seed=3, groups=tuple(GROUPS))
+    assert batches.steps == 6
+    orders = []
+    for epoch in range(3):
+        rows = [batches.rows(epoch * 6 + place) for place in range(6)]
+        assert all(len(r.indices) == 8 for r in rows)
+        seen = [r.indices[r.where].tolist() for r in rows]
+        assert sorted(seen) == sorted(group.tolist() for group in GROUPS)
+        orders.append(seen)
+    assert orders[0] != orders[1] != orders[2]
+    one = loop.fit(task()._replace(groups=GROUPS), settings(), tmp_path / "one", seed=1)
+    eight = loop.fit(task()._replace(groups=GROUPS), settings(devices=8), tmp_path / "eight", seed=1)
+    for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(eight.params), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("parts", [2, None])
+def test_given_batches_are_not_computed_in_parts(tmp_path, parts):
+    with pytest.raises(UserError, match=f"accumulate is {parts or 'none'}, and the loss compares"):
+        loop.fit(task()._replace(groups=GROUPS), settings(accumulate=parts), tmp_path, seed=1)
+    with pytest.raises(UserError, match="a batch has 8 examples, want from 1 to 4"):
+        loop.fit(task()._replace(groups=GROUPS), settings(batch_size=4), tmp_path, seed=1)
 
 
 def test_bad_settings_are_told(tmp_path):
