@@ -56,6 +56,7 @@ def evaluated(
             task,
             ids=[example.id for example in examples],
             users=[example.user_id for example in examples],
+            units=[example.unit for example in examples],
             predictions=predictions,
             expected=expected or None,
             targets=[example.target for example in examples],
@@ -114,6 +115,7 @@ def _values(
             for category, intervals in evaluation.by_category_intervals.items()
         },
         "by_category_users": evaluation.by_category_users,
+        "clusters": evaluation.clusters,
         "variants": evaluation.variants,
         "notes": [*evaluation.notes, *note(shares, len(records))],
         "answers": shares,
@@ -157,6 +159,7 @@ def _records(task: Task, store: Store, made: Made, unfinished: Counter[str]) -> 
         yield {
             "id": example.id,
             "user_id": example.user_id,
+            **({"unit": example.unit} if example.unit else {}),
             "prediction": prediction,
             "target": example.target,
             "near_target": bool(near),

@@ -51,6 +51,8 @@ class Example:
     averages. `time` is the moment of the question, of a coarse date the first, in seconds since
     1970-01-01 UTC, None where the data is not dated. `training` marks a question of the training
     split that stands beside the evaluated one in a store.
+    `unit` names what questions belong together (an article, a dialogue): the cluster of intervals; "": the
+    user is.
     """
 
     id: str
@@ -65,6 +67,7 @@ class Example:
     scored: bool = True
     alternatives: tuple[str, ...] = ()
     training: bool = False
+    unit: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,8 @@ class Store(Visibility):
         self._lock = threading.Lock()
         self._columns = EMPTY
         _ = self.content  # an unreadable file is an error now
+        if not self._rows("SELECT 1 FROM sqlite_master WHERE name='units'"):
+            raise UserError(f"{path} was written by an older version, without units; copy a new store")
 
     def close(self) -> None:
         """Closes the files; a later call opens them again."""
@@ -193,17 +195,17 @@ class Store(Visibility):
     def examples(self, *, training: bool = False) -> Iterator[Example]:
         """All examples of the evaluated or the training split in file order, streamed, without profiles."""
         query = (
-            "SELECT position, id, name, query, input, target, time, relevant, category, scored, alternatives "
-            "FROM examples JOIN users ON code = user WHERE +training=? AND position > ? "
-            "ORDER BY position LIMIT ?"
+            "SELECT position, id, name, query, input, target, time, relevant, category, scored, "
+            "alternatives, unit FROM examples JOIN users ON code = user LEFT JOIN units USING (position) "
+            "WHERE +training=? AND position > ? ORDER BY position LIMIT ?"
         )
         last = -1
         while page := self._rows(query, (int(training), last, _PAGE)):
-            for _, id, user, text, input, target, time, relevant, category, scored, alternatives in page:
+            for _, id, user, text, input, target, time, relevant, category, scored, others, unit in page:
                 groups = tuple(tuple(group) for group in json.loads(relevant))
                 yield Example(
                     id, user, text, input, target, (), time, groups, category, bool(scored),
-                    tuple(json.loads(alternatives)), training,
+                    tuple(json.loads(others)), training, unit or "",
                 )  # fmt: skip
             last = page[-1][0]
 

@@ -97,6 +97,8 @@ class Writer:
             json.dumps(example.relevant), example.category, json.dumps(example.alternatives),
         )  # fmt: skip
         self._insert("examples", values)
+        if example.unit:
+            self._insert("units", (position, example.unit))
         self._insert("profiles", (position, _blob(rows), _blob(whole)))
 
     def passage(self, document: Document, place: str) -> None:
@@ -148,9 +150,10 @@ class Writer:
             )
         self.delete(user)
         columns = [name for _, name, *_ in self._sql.execute("PRAGMA table_info(examples)")][1:]
-        for (position,) in self._sql.execute(
-            "SELECT position FROM examples WHERE user=?", (user,)
-        ).fetchall():
+        query = "SELECT position, unit FROM examples LEFT JOIN units USING (position) WHERE user=?"
+        for position, unit in self._sql.execute(query, (user,)).fetchall():
+            if unit is not None:
+                self._change("units", position, False, unit=None)
             self._change("examples", position, False, **dict.fromkeys(columns))
             self._change("profiles", position, False, rows=None, whole=None)
         self._change("users", user, False, key=None, name=None, gone=self.values["generation"])

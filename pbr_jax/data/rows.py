@@ -11,7 +11,7 @@ from typing import Any
 
 from pbr_jax.types import Document, Example
 
-VERSION = "2.1.0"  # raise it whenever the layout changes, or a reader makes other examples of the same files
+VERSION = "2.2.0"  # raise it whenever the layout changes, or a reader makes other examples of the same files
 
 Row = Mapping[str, Any]
 
@@ -33,6 +33,7 @@ def to_row(example: Example) -> dict[str, Any]:
             "sizes": [len(group) for group in example.relevant],
         },
         "category": example.category,
+        "unit": example.unit,
         "scored": example.scored,
         "profile": {
             "id": [document.id for document in documents],
@@ -66,6 +67,7 @@ def from_row(row: Row) -> Example:
         time=_time(text(row["time"])),
         relevant=tuple(tuple(_next(ids, size)) for size in map(int, row["relevant"]["sizes"])),
         category=text(row["category"]),
+        unit=text(row["unit"]),
         scored=bool(row["scored"]),
         alternatives=tuple(texts(row["alternatives"])),
     )

@@ -42,6 +42,7 @@ def features() -> tfds.features.FeaturesDict:
             "time": text,
             "relevant": {"id": texts, "sizes": counts},
             "category": text,
+            "unit": text,
             "scored": np.bool_,
             "profile": {
                 **dict.fromkeys(("id", "user_id", "text", "time", "until"), texts),
@@ -57,7 +58,7 @@ class PbrJax(tfds.core.GeneratorBasedBuilder):
 
     VERSION = tfds.core.Version(VERSION)
     RELEASE_NOTES = {  # noqa: RUF012
-        "2.1.0": "Numbers as ids and as dates; NaN is a missing value.",
+        "2.2.0": "What questions belong together (`unit`).",
     }
     MANUAL_DOWNLOAD_INSTRUCTIONS = "The benchmark's official files under their official names."
     BUILDER_CONFIGS = [  # noqa: RUF012

@@ -66,14 +66,14 @@ def by_category(categories: list[str] | None) -> dict[str, np.ndarray]:
     return {category: np.flatnonzero(of_example == category) for category in sorted(set(categories))}
 
 
-def user_notes(users: list[str]) -> list[str]:
-    """What few users mean for intervals."""
-    count = len(set(users))
+def cluster_notes(owners: list[str], clusters: str) -> list[str]:
+    """What few users, or units, mean for intervals."""
+    count, one = len(set(owners)), clusters.removesuffix("s")
     if count == 1:
-        return ["one user: how sure the numbers are cannot be known, so intervals have no width"]
+        return [f"one {one}: how sure the numbers are cannot be known, so intervals have no width"]
     if count >= FEW:
         return []
-    note = f"{count} users: intervals are Student's t, each user left out in turn"
+    note = f"{count} {clusters}: intervals are Student's t, each {one} left out in turn"
     return [note + (", and differences have no p" if count < FEWEST else "")]
 
 

@@ -38,8 +38,8 @@ def obstacles(runs: Sequence[Run]) -> list[str]:
     if len({str(run.fingerprint.get("data")) for run in runs}) > 1:
         reasons.append("read different data (their data hashes differ)")
     known = [run.records for run in runs if run.records is not None]
-    user_ids = [{id: record.user_id for id, record in records.items()} for records in known]
-    if len({run.n for run in runs}) > 1 or any(one != user_ids[0] for one in user_ids):
+    owners = [{id: (r.user_id, r.unit) for id, r in records.items()} for records in known]
+    if len({run.n for run in runs}) > 1 or any(one != owners[0] for one in owners):
         reasons.append("did not score the same examples")
     elif any(len({records[id].target for records in known} - {None}) > 1 for id in (known or [{}])[0]):
         reasons.append("were scored against different targets")  # None: no text was kept, or no target
@@ -51,11 +51,14 @@ def same_variant(runs: Sequence[Run], name: str) -> bool:
     return len({run.variants.get(name) for run in runs}) == 1
 
 
-def shared_users(runs: Sequence[Run]) -> dict[str, str]:
-    """User of each scored example, sorted by id; empty where runs cannot be compared, or hold no examples."""
+def shared_clusters(runs: Sequence[Run]) -> dict[str, str]:
+    """`Record.cluster` of each scored example, sorted by id.
+
+    Empty where runs cannot be compared, or hold no examples.
+    """
     if obstacles(runs) or any(run.records is None for run in runs):
         return {}
-    return {id: record.user_id for id, record in sorted((runs[0].records or {}).items())}
+    return {id: record.cluster for id, record in sorted((runs[0].records or {}).items())}
 
 
 def statistics_of(

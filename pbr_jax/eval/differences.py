@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from pbr_jax.eval.comparable import ABSENT, obstacles, same_variant, shared_users, statistics_of
+from pbr_jax.eval.comparable import ABSENT, obstacles, same_variant, shared_clusters, statistics_of
 from pbr_jax.eval.render import Block, Cell, Paragraph, Table
 from pbr_jax.eval.runs import Row
 from pbr_jax.eval.significance import (
@@ -62,10 +62,10 @@ def differences(rows: Sequence[Row], names: Sequence[str], reference: Row) -> li
 def paired(row: Row, reference: Row, names: Sequence[str]) -> dict[str, Difference]:
     """Row minus reference, metric by metric, seeds averaged; without those that cannot be compared."""
     runs = [*row.runs, *reference.runs]
-    users = shared_users(runs)
+    clusters = shared_clusters(runs)
     known: dict[str, Column] = {}
-    for name in names if users else ():
-        pair = statistics_of(runs, name, list(users)) if same_variant(runs, name) else None
+    for name in names if clusters else ():
+        pair = statistics_of(runs, name, list(clusters)) if same_variant(runs, name) else None
         if pair is not None:
             split = len(row.runs)
             known[name] = Column(pair[1], pair[0][:split], pair[0][split:])
@@ -73,7 +73,7 @@ def paired(row: Row, reference: Row, names: Sequence[str]) -> dict[str, Differen
         return {}
     intervals = estimates(
         list(known.values()),
-        list(users.values()),
+        list(clusters.values()),
         resamples=int(setting(reference.first, "eval.resamples", 2000.0)),
         confidence=confidence_of(reference.first),
     )
@@ -81,14 +81,14 @@ def paired(row: Row, reference: Row, names: Sequence[str]) -> dict[str, Differen
 
 
 def _discordant(row: Row, reference: Row, names: Sequence[str]) -> dict[str, Counts]:
-    """McNemar's counts of the 0/1 metrics, between rows of one seed and from ten users on."""
+    """McNemar's counts of the 0/1 metrics, between rows of one seed and from ten clusters on."""
     runs = [*row.runs, *reference.runs]
-    users = shared_users(runs)
-    if len(runs) > 2 or len(set(users.values())) < FEWEST:
+    clusters = shared_clusters(runs)
+    if len(runs) > 2 or len(set(clusters.values())) < FEWEST:
         return {}
     pairs = {}
     for name in (name for name in names if name in _BINARY and same_variant(runs, name)):
-        pair = statistics_of(runs, name, list(users))
+        pair = statistics_of(runs, name, list(clusters))
         if pair is not None:
             pairs[name] = Counts(*mcnemar(pair[0][0][:, 0], pair[0][1][:, 0]))
     return pairs
@@ -116,17 +116,18 @@ def _caption(
     binary: bool,
 ) -> str:
     first = reference.first
-    users = len({record.user_id for record in (first.records or {}).values()})
+    count = len({record.cluster for record in (first.records or {}).values()})
+    what, one = first.clusters, first.clusters.removesuffix("s")
     several = any(len(row.runs) > 1 for row in (*others, reference))
-    how = "a bootstrap over users" if users >= FEW else "Student's t, each user left out in turn"
+    how = f"a bootstrap over {what}" if count >= FEW else f"Student's t, each {one} left out in turn"
     if several:
-        how += " (rows of several seeds: Student's t, each user and each seed left out in turn)"
+        how += f" (rows of several seeds: Student's t, each {one} and each seed left out in turn)"
     sentences = [
-        f"Difference from {reference.label}, paired, n = {first.n} questions of {users or 'unknown'} users: "
+        f"Difference from {reference.label}, paired, n = {first.n} questions of {count or 'unknown'} {what}: "
         f"{confidence_of(first):.0%} intervals from {how}",
         _family(corrected)
         if corrected
-        else f"No p is given{f' of fewer than {FEWEST} users' if users < FEWEST else ''}",
+        else f"No p is given{f' of fewer than {FEWEST} {what}' if count < FEWEST else ''}",
         "Detectable: the smallest difference that this comparison would have found with "
         f"{POWER:.0%} power, before correction",
     ]

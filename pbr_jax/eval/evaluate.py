@@ -31,7 +31,8 @@ class Evaluation:
     examples have any; `by_category_intervals` and `by_category_users` say how sure they are. `by_block` gives
     `block`, `start` and `end` (examples before it, and up to its end), `n`, `metrics` and `running` (over all
     examples up to its end) of each block of which any is scored; `over` gives `n`, `users`, `metrics` and
-    `intervals` of each subset of which any is. `variants` names the definition of metrics that have several;
+    `intervals` of each subset of which any is. `clusters` are what intervals are over, "users" or "units",
+    which are then counted as users. `variants` names the definition of metrics that have several;
     `notes` are sentences for the reader of the numbers. `unreadable` counts answers to scored examples that
     name no label, of a rating no number, or elsewhere are empty; None where nothing was answered.
     """
@@ -43,6 +44,7 @@ class Evaluation:
     by_category: dict[str, dict[str, float]] = field(default_factory=dict)
     by_category_intervals: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
     by_category_users: dict[str, int] = field(default_factory=dict)
+    clusters: str = "users"
     by_block: list[dict[str, Any]] = field(default_factory=list)
     over: dict[str, dict[str, Any]] = field(default_factory=dict)
     variants: dict[str, str] = field(default_factory=dict)
@@ -55,6 +57,7 @@ def evaluate(
     *,
     ids: Sequence[str],
     users: Sequence[str],
+    units: Sequence[str] | None = None,
     predictions: Sequence[str] | None = None,
     expected: Sequence[float] | None = None,
     targets: Sequence[str | None] | None = None,
@@ -70,9 +73,10 @@ def evaluate(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Evaluation:
-    """The task's metrics over all scored examples, with intervals over users (see `significance`).
+    """The task's metrics over all scored examples, with intervals over clusters (see `significance`).
 
-    Every sequence has one item an example. Ranking metrics need `rankings` (document ids, best
+    Every sequence has one item an example. The cluster of an example is its unit or, where that is "", its
+    user. Ranking metrics need `rankings` (document ids, best
     first) and `relevant` (see `Example.relevant`); metrics of answers need `predictions` and
     `targets`. `expected` are further predictions of a rating task, numbers between the labels: their metrics
     are `expected_mae`, `expected_rmse` and `expected_correlation` (Pearson's, with the targets), and the
@@ -87,7 +91,7 @@ def evaluate(
     naming the example, where some targets are missing or a scored question of a retrieval benchmark has no
     relevant document.
     """
-    fields = dict(users=users, predictions=predictions, expected=expected, targets=targets,
+    fields = dict(users=users, units=units, predictions=predictions, expected=expected, targets=targets,
                   alternatives=alternatives, likelihoods=likelihoods, rankings=rankings, relevant=relevant,
                   scored=scored,
                   categories=categories, blocks=blocks, **(subsets or {}))  # fmt: skip
@@ -113,14 +117,17 @@ def evaluate(
     for column in filter(lambda column: is_plain_mean(column.metric), columns):
         for i, value in zip(kept, column.statistics[:, 0], strict=True):
             per_example[i][column.metric.name] = float(value)
-    owners = [users[i] for i in kept]
+    of_unit = units or [""] * len(users)
+    owners = [of_unit[i] or users[i] for i in kept]
+    clusters = "units" if any(of_unit[i] for i in kept) else "users"
     how = {"resamples": resamples, "confidence": confidence, "seed": seed}
     evaluation = _over_users(columns, owners, averages.by_category(_take(categories, kept)), **how)
     by_block = averages.by_block(columns, np.array(blocks or [], int), kept)
     return replace(
         evaluation,
         per_example=per_example,
-        notes=notes + evaluation.notes,
+        clusters=clusters,
+        notes=notes + averages.cluster_notes(owners, clusters),
         unreadable=unread,
         by_block=by_block,
         over=averages.by_subset(columns, owners, subsets or {}, kept, **how),
@@ -144,7 +151,6 @@ def _over_users(
         by_category_intervals={name: sure(rows) for name, rows in of_category.items()},
         by_category_users={name: len({owners[row] for row in rows}) for name, rows in of_category.items()},
         variants={name: VARIANTS[name] for name in (c.metric.name for c in columns) if name in VARIANTS},
-        notes=averages.user_notes(owners),
     )
 
 

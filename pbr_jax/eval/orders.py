@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pbr_jax.eval.comparable import shared_users
+from pbr_jax.eval.comparable import shared_clusters
 from pbr_jax.eval.metrics import LOWER_IS_BETTER, plain_mean
 from pbr_jax.eval.render import Block, Cell, Table
 from pbr_jax.eval.runs import UNTOLD, Row, Run
@@ -23,32 +23,33 @@ def orders(rows: Sequence[Row], names: Sequence[str]) -> list[Block]:
     for row in rows:
         options = {k: v for k, v in row.first.config.items() if k not in UNTOLD and k not in _ORDER}
         groups.setdefault(json.dumps([row.system, options], sort_keys=True), []).append(row.first)
-    lines, most = [], 0
+    lines, most, what = [], 0, rows[0].first.clusters if rows else "users"
     for runs in groups.values():
         own = [run for run in runs if run.config.get("prompt.order") == "best_first"]
         drawn = [run for run in runs if run.config.get("prompt.order") == "random"]
-        if len(own) != 1 or not drawn or not (users := shared_users([*own, *drawn])):
+        if len(own) != 1 or not drawn or not (clusters := shared_clusters([*own, *drawn])):
             continue
         most = len(drawn) + 1
-        cells = [_share(own[0], drawn, users, name) for name in names]
-        lines.append([own[0].system, str(most), f"{1 / most:.1%}", str(len(users)), *cells])
+        cells = [_share(own[0], drawn, clusters, name) for name in names]
+        lines.append([own[0].system, str(most), f"{1 / most:.1%}", str(len(clusters)), *cells])
     if not lines:
         return []
     caption = (
         "In how many questions a method's own order of the documents is the best, among orders of the same "
-        "documents drawn by lot (ties are split), with 95 % intervals over users"
+        f"documents drawn by lot (ties are split), with 95 % intervals over {what}"
     )
     header = ["run", "orders", "chance", "n", *names]
     return [Table(caption, header, [[Cell(text) for text in line] for line in lines])]
 
 
-def _share(own: Run, drawn: Sequence[Run], users: dict[str, str], name: str) -> str:
+def _share(own: Run, drawn: Sequence[Run], clusters: dict[str, str], name: str) -> str:
     shares = best_shares(
-        np.array([[_value(run, id, name) for run in (own, *drawn)] for id in users]), name in LOWER_IS_BETTER
+        np.array([[_value(run, id, name) for run in (own, *drawn)] for id in clusters]),
+        name in LOWER_IS_BETTER,
     )
     if np.isnan(shares).any():
         return "–"
-    share = estimates([Column(plain_mean, [shares[:, None]])], list(users.values()))[0]
+    share = estimates([Column(plain_mean, [shares[:, None]])], list(clusters.values()))[0]
     sure = f" [{share.low:.1%}, {share.high:.1%}]" if share.low < share.high else ""
     return f"{share.value:.1%}{sure}"
 

@@ -28,6 +28,12 @@ class Record:
     metrics: dict[str, float]
     expected: float | None = None  # rating
     near: bool = False  # whether the user's own history nearly holds the target
+    unit: str = ""  # what belongs together
+
+    @property
+    def cluster(self) -> str:
+        """What intervals take together: the unit, or else the user."""
+        return self.unit or self.user_id
 
 
 @dataclass(frozen=True)
@@ -38,7 +44,8 @@ class Run:
     `weights` has hashes of the content of "llm", "select.llm" and "encoder", as far as the run says so.
     `ceiling`: it read the answers. `without_near` has `n` and `metrics` of the questions whose target the
     user's history does not nearly hold; empty where there are no others. `copied`: see `copies`. `blocks`, of
-    a stream: the metrics of the questions from a place to before another, and of all before that.
+    a stream: the metrics of the questions from a place to before another, and of all before that. `clusters`:
+    what intervals are over, "users" or "units".
     """
 
     path: Path
@@ -66,6 +73,7 @@ class Run:
     without_near: dict[str, Any]
     copied: dict[str, float]
     blocks: dict[tuple[int, int], tuple[dict[str, float], dict[str, float]]]
+    clusters: str
 
 
 @dataclass(frozen=True)
@@ -170,6 +178,7 @@ def read_run(path: Path) -> Run:
             (json_fields.numbers(one, "metrics", name), json_fields.numbers(one, "running", name))
             for one in json_fields.items(results, "blocks", name)
         },
+        clusters="units" if results.get("clusters") == "units" else "users",
     )  # fmt: skip
 
 
@@ -294,6 +303,7 @@ def _read_records(path: Path) -> dict[str, Record] | None:
                 metrics={key: json_fields.number(v, f"{where}: metrics.{key}") for key, v in metrics.items()},
                 expected=_expected(value, where),
                 near=value.get("near_target") is True,
+                unit=str(value.get("unit", "")),
             )
     return records
 

@@ -1,6 +1,7 @@
 """How sure a number is: intervals over users, p-values of paired differences, and their correction.
 
-Questions of one user are alike, so the unit is the user, with all examples. From 20 users on, users are drawn
+Questions of one user are alike, so what is drawn is the user, with all examples; where examples have units
+(articles, dialogues), these take the place of users. From 20 users on, users are drawn
 with replacement (bootstrap); the percentiles are those of Student's t rather than the normal distribution.
 Fewer users say too little about the tails: there the interval is Student's t around the value, with the
 standard error of leaving each user out in turn (jackknife). Degrees of freedom are Kish's effective number

@@ -9,7 +9,7 @@ from pbr_jax.eval.comparable import (
     obstacles,
     same_variant,
     settings,
-    shared_users,
+    shared_clusters,
     statistics_of,
 )
 from pbr_jax.eval.metrics import LOWER_IS_BETTER, within_range
@@ -26,19 +26,19 @@ def mean(row: Row, name: str) -> float | None:
 
 
 def intervals(row: Row, names: Sequence[str], confidence: float) -> dict[str, Interval]:
-    """Intervals over users, and over seeds where a row has several; none where nothing can be inferred.
+    """Intervals over clusters, and over seeds where a row has several; none where nothing can be inferred.
 
     They are computed from the examples, so that all rows' are of one kind; where a folder holds no examples,
     they are those of its results.json, and several seeds have none.
     """
-    users = shared_users(row.runs)
-    columns = {name: statistics_of(row.runs, name, list(users)) for name in names} if users else {}
+    clusters = shared_clusters(row.runs)
+    columns = {name: statistics_of(row.runs, name, list(clusters)) for name in names} if clusters else {}
     known = {name: Column(pair[1], pair[0]) for name, pair in columns.items() if pair is not None}
     known_intervals = dict(row.first.intervals) if len(row.runs) == 1 else {}
     if known:
         computed = estimates(
             list(known.values()),
-            list(users.values()),
+            list(clusters.values()),
             resamples=int(setting(row.first, "eval.resamples", 2000.0)),
             confidence=confidence,
             seed=int(setting(row.first, "seed", 0.0)),
@@ -56,14 +56,16 @@ def values(rows: Sequence[Row], names: Sequence[str]) -> Table:
     table = []
     for i, row in enumerate(rows):
         known = intervals(row, names, confidence)
-        texts = [remarks.label(row), *(columns[field][i] for field in columns), str(row.first.n), _users(row)]
+        texts = [remarks.label(row), *(columns[field][i] for field in columns), str(row.first.n), _count(row)]
         cells = [Cell(text) for text in texts]
         for name in names:
             text, value = _text([run.metrics for run in row.runs], name, known.get(name)), mean(row, name)
             cells.append(Cell(text, bold=value is not None and value == best[name]))
         table.append(cells)
     several = any(len(row.runs) > 1 for row in rows)
-    return Table(_caption(names, confidence, several), ["run", *columns, "n", "users", *names], table)
+    what = rows[0].first.clusters
+    caption = _caption(names, confidence, several, what)
+    return Table(caption, ["run", *columns, "n", what, *names], table)
 
 
 def categories(rows: Sequence[Row], names: Sequence[str]) -> list[Table]:
@@ -73,13 +75,14 @@ def categories(rows: Sequence[Row], names: Sequence[str]) -> list[Table]:
         for category in dict.fromkeys(name for run in row.runs for name in run.categories):
             here = [run.categories[category] for run in row.runs if category in run.categories]
             texts = (_text([one.metrics for one in here], name, _only(here, name)) for name in names)
-            users = ABSENT if here[0].users is None else str(here[0].users)
-            table.append([Cell(text) for text in (row.label, category, str(here[0].n), users, *texts)])
+            count = ABSENT if here[0].users is None else str(here[0].users)
+            table.append([Cell(text) for text in (row.label, category, str(here[0].n), count, *texts)])
+    what = rows[0].first.clusters
     caption = (
-        f"By category, with {confidence_of(rows[0].first):.0%} intervals over the users of each; "
+        f"By category, with {confidence_of(rows[0].first):.0%} intervals over the {what} of each; "
         "± is the standard deviation over seeds"
     )
-    return [Table(caption, ["run", "category", "n", "users", *names], table)] if table else []
+    return [Table(caption, ["run", "category", "n", what, *names], table)] if table else []
 
 
 def confidence_of(run: Run) -> float:
@@ -93,15 +96,16 @@ def setting(run: Run, field: str, default: float) -> float:
     return float(value) if isinstance(value, int | float) and value > 0 else default
 
 
-def _caption(names: Sequence[str], confidence: float, several: bool) -> str:
+def _caption(names: Sequence[str], confidence: float, several: bool, what: str) -> str:
+    one = what.removesuffix("s")
     caption = (
-        f"Metrics with {confidence:.0%} intervals over users: a bootstrap from {FEW} users on, Student's t "
-        "with fewer (each user left out in turn)"
+        f"Metrics with {confidence:.0%} intervals over {what}: a bootstrap from {FEW} {what} on, Student's t "
+        f"with fewer (each {one} left out in turn)"
     )
     if several:
         caption += (
             "; where a run was repeated under several seeds: mean ± standard deviation over seeds, and over "
-            "users and seeds Student's t (each user and each seed left out in turn)"
+            f"{what} and seeds Student's t (each {one} and each seed left out in turn)"
         )
     lower = [name for name in names if name in LOWER_IS_BETTER]
     return caption + (f". Lower is better for {' and '.join(lower)}." if lower else ". Higher is better.")
@@ -129,9 +133,9 @@ def _only(here: Sequence[Category], name: str) -> Interval | None:
     return pair if pair and pair[0] < pair[1] else None
 
 
-def _users(row: Row) -> str:
-    users = shared_users(row.runs)
-    return str(len(set(users.values()))) if users else ABSENT
+def _count(row: Row) -> str:
+    clusters = shared_clusters(row.runs)
+    return str(len(set(clusters.values()))) if clusters else ABSENT
 
 
 def _best(rows: Sequence[Row], name: str) -> float | None:

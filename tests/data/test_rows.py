@@ -21,7 +21,7 @@ DOCUMENTS = st.tuples(TEXTS, TEXTS, TEXTS, st.dictionaries(TEXTS, TEXTS, max_siz
 GROUPS = st.lists(st.lists(TEXTS, max_size=3).map(tuple), max_size=3).map(tuple)
 EXAMPLES = st.tuples(
     TEXTS, TEXTS, TEXTS, TEXTS, st.none() | TEXTS, st.lists(DOCUMENTS, max_size=4).map(tuple),
-    TIMES, GROUPS, TEXTS, st.booleans(), st.lists(TEXTS, max_size=3).map(tuple),
+    TIMES, GROUPS, TEXTS, st.booleans(), st.lists(TEXTS, max_size=3).map(tuple), TEXTS,
 )  # fmt: skip
 
 
@@ -32,10 +32,10 @@ def there_and_back(example: Example) -> Example:
 
 @given(EXAMPLES)
 def test_any_example_comes_back_equal(values: tuple[Any, ...]) -> None:
-    id, user, query, input, target, profile, time, relevant, category, scored, alternatives = values
+    id, user, query, input, target, profile, time, relevant, category, scored, alternatives, unit = values
     documents = tuple(Document(*document) for document in profile)
     texts = (id, user, query, input, target)
-    example = Example(*texts, documents, time, relevant, category, scored, alternatives)
+    example = Example(*texts, documents, time, relevant, category, scored, alternatives, unit=unit)
     assert there_and_back(example) == example
 
 

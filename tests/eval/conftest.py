@@ -24,6 +24,7 @@ def _write(
     targets: list[str] | None = None,
     ids: list[str] | None = None,
     users: list[str] | None = None,
+    units: list[str] | None = None,
     categories: list[str] | None = None,
     seed: int = 0,
     k: int = 4,
@@ -39,14 +40,14 @@ def _write(
     labels = task.labels or tuple("12345")
     targets = targets or [labels[i % len(labels)] for i in range(len(ids))]
     sure = {"resamples": 300, "confidence": 0.9}
-    found = evaluate(task, ids=ids, users=users, predictions=predictions, targets=targets,
+    found = evaluate(task, ids=ids, users=users, units=units, predictions=predictions, targets=targets,
                      categories=categories, seed=seed, **sure)  # type: ignore[arg-type]  # fmt: skip
     results = {"system": system, "benchmark": benchmark, "split": "dev",
                "task": {"metrics": task.metrics, "labels": task.labels}, "n": found.n, "dropped": dropped,
                "metrics": found.metrics, "intervals": found.intervals, "seconds": {}, "notes": found.notes,
                "variants": found.variants, "by_category": found.by_category,
                "by_category_intervals": found.by_category_intervals,
-               "by_category_users": found.by_category_users,
+               "by_category_users": found.by_category_users, "clusters": found.clusters,
                "fingerprint": {"data": data, "config": "c" * 20, "commit": "f" * 40} | (fingerprint or {}),
                }  # fmt: skip
     config = {"system": system, "seed": seed, "retrieve": {"k": k}, "eval": sure, **(fields or {})}
@@ -55,8 +56,9 @@ def _write(
     if weights:
         parts = {name: {"options": hash} for name, hash in weights.items()}
         (path / "run.json").write_text(json.dumps({"parts": parts}))
-    rows = zip(ids, users, predictions, targets, found.per_example, strict=True)
-    lines = (dict(zip(("id", "user_id", "prediction", "target", "metrics"), row)) for row in rows)
+    rows = zip(ids, users, predictions, targets, found.per_example, units or users, strict=True)
+    names = ("id", "user_id", "prediction", "target", "metrics", *(["unit"] if units else []))
+    lines = (dict(zip(names, row)) for row in rows)
     (path / "predictions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (path / "results.json").write_text(json.dumps(sealed(path, results)))
     return path

@@ -84,6 +84,21 @@ def test_fewer_than_ten_users_have_intervals_and_no_p(tmp_path, write, tables, u
     assert f"n = 24 questions of {users} users" in text
 
 
+def test_differences_are_over_units_where_examples_have_any(tmp_path, write, tables):
+    """24 questions of 24 users and 6 articles are as sure as those of 6 users."""
+    owners, groups = [f"u{i}" for i in range(N)], [f"g{i // 4}" for i in range(N)]
+    texts = {}
+    for name, kept in {"units": {"users": owners, "units": groups}, "users": {"users": groups}}.items():
+        runs = [write(tmp_path / f"{name} {i}", f"s{i}", answers(i, 0.7), **kept) for i in range(2)]
+        texts[name] = report(runs)
+    assert tables(texts["units"])[1] == tables(texts["users"])[1]
+    assert [row[:2] for row in tables(texts["units"])[0]] == [["run", "n"], ["s0", "24"], ["s1", "24"]]
+    assert [row[2] for row in tables(texts["units"])[0]] == ["units", "6", "6"]
+    assert "n = 24 questions of 6 units: 90% intervals from Student's t, each unit left out" in texts["units"]
+    assert "intervals over units: a bootstrap from 20 units on" in texts["units"]
+    assert "questions of 6 users: 90% intervals from Student's t, each user left out" in texts["users"]
+
+
 def test_from_twenty_users_on_the_number_of_draws_hides_nothing(tmp_path, write, tables):
     """The share of 300 draws beyond zero is at least 2/301: of 19 comparisons .12, whatever they find."""
     owners = [f"u{i}" for i in range(N)]

@@ -221,3 +221,22 @@ def test_blocks_of_a_stream_add_up():
     assert found.by_block[0]["running"] == found.by_block[0]["metrics"]
     assert found.by_block[-1]["running"] == found.metrics  # rmse too, which is no mean of the blocks'
     assert found.metrics["rmse"] == pytest.approx(np.sqrt((errors**2).mean()))
+
+
+def test_units_take_the_place_of_users():
+    """Every question is a user by itself, three questions are of an article: t over articles' means."""
+    right = np.random.default_rng(3).integers(0, 2, 36)
+    options = dict(ids=[str(i) for i in range(36)], users=[f"u{i}" for i in range(36)],
+                   predictions=[f"[{1 + r}]" for r in right], targets=["[2]"] * 36)  # fmt: skip
+    articles = [f"article {i // 3}" for i in range(36)]
+    found = evaluate(released("lamp_1"), units=articles, **options)  # type: ignore[arg-type]
+    means = right.reshape(12, 3).mean(1)
+    expected = stats.t.interval(0.95, 11, means.mean(), stats.sem(means))
+    assert found.intervals["accuracy"] == pytest.approx(expected)
+    assert (found.clusters, found.notes[-1]) == (
+        "units", "12 units: intervals are Student's t, each unit left out in turn")  # fmt: skip
+    some = evaluate(released("lamp_1"), units=[*articles[:18], *[""] * 18], **options)  # type: ignore[arg-type]
+    assert (some.clusters, some.n, len(some.notes)) == ("units", 36, 1)  # 6 articles and 18 users: no excuse
+    none = evaluate(released("lamp_1"), units=[""] * 36, **options)  # type: ignore[arg-type]
+    assert none == evaluate(released("lamp_1"), **options)  # type: ignore[arg-type]
+    assert none.clusters == "users"
