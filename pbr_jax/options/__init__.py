@@ -17,6 +17,7 @@ from pbr_jax.options.base import (
     options_in,
 )
 from pbr_jax.options.generator import TunedGenerator
+from pbr_jax.options.labels import Labels
 from pbr_jax.options.shared import (
     LLM,
     Benchmark,
@@ -44,6 +45,7 @@ __all__ = [
     "Expand",
     "Feedback",
     "Generate",
+    "Labels",
     "Learner",
     "Method",
     "Neighbours",

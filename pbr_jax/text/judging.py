@@ -1,12 +1,13 @@
-"""Prompts by which a language model judges the records of a history: alone, or all of them together.
+"""Prompts by which a language model judges documents: alone, or all of them together.
 
 The structure is that of the papers that `methods.select` names, the wording our own. Records appear as the
-labelled lines that answers' prompts have (`prompts.record`).
+labelled lines that answers' prompts have (`prompts.record`). Users' documents are called records of a user's
+history, shared ones passages.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pbr_jax.tasks import Wording
 from pbr_jax.text.budget import shorten, water_fill
@@ -17,6 +18,23 @@ YES, NO = "yes", "no"
 NOTHING = "N/A"  # a query that asks for nothing
 
 Messages = list[dict[str, str]]
+
+
+class _Nouns(NamedTuple):
+    """What documents, and the query, are called in prompts."""
+
+    document: str
+    documents: str
+    query: str
+    the_query: str
+
+
+_RECORDS = _Nouns("record", "records of a user's history", "request", "this request of the user")
+_PASSAGES = _Nouns("passage", "passages", "question", "this question")
+
+
+def _nouns(documents: Sequence[Document]) -> _Nouns:
+    return _PASSAGES if documents and all(document.shared for document in documents) else _RECORDS
 
 
 @dataclass(frozen=True)
@@ -41,12 +59,19 @@ class Writer:
     def asks_for(self, query: str, document: Document) -> tuple[Messages, str]:
         """A record, and the query as what should follow it."""
         query, (text,) = self.fitted(query, [document])
+        if document.shared:
+            return _said(f"A passage:\n{text}\n\nWrite a question that the passage helps to answer."), query
         said = f"A record of a user's history:\n{text}\n\n"
         return _said(f"{said}Write a request of this user that the record helps with."), query
 
     def is_relevant(self, query: str, document: Document) -> Messages:
         """A record and the query; the answer is `YES` or `NO`."""
         query, (text,) = self.fitted(query, [document])
+        if document.shared:
+            return _said(
+                f"A passage:\n{text}\n\nA question:\n{query}\n\n"
+                f"Does the passage help to answer the question? Answer {YES} or {NO}."
+            )
         return _said(
             f"A record of a user's history:\n{text}\n\nA new request of the same user:\n{query}\n\n"
             f"Does the record help to answer the request the way this user would? Answer {YES} or {NO}."
@@ -55,17 +80,17 @@ class Writer:
     def ranks(self, query: str, documents: Sequence[Document]) -> Messages:
         """The records one message each, numbered from 1; the answer is their order."""
         query, texts = self.fitted(query, documents, times=2)
-        n = len(texts)
+        n, (document, all_of_them, request, the_query) = len(texts), _nouns(documents)
         messages = _said(
-            f"You are to rank {n} records of a user's history, each under a number in brackets, by how much "
-            f"they help with this request of the user: {query}"
+            f"You are to rank {n} {all_of_them}, each under a number in brackets, by how much "
+            f"they help with {the_query}: {query}"
         )
-        messages += _answered("Show me the records.")
+        messages += _answered(f"Show me the {document}s.")
         for number, text in enumerate(texts, 1):
-            messages += _said(f"[{number}] {text}") + _answered(f"I have read record [{number}].")
+            messages += _said(f"[{number}] {text}") + _answered(f"I have read {document} [{number}].")
         return messages + _said(
-            f"The request: {query}\nRank the {n} records above, the most helpful first. Write their numbers "
-            "in this form: [2] > [1] > ... Write nothing else."
+            f"The {request}: {query}\nRank the {n} {document}s above, the most helpful first. Write their "
+            "numbers in this form: [2] > [1] > ... Write nothing else."
         )
 
     def looked_at(
@@ -77,12 +102,14 @@ class Writer:
         """
         query, texts = self.fitted(query, documents)
         query = NOTHING if blank else query
-        content, spans = "Here are records of a user's history:", []
+        document, all_of_them, request, _ = _nouns(documents)
+        content, spans = f"Here are {all_of_them}:", []
         for number, text in enumerate(texts, 1):
             content += f"\n\n[{number}] "
             spans.append((len(content), len(content) + len(text)))
             content += text
-        content += "\n\nFind what helps with the following request in the records above.\n\nRequest: "
+        content += f"\n\nFind what helps with the following {request} in the {document}s above.\n\n"
+        content += f"{request.capitalize()}: "
         return _said(content + query), spans, (len(content), len(content) + len(query))
 
 

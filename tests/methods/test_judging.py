@@ -1,6 +1,7 @@
 """Selections that ask a language model: right scores, orders that lose nothing, and what they count."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,49 @@ def test_a_long_record_is_cut_to_its_words_and_all_to_the_tokens():
     write = Writer(WORDING, 300, 40, Says("").count, Says("").truncate)
     _, texts = write.fitted("q", documents)
     assert sum(len(text.split()) for text in texts) <= 40
+
+
+def test_what_documents_are_called_in_prompts():
+    write = Writer(WORDING, 300, 2048, Says("").count, Says("").truncate)
+    owned = [c.document for c in ranking(TEXTS[:2])]
+    shared = [replace(document, user_id="", shared=True) for document in owned]
+    (first,) = write.fitted("q", owned[:1])[1]
+    assert write.is_relevant("q", owned[0])[0]["content"] == (
+        f"A record of a user's history:\n{first}\n\nA new request of the same user:\nq\n\n"
+        "Does the record help to answer the request the way this user would? Answer yes or no."
+    )
+    assert write.asks_for("q", owned[0])[0][0]["content"] == (
+        f"A record of a user's history:\n{first}\n\nWrite a request of this user that the record helps with."
+    )
+    prompt = write.ranks("q", owned)
+    assert [m["content"] for m in prompt[1:3]] == ["Show me the records.", f"[1] {first}"]
+    assert prompt[3]["content"] == "I have read record [1]."
+    assert prompt[0]["content"] == (
+        "You are to rank 2 records of a user's history, each under a number in brackets, by how much they "
+        "help with this request of the user: q"
+    )
+    assert prompt[-1]["content"] == (
+        "The request: q\nRank the 2 records above, the most helpful first. Write their numbers in this form: "
+        "[2] > [1] > ... Write nothing else."
+    )
+    (looked,), spans, asked = write.looked_at("q", owned)
+    assert looked["content"].startswith("Here are records of a user's history:\n\n[1] ")
+    assert looked["content"].endswith(
+        "\n\nFind what helps with the following request in the records above.\n\nRequest: q"
+    )
+    assert looked["content"][slice(*spans[0])] == first
+    assert looked["content"][slice(*asked)] == "q"
+    written = [
+        write.is_relevant("q", shared[0]),
+        write.asks_for("q", shared[0])[0],
+        write.ranks("q", shared),
+        write.looked_at("q", shared)[0],
+    ]
+    for prompt in written:
+        text = " ".join(message["content"] for message in prompt)
+        assert "passage" in text
+        assert not [word for word in ("record", "user", "request") if word in text.lower()]
+    assert "records" in write.ranks("q", [owned[0], shared[1]])[0]["content"]  # some are a user's
 
 
 # --- scores ----------------------------------------------------------------------------------------
