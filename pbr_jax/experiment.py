@@ -108,13 +108,13 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
 
     start = time.perf_counter()
     learned = 0 if plan.training is None else plan.training.value.summary.examples
-    blocks = stream.blocks(config.stream, config.seed, store.summary.examples)
     found, records = evaluation.evaluated(
-        plan.task, store, read(), config.eval, seed=config.seed, learned=learned, blocks=blocks
+        plan.task, store, read(), config.eval, seed=config.seed, learned=learned, arrivals=plan.arrivals
     )
     if plan.streamed is not None:
+        found["learned"] = stream.reported(plan.streamed.value)
         for block in found["blocks"]:
-            block["seconds"] = stream.seconds(plan.streamed.value, block["block"])
+            block["seconds"] = stream.seconds(config.stream, plan.streamed.value, block["block"])
     spent = round(time.perf_counter() - start, 3)
     trained, measured = reports(plan.last), by_stage(plan.ranked, MEASURES)
     for values in measured.values():

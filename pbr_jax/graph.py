@@ -232,14 +232,14 @@ class Stage(Node):
         if not re.fullmatch(r"\w[\w-]*", name):  # it names a folder
             raise UserError(f"a stage is named {name!r}, want letters, digits, _ and -")
         super().__init__(name, needs, check)
-        self.label, self._options, self._make, self._load = label or name, options, make, load
+        self.label, self.options, self._make, self._load = label or name, options, make, load
         self._content = content
 
     def _options_of(self) -> Any:
-        return self._options
+        return self.options
 
     def _code(self) -> list[Any]:
-        return [self._make, self._load, *_methods(self._options)]
+        return [self._make, self._load, *_methods(self.options)]
 
     @cached_property
     def known_by(self) -> str:
@@ -254,7 +254,7 @@ class Stage(Node):
 
         def make(folder: Path) -> None:
             with loaded.making():
-                self._make(folder, *self._options, **self._values())
+                self._make(folder, *self.options, **self._values())
             self._refuse_edited(folder)
 
         return obtain(self.name, self.identity, make, _log.get(), self.label)

@@ -16,6 +16,7 @@ import jax
 from jax._src import distributed
 
 from pbr_jax import results, stream
+from pbr_jax.arrivals import Arrivals, arrivals
 from pbr_jax.artefacts import digest
 from pbr_jax.code import code_of
 from pbr_jax.config import Config
@@ -94,14 +95,23 @@ class Plan:
         apart = None if source.training is None else known.get(source.training.key)
         self.training = None if apart is None else _stage(apart)  # the store that is learned from, if another
         self.answered, self.scored = map(self.last.needs.get, ("answered", "scored"))
-        self.streamed = self.ranked.needs.get("streamed")
+        streamed = self.ranked.needs.get("streamed")
+        self.streamed = None if streamed is None else _stage(streamed)
         self.last_slots = {} if self.streamed is None else stream.last(self.streamed)
-        self.store = self.last_slots.get("store", self.data)  # of the documents that were ranked
+        # of the documents that were ranked
+        self.store = self.data if self.streamed is None else stream.ranked_store(self.streamed)
 
     def check(self) -> None:
         """Looks at all models, files and batch sizes before the first second of work."""
         for node in walk(self.last):
             node.check()
+        _ = self.arrivals
+
+    @cached_property
+    def arrivals(self) -> Arrivals | None:
+        """How the questions arrive; None: in no stream."""
+        options = self.config.stream
+        return arrivals(options, self.config.seed, [*self.data.value.examples()] if options.active else [])
 
     def system(self, corpus: Path | None = None) -> System:
         """The config's methods, which rank, answer and score; where the config answers nothing, `ipa` does.

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from pbr_jax.arrivals import Arrivals, subsets
 from pbr_jax.corpus.store import Store
 from pbr_jax.eval.evaluate import Evaluation, evaluate
 from pbr_jax.eval.label_distribution import label_distribution, note
@@ -35,12 +36,11 @@ def evaluated(
     *,
     seed: int,
     learned: int = 0,
-    blocks: Sequence[int] | None = None,
+    arrivals: Arrivals | None = None,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """What results.json says of the metrics, and the lines of predictions.jsonl.
 
-    `learned`: examples of a training split that does not stand in the store. `blocks`: of a stream, the
-    number of the block in which each example arrives.
+    `learned`: examples of a training split that does not stand in the store. `arrivals`: of a stream.
     """
     scores = None if made.scores is None else list(made.scores)
     made = made._replace(scores=scores)
@@ -48,6 +48,8 @@ def evaluated(
     records = list(_records(task, store, made, unfinished))
     examples = list(store.examples())
     near = store.near_targets
+    over = {} if arrivals is None else subsets(arrivals, examples, shared=store.has_shared)
+    blocks = None if arrivals is None else [block for block, _ in arrivals.places]
     predictions = [record["prediction"] for record in records] if made.answers is not None else None
     expected = [record["expected"] for record in records if "expected" in record]
 
@@ -67,6 +69,7 @@ def evaluated(
             scored=list(scored),
             categories=[example.category for example in examples],
             blocks=blocks,
+            subsets=over,
             resamples=options.resamples,
             confidence=options.confidence,
             seed=seed,
@@ -78,7 +81,12 @@ def evaluated(
     values = _values(
         evaluation, store, examples, records, label_distribution(task, predictions or []), learned
     )
-    values |= {"blocks": evaluation.by_block} if blocks is not None else {}
+    if arrivals is not None:
+        values |= {"blocks": evaluation.by_block, "over": evaluation.over}
+        values |= {} if arrivals.shift is None else {"shift": arrivals.shift}
+        for i, (record, (block, place)) in enumerate(zip(records, arrivals.places, strict=True)):
+            parts = [name for name, members in over.items() if members[i]]
+            record |= {"block": block, "place": place, "over": parts}
     values["counts"] |= unfinished
     values["notes"] += _note_unfinished(unfinished["unfinished_thinking"], len(records))
     scored = [record for record, example in zip(records, examples, strict=True) if example.scored]
@@ -130,7 +138,6 @@ def _values(
             "near_targets": summary.near_targets,
             "training_examples": max(summary.training, learned),
             **({} if evaluation.unreadable is None else {"unreadable_answers": evaluation.unreadable}),
-            **evaluation.counts,
         },
     }
 

@@ -230,17 +230,19 @@ def test_a_method_that_learns_from_a_stream(
     shown: dict[str, Path], flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     out = tmp_path / "out"
-    assert main(["run", str(shown["recentred.py"]), *flags, "--stream.size", "2", "--out", str(out)]) == 0
+    assert main(["run", str(shown["centred.py"]), *flags, "--stream.size", "2", "--out", str(out)]) == 0
     results = json.loads((out / "results.json").read_text())
     assert [(b["start"], b["end"]) for b in results["blocks"]] == [(0, 2), (2, 3)]
     assert [set(b["seconds"]) for b in results["blocks"]] == [{"answer", "learn"}] * 2
     (stage,) = (tmp_path / "cache" / "stream").glob("*/states")
-    assert sorted(path.name for path in stage.iterdir()) == ["00001", "00002"]
-    files = stage.parent.glob("blocks/*/retrieve.*")
+    assert sorted(path.name for path in stage.iterdir()) == ["00001"]
+    files = sorted(stage.parent.glob("blocks/*/retrieve.*"))
     observed = [json.loads(line) for file in files for line in file.read_text().splitlines()]
-    mean = np.load(stage / "00002" / "retrieve" / "mean.npy")
     assert len(observed) == 3
-    np.testing.assert_allclose(mean, np.mean(observed, axis=0), rtol=1e-6)
+    mean = np.load(stage / "00001" / "retrieve" / "mean.npy")
+    np.testing.assert_allclose(mean, np.mean(observed[:2], axis=0), rtol=1e-6)
     assert main(["report", str(out)]) == 0
     assert "of each block of the stream" in capsys.readouterr().out
     assert main(["ask", "--run", str(out), "--user", "ann", "tea"]) == 0  # with the last state
+    (last,) = (tmp_path / "cache" / "stream_last").glob("*/retrieve/mean.npy")
+    np.testing.assert_allclose(np.load(last), np.mean(observed, axis=0), rtol=1e-6)

@@ -111,7 +111,7 @@ def test_other_users_texts_stand_in_no_training_prompt_unless_that_is_said(tiny_
     stage = tuned_stage(plan)
     values = {name: node.value for name, node in stage.needs.items() if name not in ("model", "llm")}
     codec = chat.load(Path(tiny_models["llm.model"]))
-    options, asked = plan.config.generator, stage._options[1]
+    options, asked = plan.config.generator, stage.options[1]
     store, write = values.pop("store"), values.pop("write")
     pairs = generator._pairs(
         codec, options, asked, 0, store, write, values, lambda place, ids, more: ids, False
@@ -193,7 +193,7 @@ def test_questions_keep_their_number_of_documents_where_one_holds_the_target(tin
     plan = Plan(config(tiny_models, write_tweets({"b": texts})))
     stage = tuned_stage(plan)
     store, found = stage.needs["store"].value, stage.needs["own"].value
-    examples = list(stage._options[1].read(store))
+    examples = list(stage.options[1].read(store))
     for ranking in generator.drop_leaks(store, examples, found.read(store, examples)):
         assert len(ranking) >= plan.config.generator.k
 

@@ -70,8 +70,17 @@ class Learner(Method):
     def learn(self, blocks: Any, *, state: Path, out: Path, **values: Any) -> None:
         """Writes the next state into the folder `out`, which may hold files of an interrupted attempt.
 
-        `blocks`: the sequence of all blocks so far, the newest last; each is read when it is indexed.
+        `blocks`: the sequence of all blocks so far, the newest last, each of them read when it is indexed.
+        Of folds of users it is all but the one that is to be answered, and `state` is the first state.
         """
+
+    def report(self, blocks: Any, *, state: Path, **values: Any) -> Mapping[str, float]:
+        """Numbers for results.json, by their names, such as how many of the observed labels are right.
+
+        `blocks`: all blocks, the newest last, or all folds, with targets and relevant documents. `state`: the
+        one by which the last of them was answered.
+        """
+        return {}
 
 
 _M = TypeVar("_M", bound=Method)

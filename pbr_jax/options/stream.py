@@ -3,23 +3,51 @@
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from pbr_jax.options.base import IDLE, Options
+from pbr_jax.options.base import IDLE, Options, added
 from pbr_jax.types import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stream(Options):
-    """Questions as they arrive, in blocks: each is answered before methods learn from it."""
+    """Questions as they arrive, in blocks: each is answered before methods learn from it.
+
+    Or, under `cross_users`, in folds of users: each is answered by what the other folds have taught.
+    """
 
     section: ClassVar[str] = "stream"
 
-    size: int | None = None  # questions of a block; None: no stream
-    # of arrival; shuffled: drawn by the run's seed, for data that are released user by user
-    order: Literal["released", "shuffled"] = "released"
+    size: int | None = None  # questions of a block; None: no blocks
+    # of arrival; `shuffled`: drawn by the run's seed, for data that are released user by user; `by_unit`: all
+    # questions of an article, a dialogue or else a user together, units in a drawn order; `shifted`: half of
+    # the units, drawn, and then the other half, each half shuffled; `by_round`: the first question of every
+    # user, then the second ones, no two of them in one block
+    order: Literal["released", "shuffled", "by_unit", "shifted", "by_round"] = "released"
+    protocol: Literal["prequential", "cross_users"] = field(
+        default="prequential", metadata=added("prequential")
+    )
+    # of users, drawn by the seed; None: one for each user (leave one user out)
+    folds: int | None = field(default=None, metadata=added(None))
     keep: int | None = field(default=None, metadata=IDLE)  # latest states kept on disk; None: all
+
+    @property
+    def active(self) -> bool:
+        """Whether there is a stream."""
+        return self.size is not None or self.protocol == "cross_users"
 
     def check(self) -> None:
         self.at_least("size", 1)
         self.at_least("keep", 1)
-        if self.size is None and (self.order, self.keep) != ("released", None):
+        self.at_least("folds", 2)
+        if self.protocol == "cross_users":
+            if self.size is not None or self.order != "released":
+                raise UserError(
+                    "stream.protocol is cross_users, whose folds have all questions of their users in no "
+                    "order of arrival; leave stream.size and stream.order out, or take prequential"
+                )
+        elif self.folds is not None:
+            raise UserError(
+                f"stream.folds is {self.folds}, and stream.protocol prequential has none; take cross_users, "
+                "or leave stream.folds out"
+            )
+        elif self.size is None and (self.order, self.keep) != ("released", None):
             raise UserError("stream.size is none, so there is no stream; set it, or leave stream.* out")
