@@ -138,6 +138,7 @@ def _values(
             "near_targets": summary.near_targets,
             "training_examples": max(summary.training, learned),
             **({} if evaluation.unreadable is None else {"unreadable_answers": evaluation.unreadable}),
+            **evaluation.counts,
         },
     }
 

@@ -230,7 +230,7 @@ def test_a_method_that_learns_from_a_stream(
     shown: dict[str, Path], flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     out = tmp_path / "out"
-    assert main(["run", str(shown["centred.py"]), *flags, "--stream.size", "2", "--out", str(out)]) == 0
+    assert main(["run", str(shown["recentred.py"]), *flags, "--stream.size", "2", "--out", str(out)]) == 0
     results = json.loads((out / "results.json").read_text())
     assert [(b["start"], b["end"]) for b in results["blocks"]] == [(0, 2), (2, 3)]
     assert [set(b["seconds"]) for b in results["blocks"]] == [{"answer", "learn"}] * 2

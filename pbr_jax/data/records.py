@@ -15,7 +15,14 @@ from pbr_jax.types import Document, UserError
 Note = Callable[[str], None]
 """Is told, in one line each, what a reader mended in a known defective file."""
 
-_NAMES = ("id", "question_id", "q_id", "Name")  # keys that name a record in the benchmarks' files
+_NAMES = (
+    "id",
+    "question_id",
+    "q_id",
+    "Name",
+    "dialogue_id",
+    "service_name",
+)  # keys that name a record in the benchmarks' files
 _EXACT = 2.0**53  # from here on a float has lost digits of the integer that it was
 _KINDS = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from pbr_jax.eval import dialogue
 from pbr_jax.eval.metrics import plain_mean, text_metric
-from pbr_jax.eval.runs import Row, Run
+from pbr_jax.eval.runs import Record, Row, Run
 from pbr_jax.eval.significance import Finish
 
 ABSENT = "–"
@@ -68,6 +69,8 @@ def statistics_of(
     records = [[(run.records or {})[id] for id in ids] for run in runs]
     if all(name in record.metrics for column in records for record in column):
         return [np.array([[record.metrics[name]] for record in column]) for column in records], plain_mean
+    if name in dialogue.METRICS:
+        return [_over_frames(name, column) for column in records], dialogue.mean_over_frames
     if name == "expected_rmse" and all("expected_mae" in r.metrics for column in records for r in column):
         squares = [np.array([[r.metrics["expected_mae"] ** 2] for r in column]) for column in records]
         return squares, text_metric("rmse").finish
@@ -81,6 +84,14 @@ def statistics_of(
     metric = text_metric(name, runs[0].labels)
     texts = ([(str(r.prediction), str(r.target)) for r in column] for column in records)
     return [metric.statistics(*map(list, zip(*pairs, strict=True))) for pairs in texts], metric.finish
+
+
+def _over_frames(name: str, records: Sequence[Record]) -> np.ndarray:
+    """Statistics `[n, 2]` of a metric over frames, from what `metrics.per_frame` says of each example."""
+    pairs = (
+        (r.metrics.get(name, 0.0), r.metrics.get(f"{name}_frames", float(name in r.metrics))) for r in records
+    )
+    return np.array([[mean * count, count] for mean, count in pairs]).reshape(-1, 2)
 
 
 def needs_texts(run: Run) -> bool:

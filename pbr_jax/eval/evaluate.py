@@ -8,9 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from pbr_jax.eval import averages
+from pbr_jax.eval import averages, dialogue
 from pbr_jax.eval.averages import Scores
-from pbr_jax.eval.metrics import VARIANTS, Metric, is_plain_mean, plain_mean, text_metric, unreadable
+from pbr_jax.eval.metrics import (
+    VARIANTS,
+    Metric,
+    is_plain_mean,
+    per_frame,
+    plain_mean,
+    text_metric,
+    unreadable,
+)
 from pbr_jax.eval.ranking import Groups, is_ranking_metric, ranking_metric
 from pbr_jax.eval.rouge import rouge_words
 from pbr_jax.tasks import ANSWER_METRICS, Task
@@ -25,16 +33,17 @@ EXPECTED = ("mae", "rmse", "correlation")
 class Evaluation:
     """Scores of one run.
 
-    `per_example[i]` holds the metrics that one example has by itself, of which the reported value
-    is the mean (so neither f1_macro nor rmse), and is empty where the example is not scored. `n`
-    counts scored examples. `by_category` gives `n` and every metric of each category, where
-    examples have any; `by_category_intervals` and `by_category_users` say how sure they are. `by_block` gives
-    `block`, `start` and `end` (examples before it, and up to its end), `n`, `metrics` and `running` (over all
-    examples up to its end) of each block of which any is scored; `over` gives `n`, `users`, `metrics` and
-    `intervals` of each subset of which any is. `clusters` are what intervals are over, "users" or "units",
-    which are then counted as users. `variants` names the definition of metrics that have several;
-    `notes` are sentences for the reader of the numbers. `unreadable` counts answers to scored examples that
-    name no label, of a rating no number, or elsewhere are empty; None where nothing was answered.
+    `per_example[i]` holds the metrics that one example has by itself, of which the reported value is the
+    mean (so neither f1_macro nor rmse), and is empty where the example is not scored; metrics of dialogue
+    states are as `metrics.per_frame` says. `n` counts scored examples. `by_category` gives `n` and every
+    metric of each category, where examples have any; `by_category_intervals` and `by_category_users` say
+    how sure they are. `by_block` gives `block`, `start` and `end` (examples before it, and up to its end),
+    `n`, `metrics` and `running` (over all examples up to its end) of each block of which any is scored;
+    `over` gives `n`, `users`, `metrics` and `intervals` of each subset of which any is. `clusters` are what
+    intervals are over, "users" or "units", which are then counted as users. `variants` names the definition
+    of metrics that have several; `notes` are sentences for the reader of the numbers. `unreadable` counts
+    answers to scored examples that name no label, of a rating no number, hold no dialogue state, or
+    elsewhere are empty; None where nothing was answered. `counts` are further ones (`dialogue.counts`).
     """
 
     metrics: dict[str, float] = field(default_factory=dict)
@@ -50,6 +59,7 @@ class Evaluation:
     variants: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     unreadable: int | None = None
+    counts: dict[str, int] = field(default_factory=dict)
 
 
 def evaluate(
@@ -76,16 +86,16 @@ def evaluate(
     """The task's metrics over all scored examples, with intervals over clusters (see `significance`).
 
     Every sequence has one item an example. The cluster of an example is its unit or, where that is "", its
-    user. Ranking metrics need `rankings` (document ids, best
-    first) and `relevant` (see `Example.relevant`); metrics of answers need `predictions` and
-    `targets`. `expected` are further predictions of a rating task, numbers between the labels: their metrics
-    are `expected_mae`, `expected_rmse` and `expected_correlation` (Pearson's, with the targets), and the
-    accuracy of `predictions` stands beside them. `likelihoods` give `total` (log-probability of the target,
-    nats), `tokens` and `bytes`, and with them target_nll, minus the log-probability per token, and
-    target_bpb, in bits per byte, by which models of different tokenizers compare. Where an example has
-    `alternatives`, further right answers, `ANSWER_METRICS` are the best over all of them, as in SQuAD's
-    official scorer. `blocks` are the numbers of blocks of a stream; of `subsets` each says whether an example
-    belongs to it.
+    user. Ranking metrics need `rankings` (document ids, best first) and `relevant` (see
+    `Example.relevant`); metrics of answers need `predictions` and `targets`. `expected` are further
+    predictions of a rating task, numbers between the labels: their metrics are `expected_mae`,
+    `expected_rmse` and `expected_correlation` (Pearson's, with the targets), and the accuracy of
+    `predictions` stands beside them. `likelihoods` give `total` (log-probability of the target, nats),
+    `tokens` and `bytes`, and with them target_nll, minus the log-probability per token, and target_bpb, in
+    bits per byte, by which models of different tokenizers compare. Where an example has `alternatives`,
+    further right answers, `ANSWER_METRICS` are the best over all of them, as in SQuAD's official scorer; of
+    a dialogue state the one alternative is its reference (`tasks.states`). `blocks` are the numbers of
+    blocks of a stream; of `subsets` each says whether an example belongs to it.
     Other tasks have recall, as deep as was ranked, where every question's relevant documents are known.
     Where all targets are withheld there is nothing to score: n is 0, and a note says so. Raises UserError,
     naming the example, where some targets are missing or a scored question of a retrieval benchmark has no
@@ -111,12 +121,18 @@ def evaluate(
         depth = max(map(len, rankings))
         names = [f"recall@{k}" for k in (1, 3, 5, 10) if k <= depth]
         columns += _ranking_columns(task, names, scored_ids, rankings, relevant)
-    unread = _unreadable(task, answers[0])
+    unread, counts = _unreadable(task, answers[0]), dict[str, int]()
+    if task.kind == "dialogue" and answers[0] is not None and columns:
+        counts = dialogue.counts(answers[0], _references(task, scored_ids, answers[3]))
+        unread = counts.pop("unreadable_answers")
     if not columns:
         return Evaluation(per_example=per_example, notes=notes, unreadable=unread)
-    for column in filter(lambda column: is_plain_mean(column.metric), columns):
-        for i, value in zip(kept, column.statistics[:, 0], strict=True):
-            per_example[i][column.metric.name] = float(value)
+    for column in columns:
+        for i, row in zip(kept, column.statistics, strict=True):
+            if is_plain_mean(column.metric):
+                per_example[i][column.metric.name] = float(row[0])
+            elif column.metric.finish is dialogue.mean_over_frames:
+                per_example[i] |= per_frame(column.metric.name, row)
     of_unit = units or [""] * len(users)
     owners = [of_unit[i] or users[i] for i in kept]
     clusters = "units" if any(of_unit[i] for i in kept) else "users"
@@ -129,6 +145,7 @@ def evaluate(
         clusters=clusters,
         notes=notes + averages.cluster_notes(owners, clusters),
         unreadable=unread,
+        counts=counts,
         by_block=by_block,
         over=averages.by_subset(columns, owners, subsets or {}, kept, **how),
     )
@@ -207,7 +224,8 @@ def _answer_columns(
     if expected is not None:
         names = dict.fromkeys((*names, "accuracy"))
     metrics = [text_metric(name, task.labels) for name in names]
-    columns = [Scores(metric, metric.statistics(predictions, targets)) for metric in metrics]
+    right = _references(task, ids, alternatives) if task.kind == "dialogue" else targets
+    columns = [Scores(metric, metric.statistics(predictions, right)) for metric in metrics]
     for column in columns:
         if column.metric.name in ANSWER_METRICS:
             _raise_to_best(column, predictions, alternatives or [])
@@ -218,6 +236,17 @@ def _answer_columns(
             for metric in (text_metric(name, task.labels) for name in EXPECTED)
         ]
     return columns, _majority(metrics, targets) + _unseen(metrics, targets)
+
+
+def _references(task: Task, ids: list[str], alternatives: list | None) -> list[str]:
+    """What dialogue states are scored against."""
+    found: list[Sequence[str]] = alternatives or [()] * len(ids)
+    if lacking := next((id for id, one in zip(ids, found, strict=True) if len(one) != 1), None):
+        raise UserError(
+            f"{task.name}, question {lacking!r}: found no reference of the dialogue state, wanted one beside "
+            "the target; take a benchmark of dialogues, or another task"
+        )
+    return [one[0] for one in found]
 
 
 def _majority(metrics: list[Metric], targets: list[str]) -> list[str]:

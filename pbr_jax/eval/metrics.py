@@ -21,17 +21,18 @@ from typing import NamedTuple
 import numpy as np
 import regex
 
-from pbr_jax.eval import meteor
+from pbr_jax.eval import dialogue, meteor
 from pbr_jax.types import UserError
 from pbr_jax.words import composed, words
 
 Strings = Sequence[str]
 
 LOWER_IS_BETTER = frozenset({"mae", "rmse", "expected_mae", "expected_rmse", "target_nll", "target_bpb"})
-VARIANTS = {"meteor": meteor.VARIANT}
+VARIANTS = {"meteor": meteor.VARIANT, **dialogue.VARIANTS}
 """Metrics that exist in several definitions, and the one computed here."""
 
-_SHARES = frozenset({"accuracy", "f1_macro", "rouge1", "rougeL", "meteor", "exact_match", "token_f1"})
+_SHARES = frozenset({"accuracy", "f1_macro", "rouge1", "rougeL", "meteor", "exact_match", "token_f1",
+                     *dialogue.METRICS})  # fmt: skip
 
 # SQuAD's \b(a|an|the)\b, but that a mark belongs to the letter before it. \w of `regex` lacks "½" and "²".
 _ARTICLE = regex.compile(r"(?<![\p{L}\p{N}\p{M}_])(a|an|the)(?![\p{L}\p{N}\p{M}_])")
@@ -58,6 +59,14 @@ def plain_mean(mean: np.ndarray) -> np.ndarray:
     return np.asarray(mean)[..., 0]
 
 
+def per_frame(name: str, statistics: np.ndarray) -> dict[str, float]:
+    """What one example has of a metric over frames: its mean, and their number where that is not 1; nothing
+    without frames."""
+    total, count = map(float, statistics)
+    weight = {} if count == 1 else {f"{name}_frames": count}
+    return {name: total / count, **weight} if count else {}
+
+
 def is_plain_mean(metric: Metric) -> bool:
     """Whether the metric has a value for a single example, whose mean it is."""
     return metric.finish is plain_mean
@@ -80,6 +89,7 @@ def text_metric(name: str, labels: Strings = ()) -> Metric:
         "squad_f1": (_squad_f1, plain_mean),
         "subspan_em": (_subspan_em, plain_mean),
         "token_f1": (_token_f1, plain_mean),
+        **{n: (made, dialogue.mean_over_frames) for n, made in dialogue.METRICS.items()},
     }
     if name not in makers:
         raise UserError(f"no metric of answers is named {name!r}; there are {', '.join(makers)}")

@@ -1,7 +1,8 @@
 """What a reader of a table must know of a row: answers that could not be read, stages made elsewhere.
 
-`unreadable_answers` are predictions that name no label or number, or have no text. `expand_failures_<kind>`
-are answers that should have expanded a query, and `expand_fallbacks` the questions that had one such.
+`unreadable_answers` are predictions that name no label or number, hold no state, or have no text.
+`expand_failures_<kind>` are answers that should have expanded a query, and `expand_fallbacks` the questions
+that had one such.
 """
 
 from collections import defaultdict
@@ -30,7 +31,11 @@ def unreadable_answers(row: Row) -> str:
     totals = counts(row)
     unread, scored = totals["unreadable_answers"], totals["examples"] - totals["unscored"]
     share = f"{row.label}: {unread:.0f} of {scored:.0f} answers ({unread / max(scored, 1):.1%})"
-    return f"{share} name no label or number, or have no text; the worst is scored." if unread else ""
+    return (
+        f"{share} name no label or number, hold no state, or have no text; the worst is scored."
+        if unread
+        else ""
+    )
 
 
 def label(row: Row) -> str:

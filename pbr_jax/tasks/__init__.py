@@ -20,7 +20,7 @@ from pbr_jax import hashes
 from pbr_jax.options import Options, checked, default_of, hints, options_in
 from pbr_jax.types import UserError
 
-Kind = Literal["classification", "rating", "generation", "retrieval"]
+Kind = Literal["classification", "rating", "generation", "retrieval", "dialogue"]
 
 ANSWER_METRICS = ("exact_match", "squad_f1", "subspan_em", "token_f1")
 """Metrics of short answers, each the best over all accepted ones. Question sets are scored by these alone,
@@ -29,10 +29,13 @@ retrieval benchmarks by these too where answers were generated."""
 RANKING_METRICS = ("recall", "ndcg", "recall_any", "recall_all", "ndcg_longmemeval")
 """Metrics of rankings, each with `@k`."""
 
+STATE_METRICS = ("jga", "aga", "jga_exact", "aga_exact", "jga_indel", "aga_indel")
+"""Metrics of dialogue states."""
+
 _TEXT = (*ANSWER_METRICS, "rouge1", "rougeL", "meteor")
 _LABEL = ("accuracy", "f1_macro", *_TEXT)
 METRICS = {"classification": _LABEL, "rating": ("mae", "rmse", "correlation", *_LABEL), "generation": _TEXT,
-           "retrieval": RANKING_METRICS}  # fmt: skip
+           "retrieval": RANKING_METRICS, "dialogue": STATE_METRICS}  # fmt: skip
 """The metrics of `pbr_jax.eval` that each kind of task may name."""
 
 _FIELD = re.compile(r"\{([^{}]+)\}")

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from pbr_jax.models.thinking import after_thinking
 from pbr_jax.tasks import AnswerFormat
+from pbr_jax.tasks.states import parsed, written
 
 _DASHES = r"-\u2010-\u2015\u2212"  # models write "sci‑fi" with a hyphen that does not break
 _NUMBER = re.compile(r"(?<![\d.,])(?:0|[1-9][0-9]*)(?:\.\d+)?(?!\d|[.,]\d)")
@@ -22,6 +23,8 @@ def parse_answer(form: AnswerFormat, text: str) -> str:
       it; a line before it that ends in a colon ("Here is one:") does not count.
     - a text: everything, without that label.
 
+    - a dialogue state: `tasks.states.written` of the state in it.
+
     Where nothing matches, the stripped output.
     """
     raw = (after_thinking(text) or "").strip()
@@ -31,6 +34,8 @@ def parse_answer(form: AnswerFormat, text: str) -> str:
     if form.kind == "rating":
         low, *_, high = sorted(map(float, form.labels))
         return next((n for n in _NUMBER.findall(raw) if low <= float(n) <= high), raw)
+    if form.kind == "dialogue":
+        return raw if (state := parsed(raw)) is None else written(state)
     body = _behind_label(form, raw)
     if form.span == "text":
         return body or raw

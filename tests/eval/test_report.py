@@ -218,7 +218,7 @@ def test_answers_that_could_not_be_read_are_told_with_their_share(tmp_path: Path
         results["counts"] = {"examples": N, "unscored": 4, "unreadable_answers": unread}
         (folder / "results.json").write_text(json.dumps(sealed(folder, results)))
     text = report([tmp_path / "r1", tmp_path / "r2"])
-    assert "dense: 9 of 40 answers (22.5%) name no label or number, or have no text" in text
+    assert "dense: 9 of 40 answers (22.5%) name no label or number, hold no state, or have no text" in text
     results["counts"]["unreadable_answers"] = 0
     (folder / "results.json").write_text(json.dumps(sealed(folder, results)))
     assert "name no label" not in report([folder])

@@ -7,6 +7,7 @@ neighbour's documents are multiplied by the neighbour's weight, which is 1 for t
 """
 
 from pbr_jax.methods.retrieve.bm25 import BM25
+from pbr_jax.methods.retrieve.centred import Centred
 from pbr_jax.methods.retrieve.dense import Dense
 from pbr_jax.methods.retrieve.none import Nothing
 from pbr_jax.methods.retrieve.random import Random
@@ -14,6 +15,6 @@ from pbr_jax.methods.retrieve.recency import Recency
 from pbr_jax.methods.retrieve.tuned import Tuned
 from pbr_jax.methods.retrieve.two_stage import TwoStage
 
-METHODS = (Nothing, Random, Recency, BM25, Dense, Tuned, TwoStage)
+METHODS = (Nothing, Random, Recency, BM25, Dense, Centred, Tuned, TwoStage)
 
-__all__ = ["BM25", "METHODS", "Dense", "Nothing", "Random", "Recency", "Tuned", "TwoStage"]
+__all__ = ["BM25", "METHODS", "Centred", "Dense", "Nothing", "Random", "Recency", "Tuned", "TwoStage"]

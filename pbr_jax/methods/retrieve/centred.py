@@ -1,0 +1,96 @@
+"""Dense retrieval with the mean of past queries taken from each query: a control of what learns from labels.
+
+It needs no labels and trains nothing. Where questions are in another language than documents, or of another
+kind, their vectors share a direction that says nothing of what is asked, and this takes it away.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from pbr_jax.corpus.search import Kind, Search
+from pbr_jax.corpus.store import Store
+from pbr_jax.files import write_text
+from pbr_jax.graph import Node
+from pbr_jax.index import Matrix
+from pbr_jax.options import Learner, Retrieve
+from pbr_jax.parts import vectors
+from pbr_jax.parts.run import Run
+from pbr_jax.parts.search import Personalize, search
+from pbr_jax.pipeline import RetrieveSlot, Tally
+from pbr_jax.text.encode import TextEncoder
+
+_STATE = "queries.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Centred(Learner, Retrieve):
+    """Queries less the mean of past questions' vectors, at the length that they had.
+
+    The mean is of questions as they were asked, of all users who are learned from. It is taken from what is
+    searched for, so also from the vector, or the texts' vector, that an expansion made of a question.
+    """
+
+    method: Literal["centred"] = "centred"
+    index: Kind = "auto"  # of shared documents, as in dense
+
+    def encoder(self, run: Run) -> Node:
+        return vectors.encoder(run)
+
+    def needs(self, run: Run) -> Mapping[str, Node]:
+        run.learns_from_others("retrieve.method centred")
+        found = vectors.searched(run.changed(retrieve=self))
+        return {"store": run.data, **found, "shared": vectors.shared(run, found["embeddings"], self.index)}
+
+    def slot(
+        self,
+        tally: Tally,
+        *,
+        state: Path,
+        store: Store,
+        encoder: TextEncoder,
+        embeddings: Matrix,
+        shared: Search | None = None,
+    ) -> RetrieveSlot:
+        return search(store, encoder, embeddings, self.k, _centring(_read(state)), shared)
+
+    def observe(self, block: Any, *, state: Path, encoder: TextEncoder, **values: Any) -> list[Any]:
+        return encoder.encode([example.query for example in block.examples], role="query").tolist()
+
+    def learn(self, blocks: Any, *, state: Path, out: Path, **values: Any) -> None:
+        past = _read(state)
+        for block in blocks[past["blocks"] :]:  # the state has those before
+            total = np.sum(block.observations, axis=0)
+            if past["count"]:
+                total = total + past["sum"]
+            past = {
+                "blocks": past["blocks"] + 1,
+                "count": past["count"] + len(block.observations),
+                "sum": total.tolist(),
+            }
+        write_text(out / _STATE, json.dumps(past))
+
+
+def _read(state: Path) -> dict[str, Any]:
+    """How many blocks and questions were learned from, and the sum of their vectors."""
+    file = state / _STATE
+    return json.loads(file.read_text()) if file.exists() else {"blocks": 0, "count": 0, "sum": []}
+
+
+def _centring(past: Mapping[str, Any]) -> Personalize | None:
+    if not past["count"]:
+        return None
+    mean = np.array(past["sum"]) / past["count"]
+    return lambda examples, queries: centred(queries, mean)
+
+
+def centred(queries: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """Vectors [e d] less a mean [d], of the lengths that they had; one that is the mean stays as it is."""
+    moved = queries - mean
+    before, after = (np.linalg.norm(found, axis=1, keepdims=True) for found in (queries, moved))
+    there = after > 1e-6 * before
+    return np.where(there, moved * (before / np.where(there, after, 1.0)), queries).astype(np.float32)
