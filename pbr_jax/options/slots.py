@@ -23,10 +23,12 @@ class Method(Options, abc.ABC):
     training_split: ClassVar[TrainingSplit] = "unused"
     """Whether it looks at the training split."""
 
-    ceiling: ClassVar[bool] = False
-    """Whether it reads what is to be predicted: a bound on what a system can reach, and never one itself."""
-
     method: str
+
+    @property
+    def ceiling(self) -> bool:
+        """Whether it reads what is to be predicted: a bound on what a system can reach, never one itself."""
+        return False
 
     def learns(self) -> TrainingSplit:
         """`training_split`, where it depends on options."""

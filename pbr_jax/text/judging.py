@@ -15,6 +15,7 @@ from pbr_jax.text.prompts import record
 from pbr_jax.types import Document
 
 YES, NO = "yes", "no"
+NONE = "none"  # of several documents helps
 NOTHING = "N/A"  # a query that asks for nothing
 
 Messages = list[dict[str, str]]
@@ -75,6 +76,17 @@ class Writer:
         return _said(
             f"A record of a user's history:\n{text}\n\nA new request of the same user:\n{query}\n\n"
             f"Does the record help to answer the request the way this user would? Answer {YES} or {NO}."
+        )
+
+    def which(self, query: str, documents: Sequence[Document]) -> Messages:
+        """The records, numbered from 1, and the query; the answer is the numbers of those that help."""
+        query, texts = self.fitted(query, documents)
+        document, all_of_them, request, _ = _nouns(documents)
+        listed = "\n\n".join(f"[{number}] {text}" for number, text in enumerate(texts, 1))
+        return _said(
+            f"Here are {len(texts)} {all_of_them}, each under its number.\n\n{listed}\n\n"
+            f"{request.capitalize()}:\n{query}\n\nWhich of the {document}s help to answer the {request}? "
+            f"Write their numbers, as in 2, 3. Write {NONE} if there are none."
         )
 
     def ranks(self, query: str, documents: Sequence[Document]) -> Messages:

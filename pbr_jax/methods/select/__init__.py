@@ -4,6 +4,7 @@ from pbr_jax.methods.select.bm25 import BM25
 from pbr_jax.methods.select.cross_encoder import CrossEncoder
 from pbr_jax.methods.select.icr import ICR
 from pbr_jax.methods.select.late_interaction import LateInteraction
+from pbr_jax.methods.select.multi_level import MultiLevel
 from pbr_jax.methods.select.oracle import Oracle
 from pbr_jax.methods.select.pointwise import Pointwise
 from pbr_jax.methods.select.purple import Purple
@@ -22,6 +23,7 @@ METHODS = (
     Pointwise,
     RankGPT,
     ICR,
+    MultiLevel,
     LateInteraction,
     Oracle,
 )
@@ -32,6 +34,7 @@ __all__ = [
     "METHODS",
     "CrossEncoder",
     "LateInteraction",
+    "MultiLevel",
     "Oracle",
     "Pointwise",
     "Purple",

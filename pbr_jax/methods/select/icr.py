@@ -40,7 +40,7 @@ class ICR(Judging):
     def slot(
         self, tally: Tally, *, llm: TokenLevel, wording: Wording, backfill_gains: Curve | None = None
     ) -> SelectSlot:
-        judge = self.judge(llm, wording, tally)
+        judge = self.reward_fn(llm, wording, tally)
 
         def watches(query: str, ranking: Ranking) -> list[Watch]:
             documents = [candidate.document for candidate in ranking]

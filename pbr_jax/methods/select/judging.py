@@ -41,7 +41,7 @@ class Judging(ByScore):
         """The options of the model that judges."""
         return self.llm or run.config.llm
 
-    def judge(self, llm: Any, wording: Wording, tally: Tally) -> "RewardFn":
+    def reward_fn(self, llm: Any, wording: Wording, tally: Tally) -> "RewardFn":
         """The model with its prompts."""
         write = Writer(wording, self.words, self.max_tokens, llm.count, llm.truncate)
         return RewardFn(llm, write, tally, self.llm)

@@ -6,7 +6,7 @@ reads what is to be predicted ("oracle singles"). It tells how much a better cho
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -26,9 +26,11 @@ from pbr_jax.types import Example, UserError
 class Oracle(ByScore):
     """Candidates by log p(target | prompt with this candidate alone), nats."""
 
-    ceiling: ClassVar[bool] = True
-
     method: Literal["oracle"] = "oracle"
+
+    @property
+    def ceiling(self) -> bool:
+        return True
 
     def needs(self, run: Run) -> Mapping[str, Node]:
         run.config.llm.check_scoring("select.method oracle")

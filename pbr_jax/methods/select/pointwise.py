@@ -34,7 +34,7 @@ class Pointwise(Judging):
     def slot(
         self, tally: Tally, *, llm: LLM, wording: Wording, backfill_gains: Curve | None = None
     ) -> SelectSlot:
-        judge = self.judge(llm, wording, tally)
+        judge = self.reward_fn(llm, wording, tally)
 
         def score(
             examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]
