@@ -111,6 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--out", type=Path, help="write here instead of printing")
     report.add_argument("--all", action="store_true", help="every metric, not the headline ones")
     report.add_argument("--reference", metavar="SYSTEM", help="whom differences are from; default: zero_shot")
+    report.add_argument("--over", metavar="PART", help="a part of streams, such as second_half, new, seen")
     report.set_defaults(function=_report)
 
     shown = commands.add_parser("examples", help="show questions of finished runs in full, with the answers")
@@ -223,7 +224,13 @@ def _sweep(options: argparse.Namespace, rest: list[str]) -> int:
 
 def _report(options: argparse.Namespace, rest: list[str]) -> int:
     _nothing_left(rest)
-    text = report(options.runs, options.format, all_metrics=options.all, reference=options.reference)
+    text = report(
+        options.runs,
+        options.format,
+        all_metrics=options.all,
+        reference=options.reference,
+        part=options.over,
+    )
     if options.out is None:
         terminal.out(text)
     else:

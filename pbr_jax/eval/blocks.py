@@ -1,4 +1,4 @@
-"""Streams block by block: each block is answered before anything is learned from it."""
+"""Streams block by block, where each block is answered before it is learned from; and what was learned."""
 
 import statistics
 from collections.abc import Sequence
@@ -15,7 +15,8 @@ _MOST = 20  # lines of the table
 
 def by_block(rows: Sequence[Row], name: str, plot: bool) -> list[render.Block]:
     """A metric of streams over their blocks, as a table and a plot; nothing where no run is a stream."""
-    series = {row.label: found for row in rows if (found := _course(row, name))}
+    ordered = [row for row in rows if row.first.config.get("stream.protocol") != "cross_users"]
+    series = {row.label: found for row in ordered if (found := _course(row, name))}
     if not series:
         return []
     spans = sorted({span for found in series.values() for span in found})
@@ -25,13 +26,30 @@ def by_block(rows: Sequence[Row], name: str, plot: bool) -> list[render.Block]:
         for span in shown
     ]
     left_out = "" if len(shown) == len(spans) else f"; {len(shown)} of {len(spans)} blocks"
-    caption = f"{name} of each block of the stream, and of all questions up to its end{left_out}"
+    shifts = sorted({run.shift for row in rows for run in row.runs if run.shift is not None})
+    shifted = f"; the stream shifts after {' or '.join(map(str, shifts))} questions" if shifts else ""
+    caption = f"{name} of each block of the stream, and of all questions up to its end{left_out}{shifted}"
     table = Table(caption, ["questions", *series], lines)
     if not (plot and plots.available()):
         return [table]
     points = {label: [(end, *pair) for (_, end), pair in found.items()] for label, found in series.items()}
     what = f"{name} over the stream: dots are blocks, lines are all questions so far"
     return [table, Figure(plots.svg(plots.course(points, name)), what)]
+
+
+def learned(rows: Sequence[Row]) -> list[render.Block]:
+    """What the methods of each row report of the stream, averaged over seeds; nothing where none does."""
+    rows = [row for row in rows if any(run.learned for run in row.runs)]
+    names = dict.fromkeys(name for row in rows for run in row.runs for name in run.learned)
+    lines = [[Cell(name), *(Cell(_mean(row, name)) for row in rows)] for name in names]
+    caption = "What methods that learned from the stream report of it"
+    return [Table(caption, ["report", *(row.label for row in rows)], lines)] if lines else []
+
+
+def _mean(row: Row, name: str) -> str:
+    if any(name not in run.learned for run in row.runs):
+        return ABSENT
+    return f"{statistics.fmean(run.learned[name] for run in row.runs):.4f}"
 
 
 def _course(row: Row, name: str) -> dict[tuple[int, int], tuple[float, float]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pbr_jax.eval import notes as remarks
 from pbr_jax.eval import plots, render
-from pbr_jax.eval.blocks import by_block
+from pbr_jax.eval.blocks import by_block, learned
 from pbr_jax.eval.comparable import ABSENT as _ABSENT
 from pbr_jax.eval.comparable import needs_texts, obstacles, same_variant
 from pbr_jax.eval.costs import costs, throughput
@@ -32,37 +32,47 @@ from pbr_jax.eval.runs import (
     run_folders,
     table_rows,
     unfinished,
-    without_near_targets,
 )
-from pbr_jax.eval.values import categories, confidence_of, intervals, mean, values
+from pbr_jax.eval.subsets import over, seed_of_order, without_near_targets
+from pbr_jax.eval.values import categories, confidence_of, intervals, mean, parts, values
 from pbr_jax.types import UserError
 
 _UNBOUNDED = ("limit_history",)  # fields that say how much at most, where none is all
 
 
 def report(
-    runs: Sequence[Path], format: str = "md", *, all_metrics: bool = False, reference: str | None = None
+    runs: Sequence[Path],
+    format: str = "md",
+    *,
+    all_metrics: bool = False,
+    reference: str | None = None,
+    part: str | None = None,
 ) -> str:
     """The report on finished runs (folders with results.json, config.json, predictions.jsonl) and sweeps.
 
     `format` is md, html or latex. Ranking metrics are shown at k = 5 unless `all_metrics`. HTML is
     one file with a plot of the first metric in it. Differences are from the system `reference`; None:
-    from zero_shot, or else the first run. Raises UserError where a folder is no finished run, and where
-    no run is of the reference.
+    from zero_shot, or else the first run. `part`: over the questions of a part of the runs' streams alone,
+    with tables for each seed where seeds draw the order of arrival. Raises UserError where a folder is no
+    finished run or has no such part, and where no run is of the reference.
     """
     if format not in render.WRITERS:
         raise UserError(f"no report format {format!r}; there are {', '.join(render.WRITERS)}")
     if not runs:
         raise UserError("no runs to report on; give at least one run folder")
-    groups: dict[tuple[str, str], list[Run]] = {}
+    groups: dict[tuple[str, str, object], list[Run]] = {}
     folders = [folder for path in runs for folder in run_folders(Path(path))]
     for run in map(read_run, dict.fromkeys(folders)):
-        groups.setdefault((run.benchmark, run.split), []).append(run)
-    page = Page("Results: " + ", ".join(dict.fromkeys(name for name, _ in groups)))
+        if part is None:
+            groups.setdefault((run.benchmark, run.split, None), []).append(run)
+        else:
+            groups.setdefault((run.benchmark, run.split, seed_of_order(run)), []).append(over(run, part))
+    page = Page("Results: " + ", ".join(dict.fromkeys(name for name, *_ in groups)))
     missing = map(unfinished, map(Path, dict.fromkeys(runs)))
     page.blocks.extend(Paragraph(text, warning=True) for text in missing if text)
-    for (benchmark, split), group in groups.items():
-        page.blocks.append(Heading(f"{group[0].title or benchmark}, {split}"))
+    for (benchmark, split, seed), group in groups.items():
+        told = [f"over {part}"] * (part is not None) + [f"seed {seed}"] * (seed is not None)
+        page.blocks.append(Heading(", ".join([group[0].title or benchmark, split, *told])))
         page.blocks.extend(_blocks(table_rows(group), all_metrics, reference, plot=format == "html"))
     return render.WRITERS[format](page)
 
@@ -89,7 +99,8 @@ def _blocks(rows: list[Row], all_metrics: bool, reference: str | None, plot: boo
         blocks += [_figure(rows, names[0]), *_throughput(rows, names[0])]
     if len(rows) > 1:
         blocks += differences(rows, names, _reference(rows, reference))
-    blocks += [*by_block(rows, names[0], plot), *_without_near(rows, names, reference)]
+    blocks += [*by_block(rows, names[0], plot), *parts(rows, names), *learned(rows)]
+    blocks += _without_near(rows, names, reference)
     blocks += [*categories(rows, names), *orders(rows, names)]
     return [*blocks, *shares_table(rows), *copies_table(rows), *notes]
 

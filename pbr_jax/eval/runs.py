@@ -1,6 +1,5 @@
 """Finished runs read back from their folders, and the rows that they make in a table."""
 
-import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ class Record:
     expected: float | None = None  # rating
     near: bool = False  # whether the user's own history nearly holds the target
     unit: str = ""  # what belongs together
+    over: tuple[str, ...] = ()  # the parts of a stream that it belongs to
 
     @property
     def cluster(self) -> str:
@@ -45,7 +45,8 @@ class Run:
     `ceiling`: it read the answers. `without_near` has `n` and `metrics` of the questions whose target the
     user's history does not nearly hold; empty where there are no others. `copied`: see `copies`. `blocks`, of
     a stream: the metrics of the questions from a place to before another, and of all before that. `clusters`:
-    what intervals are over, "users" or "units".
+    what intervals are over, "users" or "units". `over`: of parts of a stream. `shift`: how many questions
+    arrive before a stream's shift. `learned`: what its learners report, "slot: name".
     """
 
     path: Path
@@ -74,11 +75,14 @@ class Run:
     copied: dict[str, float]
     blocks: dict[tuple[int, int], tuple[dict[str, float], dict[str, float]]]
     clusters: str
+    over: dict[str, "Category"]
+    shift: int | None
+    learned: dict[str, float]
 
 
 @dataclass(frozen=True)
 class Category:
-    """The scored examples of one category; `users` is None where an older run does not say it."""
+    """The scored examples of a category or of a part of a stream; `users`: None in older runs."""
 
     n: int
     users: int | None
@@ -179,32 +183,10 @@ def read_run(path: Path) -> Run:
             for one in json_fields.items(results, "blocks", name)
         },
         clusters="units" if results.get("clusters") == "units" else "users",
+        over=_parts(results, name),
+        shift=json_fields.count(results, "shift", name) if "shift" in results else None,
+        learned=_learned(results, name),
     )  # fmt: skip
-
-
-def without_near_targets(rows: Sequence[Row]) -> list[Row]:
-    """The same rows over the questions whose target the user's own history does not nearly hold.
-
-    Empty where no run has other questions, or too few are left.
-    """
-    if not any(run.without_near.get("n") for row in rows for run in row.runs):
-        return []
-    return [dataclasses.replace(row, runs=tuple(map(_without_near, row.runs))) for row in rows]
-
-
-def _without_near(run: Run) -> Run:
-    if not run.without_near:
-        return run
-    name = run.path / "results.json"
-    records = None if run.records is None else {i: r for i, r in run.records.items() if not r.near}
-    return dataclasses.replace(
-        run,
-        n=json_fields.count(run.without_near, "n", name),
-        metrics=json_fields.numbers(run.without_near, "metrics", name),
-        intervals=json_fields.pairs(run.without_near, "intervals", name),
-        records=records,
-        categories={},
-    )
 
 
 def table_rows(runs: Sequence[Run]) -> list[Row]:
@@ -268,6 +250,30 @@ def _categories(results: Mapping[str, Any], where: Path) -> dict[str, Category]:
     return categories
 
 
+def _parts(results: Mapping[str, Any], where: Path) -> dict[str, Category]:
+    """Parts of a stream, by their names."""
+    of_run = json_fields.mapping(results, "over", where, optional=True)
+    found = {}
+    for part in of_run:
+        values, place = json_fields.mapping(of_run, part, where), f"{where}: over.{part}"
+        n, users = (json_fields.count(values, field, place) for field in ("n", "users"))
+        metrics, pairs = (
+            json_fields.numbers(values, "metrics", place),
+            json_fields.pairs(values, "intervals", place),
+        )
+        found[part] = Category(n, users, metrics, pairs)
+    return found
+
+
+def _learned(results: Mapping[str, Any], where: Path) -> dict[str, float]:
+    of_run = json_fields.mapping(results, "learned", where, optional=True)
+    return {
+        f"{slot}: {name}": value
+        for slot in of_run
+        for name, value in json_fields.numbers(of_run, slot, f"{where}: learned").items()
+    }
+
+
 def _weights(path: Path) -> dict[str, str]:
     """What run.json says of the models' content; nothing where there is no such file."""
     if not path.exists():
@@ -304,6 +310,7 @@ def _read_records(path: Path) -> dict[str, Record] | None:
                 expected=_expected(value, where),
                 near=value.get("near_target") is True,
                 unit=str(value.get("unit", "")),
+                over=tuple(map(str, json_fields.items(value, "over", where))),
             )
     return records
 

@@ -70,19 +70,31 @@ def values(rows: Sequence[Row], names: Sequence[str]) -> Table:
 
 def categories(rows: Sequence[Row], names: Sequence[str]) -> list[Table]:
     """Every row's metrics by category; nothing where examples have no categories."""
+    return _by(rows, names, "category", [[run.categories for run in row.runs] for row in rows])
+
+
+def parts(rows: Sequence[Row], names: Sequence[str]) -> list[Table]:
+    """Every row's metrics by part of its stream; nothing where no run is a stream."""
+    return _by(rows, names, "part of the stream", [[run.over for run in row.runs] for row in rows])
+
+
+def _by(
+    rows: Sequence[Row], names: Sequence[str], kind: str, groups: list[list[dict[str, Category]]]
+) -> list[Table]:
+    """A line for each row and group of its questions. `groups`: of the runs of each row."""
     table = []
-    for row in rows:
-        for category in dict.fromkeys(name for run in row.runs for name in run.categories):
-            here = [run.categories[category] for run in row.runs if category in run.categories]
+    for row, of_row in zip(rows, groups, strict=True):
+        for group in dict.fromkeys(name for run in of_row for name in run):
+            here = [run[group] for run in of_row if group in run]
             texts = (_text([one.metrics for one in here], name, _only(here, name)) for name in names)
             count = ABSENT if here[0].users is None else str(here[0].users)
-            table.append([Cell(text) for text in (row.label, category, str(here[0].n), count, *texts)])
+            table.append([Cell(text) for text in (row.label, group, str(here[0].n), count, *texts)])
     what = rows[0].first.clusters
     caption = (
-        f"By category, with {confidence_of(rows[0].first):.0%} intervals over the {what} of each; "
+        f"By {kind}, with {confidence_of(rows[0].first):.0%} intervals over the {what} of each; "
         "± is the standard deviation over seeds"
     )
-    return [Table(caption, ["run", "category", "n", what, *names], table)] if table else []
+    return [Table(caption, ["run", kind, "n", what, *names], table)] if table else []
 
 
 def confidence_of(run: Run) -> float:

@@ -1,0 +1,63 @@
+"""Runs over a part of their questions, as if they had been asked nothing else."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from pbr_jax.eval import json_fields
+from pbr_jax.eval.runs import Row, Run
+from pbr_jax.types import UserError
+
+_DRAWN = ("shuffled", "by_unit", "shifted")  # orders that another seed changes
+
+
+def without_near_targets(rows: Sequence[Row]) -> list[Row]:
+    """The same rows over the questions whose target the user's own history does not nearly hold.
+
+    Empty where no run has other questions, or too few are left.
+    """
+    if not any(run.without_near.get("n") for row in rows for run in row.runs):
+        return []
+    return [dataclasses.replace(row, runs=tuple(map(_without_near, row.runs))) for row in rows]
+
+
+def _without_near(run: Run) -> Run:
+    if not run.without_near:
+        return run
+    name = run.path / "results.json"
+    records = None if run.records is None else {i: r for i, r in run.records.items() if not r.near}
+    return dataclasses.replace(
+        run,
+        n=json_fields.count(run.without_near, "n", name),
+        metrics=json_fields.numbers(run.without_near, "metrics", name),
+        intervals=json_fields.pairs(run.without_near, "intervals", name),
+        records=records,
+        categories={},
+    )
+
+
+def over(run: Run, part: str) -> Run:
+    """The run over the questions of a part of its stream; UserError where it has none such."""
+    if part not in run.over:
+        there = (
+            f"there are {', '.join(run.over)}" if run.over else "it has no parts of a stream; set stream.size"
+        )
+        raise UserError(f"{run.path}: no scored question is of the part {part!r}; {there}")
+    found = run.over[part]
+    return dataclasses.replace(
+        run,
+        n=found.n,
+        metrics=found.metrics,
+        intervals=found.intervals,
+        records=None if run.records is None else {i: r for i, r in run.records.items() if part in r.over},
+        categories={},
+        over={},
+        blocks={},
+        learned={},
+        without_near={},
+    )
+
+
+def seed_of_order(run: Run) -> object:
+    """What draws the order of a run's stream, and so the questions of its parts; None: nothing does."""
+    drawn = run.config.get("stream.order") in _DRAWN or run.config.get("stream.folds") is not None
+    return run.config.get("seed") if drawn else None
