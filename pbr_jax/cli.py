@@ -1,4 +1,4 @@
-"""The command line: run, sweep, configs, report, examples, ask, picture, data, cache.
+"""The command line: run, sweep, configs, report, examples, ask, feedback, store, picture, data, cache.
 
 Whatever the user can mend, and whatever the environment does, ends with one line on stderr and exit code 2.
 PBR_JAX_TRACEBACK=1 shows where it came from.
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from pbr_jax import __version__, data, faults, flags, interrupts, terminal
+from pbr_jax import __version__, data, faults, flags, interrupts, remark_commands, terminal
 from pbr_jax.config import Benchmark, listed
 from pbr_jax.data import prepared, synthetic
 from pbr_jax.eval.report import report
@@ -124,6 +124,8 @@ def _parser() -> argparse.ArgumentParser:
     ask.add_argument("--user", required=True)
     ask.add_argument("query")
     ask.set_defaults(function=_ask)
+
+    remark_commands.add(commands)
 
     drawn = commands.add_parser(
         "picture", help="draw a question of a finished run among the user's documents"

@@ -57,6 +57,8 @@ def _open(folder: Path) -> System:
         plan = plan_of(folder)
         corpus = folder / CORPUS / f"{plan.data.key}.sqlite"
         system = plan.system(corpus)
+        if not plan.store.value.living and system.remarks.exists:
+            system.remarks.catch_up()  # to what a killed process has told the log alone
     files.pop(os.path.abspath(folder), None)  # a corpus may come to stand in it
     cached = os.path.join(os.path.abspath(cache_folder()), "")
     for file in [file for file in files if os.fspath(file).startswith(cached)]:

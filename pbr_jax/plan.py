@@ -33,7 +33,9 @@ from pbr_jax.parts.generator import generator
 from pbr_jax.parts.rankings import rankings
 from pbr_jax.parts.run import Run
 from pbr_jax.parts.token_vectors import Ragged
+from pbr_jax.parts.vectors import encoder
 from pbr_jax.pipeline import Pipeline
+from pbr_jax.run_folder import REMARKS
 from pbr_jax.system import System
 from pbr_jax.types import UserError
 
@@ -53,7 +55,9 @@ def require_one_process() -> None:
         )
 
 
-_PARTS = {"store", *Pipeline._fields, "write", "generate", "llm", "answer_format"}  # of a system
+# Of a system.
+_PARTS = {"store", *Pipeline._fields, "write", "generate", "llm", "answer_format"}
+_PARTS |= {"remarks", "judge", "claim_encoder"}
 
 
 class Plan:
@@ -126,6 +130,9 @@ class Plan:
             "llm": generator(run),
             "generate": Slot(method, run),
             "answer_format": language_model.answer_format(run),
+            "remarks": constant("remarks", config.remarks),
+            "judge": language_model.judge(run),
+            "claim_encoder": encoder(run),
         }
         # What these have loaded is not loaded twice.
         for stage in (self.scored, self.answered, self.ranked, self.streamed):
@@ -205,20 +212,33 @@ class _Corpus:
                     f"stage {stage.label} has vectors of the run's documents alone, so none can be added; "
                     "take other methods, or run again with the new documents"
                 )
-        if self._file is None:
-            folder = Path(tempfile.mkdtemp(prefix="pbr_jax-"))
-            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-            self._file = folder / "store.sqlite"
-        if not self._file.is_file():
+        if not self._place.is_file():
             with contextlib.suppress(UserError):  # another process was first
-                self._data.value.copy_to(self._file)
+                self._data.value.copy_to(self._place)
         return self.parts
+
+    @property
+    def log(self) -> Path:
+        """The file of the log of remarks, beside the copy."""
+        return self._place.with_name(REMARKS)
+
+    @property
+    def data(self) -> str:
+        """The hash of what the run's store holds."""
+        return self._data.value.content
+
+    @cached_property
+    def _place(self) -> Path:
+        if self._file is not None:
+            return self._file
+        folder = Path(tempfile.mkdtemp(prefix="pbr_jax-"))
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        return folder / "store.sqlite"
 
     @cached_property
     def parts(self) -> Mapping[str, Any]:
         """The parts over the copy. What was trained stays as it was."""
-        assert self._file is not None
-        store, made = constant("corpus", Store(self._file)), {}
+        store, made = constant("corpus", Store(self._place)), {}
         return _Values(
             {name: substituted(node, self._data, store, made) for name, node in self._nodes.items()}
         )

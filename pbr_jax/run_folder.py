@@ -22,6 +22,7 @@ OWNER = "run.json"
 PREDICTIONS = "predictions.jsonl"
 FILES = (OWNER, "config.json", "predictions.jsonl", "texts.jsonl", "results.json", "log.jsonl")
 CORPUS = "corpus"  # the folder of documents that came and went since the run (`System.add`)
+REMARKS = "remarks.sqlite"  # in it: the log of what users have told since (`System.observe`)
 _IDLE = ("benchmark.root", "keep_texts")
 _LARGEST = 8  # differences that are named
 

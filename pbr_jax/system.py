@@ -7,16 +7,15 @@ is one privacy check (the gate, `pipeline.rank`) and one tally of what was compu
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from pbr_jax.arguments import check_documents, check_examples, check_filled
-from pbr_jax.corpus import vectors
+from pbr_jax.arguments import check_examples, check_filled
 from pbr_jax.corpus.store import Store
+from pbr_jax.living import Corpus, Living
 from pbr_jax.llm import LLM, Score, naming
 from pbr_jax.llm.protocol import OnBatch
 from pbr_jax.models.thinking import after_thinking
@@ -37,7 +36,7 @@ from pbr_jax.pipeline import (
 from pbr_jax.tasks import AnswerFormat
 from pbr_jax.text.answers import parse_answer
 from pbr_jax.text.prompts import Written
-from pbr_jax.types import Candidate, Document, Example, UserError
+from pbr_jax.types import Candidate, Example, UserError
 
 
 class Reply(NamedTuple):
@@ -47,7 +46,7 @@ class Reply(NamedTuple):
     documents: list[Candidate]
 
 
-class System:
+class System(Living):
     """Methods in their slots, over one store.
 
     Every slot is bound when it is first used, so a system that only scores needs no retriever.
@@ -60,8 +59,8 @@ class System:
       collaboration: as in the config; None: given rankings have passed the gate before.
       documents: how many documents of a ranking are offered to a prompt; None: all.
       tally: what the slots count and time is added to it.
-      living: `living(grows=...)` gives the parts over a store that may be written to (`add`, `forget`);
-        None: documents stay as they are.
+      living: gives the parts over a store that may be written to (`add`, `forget`, `observe`), which then
+        have the `judge` of remarks, the `claim_encoder` and the options `remarks` too; None: documents stay.
 
     `check` is called before every question; `pbr_jax.open` has it raise UserError where files have changed.
     """
@@ -73,7 +72,7 @@ class System:
         collaboration: str | None = None,
         documents: int | None = None,
         tally: Tally | None = None,
-        living: Callable[..., Mapping[str, Any]] | None = None,
+        living: Corpus | None = None,
     ) -> None:
         self.tally = Tally() if tally is None else tally
         self._parts, self._collaboration, self._documents = parts, collaboration, documents
@@ -155,52 +154,6 @@ class System:
             )
         return Reply(text, ranking[: answer.prompt.documents])
 
-    def add(self, user: str, documents: Iterable[Document | str]) -> list[Document]:
-        """Adds documents to the history of a user, who may be new, and returns them.
-
-        The next question sees them; what was trained stays as it is. A text becomes a document whose id is
-        the hash of the text. A document whose id the user has takes the place of the older one. Runs keep
-        what they were made from: the first change copies the store, into `corpus/` of a run's folder.
-
-        Raises UserError for no user, an entry without text, another user's document, and where a method
-        cannot take new documents.
-        """
-        if user == "":
-            raise UserError('user is "", want a user\'s name; to show documents to all users use add_shared')
-        check_filled(user, "user")
-        return self._add(user, documents)
-
-    def add_shared(self, documents: Iterable[Document | str]) -> list[Document]:
-        """Adds documents that every user may see, as `add` does; a `Document` with user_id "" and shared."""
-        return self._add("", documents)
-
-    def _add(self, user: str, documents: Iterable[Document | str]) -> list[Document]:
-        new = check_documents(documents, user)
-        with self._changing(grows=True) as store:
-            store.append(new)
-        return new
-
-    def forget(self, user: str) -> None:
-        """Deletes a user and all documents of that user from the corpus, and overwrites their vectors in the
-        cache. Other artefacts and results of runs stay as they are. UserError for an unknown user.
-        """
-        check_filled(user, "user")
-        self.store.history(user)  # an unknown user is an error before anything is copied
-        with self._changing(grows=False) as store:
-            texts = [document.text for document in store.documents(store.history(user))]
-            vectors.erase(texts)
-            store.forget(user)
-
-    @contextmanager
-    def _changing(self, *, grows: bool) -> Iterator[Store]:
-        """The store to write to."""
-        if self._living is None:
-            raise UserError("this system's documents cannot be changed; open one with pbr_jax.open")
-        with self._lock:
-            self.check()
-            self._parts = self._living(grows=grows)
-            yield self.store
-
     def neighbours(self, examples: Iterable[Example]) -> list[list[Neighbour]]:
         """The users whose histories are searched for each example, and "" for shared documents."""
         if not (examples := check_examples(examples)):
@@ -229,7 +182,8 @@ class System:
             return []
         with self._lock:
             users = self.neighbours(examples) if users is None else users
-            with self.store.reading():  # of one state, whatever is written to the store meanwhile
+            # Of one state, whatever is written to the store meanwhile.
+            with self._noted(), self.store.reading():
                 rankings = rank(self.pipeline, examples, self._collaboration or "none", users)
                 self._check_rows(rankings)
         for example, ranking in zip(examples, rankings, strict=True):
@@ -263,7 +217,7 @@ class System:
         self.check()
         if not (examples := check_examples(examples)):
             return []
-        with self._lock, naming(example.id for example in examples):
+        with self._lock, self._noted(), naming(example.id for example in examples):
             if self._generate is None:
                 raise UserError("generate.method none answers nothing; set it to ipa")
             shown = self._shown(examples, rankings)
@@ -286,7 +240,7 @@ class System:
         self.check()
         if not (examples := check_examples(examples)):
             return []
-        with self._lock, self.tally.timed("score"):
+        with self._lock, self._noted(), self.tally.timed("score"):
             shown, write = self._shown(examples, rankings), self._writer(written)
             if isinstance(self._generate, Scoring):
                 with naming(example.id for example in examples):

@@ -18,11 +18,13 @@ from pbr_jax.options import (
     Neighbours,
     Options,
     Prompt,
+    Remarks,
     Retrieve,
     Select,
     Stream,
     TunedGenerator,
     UserEncoder,
+    added,
 )
 from pbr_jax.types import UserError
 
@@ -62,6 +64,7 @@ class Config(Options):
     user_encoder: UserEncoder = field(default_factory=UserEncoder)
     feedback: Feedback = field(default_factory=Feedback)
     stream: Stream = field(default_factory=Stream)
+    remarks: Remarks = field(default_factory=Remarks, metadata=added(Remarks()))
     eval: Eval = field(default_factory=Eval)
 
     @property

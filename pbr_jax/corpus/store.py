@@ -27,7 +27,7 @@ from pbr_jax.corpus import schema
 from pbr_jax.corpus.columns import EMPTY, Columns, advanced
 from pbr_jax.corpus.database import PATIENCE, Database, copy
 from pbr_jax.corpus.schema import GONE, SHARED
-from pbr_jax.corpus.visibility import Visibility
+from pbr_jax.corpus.visibility import Visibility, key
 from pbr_jax.corpus.writer import Writer, build, writing
 from pbr_jax.files import private_folder
 from pbr_jax.types import Document, Example, UserError
@@ -95,6 +95,8 @@ class Store(Visibility):
             return last
         with self.reading() as connection, faults.located(self._path):
             generation = _value(connection, "generation")
+            if last.generation < _value(connection, "restored"):  # its gaps may hold documents again
+                last = EMPTY
             if last.generation != generation:  # a later one was read by a thread that sees more
                 last = advanced(connection, generation, last if last.generation < generation else EMPTY)
             with self._lock:
@@ -115,6 +117,11 @@ class Store(Visibility):
     def content(self) -> str:
         """The hash of all that the store holds, hexadecimal: documents and their rows, users, examples."""
         return self._value("content")
+
+    @property
+    def remarks(self) -> int:
+        """The latest version of a log of remarks (`pbr_jax.remarks`) that the documents follow; 0: none."""
+        return self._value("remarks")
 
     @property
     def rows(self) -> int:
@@ -187,6 +194,17 @@ class Store(Visibility):
             yield from page
             last = page[-1][0]
 
+    def texts_of(self, user: str) -> list[str]:
+        """The texts of all documents of a user, hidden ones too. UserError for an unknown user."""
+        query = "SELECT text FROM texts JOIN documents USING (row) WHERE user=?"
+        return [text for (text,) in self._rows(query, (self.code(user),))]
+
+    def holds(self, user: str, id: str) -> bool:
+        """Whether a user ("": the shared store) has a document of this id, which is not hidden."""
+        code = self.columns.codes.get(user) if user else SHARED
+        query = "SELECT id FROM documents JOIN texts USING (row) WHERE user=? AND key=? AND gone IS NULL"
+        return (id,) in self._rows(query, (code, key(id)))
+
     def documents(self, rows: Sequence[int] | np.ndarray) -> list[Document]:
         """The documents of these rows, in this order. UserError for a row that was deleted."""
         with self.reading() as connection, faults.located(self._path):
@@ -225,7 +243,7 @@ class Store(Visibility):
         and the older one is deleted; examples that saw that see the new one. So a row names a version, a
         later one by a larger number. Of what is there already the row is given.
         """
-        with self._writing() as writer:
+        with self.changing() as writer:
             return np.array(writer.append(documents), np.int64)
 
     def delete(self, user: str, ids: Iterable[str] | None = None) -> np.ndarray:
@@ -235,16 +253,17 @@ class Store(Visibility):
         an unknown user or id, and where someone reads an older state for longer than a minute: then all is
         deleted but for the bytes, which go with the next call after that reader has ended.
         """
-        with self._writing() as writer:
+        with self.changing() as writer:
             return np.array(writer.delete(self.code(user), ids), np.int64)
 
     def forget(self, user: str) -> None:
         """Deletes a user: all documents, the examples of both splits, and the name; see `delete`."""
-        with self._writing() as writer:
+        with self.changing() as writer:
             writer.forget(self.code(user))
 
     @contextmanager
-    def _writing(self) -> Iterator[Writer]:
+    def changing(self) -> Iterator[Writer]:
+        """Writes to a living store: all that is done inside is kept as a whole, or nothing is."""
         if not self.living:
             raise UserError(
                 f"{self._path} is what runs are made from and stays as it is; write to a copy of it"
@@ -269,4 +288,5 @@ class Store(Visibility):
 
 
 def _value(connection: sqlite3.Connection, name: str) -> Any:
-    return connection.execute("SELECT value FROM summary WHERE name=?", (name,)).fetchone()[0]
+    found = connection.execute("SELECT value FROM summary WHERE name=?", (name,)).fetchone()
+    return 0 if found is None else found[0]  # stores of older versions know fewer names

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from pbr_jax.corpus.columns import Columns
+from pbr_jax.corpus.schema import GONE
 from pbr_jax.types import Example
 from pbr_jax.words import composed
 
@@ -51,7 +52,10 @@ class Visibility(abc.ABC):
                     "WHERE training=? AND key=? AND id=?"
                 )
                 stored = self._rows(query, (int(example.training), key(example.id), example.id))
-                return np.frombuffer(stored[0][0], np.int64) if stored else self.history(user_id)
+                if not stored:
+                    return self.history(user_id)
+                rows = np.frombuffer(stored[0][0], np.int64)
+                return rows[self.columns.table["user"][rows] != GONE]  # without hidden ones
             rows = self.before(user_id, example.time)
             return rows[~self.leaks_target(example, rows)]
 

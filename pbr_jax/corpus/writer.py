@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -14,6 +13,7 @@ import numpy as np
 from pbr_jax import faults
 from pbr_jax.corpus.database import connected
 from pbr_jax.corpus.schema import FORGOTTEN, GONE, SHARED, TABLES, flags, stored
+from pbr_jax.corpus.values import check_texts, latest, moment, values_of
 from pbr_jax.corpus.visibility import answer_key, key
 from pbr_jax.locks import locked
 from pbr_jax.types import Document, Example, UserError
@@ -63,7 +63,8 @@ class Writer:
     def __init__(self, connection: sqlite3.Connection, document_target: str | None = None) -> None:
         self._sql = connection
         self._codes: dict[str, int] = {}
-        names = ("rows", "codes", "positions", "documents", "users", "erased", "generation")
+        names = ("rows", "codes", "positions", "documents", "users", "erased", "generation", "restored",
+                 "remarks")  # fmt: skip
         self.values: dict[str, Any] = {**dict.fromkeys(names, 0), "content": "0", "target": document_target}
         self.values |= connection.execute("SELECT name, value FROM summary").fetchall()
         self.values["generation"] += 1
@@ -88,10 +89,10 @@ class Writer:
         for document in example.profile:
             user, row, _ = self._known(document)
             whole.append(self._document(user, document) if row is None else row)
-        rows = [whole[i] for i in _latest(example.profile, newest)]
+        rows = [whole[i] for i in latest(example.profile, newest)]
         position = self._next("positions")
         values = (
-            position, int(training), key(example.id), self._user(example.user_id), _time(example.time),
+            position, int(training), key(example.id), self._user(example.user_id), moment(example.time),
             answer_key(example.target), *flags(example.target, example.profile, self._target),
             int(example.scored), example.id, example.query, example.input, example.target,
             json.dumps(example.relevant), example.category, json.dumps(example.alternatives),
@@ -116,7 +117,7 @@ class Writer:
         changed: dict[int, dict[int, int]] = {}
         order, placed = [], {}
         for document in documents:
-            _check_texts(document)
+            check_texts(document)
             user, row, older = self._known(document)
             row = self._document(user, document) if row is None else row
             for one in older:
@@ -133,7 +134,7 @@ class Writer:
         all_ = self._sql.execute("SELECT row FROM documents WHERE user=?", (user,)) if ids is None else ()
         rows = [row for (row,) in all_]
         for id in dict.fromkeys(ids or ()):
-            of_id = self._of_id(user, id)
+            of_id = self._of_id(user, id, hidden=True)
             if not of_id:
                 raise UserError(f"document {id!r} is not in the store; nothing was deleted")
             rows += of_id
@@ -159,6 +160,42 @@ class Writer:
         self._change("users", user, False, key=None, name=None, gone=self.values["generation"])
         self.values["users"] -= 1
         self.values["erased"] += 1
+
+    def hide(self, user: str, id: str) -> bool:
+        """Takes a document of a user ("": a shared one) from sight, until `restore`; whether it was there.
+
+        Its row, its text and its place in what examples see stay.
+        """
+        rows = self._of_id(self.code(user), id)
+        for row in rows:
+            self._change("documents", row, True, gone=self.values["generation"])
+            self.values["documents"] -= 1
+        return bool(rows)
+
+    def restore(self, user: str, id: str) -> bool:
+        """Shows a document again in the row that it had; nothing where another of its id has come since."""
+        code = self.code(user)
+        rows = () if self._of_id(code, id) else list(self._of_id(code, id, hidden=True))[-1:]
+        for row in rows:
+            self._change("documents", row, True, gone=None)
+            self.values["documents"] += 1
+            self.values["restored"] = self.values["generation"]
+        return bool(rows)
+
+    def admit(self, user: str) -> None:
+        """Makes a user known who may have no documents yet."""
+        self._user(user)
+
+    def erase(self, user: str, id: str) -> None:
+        """Deletes a document of a user ("": a shared one) where it is there, be it hidden."""
+        if self._of_id(self.code(user), id, hidden=True):
+            self.delete(self.code(user), [id])
+
+    def code(self, user: str) -> int:
+        """The code of a user, `SHARED` for "", `GONE` where there is none of this name."""
+        query = "SELECT code FROM users WHERE key=? AND name=?"
+        known = self._sql.execute(query, (key(user), user)).fetchone() if user else (SHARED,)
+        return GONE if known is None else known[0]
 
     # -- one row ---------------------------------------------------------------------------------------
 
@@ -208,21 +245,21 @@ class Writer:
             )
         user = SHARED if document.shared else self._user(document.user_id)
         others = self._of_id(user, document.id)
-        row = next((row for row, there in others.items() if there == _values(document)), None)
+        row = next((row for row, there in others.items() if there == values_of(document)), None)
         return user, row, [one for one in others if one != row]
 
-    def _of_id(self, user: int, id: str) -> dict[int, Row]:
+    def _of_id(self, user: int, id: str, *, hidden: bool = False) -> dict[int, Row]:
         """The documents of this owner and id, by row: (id, text, fields, time, until)."""
         query = (
             "SELECT row, id, text, fields, time, until FROM documents JOIN texts USING (row) "
-            "WHERE user=? AND key=? ORDER BY row"
+            f"WHERE user=? AND key=? {'' if hidden else 'AND gone IS NULL '}ORDER BY row"
         )
         records = self._sql.execute(query, (user, key(id)))
         return {row: tuple(values) for row, *values in records if values[0] == id}
 
     def _document(self, user: int, document: Document) -> int:
         row = self._next("rows")
-        id, text, fields, time, until = _values(document)
+        id, text, fields, time, until = values_of(document)
         answer = answer_key(document.fields.get(self._target)) if self._target else None
         self._insert("documents", (row, user, key(id), answer, time, until, None))
         self._insert("texts", (row, id, text, fields))
@@ -230,11 +267,16 @@ class Writer:
         return row
 
     def _erase(self, row: int) -> None:
+        seen = self._seen(row)
         self._change("texts", row, False, id=None, text=None, fields=None)
         self._change("documents", row, False, user=GONE, key=None, answer=None, time=None, until=None,
                      gone=self.values["generation"])  # fmt: skip
-        self.values["documents"] -= 1
+        self.values["documents"] -= seen
         self.values["erased"] += 1
+
+    def _seen(self, row: int) -> int:
+        """1 for a document that is not hidden, else 0."""
+        return self._sql.execute("SELECT gone IS NULL FROM documents WHERE row=?", (row,)).fetchone()[0]
 
     def _mend_profiles(self, user: int, changed: Mapping[int, int]) -> None:
         """Puts newer rows in place of old ones in what this user's examples see; `GONE`: nothing."""
@@ -245,7 +287,8 @@ class Writer:
             rows, whole = (_current(np.frombuffer(blob, np.int64).tolist(), changed) for blob in old)
             if _blob(whole) != old[1]:
                 self._change("profiles", position, True, rows=_blob(rows), whole=_blob(whole))
-                empty, held, near = flags(target, [stored(self._sql, row) for row in whole], self._target)
+                documents = [stored(self._sql, row) for row in whole if self._seen(row)]
+                empty, held, near = flags(target, documents, self._target)
                 self._change("examples", position, True, empty=empty, held=held, near=near)
 
 
@@ -267,42 +310,6 @@ def writing(path: Path) -> Iterator[Writer]:
         if writer.erased and writer.values["erased"] > writer.values["documents"] + 1000:
             connection.execute("UPDATE summary SET value=0 WHERE name='erased'")
             connection.execute("VACUUM")
-
-
-def _values(document: Document) -> Row:
-    fields = json.dumps(dict(document.fields), ensure_ascii=False)
-    return document.id, document.text, fields, _time(document.time), _time(document.until)
-
-
-def _check_texts(document: Document) -> None:
-    """Raises UserError for what is no text, or has no bytes: half of a character (a lone surrogate)."""
-    for name in ("user_id", "id", "text"):
-        if not isinstance(value := getattr(document, name), str):
-            raise UserError(f"document {document.id!r:.40} has {name} {value!r:.40}, want a text; correct it")
-    try:
-        " ".join((document.user_id, *_values(document)[:3])).encode()
-    except UnicodeEncodeError as error:
-        raise UserError(
-            f"document {document.id!r} of user {document.user_id!r} holds {error.object[error.start]!r}, "
-            "which is half of a character; decode its text anew, or replace that"
-        ) from error
-
-
-def _latest(profile: Sequence[Document], newest: int | None) -> Sequence[int]:
-    """Places of so many of the latest documents, undated ones being the oldest, in order; None: all."""
-    if newest is None:
-        return range(len(profile))
-    by_age = sorted(range(len(profile)), key=lambda i: -math.inf if (t := profile[i].time) is None else t)
-    return sorted(by_age[max(len(profile) - newest, 0) :])
-
-
-def _time(value: float | None) -> float | None:
-    """As it is stored. Raises UserError for what is no moment: of nan SQLite makes null, which is undated."""
-    if value is None:
-        return None
-    if not value > -math.inf:
-        raise UserError(f"a time is {value}, want seconds since 1970, or None where there is no date")
-    return float(value) + 0.0  # SQLite knows no -0.0
 
 
 def _current(rows: Iterable[int], changed: Mapping[int, int]) -> list[int]:

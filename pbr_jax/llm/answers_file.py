@@ -103,6 +103,25 @@ class Answers:
             )
         return standing
 
+    def erase(self, keys: Iterable[str]) -> int:
+        """Overwrites and deletes answers, in SQLite's log too; how many there were."""
+        if not self.file.is_file():
+            return 0
+        gone = [(key,) for key in keys]
+        with self._connection() as connection:
+            connection.execute("PRAGMA secure_delete=ON")
+            connection.execute("BEGIN IMMEDIATE")
+            blank = "UPDATE answers SET value=printf('%*s', length(CAST(value AS BLOB)), '') WHERE key=?"
+            connection.executemany(blank, gone)  # where it stands: a page that is freed is not all there is
+            erased = connection.executemany("DELETE FROM answers WHERE key=?", gone).rowcount
+            connection.execute("COMMIT")
+            if connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+                raise UserError(
+                    f"{self.file} has been read for {_PATIENCE:g} s, and its log holds what was deleted; "
+                    "let that process finish, then run again"
+                )
+        return max(erased, 0)
+
     def _insert(self, connection: sqlite3.Connection, rows: Sequence[Stored]) -> None:
         """Adds rows, all of one kind, where there is none of their key, or a damaged one."""
         _, damaged = self._find(connection, [one.key for one in rows], rows[0].kind)

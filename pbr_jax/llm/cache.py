@@ -7,7 +7,9 @@ answer is on disk as soon as the backend has it, so a run that is killed loses n
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +21,30 @@ from pbr_jax.llm.protocol import LLM, OnBatch, OnScores, Prompt, Sampling, Score
 from pbr_jax.types import UserError
 
 Able = TypeVar("Able")
+
+_noting: ContextVar[Callable[[Sequence[str]], object] | None] = ContextVar("noting", default=None)
+_unkept: ContextVar[bool] = ContextVar("unkept", default=False)
+
+
+@contextmanager
+def noted(note: Callable[[Sequence[str]], object]) -> Iterator[None]:
+    """`note` gets the keys of all answers that are looked up or made inside, before they are made: they can
+    be erased later (`Answers.erase`)."""
+    token = _noting.set(note)
+    try:
+        yield
+    finally:
+        _noting.reset(token)
+
+
+@contextmanager
+def unkept() -> Iterator[None]:
+    """Inside no answer is looked up and none is kept: for prompts whose texts may not outlive them."""
+    token = _unkept.set(True)
+    try:
+        yield
+    finally:
+        _unkept.reset(token)
 
 
 class Cached:
@@ -157,8 +183,14 @@ class Cached:
     ) -> list[Any]:
         """The answer to every input: one that is done, stored, or made by `ask(done=, on_batch=)`.
         `fits(place, value)`: whether a stored answer has the length that was asked for."""
+        if _unkept.get():
+            if self._offline:
+                raise UserError("these answers are never kept, and llm.offline is set; run without it")
+            return ask(done=done, on_batch=on_batch)
         model = self.fingerprint
         keys = [_hash([model, kind, part]) for part in inputs]
+        if (note := _noting.get()) is not None:
+            note(keys)
         answers: dict[int, Any] = dict(done or {})
 
         def take(new: Mapping[int, Any]) -> None:

@@ -18,6 +18,7 @@ from pbr_jax.options.base import (
 )
 from pbr_jax.options.generator import TunedGenerator
 from pbr_jax.options.labels import Labels
+from pbr_jax.options.remarks import Remarks
 from pbr_jax.options.shared import (
     LLM,
     Benchmark,
@@ -52,6 +53,7 @@ __all__ = [
     "Optimizer",
     "Options",
     "Prompt",
+    "Remarks",
     "Retrieve",
     "Select",
     "SelectLLM",

@@ -37,6 +37,18 @@ def frozen(run: Run, other: SelectLLM | None = None) -> Node:
     )
 
 
+@once
+def judge(run: Run) -> Node:
+    """The language model as it comes, which judges users' remarks by probability."""
+    options = run.config.llm
+    return Value("judge", (options,), {"llm": frozen(run)}, _judge, identity=list)
+
+
+def _judge(options: Options, *, llm: LLM) -> LLM:
+    options.check_scoring("judging remarks")
+    return llm
+
+
 def _fingerprint(options: Options, other: SelectLLM | None) -> str:
     with blaming(other):
         return _load(options).fingerprint

@@ -1,0 +1,171 @@
+"""What changes the documents of a `System`: users' documents that come and go, and users' remarks."""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from pbr_jax.arguments import check_documents, check_filled
+from pbr_jax.corpus import vectors
+from pbr_jax.corpus.store import Store
+from pbr_jax.llm import cache
+from pbr_jax.pipeline import Neighbour, Ranking
+from pbr_jax.remarks.agent import Agent
+from pbr_jax.remarks.judge import Judge
+from pbr_jax.remarks.stores import Observed, Stores
+from pbr_jax.types import Document, Example, UserError
+
+
+@runtime_checkable
+class Corpus(Protocol):
+    """The parts of a system over a store that may be written to."""
+
+    @property
+    def log(self) -> Path:
+        """The file of the log of remarks."""
+        ...
+
+    @property
+    def data(self) -> str:
+        """What the documents are that were released."""
+        ...
+
+    def __call__(self, *, grows: bool) -> Mapping[str, Any]:
+        """The parts; `grows`: documents may be added. UserError where they cannot be changed so."""
+        ...
+
+
+class Living:
+    """The part of `System` that writes to its documents."""
+
+    _parts: Mapping[str, Any]
+    _living: Corpus | None
+    _lock: AbstractContextManager[Any]
+    check: Callable[[], None]
+
+    @property
+    def store(self) -> Store:
+        """See `System`."""
+        raise NotImplementedError
+
+    def rank(
+        self, examples: Iterable[Example], users: Sequence[Sequence[Neighbour]] | None = None
+    ) -> list[Ranking]:
+        """See `System`."""
+        raise NotImplementedError
+
+    def add(self, user: str, documents: Iterable[Document | str]) -> list[Document]:
+        """Adds documents to the history of a user, who may be new, and returns them.
+
+        The next question sees them; what was trained stays as it is. A text becomes a document whose id is
+        the hash of the text. A document whose id the user has takes the place of the older one. Runs keep
+        what they were made from: the first change copies the store, into `corpus/` of a run's folder.
+
+        Raises UserError for no user, an entry without text, another user's document, and where a method
+        cannot take new documents.
+        """
+        if user == "":
+            raise UserError('user is "", want a user\'s name; to show documents to all users use add_shared')
+        check_filled(user, "user")
+        return self._add(user, documents)
+
+    def add_shared(self, documents: Iterable[Document | str]) -> list[Document]:
+        """Adds documents that every user may see, as `add` does; a `Document` with user_id "" and shared."""
+        return self._add("", documents)
+
+    def _add(self, user: str, documents: Iterable[Document | str]) -> list[Document]:
+        new = check_documents(documents, user)
+        with self._changing(grows=True) as store:
+            store.append(new)
+        return new
+
+    def forget(self, user: str) -> None:
+        """Deletes a user and all documents and remarks of that user, and overwrites their vectors in the
+        cache; what others see that the remarks made goes too. Other artefacts and results of runs stay as
+        they are. UserError for an unknown user.
+        """
+        check_filled(user, "user")
+        self.store.history(user)  # an unknown user is an error before anything is copied
+        if self._living is not None and self.remarks.exists:
+            self.remarks.erase(user=user)
+            return
+        with self._changing(grows=False) as store:
+            vectors.erase(store.texts_of(user))
+            store.forget(user)
+
+    @contextmanager
+    def _changing(self, *, grows: bool) -> Iterator[Store]:
+        """The store to write to."""
+        if self._living is None:
+            raise UserError("this system's documents cannot be changed; open one with pbr_jax.open")
+        with self._lock:
+            self.check()
+            self._parts = self._living(grows=grows)
+            yield self.store
+
+    # -- remarks ---------------------------------------------------------------------------------------
+
+    def observe(
+        self,
+        user: str,
+        remark: str,
+        *,
+        request: str | None = None,
+        judge: Judge | None = None,
+        dry: bool = False,
+    ) -> Observed:
+        """Takes a user's remark: summarises and judges it, and changes the stores by it (LUF, section 2.3).
+
+        The remark is on disk before a model is asked, and what was killed is finished by the next call. The
+        next question sees what was applied. A personal remark changes what its user sees; a shared one waits
+        until `remarks.quorum` users have made the same claim. A new user becomes known.
+
+        Args:
+          request: names this submission; one that is repeated with the same name is counted once.
+          judge: in place of the config's language model (`pbr_jax.remarks.judge`).
+          dry: says what would come of it, and keeps nothing; of a known user.
+
+        Raises UserError for a blank user or remark, a long one, a language model that does not score, and
+        where a method cannot take new documents.
+        """
+        check_filled(user, "user")
+        check_filled(remark, "the remark")
+        if request is not None:
+            check_filled(request, "request")
+        if not dry:
+            return self.remarks.observe(user, remark, request, judge)
+        with self._lock:
+            self.store.history(user)  # an unknown user is an error
+            return self.remarks.dry(user, remark, judge)
+
+    @cached_property
+    def remarks(self) -> Stores:
+        """The log of the remarks, and what a person may do to what they changed."""
+        if self._living is None:
+            raise UserError("this system takes no remarks; open one with pbr_jax.open")
+        return Stores(
+            self._living.log,
+            self._living.data,
+            self._parts["remarks"],
+            changing=self._changing,
+            find=self._known_about,
+            encode=lambda texts: self._parts["claim_encoder"].encode(list(texts)),
+            judge=lambda: Agent(self._parts["judge"], self._parts["remarks"]),
+        )
+
+    def _known_about(self, user: str, text: str) -> list[Document]:
+        """The first documents for a text among the user's own and the shared ones, whatever others share."""
+        users = [Neighbour(user), *([Neighbour("")] if self.store.has_shared else [])]
+        id = hashlib.sha256(text.encode()).hexdigest()
+        example = Example(id=f"remark {id}", user_id=user, query=text, input=text, target=None, time=math.inf)
+        (ranking,) = self.rank([example], [users])
+        return [candidate.document for candidate in ranking[: self._parts["remarks"].documents]]
+
+    def _noted(self) -> AbstractContextManager[None]:
+        """Around what asks a language model: an erased remark takes the answers with it that may show it."""
+        if self._living is None or not self.remarks.exists:
+            return nullcontext()
+        return cache.noted(self.remarks.log.note_answers)

@@ -1,0 +1,97 @@
+"""How what a remark said is erased: from vectors, cached answers, the log, and the corpus.
+
+First what is found by the text, then the text. An erasure that was killed is ended by the next command.
+"""
+
+from collections.abc import Iterable
+from sqlite3 import Connection
+
+from pbr_jax.corpus import vectors
+from pbr_jax.corpus.store import Store
+from pbr_jax.llm.answers_file import Answers, location
+from pbr_jax.remarks.applying import catch_up
+from pbr_jax.remarks.log import Event, Log, Remark
+from pbr_jax.types import UserError
+
+MADE = "remark:"  # begins the id of a document that a remark made; the remark's number follows
+
+
+def erase_document(store: Store, log: Log, id: str) -> int:
+    """Erases a remark and the document that it made, with the remarks that made the same claim; how many."""
+    number = id.removeprefix(MADE)
+    remarks = log.remarks("(id=? OR claim=?) AND text IS NOT NULL", number, number) if id != number else []
+    if not remarks:
+        raise UserError(
+            f"found document {id!r}, want {MADE} and the number of a remark that is not erased; what the "
+            "data released cannot be erased, a remark can hide it"
+        )
+    events = [event for event in log.events() if event.document == id and event.text is not None]
+    _erase_what_was_made(log, [event.text or "" for event in events], events)
+    with log.changing() as sql:
+        _blank(log, sql, events, remarks)
+        for event in events:
+            assert event.store is not None
+            log.append(sql, "erase", author="", store=event.store, document=id, reason="erased")
+    finish_erasing(store, log)
+    return len(remarks)
+
+
+def erase_user(store: Store, log: Log, user: str) -> int:
+    """Forgets a user: documents, remarks, and what others see that the user's remarks made; how many remarks
+    there were."""
+    remarks = log.remarks("user=?", user)
+    if not remarks:
+        store.history(user)  # an unknown user is an error
+    own = [event for event in log.events() if user in (event.author, event.store)]
+    made = [event for event in own if event.text is not None]
+    texts = store.texts_of(user) if user in store.users else []
+    _erase_what_was_made(log, [*texts, *(event.text or "" for event in made)], made)
+    with log.changing() as sql:
+        _blank(log, sql, own, remarks)
+        for event in made:
+            if event.store == "":
+                log.append(sql, "erase", author="", store="", document=event.document, reason="erased")
+        log.append(sql, "erase", author="", store=user, document=None, reason="erased")
+        sql.execute("UPDATE remarks SET user=NULL, request='erased ' || id WHERE user=?", (user,))
+        sql.execute("UPDATE events SET author=NULL WHERE author=?", (user,))
+        sql.execute("DELETE FROM votes WHERE author=?", (user,))
+    finish_erasing(store, log)
+    return len(remarks)
+
+
+def finish_erasing(store: Store, log: Log) -> None:
+    """Brings the corpus to the log's version; then drops from the log the names of forgotten users and all
+    bytes of what is erased."""
+    catch_up(store, log)
+    with log.changing() as sql:
+        gone = sql.execute(
+            "SELECT version, store FROM events WHERE op='erase' AND document IS NULL AND store IS NOT NULL"
+        )
+        for pair in gone.fetchall():
+            sql.execute(
+                "UPDATE events SET store=NULL, document=NULL, previous=NULL, reason=NULL, salt=NULL "
+                "WHERE version <= ? AND store=?",
+                pair,
+            )
+    log.purge()
+
+
+def _erase_what_was_made(log: Log, texts: Iterable[str], events: Iterable[Event]) -> None:
+    """Erases the vectors of texts, and cached answers since their events: prompts may have held them."""
+    vectors.erase(texts)
+    since = min((event.version for event in events), default=None)
+    with log.changing() as sql:
+        keys = sql.execute("SELECT key FROM answers WHERE version >= ?", (since,)).fetchall()
+        Answers(location()).erase(key for (key,) in keys)
+        sql.execute("DELETE FROM answers WHERE version >= ?", (since,))
+
+
+def _blank(log: Log, sql: Connection, events: Iterable[Event], remarks: Iterable[Remark]) -> None:
+    """Takes texts and salts out of the log; a remark that was under way ends."""
+    for event in events:
+        sql.execute("UPDATE events SET text=NULL, salt=NULL WHERE version=?", (event.version,))
+    for remark in remarks:
+        state = "applied" if remark.state == "applied" else "refused"
+        log.set(sql, remark.id, text=None, summary=None, evidence=None, state=state)
+        sql.execute("DELETE FROM votes WHERE claim=?", (remark.id,))
+    log.flag(sql, "erased", 1)

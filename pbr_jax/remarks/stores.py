@@ -1,0 +1,344 @@
+"""The stores that users' remarks change: what a remark does, and how that is looked at, undone and erased."""
+
+import json
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
+from pathlib import Path
+from sqlite3 import Connection
+from typing import NamedTuple
+
+import numpy as np
+
+from pbr_jax import terminal
+from pbr_jax.corpus.store import Store
+from pbr_jax.llm import cache
+from pbr_jax.locks import locked
+from pbr_jax.options.remarks import Remarks
+from pbr_jax.remarks.applying import catch_up, shown
+from pbr_jax.remarks.erasing import MADE, erase_document, erase_user, finish_erasing
+from pbr_jax.remarks.judge import Judge, Judgement
+from pbr_jax.remarks.log import Event, Log, Remark, State
+from pbr_jax.types import Document, UserError
+
+MODERATOR = ""  # the author of what a person does to the stores
+_UNFINISHED = "(state IN ('received', 'summarised') OR (state='judged' AND claim IS NULL))"
+
+
+class Observed(NamedTuple):
+    """What became of a remark.
+
+    `state` is `judged` where a shared claim waits for further users: it has `votes` of the `quorum`. The
+    document is the one that was added, or hidden; `version` that of the stores with it.
+    """
+
+    request: str
+    state: State
+    summary: str
+    verdict: str | None
+    route: str | None
+    operation: str | None
+    document: str | None
+    version: int | None
+    claim: int | None
+    votes: int
+    quorum: int
+
+
+class Stores:
+    """The log of a run's remarks, and the living corpus that follows it.
+
+    Args:
+      path: of the log; `data`: what the run's own documents are.
+      changing: the living corpus, opened to be written to; `grows`: documents may be added.
+      find: the documents for a text of a user: the user's own and shared ones.
+      encode: texts to vectors of unit length [n d], for the texts of claims.
+      judge: makes the judge where none is given.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        data: str,
+        options: Remarks,
+        *,
+        changing: Callable[..., AbstractContextManager[Store]],
+        find: Callable[[str, str], Sequence[Document]],
+        encode: Callable[[Sequence[str]], np.ndarray],
+        judge: Callable[[], Judge],
+    ) -> None:
+        self.path, self._data, self.options = path, data, options
+        self._changing, self._find, self._encode, self._judge = changing, find, encode, judge
+
+    @property
+    def exists(self) -> bool:
+        """Whether there has been a remark."""
+        return self.path.is_file()
+
+    @cached_property
+    def log(self) -> Log:
+        """The log, which is made where there is none."""
+        return Log(self.path, self._data)
+
+    def catch_up(self) -> None:
+        """Brings the corpus to the log's version, and ends an erasure that was killed; asks no model."""
+        with self._alone(grows=False):
+            pass
+
+    @contextmanager
+    def _alone(self, *, grows: bool) -> Iterator[Store]:
+        """The corpus at the log's version, for one process at a time."""
+        with self._changing(grows=grows) as store, locked(self.path.with_name(f"{self.path.name}.lock")):
+            if store.remarks != self.log.version or self.log.has_erased:
+                finish_erasing(store, self.log)
+            yield store
+
+    # -- remarks ---------------------------------------------------------------------------------------
+
+    def observe(
+        self, user: str, text: str, request: str | None = None, judge: Judge | None = None
+    ) -> Observed:
+        """Takes a remark of a user, who may be new, and says what became of it; see `System.observe`."""
+        self._check(text)
+        with self._changing(grows=True):
+            remark = self.log.receive(request or uuid.uuid4().hex, user, text)
+        with self._alone(grows=True) as store:
+            for left in self.log.remarks(f"{_UNFINISHED} AND id != ?", remark.id):
+                try:
+                    self._finish(left, store, judge)
+                except UserError as error:
+                    terminal.err(f"remark {left.id} stays {left.state}: {error}")
+            return self._observed(self._finish(remark, store, judge))
+
+    def dry(self, user: str, text: str, judge: Judge | None = None) -> Observed:
+        """What would become of a remark, if it were the only one; nothing is kept."""
+        self._check(text)
+        judge = judge or self._judge()
+        with cache.unkept():
+            summary = judge.summarise(text)
+            blank = Remark(0, "", 0.0, user, text, "summarised", summary, *[None] * 9)  # type: ignore[arg-type]
+            found = self._judged(blank, judge)[0] if summary else Judgement("unknown")
+        refused = not summary or found.verdict == "incorrect"
+        return Observed(
+            "", "refused" if refused else "judged", summary, found.verdict if summary else None, found.route,
+            found.operation, None, None, None, 0, self.options.quorum,
+        )  # fmt: skip
+
+    def _check(self, text: str) -> None:
+        most = self.options.max_characters
+        if len(text) > most:
+            raise UserError(
+                f"the remark has {len(text):,} characters, want at most {most:,} (remarks.max_characters); "
+                "shorten it, or add the text as a document with System.add"
+            )
+
+    def _finish(self, remark: Remark, store: Store, judge: Judge | None) -> Remark:
+        """Takes a remark through the states that it has not passed."""
+        remark = self.log.remark(remark.id)  # another process may have had it meanwhile
+        if remark.state in ("received", "summarised"):
+            judge = judge or self._judge()
+            by = {"llm": judge.name, "prompt_hash": judge.prompt_hash}
+            with cache.unkept():
+                if remark.state == "received":
+                    assert remark.text is not None
+                    summary = judge.summarise(remark.text)
+                    state: State = "summarised" if summary else "refused"
+                    remark = self.log.advance(remark, state, summary=summary, **by)
+                if remark.state == "summarised":
+                    assert remark.user is not None
+                    if remark.user not in store.columns.codes:
+                        with store.changing() as writer:
+                            writer.admit(remark.user)
+                    found, target = self._judged(remark, judge)
+                    state = "refused" if found.verdict == "incorrect" else "judged"
+                    remark = self.log.advance(
+                        remark, state, verdict=found.verdict, route=found.route, operation=found.operation,
+                        target=target, evidence=json.dumps(found.evidence), **by,
+                    )  # fmt: skip
+        if remark.state == "judged":
+            remark = self._settle(remark)
+            catch_up(store, self.log)
+        return remark
+
+    def _judged(self, remark: Remark, judge: Judge) -> tuple[Judgement, str | None]:
+        """The judgement, and the id of the document that it changes.
+
+        What neither source knows is personal, and nobody changes a document of another store.
+        """
+        assert remark.user is not None
+        documents = self._find(remark.user, remark.summary or "")
+        found = judge.judge(remark, documents)
+        if found.verdict != "correct":
+            found = found._replace(route="personal")
+        target = None if found.target is None else documents[found.target]
+        if target is None or target.shared != (found.route == "shared"):
+            found, target = found._replace(operation="add", target=None), None
+        return found, None if target is None or found.operation == "add" else target.id
+
+    # -- from a judgement to the stores ----------------------------------------------------------------
+
+    def _settle(self, remark: Remark) -> Remark:
+        """Applies a judged remark, or counts it as a vote where it is not the last that a claim needs."""
+        assert remark.user is not None
+        claim = None if remark.route == "personal" else self._claim(remark)
+        with self.log.changing() as sql:
+            if claim is None:
+                version = self._change(sql, remark, store=remark.user)
+                self.log.set(sql, remark.id, state="applied", claim=remark.id, version=version)
+            else:
+                sql.execute("INSERT OR IGNORE INTO votes VALUES (?,?)", (claim.id, remark.user))
+                self.log.set(sql, remark.id, claim=claim.id)
+                if claim.version is not None:  # it stands already
+                    self.log.set(sql, remark.id, state="applied", version=claim.version)
+                elif self._votes(sql, claim.id) >= self.options.quorum:
+                    self._accept(sql, claim)
+        return self.log.remark(remark.id)
+
+    def _accept(self, sql: Connection, claim: Remark, reason: str = "") -> int:
+        version = self._change(sql, claim, store="", reason=reason)
+        sql.execute("UPDATE remarks SET state='applied', version=? WHERE claim=?", (version, claim.id))
+        return version
+
+    def _change(self, sql: Connection, remark: Remark, *, store: str, reason: str = "") -> int:
+        """The event of a remark; its version."""
+        assert remark.user is not None
+        reason = reason or f"remark {remark.id}: {remark.verdict}"
+        if remark.operation == "hide":
+            assert remark.target is not None
+            return self.log.append(
+                sql, "hide", author=remark.user, store=store, document=remark.target, reason=reason
+            )
+        return self.log.append(
+            sql, "modify" if remark.target else "add", author=remark.user, store=store,
+            document=_made(remark), previous=remark.target, text=remark.summary, reason=reason,
+        )  # fmt: skip
+
+    def _claim(self, remark: Remark) -> Remark:
+        """The remark that first made this claim, where it is open or stands; else this one.
+
+        An open claim has the same operation and target. What stands is the same claim however it is made,
+        unless the remark is about the document that it made.
+        """
+        firsts = self.log.remarks(
+            "id=claim AND route='shared' AND summary IS NOT NULL AND id != ?", remark.id
+        )
+        there = shown(self.log.events())
+        wanted = remark.operation, remark.target
+        others = [
+            first
+            for first in firsts
+            if (first.version is None and (first.operation, first.target) == wanted)
+            or (first.version is not None and _stands(first, there) and remark.target != _made(first))
+        ]
+        if others:
+            own, *rest = self._encode([remark.summary or "", *(other.summary or "" for other in others)])
+            cosines = np.array([own @ one for one in rest])
+            if cosines.max() >= self.options.claim_cosine:
+                return others[int(cosines.argmax())]
+        return remark
+
+    def _votes(self, sql: Connection, claim: int | None) -> int:
+        return sql.execute("SELECT COUNT(*) FROM votes WHERE claim=?", (claim,)).fetchone()[0]
+
+    def _observed(self, remark: Remark) -> Observed:
+        with self.log.connected() as sql:
+            votes = self._votes(sql, remark.claim)
+            query = "SELECT document FROM events WHERE version=?"
+            document = sql.execute(query, (remark.version,)).fetchone()
+        return Observed(
+            remark.request, remark.state, remark.summary or "", remark.verdict, remark.route,
+            remark.operation, document[0] if document else None, remark.version, remark.claim, votes,
+            self.options.quorum,
+        )  # fmt: skip
+
+    # -- what a person does to the stores --------------------------------------------------------------
+
+    def history(self) -> list[Event]:
+        """All changes of the stores, in order."""
+        return self._existing().events()
+
+    def waiting(self) -> list[tuple[Remark, int]]:
+        """The shared claims that wait for further users, with their votes."""
+        with self._existing().connected() as sql:
+            claims = self.log.remarks("state='judged' AND route='shared' AND id=claim")
+            return [(claim, self._votes(sql, claim.id)) for claim in claims]
+
+    def approve(self, claim: int) -> int:
+        """Accepts a waiting claim without its quorum; the stores' version with it."""
+        self._existing()
+        with self._alone(grows=True) as store:
+            found = [remark for remark, _ in self.waiting() if remark.id == claim]
+            if not found:
+                ids = ", ".join(str(remark.id) for remark, _ in self.waiting()) or "none"
+                raise UserError(f"claim {claim} does not wait for users; there wait: {ids}")
+            with self.log.changing() as sql:
+                version = self._accept(sql, found[0], reason=f"remark {claim}: approved")
+            catch_up(store, self.log)
+        return version
+
+    def rollback(self, to: int) -> int:
+        """Makes the stores what they were at a version, by further events; the version that they have then.
+
+        What was erased since stays erased.
+        """
+        self._existing()
+        with self._alone(grows=True) as store:
+            events = self.log.events()
+            if not 0 <= to <= len(events):
+                raise UserError(f"found version {to}, want one from 0 to {len(events)}; store log lists them")
+            before, now = shown(events[:to]), shown(events)
+            made = {(e.store, e.document) for e in events if e.op in ("add", "modify")}
+            with self.log.changing() as sql:
+                for (owner, id), seen in now.items():
+                    if before.get((owner, id), (owner, id) not in made) != seen:
+                        self.log.append(
+                            sql, "hide" if seen else "restore", author=MODERATOR, store=owner, document=id,
+                            reason=f"rollback to {to}",
+                        )  # fmt: skip
+            catch_up(store, self.log)
+            return self.log.version
+
+    def erase(self, document: str | None = None, user: str | None = None) -> int:
+        """Erases a remark with the document that it made, or all that is of a user, who is forgotten.
+
+        Gone are the documents, their vectors, the remarks themselves, and cached answers whose prompts may
+        have held them; how many remarks there were. UserError for unknown ones.
+        """
+        self._existing()
+        with self._alone(grows=False) as store:
+            if document is not None:
+                return erase_document(store, self.log, document)
+            assert user is not None
+            return erase_user(store, self.log, user)
+
+    def verify(self) -> int:
+        """How many changes there are. Raises UserError unless the chain holds and the corpus follows it."""
+        count = self._existing().verify()
+        events = self.log.events()
+        made = {(e.store, e.document) for e in events if e.op in ("add", "modify")}
+        with self._alone(grows=False) as store:
+            for (owner, id), seen in shown(events).items():
+                if (owner, id) in made and store.holds(owner, id) != seen:
+                    raise UserError(
+                        f"the corpus {'lacks' if seen else 'shows'} document {id!r}, unlike {self.path}; "
+                        "delete the corpus beside it and open the run again: it is made anew from the log"
+                    )
+        return count
+
+    def _existing(self) -> Log:
+        if not self.exists:
+            raise UserError(f"no remarks: there is no {self.path}; pbr-jax feedback takes some")
+        return self.log
+
+
+def _made(remark: Remark) -> str:
+    """The id of the document that a remark makes."""
+    return f"{MADE}{remark.id}"
+
+
+def _stands(claim: Remark, there: dict[tuple[str, str], bool]) -> bool:
+    """Whether what a shared claim did is still so."""
+    if claim.operation == "hide":
+        return there.get(("", claim.target or "")) is False
+    return there.get(("", _made(claim))) is True
