@@ -1,4 +1,4 @@
-"""The command line: run, sweep, configs, report, examples, ask, feedback, store, picture, data, cache.
+"""The command line: run, sweep, report, examples, ask, export, feedback, store and others (`--help`).
 
 Whatever the user can mend, and whatever the environment does, ends with one line on stderr and exit code 2.
 PBR_JAX_TRACEBACK=1 shows where it came from.
@@ -22,6 +22,7 @@ from pbr_jax.examples import examples
 from pbr_jax.experiment import Results, run
 from pbr_jax.files import refuse_unmarked, replace_own
 from pbr_jax.graph_lists import tree
+from pbr_jax.last_state import export
 from pbr_jax.llm import answers_file
 from pbr_jax.opening import ask, read_config
 from pbr_jax.picture import picture
@@ -126,6 +127,14 @@ def _parser() -> argparse.ArgumentParser:
     ask.set_defaults(function=_ask)
 
     remark_commands.add(commands)
+
+    exported = commands.add_parser(
+        "export", help="write what a run's stream has taught a method, as a folder"
+    )
+    exported.add_argument("--run", type=Path, required=True, metavar="DIR")
+    exported.add_argument("--slot", required=True, help="the method's slot, such as retrieve")
+    exported.add_argument("--out", type=Path, required=True, metavar="FOLDER")
+    exported.set_defaults(function=_export_state)
 
     drawn = commands.add_parser(
         "picture", help="draw a question of a finished run among the user's documents"
@@ -256,6 +265,12 @@ def _ask(options: argparse.Namespace, rest: list[str]) -> int:
     for candidate in answer.documents:
         begin = " ".join(candidate.document.text[:90].split())
         terminal.err(f"  {candidate.score:8.3f}  {candidate.document.id}  {begin}")
+    return 0
+
+
+def _export_state(options: argparse.Namespace, rest: list[str]) -> int:
+    _nothing_left(rest)
+    terminal.out(export(options.run, options.slot, options.out))
     return 0
 
 

@@ -4,6 +4,7 @@ import json
 import random
 import re
 import statistics
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pbr_jax
 from pbr_jax.cli import main
 from pbr_jax.config import Config, load, override
 from pbr_jax.experiment import Results
+from pbr_jax.types import UserError
 
 POPULAR = '''
 import json
@@ -181,3 +183,87 @@ def test_runs_without_a_stream_have_no_parts(
     assert "over" not in found.values
     assert main(["report", str(tmp_path / "out"), "--over", "new"]) == 2
     assert "it has no parts of a stream; set stream.size" in capsys.readouterr().err
+
+
+# -- what was learned, elsewhere ---------------------------------------------------------------------------
+
+
+def test_an_export_has_the_files_of_the_last_state(
+    run: Callable[..., Results], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    run("popular", "out", stream__order="shuffled")
+    words = [
+        "export",
+        "--run",
+        str(tmp_path / "out"),
+        "--slot",
+        "retrieve",
+        "--out",
+        str(tmp_path / "a" / "state"),
+    ]
+    assert main(words) == 0
+    out = tmp_path / "a" / "state"
+    assert {path.name for path in out.iterdir()} == {"counts.json", "export.json"}
+    assert [path.name for path in out.parent.iterdir()] == ["state"]
+    assert {oct(path.stat().st_mode)[-3:] for path in (out, *out.iterdir())} == {"700", "600"}
+    questions = pbr_jax.open(tmp_path / "out").store.examples()  # all, those of the last block included
+    assert json.loads((out / "counts.json").read_text()) == Counter(e.relevant[0][0] for e in questions)
+    told = json.loads((out / "export.json").read_text())
+    assert (told["slot"], told["method"], told["encoder"], told["benchmark"]) == (
+        "retrieve",
+        "popular",
+        None,
+        "squad",
+    )
+    assert told["options"]["k"] == 5
+    before = (out / "counts.json").stat().st_mtime_ns
+    capsys.readouterr()
+    assert main(words) == 2
+    assert "state is there already; choose another --out" in capsys.readouterr().err
+    assert (out / "counts.json").stat().st_mtime_ns == before
+    assert main([*words[:4], "select", *words[5:-1], str(tmp_path / "b")]) == 2
+    assert "nothing learns in the slot 'select'; take one of retrieve" in capsys.readouterr().err
+    run("bm25", "frozen")
+    assert main([*words[:2], str(tmp_path / "frozen"), *words[3:-1], str(tmp_path / "b")]) == 2
+    assert "none of its methods learns from a stream" in capsys.readouterr().err
+    assert not (tmp_path / "b").exists()
+
+
+def test_backward_transfer(run: Callable[..., Results], tmp_path: Path):
+    """Against counting: passages by how often they were relevant, after each block and at the end."""
+    found = run("popular", "out", stream__order="shuffled")
+    store = pbr_jax.open(tmp_path / "out").store
+    examples = {e.id: e for e in store.examples()}
+    lines = sorted(found.predictions(), key=lambda line: line["place"])
+    order = [examples[line["id"]] for line in lines]
+    passages = [document.id for document in store.documents(store.history(""))]
+
+    def recall(counts: Counter[str], example: Any) -> float:
+        return float(example.relevant[0][0] in sorted(passages, key=lambda id: -counts[id])[:5])
+
+    after = [Counter(e.relevant[0][0] for e in order[: 8 * (i // 8 + 1)]) for i in range(COUNT - 8)]
+    whole = Counter(e.relevant[0][0] for e in order)
+    transfer = pbr_jax.backward_transfer(tmp_path / "out")["recall@5"]
+    wanted = [
+        statistics.fmean(recall(one, e) for one, e in zip(counts, order, strict=False))
+        for counts in (after, [whole] * (COUNT - 8))
+    ]
+    assert (transfer.learned, transfer.last) == (pytest.approx(wanted[0]), pytest.approx(wanted[1]))
+    assert wanted[0] != wanted[1]
+    assert transfer.backward.value == pytest.approx(transfer.last - transfer.learned)
+    assert transfer.arrival == pytest.approx(
+        statistics.fmean(line["metrics"]["recall@5"] for line in lines[: COUNT - 8])
+    )
+    assert transfer.backward.low <= transfer.backward.value <= transfer.backward.high
+
+
+def test_backward_transfer_needs_blocks_and_their_states(run: Callable[..., Results], tmp_path: Path):
+    run("popular", "one", stream__size=100)
+    with pytest.raises(UserError, match="no prequential stream of two blocks or more"):
+        pbr_jax.backward_transfer(tmp_path / "one")
+    run("popular", "kept", stream__keep=1)
+    with pytest.raises(UserError, match=r"run it without stream\.keep, with PBR_JAX_CACHE"):
+        pbr_jax.backward_transfer(tmp_path / "kept")
+    run("bm25", "frozen")
+    with pytest.raises(UserError, match="none of its methods learns from a stream"):
+        pbr_jax.backward_transfer(tmp_path / "frozen")

@@ -1,0 +1,170 @@
+"""What a stream has taught a method: exported as a folder, and tried on the stream's earlier questions."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pbr_jax.artefacts import part_seconds
+from pbr_jax.blocks import part
+from pbr_jax.config import to_dict
+from pbr_jax.eval.evaluate import evaluate
+from pbr_jax.eval.metrics import plain_mean
+from pbr_jax.eval.runs import read_run
+from pbr_jax.eval.significance import Column, Difference, estimates
+from pbr_jax.files import tighten, write_text
+from pbr_jax.graph import Stage
+from pbr_jax.graph_lists import unified
+from pbr_jax.opening import plan_of
+from pbr_jax.options import Learner
+from pbr_jax.pipeline import Pipeline, Ranking
+from pbr_jax.plan import Plan
+from pbr_jax.system import System
+from pbr_jax.types import Example, UserError
+
+EXPORT = "export.json"
+
+
+def export(run: str | Path, slot: str, out: str | Path) -> Path:
+    """Writes what all questions of a finished run's stream have taught the method in a slot, as a new folder.
+
+    The folder has the files of the method's state, and export.json: `slot`, `method`, its `options`, the
+    `encoder`'s fingerprint (None: it has no encoder), `benchmark` and `split` of the run, and the `key` of
+    its stream. It appears whole or not at all, and only its owner can read it: a state may hold users' words.
+
+    Raises UserError where the slot's method does not learn, and where there is something at `out`.
+    """
+    plan, out = plan_of(Path(run)), Path(out)
+    stage, method = _stage(plan, run), getattr(plan.config, slot, None)
+    if not isinstance(method, Learner):
+        known = ", ".join(name for name in plan.last_slots if name != "store")
+        raise UserError(f"{run}: nothing learns in the slot {slot!r}; take one of {known}")
+    if os.path.lexists(out):
+        raise UserError(f"{out} is there already; choose another --out")
+    encoder = method.encoder(plan.run) if hasattr(method, "encoder") else None  # type: ignore[attr-defined]
+    told = {
+        "slot": slot,
+        "method": method.method,
+        "options": to_dict(plan.config)[slot],
+        "encoder": None if encoder is None else unified(encoder).value.fingerprint,
+        "benchmark": plan.config.benchmark.name,
+        "split": plan.config.benchmark.split,
+        "key": stage.key,
+    }
+    state = plan.last_slots[slot].value.values["state"]
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(".partial", f".{out.name}.", out.parent))
+    except OSError as error:
+        raise UserError(f"cannot write {out}: {error.strerror}; choose another --out") from error
+    try:
+        shutil.copytree(state, partial, dirs_exist_ok=True)
+        write_text(partial / EXPORT, json.dumps(told, indent=2) + "\n")
+        for path in (partial, *partial.rglob("*")):
+            tighten(path)
+        os.rename(partial, out)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return out
+
+
+class Transfer(NamedTuple):
+    """A metric of the questions of all blocks but the last, each question once.
+
+    `arrival`: as they were answered; `learned`: by the state that has learned from their block and none
+    after; `last`: by the last state. `backward`: last less learned, negative where later blocks made the
+    method forget.
+    """
+
+    arrival: float
+    learned: float
+    last: float
+    backward: Difference
+
+
+def backward_transfer(run: str | Path) -> dict[str, Transfer]:
+    """How a stream's last state ranks for the questions of earlier blocks, by the names of ranking metrics.
+
+    Lopez-Paz, Ranzato, "Gradient episodic memory for continual learning", NeurIPS 2017: backward transfer.
+    Intervals of the difference are over users or units. Raises UserError where the run is no prequential
+    stream of several blocks with a learner, or did not keep its states (`stream.keep`).
+    """
+    plan = plan_of(Path(run))
+    stage, found = _stage(plan, run), plan.arrivals
+    if found is None or found.folds or len(found.blocks) < 2:
+        raise UserError(
+            f"{run} is no prequential stream of two blocks or more, so nothing comes after a block"
+        )
+    everything = list(plan.data.value.examples())
+    blocks = [[everything[place] for place in block] for block in found.blocks[:-1]]
+    after = [part(stage.value, "states", number + 1) for number in range(len(blocks))]
+    if any(part_seconds(state) is None for state in after):
+        raise UserError(
+            f"{run} did not keep the states after all of its blocks; run it without stream.keep, with "
+            "PBR_JAX_CACHE set to a new folder"
+        )
+    last = (
+        next(node for name, node in plan.last_slots.items() if name != "store").value.values["state"].parent
+    )
+    examples = [example for block in blocks for example in block if example.scored]
+    ranked = [
+        [one for block, state in zip(blocks, states, strict=True) for one in _ranked(plan, state, block)]
+        for states in (after, [last] * len(blocks))
+    ]
+    learned, at_last = (_metrics(plan, examples, rankings) for rankings in ranked)
+    records = read_run(Path(run)).records or {}
+    names = [name for name in learned[0] if all(name in records[e.id].metrics for e in examples)]
+    if not names:
+        raise UserError(f"{run}: it is not known which documents are relevant, so rankings have no metrics")
+    columns = {name: [np.array([[one[name]] for one in of]) for of in (at_last, learned)] for name in names}
+    sure = estimates(
+        [Column(plain_mean, [first], [second]) for first, second in columns.values()],
+        [records[e.id].cluster for e in examples],
+        resamples=plan.config.eval.resamples,
+        confidence=plan.config.eval.confidence,
+    )
+    return {
+        name: Transfer(
+            float(np.mean([records[e.id].metrics[name] for e in examples])),
+            float(columns[name][1].mean()),
+            float(columns[name][0].mean()),
+            difference,
+        )
+        for name, difference in zip(names, sure, strict=True)
+    }
+
+
+def _stage(plan: Plan, run: str | Path) -> Stage:
+    if plan.streamed is None:
+        raise UserError(f"{run}: none of its methods learns from a stream, so it has no state")
+    return plan.streamed
+
+
+def _ranked(plan: Plan, state: Path, examples: Sequence[Example]) -> list[Ranking]:
+    """The documents of the questions that are scored, by the run's methods with this state."""
+    assert plan.streamed is not None
+    slots: dict[str, Any] = {name: plan.streamed.needs[name].value for name in Pipeline._fields}
+    store = plan.data.value
+    for name, slot in slots.items():
+        if isinstance(slot.method, Learner):
+            slots[name] = replace(slot, values={**slot.values, "state": state / name})
+            store = slot.method.corpus(store, state / name)
+    system = System({"store": store, **slots}, collaboration=plan.config.collaboration)
+    return system.rank([example for example in examples if example.scored])
+
+
+def _metrics(plan: Plan, examples: Sequence[Example], rankings: Sequence[Ranking]) -> list[dict[str, float]]:
+    return evaluate(
+        plan.task,
+        ids=[example.id for example in examples],
+        users=[example.user_id for example in examples],
+        rankings=[[candidate.document.id for candidate in ranking] for ranking in rankings],
+        relevant=[example.relevant for example in examples],
+        resamples=1,
+    ).per_example
