@@ -12,9 +12,11 @@ from pbr_jax.methods.retrieve.dense import Dense
 from pbr_jax.methods.retrieve.none import Nothing
 from pbr_jax.methods.retrieve.random import Random
 from pbr_jax.methods.retrieve.recency import Recency
+from pbr_jax.methods.retrieve.summaries import Summaries
 from pbr_jax.methods.retrieve.tuned import Tuned
 from pbr_jax.methods.retrieve.two_stage import TwoStage
 
-METHODS = (Nothing, Random, Recency, BM25, Dense, Centred, Tuned, TwoStage)
+METHODS = (Nothing, Random, Recency, BM25, Dense, Centred, Summaries, Tuned, TwoStage)
 
-__all__ = ["BM25", "METHODS", "Centred", "Dense", "Nothing", "Random", "Recency", "Tuned", "TwoStage"]
+__all__ = ["BM25", "METHODS", "Centred", "Dense", "Nothing", "Random", "Recency", "Summaries", "Tuned",
+           "TwoStage"]  # fmt: skip
