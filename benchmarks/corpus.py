@@ -102,7 +102,7 @@ def shared(folder: Path, count: int) -> None:
 def child(folder: Path) -> None:
     start, cpu = time.perf_counter(), time.process_time()
     collection = Benchmark(name="nq_open", passages=str(folder / "passages.tsv"))
-    build(folder / "p", [], shared=passages.documents(collection))
+    build(folder / "p", [], shared=passages.collections(collection))
     seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
     peak = peak_megabytes()
     store = Store(folder / "p")

@@ -154,6 +154,8 @@ def _add_data_commands(parser: argparse.ArgumentParser) -> None:
     validate = commands.add_parser("validate", help="check every record of a benchmark", allow_abbrev=False)
     validate.add_argument("--benchmark.name", dest="name", required=True)
     validate.add_argument("--benchmark.root", dest="root", required=True)
+    validate.add_argument("--benchmark.passages", dest="passages", default="")
+    validate.add_argument("--benchmark.distractors", dest="distractors", default="")
     validate.set_defaults(function=_validate)
 
     prepare = commands.add_parser("prepare", help="write a benchmark as array_record", allow_abbrev=False)
@@ -285,7 +287,8 @@ def _picture(options: argparse.Namespace, rest: list[str]) -> int:
 
 def _validate(options: argparse.Namespace, rest: list[str]) -> int:
     _nothing_left(rest)
-    for split in data.validate(Benchmark(name=options.name, root=options.root)):
+    fields = {name: getattr(options, name) for name in ("name", "root", "passages", "distractors")}
+    for split in data.validate(Benchmark(**fields)):
         counts = (
             f"{count} {what.replace('_', ' ')}"
             for what, count in dataclasses.asdict(split).items()

@@ -18,6 +18,7 @@ from pbr_jax import results as evaluation
 from pbr_jax import stream
 from pbr_jax.artefacts import Log
 from pbr_jax.config import Config, names, override, to_dict
+from pbr_jax.data.passages import is_split
 from pbr_jax.faults import located
 from pbr_jax.files import open_private, parse_json
 from pbr_jax.graph import logging_to, tell
@@ -35,7 +36,14 @@ from pbr_jax.plan import Plan
 from pbr_jax.provenance import provenance
 from pbr_jax.run_folder import RunFolder
 
-_PLACES = ("root", "passages", "task", "model", "adapter")  # fields that may name a file or folder
+_PLACES = (
+    "root",
+    "passages",
+    "distractors",
+    "task",
+    "model",
+    "adapter",
+)  # fields that may name a file or folder
 
 
 @dataclass(frozen=True)
@@ -165,6 +173,8 @@ def _placed(config: Config) -> Config:
     """The config with the files and folders that it names by absolute paths, so that a run can be opened from
     any working directory."""
     values: dict[str, Any] = {name: reduce(getattr, name.split("."), config) for name in names(config)}
+    if is_split(config.benchmark):  # no file, whatever lies there by its name
+        del values["benchmark.passages"]
     served = {name[: -len(".backend")] for name, value in values.items() if value == "http"}
     places = {
         name: os.path.abspath(value)

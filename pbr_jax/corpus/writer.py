@@ -30,15 +30,15 @@ def build(
     training: Iterable[Example] = (),
     *,
     newest: int | None = None,
-    shared: Iterable[Document] = (),
-    source: str = "the shared collection",
+    shared: Mapping[str, Iterable[Document]] | None = None,
 ) -> None:
     """Writes the examples, their documents and the `shared` ones to a new SQLite file, streaming.
 
     `document_target` names the field of a document that plays the role of an answer. `training` are
     the examples of the training split. `newest` cuts what every example that is not of it sees of its own
     history to so many documents; others see the whole of it, and whether it nearly held the target is judged
-    of the whole one. Raises UserError, which names the `source`, for two shared documents of one id.
+    of the whole one. `shared` documents stand by their source. Raises UserError, which names the source, for
+    two shared documents of one id.
     """
     path.unlink(missing_ok=True)
     with faults.located(path), closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -51,8 +51,9 @@ def build(
             writer.example(example, training=False, newest=newest)
         for example in training:
             writer.example(example, training=True)
-        for number, document in enumerate(shared):
-            writer.passage(document, f"{source}: record {number}")
+        for source, documents in (shared or {}).items():
+            for number, document in enumerate(documents):
+                writer.passage(document, f"{source}: record {number}")
         writer.finish()
         connection.execute("COMMIT")
 
@@ -107,8 +108,8 @@ class Writer:
         user, row, others = self._known(document)
         if row is not None or others:
             raise UserError(
-                f"{place}, field 'id': found {document.id!r} a second time, wanted ids that are unique in a "
-                "collection; give every passage its own"
+                f"{place}, field 'id': found {document.id!r} a second time, wanted ids that are unique among "
+                "all passages; give every passage its own"
             )
         self._document(user, document)
 

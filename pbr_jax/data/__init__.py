@@ -62,8 +62,9 @@ class SplitSummary:
     """What a split holds.
 
     `documents` and `undated` count history records (without a date) example by example, so a record
-    in the histories of two questions counts twice. `empty_profiles` counts examples, `repairs` says
-    in one line each what a reader mended.
+    in the histories of two questions counts twice. `empty_profiles` counts examples, `units` what questions
+    belong together by, `passages` shared ones, distractors too. `repairs` says in one line each what a reader
+    mended.
     """
 
     split: str
@@ -72,6 +73,8 @@ class SplitSummary:
     documents: int = 0
     empty_profiles: int = 0
     undated: int = 0
+    units: int = 0
+    passages: int = 0
     repairs: tuple[str, ...] = ()
 
 
@@ -118,7 +121,7 @@ def files(benchmark: Benchmark) -> tuple[Path, ...]:
 
 def fingerprint(benchmark: Benchmark) -> str:
     """Hash of the files that a split is read from, passages too; UserError where one is missing."""
-    return digest([file_hash(file) for file in (*files(benchmark), *passages.files(benchmark))])
+    return digest([*map(file_hash, files(benchmark)), *passages.identity(benchmark)])
 
 
 def question_users(benchmark: Benchmark) -> bool:
@@ -140,19 +143,25 @@ def splits(benchmark: Benchmark) -> tuple[str, ...]:
 
 
 def validate(benchmark: Benchmark) -> list[SplitSummary]:
-    """Read the task and every split under the root to its end and count; UserError for the first fault."""
+    """Read the task, every split under the root and the passages to their end and count.
+
+    Raises UserError for the first fault.
+    """
     task(benchmark)
-    return [_summary(replace(benchmark, split=split)) for split in splits(benchmark)]
+    shared = sum(1 for _ in passages.documents(benchmark))
+    return [_summary(replace(benchmark, split=split), shared) for split in splits(benchmark)]
 
 
-def _summary(benchmark: Benchmark) -> SplitSummary:
+def _summary(benchmark: Benchmark, shared: int) -> SplitSummary:
     files(benchmark)
     repairs: list[str] = []
     users: set[str] = set()
+    units: set[str] = set()
     examples = documents = empty = undated = 0
     for example in _reader(benchmark).examples(benchmark, repairs.append):
         examples += 1
         users.add(example.user_id)
+        units |= {example.unit} - {""}
         documents += len(example.profile)
         empty += not example.profile
         undated += sum(document.time is None for document in example.profile)
@@ -166,6 +175,8 @@ def _summary(benchmark: Benchmark) -> SplitSummary:
         documents=documents,
         empty_profiles=empty,
         undated=undated,
+        units=len(units),
+        passages=shared,
         repairs=tuple(repairs),
     )
 

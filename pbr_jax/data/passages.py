@@ -1,88 +1,168 @@
-"""Shared collections of passages, read one at a time: JSON lines, tables, and SQuAD's paragraphs.
+"""Shared collections of passages, read one at a time: JSON lines, tables, and what question sets release.
 
 `.jsonl`: an object a line with `id` (BEIR: `_id`), `text` and, if it has one, `title`. `.tsv`: tab-separated
-columns of these names, as in DPR's psgs_w100.tsv. `.json`: SQuAD's format; its paragraphs have no ids, so the
-hash of their text is one (`relevant`). Each of them may be compressed (`.gz`).
+columns of these names, as in DPR's psgs_w100.tsv. `.json`: SQuAD's format (`squad`). Each of them may be
+compressed (`.gz`). The name of a split, of XQuAD a language: the passages that it was released with.
 """
 
 import csv
-import hashlib
 import io
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
-from pbr_jax.data import json_stream
+from pbr_jax.data import json_stream, question_sets, squad, web_qa
+from pbr_jax.data.question_sets import Question
 from pbr_jax.data.records import Record
+from pbr_jax.hashes import file_hash
 from pbr_jax.options import Benchmark
 from pbr_jax.types import Document, UserError
 
+_RELEASED = {"squad": squad, "xquad": squad, "web_qa": web_qa}
+"""The formats of sets whose questions come with passages."""
+
 
 def documents(benchmark: Benchmark) -> Iterator[Document]:
-    """The passages of a benchmark, in file order, as shared documents; none where it has no collection.
+    """All passages of a benchmark, in file order, as shared documents; none where it has no collection."""
+    return chain.from_iterable(collections(benchmark).values())
 
-    A retriever indexes a passage's title and text, as BEIR does. UserError for a missing file and a format
+
+def collections(benchmark: Benchmark) -> dict[str, Iterator[Document]]:
+    """The same by file: first the passages, then the distractors.
+
+    A retriever indexes a passage's title and text, as BEIR does, but of XQuAD the paragraph alone: its titles
+    are English in all languages. UserError for a missing file and a format
     that is not known, at once, and for faults in records, with file, record and field.
     """
-    return (_document(record) for path in files(benchmark) for record in _records(path))
+    return {
+        str(path): map(partial(_document, titled=not _is_xquad(benchmark, path)), _records(benchmark, path))
+        for path in files(benchmark)
+    }
 
 
 def files(benchmark: Benchmark) -> tuple[Path, ...]:
-    """The file of a benchmark's passages, if it has one; UserError where that is missing."""
-    path = Path(benchmark.passages)
-    if benchmark.passages and not path.is_file():
-        raise UserError(f"benchmark.passages: found no such file {path}, wanted a collection of passages")
-    return (path,) if benchmark.passages else ()
+    """The files of a benchmark's passages and distractors; UserError where one is missing, or is both."""
+    passages, distractors = _passages(benchmark), benchmark.distractors
+    if not distractors:
+        return (passages,) if passages else ()
+    path = _there(Path(distractors), "distractors", "a collection of passages")
+    if passages is not None and path.samefile(passages):
+        raise UserError(f"benchmark.distractors: found {path}, the passages' file, wanted another one")
+    return (passages, path) if passages else (path,)
 
 
-def relevant(benchmark: Benchmark, paragraph: str) -> tuple[tuple[str, ...], ...]:
-    """The passage that answers a question of SQuAD's, as `Example.relevant`; none where it is not known.
+def identity(benchmark: Benchmark) -> list[str]:
+    """What tells collections apart in a key: hashes of their files, and which are distractors."""
+    hashes = [file_hash(path) for path in files(benchmark)]
+    return [*hashes[:-1], "distractors", hashes[-1]] if benchmark.distractors else hashes
 
-    It is known where the passages are of SQuAD's format too.
+
+def is_split(benchmark: Benchmark) -> bool:
+    """Whether `benchmark.passages` names a split of the benchmark's root, and no file."""
+    return _split(benchmark) is not None
+
+
+@dataclass(frozen=True)
+class Counterparts:
+    """What a collection says of questions: of those that were asked of its passages, by id.
+
+    `strict`: it is the set's own, so it must know every question. `passages`: the ids of all.
     """
-    known = bool(paragraph) and bool(benchmark.passages) and _format(Path(benchmark.passages)) == ".json"
-    return ((_paragraph_id(paragraph),),) if known else ()
+
+    path: Path
+    questions: dict[str, Question]
+    passages: frozenset[str]
+    strict: bool
+
+    def of(self, question: Question) -> Question:
+        """The question with the answers, and the passages that hold them, of this collection.
+
+        By its id or, in a file that is not the set's own, by its paragraph. UserError where it has neither.
+        """
+        found = self.questions.get(question.id)
+        if found is not None:
+            same = found.unit == question.unit  # else titles are in languages of their own
+            unit = question.unit if same else f"article {question.article}"
+            return replace(question, answers=found.answers, held=found.held, unit=unit)
+        if not self.strict and self.passages.issuperset(question.held):
+            return question
+        wanted = "its id there" if self.strict else "its id or its paragraph there"
+        raise UserError(
+            f"{self.path}: found no question {question.id!r}, wanted {wanted}, since relevant passages are "
+            "known by it; take passages that were released with these questions, or .jsonl without relevance"
+        )
 
 
-def paragraphs(path: Path) -> Iterator[Record]:
-    """The paragraphs of a file in SQuAD's format, each with its article's `title`."""
-    for article in json_stream.load(path).records("data"):
-        title = article.text("title") if article.has("title") else ""
-        for paragraph in article.records("paragraphs"):
-            yield Record({**paragraph.values, "title": title}, path, path=paragraph.path)
+def counterparts(benchmark: Benchmark) -> Counterparts | None:
+    """What the passages say of the benchmark's questions; None where they were released with none.
+
+    UserError for a question's id that stands there twice.
+    """
+    path, format = _passages(benchmark), _RELEASED.get(benchmark.name)
+    known = is_split(benchmark) or (format is squad and path is not None and _suffix(path) == ".json")
+    if path is None or format is None or not known:
+        return None
+    questions: dict[str, Question] = {}
+    for question in format.questions(path):
+        if question.id in questions:
+            raise UserError(
+                f"{path}: found the question {question.id!r} a second time, wanted every id once, since "
+                "questions are joined by it; take the data as released"
+            )
+        questions[question.id] = question
+    ids = frozenset(record.values["id"] for record in _records(benchmark, path))
+    return Counterparts(path, questions, ids, is_split(benchmark))
 
 
-def _paragraph_id(text: str) -> str:
-    """The id of one of SQuAD's paragraphs."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+def _split(benchmark: Benchmark) -> Path | None:
+    """The official file of the split that `benchmark.passages` names."""
+    if benchmark.name not in _RELEASED:
+        return None
+    return question_sets.files(benchmark.name, benchmark.root).get(benchmark.passages)
 
 
-def _format(path: Path) -> str:
+def _passages(benchmark: Benchmark) -> Path | None:
+    if not benchmark.passages:
+        return None
+    if path := _split(benchmark):
+        return path
+    wanted = "a collection of passages"
+    if benchmark.name in _RELEASED:
+        there = ", ".join(question_sets.files(benchmark.name, benchmark.root)) or "none"
+        wanted += f", or a split of {benchmark.root} (there are {there})"
+    return _there(Path(benchmark.passages), "passages", wanted)
+
+
+def _there(path: Path, field: str, wanted: str) -> Path:
+    if not path.is_file():
+        raise UserError(f"benchmark.{field}: found no such file {path}, wanted {wanted}")
+    return path
+
+
+def _is_xquad(benchmark: Benchmark, path: Path) -> bool:
+    return benchmark.name == "xquad" and _suffix(path) == ".json"
+
+
+def _suffix(path: Path) -> str:
     return Path(path.name.removesuffix(".gz")).suffix
 
 
-def _records(path: Path) -> Iterator[Record]:
+def _records(benchmark: Benchmark, path: Path) -> Iterator[Record]:
     """Records with the fields `id` or `_id`, `text`, and `title` where there is one."""
-    if _format(path) == ".jsonl":
+    if path == _split(benchmark) and benchmark.name == "web_qa":
+        return web_qa.passages(path)
+    if _suffix(path) == ".jsonl":
         return json_stream.lines(path)
-    if _format(path) == ".tsv":
+    if _suffix(path) == ".tsv":
         return _table(path)
-    if _format(path) == ".json":
-        return _distinct(path)
+    if _suffix(path) == ".json":
+        return squad.passages(path, unique=_is_xquad(benchmark, path))
     raise UserError(
         f"benchmark.passages: found {path}, wanted a file that ends in .jsonl (id, title, text), .tsv (DPR's "
         "columns) or .json (SQuAD's format), or in one of these and .gz"
     )
-
-
-def _distinct(path: Path) -> Iterator[Record]:
-    """SQuAD's paragraphs, each once, with ids."""
-    seen = set[str]()
-    for paragraph in paragraphs(path):
-        id = _paragraph_id(text := paragraph.text("context"))
-        if id not in seen:
-            seen.add(id)
-            values = {"id": id, "title": paragraph.values["title"], "text": text}
-            yield Record(values, path, paragraph.path)
 
 
 def _table(path: Path) -> Iterator[Record]:
@@ -109,10 +189,10 @@ def _table(path: Path) -> Iterator[Record]:
             ) from error
 
 
-def _document(record: Record) -> Document:
+def _document(record: Record, titled: bool) -> Document:
     name = record.name("id" if record.has("id") or not record.has("_id") else "_id")
     title = record.text("title").strip() if record.has("title") else ""
     if not (text := record.text("text")).strip():
         raise record.fault("text", "an empty text", "a passage")
     fields = {"title": title, "text": text} if title else {"text": text}
-    return Document(name, "", f"{title} {text}".strip(), fields, shared=True)
+    return Document(name, "", f"{title} {text}".strip() if titled else text, fields, shared=True)

@@ -25,10 +25,19 @@ class Benchmark(Options):
     # and documents as its own code has them, or as CFRAG's has (docs/data_format.md)
     form: Literal["official", "pbr", "cfrag"] = "official"
 
-    # shared passages that every question may be answered from (docs/data_format.md): a .jsonl, .tsv or .json
+    # shared passages that every question may be answered from (docs/data_format.md): a .jsonl, .tsv or .json,
+    # or the split (xquad: language) of the root whose passages they are
     passages: str = field(default="", metadata=IDLE)
+    distractors: str = field(
+        default="", metadata=IDLE
+    )  # file of further shared passages, relevant to nothing
     # TOML file of what is asked, and how prompts word it, where it is not as the benchmark has it
     task: str = field(default="", metadata=IDLE)
+
+    @property
+    def shares(self) -> bool:
+        """Whether there are shared passages."""
+        return bool(self.passages or self.distractors)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,6 @@ from pbr_jax.corpus.columns import Columns
 from pbr_jax.corpus.visibility import Visibility
 from pbr_jax.data import fingerprint, passages, read, splits, synthetic
 from pbr_jax.graph import Node, Stage, Value
-from pbr_jax.hashes import file_hash
 from pbr_jax.options import Benchmark, Method, TunedGenerator
 from pbr_jax.parts.run import progress
 from pbr_jax.tasks import Task
@@ -112,9 +111,8 @@ def _files(benchmark: Benchmark, seed: int) -> Node:
     told += [] if benchmark.form == Benchmark.form else [benchmark.form]
     if benchmark.name == "synthetic" and not benchmark.root:
         made = Stage("synthetic", (seed,), {}, _generate, _same)
-        shared = passages.files(benchmark)
-        return Value("files", (benchmark,), {"folder": made}, _placed,
-                     identity=lambda: [*told, *map(file_hash, shared)])  # fmt: skip
+        shared = passages.identity(benchmark)
+        return Value("files", (benchmark,), {"folder": made}, _placed, identity=lambda: [*told, *shared])
     return Value("files", (benchmark,), {}, _placed, identity=lambda: [*told, fingerprint(benchmark)])
 
 
@@ -142,9 +140,10 @@ def _build(
 ) -> None:
     examples = progress(read(evaluated, limit), "examples")
     learned = progress(read(training, limit_training), "training examples") if training is not None else ()
+    shared = passages.collections(evaluated)
     store.build(
         folder / "store.sqlite", examples, target, learned, newest=limit_history,
-        shared=progress(passages.documents(evaluated), "passages"), source=evaluated.passages,
+        shared={source: progress(documents, "passages") for source, documents in shared.items()},
     )  # fmt: skip
 
 

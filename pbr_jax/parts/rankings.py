@@ -18,7 +18,7 @@ from pbr_jax.pipeline import Pipeline, Ranking
 from pbr_jax.system import System
 from pbr_jax.types import Candidate, Example, UserError
 
-RANKING_DEPTH = 10  # retrieval benchmarks report recall and ndcg down to here, whatever retrieve.k is
+RANKING_DEPTH = 10  # where rankings alone are reported, down to here, whatever retrieve.k is
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,11 @@ def drop_leaks(store: Store, examples: Iterable[Example], ranked: Iterable[Ranki
 
 
 def at_depth(run: Run) -> Retrieve:
-    """The run's way to retrieve, which on retrieval benchmarks has a least depth."""
-    retrieve = run.config.retrieve
-    if run.task.kind != "retrieval":
+    """The run's way to retrieve, which has a least depth where rankings alone are reported: on retrieval
+    benchmarks, and of shared passages where short answers are asked for and nothing answers."""
+    config, retrieve = run.config, run.config.retrieve
+    ranks = run.task.short_answers and config.benchmark.shares and config.generate.resolved(run.task) is None
+    if run.task.kind != "retrieval" and not ranks:
         return retrieve
     return dataclasses.replace(retrieve, k=max(retrieve.k, RANKING_DEPTH))
 

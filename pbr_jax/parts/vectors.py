@@ -46,7 +46,7 @@ def documents(run: Run, encoder: Node, label: str = "embed") -> Node:
 def shared(run: Run, embeddings: Node, index: Kind) -> Node:
     """The search in shared documents. An index that takes long to build is kept."""
     needs = {"store": run.data, "embeddings": embeddings}
-    if getattr(run.config.benchmark, "passages", "") and index in ("auto", "scann"):
+    if run.config.benchmark.shares and index in ("auto", "scann"):
         needs["saved"] = Stage("index", (index,), needs, _index, _folder)
     return Value("shared documents", (index,), needs, _shared)
 

@@ -129,6 +129,11 @@ class Task(Options):
                 raise UserError(f"metrics: found {name!r}, wanted a depth, such as {family}@5")
 
     @property
+    def short_answers(self) -> bool:
+        """Whether questions have short answers, which a passage may hold word for word."""
+        return self.kind == "retrieval" or any(name in ANSWER_METRICS for name in self.metrics)
+
+    @property
     def wordings(self) -> dict[str, Wording]:
         """The wording in each form of prompts that there is."""
         forms = {name: getattr(self.prompt, name) for name in hints(Prompts)}

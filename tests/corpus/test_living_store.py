@@ -39,7 +39,7 @@ def example(id: str, user: str, *profile: Document, **fields: object) -> Example
 
 
 def living(folder: Path, *examples: Example, shared: tuple[Document, ...] = (), name: str = "s") -> Store:
-    build(folder / "built.sqlite", examples, "title", shared=shared)
+    build(folder / "built.sqlite", examples, "title", shared={"passages": shared})
     return Store(folder / "built.sqlite").copy_to(folder / name / "store.sqlite")
 
 

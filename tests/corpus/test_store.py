@@ -261,7 +261,7 @@ def test_everybody_sees_shared_documents_and_they_are_nobodys(tmp_path: Path) ->
         Document("q", "", "other", {"title": "x"}, 7.0, shared=True),
     )
     asked = example("a", "u", (document("u", "mine"),), target="target", time=5.0)
-    build(tmp_path / "store.sqlite", [asked, example("b", "v", time=9.0)], "title", shared=shared)
+    build(tmp_path / "store.sqlite", [asked, example("b", "v", time=9.0)], "title", shared={"c": shared})
     store = Store(tmp_path / "store.sqlite")
     assert store.has_shared
     assert (store.users, store.owners.tolist()) == (["u", "v"], [0, -1, -1])

@@ -62,9 +62,11 @@ def error_of(name: str, root: Path, split: str = "dev") -> str:
     return str(error.value)
 
 
-def question(name: str, text: str, target: str | None, *alternatives: str, user: str = "") -> Example:
+def question(
+    name: str, text: str, target: str | None, *alternatives: str, user: str = "", unit: str = ""
+) -> Example:
     """A user of its own, called like the question unless said, with an empty history."""
-    return Example(name, user or name, text, text, target, alternatives=alternatives)
+    return Example(name, user or name, text, text, target, alternatives=alternatives, unit=unit)
 
 
 def test_natural_questions_open_from_the_catalogue(tmp_path: Path) -> None:
@@ -129,7 +131,7 @@ def test_half_a_character_is_mended_in_a_question_and_refused_in_an_id(tmp_path:
 
 def test_squad_from_the_catalogue(tmp_path: Path) -> None:
     path = catalogue(tmp_path, "squad/v1.1", {"validation": [squad("s1", "in Paris", "Paris", "in Paris")]})
-    assert read("squad", path) == [question("s1", "s1 où?", "in Paris", "Paris")]
+    assert read("squad", path) == [question("s1", "s1 où?", "in Paris", "Paris", unit="t")]
     context = squad("s1")["context"]
     collection = tmp_path / "passages.json"
     collection.write_text(
@@ -144,7 +146,7 @@ def test_a_question_that_squad_2_leaves_unanswered_has_the_empty_answer(tmp_path
     none = {"text": [], "answer_start": []}
     row = {**squad("s1"), "is_impossible": True, "plausible_answers": none}
     path = catalogue(tmp_path, "squad/v2.0", {"validation": [row]})
-    assert read("squad", path) == [question("s1", "s1 où?", "")]
+    assert read("squad", path) == [question("s1", "s1 où?", "", unit="t")]
 
 
 def test_web_questions_from_the_catalogue(tmp_path: Path) -> None:

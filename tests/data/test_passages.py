@@ -133,7 +133,7 @@ def test_broken_files_are_told_in_one_line(tmp_path: Path) -> None:
 def test_an_id_that_stands_twice_is_told_with_its_place(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "c.jsonl", *({"id": id, "text": f"text {i}"} for i, id in enumerate("abcb")))
     with pytest.raises(UserError, match=r"c\.jsonl: record 3, field 'id': found 'b' a second time"):
-        build(tmp_path / "store.sqlite", [], shared=read(path), source=str(path))
+        build(tmp_path / "store.sqlite", [], shared={str(path): read(path)})
 
 
 def test_memory_does_not_grow_with_a_collection(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_memory_does_not_grow_with_a_collection(tmp_path: Path) -> None:
     benchmark = Benchmark(name="nq_open", passages=str(path))
     tracemalloc.start()
     try:
-        build(tmp_path / "store.sqlite", [], shared=passages.documents(benchmark))
+        build(tmp_path / "store.sqlite", [], shared=passages.collections(benchmark))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
