@@ -143,9 +143,10 @@ def subsets(found: Arrivals, examples: Sequence[Example], *, shared: bool) -> di
         parts["after_shift"] = [nth >= found.shift for _, nth in places]
     blocks = [number for number, _ in places]
     relevant = [{("" if shared else e.user_id, id) for group in e.relevant for id in group} for e in examples]
-    known = _known(found, relevant, blocks)
-    parts["seen"] = [seen and bool(ids) for seen, ids in zip(known, relevant, strict=True)]
-    parts["new"] = [bool(ids) and not seen for seen, ids in zip(known, relevant, strict=True)]
+    if shared or not found.folds:  # no other fold's question can be about a user's own documents
+        known = _known(found, relevant, blocks)
+        parts["seen"] = [seen and bool(ids) for seen, ids in zip(known, relevant, strict=True)]
+        parts["new"] = [bool(ids) and not seen for seen, ids in zip(known, relevant, strict=True)]
     who = blocks if found.folds else [*map(cluster, examples)]
     recurring = _known(found, [{e.query.casefold()} for e in examples], who)
     if any(recurring):

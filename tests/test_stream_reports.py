@@ -154,7 +154,7 @@ def test_a_report_over_the_second_half(
     )
     sections = re.split(r"^## ", capsys.readouterr().out, flags=re.MULTILINE)[1:]
     assert [section.split("\n")[0].split(", ", 2)[2] for section in sections] == [
-        "over second_half, seed 0", "over second_half, seed 1"
+        f"second_half (order of arrival: shuffled, seed {seed})" for seed in (0, 1)
     ]  # fmt: skip
     for seed, section in enumerate(sections):
         values = [Results(tmp_path / f"{what}{seed}", {}).predictions() for what in ("popular", "bm25")]
@@ -165,6 +165,12 @@ def test_a_report_over_the_second_half(
         cells = dict(zip(header.split(" | "), line.split(" | "), strict=True))
         assert cells["Δ recall@5"].startswith(f"{means[0] - means[1]:+.4f}")
         assert "n = 20 questions" in section
+    run("popular", "released")  # another half: a section by itself, where no run is of the reference
+    words = ["report", *folders, str(tmp_path / "released"), "--over", "second_half", "--reference"]
+    assert main([*words, "popular"]) == main([*words, "bm25, retrieve.method bm25"]) == 0
+    assert capsys.readouterr().out.count("order of arrival: released") == 2
+    assert main([*words, "bm26"]) == 2
+    assert "no run is of the reference 'bm26'" in capsys.readouterr().err
     assert main(["report", *folders]) == 0  # over the whole stream seeds are one row
     whole = capsys.readouterr().out
     assert "By part of the stream" in whole

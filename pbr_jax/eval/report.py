@@ -33,7 +33,7 @@ from pbr_jax.eval.runs import (
     table_rows,
     unfinished,
 )
-from pbr_jax.eval.subsets import over, seed_of_order, without_near_targets
+from pbr_jax.eval.subsets import order, over, without_near_targets
 from pbr_jax.eval.values import categories, confidence_of, intervals, mean, parts, values
 from pbr_jax.types import UserError
 
@@ -53,8 +53,9 @@ def report(
     `format` is md, html or latex. Ranking metrics are shown at k = 5 unless `all_metrics`. HTML is
     one file with a plot of the first metric in it. Differences are from the system `reference`; None:
     from zero_shot, or else the first run. `part`: over the questions of a part of the runs' streams alone,
-    with tables for each seed where seeds draw the order of arrival. Raises UserError where a folder is no
-    finished run or has no such part, and where no run is of the reference.
+    in a section for each set of questions that this is, for each order of arrival has its own; differences
+    are from the first run where a section has no `reference`. Raises UserError where a folder is no finished
+    run or has no such part, and where no run is of the reference.
     """
     if format not in render.WRITERS:
         raise UserError(f"no report format {format!r}; there are {', '.join(render.WRITERS)}")
@@ -63,17 +64,20 @@ def report(
     groups: dict[tuple[str, str, object], list[Run]] = {}
     folders = [folder for path in runs for folder in run_folders(Path(path))]
     for run in map(read_run, dict.fromkeys(folders)):
-        if part is None:
-            groups.setdefault((run.benchmark, run.split, None), []).append(run)
-        else:
-            groups.setdefault((run.benchmark, run.split, seed_of_order(run)), []).append(over(run, part))
+        run = run if part is None else over(run, part)
+        questions = None if part is None or run.records is None else frozenset(run.records)
+        groups.setdefault((run.benchmark, run.split, questions), []).append(run)
+    every = [run.system for group in groups.values() for run in group]
+    elsewhere = part is not None and reference in every
     page = Page("Results: " + ", ".join(dict.fromkeys(name for name, *_ in groups)))
     missing = map(unfinished, map(Path, dict.fromkeys(runs)))
     page.blocks.extend(Paragraph(text, warning=True) for text in missing if text)
-    for (benchmark, split, seed), group in groups.items():
-        told = [f"over {part}"] * (part is not None) + [f"seed {seed}"] * (seed is not None)
-        page.blocks.append(Heading(", ".join([group[0].title or benchmark, split, *told])))
-        page.blocks.extend(_blocks(table_rows(group), all_metrics, reference, plot=format == "html"))
+    for (benchmark, split, _), group in groups.items():
+        told = "" if part is None else f", {part} (order of arrival: {order(group[0])})"
+        page.blocks.append(Heading(f"{group[0].title or benchmark}, {split}{told}"))
+        of_group = any(run.system == reference for run in group) or not elsewhere
+        found = _blocks(table_rows(group), all_metrics, reference if of_group else None, format == "html")
+        page.blocks.extend(found)
     return render.WRITERS[format](page)
 
 

@@ -7,8 +7,6 @@ from pbr_jax.eval import json_fields
 from pbr_jax.eval.runs import Row, Run
 from pbr_jax.types import UserError
 
-_DRAWN = ("shuffled", "by_unit", "shifted")  # orders that another seed changes
-
 
 def without_near_targets(rows: Sequence[Row]) -> list[Row]:
     """The same rows over the questions whose target the user's own history does not nearly hold.
@@ -57,7 +55,11 @@ def over(run: Run, part: str) -> Run:
     )
 
 
-def seed_of_order(run: Run) -> object:
-    """What draws the order of a run's stream, and so the questions of its parts; None: nothing does."""
-    drawn = run.config.get("stream.order") in _DRAWN or run.config.get("stream.folds") is not None
-    return run.config.get("seed") if drawn else None
+def order(run: Run) -> str:
+    """The order in which a run's questions arrive, and the seed, in words."""
+    told = (
+        "folds of users"
+        if run.config.get("stream.protocol") == "cross_users"
+        else run.config.get("stream.order")
+    )
+    return f"{told}, seed {run.config.get('seed')}"
