@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from pbr_jax.arrivals import Arrivals, subsets
 from pbr_jax.corpus.store import Store
+from pbr_jax.eval.answer_recall import Finder
 from pbr_jax.eval.evaluate import Evaluation, evaluate
 from pbr_jax.eval.label_distribution import label_distribution, note
 from pbr_jax.eval.ngram_overlap import copied, copies
@@ -45,7 +46,8 @@ def evaluated(
     scores = None if made.scores is None else list(made.scores)
     made = made._replace(scores=scores)
     unfinished = Counter[str]()
-    records = list(_records(task, store, made, unfinished))
+    ranks: list[float] | None = [] if task.short_answers and store.has_shared else None
+    records = list(_records(task, store, made, unfinished, ranks))
     examples = list(store.examples())
     near = store.near_targets
     over = {} if arrivals is None else subsets(arrivals, examples, shared=store.has_shared)
@@ -66,6 +68,7 @@ def evaluated(
             likelihoods=scores,
             rankings=[[d["id"] for d in record["documents"]] for record in records],
             relevant=[example.relevant for example in examples],
+            answer_ranks=ranks,
             scored=list(scored),
             categories=[example.category for example in examples],
             blocks=blocks,
@@ -152,12 +155,16 @@ def _note_unfinished(count: int, n: int) -> list[str]:
     ]
 
 
-def _records(task: Task, store: Store, made: Made, unfinished: Counter[str]) -> Iterator[dict[str, Any]]:
+def _records(
+    task: Task, store: Store, made: Made, unfinished: Counter[str], ranks: list[float] | None
+) -> Iterator[dict[str, Any]]:
     """A line of predictions.jsonl for every example, without its metrics; counts `unfinished` thinking.
 
+    The rank of the first document that holds an accepted answer is added to `ranks` (`Finder.rank`).
     The first `prompt_documents` of `documents` stood in the prompt. `near_target`: a document of the user's
     own history nearly holds the target, see `pbr_jax.corpus.store.Summary`.
     """
+    finder = Finder()
     for example, near, ranking, seen in zip(
         store.examples(), store.near_targets, made.rankings, _seen(made, store.summary.examples), strict=True
     ):
@@ -165,6 +172,8 @@ def _records(task: Task, store: Store, made: Made, unfinished: Counter[str]) -> 
         if after_thinking(seen["text"]) is None:
             unfinished["unfinished_thinking"] += 1
         answered = made.answers is not None and not task.labels
+        if ranks is not None:
+            ranks.append(finder.rank(_accepted(example), ((c.row, _body(c)) for c in ranking)))
         yield {
             "id": example.id,
             "user_id": example.user_id,
@@ -178,6 +187,15 @@ def _records(task: Task, store: Store, made: Made, unfinished: Counter[str]) -> 
             **_probable(task, seen["probabilities"]),
             **(_copied(example, prediction, ranking[: seen["documents"]]) if answered else {}),
         }
+
+
+def _accepted(example: Example) -> list[str]:
+    return [] if example.target is None else [example.target, *example.alternatives]
+
+
+def _body(candidate: Candidate) -> str:
+    """A passage without its title."""
+    return candidate.document.fields.get("text") or candidate.document.text
 
 
 def _copied(example: Example, answer: str, shown: Sequence[Candidate]) -> dict[str, Any]:

@@ -75,6 +75,7 @@ def evaluate(
     likelihoods: Sequence[Mapping[str, Any]] | None = None,
     rankings: Sequence[Sequence[str]] | None = None,
     relevant: Sequence[Groups] | None = None,
+    answer_ranks: Sequence[float] | None = None,
     scored: Sequence[bool] | None = None,
     categories: Sequence[str] | None = None,
     blocks: Sequence[int] | None = None,
@@ -96,14 +97,16 @@ def evaluate(
     further right answers, `ANSWER_METRICS` are the best over all of them, as in SQuAD's official scorer; of
     a dialogue state the one alternative is its reference (`tasks.states`). `blocks` are the numbers of
     blocks of a stream; of `subsets` each says whether an example belongs to it.
-    Other tasks have recall, as deep as was ranked, where every question's relevant documents are known.
+    Other tasks have recall, as deep as was ranked, where every question's relevant documents are known, and
+    all have answer_recall, the share of questions one of whose first documents holds an accepted answer,
+    where `answer_ranks` say which is the first (`answer_recall.Finder`), unless a target is withheld.
     Where all targets are withheld there is nothing to score: n is 0, and a note says so. Raises UserError,
     naming the example, where some targets are missing or a scored question of a retrieval benchmark has no
     relevant document.
     """
     fields = dict(users=users, units=units, predictions=predictions, expected=expected, targets=targets,
                   alternatives=alternatives, likelihoods=likelihoods, rankings=rankings, relevant=relevant,
-                  scored=scored,
+                  answer_ranks=answer_ranks, scored=scored,
                   categories=categories, blocks=blocks, **(subsets or {}))  # fmt: skip
     _check_lengths(len(ids), fields)
     kept = [i for i in range(len(ids)) if scored is None or scored[i]]
@@ -118,9 +121,10 @@ def evaluate(
     if task.kind == "retrieval":
         columns = _ranking_columns(task, task.metrics, scored_ids, rankings, relevant) + columns
     elif rankings and relevant and all(relevant):
-        depth = max(map(len, rankings))
-        names = [f"recall@{k}" for k in (1, 3, 5, 10) if k <= depth]
+        names = [f"recall@{k}" for k in _depths(rankings)]
         columns += _ranking_columns(task, names, scored_ids, rankings, relevant)
+    if rankings and answer_ranks is not None and None not in (answers[2] or [None]):
+        columns += _answer_recall(rankings, _take(answer_ranks, kept))
     unread, counts = _unreadable(task, answers[0]), dict[str, int]()
     if task.kind == "dialogue" and answers[0] is not None and columns:
         counts = dialogue.counts(answers[0], _references(task, scored_ids, answers[3]))
@@ -194,6 +198,18 @@ def _ranking_columns(
         except UserError as error:
             raise UserError(f"{task.name}, question {id!r}: {error}") from None
     return [Scores(Metric(name, _no_text, plain_mean, True), rows[:, [i]]) for i, name in enumerate(names)]
+
+
+def _depths(rankings: list) -> list[int]:
+    return [k for k in (1, 3, 5, 10) if k <= max(map(len, rankings))]
+
+
+def _answer_recall(rankings: list, ranks: list | None) -> list[Scores]:
+    found = np.array(ranks, float)[:, None]
+    return [
+        Scores(Metric(f"answer_recall@{k}", _no_text, plain_mean, True), (found <= k).astype(float))
+        for k in _depths(rankings)
+    ]
 
 
 def _no_text(predictions: Sequence[str], targets: Sequence[str]) -> np.ndarray:
