@@ -10,9 +10,14 @@ official scorer: a session counts if its id contains "answer" and one of the use
 Retrieve", 2025, section 4.1): a document's text is compact JSON of the session's date and the user's turns,
 and every session whose id contains "answer" is relevant, also those that the assistant alone answers. Which
 questions are scored stays the same. The paper's R@k is `recall_all@k`, its N@k `ndcg_longmemeval@k`.
+
+Dialogues of two people in this format, such as LoCoMo's, name sessions "conv-48_session_1" and begin turns
+with the speaker ("Deborah: Hey"). There the unit of a question is the dialogue with the speaker who is the
+user: all questions that are asked of one history.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +28,8 @@ from pbr_jax.types import Document, Example
 
 BENCHMARKS = {"longmemeval": "longmemeval"}
 FORMS = ("official", "pbr")
+_DIALOGUE = re.compile(r"(?:answer_)?(.+)_session_\d+")
+_SPEAKER = re.compile(r"([^:\n]{1,60}):\s")
 
 
 def expected(benchmark: Benchmark) -> str:
@@ -78,7 +85,22 @@ def _example(record: Record, user: str, note: Note, *, as_pbr: bool) -> Example:
         relevant=relevant,
         category=record.text("question_type"),
         scored="_abs" not in name and marked,
+        unit=_unit(record),
     )
+
+
+def _unit(record: Record) -> str:
+    """The dialogue, and who of it is the user, as far as sessions and turns say so; else "".
+
+    The sessions are ones that `_sessions` has read.
+    """
+    matches = map(_DIALOGUE.fullmatch, record.items("haystack_session_ids"))
+    dialogues = {match[1] if match else "" for match in matches}
+    if len(dialogues) != 1 or "" in dialogues:
+        return ""
+    turns = [turn for i, s in enumerate(record.items("haystack_sessions")) for turn in _turns(record, s, i)]
+    speakers = {match[1] if (match := _SPEAKER.match(turn.text("content"))) else "" for turn in turns}
+    return " ".join([*dialogues, *(speakers if len(speakers) == 1 else [])]).strip()
 
 
 def _sessions(

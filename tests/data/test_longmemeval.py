@@ -74,6 +74,38 @@ def test_a_document_is_the_user_side_of_a_session(tmp_path: Path) -> None:
     assert example.scored
 
 
+TALK = [turn("user", "Deb: Hi Jo: how are you?"), turn("assistant", "Jo:  Fine"), turn("user", "Deb: Good!")]
+ELSE = [turn("user", "Jo: Hi."), turn("assistant", "Deb: Hi")]
+
+
+@pytest.mark.parametrize(
+    ("sessions", "unit"),
+    [
+        ({"conv-4_session_1": TALK, "answer_conv-4_session_12": TALK}, "conv-4 Deb"),
+        ({"conv-4_session_1": ELSE}, "conv-4 Jo"),
+        ({"conv-4_session_1": TALK, "conv-4_session_2": ELSE}, "conv-4"),
+        ({"conv-4_session_1": [turn("user", "Hi.")]}, "conv-4"),
+        ({"conv-4_session_1": [turn("assistant", "Deb: Hi.")]}, "conv-4"),
+        ({"conv-4_session_1": TALK, "conv-5_session_1": TALK}, ""),
+        ({"conv-4_session_1": TALK, "sharegpt_1": TALK}, ""),
+        ({"sharegpt_1": TALK, "answer_280352e9": TALK}, ""),  # LongMemEval's own
+    ],
+)
+def test_the_unit_of_a_question_of_two_speakers(tmp_path: Path, sessions: dict[str, Any], unit: str) -> None:
+    assert only(write(tmp_path, question(sessions=sessions))).unit == unit
+
+
+@pytest.mark.data
+def test_locomos_units_are_its_speakers(real_data: Path) -> None:
+    root = real_data / "longmemeval_like_locomo"
+    examples = list(data.read(Benchmark(name="longmemeval", root=str(root), split="locomo_dev")))
+    assert (len(examples), len({e.unit for e in examples})) == (120, 20)
+    histories: dict[str, set[tuple[str, ...]]] = {}
+    for example in examples:
+        histories.setdefault(example.unit, set()).add(tuple(d.text for d in example.profile))
+    assert {len(own) for own in histories.values()} == {1}  # a unit is all questions of one history
+
+
 def test_an_answer_may_be_a_number(tmp_path: Path) -> None:
     assert only(write(tmp_path, question(answer=3))).target == "3"
 
