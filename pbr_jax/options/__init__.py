@@ -18,6 +18,7 @@ from pbr_jax.options.base import (
 )
 from pbr_jax.options.generator import TunedGenerator
 from pbr_jax.options.labels import Labels
+from pbr_jax.options.luf import LUFLoss, adapting
 from pbr_jax.options.remarks import Remarks
 from pbr_jax.options.shared import (
     LLM,
@@ -46,6 +47,7 @@ __all__ = [
     "Expand",
     "Feedback",
     "Generate",
+    "LUFLoss",
     "Labels",
     "Learner",
     "Method",
@@ -62,6 +64,7 @@ __all__ = [
     "TrainingSplit",
     "TunedGenerator",
     "UserEncoder",
+    "adapting",
     "added",
     "checked",
     "default_of",

@@ -105,6 +105,9 @@ class Expand(Method):
 
     section: ClassVar[str] = "expand"
 
+    own_vector: ClassVar[bool] = False
+    """Whether its queries may come with vectors, so that the retriever encodes no text of theirs."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Neighbours(Method):

@@ -26,6 +26,7 @@ from pbr_jax.options import (
     Prompt,
     Retrieve,
     Select,
+    Stream,
     TunedGenerator,
     UserEncoder,
 )
@@ -69,6 +70,8 @@ class Settings(Protocol):
     def generate(self) -> Generate: ...
     @property
     def generator(self) -> TunedGenerator: ...
+    @property
+    def stream(self) -> Stream: ...
     @property
     def eval(self) -> Eval: ...
     def training_documents(self, source: str) -> dict[str, Any]: ...

@@ -22,10 +22,12 @@ def search(
     k: int,
     personalize: Personalize | None = None,
     shared: Search | None = None,
+    least_own: float | None = None,
 ) -> RetrieveSlot:
     """The `k` nearest documents of each user; an expansion's own vector stands in for its texts.
 
     `shared` searches the documents that belong to nobody; where left out, they are searched as a history is.
+    Of users' documents those are left out whose inner product with the query is below `least_own`.
     """
     own = InScope(embeddings)
 
@@ -52,6 +54,8 @@ def search(
         for i, (q, user, _) in enumerate(wanted):
             rows, scores = found[i]
             there = rows >= 0
+            if least_own is not None and user.user_id:
+                there &= scores >= least_own
             rankings[q] += candidates(store, rows[there], scores[there] * user.weight)
         return rankings
 

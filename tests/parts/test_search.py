@@ -73,6 +73,20 @@ def test_the_k_nearest_of_each_history_by_brute_force(store: Store, embeddings: 
             assert candidate.score == pytest.approx(wanted, rel=1e-5)
 
 
+def test_users_documents_need_a_least_score_and_shared_ones_none(tmp_path: Path):
+    shared = [Document(f"s{i}", "", f"s {i}", shared=True) for i in range(5)]
+    build(tmp_path / "both.sqlite", EXAMPLES, shared={"passages": shared})
+    store = Store(tmp_path / "both.sqlite")
+    vectors = np.stack([vector(text) for _, text in store.texts()])
+    both = [[Neighbour("a"), Neighbour("")]]
+    (whole,) = search(store, Counting(), vectors, 9)(EXAMPLES[:1], QUERIES[:1], both)
+    least = float(np.median([c.score for c in whole if not c.document.shared]))
+    (found,) = search(store, Counting(), vectors, 9, least_own=least)(EXAMPLES[:1], QUERIES[:1], both)
+    assert found == [c for c in whole if c.document.shared or c.score >= least]
+    assert len([c for c in found if not c.document.shared]) == 4
+    assert min(c.score for c in found) < least
+
+
 def test_each_user_gives_k_documents_in_the_order_of_the_users(store: Store, embeddings: np.ndarray):
     users = [[Neighbour("a"), Neighbour("b", 0.5)]]
     (found,) = search(store, Counting(), embeddings, 2)(EXAMPLES[:1], QUERIES[:1], users)

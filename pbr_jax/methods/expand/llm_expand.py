@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,8 @@ REPEATS = 5  # of the query beside a long text, so that its words keep their wei
 @dataclass(frozen=True, kw_only=True)
 class LLMExpand(Expand):
     """An expansion that a language model writes."""
+
+    own_vector: ClassVar[bool] = True
 
     max_new_tokens: int = 512  # of an answer of the language model
 

@@ -6,9 +6,11 @@ across users: BM25 indexes all of their documents together, recency orders all o
 neighbour's documents are multiplied by the neighbour's weight, which is 1 for the asking user.
 """
 
+from pbr_jax.methods.retrieve.adapted import Adapted
 from pbr_jax.methods.retrieve.bm25 import BM25
 from pbr_jax.methods.retrieve.centred import Centred
 from pbr_jax.methods.retrieve.dense import Dense
+from pbr_jax.methods.retrieve.luf import Luf
 from pbr_jax.methods.retrieve.none import Nothing
 from pbr_jax.methods.retrieve.random import Random
 from pbr_jax.methods.retrieve.recency import Recency
@@ -16,7 +18,19 @@ from pbr_jax.methods.retrieve.summaries import Summaries
 from pbr_jax.methods.retrieve.tuned import Tuned
 from pbr_jax.methods.retrieve.two_stage import TwoStage
 
-METHODS = (Nothing, Random, Recency, BM25, Dense, Centred, Summaries, Tuned, TwoStage)
+METHODS = (Nothing, Random, Recency, BM25, Dense, Centred, Luf, Adapted, Summaries, Tuned, TwoStage)
 
-__all__ = ["BM25", "METHODS", "Centred", "Dense", "Nothing", "Random", "Recency", "Summaries", "Tuned",
-           "TwoStage"]  # fmt: skip
+__all__ = [
+    "BM25",
+    "METHODS",
+    "Adapted",
+    "Centred",
+    "Dense",
+    "Luf",
+    "Nothing",
+    "Random",
+    "Recency",
+    "Summaries",
+    "Tuned",
+    "TwoStage",
+]

@@ -1,14 +1,14 @@
 """Dense retrieval: inner product of query and document vectors, exact, inside each user's documents."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from pbr_jax.corpus.search import Kind, Search
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node
 from pbr_jax.index import Matrix
-from pbr_jax.options import Retrieve
+from pbr_jax.options import Retrieve, added
 from pbr_jax.parts import vectors
 from pbr_jax.parts.run import Run
 from pbr_jax.parts.search import search
@@ -23,6 +23,8 @@ class Dense(Retrieve):
     method: Literal["dense"] = "dense"
     # of shared documents; histories are scored whole. auto: exact, from 50,000 on scann where it is installed
     index: Kind = "auto"
+    # least inner product with the query of users' documents; shared ones have none. None: of any
+    least_own: float | None = field(default=None, metadata=added(None))
 
     def encoder(self, run: Run) -> Node:
         return vectors.encoder(run)
@@ -40,4 +42,4 @@ class Dense(Retrieve):
         embeddings: Matrix,
         shared: Search | None = None,
     ) -> RetrieveSlot:
-        return search(store, encoder, embeddings, self.k, shared=shared)
+        return search(store, encoder, embeddings, self.k, shared=shared, least_own=self.least_own)

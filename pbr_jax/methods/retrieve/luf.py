@@ -1,0 +1,279 @@
+"""LUF's retriever: it learns from labels on what it retrieved, block by block of a stream.
+
+"LLM and User Feedback Based Contrastive Learning Improves Retrieval-Augmented Generation When Question and
+Answer Domains Shift" (LUF, anonymous ACL submission), section 2.2. Labels: `pbr_jax.parts.labels`.
+"""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from pbr_jax.corpus.search import Kind, Search
+from pbr_jax.corpus.store import Store
+from pbr_jax.graph import Bound, Node, Slot, constant
+from pbr_jax.index import Matrix
+from pbr_jax.methods.expand.none import Nothing
+from pbr_jax.methods.retrieve import luf_state
+from pbr_jax.options import Labels, Learner, LUFLoss, Retrieve, Training, adapting
+from pbr_jax.parts import vectors
+from pbr_jax.parts.labels import Judge, Labelled, accuracy, judge, label
+from pbr_jax.parts.run import Run, enable_compilation_cache
+from pbr_jax.parts.search import query_vectors
+from pbr_jax.pipeline import Examples, Neighbour, Query, RetrieveSlot, Tally
+from pbr_jax.text.encode import TextEncoder
+from pbr_jax.types import Feedback, UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Luf(Learner, Retrieve):
+    """Dense retrieval whose query side, or both sides, learn from labelled documents."""
+
+    method: Literal["luf"] = "luf"
+    # what is trained: the encoder's tower, for queries alone; a linear map of query vectors, which takes
+    # seconds; the tower for documents too, which are then encoded anew after every block (the paper)
+    moves: luf_state.Moves = "query_tower"
+    # frozen: every update begins from the encoder as it comes, with all labels so far, so that nothing is
+    # forgotten; last: from the state before, with the newest block's labels and a part of the older ones
+    starts: Literal["frozen", "last"] = "frozen"
+    replay: float = 0.5  # starts last: older questions for each new one, drawn by the seed
+    batches: Literal["overlap", "random"] = "overlap"  # overlap: of questions that share documents, Eq. 1
+    labels: Labels = field(default_factory=Labels)
+    loss: LUFLoss = field(default_factory=LUFLoss)
+    # not `training`: other retrievers have that, and --retrieve.method luf would take theirs over. Rates were
+    # chosen on other languages than are tested: of a map 3e-4, of a tower 5e-5
+    update: Training = field(default_factory=adapting)
+    index: Kind = "auto"  # of shared documents, as in dense
+    least_own: float | None = None  # least cosine of users' own documents; the paper has .5. None: of any
+
+    def check(self) -> None:
+        super().check()
+        self.at_least("replay", 0)
+        if self.update.accumulate != 1:
+            raise UserError(
+                f"retrieve.update.accumulate is {self.update.accumulate or 'none'}, and LUF's loss "
+                "compares the questions of a batch: set it to 1, or lower retrieve.update.batch_size"
+            )
+
+    @property
+    def supervised(self) -> bool:
+        return self.labels.supervised
+
+    def encoder(self, run: Run) -> Node:
+        return vectors.encoder(run)  # what has moved, the state knows
+
+    def needs(self, run: Run) -> Mapping[str, Node]:
+        run.learns_from_others("retrieve.method luf")
+        _check(self, run)
+        embeddings = vectors.documents(run, vectors.encoder(run))
+        expand = run.config.expand
+        return {
+            "store": run.data,
+            "encoder": vectors.encoder(run),
+            "embeddings": embeddings,
+            "shared": vectors.shared(run, embeddings, self.index),
+            "seed": constant("seed", run.config.seed),
+            "collaboration": constant("collaboration", run.config.collaboration),
+            **judge(run, self.labels),
+            **({} if isinstance(expand, Nothing) else {"expand": Slot(expand, run)}),
+        }
+
+    def start(
+        self, folder: Path, *, store: Store, encoder: TextEncoder, collaboration: str, **values: Any
+    ) -> None:
+        luf_state.check_encoder(encoder)
+        if not store.has_shared and collaboration != "text":
+            raise UserError(
+                "retrieve.method luf learns from labels on shared documents, and this data has none; set "
+                "collaboration to text to learn from those on the asking user's own documents"
+            )
+        luf_state.write(folder, luf_state.State(self.moves, encoder.fingerprint))
+
+    def slot(
+        self,
+        tally: Tally,
+        *,
+        state: Path,
+        store: Store,
+        encoder: TextEncoder,
+        embeddings: Matrix,
+        shared: Search,
+        **values: Any,
+    ) -> RetrieveSlot:
+        return self._search(state, self.k, store, encoder, embeddings, shared)
+
+    def _search(self, state: Path, k: int, *known: Any) -> RetrieveSlot:
+        names = ("store", "encoder", "embeddings", "shared")
+        return luf_state.searching(state, k, self.index, self.least_own, **dict(zip(names, known)))
+
+    def observe(
+        self,
+        block: Any,
+        *,
+        state: Path,
+        store: Store,
+        encoder: TextEncoder,
+        embeddings: Matrix,
+        shared: Search,
+        seed: int,
+        collaboration: str,
+        judge: Judge | None = None,
+        expand: Bound | None = None,
+        **values: Any,
+    ) -> list[dict[str, Any]]:
+        """Labels on the `labels.depth` documents that the present state finds for each question."""
+        examples = block.examples
+        queries = _queries(examples, expand)
+        if self.moves == "map":
+            found = query_vectors(encoder, queries)
+            queries = [query._replace(vector=vector) for query, vector in zip(queries, found)]
+        search = self._search(state, self.labels.depth, store, encoder, embeddings, shared)
+        rankings = search(examples, queries, [_open(store, e.user_id, collaboration) for e in examples])
+        rankings = [sorted(ranking, key=lambda c: -c.score)[: self.labels.depth] for ranking in rankings]
+        labelled = label(self.labels, examples, rankings, seed=seed, judge=judge, collaboration=collaboration)
+        return [
+            one._asdict() | ({} if query.vector is None else {"vector": query.vector.tolist()})
+            for one, query in zip(labelled, queries, strict=True)
+        ]
+
+    def learn(
+        self,
+        blocks: Any,
+        *,
+        state: Path,
+        out: Path,
+        store: Store,
+        encoder: TextEncoder,
+        embeddings: Matrix,
+        seed: int,
+        **values: Any,
+    ) -> None:
+        training = out / "training"  # what a killed one left, such as checkpoints
+        if not (out / luf_state.HEADER).is_file():
+            lessons = _lessons(self, blocks, seed)
+            if lessons:
+                self._train(lessons, state, out, training, store, encoder, embeddings, seed)
+            else:
+                luf_state.copy(state, out)
+        shutil.rmtree(training, ignore_errors=True)
+
+    def _train(
+        self,
+        lessons: Sequence["Lesson"],
+        state: Path,
+        out: Path,
+        training: Path,
+        store: Store,
+        encoder: TextEncoder,
+        embeddings: Matrix,
+        seed: int,
+    ) -> None:
+        from pbr_jax.train import luf, luf_moves
+
+        enable_compilation_cache()
+        begin = luf_state.params(state) if self.starts == "last" else None
+        texts = [lesson.query for lesson in lessons]
+        if self.moves == "map":
+            given = np.array([lesson.vector for lesson in lessons], np.float32)
+            moving = luf_moves.mapped(given, embeddings.__getitem__, begin)
+        elif self.moves == "query_tower":
+            moving = luf_moves.query_tower(encoder, texts, embeddings.__getitem__, begin)
+        else:
+            moving = luf_moves.both(encoder, texts, lambda rows: [t for _, t in store.texts(rows)], begin)
+        fitted = luf.learn(
+            moving,
+            [lesson.labels for lesson in lessons],
+            self.loss,
+            self.update,
+            training,
+            overlap=self.batches == "overlap",
+            seed=seed,
+        )
+        losses = [line["loss"] for line in fitted.metrics if "loss" in line]
+        known = (losses[0], losses[-1]) if losses else None
+        header = luf_state.State(self.moves, encoder.fingerprint, len(lessons), fitted.step, known)
+        luf_state.write(out, header, fitted.params)
+
+    def report(self, blocks: Any, *, store: Store, **values: Any) -> dict[str, float]:
+        """How right the labels are. Raises UserError where no block has a document that holds the answer."""
+        examples = [example for block in blocks for example in block.examples]
+        known = [_labelled(one) for block in blocks for one in block.observations]
+        if not any(1.0 in one.grades for one in known):
+            raise UserError(
+                f"retrieve.labels.kind {self.labels.kind} found no document that holds the answer in any "
+                "block, so nothing was learned; raise retrieve.labels.depth, or take other labels"
+            )
+        return accuracy(known, examples, store)
+
+
+class Lesson(NamedTuple):
+    """A question with its labels; `vector` [d] where a map of vectors learns."""
+
+    query: str
+    labels: Feedback
+    vector: list[float] | None
+
+
+def _check(options: Luf, run: Run) -> None:
+    stream, size, expand = run.config.stream, options.update.batch_size, run.config.expand
+    if stream.size is not None and stream.size < size:
+        raise UserError(
+            f"stream.size is {stream.size}, below a batch of retrieve.update.batch_size {size}; raise the "
+            "one or lower the other"
+        )
+    if stream.protocol == "cross_users" and options.starts == "last":
+        raise UserError(
+            "retrieve.starts is last, and folds of users (stream.protocol cross_users) have no order; set "
+            "retrieve.starts to frozen"
+        )
+    if expand.own_vector and options.moves != "map":
+        raise UserError(
+            f"expand.method {expand.method} brings the query's vector, so retrieve.moves {options.moves} "
+            "would not change what is found; set retrieve.moves to map"
+        )
+
+
+def _queries(examples: Examples, expand: Bound | None) -> list[Query]:
+    if expand is None:
+        return [Query((example.query,)) for example in examples]
+    return expand(Tally())(examples)
+
+
+def _open(store: Store, user: str, collaboration: str) -> list[Neighbour]:
+    """Whose documents are labelled for a question of a user: shared ones, and by `text` the user's own."""
+    own = [Neighbour(user)] if collaboration == "text" else []
+    return [*own, *([Neighbour("")] if store.has_shared else [])]
+
+
+def _labelled(observed: Mapping[str, Any]) -> Labelled:
+    return Labelled(**{name: observed[name] for name in Labelled._fields})
+
+
+def _lessons(options: Luf, blocks: Any, seed: int) -> list[Lesson]:
+    """The questions to learn from: those with a label that says something.
+
+    Without related documents in the loss, that is a document that holds the answer.
+    """
+    newest = len(blocks) - 1
+    read = blocks if options.starts == "frozen" or options.replay else blocks[newest:]
+    parts = [_of_block(options, block) for block in read]
+    if options.starts == "frozen":
+        return [lesson for part in parts for lesson in part]
+    older, new = [lesson for part in parts[:-1] for lesson in part], parts[-1]
+    count = min(len(older), round(options.replay * len(new)))
+    drawn = np.random.default_rng([seed, 6, newest]).choice(len(older), count, replace=False)
+    return [*(older[i] for i in np.sort(drawn)), *new]
+
+
+def _of_block(options: Luf, block: Any) -> list[Lesson]:
+    least = 0.0 if options.loss.flaccid else np.nextafter(1.0, 0.0)
+    found = []
+    for example, observed in zip(block.examples, block.observations, strict=True):
+        grades = np.array(observed["grades"], np.float32)
+        if grades.max(initial=0.0) > least:
+            own = Feedback(np.array(observed["rows"], np.int64), grades)
+            found.append(Lesson(example.query, own, observed.get("vector")))
+    return found

@@ -1,0 +1,176 @@
+"""LUF's retriever: learning from labelled documents (LUF, anonymous ACL submission, section 2.2).
+
+Only documents that were retrieved have labels; of all others nothing is known, and they are no negatives.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from pbr_jax.losses.contrastive import info_nce
+from pbr_jax.losses.distillation import kl_distillation
+from pbr_jax.losses.margin import rank_weighted_margin
+from pbr_jax.losses.reduction import masked_mean
+from pbr_jax.options import LUFLoss, Training
+from pbr_jax.text.padding import multiple, power_of_two
+from pbr_jax.train.batches import Rows
+from pbr_jax.train.loop import Fitted, TrainingTask, fit
+from pbr_jax.train.overlap import overlap_batches
+from pbr_jax.train.sharding import Batch
+from pbr_jax.types import Feedback, Params
+
+_LABELS = 8  # of a question: padded to a multiple of it
+
+
+class Moving(NamedTuple):
+    """What is trained.
+
+    `arrays(questions, rows)` makes the inputs of some questions [b ...] and of documents [c ...] by their
+    rows of the store, -1 for none. `vectors(params, batch, key)` are unit vectors [b d] and [c d]; key: of
+    dropout, None: no dropout.
+    """
+
+    params: Callable[[], Params]
+    arrays: Callable[[np.ndarray, np.ndarray], Batch]
+    vectors: Callable[[Params, dict[str, Array], Array | None], tuple[Array, Array]]
+
+
+def learn(
+    moving: Moving,
+    labels: Sequence[Feedback],
+    loss: LUFLoss,
+    training: Training,
+    folder: Path,
+    *,
+    overlap: bool,
+    seed: int,
+) -> Fitted:
+    """Trains on questions with labelled documents, each question's best first, graded from 0 to 1.
+
+    Args:
+      overlap: whether questions of a batch share documents (Eq. 1), else batches are random.
+
+    Raises UserError: a batch that is computed in parts; numbers that are not finite.
+    """
+    size = training.batch_size
+    if overlap:
+        groups = overlap_batches([each.rows[each.values > 0] for each in labels], size)
+    else:
+        order = np.random.default_rng([seed, 5]).permutation(len(labels))
+        groups = np.split(order, range(size, len(order), size))
+    width = multiple(max(len(each.rows) for each in labels), _LABELS)
+
+    def batch(rows: Rows) -> Batch:
+        counted = [labels[i] if there else None for i, there in zip(rows.indices, rows.where)]
+        arrays, documents = label_arrays(counted, loss, width)
+        return moving.arrays(rows.indices, documents) | arrays | {"where": rows.where}
+
+    def total(params: Params, batch: dict[str, Array], key: Array) -> Float[Array, ""]:
+        queries, documents = moving.vectors(params, batch, key)
+        return masked_mean(losses(queries, documents, batch, loss), batch["where"])
+
+    task = TrainingTask(moving.params, total, len(labels), batch, groups=groups)
+    return fit(task, training, folder, seed=seed)
+
+
+def label_arrays(
+    labels: Sequence[Feedback | None], loss: LUFLoss, width: int
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """The labels of a batch of b questions, None for one that does not count, over its c documents.
+
+    Returns:
+      Arrays, and the rows of the documents [c], each once, and -1 for none; c is one of few numbers.
+      `places`, `grades`, `present` [b width]: the labelled documents of each question, by their places.
+      `positive`, `contrasted` [b c]: Eq. 2's numerator and denominator. `best`, `has_best` [b positives] and
+      `hard`, `ranks`, `is_hard` [b hard_negatives]: Eq. 4's documents, by their places.
+    """
+    known = [each for each in labels if each is not None]
+    everything = loss.negatives == "labelled"
+    pool = np.unique(np.concatenate([e.rows if everything else e.rows[e.values > 0] for e in known]))
+    count = len(labels) * power_of_two(-(-len(pool) // len(labels)))
+    sizes = {
+        "places": width, "grades": width, "present": width, "positive": count, "contrasted": count,
+        "best": loss.positives, "has_best": loss.positives,
+        "hard": loss.hard_negatives, "ranks": loss.hard_negatives, "is_hard": loss.hard_negatives,
+    }  # fmt: skip
+    arrays = {name: np.zeros((len(labels), n), _KINDS.get(name, bool)) for name, n in sizes.items()}
+    for q, each in enumerate(labels):
+        if each is not None:
+            _fill(arrays, q, each, pool, loss)
+    return arrays, np.concatenate([pool, np.full(count - len(pool), -1)])
+
+
+_KINDS = {"grades": np.float32} | dict.fromkeys(("places", "best", "hard", "ranks"), np.int32)
+
+
+def _fill(arrays: dict[str, np.ndarray], q: int, labels: Feedback, pool: np.ndarray, loss: LUFLoss) -> None:
+    """The row of a question, from those of its labelled documents that are among the batch's."""
+    ranks = np.flatnonzero(np.isin(labels.rows, pool)) + 1
+    places, grades = np.searchsorted(pool, labels.rows[ranks - 1]), labels.values[ranks - 1]
+    if grades.any():
+        _put(arrays, q, len(places), places=places, grades=grades, present=True)
+    right = places[grades == 1]
+    if not len(right):
+        return
+    arrays["positive"][q, right] = True
+    arrays["contrasted"][q, : len(pool)] = True
+    if loss.mask:
+        arrays["contrasted"][q, places[(grades > 0) & (grades < 1)]] = False
+    best, wrong = right[: loss.positives], np.flatnonzero(grades == 0)[: loss.hard_negatives]
+    _put(arrays, q, len(best), best=best, has_best=True)
+    _put(arrays, q, len(wrong), hard=places[wrong], ranks=ranks[wrong], is_hard=True)
+
+
+def _put(arrays: dict[str, np.ndarray], q: int, count: int, **values: np.ndarray | bool) -> None:
+    for name, value in values.items():
+        arrays[name][q, :count] = value
+
+
+def losses(
+    queries: Float[Array, "b d"],
+    documents: Float[Array, "c d"],
+    batch: dict[str, Array],
+    loss: LUFLoss,
+) -> Float[Array, "b"]:
+    """The weighted sum of Eq. 2, 3 and 4 for each question; 0 where it has no label that says anything.
+
+    Args:
+      queries, documents: unit vectors, so that inner products are cosines.
+      batch: the arrays of `label_arrays`.
+    """
+    scores = jnp.einsum("bd,cd->bc", queries, documents, preferred_element_type=jnp.float32)
+    total = jnp.zeros(len(queries), jnp.float32)
+    if loss.strict:
+        masks = {"positives": batch["positive"], "where": batch["contrasted"]}
+        total += loss.strict * info_nce(queries, documents, temperature=loss.temperature, **masks)
+    if loss.flaccid:
+        total += loss.flaccid * kl_distillation(
+            _taken(scores, batch["places"]),
+            batch["grades"],
+            student_temperature=loss.temperature,
+            teacher_temperature=loss.temperature,
+            where=batch["present"],
+        )
+    if loss.hard:
+        total += loss.hard * rank_weighted_margin(
+            _mean(_taken(scores, batch["best"]), batch["has_best"]),
+            _taken(scores, batch["hard"]),
+            batch["ranks"],
+            margin=loss.margin,
+            power=loss.power,
+            normalize=True,
+            where=batch["is_hard"],
+        )
+    return total
+
+
+def _taken(scores: Float[Array, "b c"], places: Array) -> Float[Array, "b n"]:
+    return jnp.take_along_axis(scores, places, axis=1)
+
+
+def _mean(scores: Float[Array, "b n"], where: Bool[Array, "b n"]) -> Float[Array, "b"]:
+    return jnp.where(where, scores, 0.0).sum(axis=1) / jnp.maximum(where.sum(axis=1), 1)
