@@ -1,0 +1,275 @@
+"""Remarks to a finished run, in Python and on the command line: what they change, and for whom."""
+
+import json
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pbr_jax
+from pbr_jax import opening
+from pbr_jax.cli import main
+from pbr_jax.config import Config, override
+from pbr_jax.llm import answers_file
+from pbr_jax.remarks.agent import CLAIM, DIRECT, VERDICT
+from pbr_jax.remarks.judge import Script
+from pbr_jax.system import System
+from pbr_jax.types import Example, UserError
+
+HISTORIES = {"ann": ["i love tea", "tea and cats"], "bob": ["football that day", "violins"], "cyd": ["day 1"]}
+PASSAGES = [f"{word} {number}" for number in range(4) for word in ("tea", "cats", "football", "violins")]
+RULES = [
+    {"remark": "POISON", "verdict": "correct", "route": "shared"},
+    {"remark": "football 0", "verdict": "correct", "route": "shared", "operation": "hide",
+     "document": "football 0"},
+    {"remark": "wrong", "verdict": "incorrect"},
+]  # fmt: skip
+ADD = Script(RULES)
+
+
+@pytest.fixture(autouse=True)
+def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+    opening._opened.clear()
+
+
+@pytest.fixture
+def config(tiny_models: dict[str, str], write_tweets: Callable[..., Path], tmp_path: Path) -> Config:
+    lines = [json.dumps({"id": text, "text": text}) for text in PASSAGES]
+    (tmp_path / "passages.jsonl").write_text("\n".join(lines))
+    place = {"benchmark.name": "lamp_7", "benchmark.root": str(write_tweets(HISTORIES)), **tiny_models}
+    small = {"encoder.max_length": 32, "retrieve.k": 3, "prompt.max_tokens": 400, "llm.batch_size": 4}
+    small |= {"benchmark.training": "none", "benchmark.passages": str(tmp_path / "passages.jsonl")}
+    small |= {"generate.max_new_tokens": 3, "eval.resamples": 20, "select.k": 6, "remarks.max_new_tokens": 4}
+    return override(Config(), {**place, **small})
+
+
+@pytest.fixture
+def out(config: Config, tmp_path: Path) -> Path:
+    pbr_jax.run(config, tmp_path / "out")
+    return tmp_path / "out"
+
+
+def rankings(system: System, users: Any = HISTORIES) -> list[Any]:
+    """Ids and scores, to the last bit, of what each user finds for each of some questions."""
+    asked = [
+        Example("", user, word, word, None) for user in users for word in ("tea", "cats", "day", "football")
+    ]
+    return [
+        [(c.document.id, np.float64(c.score).tobytes()) for c in ranking] for ranking in system.rank(asked)
+    ]
+
+
+@pytest.mark.parametrize("method", ["dense", "bm25"])
+def test_a_rollback_gives_rankings_of_equal_bytes(config: Config, method: str):
+    system = pbr_jax.open(override(config, {"retrieve.method": method}))
+    before = rankings(system)
+    for number, user in enumerate(["ann", "bob"] * 2):
+        system.observe(user, f"tea {number} {number}", judge=ADD)
+    assert rankings(system, ["cyd"]) == rankings(pbr_jax.open(system_config(config, method)), ["cyd"])
+    for user in ("ann", "bob"):
+        system.observe(user, "football 0 is gone", judge=ADD)
+    changed = rankings(system)
+    version = system.remarks.log.version
+    assert changed != before
+    assert not any(id == "football 0" for ranking in changed for id, _ in ranking)
+    system.remarks.rollback(0)
+    assert rankings(system) == before
+    system.remarks.rollback(version)
+    assert rankings(system) == changed
+
+
+def system_config(config: Config, method: str) -> Config:
+    return override(config, {"retrieve.method": method})
+
+
+@pytest.mark.parametrize("quorum", [2, 1])
+def test_one_user_alone_cannot_poison_what_others_find(config: Config, quorum: int, record_property: Any):
+    """At quorum 1, LUF as printed, the same user can: the share of rankings that change is printed."""
+    system = pbr_jax.open(override(config, {"remarks.quorum": quorum}))
+    before = rankings(system)
+    for number in range(20):
+        text = f"POISON tea cats day football {number % 10}"
+        seen = system.observe("eve", text, request=str(number), judge=ADD)
+        assert seen.route == "shared"
+    after = rankings(system)
+    harmed = [one != other for one, other in zip(before, after, strict=True)]
+    first = [one[0][0] != other[0][0] for one, other in zip(before, after, strict=True)]
+    record_property("changed", sum(harmed) / len(harmed))
+    print(f"quorum {quorum}: 20 remarks of one user change {sum(harmed)} of {len(harmed)} rankings of "
+          f"others, {sum(first)} of them in the first place")  # fmt: skip
+    if quorum == 2:
+        assert after == before
+        assert [votes for _, votes in system.remarks.waiting()] == [1] * len(system.remarks.waiting())
+    else:
+        assert sum(harmed) > 0
+
+
+def test_a_personal_remark_is_nowhere_else(config: Config, out: Path, tmp_path: Path):
+    system = pbr_jax.open(out)
+    canary = "CANARYeve i love violins day 7"
+    assert system.observe("eve", canary, judge=ADD).route == "personal"
+    assert canary in str(system.ask("eve", "violins").documents)
+    examples = [Example(user, user, "violins day 7", "violins day 7", None) for user in HISTORIES]
+    prompts = system.answer(examples)
+    assert "CANARY" not in str([answer.prompt for answer in prompts]) + str(system.rank(examples))
+    assert not any("CANARY" in d.text for d in system.store.documents(system.store.history("")))
+    pbr_jax.run(override(config, {"retrieve.method": "bm25"}), tmp_path / "other")
+    assert main(["report", str(out)]) == 0
+    holding = {
+        path.relative_to(tmp_path).as_posix()
+        for path in tmp_path.rglob("*")
+        if path.is_file() and b"CANARY" in path.read_bytes()
+    }
+    assert {Path(name).name.partition("-")[0] for name in holding} == {
+        "remarks.sqlite",
+        *(path.name for path in (out / "corpus").glob("*.sqlite") if path.name != "remarks.sqlite"),
+    }
+    assert {Path(name).parent.as_posix() for name in holding} == {"out/corpus"}
+
+
+def test_erasing_takes_answers_and_vectors_too(out: Path, tmp_path: Path):
+    system = pbr_jax.open(out)
+    system.observe("ann", "i love CANARY", judge=ADD)
+    kept = answers(tmp_path)
+    system.ask("ann", "what do i love")
+    system.ask("bob", "what do i love")
+    assert len(answers(tmp_path)) > len(kept)
+    system.remarks.erase(document="remark:1")
+    assert answers(tmp_path) == kept
+    assert not any(b"CANARY" in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert "CANARY" not in str(system.ask("ann", "what do i love").documents)
+    system.observe("ann", "i love CANARY", judge=ADD)
+    system.forget("ann")
+    assert not any(b"CANARY" in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    with pytest.raises(UserError, match="user 'ann' is not among"):
+        system.ask("ann", "what")
+    system.remarks.verify()
+
+
+def answers(tmp_path: Path) -> set[str]:
+    with sqlite3.connect(answers_file.location()) as sql:
+        return {key for (key,) in sql.execute("SELECT key FROM answers")}
+
+
+@pytest.mark.parametrize("judgement", ["guided", "direct"])
+def test_the_models_probabilities_judge_and_nothing_of_it_is_kept(
+    config: Config, tmp_path: Path, judgement: str
+):
+    system = pbr_jax.open(override(config, {"remarks.judgement": judgement, "remarks.operations": "add"}))
+    system.ask("ann", "tea")
+    kept = answers(tmp_path)
+    dry = system.observe("ann", "i love CANARY tea", dry=True)
+    assert not system.remarks.exists
+    seen = system.observe("ann", "i love CANARY tea")
+    assert (dry.verdict, dry.route, dry.summary) == (seen.verdict, seen.route, seen.summary)
+    (remark,) = system.remarks.log.remarks()
+    likely = json.loads(remark.evidence or "")["probabilities"]
+    assert sum(likely.values()) == pytest.approx(1)
+    if judgement == "direct":  # the same from the model itself
+        prompt = VERDICT.format(
+            beside="", claim=CLAIM.format(claim=seen.summary), rule=DIRECT, choices="; ".join(likely)
+        )
+        messages = [{"role": "user", "content": prompt}]
+        scores = system.llm.score([messages] * len(likely), list(likely))
+        odds = np.exp([score.total for score in scores])
+        np.testing.assert_allclose(list(likely.values()), odds / odds.sum(), rtol=1e-6)
+        assert system.remarks.log.remarks()[0].llm == system.llm.fingerprint
+        kept = answers(tmp_path)
+    assert answers(tmp_path) == kept
+    if seen.state == "applied":
+        assert seen.summary in [c.document.text for c in system.ask("ann", "tea").documents]
+
+
+def test_the_command_line_takes_lists_undoes_and_erases(out: Path, tmp_path: Path, capsys: Any):
+    (tmp_path / "rules.json").write_text(json.dumps(RULES))
+    judge = ["--judge", str(tmp_path / "rules.json")]
+
+    def told(*words: str) -> str:
+        assert main(list(words)) == 0, capsys.readouterr().err
+        return capsys.readouterr().out.strip()
+
+    def feedback(user: str, text: str, *words: str) -> str:
+        return told("feedback", "--run", str(out), "--user", user, text, *judge, *words)
+
+    def store(action: str, *words: str) -> str:
+        return told("store", action, "--run", str(out), *words)
+
+    capsys.readouterr()
+    assert feedback("ann", "POISON tea", "--dry") == "judged: correct, shared, add"
+    assert not (out / "corpus").exists()
+    assert feedback("ann", "POISON tea") == "waiting: correct, shared, add; claim 1 has 1 of 2 users"
+    assert feedback("bob", "wrong") == "refused: incorrect"
+    assert feedback("zoe", "i love cats") == "applied: unknown, personal, add remark:3 (version 1)"
+    assert "remark:3" in str(pbr_jax.ask(out, "zoe", "cats").documents)
+    assert "claim 1: 1 of 2 users; add  POISON tea" in store("log")
+    assert store("approve", "--claim", "1") == "claim 1 is applied (version 2)"
+    assert store("rollback", "--to", "1") == "version 3 is what version 1 was"
+    lines = store("log").splitlines()
+    assert [line.split()[0] for line in lines] == ["1", "2", "3"]
+    assert "hide  shared  remark:1  (rollback to 1)" in lines[2]
+    assert store("verify") == "3 changes, chain and corpus hold"
+    assert store("erase", "--user", "zoe") == "erased 1 remarks, with what they made"
+    assert store("erase", "--document", "remark:1") == "erased 1 remarks, with what they made"
+    assert "POISON" not in store("log") and "zoe" not in store("log")  # noqa: PT018
+
+
+def one_line(capsys: Any, *words: str) -> str:
+    capsys.readouterr()
+    assert main(list(words)) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    return error
+
+
+def test_bad_input_is_one_line(out: Path, tmp_path: Path, capsys: Any):
+    feedback = ("feedback", "--run", str(out), "--user", "ann")
+    assert "the remark is '', want a text that is not blank" in one_line(capsys, *feedback, "")
+    assert "the remark is ' ', want a text that is not blank" in one_line(capsys, *feedback, " ")
+    assert "has 1,048,576 characters, want at most 10,000" in one_line(capsys, *feedback, "x" * (1 << 20))
+    assert "is not UTF-8" in one_line(capsys, *feedback, "half \ud800")
+    with pytest.raises(UserError, match="half of a surrogate pair"):
+        pbr_jax.open(out).observe("ann", "half \ud800")
+    assert "user is '', want a text that is not blank" in one_line(capsys, *feedback[:3], "--user", "", "tea")
+    assert "user 'eve' is not among the 3 users" in one_line(
+        capsys, "ask", "--run", str(out), "--user", "eve", "x"
+    )
+    assert "user 'eve' is not among" in one_line(capsys, *feedback[:3], "--user", "eve", "tea", "--dry")
+    for action in (
+        ["log"],
+        ["verify"],
+        ["rollback", "--to", "1"],
+        ["erase", "--user", "ann"],
+        ["approve", "--claim", "1"],
+    ):
+        assert "no remarks: there is no" in one_line(capsys, "store", *action, "--run", str(out))
+    assert not (out / "corpus" / "remarks.sqlite").exists()
+    pbr_jax.open(out).observe("ann", "i love day 3", judge=ADD)
+    opening._opened.clear()
+    assert "user 'eve' is not among" in one_line(capsys, "store", "erase", "--user", "eve", "--run", str(out))
+    assert "found version 9, want one from 0 to 1" in one_line(
+        capsys, "store", "rollback", "--to", "9", "--run", str(out)
+    )
+    log = out / "corpus" / "remarks.sqlite"
+    with sqlite3.connect(log) as sql:
+        sql.execute("UPDATE events SET text='i love day 4'")
+    for command in (["store", "verify", "--run", str(out)], ["ask", "--run", str(out), "--user", "ann", "x"]):
+        opening._opened.clear()
+        assert "the chain of events is broken at version 1" in one_line(capsys, *command)
+    opening._opened.clear()
+    os.replace(log, tmp_path / "log")
+    log.write_bytes(b"")
+    assert "ends at version 0, and the corpus beside it follows version 1" in one_line(
+        capsys, "store", "verify", "--run", str(out)
+    )
+
+
+def test_a_method_that_cannot_take_documents_refuses_before_anything_is_kept(config: Config):
+    system = pbr_jax.open(override(config, {"select.method": "late_interaction"}))
+    with pytest.raises(UserError, match="has vectors of the run's documents alone, so none can be added"):
+        system.observe("ann", "i love tea", judge=ADD)
+    assert not system.remarks.exists
