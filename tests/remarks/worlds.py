@@ -40,7 +40,7 @@ class World:
             ]
             shared = [Document(f"p{i}", "", text, shared=True) for i, text in enumerate(
                 ("the lake is open", "ferries go at noon", "tea is grown on hills"))]  # fmt: skip
-            build(folder / "data.sqlite", examples, shared=shared)
+            build(folder / "data.sqlite", examples, shared={"made up": shared})
         self.released, self.script = Store(folder / "data.sqlite"), Script(rules)
         self.stores = Stores(
             self.folder / "remarks.sqlite", self.released.content, options or Remarks(),
