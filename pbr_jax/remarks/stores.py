@@ -101,6 +101,7 @@ class Stores:
     ) -> Observed:
         """Takes a remark of a user, who may be new, and says what became of it; see `System.observe`."""
         self._check(text)
+        judge = judge or self._judge()  # one that cannot judge is an error before anything is kept
         with self._changing(grows=True):
             remark = self.log.receive(request or uuid.uuid4().hex, user, text)
         with self._alone(grows=True) as store:
@@ -133,11 +134,10 @@ class Stores:
                 "shorten it, or add the text as a document with System.add"
             )
 
-    def _finish(self, remark: Remark, store: Store, judge: Judge | None) -> Remark:
+    def _finish(self, remark: Remark, store: Store, judge: Judge) -> Remark:
         """Takes a remark through the states that it has not passed."""
         remark = self.log.remark(remark.id)  # another process may have had it meanwhile
         if remark.state in ("received", "summarised"):
-            judge = judge or self._judge()
             by = {"llm": judge.name, "prompt_hash": judge.prompt_hash}
             with cache.unkept():
                 if remark.state == "received":

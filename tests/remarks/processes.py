@@ -1,4 +1,7 @@
-"""Processes that write remarks: one of two writers, and one that is killed at each of many moments."""
+"""Processes that write remarks: one of two writers, and one that is killed at each of many moments.
+
+The latter erases a remark in the end; that is killed, too.
+"""
 
 import json
 import os
@@ -11,10 +14,11 @@ from typing import Any
 
 from worlds import World
 
+ROWING = "i row at night"  # is erased in the end
 SAID = [
     ("r1", "ann", "the lake is closed"),
     ("r2", "bob", "the lake is closed"),
-    ("r3", "eve", "i row at night"),
+    ("r3", "eve", ROWING),
     ("r4", "ann", "false"),
     ("r5", "ann", "ann takes no tea"),
 ]
@@ -37,6 +41,10 @@ def say(folder: Path, acknowledged: Path) -> None:
             file.write(json.dumps([request, seen.state, seen.version]) + "\n")
             file.flush()
             os.fsync(file.fileno())
+    rowing = world.stores.log.remarks("request='r3'")[0]
+    if rowing.text is not None:
+        world.stores.erase(document=f"remark:{rowing.id}")
+    assert ROWING.encode() not in world.bytes()
 
 
 def state(folder: Path) -> dict[str, Any]:
@@ -45,7 +53,7 @@ def state(folder: Path) -> dict[str, Any]:
     world.stores.catch_up()
     world.stores.verify()
     return {
-        "remarks": [[r.request, r.state, r.summary, r.version] for r in world.stores.log.remarks()],
+        "remarks": [[r.request, r.state, r.version] for r in world.stores.log.remarks()],
         "events": [[e.version, e.op, e.store, e.document, e.text] for e in world.stores.history()],
         "seen": {user: world.seen(user) for user in ("ann", "bob", "cyd")},
     }
@@ -89,7 +97,7 @@ def kills(root: Path, count: int) -> None:
     statements = apart(lambda: say(whole, whole / "told"))
     assert statements > count
     wanted, hit = state(whole), []
-    final = {request: [state, version] for request, state, _, version in wanted["remarks"]}
+    final = {request: [state, version] for request, state, version in wanted["remarks"]}
     for number in range(count):
         folder = root / str(number)
         folder.mkdir()
@@ -101,9 +109,10 @@ def kills(root: Path, count: int) -> None:
         if log.exists():
             found = state(folder)
             before = found["remarks"]
-            assert found["events"] == wanted["events"][: len(found["events"])]
+            events = [[*event[:4], None] if event[4] == ROWING else event for event in found["events"]]
+            assert events == wanted["events"][: len(events)]
         told = folder / "told"
-        there = {request: [state, version] for request, state, _, version in before}
+        there = {request: [state, version] for request, state, version in before}
         for line in told.read_text().splitlines() if told.exists() else ():
             request, was, version = json.loads(line)
             assert there[request] in ([was, version], final[request]), (number, line)

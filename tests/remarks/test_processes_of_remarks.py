@@ -30,7 +30,7 @@ def start(tmp_path: Path) -> Start:
     return started
 
 
-@pytest.mark.parametrize("kills", [8, pytest.param(50, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [4, pytest.param(50, marks=pytest.mark.long)])
 def test_a_kill_at_any_moment_loses_nothing_and_doubles_nothing(start: Start, kills: int):
     """The process compares what there is after each kill, and after all was said again, with a whole run."""
     process = start("kills", kills)
