@@ -15,13 +15,14 @@ import numpy as np
 from pbr_jax.corpus.search import Kind, Search
 from pbr_jax.corpus.store import Store
 from pbr_jax.files import write_text
-from pbr_jax.graph import Node
+from pbr_jax.graph import Bound, Node, Slot
 from pbr_jax.index import Matrix
+from pbr_jax.methods.expand.none import Nothing
 from pbr_jax.options import Learner, Retrieve
 from pbr_jax.parts import vectors
 from pbr_jax.parts.run import Run
-from pbr_jax.parts.search import Personalize, search
-from pbr_jax.pipeline import RetrieveSlot, Tally
+from pbr_jax.parts.search import Personalize, query_vectors, search
+from pbr_jax.pipeline import Query, RetrieveSlot, Tally
 from pbr_jax.text.encode import TextEncoder
 
 _STATE = "queries.json"
@@ -29,10 +30,9 @@ _STATE = "queries.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Centred(Learner, Retrieve):
-    """Queries less the mean of past questions' vectors, at the length that they had.
+    """Queries less the mean of past ones, of all users who are learned from, at the length that they had.
 
-    The mean is of questions as they were asked, of all users who are learned from. It is taken from what is
-    searched for, so also from the vector, or the texts' vector, that an expansion made of a question.
+    A query is what is searched for: where an expansion makes it, the mean is of what that made.
     """
 
     method: Literal["centred"] = "centred"
@@ -44,7 +44,13 @@ class Centred(Learner, Retrieve):
     def needs(self, run: Run) -> Mapping[str, Node]:
         run.learns_from_others("retrieve.method centred")
         found = vectors.searched(run.changed(retrieve=self))
-        return {"store": run.data, **found, "shared": vectors.shared(run, found["embeddings"], self.index)}
+        expand = run.config.expand
+        return {
+            "store": run.data,
+            **found,
+            "shared": vectors.shared(run, found["embeddings"], self.index),
+            **({} if isinstance(expand, Nothing) else {"expand": Slot(expand, run)}),
+        }
 
     def slot(
         self,
@@ -55,11 +61,16 @@ class Centred(Learner, Retrieve):
         encoder: TextEncoder,
         embeddings: Matrix,
         shared: Search | None = None,
+        expand: Bound | None = None,
     ) -> RetrieveSlot:
         return search(store, encoder, embeddings, self.k, _centring(_read(state)), shared)
 
-    def observe(self, block: Any, *, state: Path, encoder: TextEncoder, **values: Any) -> list[Any]:
-        return encoder.encode([example.query for example in block.examples], role="query").tolist()
+    def observe(
+        self, block: Any, *, state: Path, encoder: TextEncoder, expand: Bound | None = None, **values: Any
+    ) -> list[Any]:
+        examples = block.examples
+        queries = [Query((e.query,)) for e in examples] if expand is None else expand(Tally())(examples)
+        return query_vectors(encoder, queries).tolist()
 
     def learn(self, blocks: Any, *, state: Path, out: Path, **values: Any) -> None:
         past = _read(state)

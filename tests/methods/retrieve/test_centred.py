@@ -3,8 +3,9 @@
 import json
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pytest
@@ -12,9 +13,10 @@ import pytest
 import pbr_jax
 from pbr_jax.config import Config, override
 from pbr_jax.corpus.store import Store, build
+from pbr_jax.graph import Bound
 from pbr_jax.methods.retrieve import Centred, Dense
 from pbr_jax.methods.retrieve.centred import centred
-from pbr_jax.options import Encoder
+from pbr_jax.options import Encoder, Expand
 from pbr_jax.pipeline import Neighbour, Query, Ranking, Tally
 from pbr_jax.stream import Block
 from pbr_jax.text.encode import TextEncoder
@@ -48,7 +50,7 @@ class World(NamedTuple):
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    build(tmp_path / "store.sqlite", EXAMPLES, shared=DOCUMENTS)
+    build(tmp_path / "store.sqlite", EXAMPLES, shared={"passages": DOCUMENTS})
     store = Store(tmp_path / "store.sqlite")
     return World(store, Hashed(), np.stack([vector(text) for _, text in store.texts()]))
 
@@ -103,10 +105,23 @@ def test_the_state_is_the_same_step_by_step_and_at_once(world: World, tmp_path: 
     assert json.loads((one / file).read_text())["count"] == 7
 
 
-def test_an_expansions_vector_is_moved_like_a_questions(world: World, tmp_path: Path):
-    state = learned(world, tmp_path, [EXAMPLES[:4]])
-    own = [Query((), vector(example.query)) for example in EXAMPLES]
-    assert ranked(Centred(k=3), world, own, state=state) == ranked(Centred(k=3), world, state=state)
+@dataclass(frozen=True, kw_only=True)
+class Shouting(Expand):
+    """An expansion with a vector of its own for every other question."""
+
+    method: Literal["shouting"] = "shouting"
+
+    def slot(self, tally: Tally) -> Any:
+        return lambda examples: [
+            Query(("x",), vector(e.query.upper())) if i % 2 else Query((e.query.upper(),))
+            for i, e in enumerate(examples)
+        ]
+
+
+def test_where_an_expansion_makes_the_queries_the_mean_is_of_those(world: World, tmp_path: Path):
+    block = Block([*EXAMPLES], [], [], [], [])
+    seen = Centred().observe(block, state=tmp_path, expand=Bound(Shouting(), {}), **world._asdict())
+    np.testing.assert_allclose(seen, [vector(example.query.upper()) for example in EXAMPLES], rtol=1e-6)
 
 
 def test_lengths_stay_and_a_question_that_is_the_mean_stays_as_it_is():
