@@ -179,6 +179,14 @@ def read_lamp(folder: Path) -> None:
     data.validate(Benchmark(name="lamp_7", root=str(folder), split="dev"))
 
 
+def read_joined(folder: Path) -> None:
+    data.validate(Benchmark(name="xquad", root=str(folder), passages="en"))
+
+
+def read_evidence(folder: Path) -> None:
+    data.validate(Benchmark(name="web_qa", root=str(folder), passages="dev"))
+
+
 Damage = Callable[[bytes, Rng], bytes]
 Read = Callable[[Path], None]
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
@@ -192,7 +200,9 @@ CASES: tuple[tuple[int, str, tuple[str, ...], Damage, Read], ...] = (  # how man
     (40, "encoder", ("config.json",), damaged_json, read_encoder),
     (50, "encoder", ENCODER, damaged_json, read_tokenizer),
     (80, "gguf", ("model.gguf",), damaged_gguf, read_gguf),
-    (70, "lamp", ("dev_questions.json", "dev_outputs.json"), damaged_json, read_lamp),
+    (30, "lamp", ("dev_questions.json", "dev_outputs.json"), damaged_json, read_lamp),
+    (25, "xquad", ("xquad.en.json", "xquad.de.json"), damaged_json, read_joined),
+    (15, "web_qa", ("validation.ann.json",), damaged_json, read_evidence),
 )
 
 

@@ -83,6 +83,20 @@ def good(tiny_models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) 
     (lamp / "dev_questions.json").write_text(json.dumps(questions))
     golds = [{"id": str(user), "output": "tea!"} for user in range(4)]
     (lamp / "dev_outputs.json").write_text(json.dumps({"task": "LaMP_7", "golds": golds}))
+    (folder / "xquad").mkdir()
+    asked = {"id": "q", "question": "what tea?", "answers": [{"text": "green", "answer_start": 0}]}
+    paragraphs = [{"context": "green tea", "qas": [asked]}, {"context": "cats", "qas": []}]
+    for language in ("en", "de"):
+        text = json.dumps({"version": "1.1", "data": [{"title": "Tea", "paragraphs": paragraphs}]})
+        (folder / "xquad" / f"xquad.{language}.json").write_text(text)
+    (folder / "web_qa").mkdir()
+    evidence = {"evidence_tokens": ["茶", "green"], "golden_answers": [["茶"]], "type": "positive"}
+    line = {
+        "q_key": "q",
+        "question_tokens": ["什么", "?"],
+        "evidences": [evidence, {**evidence, "type": "x"}],
+    }
+    (folder / "web_qa" / "validation.ann.json").write_text(json.dumps(line))
     (folder / "gguf").mkdir()
     write_gguf(folder / "gguf" / "model.gguf")
     return folder
