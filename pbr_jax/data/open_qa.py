@@ -9,7 +9,7 @@ known too.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pbr_jax.data import json_stream, passages, question_sets, squad, tfds_folder, users, web_qa
@@ -114,11 +114,8 @@ def examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
         name = users.unique(question.id or f"{benchmark.split}-{position}", seen)
         if name != (question.id or name):
             note(f"{benchmark.root}: the question {question.id!r} occurs again, kept as {name}")
-        if known is None:
-            yield _example(name, question, (), benchmark)
-        else:
-            found = known.of(question)
-            yield _example(name, found, found.held, benchmark)
+        found = replace(question, held=()) if known is None else known.of(question)
+        yield _example(name, found, benchmark)
 
 
 def _questions(benchmark: Benchmark) -> Iterator[Question]:
@@ -131,9 +128,8 @@ def _questions(benchmark: Benchmark) -> Iterator[Question]:
     return question_set.questions(path)
 
 
-def _example(name: str, question: Question, held: tuple[str, ...], benchmark: Benchmark) -> Example:
-    answers = list(dict.fromkeys(question.answers)) if question.answers is not None else [None]
-    if not answers:
+def _example(name: str, question: Question, benchmark: Benchmark) -> Example:
+    if question.answers == []:
         raise UserError(
             f"{benchmark.root}: question {name!r} of the split {benchmark.split}: found no answer, wanted at "
             "least one; take the data as released"
@@ -144,10 +140,7 @@ def _example(name: str, question: Question, held: tuple[str, ...], benchmark: Be
         user_id=users.of_question(record, "id", benchmark),
         query=question.text,
         input=question.text,
-        target=answers[0],
-        relevant=(held,) if held else (),
-        alternatives=tuple(answers[1:]),  # type: ignore[arg-type]
-        unit=question.unit,
+        **question.fields,
     )
 
 

@@ -18,7 +18,7 @@ from pbr_jax.data.question_sets import Question
 from pbr_jax.data.records import Record
 from pbr_jax.hashes import file_hash
 from pbr_jax.options import Benchmark
-from pbr_jax.types import Document, UserError
+from pbr_jax.types import Document, Example, UserError
 
 _RELEASED = {"squad": squad, "xquad": squad, "web_qa": web_qa}
 """The formats of sets whose questions come with passages."""
@@ -84,7 +84,7 @@ class Counterparts:
         found = self.questions.get(question.id)
         if found is not None:
             same = found.unit == question.unit  # else titles are in languages of their own
-            unit = question.unit if same else f"article {question.article}"
+            unit = question.unit if same else f"article {found.article}"
             return replace(question, answers=found.answers, held=found.held, unit=unit)
         if not self.strict and self.passages.issuperset(question.held):
             return question
@@ -93,6 +93,12 @@ class Counterparts:
             f"{self.path}: found no question {question.id!r}, wanted {wanted}, since relevant passages are "
             "known by it; take passages that were released with these questions, or .jsonl without relevance"
         )
+
+    def joined(self, example: Example) -> Example:
+        """The same for an example of which the question alone is known, and not its paragraph."""
+        question = Question(example.id, example.query, None, unit=example.unit)
+        found = self.of(question)
+        return example if found is question else replace(example, **found.fields)
 
 
 def counterparts(benchmark: Benchmark) -> Counterparts | None:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pbr_jax.data import tfds_folder, users
+from pbr_jax.data import passages, tfds_folder, users
 from pbr_jax.data.records import Note
 from pbr_jax.data.rows import VERSION, from_row
 from pbr_jax.data.tfds_folder import Folder, Rows
@@ -155,6 +155,8 @@ class Reader:
                 f"{benchmark.form!r}; set --benchmark.root to the released files"
             )
         found, alone = map(from_row, _rows(folder, benchmark.split)), _alone(folder)
+        if (known := passages.counterparts(benchmark)) is not None:
+            found = map(known.joined, found)
         if benchmark.training == Benchmark().training:  # users were named for it
             return found
         if benchmark.split in alone and benchmark.training in set(_names(folder)) - alone:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pbr_jax.data.records import Record, kind, whole
 
@@ -20,6 +21,15 @@ class Question:
     held: tuple[str, ...] = ()
     unit: str = ""
     article: int = 0
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of an example that say what is right: the first answer, others, passages, the unit."""
+        answers = list(dict.fromkeys(self.answers or [None]))  # type: ignore[arg-type]
+        relevant = (self.held,) if self.held else ()
+        return {
+            "target": answers[0], "alternatives": tuple(answers[1:]), "relevant": relevant, "unit": self.unit
+        }  # fmt: skip
 
 
 FILES = {

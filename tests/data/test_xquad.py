@@ -13,7 +13,7 @@ from pbr_jax import data
 from pbr_jax.cli import main
 from pbr_jax.config import Benchmark, load, override
 from pbr_jax.corpus.store import build
-from pbr_jax.data import passages, squad
+from pbr_jax.data import passages, prepared, squad
 from pbr_jax.types import Example, UserError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -227,6 +227,16 @@ def test_xquad_is_validated(root: Path, capsys) -> None:
     options = ["--benchmark.name", "xquad", "--benchmark.root", str(root), "--benchmark.passages", "en"]
     assert main(["data", "validate", *options]) == 2
     assert "found no question 'q3'" in capsys.readouterr().err
+
+
+def test_prepared_questions_are_joined_by_id_too(root: Path, tmp_path_factory) -> None:
+    out = tmp_path_factory.mktemp("prepared")
+    prepared.prepare(Benchmark(name="xquad", root=str(root)), out)
+    assert read(out) == read(root)
+    paragraphs = str(root / "xquad.en.json")
+    assert read(out, passages=paragraphs) == read(root, passages=paragraphs)
+    with pytest.raises(UserError, match="found no such file en, wanted a collection of passages"):
+        read(out, passages="en")
 
 
 FROZEN = {("en", "en"): (0.885, 0.982, 0.990), ("de", "en"): (0.369, 0.591, 0.661),
