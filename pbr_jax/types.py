@@ -45,14 +45,14 @@ class Example:
 
     `query` is the text that retrievers see, `input` the whole task input that a prompt contains.
     `target` is None where labels are withheld; `alternatives` are further answers that count as right,
-    in question sets that accept several. `relevant` is the ground truth of retrieval
-    benchmarks: one group per needed fact, each group the ids of documents that alternatively hold
-    it. `scored` is False for questions that the benchmark's official scorer leaves out of its
-    averages. `time` is the moment of the question, of a coarse date the first, in seconds since
-    1970-01-01 UTC, None where the data is not dated. `training` marks a question of the training
-    split that stands beside the evaluated one in a store.
-    `unit` names what questions belong together (an article, a dialogue): the cluster of intervals; "": the
-    user is.
+    in question sets that accept several; of a dialogue state its one reference
+    (`pbr_jax.tasks.states`). `relevant` is the ground truth of retrieval benchmarks: one group per
+    needed fact, each group the ids of documents that alternatively hold it. `scored` is False for
+    questions that the benchmark's official scorer leaves out of its averages. `time` is the moment of
+    the question, of a coarse date the first, in seconds since 1970-01-01 UTC, None where the data is
+    not dated. `training` marks a question of the training split that stands beside the evaluated one in
+    a store. `unit` names what questions belong together (an article, a dialogue): the cluster of
+    intervals; "": the user is.
     """
 
     id: str

@@ -67,10 +67,10 @@ def statistics_of(
 ) -> tuple[list[np.ndarray], Finish] | None:
     """Statistics `[n, s]` of each run and how they end in a value; None where a run lacks the metric."""
     records = [[(run.records or {})[id] for id in ids] for run in runs]
+    if name in dialogue.METRICS and all(name in run.metrics for run in runs):
+        return [_over_frames(name, column) for column in records], dialogue.mean_over_frames
     if all(name in record.metrics for column in records for record in column):
         return [np.array([[record.metrics[name]] for record in column]) for column in records], plain_mean
-    if name in dialogue.METRICS:
-        return [_over_frames(name, column) for column in records], dialogue.mean_over_frames
     if name == "expected_rmse" and all("expected_mae" in r.metrics for column in records for r in column):
         squares = [np.array([[r.metrics["expected_mae"] ** 2] for r in column]) for column in records]
         return squares, text_metric("rmse").finish

@@ -25,6 +25,7 @@ def _write(
     ids: list[str] | None = None,
     users: list[str] | None = None,
     units: list[str] | None = None,
+    alternatives: list[list[str]] | None = None,
     categories: list[str] | None = None,
     seed: int = 0,
     k: int = 4,
@@ -41,7 +42,7 @@ def _write(
     targets = targets or [labels[i % len(labels)] for i in range(len(ids))]
     sure = {"resamples": 300, "confidence": 0.9}
     found = evaluate(task, ids=ids, users=users, units=units, predictions=predictions, targets=targets,
-                     categories=categories, seed=seed, **sure)  # type: ignore[arg-type]  # fmt: skip
+                     alternatives=alternatives, categories=categories, seed=seed, **sure)  # type: ignore[arg-type]  # fmt: skip
     results = {"system": system, "benchmark": benchmark, "split": "dev",
                "task": {"metrics": task.metrics, "labels": task.labels}, "n": found.n, "dropped": dropped,
                "metrics": found.metrics, "intervals": found.intervals, "seconds": {}, "notes": found.notes,

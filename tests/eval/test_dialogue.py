@@ -15,6 +15,7 @@ from pbr_jax import data
 from pbr_jax.eval import dialogue
 from pbr_jax.eval.evaluate import evaluate
 from pbr_jax.eval.metrics import text_metric
+from pbr_jax.eval.report import report
 from pbr_jax.options import Benchmark
 from pbr_jax.tasks import STATE_METRICS, released
 from pbr_jax.tasks.states import State, first_values, read_reference, written
@@ -163,6 +164,24 @@ def test_an_evaluation_counts_what_it_cannot_read(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="question '1_00000-000': found no reference of the dialogue state"):
         evaluate(released("sgd"), ids=[e.id for e in examples], users=[e.user_id for e in examples],
                  predictions=answers, targets=[e.target for e in examples])  # fmt: skip
+
+
+def test_differences_are_over_frames(tmp_path: Path, write, tables) -> None:
+    """Turns of two frames count twice, and turns that set no slot do not count for average accuracy."""
+    free = '{"A": {"x": ["any", "1"], "y": ["any", "2"]}}'
+    both = json.dumps([json.loads(free), {"B": {"z": ["any", "3"]}}])
+    references = [f"[{free}]", both, '[{"A": {"x": ["any"]}}]'] * 8
+    right = [written(first_values(read_reference(text))) for text in references]
+    wrong = ['{"A": {"x": "1"}}', '{"A": {"x": "1", "y": "2"}}', '{"A": {"x": "9"}}'] * 8
+    rest = {"benchmark": "sgd", "targets": right, "alternatives": [[text] for text in references]}
+    runs = [write(tmp_path / name, name, said, **rest) for name, said in (("a", right), ("b", wrong))]
+    results = json.loads((tmp_path / "b" / "results.json").read_text())["metrics"]
+    assert results["jga"] == pytest.approx(1 / 4)  # of four frames in three turns
+    assert results["aga"] == pytest.approx((0.5 + 1 + 0) / 3)
+    header, row = tables(report(runs))[1]
+    told = dict(zip(header, row))
+    assert told["Δ jga"].startswith("-0.75")
+    assert told["Δ aga"].startswith("-0.50")
 
 
 def test_every_metric_of_a_task_of_dialogues_is_there() -> None:

@@ -56,8 +56,8 @@ RECORDED = {
     "longmemeval": {"own": "247c221cb0efed88", "answers": "7c23de3e34971265"},
     "open_qa": {"own": "a07821707d39feef", "answers": "72230544bd9b4a77"},
     "synthetic": {"own": "d13801298d5abb46", "lamp": "5f517a0c74b2e3fc", "answers": "e17fab43d77b34da"},
-    "sgd": {"own": "b07f56c0b8a19c79", "answers": "63420eae04d8b57c"},
-    "multiwoz": {"own": "ef14463a5927bae6", "answers": "63420eae04d8b57c"},
+    "sgd": {"own": "90af77ea9f0990f8", "answers": "63420eae04d8b57c"},
+    "multiwoz": {"own": "bdf711259ee4c811", "answers": "63420eae04d8b57c"},
 }
 
 

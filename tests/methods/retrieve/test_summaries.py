@@ -10,10 +10,11 @@ import pytest
 
 import pbr_jax
 from pbr_jax.config import Config, override
-from pbr_jax.corpus.store import Store
+from pbr_jax.corpus.store import Store, build
 from pbr_jax.llm import Sampling, load
 from pbr_jax.methods.retrieve.summaries import PROMPT, Summaries, _read
 from pbr_jax.options import Encoder, Stream
+from pbr_jax.stream import Block
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.types import UserError
 
@@ -126,6 +127,24 @@ def test_summaries_stand_in_the_prompts_of_answers(
     lines = [json.loads(line) for line in (tmp_path / "out" / "texts.jsonl").read_text().splitlines()]
     assert "\nsaid: " in lines[1]["prompt"][-1]["content"]
     assert "\nsaid: " not in lines[0]["prompt"][-1]["content"]
+
+
+def test_learning_that_was_interrupted_begins_anew(tmp_path: Path) -> None:
+    first = pbr_jax.Example("q", "u", "tea", "user: tea", None, time=2.0)
+    build(tmp_path / "run.sqlite", [first])
+    for name in ("state", "out"):
+        (tmp_path / name).mkdir()
+    store, state, out = Store(tmp_path / "run.sqlite"), tmp_path / "state", tmp_path / "out"
+    blocks = [Block([first, first], [], [], [], ["likes tea", ""])]
+    (out / "store.sqlite").write_text("half")
+    (out / "store.sqlite-wal").write_text("half")
+    for _ in range(2):
+        Summaries().learn(blocks, state=state, out=out, store=store)
+    (document,) = (own := Store(out / "store.sqlite")).documents(own.history("u"))
+    assert (document.id, document.text, document.time) == ("summary-q", "likes tea", 2.0)
+    assert len(store.history("u")) == 0
+    own.close()
+    store.close()
 
 
 def test_without_a_stream_nothing_is_learned(root: Path, tiny_models: dict[str, str], tmp_path: Path) -> None:
