@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from pbr_jax.arrivals import Arrivals, subsets
 from pbr_jax.corpus.store import Store
-from pbr_jax.eval.answer_recall import Finder
+from pbr_jax.eval.answer_recall import Finder, accepted, body
 from pbr_jax.eval.evaluate import Evaluation, evaluate
 from pbr_jax.eval.label_distribution import label_distribution, note
 from pbr_jax.eval.ngram_overlap import copied, copies
@@ -173,7 +173,7 @@ def _records(
             unfinished["unfinished_thinking"] += 1
         answered = made.answers is not None and not task.labels
         if ranks is not None:
-            ranks.append(finder.rank(_accepted(example), ((c.row, _body(c)) for c in ranking)))
+            ranks.append(finder.rank(accepted(example), ((c.row, body(c.document)) for c in ranking)))
         yield {
             "id": example.id,
             "user_id": example.user_id,
@@ -187,15 +187,6 @@ def _records(
             **_probable(task, seen["probabilities"]),
             **(_copied(example, prediction, ranking[: seen["documents"]]) if answered else {}),
         }
-
-
-def _accepted(example: Example) -> list[str]:
-    return [] if example.target is None else [example.target, *example.alternatives]
-
-
-def _body(candidate: Candidate) -> str:
-    """A passage without its title."""
-    return candidate.document.fields.get("text") or candidate.document.text
 
 
 def _copied(example: Example, answer: str, shown: Sequence[Candidate]) -> dict[str, Any]:

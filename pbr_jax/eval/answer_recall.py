@@ -20,6 +20,8 @@ from functools import cached_property
 
 import regex
 
+from pbr_jax.types import Document, Example
+
 _WORD = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
 _HAN = regex.compile(r"\p{Han}")
 _OTHER = regex.compile(r"[\p{L}--\p{Han}]+", regex.V1)
@@ -45,6 +47,16 @@ class Finder:
             if any(_holds(self._passages[name], answer) for answer in wanted):
                 return float(rank)
         return math.inf
+
+
+def accepted(example: Example) -> list[str]:
+    """All answers to a question that count as right."""
+    return [] if example.target is None else [example.target, *example.alternatives]
+
+
+def body(document: Document) -> str:
+    """A passage without its title."""
+    return document.fields.get("text") or document.text
 
 
 def holds(passage: str, answers: Sequence[str]) -> bool:

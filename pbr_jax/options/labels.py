@@ -13,10 +13,11 @@ class Labels(Options):
     section: ClassVar[str] = "retrieve.labels"
 
     # yes_no: P(yes) of the language model asked whether a document helps (A.1.1); query_likelihood: how
-    # probable it finds the question after a document. Supervision: gold, the data's relevant documents.
-    # Controls: self, the retriever's own first is D+; random_k, one drawn among the first `among`; shuffled,
-    # gold of another question that arrived with it
-    kind: Literal["yes_no", "query_likelihood", "gold", "self", "random_k", "shuffled"] = "yes_no"
+    # probable it finds the question after a document. Supervision: answer, whether a document holds an
+    # accepted answer word by word (DPR); gold, the data's relevant documents. Controls: self, the
+    # retriever's own first is D+; random_k, one drawn among the first `among`; shuffled, gold of another
+    # question that arrived with it
+    kind: Literal["yes_no", "query_likelihood", "answer", "gold", "self", "random_k", "shuffled"] = "yes_no"
     depth: int = 40  # documents of a question that are labelled at most, as many as the paper reranks (A.2)
     judged: int = 10  # the first documents that a language model labels: each costs a call
     max_tokens: int = 1024  # of question and document in its prompt
@@ -44,7 +45,7 @@ class Labels(Options):
     @property
     def supervised(self) -> bool:
         """Whether labels read targets or relevant documents."""
-        return self.kind in ("gold", "shuffled")
+        return self.kind in ("answer", "gold", "shuffled")
 
     @property
     def asks(self) -> bool:

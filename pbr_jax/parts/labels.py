@@ -12,6 +12,7 @@ import numpy as np
 from scipy.special import expit, softmax
 
 from pbr_jax.corpus.store import Store
+from pbr_jax.eval.answer_recall import Finder, accepted, body
 from pbr_jax.graph import Node, Value
 from pbr_jax.llm import LLM, Prompt, Score, naming, usage
 from pbr_jax.options import Labels
@@ -149,6 +150,14 @@ def _grades(options: Labels, scores: Sequence[Sequence[Score]]) -> list[float]:
     return np.where(positive, 1.0, np.where(found < options.negative, 0.0, found)).tolist()
 
 
+def _answer(options: Labels, examples: Examples, rankings: Sequence[Ranking], seed: int) -> list[list[float]]:
+    finder = Finder()
+    return [
+        [float(finder.rank(accepted(e), [(c.row, body(c.document))]) == 1) for c in ranking]
+        for e, ranking in zip(examples, rankings, strict=True)
+    ]
+
+
 def _gold(options: Labels, examples: Examples, rankings: Sequence[Ranking], seed: int) -> list[list[float]]:
     return [
         [float(c.document.id in relevant_ids(example)) for c in ranking]
@@ -189,6 +198,7 @@ def _shuffled(
 
 
 _KINDS: Mapping[str, Callable[..., list[list[float]]]] = {
+    "answer": _answer,
     "gold": _gold,
     "self": _self,
     "random_k": _random_k,

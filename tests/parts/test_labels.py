@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pbr_jax.corpus.store import Store
+from pbr_jax.eval.answer_recall import holds
 from pbr_jax.llm.cache import Cached
 from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.options import Labels
@@ -52,6 +53,22 @@ def test_gold_is_the_relevant_documents_within_the_depth():
     groups = Example("q", "me", "", "", None, relevant=(("d1", "d2"), ("d5",), ("elsewhere",)))
     (one,) = label(Labels(kind="gold"), [groups], [ranking([5, 4, 2])], seed=0)
     assert one == Labelled([5, 4, 2], [1.0, 0.0, 1.0])
+
+
+def test_answer_is_the_documents_that_hold_an_accepted_answer():
+    texts = ["The answer is New York.", "york new", "NEW-YORK!", "Gotham city", "newyork", "Paris"]
+    ranked = [Candidate(passage(i, text), -float(i), i) for i, text in enumerate(texts)]
+    asked = [
+        Example("a", "me", "", "", "new york", alternatives=("gotham",)),
+        Example("b", "me", "", "", None),
+        Example("c", "me", "", "", "title"),  # in every title, in no text
+        Example("d", "me", "", "", "Paris", relevant=(("d0",),)),
+    ]
+    found = label(Labels(kind="answer"), asked, [ranked] * 4, seed=0)
+    wanted = [[holds(text, ["new york", "gotham"]) for text in texts], [False] * 6, [False] * 6]
+    assert [one.grades for one in found[:3]] == wanted
+    assert found[0].grades == [1.0, 0.0, 0.0, 1.0, 0.0, 0.0]  # a hyphen is a word of its own
+    assert found[3].grades == [0.0] * 5 + [1.0]
 
 
 def test_self_is_the_first_document():
@@ -271,6 +288,6 @@ def test_options_that_make_no_sense(wrong: dict[str, Any]):
 
 
 def test_what_is_read_of_a_question():
-    kinds: tuple[Any, ...] = ("gold", "self", "random_k", "shuffled", "yes_no", "query_likelihood")
-    assert {kind for kind in kinds if Labels(kind=kind).supervised} == {"gold", "shuffled"}
+    kinds: tuple[Any, ...] = ("answer", "gold", "self", "random_k", "shuffled", "yes_no", "query_likelihood")
+    assert {kind for kind in kinds if Labels(kind=kind).supervised} == {"answer", "gold", "shuffled"}
     assert {kind for kind in kinds if Labels(kind=kind).asks} == {"yes_no", "query_likelihood"}
