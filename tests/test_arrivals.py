@@ -144,8 +144,11 @@ def test_too_few_and_too_many_users(options: dict, count: int, error: str):
     [
         ({"order": "by_unit"}, "stream.size is none, so there is no stream"),
         ({"keep": 1}, "stream.size is none, so there is no stream"),
-        ({"protocol": "cross_users", "size": 3}, "leave stream.size and stream.order out"),
-        ({"protocol": "cross_users", "order": "shuffled"}, "leave stream.size and stream.order out"),
+        ({"protocol": "cross_users", "size": 3}, "set stream.size to none and stream.order to released"),
+        (
+            {"protocol": "cross_users", "order": "shuffled"},
+            "set stream.size to none and stream.order to released",
+        ),
         ({"protocol": "cross_users", "folds": 1}, "stream.folds is 1, want at least 2"),
         ({"size": 3, "folds": 2}, "stream.folds is 2, and stream.protocol prequential has none"),
     ],

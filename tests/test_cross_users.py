@@ -303,7 +303,7 @@ def test_a_frozen_system_has_the_same_folds(file: Path, told: dict[str, Any], tm
             ["--stream.folds", "9"],
             "cross_users with 9, and the questions are of 4 users or units; want at least 9",
         ),
-        (["--stream.size", "3"], "leave stream.size and stream.order out"),
+        (["--stream.size", "3"], "set stream.size to none and stream.order to released"),
         (["--collaboration", "none"], "trend learns from other users' histories, and collaboration is none"),
     ],
 )

@@ -42,7 +42,7 @@ class Stream(Options):
             if self.size is not None or self.order != "released":
                 raise UserError(
                     "stream.protocol is cross_users, whose folds have all questions of their users in no "
-                    "order of arrival; leave stream.size and stream.order out, or take prequential"
+                    "order; set stream.size to none and stream.order to released, or take prequential"
                 )
         elif self.folds is not None:
             raise UserError(
