@@ -214,7 +214,15 @@ def test_what_documents_are_called_in_prompts():
     )
     assert looked["content"][slice(*spans[0])] == first
     assert looked["content"][slice(*asked)] == "q"
+    (which,) = write.which("q", owned)
+    assert which["content"] == (
+        f"Here are 2 records of a user's history, each under its number.\n\n[1] {first}\n\n"
+        f"[2] {write.fitted('q', owned)[1][1]}\n\nRequest:\nq\n\n"
+        "Which of the records help to answer the request? Write their numbers, as in 2, 3. "
+        "Write none if there are none."
+    )
     written = [
+        write.which("q", shared),
         write.is_relevant("q", shared[0]),
         write.asks_for("q", shared[0])[0],
         write.ranks("q", shared),

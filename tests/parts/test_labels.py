@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pbr_jax.config import Config, override
 from pbr_jax.corpus.store import Store
 from pbr_jax.eval.answer_recall import holds
 from pbr_jax.llm.cache import Cached
 from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.options import Labels
-from pbr_jax.parts.labels import Judge, Labelled, accuracy, label
+from pbr_jax.parts.labels import Judge, Labelled, accuracy, judge, label
 from pbr_jax.pipeline import Ranking
+from pbr_jax.plan import Plan
 from pbr_jax.tasks import released
 from pbr_jax.text.judging import NO, YES, Writer
 from pbr_jax.types import Candidate, Document, Example, UserError
@@ -151,17 +153,17 @@ def passages() -> Ranking:
 
 
 def test_yes_no_is_the_probability_of_yes(llm):
-    judge = judging(llm)
+    asks = judging(llm)
     wanted, tokens = [], 0
     for candidate in passages()[:4]:
-        prompt = judge.write.is_relevant("query 0", candidate.document)
+        prompt = asks.write.is_relevant("query 0", candidate.document)
         yes, no = (llm.score([prompt], [answer])[0] for answer in (YES, NO))
         wanted.append(math.exp(yes.total) / (math.exp(yes.total) + math.exp(no.total)))
         tokens += llm.num_tokens(prompt) + yes.tokens + no.tokens
     low, middle, high = (float(np.quantile(wanted, q)) for q in (0.2, 0.5, 0.8))
     for positive, negative in ((0.0, 0.0), (high, low), (1.0, middle), (1.0, 0.0)):
         options = Labels(kind="yes_no", judged=4, positive=positive, negative=negative)
-        one, nothing = label(options, [question(0), question(1)], [passages(), []], seed=0, judge=judge)
+        one, nothing = label(options, [question(0), question(1)], [passages(), []], seed=0, judge=asks)
         graded = [1.0 if p >= positive else 0.0 if p < negative else p for p in wanted]
         assert one.grades == pytest.approx(graded, abs=1e-5)
         assert one.rows == [0, 1, 2, 3]
@@ -170,10 +172,10 @@ def test_yes_no_is_the_probability_of_yes(llm):
 
 
 def test_query_likelihood_is_the_posterior_of_each_document(llm):
-    judge = judging(llm)
+    asks = judging(llm)
     scores = []
     for candidate in passages():
-        prompt, query = judge.write.asks_for("query 0", candidate.document)
+        prompt, query = asks.write.asks_for("query 0", candidate.document)
         scores += llm.score([prompt], [query])
     likely = np.array([math.exp(score.total) for score in scores])
     likely /= likely.sum()
@@ -182,7 +184,7 @@ def test_query_likelihood_is_the_posterior_of_each_document(llm):
     gap = scores[best].mean - second
     for margin, count in ((0.0, 1), (gap * 1.01, 2), (100.0, 5)):
         options = Labels(kind="query_likelihood", margin=margin, negative=0.15)
-        (one,) = label(options, [question(0)], [passages()], seed=0, judge=judge)
+        (one,) = label(options, [question(0)], [passages()], seed=0, judge=asks)
         assert one.grades[best] == 1.0
         assert one.grades.count(1.0) == count
         for grade, p in zip(one.grades, likely, strict=True):
@@ -221,6 +223,15 @@ def test_what_an_interrupted_labelling_has_paid_for_is_not_asked_again(llm, tmp_
     wanted = label(*asked, seed=0, judge=judging(llm))
     assert [one.grades for one in found] == [pytest.approx(one.grades, abs=1e-6) for one in wanted]
     assert [one[2:] for one in found] == [one[2:] for one in wanted]  # resumed or not, the same cost
+
+
+def test_a_server_that_gives_no_probabilities_is_refused(write_tweets):
+    told = {"benchmark.name": "lamp_7", "benchmark.root": str(write_tweets({"ann": ["tea"]})),
+            "llm.backend": "http", "llm.url": "http://127.0.0.1:9", "llm.model": "m"}  # fmt: skip
+    run = Plan(override(Config(), told)).run
+    with pytest.raises(UserError, match=r"retrieve.labels.kind yes_no with a model on a server needs"):
+        judge(run, Labels(kind="yes_no"))
+    assert judge(run, Labels(kind="gold")) == {}
 
 
 # --- accuracy --------------------------------------------------------------------------------------
