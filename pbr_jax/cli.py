@@ -134,6 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     exported.add_argument("--run", type=Path, required=True, metavar="DIR")
     exported.add_argument("--slot", required=True, help="the method's slot, such as retrieve")
     exported.add_argument("--out", type=Path, required=True, metavar="FOLDER")
+    exported.add_argument("--blocks", type=int, metavar="N", help="what the first N blocks have taught")
     exported.set_defaults(function=_export_state)
 
     drawn = commands.add_parser(
@@ -272,7 +273,7 @@ def _ask(options: argparse.Namespace, rest: list[str]) -> int:
 
 def _export_state(options: argparse.Namespace, rest: list[str]) -> int:
     _nothing_left(rest)
-    terminal.out(export(options.run, options.slot, options.out))
+    terminal.out(export(options.run, options.slot, options.out, options.blocks))
     return 0
 
 

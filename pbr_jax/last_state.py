@@ -31,14 +31,16 @@ from pbr_jax.types import Example, UserError
 EXPORT = "export.json"
 
 
-def export(run: str | Path, slot: str, out: str | Path) -> Path:
-    """Writes what all questions of a finished run's stream have taught the method in a slot, as a new folder.
+def export(run: str | Path, slot: str, out: str | Path, blocks: int | None = None) -> Path:
+    """Writes what a finished run's stream has taught the method in a slot, as a new folder.
 
+    `blocks`: what the first so many blocks have taught; None: all questions.
     The folder has the files of the method's state, and export.json: `slot`, `method`, its `options`, the
     `encoder`'s fingerprint (None: it has no encoder), `benchmark` and `split` of the run, and the `key` of
     its stream. It appears whole or not at all, and only its owner can read it: a state may hold users' words.
 
-    Raises UserError where the slot's method does not learn, and where there is something at `out`.
+    Raises UserError where the slot's method does not learn, where the state after these blocks was not kept
+    or never was, and where there is something at `out`.
     """
     plan, out = plan_of(Path(run)), Path(out)
     stage, method = _stage(plan, run), getattr(plan.config, slot, None)
@@ -56,8 +58,9 @@ def export(run: str | Path, slot: str, out: str | Path) -> Path:
         "benchmark": plan.config.benchmark.name,
         "split": plan.config.benchmark.split,
         "key": stage.key,
+        "blocks": blocks,
     }
-    state = plan.last_slots[slot].value.values["state"]
+    state = (_last(plan) if blocks is None else _after(plan, blocks)) / slot
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(".partial", f".{out.name}.", out.parent))
@@ -96,22 +99,16 @@ def backward_transfer(run: str | Path) -> dict[str, Transfer]:
     stream of several blocks with a learner, or did not keep its states (`stream.keep`).
     """
     plan = plan_of(Path(run))
-    stage, found = _stage(plan, run), plan.arrivals
+    _stage(plan, run)
+    found = plan.arrivals
     if found is None or found.folds or len(found.blocks) < 2:
         raise UserError(
             f"{run} is no prequential stream of two blocks or more, so nothing comes after a block"
         )
     everything = list(plan.data.value.examples())
     blocks = [[everything[place] for place in block] for block in found.blocks[:-1]]
-    after = [part(stage.value, "states", number + 1) for number in range(len(blocks))]
-    if any(part_seconds(state) is None for state in after):
-        raise UserError(
-            f"{run} did not keep the states after all of its blocks; run it without stream.keep, with "
-            "PBR_JAX_CACHE set to a new folder"
-        )
-    last = (
-        next(node for name, node in plan.last_slots.items() if name != "store").value.values["state"].parent
-    )
+    after = [_after(plan, number + 1) for number in range(len(blocks))]
+    last = _last(plan)
     examples = [example for block in blocks for example in block if example.scored]
     ranked = [
         [one for block, state in zip(blocks, states, strict=True) for one in _ranked(plan, state, block)]
@@ -138,6 +135,30 @@ def backward_transfer(run: str | Path) -> dict[str, Transfer]:
         )
         for name, difference in zip(names, sure, strict=True)
     }
+
+
+def _after(plan: Plan, blocks: int) -> Path:
+    """The folder of the state after so many blocks."""
+    assert plan.streamed is not None
+    count = 0 if plan.arrivals is None or plan.arrivals.folds else len(plan.arrivals.blocks)
+    if not 0 < blocks < count:
+        raise UserError(
+            f"there is no state after {blocks} blocks: the stream has {count} blocks one after another, and "
+            "after the last one --blocks is left out"
+        )
+    state = part(plan.streamed.value, "states", blocks)
+    if part_seconds(state) is None:
+        raise UserError(
+            f"the state after {blocks} of {count} blocks was not kept; run without stream.keep, with "
+            "PBR_JAX_CACHE set to a new folder"
+        )
+    return state
+
+
+def _last(plan: Plan) -> Path:
+    """The folder of what all questions have taught."""
+    slots = (node for name, node in plan.last_slots.items() if name != "store")
+    return next(slots).value.values["state"].parent
 
 
 def _stage(plan: Plan, run: str | Path) -> Stage:

@@ -232,7 +232,16 @@ def test_an_export_has_the_files_of_the_last_state(
     run("bm25", "frozen")
     assert main([*words[:2], str(tmp_path / "frozen"), *words[3:-1], str(tmp_path / "b")]) == 2
     assert "none of its methods learns from a stream" in capsys.readouterr().err
+    for blocks, error in ((0, "no state after 0 blocks"), (5, "no state after 5 blocks: the stream has 5")):
+        assert main([*words[:-1], str(tmp_path / "b"), "--blocks", str(blocks)]) == 2
+        assert error in capsys.readouterr().err
     assert not (tmp_path / "b").exists()
+    assert main([*words[:-1], str(tmp_path / "b"), "--blocks", "2"]) == 0
+    lines = Results(tmp_path / "out", {}).predictions()
+    early = {line["id"] for line in lines if line["place"] < 16}
+    questions = [e for e in pbr_jax.open(tmp_path / "out").store.examples() if e.id in early]
+    counts = json.loads((tmp_path / "b" / "counts.json").read_text())
+    assert counts == Counter(e.relevant[0][0] for e in questions)
 
 
 def test_backward_transfer(run: Callable[..., Results], tmp_path: Path):
@@ -268,7 +277,7 @@ def test_backward_transfer_needs_blocks_and_their_states(run: Callable[..., Resu
     with pytest.raises(UserError, match="no prequential stream of two blocks or more"):
         pbr_jax.backward_transfer(tmp_path / "one")
     run("popular", "kept", stream__keep=1)
-    with pytest.raises(UserError, match=r"run it without stream\.keep, with PBR_JAX_CACHE"):
+    with pytest.raises(UserError, match=r"run without stream\.keep, with PBR_JAX_CACHE"):
         pbr_jax.backward_transfer(tmp_path / "kept")
     run("bm25", "frozen")
     with pytest.raises(UserError, match="none of its methods learns from a stream"):
