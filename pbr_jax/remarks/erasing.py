@@ -94,4 +94,6 @@ def _blank(log: Log, sql: Connection, events: Iterable[Event], remarks: Iterable
         state = "applied" if remark.state == "applied" else "refused"
         log.set(sql, remark.id, text=None, summary=None, evidence=None, state=state)
         sql.execute("DELETE FROM votes WHERE claim=?", (remark.id,))
+        # Who else made the claim makes it anew.
+        sql.execute("UPDATE remarks SET claim=NULL WHERE claim=? AND state='judged'", (remark.id,))
     log.flag(sql, "erased", 1)

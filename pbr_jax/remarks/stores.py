@@ -53,7 +53,7 @@ class Stores:
       path: of the log; `data`: what the run's own documents are.
       changing: the living corpus, opened to be written to; `grows`: documents may be added.
       find: the documents for a text of a user: the user's own and shared ones.
-      encode: texts to vectors of unit length [n d], for the texts of claims.
+      encode: texts to vectors [n d], for the texts of claims.
       judge: makes the judge where none is given.
     """
 
@@ -197,7 +197,10 @@ class Stores:
 
     def _accept(self, sql: Connection, claim: Remark, reason: str = "") -> int:
         version = self._change(sql, claim, store="", reason=reason)
-        sql.execute("UPDATE remarks SET state='applied', version=? WHERE claim=?", (version, claim.id))
+        sql.execute(
+            "UPDATE remarks SET state='applied', version=? WHERE claim=? AND state='judged'",
+            (version, claim.id),
+        )
         return version
 
     def _change(self, sql: Connection, remark: Remark, *, store: str, reason: str = "") -> int:
@@ -215,14 +218,14 @@ class Stores:
         )  # fmt: skip
 
     def _claim(self, remark: Remark) -> Remark:
-        """The remark that first made this claim, where it is open or stands; else this one.
+        """The remark that first made this claim, where that is open or stands; else this one.
 
         An open claim has the same operation and target. What stands is the same claim however it is made,
         unless the remark is about the document that it made.
         """
-        firsts = self.log.remarks(
-            "id=claim AND route='shared' AND summary IS NOT NULL AND id != ?", remark.id
-        )
+        if remark.claim is not None:  # it has its vote
+            return self.log.remark(remark.claim)
+        firsts = self.log.remarks("id=claim AND route='shared' AND summary IS NOT NULL")
         there = shown(self.log.events())
         wanted = remark.operation, remark.target
         others = [
@@ -232,8 +235,9 @@ class Stores:
             or (first.version is not None and _stands(first, there) and remark.target != _made(first))
         ]
         if others:
-            own, *rest = self._encode([remark.summary or "", *(other.summary or "" for other in others)])
-            cosines = np.array([own @ one for one in rest])
+            vectors = self._encode([remark.summary or "", *(other.summary or "" for other in others)])
+            vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+            cosines = vectors[1:] @ vectors[0]
             if cosines.max() >= self.options.claim_cosine:
                 return others[int(cosines.argmax())]
         return remark

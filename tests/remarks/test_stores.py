@@ -165,6 +165,17 @@ def test_an_erased_text_is_in_no_file(world: World, tmp_path: Path):
     assert world.seen("eve")[0] == "back again"
 
 
+def test_an_erased_user_takes_no_other_users_vote_along(world: World):
+    world.stores.options = Remarks(quorum=3)
+    world.stores.observe("eve", LAKE)
+    assert world.stores.observe("bob", LAKE, "b").votes == 2
+    world.stores.erase(user="eve")
+    assert [(remark.id, votes) for remark, votes in world.stores.waiting()] == []
+    assert world.stores.observe("bob", LAKE, "b").votes == 1
+    assert world.stores.observe("cyd", LAKE).votes == 2
+    assert world.stores.observe("ann", LAKE).state == "applied"
+
+
 def test_a_lost_corpus_is_made_anew_from_the_log(world: World, tmp_path: Path):
     for user in ("ann", "bob"):
         world.stores.observe(user, LAKE)
