@@ -2,12 +2,14 @@
 
 import copy
 import json
+import random
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import dialogue_files
+import hostile_files
 import pytest
 
 from pbr_jax import data
@@ -136,6 +138,25 @@ def test_bad_files_are_refused_in_one_line(
     assert main(command) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert wanted in line
+
+
+@pytest.mark.parametrize("name", ["sgd", "multiwoz"])
+def test_damaged_files_are_read_or_refused_in_one_line(name: str, tmp_path: Path) -> None:
+    root = dialogue_files.write(tmp_path, name)
+    paths = sorted(root.rglob("*.json"))
+    whole = {path: path.read_bytes() for path in paths}
+    errors = []
+    for number in range(60):
+        draw = random.Random(f"{name} {number}")
+        damaged = draw.choice(paths)
+        damaged.write_bytes(hostile_files.damaged_json(whole[damaged], draw))
+        try:
+            data.validate(Benchmark(name=name, root=str(root), split="test"))
+        except UserError as error:
+            errors.append(str(error))
+        damaged.write_bytes(whole[damaged])
+    assert 20 < len(errors) < 60
+    assert not [error for error in errors if "\n" in error]
 
 
 def test_a_dialogue_that_stands_twice_is_refused(tmp_path: Path) -> None:
