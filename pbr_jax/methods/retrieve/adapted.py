@@ -6,11 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from pbr_jax.corpus.search import Kind, Search
-from pbr_jax.corpus.store import Store
+from pbr_jax.corpus.search import Kind
 from pbr_jax.graph import Node, Value
 from pbr_jax.hashes import file_hash
-from pbr_jax.index import Matrix
 from pbr_jax.methods.retrieve import luf_state
 from pbr_jax.options import IDLE, Retrieve
 from pbr_jax.parts import vectors
@@ -51,18 +49,8 @@ class Adapted(Retrieve):
             ),
         }
 
-    def slot(
-        self,
-        tally: Tally,
-        *,
-        adapted: Path,
-        store: Store,
-        encoder: TextEncoder,
-        embeddings: Matrix,
-        shared: Search,
-    ) -> RetrieveSlot:
-        known: dict[str, Any] = {"store": store, "encoder": encoder, "embeddings": embeddings}
-        return luf_state.searching(adapted, self.k, self.index, self.least_own, shared=shared, **known)
+    def slot(self, tally: Tally, *, adapted: Path, **values: Any) -> RetrieveSlot:
+        return luf_state.searching(adapted, self.k, self.index, self.least_own, **values)
 
 
 def _content(folder: Path) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from pbr_jax.corpus.search import Kind, Search
+from pbr_jax.corpus.search import Kind
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Bound, Node, Slot, constant
 from pbr_jax.index import Matrix
@@ -92,22 +92,8 @@ class Luf(Learner, Retrieve):
             )
         luf_state.write(folder, luf_state.State(self.moves, encoder.fingerprint))
 
-    def slot(
-        self,
-        tally: Tally,
-        *,
-        state: Path,
-        store: Store,
-        encoder: TextEncoder,
-        embeddings: Matrix,
-        shared: Search,
-        **values: Any,
-    ) -> RetrieveSlot:
-        return self._search(state, self.k, store, encoder, embeddings, shared)
-
-    def _search(self, state: Path, k: int, *known: Any) -> RetrieveSlot:
-        names = ("store", "encoder", "embeddings", "shared")
-        return luf_state.searching(state, k, self.index, self.least_own, **dict(zip(names, known)))
+    def slot(self, tally: Tally, *, state: Path, **values: Any) -> RetrieveSlot:
+        return luf_state.searching(state, self.k, self.index, self.least_own, **values)
 
     def observe(
         self,
@@ -116,8 +102,6 @@ class Luf(Learner, Retrieve):
         state: Path,
         store: Store,
         encoder: TextEncoder,
-        embeddings: Matrix,
-        shared: Search,
         seed: int,
         collaboration: str,
         judge: Judge | None = None,
@@ -130,32 +114,22 @@ class Luf(Learner, Retrieve):
         if self.moves == "map":
             found = query_vectors(encoder, queries)
             queries = [query._replace(vector=vector) for query, vector in zip(queries, found)]
-        search = self._search(state, self.labels.depth, store, encoder, embeddings, shared)
+        depth, known = self.labels.depth, {"store": store, "encoder": encoder, **values}
+        search = luf_state.searching(state, depth, self.index, self.least_own, **known)
         rankings = search(examples, queries, [_open(store, e.user_id, collaboration) for e in examples])
-        rankings = [sorted(ranking, key=lambda c: -c.score)[: self.labels.depth] for ranking in rankings]
+        rankings = [sorted(ranking, key=lambda c: -c.score)[:depth] for ranking in rankings]
         labelled = label(self.labels, examples, rankings, seed=seed, judge=judge, collaboration=collaboration)
         return [
             one._asdict() | ({} if query.vector is None else {"vector": query.vector.tolist()})
             for one, query in zip(labelled, queries, strict=True)
         ]
 
-    def learn(
-        self,
-        blocks: Any,
-        *,
-        state: Path,
-        out: Path,
-        store: Store,
-        encoder: TextEncoder,
-        embeddings: Matrix,
-        seed: int,
-        **values: Any,
-    ) -> None:
-        training = out / "training"  # what a killed one left, such as checkpoints
+    def learn(self, blocks: Any, *, state: Path, out: Path, seed: int, **values: Any) -> None:
+        training = out / "training"  # what a killed attempt left, such as checkpoints
         if not (out / luf_state.HEADER).is_file():
             lessons = _lessons(self, blocks, seed)
             if lessons:
-                self._train(lessons, state, out, training, store, encoder, embeddings, seed)
+                self._train(lessons, state, out, training, seed, **values)
             else:
                 luf_state.copy(state, out)
         shutil.rmtree(training, ignore_errors=True)
@@ -166,10 +140,12 @@ class Luf(Learner, Retrieve):
         state: Path,
         out: Path,
         training: Path,
+        seed: int,
+        *,
         store: Store,
         encoder: TextEncoder,
         embeddings: Matrix,
-        seed: int,
+        **values: Any,
     ) -> None:
         from pbr_jax.train import luf, luf_moves
 

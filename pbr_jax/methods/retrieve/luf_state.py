@@ -98,8 +98,10 @@ def searching(
     encoder: TextEncoder,
     embeddings: Matrix,
     shared: Search,
+    **values: Any,
 ) -> RetrieveSlot:
-    """The search with a state; `encoder`, `embeddings` and `shared` are as nothing had moved."""
+    """The search with a state. `encoder`, `embeddings` and `shared` are of the encoder as it came; other
+    values are not used."""
     moves = read(folder).moves
     if not (folder / _PARAMS).is_file():
         return search(store, encoder, embeddings, k, shared=shared, least_own=least_own)

@@ -10,6 +10,7 @@ import pytest
 
 import pbr_jax
 from pbr_jax.config import Config, load, override
+from pbr_jax.last_state import export
 from pbr_jax.methods.retrieve import Adapted, Luf, luf_state
 from pbr_jax.options import Optimizer, adapting
 from pbr_jax.plan import Plan
@@ -188,7 +189,7 @@ def test_a_learned_state_serves_other_questions_without_a_stream(squad, tmp_path
     system = pbr_jax.open(tmp_path / "luf")
     examples = list(system.store.examples())[:6]
     wanted = [[(c.row, c.score) for c in ranking] for ranking in system.rank(examples)]
-    (folder,) = fresh_cache.glob("stream_last/*/retrieve")
+    folder = export(tmp_path / "luf", "retrieve", tmp_path / "exported")
     plain = {name: value for name, value in told.items() if not name.startswith("stream")}
     adapted = override(Config(retrieve=Adapted(state=str(folder))), {**plain, "collaboration": "none"})
     found = Plan(adapted).system().rank(examples)
@@ -224,8 +225,12 @@ def tweets(write_tweets, tiny_models, tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.long
-def test_with_signals_no_foreign_text_is_in_a_prompt_or_a_label(tweets, tmp_path: Path, fresh_cache: Path):
+@pytest.mark.parametrize("kind", ["self", "query_likelihood"])
+def test_with_signals_no_foreign_text_is_in_a_prompt_or_a_label(
+    kind: str, tweets, tmp_path: Path, fresh_cache: Path
+):
     told = {**tweets, "collaboration": "signals", "retrieve.k": 3, "generate.method": "ipa"}
+    told["retrieve.labels.kind"] = kind
     pbr_jax.run(override(Config(retrieve=Luf(moves="map")), told), tmp_path / "out")
     texts = [json.loads(line) for line in (tmp_path / "out" / "texts.jsonl").read_text().splitlines()]
     assert len(texts) == 9
