@@ -68,16 +68,16 @@ def label(
 ) -> list[Labelled]:
     """The labels of each question's documents, in the order of its ranking.
 
-    Shared documents are labelled, and where `collaboration` is text the asking user's own. What is drawn
-    depends on the seed and the question, with `shuffled` also on the questions beside it. `judge` gives the
-    labels of a language model, whose answers are cached one by one: what an interrupted call has paid for
-    is not asked again.
+    Shared documents, which nobody owns, are labelled, and where `collaboration` is text the asking user's
+    own. What is drawn depends on the seed and the question, with `shuffled` also on the questions beside it.
+    `judge` gives the labels of a language model, whose answers are cached one by one: what an interrupted
+    call has paid for is not asked again.
     """
+    owners = [{"", example.user_id} if collaboration == "text" else {""} for example in examples]
     shown = [
-        [c for c in ranking if c.document.shared or _is_own(e, c.document.user_id, collaboration)]
-        for e, ranking in zip(examples, rankings, strict=True)
+        [candidate for candidate in ranking if candidate.document.user_id in allowed][: options.depth]
+        for allowed, ranking in zip(owners, rankings, strict=True)
     ]
-    shown = [ranking[: options.depth] for ranking in shown]
     if options.asks:
         assert judge is not None, "labels of a language model need the judge"
         labelled = _asked(options, examples, [ranking[: options.judged] for ranking in shown], judge)
@@ -88,10 +88,6 @@ def label(
         one._replace(grades=_kept(one.grades, options.keep, example, seed))
         for example, one in zip(examples, labelled, strict=True)
     ]
-
-
-def _is_own(example: Example, owner: str, collaboration: str) -> bool:
-    return collaboration == "text" and owner == example.user_id
 
 
 def _kept(grades: Sequence[float], keep: float, example: Example, seed: int) -> list[float]:
