@@ -251,7 +251,8 @@ def _answer_columns(
             Scores(metric._replace(name=f"expected_{metric.name}"), metric.statistics(numbers, targets))
             for metric in (text_metric(name, task.labels) for name in EXPECTED)
         ]
-    return columns, _majority(metrics, targets) + _unseen(metrics, targets)
+    notes = dialogue.notes(right) if task.kind == "dialogue" else _unseen(metrics, targets)
+    return columns, _majority(metrics, targets) + notes
 
 
 def _references(task: Task, ids: list[str], alternatives: list | None) -> list[str]:

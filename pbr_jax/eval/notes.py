@@ -30,12 +30,11 @@ def unreadable_answers(row: Row) -> str:
     """The note on predictions that cannot be read; "" where all can."""
     totals = counts(row)
     unread, scored = totals["unreadable_answers"], totals["examples"] - totals["unscored"]
+    if not unread:
+        return ""
     share = f"{row.label}: {unread:.0f} of {scored:.0f} answers ({unread / max(scored, 1):.1%})"
-    return (
-        f"{share} name no label or number, hold no state, or have no text; the worst is scored."
-        if unread
-        else ""
-    )
+    what = "name no label or number, hold no state, or have no text"
+    return f"{share} {what}; the worst is scored, of a state the empty one."
 
 
 def label(row: Row) -> str:

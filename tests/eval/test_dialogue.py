@@ -159,6 +159,9 @@ def test_an_evaluation_counts_what_it_cannot_read(tmp_path: Path) -> None:
     assert found.per_example[3] == {"jga": 1.0, "jga_frames": 2.0, "jga_exact": 1.0, "jga_exact_frames": 2.0}
     assert found.by_category["Tables_1, Rides_2"]["jga"] == pytest.approx(2 / 4)
     assert found.clusters == "units"
+    assert "the empty state for every turn would have jga 0.2857; answers without a state score as it" in (
+        found.notes
+    )
     low, high = found.intervals["jga"]
     assert 0 <= low < 3 / 7 < high <= 1
     with pytest.raises(UserError, match="question '1_00000-000': found no reference of the dialogue state"):
