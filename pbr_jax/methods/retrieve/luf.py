@@ -43,8 +43,8 @@ class Luf(Learner, Retrieve):
     batches: Literal["overlap", "random"] = "overlap"  # overlap: of questions that share documents, Eq. 1
     labels: Labels = field(default_factory=Labels)
     loss: LUFLoss = field(default_factory=LUFLoss)
-    # not `training`: other retrievers have that, and --retrieve.method luf would take theirs over. Rates were
-    # chosen on other languages than are tested: of a map 3e-4, of a tower 5e-5
+    # not `training`: other retrievers have that, and --retrieve.method luf would take theirs over. The rate
+    # is a tower's; a map wants 3e-4, chosen on Chinese questions and on German passages
     update: Training = field(default_factory=adapting)
     index: Kind = "auto"  # of shared documents, as in dense
     least_own: float | None = None  # least cosine of users' own documents; the paper has .5. None: of any
