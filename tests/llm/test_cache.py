@@ -25,7 +25,7 @@ from pbr_jax.llm import LLM, Score
 from pbr_jax.llm.abilities import Mixture
 from pbr_jax.llm.answer_values import stored
 from pbr_jax.llm.answers_file import Answers
-from pbr_jax.llm.cache import Cached
+from pbr_jax.llm.cache import Cached, noted, unkept
 from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.llm.engine.t5_backend import T5LLM
 from pbr_jax.llm.http import backend as http_backend
@@ -295,7 +295,7 @@ def python(script: str, *arguments: object) -> subprocess.Popen[str]:
 GENERATE = """
 import sys, time
 from pathlib import Path
-from pbr_jax.llm.cache import Cached
+from pbr_jax.llm.cache import Cached, noted, unkept
 from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.llm.protocol import Sampling
 def on_batch(positions, texts):
@@ -546,3 +546,31 @@ def test_fields_of_a_sampling_may_be_given_by_name(file: Path):
     assert llm.generate(["one"], Sampling(7), max_new_tokens=8) == ["one/8"]
     with pytest.raises(UserError, match="max_new_tokens is 0"):
         llm.generate(["one"], max_new_tokens=0)
+
+
+def test_answers_are_noted_before_they_are_made_then_erased_or_never_kept(tmp_path: Path):
+    """A kill between an answer and the note of its key would leave an answer that nobody can erase."""
+    model, keys = Counting("SECRET "), list[str]()
+    llm, file = Cached(model, tmp_path / "llm.sqlite"), tmp_path / "llm.sqlite"
+
+    def note(new: Sequence[str]) -> None:
+        assert model.calls == []
+        keys.extend(new)
+
+    other = Cached(Counting(), file)
+    other.generate(["open"], max_new_tokens=2)
+    with noted(note):
+        llm.generate(["one" * 3000, "two"], max_new_tokens=2)
+    assert len(Answers(file).find(keys)) == 2
+    assert Answers(file).erase([*keys, "0" * 64]) == 2
+    assert Answers(file).find(keys) == {}
+    for path in tmp_path.iterdir():
+        assert b"SECRET" not in path.read_bytes()
+    assert other.generate(["open"], max_new_tokens=2) == ["open/2"]
+    with unkept():
+        ask: Any = {"on_batch": lambda *_: None, "max_new_tokens": 2}
+        assert llm.generate(["two"], **ask) == llm.generate(["two"], **ask)
+    assert len(model.calls) == 3
+    assert Answers(file).find(keys) == {}
+    with unkept(), pytest.raises(UserError, match=r"never kept, and llm\.offline is set"):
+        Cached(model, file, offline=True).generate(["two"], **ask)
