@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import expit, softmax
 
 from pbr_jax.corpus.store import Store
 from pbr_jax.eval.answer_recall import Finder, accepted, body
@@ -136,6 +135,8 @@ def _grades(options: Labels, scores: Sequence[Sequence[Score]]) -> list[float]:
 
     `query_likelihood` takes p(document | question) among the documents judged, by Bayes with an even prior.
     """
+    from scipy.special import expit, softmax
+
     if options.kind == "yes_no":
         found = expit([yes.total - no.total for yes, no in scores])
         positive = found >= options.positive
