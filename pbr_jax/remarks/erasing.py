@@ -18,8 +18,7 @@ MADE = "remark:"  # begins the id of a document that a remark made; the remark's
 
 def erase_document(store: Store, log: Log, id: str) -> int:
     """Erases a remark and the document that it made, with the remarks that made the same claim; how many."""
-    number = id.removeprefix(MADE)
-    remarks = log.remarks("(id=? OR claim=?) AND text IS NOT NULL", number, number) if id != number else []
+    remarks = log.remarks(f"('{MADE}' || id=? OR '{MADE}' || claim=?) AND text IS NOT NULL", id, id)
     if not remarks:
         raise UserError(
             f"found document {id!r}, want {MADE} and the number of a remark that is not erased; what the "
@@ -52,7 +51,7 @@ def erase_user(store: Store, log: Log, user: str) -> int:
             if event.store == "":
                 log.append(sql, "erase", author="", store="", document=event.document, reason="erased")
         log.append(sql, "erase", author="", store=user, document=None, reason="erased")
-        sql.execute("UPDATE remarks SET user=NULL, request='erased ' || id WHERE user=?", (user,))
+        sql.execute("UPDATE remarks SET user=NULL, request=hex(randomblob(16)) WHERE user=?", (user,))
         sql.execute("UPDATE events SET author=NULL WHERE author=?", (user,))
         sql.execute("DELETE FROM votes WHERE author=?", (user,))
     finish_erasing(store, log)

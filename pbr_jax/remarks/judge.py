@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from pbr_jax.files import parse_json
+from pbr_jax.llm.protocol import check_text
 from pbr_jax.remarks.log import Remark
 from pbr_jax.types import Document, UserError
 
@@ -56,6 +57,13 @@ class Judge(Protocol):
         ...
 
 
+def claim_of(judge: Judge, text: str) -> str:
+    """The claim that a remark makes; "" where it makes none."""
+    summary = judge.summarise(text)
+    check_text(summary, f"the claim that {judge.name} makes of a remark")
+    return summary if summary.strip() else ""
+
+
 class Script:
     """A judge that follows rules, in a JSON file or as objects, for moderation by hand and for tests.
 
@@ -91,7 +99,9 @@ class Script:
             )
         for name, choices in _CHOICES.items():
             if rule.get(name, choices[0]) not in choices:
-                raise UserError(f"{place}: {name} is {rule[name]!r}, want one of {', '.join(choices)}")
+                raise UserError(f"{place}: {name} is {rule[name]!r:.80}, want one of {', '.join(choices)}")
+        for name in ("remark", "summary", "document"):
+            check_text(rule.get(name, ""), f"{place}: {name}")
 
     def _rule(self, text: str) -> dict[str, Any]:
         return next((rule for rule in self._rules if rule["remark"] in text), {})

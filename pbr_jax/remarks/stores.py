@@ -12,13 +12,14 @@ from typing import NamedTuple
 import numpy as np
 
 from pbr_jax import terminal
+from pbr_jax.arguments import check_filled
 from pbr_jax.corpus.store import Store
 from pbr_jax.llm import cache
 from pbr_jax.locks import locked
 from pbr_jax.options.remarks import Remarks
 from pbr_jax.remarks.applying import catch_up, shown
 from pbr_jax.remarks.erasing import MADE, erase_document, erase_user, finish_erasing
-from pbr_jax.remarks.judge import Judge, Judgement
+from pbr_jax.remarks.judge import Judge, Judgement, claim_of
 from pbr_jax.remarks.log import Event, Log, Remark, State
 from pbr_jax.types import Document, UserError
 
@@ -117,7 +118,7 @@ class Stores:
         self._check(text)
         judge = judge or self._judge()
         with cache.unkept():
-            summary = judge.summarise(text)
+            summary = claim_of(judge, text)
             blank = Remark(0, "", 0.0, user, text, "summarised", summary, *[None] * 9)  # type: ignore[arg-type]
             found = self._judged(blank, judge)[0] if summary else Judgement("unknown")
         refused = not summary or found.verdict == "incorrect"
@@ -142,7 +143,7 @@ class Stores:
             with cache.unkept():
                 if remark.state == "received":
                     assert remark.text is not None
-                    summary = judge.summarise(remark.text)
+                    summary = claim_of(judge, remark.text)
                     state: State = "summarised" if summary else "refused"
                     remark = self.log.advance(remark, state, summary=summary, **by)
                 if remark.state == "summarised":
@@ -313,6 +314,7 @@ class Stores:
         with self._alone(grows=False) as store:
             if document is not None:
                 return erase_document(store, self.log, document)
+            check_filled(user, "user")
             assert user is not None
             return erase_user(store, self.log, user)
 

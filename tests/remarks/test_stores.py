@@ -61,6 +61,15 @@ def test_what_is_unknown_is_personal_what_is_wrong_is_refused_and_nobody_changes
     assert [remark.state for remark in world.stores.log.remarks()][1:3] == ["refused", "refused"]
 
 
+def test_a_judge_makes_a_claim_that_is_a_text_or_none(world: World):
+    blank = Script([{"remark": "", "summary": " \n"}])
+    assert world.stores.observe("ann", "hm", judge=blank).verdict is None
+    blank.summarise = lambda text: "\ud800"
+    with pytest.raises(UserError, match="the claim that script makes of a remark holds half of a surrogate"):
+        world.stores.observe("ann", "hm", "r", judge=blank)
+    assert world.stores.observe("ann", "hm", "r").summary == "hm"
+
+
 def test_claims_are_one_by_operation_target_and_cosine(tmp_path: Path):
     world = World(tmp_path, Remarks(claim_cosine=0.7))
     assert world.stores.observe("ann", "ferries are obsolete").votes == 1
@@ -165,6 +174,28 @@ def test_an_erased_text_is_in_no_file(world: World, tmp_path: Path):
     assert world.seen("eve")[0] == "back again"
 
 
+def test_what_is_to_be_erased_is_named_exactly(world: World):
+    """Else a remark would go and its document stay, or all shared documents would."""
+    for user in ("ann", "bob"):
+        world.stores.observe(user, LAKE)
+    seen = world.find("cyd", "")
+    for name in ("remark:1 ", "remark:01", "remark:+1", "remark:1.0", "1", "remark:remark:1"):
+        with pytest.raises(UserError, match="want remark: and the number"):
+            world.stores.erase(document=name)
+    for name in ("", " "):
+        with pytest.raises(UserError, match=r"user is .* want a text that is not blank"):
+            world.stores.erase(user=name)
+    assert world.find("cyd", "") == seen
+    assert world.stores.verify() == 1
+
+
+def test_no_request_of_another_user_stops_an_erasure(world: World):
+    world.stores.observe("ann", "i row", "r")
+    world.stores.observe("bob", "i ski", "erased 1")
+    assert world.stores.erase(user="ann") == 1
+    assert world.stores.observe("bob", "i ski", "erased 1").state == "applied"
+
+
 def test_an_erased_user_takes_no_other_users_vote_along(world: World):
     world.stores.options = Remarks(quorum=3)
     world.stores.observe("eve", LAKE)
@@ -244,6 +275,9 @@ def test_files_are_private_and_commits_are_on_disk(world: World):
         ('[{"verdict": "correct"}]', "rule 0 is"),
         ('[{"remark": "", "verdict": "yes"}]', "verdict is 'yes', want one of correct, incorrect, unknown"),
         ('[{"remark": "", "colour": "red"}]', "rule 0 is"),
+        ('[{"remark": "", "summary": 5}]', "rule 0: summary is 5, want a text"),
+        ('[{"remark": "", "summary": "\\ud800"}]', "rule 0: summary holds half of a surrogate pair"),
+        ('[{"remark": "", "document": ["p0"]}]', "rule 0: document is "),
     ],
 )
 def test_a_script_that_is_wrong_says_where(tmp_path: Path, content: str, words: str):
