@@ -61,7 +61,7 @@ def table(orders: dict[str, dict[str, Path]], metric: str, over: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--metric", default="recall@5")
     parser.add_argument("--over", choices=("second_half", "all"), default="second_half")

@@ -1,5 +1,6 @@
 """A stream under way in a folder: blocks are answered, observed and learned from, by one of two protocols."""
 
+import abc
 import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,7 +46,7 @@ class Block(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Making:
+class Making(abc.ABC):
     """A stream that is under way in a folder. A subclass is a protocol.
 
     State `number` is the one by which the block of this number is answered; that after the last block's
@@ -74,8 +75,9 @@ class Making:
         write_tally(total, self.folder)
         self._report()
 
+    @abc.abstractmethod
     def _pass(self) -> None:
-        raise NotImplementedError
+        """Answers all blocks that are not there."""
 
     def observed(self, number: int) -> Path:
         """The folder of a block with what learners observed in it."""

@@ -1,5 +1,6 @@
 """What changes the documents of a `System`: users' documents that come and go, and users' remarks."""
 
+import abc
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,7 +39,7 @@ class Corpus(Protocol):
         ...
 
 
-class Living:
+class Living(abc.ABC):
     """The part of `System` that writes to its documents."""
 
     _parts: Mapping[str, Any]
@@ -47,15 +48,15 @@ class Living:
     check: Callable[[], None]
 
     @property
+    @abc.abstractmethod
     def store(self) -> Store:
         """See `System`."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def rank(
         self, examples: Iterable[Example], users: Sequence[Sequence[Neighbour]] | None = None
     ) -> list[Ranking]:
         """See `System`."""
-        raise NotImplementedError
 
     def add(self, user: str, documents: Iterable[Document | str]) -> list[Document]:
         """Adds documents to the history of a user, who may be new, and returns them.

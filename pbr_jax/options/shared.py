@@ -28,9 +28,8 @@ class Benchmark(Options):
     # shared passages that every question may be answered from (docs/data_format.md): a .jsonl, .tsv or .json,
     # or the split (xquad: language) of the root whose passages they are
     passages: str = field(default="", metadata=IDLE)
-    distractors: str = field(
-        default="", metadata=IDLE
-    )  # file of further shared passages, relevant to nothing
+    # file of further shared passages, relevant to nothing
+    distractors: str = field(default="", metadata=IDLE)
     # TOML file of what is asked, and how prompts word it, where it is not as the benchmark has it
     task: str = field(default="", metadata=IDLE)
 

@@ -189,7 +189,7 @@ def test_the_gate_lets_shared_documents_pass_and_those_alone(document: Document,
 def test_shared_documents_are_searched_as_one_more_user(tmp_path: Path, method: str):
     own = Example("1", "a", "tea", "in", "t", history("a", 3))
     shared = [Document(f"p{i}", "", f"passage about tea {i}", shared=True) for i in range(4)]
-    build(tmp_path / "store.sqlite", [own], shared=shared)
+    build(tmp_path / "store.sqlite", [own], shared={"passages": shared})
     store = Store(tmp_path / "store.sqlite")
     world = World(store, Hashed(), np.stack([vector(text) for _, text in store.texts()]))
     slot = world.slot(chosen(method, 2))
