@@ -28,17 +28,12 @@ from sklearn.metrics import roc_auc_score
 import pbr_jax
 from pbr_jax.config import Config, override
 from pbr_jax.eval.ranking import ranking_metric
+from pbr_jax.parts.simulated import OTHERS, claim
 from pbr_jax.remarks.agent import Agent
 from pbr_jax.remarks.judge import Script
 from pbr_jax.remarks.log import Remark
 from pbr_jax.system import System
 from pbr_jax.types import Document, Example
-
-OTHERS = (
-    "I usually have breakfast at seven.", "My sister has moved to the coast.", "Please keep answers short.",
-    "I am learning to play the cello.", "My garden needs rain.", "I prefer trains to planes.",
-    "Next week I am on holiday.", "My neighbour has two dogs.",
-)  # fmt: skip
 
 
 class Told(NamedTuple):
@@ -64,7 +59,7 @@ def simulated(examples: Sequence[Example], count: int, seed: int) -> list[Told]:
                 e.target for e in examples if e.unit == example.unit and (e.target or "").lower() not in own
             ]
             answer = draw.choice(pool)
-        said = f"I was reading about this. {example.query} The answer is {answer}."
+        said = f"I was reading about this. {claim(example.query, answer or '')}"
         remarks.append(Told(kind, draw.choice(OTHERS) if kind == "other" else said, example))
     return remarks
 
@@ -98,7 +93,7 @@ def judged(system: System, config: Config, remarks: Sequence[Told], judgement: s
 
 
 def remark(text: str) -> Remark:
-    return Remark(0, "", 0.0, "", text, "summarised", text, *[None] * 9)  # type: ignore[arg-type]
+    return Remark(0, "", 0.0, "", text, "summarised", text)
 
 
 def known(system: System, text: str, count: int) -> list[Document]:

@@ -24,6 +24,7 @@ from pbr_jax.options import (
     Generate,
     Neighbours,
     Prompt,
+    Remarks,
     Retrieve,
     Select,
     Stream,
@@ -72,6 +73,8 @@ class Settings(Protocol):
     def generator(self) -> TunedGenerator: ...
     @property
     def stream(self) -> Stream: ...
+    @property
+    def remarks(self) -> Remarks: ...
     @property
     def eval(self) -> Eval: ...
     def training_documents(self, source: str) -> dict[str, Any]: ...

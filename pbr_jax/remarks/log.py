@@ -55,15 +55,15 @@ class Remark(NamedTuple):
     text: str | None
     state: State
     summary: str | None
-    verdict: str | None
-    route: str | None
-    operation: str | None
-    target: str | None
-    evidence: str | None
-    llm: str | None
-    prompt_hash: str | None
-    claim: int | None
-    version: int | None
+    verdict: str | None = None
+    route: str | None = None
+    operation: str | None = None
+    target: str | None = None
+    evidence: str | None = None
+    llm: str | None = None
+    prompt_hash: str | None = None
+    claim: int | None = None
+    version: int | None = None
 
 
 class Event(NamedTuple):

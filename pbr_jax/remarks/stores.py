@@ -119,7 +119,7 @@ class Stores:
         judge = judge or self._judge()
         with cache.unkept():
             summary = claim_of(judge, text)
-            blank = Remark(0, "", 0.0, user, text, "summarised", summary, *[None] * 9)  # type: ignore[arg-type]
+            blank = Remark(0, "", 0.0, user, text, "summarised", summary)
             found = self._judged(blank, judge)[0] if summary else Judgement("unknown")
         refused = not summary or found.verdict == "incorrect"
         return Observed(

@@ -4,6 +4,7 @@
 Answer Domains Shift" (LUF, anonymous ACL submission), section 2.2. Labels: `pbr_jax.parts.labels`.
 """
 
+import functools
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,13 +20,16 @@ from pbr_jax.index import Matrix
 from pbr_jax.methods.expand.none import Nothing
 from pbr_jax.methods.retrieve import luf_state
 from pbr_jax.options import Labels, Learner, LUFLoss, Retrieve, Training, adapting
-from pbr_jax.parts import vectors
+from pbr_jax.parts import simulated, vectors
 from pbr_jax.parts.labels import Judge, Labelled, accuracy, judge, label
 from pbr_jax.parts.run import Run, enable_compilation_cache
 from pbr_jax.parts.search import query_vectors
+from pbr_jax.parts.search import search as nearest
 from pbr_jax.pipeline import Examples, Neighbour, Query, RetrieveSlot, Tally
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.types import Feedback, UserError
+
+_opened = functools.cache(Store)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +52,10 @@ class Luf(Learner, Retrieve):
     update: Training = field(default_factory=adapting)
     index: Kind = "auto"  # of shared documents, as in dense
     least_own: float | None = None  # least cosine of users' own documents; the paper has .5. None: of any
+    # simulated remarks of users on past questions, of which those become shared documents that are right
+    # (oracle), that the language model judges so (judged, as the config's `remarks` says; the paper), or all
+    # (what a judge is needed for). Made from the data's answers: supervision. Nothing is learned from them
+    remarks: simulated.Accepts = "none"
 
     def check(self) -> None:
         super().check()
@@ -60,7 +68,7 @@ class Luf(Learner, Retrieve):
 
     @property
     def supervised(self) -> bool:
-        return self.labels.supervised
+        return self.labels.supervised or self.remarks != "none"
 
     def encoder(self, run: Run) -> Node:
         return vectors.encoder(run)  # what has moved, the state knows
@@ -78,6 +86,7 @@ class Luf(Learner, Retrieve):
             "seed": constant("seed", run.config.seed),
             "collaboration": constant("collaboration", run.config.collaboration),
             **judge(run, self.labels),
+            **simulated.simulation(run, self.remarks),
             **({} if isinstance(expand, Nothing) else {"expand": Slot(expand, run)}),
         }
 
@@ -92,8 +101,18 @@ class Luf(Learner, Retrieve):
             )
         luf_state.write(folder, luf_state.State(self.moves, encoder.fingerprint))
 
-    def slot(self, tally: Tally, *, state: Path, **values: Any) -> RetrieveSlot:
-        return luf_state.searching(state, self.k, self.index, self.least_own, **values)
+    def corpus(self, store: Store, state: Path) -> Store:
+        file = simulated.corpus(state)
+        return _opened(file) if file.exists() else store
+
+    def slot(
+        self, tally: Tally, *, state: Path, store: Store, encoder: TextEncoder, **values: Any
+    ) -> RetrieveSlot:
+        corpus = self.corpus(store, state)
+        if corpus is not store:
+            values["embeddings"], values["shared"] = luf_state.searched(corpus, encoder, self.index)
+        known = {"store": corpus, "encoder": encoder, **values}
+        return luf_state.searching(state, self.k, self.index, self.least_own, **known)
 
     def observe(
         self,
@@ -106,9 +125,13 @@ class Luf(Learner, Retrieve):
         collaboration: str,
         judge: Judge | None = None,
         expand: Bound | None = None,
+        simulation: simulated.Simulation | None = None,
         **values: Any,
     ) -> list[dict[str, Any]]:
-        """Labels on the `labels.depth` documents that the present state finds for each question."""
+        """Labels on the `labels.depth` documents of the data that the present state finds for each question.
+
+        Remarks are not among them, so no weights are learned from these.
+        """
         examples = block.examples
         queries = _queries(examples, expand)
         if self.moves == "map":
@@ -119,17 +142,24 @@ class Luf(Learner, Retrieve):
         rankings = search(examples, queries, [_open(store, e.user_id, collaboration) for e in examples])
         rankings = [sorted(ranking, key=lambda c: -c.score)[:depth] for ranking in rankings]
         labelled = label(self.labels, examples, rankings, seed=seed, judge=judge, collaboration=collaboration)
-        return [
+        found = [
             one._asdict() | ({} if query.vector is None else {"vector": query.vector.tolist()})
             for one, query in zip(labelled, queries, strict=True)
         ]
+        if simulation is None:
+            return found
+        shown = nearest(k=simulation.documents, **known)
+        told = simulated.remarks(simulation, examples, shown, seed=seed)
+        return [{**one, "remark": remark._asdict()} for one, remark in zip(found, told, strict=True)]
 
-    def learn(self, blocks: Any, *, state: Path, out: Path, seed: int, **values: Any) -> None:
+    def learn(self, blocks: Any, *, state: Path, out: Path, seed: int, store: Store, **values: Any) -> None:
+        if self.remarks != "none":
+            simulated.add(self.corpus(store, state), blocks[-1].examples, _told(blocks[-1]), out)
         training = out / "training"  # what a killed attempt left, such as checkpoints
         if not (out / luf_state.HEADER).is_file():
             lessons = _lessons(self, blocks, seed)
             if lessons:
-                self._train(lessons, state, out, training, seed, **values)
+                self._train(lessons, state, out, training, seed, store=store, **values)
             else:
                 luf_state.copy(state, out)
         shutil.rmtree(training, ignore_errors=True)
@@ -182,7 +212,10 @@ class Luf(Learner, Retrieve):
                 f"retrieve.labels.kind {self.labels.kind} found no document that holds the answer in any "
                 "block, so nothing was learned; raise retrieve.labels.depth, or take other labels"
             )
-        return accuracy(known, examples, store)
+        found = accuracy(known, examples, store)
+        if self.remarks == "none":
+            return found
+        return found | simulated.counts([(block.examples, block.rankings, _told(block)) for block in blocks])
 
 
 class Lesson(NamedTuple):
@@ -226,6 +259,10 @@ def _open(store: Store, user: str, collaboration: str) -> list[Neighbour]:
 
 def _labelled(observed: Mapping[str, Any]) -> Labelled:
     return Labelled(**{name: observed[name] for name in Labelled._fields})
+
+
+def _told(block: Any) -> list[simulated.Told]:
+    return [simulated.Told(**observed["remark"]) for observed in block.observations]
 
 
 def _lessons(options: Luf, blocks: Any, seed: int) -> list[Lesson]:

@@ -111,10 +111,16 @@ def searching(
         return search(store, encoder, embeddings, k, mapping(found), shared, least_own)
     moved = _moved(encoder.config, folder / _PARAMS, file_hash(folder / _PARAMS))
     if moves == "both":
-        embeddings = Vectors(store, VectorStore(moved))
-        history = partial(store.history, "")
-        shared = InScope(embeddings) if index == "per_user" else Collection(embeddings, history, index)
+        embeddings, shared = searched(store, moved, index)
     return search(store, moved, embeddings, k, shared=shared, least_own=least_own)
+
+
+def searched(store: Store, encoder: TextEncoder, index: Kind) -> tuple[Matrix, Search]:
+    """An encoder's vectors of a store's documents, and the search in the shared ones."""
+    embeddings = Vectors(store, VectorStore(encoder))
+    if index == "per_user":
+        return embeddings, InScope(embeddings)
+    return embeddings, Collection(embeddings, partial(store.history, ""), index)
 
 
 def mapping(found: Params) -> Any:
