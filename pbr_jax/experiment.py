@@ -43,6 +43,7 @@ _PLACES = (
     "task",
     "model",
     "adapter",
+    "state",
 )  # fields that may name a file or folder
 
 

@@ -4,18 +4,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+
+import jax
+import numpy as np
 
 from pbr_jax.corpus.search import Kind
 from pbr_jax.graph import Node, Value
 from pbr_jax.hashes import file_hash
 from pbr_jax.methods.retrieve import luf_state
+from pbr_jax.models import bert
+from pbr_jax.models.rules import flatten
 from pbr_jax.options import IDLE, Retrieve
 from pbr_jax.parts import vectors
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import RetrieveSlot, Tally
 from pbr_jax.text.encode import TextEncoder
-from pbr_jax.types import UserError
+from pbr_jax.types import Params, UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +65,34 @@ def _content(folder: Path) -> list[str]:
 
 
 def _read(folder: Path, *, encoder: TextEncoder) -> Path:
-    """The folder. Raises UserError where its state begins with another encoder."""
-    found = luf_state.read(folder).encoder
-    if found != encoder.fingerprint:
+    """The folder. Raises UserError where its state began with another encoder, or is damaged: others may have
+    written it."""
+    found = luf_state.read(folder)
+    if found.encoder != encoder.fingerprint:
         raise UserError(
-            f"retrieve.state {folder} was learned with the encoder {found[:16]}, and encoder.model with its "
-            f"options is {encoder.fingerprint[:16]}; set the encoder that it was learned with"
+            f"retrieve.state {folder} was learned with the encoder {str(found.encoder)[:16]}, and "
+            f"encoder.model with its options is {encoder.fingerprint[:16]}; set the encoder that it was "
+            "learned with"
         )
+    params, moves = luf_state.params(folder), found.moves
+    if params is None and found.questions == 0:
+        return folder
+    if moves not in get_args(luf_state.Moves) or _forms(params) != _forms(_wanted(moves, encoder)):
+        raise UserError(
+            f"retrieve.state {folder} lacks the parameters of moves {moves!r:.40} for this encoder; export "
+            "it again"
+        )
+    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params)):
+        raise UserError(f"retrieve.state {folder} holds NaN or infinity; export it again")
     return folder
+
+
+def _wanted(moves: luf_state.Moves, encoder: TextEncoder) -> Params:
+    if moves == "map":
+        return {"map": jax.ShapeDtypeStruct((encoder.dim, encoder.dim), np.float32)}
+    return {"tower": jax.eval_shape(bert.bert(encoder.bert_config).init, jax.random.key(0))}
+
+
+def _forms(params: Params | None) -> dict[str, tuple[Any, ...]]:
+    """Shapes and kinds by path."""
+    return {path: (leaf.shape, leaf.dtype) for path, leaf in flatten(params or {}).items()}

@@ -36,7 +36,11 @@ Does the user's last message tell a wish, a choice or a fact? If so, write it do
 that is clear without the conversation. If not, write {NOTHING}."""
 
 _FILE = "store.sqlite"
-_opened = functools.cache(Store)
+
+
+@functools.lru_cache(maxsize=4)  # a stream has a store for each of its blocks
+def _opened(file: Path, inode: int, written: int) -> Store:
+    return Store(file)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +68,11 @@ class Summaries(Learner, Retrieve):
         return {"store": run.data, "encoder": vectors.encoder(run), "llm": language_model.frozen(run)}
 
     def corpus(self, store: Store, state: Path) -> Store:
-        return _opened(state / _FILE) if (state / _FILE).exists() else store
+        file = state / _FILE
+        if not file.exists():
+            return store
+        found = file.stat()
+        return _opened(file, found.st_ino, found.st_mtime_ns)  # a state may be made anew at its place
 
     def slot(
         self, tally: Tally, *, state: Path, store: Store, encoder: TextEncoder, llm: LLM

@@ -182,7 +182,9 @@ def test_last_starts_from_the_state_before_with_a_part_of_older_labels(
 
 
 @pytest.mark.long
-def test_a_learned_state_serves_other_questions_without_a_stream(squad, tmp_path: Path, fresh_cache: Path):
+def test_a_learned_state_serves_other_questions_without_a_stream(
+    squad, tmp_path: Path, fresh_cache: Path, monkeypatch: pytest.MonkeyPatch
+):
     told = squad()
     options = config(luf(), told)
     pbr_jax.run(options, tmp_path / "luf")
@@ -202,6 +204,11 @@ def test_a_learned_state_serves_other_questions_without_a_stream(squad, tmp_path
     for wrong in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(UserError, match=f"{wrong} holds no state of retrieve.method luf"):
             Plan(override(adapted, {"retrieve.state": str(wrong)})).check()
+    monkeypatch.chdir(tmp_path)
+    pbr_jax.run(override(adapted, {"retrieve.state": folder.name}), tmp_path / "adapted")
+    monkeypatch.chdir("/")
+    elsewhere = pbr_jax.open(tmp_path / "adapted").rank(examples)
+    assert [[(c.row, c.score) for c in ranking] for ranking in elsewhere] == wanted
 
 
 # -- whose data --------------------------------------------------------------------------------------------

@@ -1,6 +1,9 @@
 """Summaries of a user's turns: written by the model, found by later turns of the same user alone."""
 
+import gc
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +78,34 @@ def test_a_turn_finds_summaries_of_earlier_turns_of_its_dialogue_alone(
         assert score == pytest.approx(cosine, abs=1e-5)
     scores = [score for _, score in rankings["1_00000-004"]]
     assert scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="no list of open files")
+def test_stores_of_past_blocks_are_closed_and_one_made_anew_is_read_anew(tmp_path: Path) -> None:
+    released = tmp_path / "released.sqlite"
+    build(released, [pbr_jax.Example("q", "ann", "tea", "tea", "x")])
+    method, store = Summaries(), Store(released)
+
+    def make(number: int, text: str) -> Path:
+        state = tmp_path / str(number)
+        shutil.rmtree(state, ignore_errors=True)
+        state.mkdir()
+        copy = store.copy_to(state / "store.sqlite")
+        copy.append([pbr_jax.Document("d", "ann", text)])
+        copy.close()
+        return state
+
+    def read(state: Path) -> list[str]:
+        return [text for _, text in method.corpus(store, state).texts()]
+
+    states = [make(number, str(number)) for number in range(12)]
+    assert [read(state) for state in states] == [[str(number)] for number in range(12)]
+    gc.collect()
+    held = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+    assert len({Path(file).parent for file in held if file.startswith(str(tmp_path))} - {tmp_path}) <= 4
+    assert method.corpus(store, states[-1]) is method.corpus(store, states[-1])
+    make(11, "erased")
+    assert read(states[-1]) == ["erased"]
 
 
 def test_the_least_cosine_and_the_number(root: Path, tiny_models: dict[str, str], tmp_path: Path) -> None:
