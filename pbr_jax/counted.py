@@ -44,6 +44,7 @@ PLUMBING = {
     "corpus.database": "opens files of stores, and deletes from them",
     "faults": "words of errors",
     "interrupts": "Ctrl-C",
+    "living": "changes documents, which are known by their content; systems of stages have none of it",
     "cores": "how many cores share a program, which the machine decides and no key says",
     "terminal": "progress and messages",
     "arguments": "refuses what a caller gives by mistake",

@@ -4,7 +4,7 @@ import abc
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -15,6 +15,7 @@ from pbr_jax.corpus.store import Store
 from pbr_jax.llm import cache
 from pbr_jax.pipeline import Neighbour, Ranking
 from pbr_jax.remarks.agent import Agent
+from pbr_jax.remarks.erasing import erase_late
 from pbr_jax.remarks.judge import Judge
 from pbr_jax.remarks.stores import Observed, Stores
 from pbr_jax.types import Document, Example, UserError
@@ -165,8 +166,21 @@ class Living(abc.ABC):
         (ranking,) = self.rank([example], [users])
         return [candidate.document for candidate in ranking[: self._parts["remarks"].documents]]
 
-    def _noted(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
         """Around what asks a language model: an erased remark takes the answers with it that may show it."""
         if self._living is None or not self.remarks.exists:
-            return nullcontext()
-        return cache.noted(self.remarks.log.note_answers)
+            yield
+            return
+        log, keys = self.remarks.log, list[str]()
+
+        def note(new: Sequence[str]) -> None:
+            if log.note_answers(new):
+                keys.extend(new)
+
+        try:
+            with cache.noted(note):
+                yield
+        finally:
+            if keys:
+                erase_late(log, keys)  # of an erasure by another process meanwhile

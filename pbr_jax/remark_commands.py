@@ -92,7 +92,8 @@ def _line(event: Event) -> str:
     parts = [event.op, where, f"{event.document or 'all'}{instead}", f"({event.reason})"]
     if event.op in ("add", "modify"):
         parts.append("[erased]" if event.text is None else _short(event.text))
-    return f"{event.version}  {at}  " + "  ".join(parts)
+    # A name may hold line feeds, which would look like further changes.
+    return f"{event.version}  {at}  " + "  ".join(" ".join(part.split()) for part in parts)
 
 
 def _short(text: str | None) -> str:

@@ -3,7 +3,7 @@
 First what is found by the text, then the text. An erasure that was killed is ended by the next command.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from sqlite3 import Connection
 
 from pbr_jax.corpus import vectors
@@ -83,6 +83,14 @@ def _erase_what_was_made(log: Log, texts: Iterable[str], events: Iterable[Event]
         keys = sql.execute("SELECT key FROM answers WHERE version >= ?", (since,)).fetchall()
         Answers(location()).erase(key for (key,) in keys)
         sql.execute("DELETE FROM answers WHERE version >= ?", (since,))
+
+
+def erase_late(log: Log, keys: Sequence[str]) -> None:
+    """Erases those cached answers whose notes an erasure has dropped while they were made."""
+    with log.connected() as sql:
+        noted = {key for (key,) in sql.execute("SELECT key FROM answers")}
+    if late := [key for key in keys if key not in noted]:
+        Answers(location()).erase(late)
 
 
 def _blank(log: Log, sql: Connection, events: Iterable[Event], remarks: Iterable[Remark]) -> None:

@@ -249,8 +249,9 @@ class Log:
 
     # -- what is erased --------------------------------------------------------------------------------
 
-    def note_answers(self, keys: Sequence[str]) -> None:
-        """Notes the keys of cached answers, whose prompts may hold what the corpus has by now."""
+    def note_answers(self, keys: Sequence[str]) -> bool:
+        """Notes the keys of cached answers, whose prompts may hold what the corpus has by now; whether there
+        is anything."""
         if version := self.version:
             with self.changing() as sql:
                 sql.executemany(
@@ -258,6 +259,7 @@ class Log:
                     "ON CONFLICT(key) DO UPDATE SET version=excluded.version",
                     [(key, version) for key in keys],
                 )
+        return version > 0
 
     @property
     def has_erased(self) -> bool:

@@ -14,7 +14,7 @@ import pbr_jax
 from pbr_jax import opening
 from pbr_jax.cli import main
 from pbr_jax.config import Config, override
-from pbr_jax.llm import answers_file
+from pbr_jax.llm import Sampling, answers_file
 from pbr_jax.remarks.agent import CLAIM, DIRECT, VERDICT
 from pbr_jax.remarks.judge import Script
 from pbr_jax.system import System
@@ -149,6 +149,34 @@ def test_erasing_takes_answers_and_vectors_too(out: Path, tmp_path: Path):
     with pytest.raises(UserError, match="user 'ann' is not among"):
         system.ask("ann", "what")
     system.remarks.verify()
+
+
+def test_an_answer_that_was_under_way_when_its_text_was_erased_is_not_kept(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    system = pbr_jax.open(out)
+    system.observe("ann", "i love CANARY", judge=ADD)
+    opening._opened.clear()
+    other = pbr_jax.open(out)  # as another process has it
+    cached, before = system._parts["llm"], answers(tmp_path)
+    real = cached._llm.generate
+
+    def generate(*given: Any, **options: Any) -> list[str]:
+        other.remarks.erase(document="remark:1")
+        return real(*given, **options)
+
+    monkeypatch.setattr(cached._llm, "generate", generate)
+    with system._noted():
+        cached.generate([[{"role": "user", "content": "i love CANARY"}]], Sampling(2))
+        assert len(answers(tmp_path)) == len(before) + 1
+    assert answers(tmp_path) == before
+
+
+def test_a_name_cannot_look_like_further_changes(out: Path, capsys: pytest.CaptureFixture[str]):
+    pbr_jax.open(out).observe("eve\n2  1970-01-01", "i love tea", judge=ADD)
+    assert main(["store", "log", "--run", str(out)]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("1  ")
 
 
 def answers(tmp_path: Path) -> set[str]:
