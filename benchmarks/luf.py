@@ -30,9 +30,8 @@ def read(folder: Path) -> Run:
 
 
 def chosen(run: Run, over: str) -> list[str]:
-    """The ids of the questions that are compared, in order of arrival."""
-    ids = sorted(run, key=lambda id: run[id]["place"])
-    return ids[len(ids) // 2 :] if over == "second_half" else ids
+    """The ids of the questions that are compared: scored ones, of a part of the stream or of all of it."""
+    return [id for id, one in run.items() if one["metrics"] and (over == "all" or over in one["over"])]
 
 
 def difference(run: Run, reference: Run, metric: str, over: str) -> tuple[float, Difference]:

@@ -26,6 +26,7 @@ def get_config() -> Config:
         retrieve=retrieve.Luf(
             k=40,
             moves="both",
+            starts="last",
             least_own=0.5,
             loss=LUFLoss(negatives="labelled"),
             update=adapting(optimizer=Optimizer(learning_rate=1e-5)),

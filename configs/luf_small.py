@@ -9,9 +9,9 @@ pbr-jax run luf_small --benchmark.name xquad --benchmark.root FOLDER --benchmark
     --benchmark.passages en --out DIR
 """
 
-from pbr_jax.config import Config, Eval, Optimizer
+from pbr_jax.config import Config, Eval
 from pbr_jax.methods import generate, retrieve
-from pbr_jax.options import Labels, Stream, adapting
+from pbr_jax.options import Labels, Stream
 
 
 def get_config() -> Config:
@@ -23,7 +23,6 @@ def get_config() -> Config:
             k=40,
             moves="map",
             labels=Labels(kind="gold"),
-            update=adapting(optimizer=Optimizer(learning_rate=3e-4)),
         ),
         generate=generate.Nothing(),
         eval=Eval(likelihood="off"),

@@ -129,8 +129,9 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
     for values in measured.values():
         found["metrics"] |= {name: values[name] for name in METRICS if name in values}
     notes = [f"{label}: {note}" for label, report in trained.items() for note in report.pop("notes")]
+    others = "earlier blocks" if config.stream.protocol == "prequential" else "other folds"
     notes += [
-        f"{method.section}.method {method.method} learns from what users wrote to questions of earlier blocks"
+        f"{method.section}.method {method.method} learns from {method.supervision} of {others}"
         for method in stream.learners(config)
         if method.supervised
     ]

@@ -28,6 +28,10 @@ ROWS: dict[str, Overrides] = {
     "strict": {f"{PART}flaccid": 0.0, f"{PART}hard": 0.0},
     "strict + flaccid": {f"{PART}hard": 0.0},
     "luf": {},
+    **{
+        f"luf, {judge} remarks": {"retrieve.remarks": judge, "collaboration": "text"}
+        for judge in ("oracle", "judged", "all")
+    },
     "without strict": {f"{PART}strict": 0.0},
     "without flaccid": {f"{PART}flaccid": 0.0},
     "random batches": {"retrieve.batches": "random"},

@@ -42,9 +42,12 @@ class LUFLoss(Options):
 
 
 def adapting(**changes: Any) -> Training:
-    """The training of LUF's retriever: batches of 32 questions, four epochs, the last step taken."""
+    """The training of LUF's retriever: batches of 32 questions, four epochs, the last step taken.
+
+    The rates are a tower's and, as that of a head, a map's.
+    """
     defaults = {
         "epochs": 4, "batch_size": 32, "selection": 0.0, "patience": None,
-        "optimizer": Optimizer(learning_rate=5e-5),
+        "optimizer": Optimizer(learning_rate=5e-5, head_learning_rate=3e-4),
     }  # fmt: skip
     return Training(**{**defaults, **changes})

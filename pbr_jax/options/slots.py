@@ -56,6 +56,11 @@ class Learner(Method):
         """Whether it sees targets, relevant documents and likelihoods of questions that were answered."""
         return False
 
+    @property
+    def supervision(self) -> str:
+        """What it learns from where it is supervised, for the run's notes."""
+        return "what users wrote to questions"
+
     def start(self, folder: Path, **values: Any) -> None:
         """Writes the first state; without this it is an empty folder."""
 

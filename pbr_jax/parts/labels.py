@@ -84,15 +84,24 @@ def label(
         graded = _KINDS[options.kind](options, examples, shown, seed)
         labelled = [Labelled([c.row for c in ranking], grades) for ranking, grades in zip(shown, graded)]
     return [
-        one._replace(grades=_kept(one.grades, options.keep, example, seed))
+        one._replace(grades=_kept(one, options.keep, example, seed))
         for example, one in zip(examples, labelled, strict=True)
     ]
 
 
-def _kept(grades: Sequence[float], keep: float, example: Example, seed: int) -> list[float]:
-    """Each D+ stays one with probability `keep`; what stays at a smaller `keep` stays at a larger one."""
-    drawn = _draw(seed, "keep", example).random(len(grades))
-    return [0.0 if grade == 1 and draw >= keep else float(grade) for grade, draw in zip(grades, drawn)]
+def _kept(labelled: Labelled, keep: float, example: Example, seed: int) -> list[float]:
+    """Each D+ stays one with probability `keep`; what stays at a smaller `keep` stays at a larger one.
+
+    It is drawn for question and document, at whichever rank that stands.
+    """
+
+    def stays(row: int) -> bool:
+        return _draw(seed, f"keep {row}", example).random() < keep
+
+    return [
+        0.0 if grade == 1 and not stays(row) else float(grade)
+        for row, grade in zip(labelled.rows, labelled.grades, strict=True)
+    ]
 
 
 def _draw(seed: int, what: str, *examples: Example) -> np.random.Generator:

@@ -1,6 +1,7 @@
 """LUF's retriever: learning from labelled documents (LUF, anonymous ACL submission, section 2.2).
 
-Only documents that were retrieved have labels; of all others nothing is known, and they are no negatives.
+Only documents that were retrieved for a question have labels. Of others nothing is known: they are negatives
+only where another question of the batch has them as D+ or D^r (Eq. 2).
 """
 
 from collections.abc import Callable, Sequence
@@ -31,12 +32,13 @@ class Moving(NamedTuple):
 
     `arrays(questions, rows)` makes the inputs of some questions [b ...] and of documents [c ...] by their
     rows of the store, -1 for none. `vectors(params, batch, key)` are unit vectors [b d] and [c d]; key: of
-    dropout, None: no dropout.
+    dropout, None: no dropout. `heads`: parts of the parameters with the rate of heads.
     """
 
     params: Callable[[], Params]
     arrays: Callable[[np.ndarray, np.ndarray], Batch]
     vectors: Callable[[Params, dict[str, Array], Array | None], tuple[Array, Array]]
+    heads: tuple[str, ...] = ()
 
 
 def learn(
@@ -73,7 +75,7 @@ def learn(
         queries, documents = moving.vectors(params, batch, key)
         return masked_mean(losses(queries, documents, batch, loss), batch["where"])
 
-    task = TrainingTask(moving.params, total, len(labels), batch, groups=groups)
+    task = TrainingTask(moving.params, total, len(labels), batch, groups=groups, heads=moving.heads)
     return fit(task, training, folder, seed=seed)
 
 

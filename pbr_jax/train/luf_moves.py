@@ -38,7 +38,7 @@ def mapped(vectors: np.ndarray, documents: DocumentVectors, start: Params | None
     def embed(params: Params, batch: dict[str, Array], key: Array | None) -> tuple[Array, Array]:
         return bert.unit_length(batch["vectors"] @ params["map"]), batch["documents"]
 
-    return Moving(lambda: start or {"map": jnp.eye(dim)}, arrays, embed)
+    return Moving(lambda: start or {"map": jnp.eye(dim)}, arrays, embed, heads=("map",))
 
 
 def query_tower(

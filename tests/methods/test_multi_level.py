@@ -104,6 +104,17 @@ def test_a_trace_by_hand():
     assert llm.shown == [["w0"]]
 
 
+def test_own_and_shared_documents_are_judged_by_score_together():
+    """Retrievers give the user's own documents first and then the shared ones, each best first."""
+    own = [Document(f"o{i}", "me", f"w{i}", {"text": f"w{i}"}) for i in (7, 8)]
+    mixed = [Candidate(document, 0.1 - i / 100, 50 + i) for i, document in enumerate(own)]
+    mixed += [Candidate(c.document, 0.5 - c.row / 10, c.row) for c in ranking(3)]  # .5, .4, .3
+    llm = Says("w1")
+    (found,) = chosen(MultiLevel(steps=(1, 1, 1)), llm, [mixed])
+    assert llm.shown == [["w0"], ["w1"]]
+    assert order(found) == [1, 0, 2, 50, 51]
+
+
 @pytest.mark.parametrize(
     ("steps", "count", "shown"),
     [

@@ -127,6 +127,16 @@ def test_a_positive_is_kept_at_the_rate_and_the_rest_is_irrelevant():
     assert not np.array_equal(kept[0.6][:, 0], kept[0.6][:, 1])
 
 
+def test_whether_a_positive_is_kept_does_not_depend_on_its_rank():
+    examples = [question(i, [0, 1, 2]) for i in range(50)]
+    options = Labels(kind="gold", keep=0.5)
+    first, second = (
+        label(options, examples, [ranking(order)] * 50, seed=2) for order in (range(5), [4, 2, 3, 1, 0])
+    )
+    for one, other in zip(first, second, strict=True):
+        assert dict(zip(one.rows, one.grades)) == dict(zip(other.rows, other.grades))
+
+
 def test_only_shared_documents_and_with_text_the_users_own_are_labelled():
     own, foreign = (Document(f"{user}-1", user, "x", {"text": "x"}) for user in ("me", "you"))
     ranked = [Candidate(d, 1.0, row) for row, d in enumerate([own, passage(2), foreign])]

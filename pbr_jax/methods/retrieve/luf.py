@@ -48,7 +48,7 @@ class Luf(Learner, Retrieve):
     labels: Labels = field(default_factory=Labels)
     loss: LUFLoss = field(default_factory=LUFLoss)
     # not `training`: other retrievers have that, and --retrieve.method luf would take theirs over. The rate
-    # is a tower's; a map wants 3e-4, chosen on Chinese questions and on German passages
+    # of a map is optimizer.head_learning_rate, 3e-4, chosen on Chinese questions and on German passages
     update: Training = field(default_factory=adapting)
     index: Kind = "auto"  # of shared documents, as in dense
     least_own: float | None = None  # least cosine of users' own documents; the paper has .5. None: of any
@@ -69,6 +69,12 @@ class Luf(Learner, Retrieve):
     @property
     def supervised(self) -> bool:
         return self.labels.supervised or self.remarks != "none"
+
+    @property
+    def supervision(self) -> str:
+        made = [] if self.remarks == "none" else [f"remarks made from the answers (remarks {self.remarks})"]
+        given = [f"the data's own labels (labels.kind {self.labels.kind})"] if self.labels.supervised else []
+        return f"supervision, {' and '.join(given + made)} of questions"
 
     def encoder(self, run: Run) -> Node:
         return vectors.encoder(run)  # what has moved, the state knows

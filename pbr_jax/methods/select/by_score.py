@@ -47,6 +47,11 @@ class ByScore(Select):
         return {"backfill_gains": backfill.curve(run, dataclasses.replace(self, own=None), self.k)}
 
 
+def best_first(rankings: Sequence[Ranking]) -> list[Ranking]:
+    """Candidates by the retriever's score, whosever they are; retrievers give each user's in turn."""
+    return [sorted(ranking, key=lambda candidate: -candidate.score) for ranking in rankings]
+
+
 def by_score(options: ByScore, score: ScoreFn, backfill_gains: Curve | None = None) -> SelectSlot:
     """All candidates, best first; equal scores keep the retriever's order.
 

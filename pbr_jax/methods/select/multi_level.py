@@ -15,7 +15,7 @@ import numpy as np
 from pbr_jax.graph import Node
 from pbr_jax.llm import LLM, Sampling
 from pbr_jax.methods.select.backfill import Curve
-from pbr_jax.methods.select.by_score import by_score
+from pbr_jax.methods.select.by_score import best_first, by_score
 from pbr_jax.methods.select.judging import Judging, RewardFn, text_of
 from pbr_jax.models.thinking import after_thinking
 from pbr_jax.parts.run import Run
@@ -80,7 +80,8 @@ class MultiLevel(Judging):
                 start += step
             return found
 
-        return by_score(self, score, backfill_gains)
+        select = by_score(self, score, backfill_gains)
+        return lambda examples, queries, rankings: select(examples, queries, best_first(rankings))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy as np
 
 from pbr_jax.llm import LLM, Sampling
 from pbr_jax.methods.select.backfill import Curve
-from pbr_jax.methods.select.by_score import by_score
+from pbr_jax.methods.select.by_score import best_first, by_score
 from pbr_jax.methods.select.judging import Judging, RewardFn, text_of
 from pbr_jax.models.thinking import after_thinking
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
@@ -64,7 +64,8 @@ class RankGPT(Judging):
                     orders[i][start:end] = [part[j] for j in order]
             return [-np.argsort(order).astype(np.float64) for order in orders]
 
-        return by_score(self, score, backfill_gains)
+        select = by_score(self, score, backfill_gains)
+        return lambda examples, queries, rankings: select(examples, queries, best_first(rankings))
 
 
 def _windows(count: int, window: int, step: int) -> list[tuple[int, int]]:

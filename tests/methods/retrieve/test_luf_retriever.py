@@ -108,7 +108,7 @@ def test_a_map_learns_from_past_blocks_alone_and_reports_its_labels(squad, tmp_p
     assert [sorted(p.name for p in path.iterdir()) for path in states(fresh_cache)] == [
         ["luf.json", "luf.safetensors"]
     ] * 2  # no checkpoint is left
-    assert [n for n in learned.values["notes"] if "retrieve.method luf learns from what users wrote" in n]
+    assert [n for n in learned.values["notes"] if "retrieve.method luf learns from supervision" in n]
 
 
 @pytest.mark.long
