@@ -9,7 +9,6 @@ import csv
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -34,12 +33,19 @@ def collections(benchmark: Benchmark) -> dict[str, Iterator[Document]]:
 
     A retriever indexes a passage's title and text, as BEIR does, but of XQuAD the paragraph alone: its titles
     are English in all languages. UserError for a missing file and a format
-    that is not known, at once, and for faults in records, with file, record and field.
+    that is not known, at once, and for faults in records, with file, record and field, and for no records.
     """
-    return {
-        str(path): map(partial(_document, titled=not _is_xquad(benchmark, path)), _records(benchmark, path))
-        for path in files(benchmark)
-    }
+    return {str(path): _some(path, benchmark) for path in files(benchmark)}
+
+
+def _some(path: Path, benchmark: Benchmark) -> Iterator[Document]:
+    """The passages of a file. Raises UserError where it has none."""
+    records, titled = iter(_records(benchmark, path)), not _is_xquad(benchmark, path)
+    if (first := next(records, None)) is not None:
+        yield _document(first, titled)
+        yield from (_document(record, titled) for record in records)
+    else:
+        raise UserError(f"{path}: found no passage, wanted at least one; fetch the file again")
 
 
 def files(benchmark: Benchmark) -> tuple[Path, ...]:

@@ -105,6 +105,9 @@ TSV = "id\ttext\ttitle\n"
         ("c.tsv", f'{TSV}1\t"{"x" * 200_000}\n', "after line .*found field larger than"),
         ("c.json", "[]", "found a list, wanted a JSON object"),
         ("c.json", '{"data": [{"paragraphs": [{"qas": []}]}]}', r"data\[0\].paragraphs\[0\].context'"),
+        ("c.jsonl", "\n", "found no passage, wanted at least one"),
+        ("c.tsv", TSV, "found no passage, wanted at least one"),
+        ("c.json", '{"data": []}', "found no passage, wanted at least one"),
         ("c.txt", "x", r"found .*c.txt, wanted a file that ends in .jsonl"),
     ],
 )
