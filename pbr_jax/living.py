@@ -15,7 +15,7 @@ from pbr_jax.corpus.store import Store
 from pbr_jax.llm import cache
 from pbr_jax.pipeline import Neighbour, Ranking
 from pbr_jax.remarks.agent import Agent
-from pbr_jax.remarks.erasing import erase_late
+from pbr_jax.remarks.erasing import MADE, erase_late
 from pbr_jax.remarks.judge import Judge
 from pbr_jax.remarks.stores import Observed, Stores
 from pbr_jax.types import Document, Example, UserError
@@ -80,6 +80,8 @@ class Living(abc.ABC):
 
     def _add(self, user: str, documents: Iterable[Document | str]) -> list[Document]:
         new = check_documents(documents, user)
+        if taken := [document.id for document in new if document.id.startswith(MADE)]:
+            raise UserError(f"document {taken[0]!r} is called as those of remarks are; give it another id")
         with self._changing(grows=True) as store:
             store.append(new)
         return new

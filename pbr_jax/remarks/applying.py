@@ -51,6 +51,15 @@ def _apply(writer: Writer, event: Event) -> None:
             writer.erase(owner, id)
 
 
+def refuse_taken(store: Store, owner: str, id: str) -> None:
+    """Raises UserError where the data have a document of the id that a remark would make: it would go."""
+    if store.holds(owner, id):
+        raise UserError(
+            f"the data have a document {id!r}, as the remark's own would be called; give it another id there "
+            "and run anew, into another folder"
+        )
+
+
 def shown(events: Iterable[Event]) -> dict[tuple[str, str], bool]:
     """Which documents (store, id) that events speak of stand in the corpus after them; not erased ones."""
     there: dict[tuple[str, str], bool] = {}

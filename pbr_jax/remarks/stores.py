@@ -17,7 +17,7 @@ from pbr_jax.corpus.store import Store
 from pbr_jax.llm import cache
 from pbr_jax.locks import locked
 from pbr_jax.options.remarks import Remarks
-from pbr_jax.remarks.applying import catch_up, shown
+from pbr_jax.remarks.applying import catch_up, refuse_taken, shown
 from pbr_jax.remarks.erasing import MADE, erase_document, erase_user, finish_erasing
 from pbr_jax.remarks.judge import Judge, Judgement, claim_of
 from pbr_jax.remarks.log import Event, Log, Remark, State
@@ -158,6 +158,7 @@ class Stores:
                         target=target, evidence=json.dumps(found.evidence), **by,
                     )  # fmt: skip
         if remark.state == "judged":
+            refuse_taken(store, "" if remark.route == "shared" else remark.user or "", _made(remark))
             remark = self._settle(remark)
             catch_up(store, self.log)
         return remark
@@ -315,8 +316,7 @@ class Stores:
             if document is not None:
                 return erase_document(store, self.log, document)
             check_filled(user, "user")
-            assert user is not None
-            return erase_user(store, self.log, user)
+            return erase_user(store, self.log, user or "")
 
     def verify(self) -> int:
         """How many changes there are. Raises UserError unless the chain holds and the corpus follows it."""

@@ -172,6 +172,11 @@ def test_an_answer_that_was_under_way_when_its_text_was_erased_is_not_kept(
     assert answers(tmp_path) == before
 
 
+def test_no_document_is_added_by_the_name_of_a_remarks(out: Path):
+    with pytest.raises(UserError, match="document 'remark:7' is called as those of remarks are"):
+        pbr_jax.open(out).add("ann", [pbr_jax.Document("remark:7", "ann", "tea")])
+
+
 def test_a_name_cannot_look_like_further_changes(out: Path, capsys: pytest.CaptureFixture[str]):
     pbr_jax.open(out).observe("eve\n2  1970-01-01", "i love tea", judge=ADD)
     assert main(["store", "log", "--run", str(out)]) == 0

@@ -9,7 +9,7 @@ from worlds import World
 from pbr_jax.corpus.vectors import VectorStore, digest
 from pbr_jax.options.remarks import Remarks
 from pbr_jax.remarks.judge import Script
-from pbr_jax.types import UserError
+from pbr_jax.types import Document, UserError
 
 LAKE = "the lake is closed"
 
@@ -68,6 +68,14 @@ def test_a_judge_makes_a_claim_that_is_a_text_or_none(world: World):
     with pytest.raises(UserError, match="the claim that script makes of a remark holds half of a surrogate"):
         world.stores.observe("ann", "hm", "r", judge=blank)
     assert world.stores.observe("ann", "hm", "r").summary == "hm"
+
+
+def test_a_document_of_the_data_is_not_lost_to_a_remark_of_its_name(world: World):
+    world.store.append([Document("remark:1", "", "released", shared=True)])
+    with pytest.raises(UserError, match="the data have a document 'remark:1'"):
+        world.stores.observe("ann", LAKE)
+    assert world.stores.observe("bob", LAKE).votes == 1
+    assert "released" in world.seen("cyd")
 
 
 def test_claims_are_one_by_operation_target_and_cosine(tmp_path: Path):
