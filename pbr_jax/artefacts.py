@@ -78,9 +78,8 @@ def obtain(
     """
     hash_ = digest({"stage": name, **key})
     path = place(name, hash_)
-    try:
-        seconds = _seconds(path)
-    except _Damage:
+    seconds = part_seconds(path)
+    if seconds is None:
         private_folder(path.parent)
         waiting = f"{label or name}: waiting for another process that makes it"
         with locked(path.with_suffix(".lock"), waiting), located(path.with_suffix(".partial")):

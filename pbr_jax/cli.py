@@ -111,7 +111,11 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--format", choices=("md", "html", "latex"), default="md")
     report.add_argument("--out", type=Path, help="write here instead of printing")
     report.add_argument("--all", action="store_true", help="every metric, not the headline ones")
-    report.add_argument("--reference", metavar="SYSTEM", help="whom differences are from; default: zero_shot")
+    report.add_argument(
+        "--reference",
+        metavar="SYSTEM",
+        help="the system (not folder) that differences are from; default: zero_shot, else the first",
+    )
     report.add_argument("--over", metavar="PART", help="a part of streams, such as second_half, new, seen")
     report.set_defaults(function=_report)
 

@@ -34,9 +34,10 @@ _OPTIONS = {
 }
 _TITLES = "Value error|Invalid choice|Unrecognized options|Missing argument"  # of tyro's boxes
 _OFTEN = (
-    "benchmark.name", "benchmark.root", "benchmark.split", "limit", "seed", "collaboration", "encoder.model",
-    "llm.model", "expand.method", "neighbours.method", "neighbours.m", "retrieve.method", "retrieve.k",
-    "select.method", "select.k", "prompt.max_tokens", "generate.method",
+    "benchmark.name", "benchmark.root", "benchmark.split", "benchmark.passages", "limit", "seed",
+    "collaboration", "encoder.model", "llm.model", "expand.method", "neighbours.method", "neighbours.m",
+    "retrieve.method", "retrieve.k", "select.method", "select.k", "prompt.max_tokens", "generate.method",
+    "stream.size", "stream.order",
 )  # fmt: skip
 
 
@@ -121,7 +122,8 @@ def parsed(words: list[str], default: Config, program: str) -> Config:
             raise
         text = " ".join(re.sub(r"\x1b\[[0-9;]*m|[─│╭╮╰╯]|-{8,}", " ", printed.getvalue()).split())
         text = re.sub(rf"^({_TITLES})|(Argument helptext|For full helptext).*", "", text)
-        raise UserError(text.strip() or "the command line could not be read") from error
+        text = re.sub(r"^Error parsing (?!--)[\w.]+: ", "", text.strip())  # what `check` says needs no frame
+        raise UserError(text or "the command line could not be read") from error
     is_named = any(name == "system" for name, _, _ in given)
     return found if is_named else configs.named(found, before, configs.overridden(before, found))
 

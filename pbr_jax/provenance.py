@@ -26,7 +26,9 @@ def commit() -> str:
         ).stdout.strip()
 
     try:
-        git("ls-files", "--error-unmatch", "run.py")  # else the checkout around us is somebody else's
+        git(
+            "ls-files", "--error-unmatch", Path(__file__).name
+        )  # else the checkout around us is somebody else's
         return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", ".") else "")
     except (OSError, subprocess.CalledProcessError):
         return ""

@@ -110,7 +110,7 @@ def _rollback(options: argparse.Namespace, rest: list[str]) -> int:
 def _erase(options: argparse.Namespace, rest: list[str]) -> int:
     _nothing_left(rest)
     count = open(options.run).remarks.erase(options.document, options.user)
-    terminal.out(f"erased {count} remarks, with what they made")
+    terminal.out(f"remarks erased, with what they made: {count}")
     return 0
 
 

@@ -256,6 +256,16 @@ def test_a_run_that_was_killed_before_its_results_is_no_finished_run(
         assert "has no results.json, so it is no finished run" in capfd.readouterr().err.splitlines()[-1]
 
 
+def test_the_commit_of_a_checkout_is_told():
+    root = Path(__file__).parents[1]
+    if not (root / ".git").exists():
+        pytest.skip("no checkout")
+    head = subprocess.run(
+        ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+    )
+    assert provenance()["commit"].removesuffix("+") == head.stdout[:12]
+
+
 def test_a_stage_that_others_made_is_told_with_their_commit_and_versions(
     words: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):

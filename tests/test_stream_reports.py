@@ -175,7 +175,7 @@ def test_a_report_over_the_second_half(
     whole = capsys.readouterr().out
     assert "By part of the stream" in whole
     assert "(2 seeds)" in whole
-    assert re.search(r"\| retrieve: questions \| 40\.0000 \|", whole)
+    assert re.search(r"\| retrieve: questions \| 40 \|", whole)
     assert main(["report", folders[0], "--over", "before_shift"]) == 2
     assert (
         "no scored question is of the part 'before_shift'; there are second_half" in capsys.readouterr().err

@@ -104,6 +104,10 @@ def test_a_bad_flag_is_told_without_a_frame(encoding: str, monkeypatch: pytest.M
     sys.stderr.flush()
     assert told.getvalue().startswith(b"pbr-jax: error: Error parsing --retrieve.k: invalid literal")
     assert b"--------" not in told.getvalue()
+    told.seek(0)
+    assert main(["run", "bm25", "--stream.folds", "3", "--out", "none"]) == 2
+    sys.stderr.flush()
+    assert told.getvalue().startswith(b"pbr-jax: error: stream.")
 
 
 @pytest.fixture(scope="module")

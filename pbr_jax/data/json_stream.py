@@ -214,7 +214,7 @@ def _loads(data: bytes, place: str) -> Any:
     except JSONDecodeError as error:
         raise UserError(
             f"{place}: malformed or truncated JSON at character {error.pos} ({error.msg}), wanted an object; "
-            "fetch the file again"
+            "correct it, or fetch the file again"
         ) from error
     except ValueError as error:
         raise UserError(f"{place}: found {error}, wanted a record; take the file as released") from error

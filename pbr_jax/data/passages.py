@@ -7,7 +7,9 @@ compressed (`.gz`). The name of a split, of XQuAD a language: the passages that 
 
 import csv
 import io
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -26,6 +28,20 @@ _RELEASED = {"squad": squad, "xquad": squad, "web_qa": web_qa}
 def documents(benchmark: Benchmark) -> Iterator[Document]:
     """All passages of a benchmark, in file order, as shared documents; none where it has no collection."""
     return chain.from_iterable(collections(benchmark).values())
+
+
+def count(benchmark: Benchmark) -> int:
+    """How many passages there are. UserError for an id that stands twice."""
+    with closing(sqlite3.connect("")) as seen:  # a database on disk: a collection may be larger than memory
+        seen.execute("create table ids (id text primary key) without rowid")
+        for path, found in collections(benchmark).items():
+            for number, document in enumerate(found):
+                if not seen.execute("insert or ignore into ids values (?)", (document.id,)).rowcount:
+                    raise UserError(
+                        f"{path}: record {number}, field 'id': found {document.id!r} a second time, wanted "
+                        "ids that are unique among all passages; give every passage its own"
+                    )
+        return seen.execute("select count(*) from ids").fetchone()[0]
 
 
 def collections(benchmark: Benchmark) -> dict[str, Iterator[Document]]:

@@ -49,7 +49,9 @@ def learned(rows: Sequence[Row]) -> list[render.Block]:
 def _mean(row: Row, name: str) -> str:
     if any(name not in run.learned for run in row.runs):
         return ABSENT
-    return f"{statistics.fmean(run.learned[name] for run in row.runs):.4f}"
+    mean = statistics.fmean(run.learned[name] for run in row.runs)
+    counted = all(run.learned[name].is_integer() for run in row.runs) and mean > 1
+    return f"{mean:.0f}" if counted else f"{mean:.4f}"
 
 
 def _course(row: Row, name: str) -> dict[tuple[int, int], tuple[float, float]]:

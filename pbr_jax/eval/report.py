@@ -135,8 +135,8 @@ def _metric_names(rows: list[Row]) -> list[str]:
 def _reference(rows: list[Row], wanted: str | None) -> Row:
     reference = next((row for row in rows if row.system == (wanted or "zero_shot")), None)
     if reference is None and wanted is not None:
-        names = ", ".join(dict.fromkeys(row.system for row in rows))
-        raise UserError(f"no run is of the reference {wanted!r}; there are {names}")
+        names = ", ".join(dict.fromkeys(repr(row.system) for row in rows))
+        raise UserError(f"no run is of the reference {wanted!r}; there are the systems {names}")
     return reference or rows[0]
 
 

@@ -137,6 +137,13 @@ def test_an_id_that_stands_twice_is_told_with_its_place(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "c.jsonl", *({"id": id, "text": f"text {i}"} for i, id in enumerate("abcb")))
     with pytest.raises(UserError, match=r"c\.jsonl: record 3, field 'id': found 'b' a second time"):
         build(tmp_path / "store.sqlite", [], shared={str(path): read(path)})
+    with pytest.raises(UserError, match=r"c\.jsonl: record 3, field 'id': found 'b' a second time"):
+        passages.count(Benchmark(name="nq_open", passages=str(path)))  # as `data validate` does
+    other = jsonl(tmp_path / "d.jsonl", {"id": "x", "text": "one"}, {"id": "a", "text": "two"})
+    path = jsonl(tmp_path / "e.jsonl", {"id": "a", "text": "three"})
+    both = Benchmark(name="nq_open", passages=str(path), distractors=str(other))
+    with pytest.raises(UserError, match=r"d\.jsonl: record 1, field 'id': found 'a' a second time"):
+        passages.count(both)
 
 
 def test_memory_does_not_grow_with_a_collection(tmp_path: Path) -> None:

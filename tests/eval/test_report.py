@@ -252,7 +252,9 @@ def test_differences_can_be_from_any_system(tmp_path: Path, write):
     runs = [write(tmp_path / name, name, answers(n, 0.1 * n)) for n, name in ((2, "zero_shot"), (3, "dense"))]
     assert "Difference from zero_shot" in report(runs)
     assert "Difference from dense" in report(runs, reference="dense")
-    with pytest.raises(UserError, match="no run is of the reference 'bm25'; there are zero_shot, dense"):
+    with pytest.raises(
+        UserError, match="no run is of the reference 'bm25'; there are the systems 'zero_shot', 'dense'"
+    ):
         report(runs, reference="bm25")
 
 

@@ -246,8 +246,8 @@ def test_the_command_line_takes_lists_undoes_and_erases(out: Path, tmp_path: Pat
     assert [line.split()[0] for line in lines] == ["1", "2", "3"]
     assert "hide  shared  remark:1  (rollback to 1)" in lines[2]
     assert store("verify") == "3 changes, chain and corpus hold"
-    assert store("erase", "--user", "zoe") == "erased 1 remarks, with what they made"
-    assert store("erase", "--document", "remark:1") == "erased 1 remarks, with what they made"
+    assert store("erase", "--user", "zoe") == "remarks erased, with what they made: 1"
+    assert store("erase", "--document", "remark:1") == "remarks erased, with what they made: 1"
     assert "POISON" not in store("log") and "zoe" not in store("log")  # noqa: PT018
 
 

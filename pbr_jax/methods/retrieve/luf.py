@@ -47,8 +47,8 @@ class Luf(Learner, Retrieve):
     batches: Literal["overlap", "random"] = "overlap"  # overlap: of questions that share documents, Eq. 1
     labels: Labels = field(default_factory=Labels)
     loss: LUFLoss = field(default_factory=LUFLoss)
-    # not `training`: other retrievers have that, and --retrieve.method luf would take theirs over. The rate
-    # of a map is optimizer.head_learning_rate, 3e-4, chosen on Chinese questions and on German passages
+    # how every update trains; the rate of a map is optimizer.head_learning_rate, 3e-4, chosen on Chinese
+    # questions and on German passages. Not `training`, whose values --retrieve.method luf would take over
     update: Training = field(default_factory=adapting)
     index: Kind = "auto"  # of shared documents, as in dense
     least_own: float | None = None  # least cosine of users' own documents; the paper has .5. None: of any
@@ -216,7 +216,8 @@ class Luf(Learner, Retrieve):
         if not any(1.0 in one.grades for one in known):
             raise UserError(
                 f"retrieve.labels.kind {self.labels.kind} found no document that holds the answer in any "
-                "block, so nothing was learned; raise retrieve.labels.depth, or take other labels"
+                "block, so nothing was learned; raise retrieve.labels.depth (judged where a model labels) or "
+                "take others: gold wants data that names relevant documents, answer wants answers alone"
             )
         found = accuracy(known, examples, store)
         if self.remarks == "none":

@@ -68,8 +68,8 @@ def read(folder: Path) -> State:
     found = read_json(folder / HEADER) if (folder / HEADER).is_file() else None
     if not isinstance(found, dict) or not {"moves", "encoder"} <= set(found) <= set(State._fields):
         raise UserError(
-            f"{folder} holds no state of retrieve.method luf (its {HEADER} is absent or another's); give a "
-            "folder that `pbr-jax export` wrote, or one of a stream's states"
+            f"{folder} holds no state of retrieve.method luf (its {HEADER} is absent or another's); set "
+            "retrieve.state to a folder that `pbr-jax export` wrote, or to one of a stream's states"
         )
     return State(**found)
 
