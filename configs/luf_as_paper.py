@@ -1,5 +1,4 @@
-"""LUF with the numbers that the paper prints, for SQuAD (Table 10), and its reading of what it leaves
-open.
+"""LUF with the numbers of its Table 10 for SQuAD, as near to the paper as it can be read.
 
 - An update after 4,000 questions, 4 epochs, rate 1e-5; Natural Questions 2,000, 4, 5e-6; TriviaQA
   as SQuAD; WebQuestions 1,000, 1, 5e-6; WebQA 2,000, 3, 5e-6. The encoder is Contriever: give

@@ -1,5 +1,4 @@
-"""LUF at a size for a CPU core: a map of query vectors learns from the data's relevant passages
-(supervision).
+"""LUF for a CPU core: a map of query vectors learns from gold labels (supervision).
 
 What differs from configs/luf.py, all of it ours: `retrieve.moves map` trains in seconds; its rate
 was chosen on other languages than the README's; `labels.kind gold`, because a model of 135 million

@@ -74,6 +74,11 @@ class RunFolder:
                 f"{self.out} holds another run, which differs in {differences(found, self.owner)}; "
                 "choose another --out, or replace it with --overwrite"
             )
+        if (self.out / CORPUS / REMARKS).exists():
+            raise UserError(
+                f"{self.out / CORPUS} holds remarks of users, which --overwrite does not take away; choose "
+                "another --out, or delete that folder first"
+            )
         shutil.rmtree(self.out / CORPUS, ignore_errors=True)
         for name in reversed(FILES):  # the owner last: a kill leaves a folder that is still known
             if name in ours:

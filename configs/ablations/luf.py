@@ -1,5 +1,4 @@
-"""LUF beside the baselines of its Tables 1 and 2, its parts (Table 5) and its labels' accuracy (Figure
-3).
+"""LUF beside its baselines (Tables 1, 2), its parts (Table 5), its labels' accuracy (Figure 3).
 
 The config's language model labels, reranks and answers. `centred`, `self` and `random 10` are
 controls of ours. Report with `--over second_half`: no row has learned before the first update.

@@ -1,5 +1,4 @@
-"""What other users' questions teach about a user's own documents: each user is ranked by what the rest
-taught.
+"""What other users' questions teach about a user's own documents (LUF across users).
 
 Labels are gold (supervision) on the asking user's own documents, so `collaboration` is text; no
 document of one user is shown to another. Rows are compared by recall@5; look at the report's part

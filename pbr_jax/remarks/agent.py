@@ -74,7 +74,8 @@ class Agent:
         return "" if bare in ("", NOTHING) else written
 
     def judge(self, remark: Remark, documents: Sequence[Document]) -> Judgement:
-        claim = self._cut(remark.summary or "", self._options.max_tokens // 2)
+        # One line, as documents have: none of it can look like another part of the prompt.
+        claim = self._cut(" ".join((remark.summary or "").split()), self._options.max_tokens // 2)
         said, texts, beside = CLAIM.format(claim=claim), self._shown(claim, documents), ""
         if self._options.judgement == "guided":
             knowledge = self._written(KNOWLEDGE.format(claim=claim))

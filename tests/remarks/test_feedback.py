@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -299,6 +300,16 @@ def test_bad_input_is_one_line(out: Path, tmp_path: Path, capsys: Any):
     assert "ends at version 0, and the corpus beside it follows version 1" in one_line(
         capsys, "store", "verify", "--run", str(out)
     )
+
+
+def test_overwriting_a_run_takes_no_remarks_away(config: Config, out: Path):
+    pbr_jax.open(out).observe("ann", "i love tea")
+    before = {path: path.read_bytes() for path in (out / "corpus").iterdir() if path.suffix == ".sqlite"}
+    with pytest.raises(UserError, match="holds remarks of users, which --overwrite does not take away"):
+        pbr_jax.run(override(config, {"retrieve.k": 1}), out, overwrite=True)
+    assert {path: path.read_bytes() for path in before} == before
+    shutil.rmtree(out / "corpus")
+    pbr_jax.run(override(config, {"retrieve.k": 1}), out, overwrite=True)
 
 
 def test_a_method_that_cannot_take_documents_refuses_before_anything_is_kept(config: Config):

@@ -105,6 +105,11 @@ class Luf(Learner, Retrieve):
                 "retrieve.method luf learns from labels on shared documents, and this data has none; set "
                 "collaboration to text to learn from those on the asking user's own documents"
             )
+        if self.labels.kind == "gold" and not any(example.relevant for example in store.examples()):
+            raise UserError(
+                "retrieve.labels.kind is gold, and the data name no relevant documents; take answer, or "
+                "labels of the language model (yes_no, query_likelihood)"
+            )
         luf_state.write(folder, luf_state.State(self.moves, encoder.fingerprint))
 
     def corpus(self, store: Store, state: Path) -> Store:

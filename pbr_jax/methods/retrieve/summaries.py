@@ -25,7 +25,7 @@ from pbr_jax.parts.run import Run
 from pbr_jax.parts.search import candidates, query_vectors
 from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, RetrieveSlot, Tally
 from pbr_jax.text.encode import TextEncoder
-from pbr_jax.types import Document, Example
+from pbr_jax.types import Document, Example, UserError
 
 NOTHING = "NOTHING"
 PROMPT = f"""Part of a conversation between a user and an assistant:
@@ -65,6 +65,11 @@ class Summaries(Learner, Retrieve):
         return vectors.encoder(run)
 
     def needs(self, run: Run) -> Mapping[str, Node]:
+        if run.config.stream.protocol == "cross_users":
+            raise UserError(
+                "retrieve.method summaries keeps a corpus of its own, which folds of users (stream.protocol "
+                "cross_users) do not have; leave stream.protocol out"
+            )
         return {"store": run.data, "encoder": vectors.encoder(run), "llm": language_model.frozen(run)}
 
     def corpus(self, store: Store, state: Path) -> Store:

@@ -302,8 +302,11 @@ def test_bad_input_is_told_in_one_line(squad, tmp_path: Path):
 
 def test_what_only_the_data_tell_is_told_in_one_line(squad, tmp_path: Path):
     bare = squad(passages=False)
+    own = tmp_path / "own.jsonl"
+    own.write_text('{"id": "1", "text": "tea day 0"}\n')
     for told, changes, message in [
         (bare, {}, "luf learns from labels on shared documents, and this data has none"),
+        (squad(), {"benchmark.passages": str(own)}, "kind is gold, and the data name no relevant documents"),
         (squad(), {"encoder.normalize": "no"}, "compares by cosine, and the encoder's vectors are not"),
         (squad(), {"retrieve.labels.keep": 0.0}, "gold found no document that holds the answer in any bl"),
     ]:

@@ -187,6 +187,15 @@ def test_without_a_stream_nothing_is_learned(root: Path, tiny_models: dict[str, 
         Summaries(least=2.0)
 
 
+def test_folds_of_users_are_refused_before_the_model_is_asked(
+    root: Path, tiny_models: dict[str, str], tmp_path: Path
+) -> None:
+    options = config(root, tiny_models, **{"stream.size": None, "stream.order": "released",
+                                           "stream.protocol": "cross_users"})  # fmt: skip
+    with pytest.raises(UserError, match="summaries keeps a corpus of its own"):
+        pbr_jax.run(options, tmp_path / "out")
+
+
 @pytest.mark.parametrize(
     ("answer", "summary"),
     [
