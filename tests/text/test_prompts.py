@@ -102,7 +102,10 @@ ENTRIES = {
     "longlamp_topic": ({"author": "me", "summary": "S", "content": "C"}, "summary: S\npost: C"),
     "personabench": ({}, "date: 1970-01-02\nrecord: all of it"),
     "longmemeval": ({}, "date: 1970-01-02\nconversation: all of it"),
-    **dict.fromkeys(("nq_open", "trivia_qa", "squad", "web_questions"), ({}, "passage: all of it")),
+    **dict.fromkeys(
+        ("nq_open", "trivia_qa", "squad", "xquad", "web_questions", "web_qa"), ({}, "passage: all of it")
+    ),
+    **dict.fromkeys(("sgd", "multiwoz"), ({"text": "T"}, "said: T")),
 }
 
 
