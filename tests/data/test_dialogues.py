@@ -197,6 +197,7 @@ def test_prepared_data_hold_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.data
+@pytest.mark.long
 def test_real_dialogues(real_data: Path) -> None:
     if not (real_data / "sgd").is_dir():
         pytest.skip(f"no dialogues in {real_data}")

@@ -150,6 +150,7 @@ def test_a_run_over_shared_passages_reports_it_and_others_do_not(tmp_path: Path,
 
 
 @pytest.mark.data
+@pytest.mark.long
 def test_real_answers_stand_in_their_paragraphs(real_data: Path) -> None:
     """All but a few: an answer may be a part of a word of its paragraph ("1980" of "1980s")."""
     for language, share in (("en", 0.97), ("de", 0.93), ("zh", 0.99)):

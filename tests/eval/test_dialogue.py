@@ -193,6 +193,7 @@ def test_every_metric_of_a_task_of_dialogues_is_there() -> None:
 
 @pytest.mark.slow
 @pytest.mark.data
+@pytest.mark.long
 def test_golden_numbers(real_data: Path) -> None:
     """Of trackers without a model, by the official rules on 1,024 dialogues of SGD's test split."""
     if not (real_data / "sgd").is_dir():

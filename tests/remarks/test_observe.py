@@ -302,6 +302,7 @@ def test_bad_input_is_one_line(out: Path, tmp_path: Path, capsys: Any):
     )
 
 
+@pytest.mark.long
 def test_overwriting_a_run_takes_no_remarks_away(config: Config, out: Path):
     pbr_jax.open(out).observe("ann", "i love tea")
     before = {path: path.read_bytes() for path in (out / "corpus").iterdir() if path.suffix == ".sqlite"}

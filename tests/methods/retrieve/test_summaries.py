@@ -131,6 +131,7 @@ def test_a_later_question_of_the_user_finds_them_all(
     assert all(c.document.user_id == "test/1_00000" and not c.document.shared for c in ranking)
 
 
+@pytest.mark.long
 def test_turns_of_one_block_do_not_see_one_another(
     root: Path, tiny_models: dict[str, str], tmp_path: Path
 ) -> None:
@@ -147,6 +148,7 @@ def test_turns_arrive_round_by_round(root: Path, tiny_models: dict[str, str], tm
     assert results.values["learned"]["retrieve"] == {"summaries": 5.0, "nothing": 0.0}
 
 
+@pytest.mark.long
 def test_summaries_stand_in_the_prompts_of_answers(
     root: Path, tiny_models: dict[str, str], tmp_path: Path
 ) -> None:
