@@ -131,12 +131,8 @@ def evaluate(
         unread = counts.pop("unreadable_answers")
     if not columns:
         return Evaluation(per_example=per_example, notes=notes, unreadable=unread)
-    for column in columns:
-        for i, row in zip(kept, column.statistics, strict=True):
-            if is_plain_mean(column.metric):
-                per_example[i][column.metric.name] = float(row[0])
-            elif column.metric.finish is dialogue.mean_over_frames:
-                per_example[i] |= per_frame(column.metric.name, row)
+    for i, values in zip(kept, _of_each(columns, len(kept)), strict=True):
+        per_example[i] = values
     of_unit = units or [""] * len(users)
     owners = [of_unit[i] or users[i] for i in kept]
     clusters = "units" if any(of_unit[i] for i in kept) else "users"
@@ -153,6 +149,18 @@ def evaluate(
         by_block=by_block,
         over=averages.by_subset(columns, owners, subsets or {}, kept, **how),
     )
+
+
+def _of_each(columns: list[Scores], count: int) -> list[dict[str, float]]:
+    """The metrics that each of so many scored examples has by itself."""
+    found: list[dict[str, float]] = [{} for _ in range(count)]
+    for column in columns:
+        for values, row in zip(found, column.statistics, strict=True):
+            if is_plain_mean(column.metric):
+                values[column.metric.name] = float(row[0])
+            elif column.metric.finish is dialogue.mean_over_frames:
+                values |= per_frame(column.metric.name, row)
+    return found
 
 
 def _over_users(
