@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,10 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 import jax
 import pytest
 from hypothesis import settings
+
+# Type checks of containers draw the item to look at. They draw it from a generator of their own: a finalizer
+# may run in the middle of a Hypothesis strategy, which may not touch the global generator.
+random.getrandbits = random.Random(0).getrandbits
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)

@@ -1,7 +1,10 @@
 """The package as a whole: what importing it costs, and what it never needs."""
 
+import random
 import subprocess
 import sys
+
+from pbr_jax.methods.select.by_score import best_first
 
 ABSENT = ("torch", "tensorflow", "scann", "matplotlib", "pyarrow", "sklearn", "sentence_transformers")
 DATA = ("tensorflow_datasets", "grain", "array_record", "importlib_resources")
@@ -35,3 +38,9 @@ print(len(found))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 20
+
+
+def test_type_checks_leave_the_global_generator_alone() -> None:
+    before = random.getstate()
+    assert best_first([[], [], []]) == [[], [], []]
+    assert random.getstate() == before
