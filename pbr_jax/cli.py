@@ -5,7 +5,6 @@ PBR_JAX_TRACEBACK=1 shows where it came from.
 """
 
 import argparse
-import dataclasses
 import os
 import re
 import sys
@@ -14,9 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from pbr_jax import __version__, data, faults, flags, interrupts, remark_commands, terminal
-from pbr_jax.config import Benchmark, listed
-from pbr_jax.data import prepared, synthetic
+from pbr_jax import __version__, data_commands, faults, flags, interrupts, remark_commands, terminal
+from pbr_jax.config import listed
 from pbr_jax.eval.report import report
 from pbr_jax.examples import examples
 from pbr_jax.experiment import Results, run
@@ -149,31 +147,9 @@ def _parser() -> argparse.ArgumentParser:
     drawn.add_argument("--out", type=Path, required=True, metavar="FILE.svg")
     drawn.set_defaults(function=_picture)
 
-    _add_data_commands(commands.add_parser("data", help="check or make data"))
+    data_commands.add(commands.add_parser("data", help="check, import or make data"))
     _add_cache_commands(commands.add_parser("cache", help="carry language models' answers elsewhere"))
     return parser
-
-
-def _add_data_commands(parser: argparse.ArgumentParser) -> None:
-    commands = parser.add_subparsers(required=True, metavar="ACTION")
-    validate = commands.add_parser("validate", help="check every record of a benchmark", allow_abbrev=False)
-    validate.add_argument("--benchmark.name", dest="name", required=True)
-    validate.add_argument("--benchmark.root", dest="root", required=True)
-    validate.add_argument("--benchmark.passages", dest="passages", default="")
-    validate.add_argument("--benchmark.distractors", dest="distractors", default="")
-    validate.set_defaults(function=_validate)
-
-    prepare = commands.add_parser("prepare", help="write a benchmark as array_record", allow_abbrev=False)
-    prepare.add_argument("--benchmark.name", dest="name", required=True)
-    prepare.add_argument("--benchmark.root", dest="root", required=True)
-    prepare.add_argument("--out", type=Path, required=True)
-    prepare.set_defaults(function=_prepare)
-
-    synthetic = commands.add_parser("synthetic", help="write the synthetic benchmark, in LaMP's format")
-    synthetic.add_argument("--out", type=Path, required=True)
-    synthetic.add_argument("--seed", type=int, default=0)
-    synthetic.add_argument("--users", type=int, default=60)
-    synthetic.set_defaults(function=_synthetic)
 
 
 def _add_cache_commands(parser: argparse.ArgumentParser) -> None:
@@ -286,34 +262,6 @@ def _picture(options: argparse.Namespace, rest: list[str]) -> int:
     refuse_unmarked(options.out, _PICTURE)
     drawn = picture(options.run, options.question)
     replace_own(options.out, f"{_PICTURE}\n{drawn}\n", _PICTURE)
-    terminal.out(options.out)
-    return 0
-
-
-def _validate(options: argparse.Namespace, rest: list[str]) -> int:
-    _nothing_left(rest)
-    fields = {name: getattr(options, name) for name in ("name", "root", "passages", "distractors")}
-    for split in data.validate(Benchmark(**fields)):
-        counts = (
-            f"{count} {what.replace('_', ' ')}"
-            for what, count in dataclasses.asdict(split).items()
-            if type(count) is int
-        )
-        terminal.out(f"{split.split}: {', '.join(counts)}")
-        for repair in split.repairs:
-            terminal.out(f"  repaired: {repair}")
-    return 0
-
-
-def _prepare(options: argparse.Namespace, rest: list[str]) -> int:
-    _nothing_left(rest)
-    terminal.out(prepared.prepare(Benchmark(name=options.name, root=options.root), options.out))
-    return 0
-
-
-def _synthetic(options: argparse.Namespace, rest: list[str]) -> int:
-    _nothing_left(rest)
-    synthetic.generate(options.out, seed=options.seed, users=options.users)
     terminal.out(options.out)
     return 0
 

@@ -94,7 +94,7 @@ def test_deep_nesting_and_long_numbers_take_no_memory(tmp_path: Path) -> None:
 # What these read, this program wrote into its own cache, where digests guard it; or it is one string.
 OWN = {
     "corpus/schema.py", "corpus/store.py", "corpus/vectors.py", "parts/records.py", "stream.py", "blocks.py",
-    "llm/http/client.py", "llm/tokens/template_worker.py",
+    "data/own.py", "importing/writing.py", "llm/http/client.py", "llm/tokens/template_worker.py",
     "llm/tokens/templates.py", "methods/expand/parsing.py", "methods/neighbours/cohort_fit.py",
     "methods/retrieve/centred.py",
     "methods/select/purple_reward_model.py", "methods/select/purple_rewards.py", "options/shared.py",

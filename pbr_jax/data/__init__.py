@@ -12,7 +12,17 @@ from typing import Protocol, runtime_checkable
 
 from pbr_jax import terminal
 from pbr_jax.artefacts import digest
-from pbr_jax.data import dialogues, lamp, longlamp, longmemeval, open_qa, passages, personabench, prepared
+from pbr_jax.data import (
+    dialogues,
+    lamp,
+    longlamp,
+    longmemeval,
+    open_qa,
+    own,
+    passages,
+    personabench,
+    prepared,
+)
 from pbr_jax.data.records import Note
 from pbr_jax.data.sample import spread
 from pbr_jax.hashes import file_hash
@@ -46,7 +56,7 @@ class _Released(_Reader, Protocol):
     def FORMS(self) -> tuple[str, ...]: ...
 
 
-_RELEASED: tuple[_Released, ...] = (lamp, longlamp, personabench, longmemeval, open_qa, dialogues)
+_RELEASED: tuple[_Released, ...] = (lamp, longlamp, personabench, longmemeval, open_qa, dialogues, own)
 _READERS = {name: reader for reader in _RELEASED for name in reader.BENCHMARKS}
 _PREPARED = prepared.Reader()
 

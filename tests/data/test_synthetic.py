@@ -199,7 +199,11 @@ def test_nothing_that_exists_is_overwritten(tmp_path, name, capsys):
 
 def test_the_example_of_the_format_page_is_valid(tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "data_format.md").read_text(encoding="utf-8")
-    questions, outputs, *_ = re.findall(r"```json\n(.*?)```", page, flags=re.DOTALL)
+    own, questions, outputs, *_ = re.findall(r"```json\n(.*?)```", page, flags=re.DOTALL)
+    (tmp_path / "documents.jsonl").write_text(own.replace("\n ", " "), encoding="utf-8")
+    (tmp_path / "dev.jsonl").write_text('{"id": "t2", "user": "ann", "input": "?", "order": 1}')
+    (summary,) = validate(Benchmark(name="own", root=str(tmp_path)))
+    assert (summary.examples, summary.documents, summary.undated) == (1, 1, 0)
     (tmp_path / "dev_questions.json").write_text(questions, encoding="utf-8")
     (tmp_path / "dev_outputs.json").write_text(outputs, encoding="utf-8")
     (summary,) = validate(Benchmark(name="lamp_4", root=str(tmp_path)))

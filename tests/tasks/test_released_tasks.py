@@ -58,6 +58,7 @@ RECORDED = {
     "synthetic": {"own": "d13801298d5abb46", "lamp": "5f517a0c74b2e3fc", "answers": "e17fab43d77b34da"},
     "sgd": {"own": "90af77ea9f0990f8", "answers": "63420eae04d8b57c"},
     "multiwoz": {"own": "bdf711259ee4c811", "answers": "63420eae04d8b57c"},
+    "own": {"own": "3e4e39f193a193df", "answers": "7c23de3e34971265"},
 }
 
 

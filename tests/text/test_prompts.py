@@ -106,6 +106,7 @@ ENTRIES = {
         ("nq_open", "trivia_qa", "squad", "xquad", "web_questions", "web_qa"), ({}, "passage: all of it")
     ),
     **dict.fromkeys(("sgd", "multiwoz"), ({"text": "T"}, "said: T")),
+    "own": ({"text": "T"}, "date: 1970-01-02\ntext: T"),
 }
 
 

@@ -1,0 +1,119 @@
+"""The commands on data: validate, prepare, synthetic, and import for tables of one's own."""
+
+import argparse
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from pbr_jax import data, terminal
+from pbr_jax.config import Benchmark
+from pbr_jax.data import prepared, synthetic
+from pbr_jax.importing.columns import Columns
+from pbr_jax.importing.writing import Imported, import_table
+from pbr_jax.types import UserError
+
+_LONGEST = 100  # characters of a question that is shown
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Adds the actions to the parser of `data`."""
+    commands = parser.add_subparsers(required=True, metavar="ACTION")
+    validate = commands.add_parser("validate", help="check every record of a benchmark", allow_abbrev=False)
+    validate.add_argument("--benchmark.name", dest="name", required=True)
+    validate.add_argument("--benchmark.root", dest="root", required=True)
+    validate.add_argument("--benchmark.passages", dest="passages", default="")
+    validate.add_argument("--benchmark.distractors", dest="distractors", default="")
+    validate.set_defaults(function=_validate)
+
+    prepare = commands.add_parser("prepare", help="write a benchmark as array_record", allow_abbrev=False)
+    prepare.add_argument("--benchmark.name", dest="name", required=True)
+    prepare.add_argument("--benchmark.root", dest="root", required=True)
+    prepare.add_argument("--out", type=Path, required=True)
+    prepare.set_defaults(function=_prepare)
+
+    _add_import(commands)
+
+    synthetic = commands.add_parser("synthetic", help="write the synthetic benchmark, in LaMP's format")
+    synthetic.add_argument("--out", type=Path, required=True)
+    synthetic.add_argument("--seed", type=int, default=0)
+    synthetic.add_argument("--users", type=int, default=60)
+    synthetic.set_defaults(function=_synthetic)
+
+
+def _add_import(commands: Any) -> None:
+    made = commands.add_parser("import", help="make a benchmark of a table of your own", allow_abbrev=False)
+    made.add_argument("table", type=Path, help="CSV, TSV, JSON lines, JSON or Parquet, or a folder of them")
+    for name, text in (
+        ("user", "who wrote the row"),
+        ("input", "what the user was asked, or asks"),
+        ("output", "what the user wrote to it, or the right answer"),
+        ("time", "when; without it rows count in the order of the file"),
+        ("id", "what a row is called"),
+        ("relevant", "ids of the rows that hold the answer"),
+        ("category", "what to report apart"),
+    ):
+        made.add_argument(f"--{name}", default="", metavar="COLUMN", help=text)
+    made.add_argument(
+        "--document", nargs="+", default=[], metavar="COLUMN", help="what later prompts show of a row"
+    )
+    made.add_argument("--instruction", default="", help="what the model is told to do, in one sentence")
+    made.add_argument("--out", type=Path, required=True, metavar="FOLDER")
+    made.set_defaults(function=_import)
+
+
+def _validate(options: argparse.Namespace, rest: list[str]) -> int:
+    _nothing_left(rest)
+    fields = {name: getattr(options, name) for name in ("name", "root", "passages", "distractors")}
+    for split in data.validate(Benchmark(**fields)):
+        counts = (
+            f"{count} {what.replace('_', ' ')}"
+            for what, count in dataclasses.asdict(split).items()
+            if type(count) is int
+        )
+        terminal.out(f"{split.split}: {', '.join(counts)}")
+        for repair in split.repairs:
+            terminal.out(f"  repaired: {repair}")
+    return 0
+
+
+def _prepare(options: argparse.Namespace, rest: list[str]) -> int:
+    _nothing_left(rest)
+    terminal.out(prepared.prepare(Benchmark(name=options.name, root=options.root), options.out))
+    return 0
+
+
+def _synthetic(options: argparse.Namespace, rest: list[str]) -> int:
+    _nothing_left(rest)
+    synthetic.generate(options.out, seed=options.seed, users=options.users)
+    terminal.out(options.out)
+    return 0
+
+
+def _import(options: argparse.Namespace, rest: list[str]) -> int:
+    _nothing_left(rest)
+    names = ("user", "input", "output", "time", "id", "relevant", "category")
+    columns = Columns(**{name: getattr(options, name) for name in names}, document=tuple(options.document))
+    terminal.out(told(import_table(options.table, options.out, columns, options.instruction)))
+    return 0
+
+
+def told(made: Imported) -> str:
+    """What was understood, in lines."""
+    named = ", ".join(f"{what}: {name}" for what, name in made.columns.named.items())
+    lines = [f"columns   {named}"]
+    lines.append(f"found     {made.questions} questions of {made.users} users, task of kind {made.kind}")
+    if made.first:
+        lines.append(f"dates     {made.first} to {made.last}")
+    lines.append(f"history   {made.without_history} questions are their user's first and have none")
+    lines += [f"note      {note}" for note in made.notes]
+    lines += [f"example   {line.strip()[:_LONGEST]}" for line in made.examples]
+    lines.append(
+        f"written   {made.folder}: edit task.toml, then run\n"
+        f"          pbr-jax run bm25 --benchmark.name own --benchmark.root {made.folder} --out runs/bm25"
+    )
+    return "\n".join(lines)
+
+
+def _nothing_left(rest: list[str]) -> None:
+    if rest:
+        raise UserError(f"unknown argument {rest[0]!r}; --help lists what there is")

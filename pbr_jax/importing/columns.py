@@ -1,0 +1,101 @@
+"""Which column means what: given by flags, proposed from names and values where they are missing."""
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from pbr_jax.data.dates import parse_interval
+from pbr_jax.importing.tables import Row
+from pbr_jax.types import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """Names of columns; "" and (): the table has none.
+
+    A row of a user is a question (`input`) with what the user wrote (`output`), and a document of later
+    questions. `document`: columns that prompts show and retrievers index; (): input and output. `relevant`:
+    ids of rows that hold the answer, separated by white space or commas.
+    """
+
+    user: str = ""
+    input: str = ""
+    output: str = ""
+    time: str = ""
+    id: str = ""
+    document: tuple[str, ...] = ()
+    relevant: str = ""
+    category: str = ""
+
+    @property
+    def named(self) -> dict[str, str]:
+        """Every column that is named, by what names it."""
+        one = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "document"}
+        many = {f"document {place}": name for place, name in enumerate(self.document, 1)}
+        return {what: name for what, name in (one | many).items() if name}
+
+
+_NAMES = {
+    "user": ("user", "user_id", "userid", "customer", "customer_id", "author", "account", "client", "owner",
+             "sender", "from", "person", "member", "username", "email", "speaker", "name"),
+    "time": ("time", "date", "created", "created_at", "timestamp", "datetime", "day", "sent", "posted_at"),
+    "input": ("input", "question", "query", "prompt", "request", "ticket", "message", "body", "subject",
+              "article", "context", "instruction"),
+    "output": ("output", "answer", "reply", "response", "target", "completion", "headline", "title", "label",
+               "rating", "text", "resolution"),
+    "id": ("id", "ticket_id", "row_id", "uid", "key"),
+    "relevant": ("relevant", "evidence", "relevant_ids", "gold"),
+    "category": ("category", "topic", "kind", "type", "tag"),
+}  # fmt: skip
+_DATED = 0.8  # share of a column's filled cells that are dates, to be proposed as time
+
+
+def proposed(given: Columns, sample: Sequence[Row]) -> Columns:
+    """The columns that are given; for all others but `document` and `relevant` those that names suggest.
+
+    Raises UserError where a given column is not there, and where no user or input can be proposed.
+    """
+    there = list(dict.fromkeys(name for row in sample for name in row.values))
+    for what, name in given.named.items():
+        if name not in there:
+            near = difflib.get_close_matches(name, there, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"the columns are {', '.join(there)}"
+            raise UserError(f"--{what.split()[0]}: found no column {name!r}; {hint}")
+    found: dict[str, Any] = {}
+    taken = {name for what, name in given.named.items() if not what.startswith("document")}
+    free = [name for name in there if name not in taken]
+    for what in ("user", "time", "id", "input", "output", "category"):
+        if getattr(given, what):
+            continue
+        choice = _called(_NAMES[what], free)
+        if choice and {"time": _is_dated, "id": _unique}.get(what, _any)(choice, sample):
+            found[what] = choice
+            free.remove(choice)
+    columns = replace(given, **found)
+    for what, example in (("user", "who wrote it"), ("input", "what was asked")):
+        if not getattr(columns, what):
+            raise UserError(
+                f"found no column that says {example} among {', '.join(there)}; name it: --{what} COLUMN"
+            )
+    return columns
+
+
+def _called(names: Sequence[str], free: Sequence[str]) -> str:
+    """The free column that bears the first of these names; "" where none does."""
+    known = {name.strip().lower(): name for name in free}
+    return next((known[name] for name in names if name in known), "")
+
+
+def _any(name: str, sample: Sequence[Row]) -> bool:
+    return True
+
+
+def _is_dated(name: str, sample: Sequence[Row]) -> bool:
+    cells = [text for row in sample if (text := row.text(name))]
+    return bool(cells) and sum(parse_interval(text) is not None for text in cells) >= _DATED * len(cells)
+
+
+def _unique(name: str, sample: Sequence[Row]) -> bool:
+    cells = [row.text(name) for row in sample]
+    return all(cells) and len(set(cells)) == len(cells)

@@ -1,0 +1,127 @@
+"""Data of one's own: which documents a question sees, and what is no such data."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pbr_jax import data
+from pbr_jax.config import Benchmark
+from pbr_jax.types import Example, UserError
+
+DOCUMENTS: list[dict[str, Any]] = [
+    {"id": "a", "user": "ann", "text": "tea", "time": "2024-01"},
+    {"id": "b", "user": "ann", "text": "cake", "time": "2024-02-03", "fields": {"title": "A cake", "n": 3}},
+    {"id": "c", "user": "ann", "text": "undated"},
+    {"id": "d", "user": "ann", "fields": {"title": "only", "body": "fields"}, "order": 5},
+    {"id": "a", "user": "bob", "text": "another's", "time": "2020"},
+]
+
+
+def write(root: Path, questions: list[dict[str, Any]], documents: list[dict[str, Any]] = DOCUMENTS) -> None:
+    for name, records in (("documents", documents), ("dev", questions)):
+        (root / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def read(root: Path) -> list[Example]:
+    return list(data.read(Benchmark(name="own", root=str(root))))
+
+
+def seen(root: Path, **keys: Any) -> list[str]:
+    write(root, [{"id": "q", "user": "ann", "input": "what?", **keys}])
+    return [document.id for document in read(root)[0].profile]
+
+
+def test_a_question_sees_what_came_before_it(tmp_path: Path) -> None:
+    assert seen(tmp_path) == ["a", "b", "c", "d"]
+    assert seen(tmp_path, time="2024-01-31") == ["c", "d"]  # all of January is not before its last day
+    assert seen(tmp_path, time="2024-02-03") == ["a", "c", "d"]
+    assert seen(tmp_path, time="2024-02-04") == ["a", "b", "c", "d"]
+    assert seen(tmp_path, order=5) == ["a", "b", "c"]
+    assert seen(tmp_path, order=5.5, time="2020") == ["c", "d"]
+    assert seen(tmp_path, history=["d", "a", "d"]) == ["d", "a"]
+    assert seen(tmp_path, history=[]) == []
+    own = [*DOCUMENTS, {"id": "e", "user": "ann", "text": "answer", "question": "q"}]
+    write(tmp_path, [{"id": "q", "user": "ann", "input": "?"}, {"id": "r", "user": "ann", "input": "?"}], own)
+    assert [[d.id for d in e.profile] for e in read(tmp_path)] == [[*"abcd"], [*"abcde"]]
+
+
+def test_fields_and_everything_that_is_optional(tmp_path: Path) -> None:
+    question = {
+        "id": 7,
+        "user": "ann",
+        "input": "long input",
+        "query": "short",
+        "target": "x",
+        "category": "k",
+        "unit": "u",
+        "alternatives": ["y"],
+        "relevant": ["a", ["b", "c"]],
+        "time": "2024-03",
+    }
+    write(tmp_path, [question, {"id": "q2", "user": "new", "input": "hi"}])
+    first, second = read(tmp_path)
+    assert (first.id, first.query, first.input, first.target) == ("7", "short", "long input", "x")
+    assert (first.relevant, first.alternatives) == ((("a",), ("b", "c")), ("y",))
+    assert (first.category, first.unit, first.time) == ("k", "u", 1709251200.0)
+    _, cake, _, fields = first.profile
+    assert cake.fields == {"text": "cake", "title": "A cake", "n": "3"}
+    assert fields.text == "only fields"
+    assert (second.profile, second.target, second.time) == ((), None, None)
+    assert [split.documents for split in data.validate(Benchmark(name="own", root=str(tmp_path)))] == [4]
+
+
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [
+        ({"user": "ann", "input": "?"}, "field 'id': found no such key"),
+        ({"id": "q", "input": "?"}, "field 'user': found no such key"),
+        ({"id": "q", "user": "ann"}, "field 'input': found no such key"),
+        (
+            {"id": "q", "user": "ann", "input": "?", "order": "5"},
+            "field 'order': found a string, wanted a num",
+        ),
+        (
+            {"id": "q", "user": "ann", "input": "?", "time": "soon"},
+            "field 'time': found 'soon', wanted a date",
+        ),
+        ({"id": "q", "user": "ann", "input": "?", "history": ["z"]}, "found 'z', no document of the user"),
+        ({"id": "q", "user": "bob", "input": "?", "history": ["b"]}, "found 'b', no document of the user"),
+        ({"id": "q", "user": "ann", "input": "?", "relevant": ["a"], "time": "2024-01"}, "does not see"),
+        ({"id": "q", "user": "ann", "input": "?", "alternatives": [1]}, "found a number, wanted a string"),
+        ({"id": "q", "user": "train/ann", "input": "?"}, "which a user of the training split may be called"),
+    ],
+)
+def test_faults_of_questions_are_one_line(tmp_path: Path, question: dict[str, Any], message: str) -> None:
+    write(tmp_path, [question])
+    with pytest.raises(UserError, match=r"^[^\n]*$") as error:
+        read(tmp_path)
+    assert message in str(error.value)
+    assert "dev.jsonl: record 0" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"id": "a", "user": "ann", "text": "twice"}, "found 'a' a second time for the user 'ann'"),
+        ({"id": "z", "user": "zoe", "text": " "}, "field 'text': found no text"),
+        ({"id": "z", "user": "zoe", "fields": {}}, "field 'text': found no text"),
+        ({"id": "z", "user": "zoe", "fields": []}, "field 'fields': found a list, wanted an object"),
+        ({"id": "z", "text": "x"}, "field 'user': found no such key"),
+    ],
+)
+def test_faults_of_documents_too_also_where_nobody_sees_them(
+    tmp_path: Path, document: dict[str, Any], message: str
+) -> None:
+    write(tmp_path, [{"id": "q", "user": "ann", "input": "?"}], [*DOCUMENTS, document])
+    with pytest.raises(UserError, match=r"^[^\n]*$") as error:
+        read(tmp_path)
+    assert message in str(error.value)
+    assert "documents.jsonl: record 5" in str(error.value)
+
+
+def test_questions_without_any_documents(tmp_path: Path) -> None:
+    (tmp_path / "dev.jsonl").write_text('{"id": "q", "user": "ann", "input": "?"}\n')
+    assert read(tmp_path)[0].profile == ()
+    assert data.splits(Benchmark(name="own", root=str(tmp_path))) == ("dev",)

@@ -1,0 +1,262 @@
+"""Tables become data: the right reading, or one line with row and column."""
+
+import csv
+import datetime
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pbr_jax import data
+from pbr_jax.cli import main
+from pbr_jax.config import Benchmark
+from pbr_jax.importing.columns import Columns
+from pbr_jax.importing.writing import Imported, import_table
+from pbr_jax.types import Example, UserError
+
+HEADER = ["customer", "created", "question", "reply"]
+ROWS = [
+    [f"c{i % 3}", f"2024-{1 + i // 3:02d}-07", f"Question {i}, is it?", f"Reply\n“{i}”"] for i in range(12)
+]
+
+
+def table(path: Path, rows: list[list[str]] = ROWS, header: list[str] = HEADER, **style: Any) -> Path:
+    with path.open("w", newline="", encoding=style.pop("encoding", "utf-8")) as file:
+        csv.writer(file, **style).writerows([header, *rows])
+    return path
+
+
+def examples(folder: Path) -> list[Example]:
+    return list(data.read(Benchmark(name="own", root=str(folder))))
+
+
+def imported(source: Any, out: Path, **columns: Any) -> tuple[Imported, list[Example]]:
+    made = import_table(source, out, Columns(**columns))
+    return made, examples(out)
+
+
+def test_earlier_rows_are_the_history_of_later_ones(tmp_path: Path) -> None:
+    shuffled = [ROWS[i] for i in np.random.default_rng(0).permutation(12)]
+    made, found = imported(table(tmp_path / "t.csv", shuffled), tmp_path / "out")
+    assert (made.questions, made.users, made.without_history, made.kind) == (12, 3, 3, "generation")
+    assert (made.first, made.last) == ("2024-01-07", "2024-04-07")
+    assert made.columns == Columns(user="customer", time="created", input="question", output="reply")
+    assert len(found) == 12
+    for example in found:
+        number = int(re.findall(r"\d+", example.input)[0])
+        assert example.target == f"Reply\n“{number}”"
+        assert example.user_id == f"c{number % 3}"
+        texts = [f"Question {i}, is it? Reply\n“{i}”" for i in range(number % 3, number, 3)]
+        assert [document.text for document in example.profile] == texts
+    task = data.task(Benchmark(name="own", root=str(tmp_path / "out")))
+    assert task.prompt.own.document == ("date: {date}", "question: {question}", "reply: {reply}")
+    assert task.document_target == "reply"
+
+
+def objects() -> list[dict[str, Any]]:
+    return [dict(zip(HEADER, row)) for row in ROWS]
+
+
+def lines(path: Path) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in objects()))
+    return path
+
+
+def listed(path: Path) -> Path:
+    path.write_text(json.dumps(objects()))
+    return path
+
+
+def parquet(path: Path) -> Path:
+    pd.DataFrame(objects()).to_parquet(path)
+    return path
+
+
+def in_parts(path: Path) -> Path:
+    path.mkdir()
+    table(path / "1.csv", ROWS[:5])
+    table(path / "2.tsv", ROWS[5:], delimiter="\t")
+    (path / "notes.txt").write_text("no table")
+    return path
+
+
+def frame(path: Path) -> Any:
+    made = pd.DataFrame(objects())
+    return made.assign(created=pd.to_datetime(made["created"]))
+
+
+SOURCES = {
+    "csv": lambda root: table(root / "t.csv"),
+    "semicolons": lambda root: table(root / "t.csv", delimiter=";"),
+    "excel": lambda root: table(root / "t.csv", encoding="utf-8-sig", quoting=csv.QUOTE_ALL),
+    "utf-16": lambda root: table(root / "t.csv", encoding="utf-16"),
+    "tsv": lambda root: table(root / "t.tsv", delimiter="\t"),
+    "pipes": lambda root: table(root / "t.csv", delimiter="|"),
+    "jsonl": lambda root: lines(root / "t.jsonl"),
+    "json": lambda root: listed(root / "t.json"),
+    "parquet": lambda root: parquet(root / "t.parquet"),
+    "folder": lambda root: in_parts(root / "t"),
+    "rows": lambda root: objects(),
+    "frame": frame,
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_container_gives_the_same_questions(tmp_path: Path, name: str) -> None:
+    _, wanted = imported(table(tmp_path / "wanted.csv"), tmp_path / "wanted")
+    _, found = imported(SOURCES[name](tmp_path), tmp_path / "out")
+    assert [(e.id, e.user_id, e.input, e.target) for e in found] == [
+        (e.id, e.user_id, e.input, e.target) for e in wanted
+    ]
+    assert [[d.text for d in e.profile] for e in found] == [[d.text for d in e.profile] for e in wanted]
+
+
+def test_without_dates_rows_count_in_the_order_of_the_file(tmp_path: Path) -> None:
+    rows = [[user, text] for user, _, text, _ in ROWS]
+    made, found = imported(table(tmp_path / "t.csv", rows, ["who", "asked"]), tmp_path / "out",
+                           user="who", input="asked")  # fmt: skip
+    assert [len(example.profile) for example in found] == [0, 1, 2, 3] * 3
+    assert made.kind == "retrieval"
+    assert [note.split(":")[0] for note in made.notes] == [
+        "no column of dates", "no column of answers", "no relevant ids"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("answers", "kind", "labels"),
+    [
+        (["yes", "no"], "classification", ("no", "yes")),
+        (["5", "3", "10"], "rating", ("3", "5", "10")),
+        ([f"own {i}" for i in range(12)], "generation", ()),
+    ],
+)
+def test_few_answers_that_recur_are_labels(
+    tmp_path: Path, answers: list[str], kind: str, labels: tuple[str, ...]
+) -> None:
+    rows = [[*row[:3], answers[i % len(answers)]] for i, row in enumerate(ROWS * 2)]
+    imported(table(tmp_path / "t.csv", rows), tmp_path / "out")
+    task = data.task(Benchmark(name="own", root=str(tmp_path / "out")))
+    assert (task.kind, task.labels) == (kind, labels)
+
+
+def test_relevant_ids_and_categories(tmp_path: Path) -> None:
+    rows = [[f"t{i}", *row, f"t{i - 3}" if i > 2 else "", "ab"[i % 2]] for i, row in enumerate(ROWS)]
+    path = table(tmp_path / "t.csv", rows, ["id", *HEADER, "evidence", "category"])
+    _, found = imported(path, tmp_path / "out", relevant="evidence", document=("question",))
+    assert {e.id: e.relevant for e in found}["t7"] == (("t4",),)
+    assert {e.category for e in found} == {"a", "b"}
+    assert {e.id: [d.text for d in e.profile] for e in found}["t5"] == ["Question 2, is it?"]
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    "ragged": (
+        lambda p: p.write_text("customer,question\nc1,a,b\n"),
+        "row 1 (line 2): found 3 cells, want 2",
+    ),
+    "short": (
+        lambda p: p.write_text("customer,question\nc1,a\nc2\n"),
+        "row 2 (line 3): found 1 cells, want 2",
+    ),
+    "open quote": (
+        lambda p: p.write_text('customer,question\nc1,"a\nb\n'),
+        "row 1: found a cell that cannot",
+    ),
+    "quote inside": (
+        lambda p: p.write_text('customer,question\nc1,"a" b\n'),
+        "row 1: found a cell that cannot",
+    ),
+    "latin": (
+        lambda p: p.write_bytes("customer,question\nc1,é\n".encode("latin-1")),
+        "found bytes that are not",
+    ),
+    "empty": (lambda p: p.write_text(""), "found no header"),
+    "no rows": (lambda p: p.write_text("customer,question\n"), "found no row, wanted at least one"),
+    "twice": (lambda p: p.write_text("customer,a,a\nc,1,2\n"), "found two columns named 'a'"),
+    "no user": (
+        lambda p: p.write_text("x,question\nc,1\n"),
+        "no column that says who wrote it among x, question",
+    ),
+    "no input": (
+        lambda p: p.write_text("user,x\nc,1\n"),
+        "found no column that says what was asked among user, x",
+    ),
+    "blank user": (
+        lambda p: p.write_text("user,question\nc,1\n ,2\n"),
+        "row 2, column 'user': found nothing",
+    ),
+    "date": (
+        lambda p: p.write_text("user,question,date\n" + "c,1,2024-01-01\n" * 9 + "c,1,03/04/2024\n"),
+        "row 10, column 'date': found '03/04/2024', wanted a date such as 2024-02-03",
+    ),
+    "unique users": (
+        lambda p: p.write_text("user,question\na,1\nb,2\n"),
+        "column 'user': found 2 users in as many",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_no_table_is_one_line_and_leaves_nothing(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write, message = BAD[name]
+    write(tmp_path / "t.csv")
+    assert main(["data", "import", str(tmp_path / "t.csv"), "--out", str(tmp_path / "out")]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
+    assert message in line
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
+
+
+def test_other_faults(tmp_path: Path) -> None:
+    path = table(tmp_path / "t.csv")
+    with pytest.raises(UserError, match="--user: found no column 'custmer'; did you mean 'customer'"):
+        imported(path, tmp_path / "out", user="custmer")
+    with pytest.raises(UserError, match="row 4, column 'customer': found 'c0' a second time"):
+        imported(path, tmp_path / "out", id="customer", user="created")
+    with pytest.raises(UserError, match="row 2: found a list, wanted a mapping"):
+        imported([{"user": "a", "input": "b"}, []], tmp_path / "out")
+    with pytest.raises(UserError, match="row 1, column 'input': found an object, wanted a text"):
+        imported([{"user": "a", "input": {}}], tmp_path / "out")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with pytest.raises(UserError, match="wanted a new or an empty folder"):
+        imported(path, tmp_path / "full")
+    with pytest.raises(UserError, match="found no such file or folder"):
+        imported(tmp_path / "gone.csv", tmp_path / "out")
+    with pytest.raises(UserError, match=r"found a file that ends in '\.xls'"):
+        imported(_touched(tmp_path / "t.xls"), tmp_path / "out")
+
+
+def _touched(path: Path) -> Path:
+    path.touch()
+    return path
+
+
+def test_dates_and_numbers_of_python(tmp_path: Path) -> None:
+    rows = [{"user": 1.0, "time": datetime.date(2024, 1, 1 + i), "input": i, "output": None if i else "x"}
+            for i in range(3)]  # fmt: skip
+    made, found = imported(rows, tmp_path / "out")
+    assert [(e.user_id, e.input, e.target) for e in found] == [
+        ("1", "0", "x"),
+        ("1", "1", None),
+        ("1", "2", None),
+    ]
+    assert made.without_answer == 2
+
+
+def test_the_command_says_what_it_understood(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = table(tmp_path / "t.csv")
+    command = ["data", "import", str(path), "--instruction", 'Say "so".', "--out", str(tmp_path / "out")]
+    assert main(command) == 0
+    told = capsys.readouterr().out
+    assert "columns   user: customer, input: question, output: reply, time: created" in told
+    assert "found     12 questions of 3 users, task of kind generation" in told
+    assert "dates     2024-01-07 to 2024-04-07" in told
+    assert told.count("example   ") == 3
+    assert data.task(Benchmark(name="own", root=str(tmp_path / "out"))).prompt.own.instruction == 'Say "so".'
+    assert (
+        main(["data", "validate", "--benchmark.name", "own", "--benchmark.root", str(tmp_path / "out")]) == 0
+    )
