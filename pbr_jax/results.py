@@ -90,7 +90,7 @@ def evaluated(
         for i, (record, (block, place)) in enumerate(zip(records, arrivals.places, strict=True)):
             parts = [name for name, members in over.items() if members[i]]
             record |= {"block": block, "place": place, "over": parts}
-    values["counts"] |= unfinished
+    values["counts"] |= unfinished | _shown(records)
     values["notes"] += _note_unfinished(unfinished["unfinished_thinking"], len(records))
     scored = [record for record, example in zip(records, examples, strict=True) if example.scored]
     values["copied"] = copies([record["copied"] for record in scored if "copied" in record])
@@ -144,6 +144,12 @@ def _values(
             **evaluation.counts,
         },
     }
+
+
+def _shown(records: Sequence[Mapping[str, Any]]) -> Counter[str]:
+    """Tokens and documents of all prompts; nothing where no model saw one."""
+    totals = {name: sum(record[f"prompt_{name}"] for record in records) for name in ("tokens", "documents")}
+    return Counter({f"shown_{name}": total for name, total in totals.items() if totals["tokens"]})
 
 
 def _note_unfinished(count: int, n: int) -> list[str]:

@@ -17,7 +17,7 @@ def costs(rows: Sequence[Row]) -> list[Block]:
     """The tables of what expanding, choosing and answering cost, as far as any row did it."""
     known = [(row, dict(remarks.counts(row)), _seconds(row)) for row in rows]
     known = [(row, counts, seconds) for row, counts, seconds in known if counts.get("examples")]
-    return [*_expanding(known), *_choosing(known), *_orders(known)]
+    return [*_showing(known), *_expanding(known), *_choosing(known), *_orders(known)]
 
 
 def throughput(rows: Sequence[Row]) -> dict[str, float]:
@@ -50,6 +50,18 @@ def _seconds(row: Row) -> dict[str, float]:
     for run in row.runs:
         total |= {name: total.get(name, 0) + value for name, value in run.seconds.items()}
     return total
+
+
+def _showing(known: _Known) -> list[Block]:
+    """What prompts held; runs that recorded no tokens have no line."""
+    lines = []
+    for row, counts, seconds in known:
+        if counts.get("shown_tokens"):
+            totals = [counts["shown_documents"], counts["shown_tokens"], 1000 * seconds.get("rank", 0)]
+            lines.append([row.label, *(_short(total / counts["examples"]) for total in totals)])
+    header = ["run", "documents", "prompt tokens", "milliseconds to find them"]
+    caption = "What stood in the prompt of a question, on average, and how long it took to find the documents"
+    return [_table(caption, header, lines)] if lines else []
 
 
 def _expanding(known: _Known) -> list[Block]:

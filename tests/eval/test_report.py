@@ -211,6 +211,18 @@ def test_what_expansions_cost_is_a_table_of_its_own(tmp_path, runs, write, table
     assert costs[1:] == [["pbr", "18.8%", "2", "1,234", "5.5", "0.4", "0.45", "0", "0.005", "0"]]
 
 
+def test_what_prompts_held_is_a_table(tmp_path, runs, write, tables):
+    assert "What stood in the prompt" not in report(runs)
+    for seed, tokens in ((1, 9_000), (2, 1_000)):
+        folder = write(tmp_path / f"p{seed}", "bm25", answers(4, 0.5), seed=seed)
+        results = json.loads((folder / "results.json").read_text())
+        results["counts"] = {"examples": 20, "shown_tokens": tokens, "shown_documents": 30}
+        results["seconds"] = {"rank": 0.4}
+        (folder / "results.json").write_text(json.dumps(sealed(folder, results)))
+    held = tables(report([*runs, tmp_path / "p1", tmp_path / "p2"]))[2]
+    assert held[1:] == [["bm25", "1.5", "250", "20"]]
+
+
 def test_answers_that_could_not_be_read_are_told_with_their_share(tmp_path: Path, write):
     for seed, unread in ((1, 3), (2, 6)):
         folder = write(tmp_path / f"r{seed}", "dense", answers(seed, 0.5), seed=seed)

@@ -1,0 +1,108 @@
+"""What a retriever's candidates are worth to a reader, and whether retrievers' scores tell.
+
+    python benchmarks/worth.py --name locomo --root FOLDER --split locomo10 --questions 200
+
+Each of a question's first candidates stands alone in the prompt. Its worth is log p(answer | prompt with
+it) in nats per token of the reference answer. Printed are the spread of worth among the candidates of a
+question, what the best and the first of them gain over no document, and the mean rank correlation
+(Spearman) of worth with each retriever's score. Intervals are over conversations, 95 %.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+from scipy.stats import spearmanr
+
+import pbr_jax
+from pbr_jax.config import Benchmark, Config
+from pbr_jax.eval.metrics import plain_mean
+from pbr_jax.eval.significance import interval
+from pbr_jax.methods import generate, retrieve
+from pbr_jax.options import Retrieve
+from pbr_jax.parts.run import chunks
+from pbr_jax.pipeline import Ranking
+from pbr_jax.system import System
+from pbr_jax.types import Example
+
+PARTS: dict[str, Callable[[int], Retrieve]] = {
+    "bm25": lambda k: retrieve.BM25(k=k),
+    "dense": lambda k: retrieve.Dense(k=k),
+    "recency": lambda k: retrieve.Recency(k=k),
+    "random": lambda k: retrieve.Random(k=k),
+}
+
+
+def worth(system: System, examples: Sequence[Example], rankings: Sequence[Ranking]) -> list[np.ndarray]:
+    """log p(answer) per token after each candidate alone, and after none, which comes first."""
+    alone = [(e, shown) for e, r in zip(examples, rankings) for shown in ([], *([c] for c in r))]
+    found = [
+        score.mean
+        for some in chunks(alone)
+        for _, score in system.score([e for e, _ in some], [shown for _, shown in some])
+        if score is not None
+    ]
+    return np.split(np.array(found), np.cumsum([1 + len(r) for r in rankings])[:-1])
+
+
+def told(name: str, values: Sequence[float], clusters: Sequence[str]) -> None:
+    """A row: the mean over questions and its interval."""
+    kept = [(value, cluster) for value, cluster in zip(values, clusters, strict=True) if np.isfinite(value)]
+    low, high = interval(np.array([[value] for value, _ in kept]), [of for _, of in kept], plain_mean)
+    mean = np.mean([value for value, _ in kept])
+    print(f"| {name} | {mean:+.3f} [{low:+.3f}, {high:+.3f}] | {len(kept)} |")
+
+
+def correlation(scores: Sequence[float], values: np.ndarray) -> float:
+    """Spearman's, NaN where either is constant."""
+    if len(set(scores)) < 2 or len(set(values.tolist())) < 2:
+        return float("nan")
+    return float(spearmanr(scores, values)[0])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--name", default="locomo")
+    parser.add_argument("--root", required=True)
+    parser.add_argument("--split", default="locomo10")
+    parser.add_argument("--questions", type=int, default=200)
+    parser.add_argument("--candidates", type=int, default=10)
+    parser.add_argument("--by", default="bm25", choices=PARTS, help="whose first candidates are read")
+    options = parser.parse_args()
+    base = Config(
+        benchmark=Benchmark(name=options.name, root=options.root, split=options.split),
+        limit=options.questions,
+        generate=generate.Nothing(),
+    )
+    systems = {
+        name: pbr_jax.open(replace(base, retrieve=part(options.candidates if name == options.by else 10_000)))
+        for name, part in PARTS.items()
+    }
+    system = systems[options.by]
+    examples = [e for e in islice(system.store.examples(), options.questions) if e.target is not None]
+    rankings = system.rank(examples)
+    values = worth(system, examples, rankings)
+    clusters = [example.unit or example.user_id for example in examples]
+    print(f"{len(examples)} questions, {options.candidates} candidates by {options.by}; nats per token")
+    print("| | mean | questions |\n|---|---|---|")
+    told("spread (deviation) among candidates", [v[1:].std() for v in values], clusters)
+    told("best less first", [v[1:].max() - v[1] for v in values], clusters)
+    told("first less none", [v[1] - v[0] for v in values], clusters)
+    told("mean of candidates less none", [v[1:].mean() - v[0] for v in values], clusters)
+    relevant = [{id for group in e.relevant for id in group} for e in examples]
+    hit = [{c.document.id for c in r} & own for r, own in zip(rankings, relevant)]
+    told("evidence among candidates", [float(bool(h)) for h in hit], clusters)
+    for name, other in systems.items():
+        found = [{c.document.id: c.score for c in ranking} for ranking in other.rank(examples)]
+        scores = [[of[one.document.id] for one in shown] for of, shown in zip(found, rankings, strict=True)]
+        pairs = zip(scores, values, strict=True)
+        told(f"rank correlation with {name}", [correlation(s, v[1:]) for s, v in pairs], clusters)
+    marked = [[float(c.document.id in own) for c in r] for r, own in zip(rankings, relevant)]
+    pairs = zip(marked, values, strict=True)
+    told("rank correlation with being evidence", [correlation(m, v[1:]) for m, v in pairs], clusters)
+
+
+if __name__ == "__main__":
+    main()
