@@ -52,7 +52,8 @@ class Example:
     the question, of a coarse date the first, in seconds since 1970-01-01 UTC, None where the data is
     not dated. `training` marks a question of the training split that stands beside the evaluated one in
     a store. `unit` names what questions belong together (an article, a dialogue): the cluster of
-    intervals; "": the user is.
+    intervals; "": the user is. `options` are the answers that a multiple-choice question offers, the
+    target among them, in an order that does not tell which it is; () where it offers none.
     """
 
     id: str
@@ -68,6 +69,7 @@ class Example:
     alternatives: tuple[str, ...] = ()
     training: bool = False
     unit: str = ""
+    options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

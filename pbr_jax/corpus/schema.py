@@ -1,7 +1,8 @@
 """The tables of a document store, and the numbers by which texts are found in them.
 
 SQLite keeps copies of what it moves between pages, which no deletion reaches. So whatever a user wrote
-stands in tables that grow at their end alone (`users`, `texts`, `examples`, `units`) and is overwritten where
+stands in tables that grow at their end alone (`users`, `texts`, `examples`, `units`,
+`choices`) and is overwritten where
 it stands; with `secure_delete` nothing of it is left there. All that is moved, indices first of all, holds
 numbers and hashes.
 """
@@ -34,6 +35,7 @@ CREATE TABLE examples(position INTEGER PRIMARY KEY, training INTEGER, key INTEGE
 CREATE INDEX examples_by_user ON examples(user);
 CREATE INDEX examples_by_flags ON examples(training, empty, held, near);
 CREATE TABLE units(position INTEGER PRIMARY KEY, unit TEXT);
+CREATE TABLE choices(position INTEGER PRIMARY KEY, options TEXT);
 CREATE TABLE profiles(position INTEGER PRIMARY KEY, rows BLOB, whole BLOB);
 CREATE TABLE summary(name TEXT PRIMARY KEY, value);
 """

@@ -71,8 +71,9 @@ class Store(Visibility):
         self._lock = threading.Lock()
         self._columns = EMPTY
         _ = self.content  # an unreadable file is an error now
-        if not self._rows("SELECT 1 FROM sqlite_master WHERE name='units'"):
-            raise UserError(f"{path} was written by an older version, without units; copy a new store")
+        for table in ("units", "choices"):
+            if not self._rows("SELECT 1 FROM sqlite_master WHERE name=?", (table,)):
+                raise UserError(f"{path} was written by an older version, without {table}; copy a new store")
 
     def close(self) -> None:
         """Closes the files; a later call opens them again."""
@@ -214,16 +215,19 @@ class Store(Visibility):
         """All examples of the evaluated or the training split in file order, streamed, without profiles."""
         query = (
             "SELECT position, id, name, query, input, target, time, relevant, category, scored, "
-            "alternatives, unit FROM examples JOIN users ON code = user LEFT JOIN units USING (position) "
+            "alternatives, unit, options FROM examples JOIN users ON code = user "
+            "LEFT JOIN units USING (position) LEFT JOIN choices USING (position) "
             "WHERE +training=? AND position > ? ORDER BY position LIMIT ?"
         )
         last = -1
         while page := self._rows(query, (int(training), last, _PAGE)):
-            for _, id, user, text, input, target, time, relevant, category, scored, others, unit in page:
+            for (
+                _, id, user, text, input, target, time, relevant, category, scored, others, unit, options,
+            ) in page:  # fmt: skip
                 groups = tuple(tuple(group) for group in json.loads(relevant))
                 yield Example(
                     id, user, text, input, target, (), time, groups, category, bool(scored),
-                    tuple(json.loads(others)), training, unit or "",
+                    tuple(json.loads(others)), training, unit or "", tuple(json.loads(options or "[]")),
                 )  # fmt: skip
             last = page[-1][0]
 

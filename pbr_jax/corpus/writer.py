@@ -101,6 +101,8 @@ class Writer:
         self._insert("examples", values)
         if example.unit:
             self._insert("units", (position, example.unit))
+        if example.options:
+            self._insert("choices", (position, json.dumps(example.options)))
         self._insert("profiles", (position, _blob(rows), _blob(whole)))
 
     def passage(self, document: Document, place: str) -> None:
@@ -152,10 +154,15 @@ class Writer:
             )
         self.delete(user)
         columns = [name for _, name, *_ in self._sql.execute("PRAGMA table_info(examples)")][1:]
-        query = "SELECT position, unit FROM examples LEFT JOIN units USING (position) WHERE user=?"
-        for position, unit in self._sql.execute(query, (user,)).fetchall():
+        query = (
+            "SELECT position, unit, options FROM examples LEFT JOIN units USING (position) "
+            "LEFT JOIN choices USING (position) WHERE user=?"
+        )
+        for position, unit, options in self._sql.execute(query, (user,)).fetchall():
             if unit is not None:
                 self._change("units", position, False, unit=None)
+            if options is not None:
+                self._change("choices", position, False, options=None)
             self._change("examples", position, False, **dict.fromkeys(columns))
             self._change("profiles", position, False, rows=None, whole=None)
         self._change("users", user, False, key=None, name=None, gone=self.values["generation"])

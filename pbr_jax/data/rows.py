@@ -11,7 +11,7 @@ from typing import Any
 
 from pbr_jax.types import Document, Example
 
-VERSION = "2.2.0"  # raise it whenever the layout changes, or a reader makes other examples of the same files
+VERSION = "2.3.0"  # raise it whenever the layout changes, or a reader makes other examples of the same files
 
 Row = Mapping[str, Any]
 
@@ -27,6 +27,7 @@ def to_row(example: Example) -> dict[str, Any]:
         "input": example.input,
         "target": example.target,
         "alternatives": list(example.alternatives),
+        "options": list(example.options),
         "time": _written(example.time),
         "relevant": {
             "id": [id for group in example.relevant for id in group],
@@ -70,6 +71,7 @@ def from_row(row: Row) -> Example:
         unit=text(row["unit"]),
         scored=bool(row["scored"]),
         alternatives=tuple(texts(row["alternatives"])),
+        options=tuple(texts(row["options"])),
     )
 
 

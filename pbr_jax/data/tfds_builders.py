@@ -39,6 +39,7 @@ def features() -> tfds.features.FeaturesDict:
             "input": text,
             "target": tfds.features.Text(optional=True),
             "alternatives": texts,
+            "options": texts,
             "time": text,
             "relevant": {"id": texts, "sizes": counts},
             "category": text,
@@ -58,7 +59,7 @@ class PbrJax(tfds.core.GeneratorBasedBuilder):
 
     VERSION = tfds.core.Version(VERSION)
     RELEASE_NOTES = {  # noqa: RUF012
-        "2.2.0": "What questions belong together (`unit`).",
+        "2.3.0": "The answers that questions offer (`options`).",
     }
     MANUAL_DOWNLOAD_INSTRUCTIONS = "The benchmark's official files under their official names."
     BUILDER_CONFIGS = [  # noqa: RUF012

@@ -165,7 +165,7 @@ def test_a_new_version_replaces_the_old_one_where_that_was_seen(tmp_path: Path) 
 def test_what_a_user_leaves_behind(tmp_path: Path) -> None:
     own, other = document("ann", "secretid", time=1.0), document("bob", "1")
     asked = example("q", "ann", own, category="CANARY-ann-category", alternatives=("CANARY-ann-alternative",),
-                    unit="CANARY-ann-unit")  # fmt: skip
+                    unit="CANARY-ann-unit", options=("CANARY-ann-option",))  # fmt: skip
     store = living(tmp_path, asked, example("2", "bob", other), example("3", "bob", other))
     words = ("secretid", own.text, "CANARY-ann", "ann")
     assert holds(tmp_path / "s", *words) == list(words)
@@ -542,11 +542,12 @@ def test_a_folder_that_may_only_be_read() -> None:
     assert told[1] == f"{path} may only be read here; copy its folder, and write to the copy"
 
 
-def test_a_store_of_an_older_version_is_refused_in_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("table", ["units", "choices"])
+def test_a_store_of_an_older_version_is_refused_in_one_line(tmp_path: Path, table: str) -> None:
     store = living(tmp_path, example("q", "ann", document("ann", "a"), unit="a 1"))
     store.close()
     path = tmp_path / "s" / "store.sqlite"
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("DROP TABLE units")
-    with pytest.raises(UserError, match=r"store\.sqlite was written by an older version"):
+        connection.execute(f"DROP TABLE {table}")
+    with pytest.raises(UserError, match=rf"store\.sqlite was written by an older version, without {table}"):
         Store(path)

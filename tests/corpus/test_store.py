@@ -32,7 +32,7 @@ def stored(folder: Path, *examples: Example, target: str | None = None) -> Store
 def test_examples_and_documents_come_back_as_they_went_in(tmp_path: Path):
     a = example("1", "u", (document("u", "x", 5.0), document("u", "ü\n\"y\"")), relevant=(("x", "y"), ("z",)),
                 category="c", scored=False, time=7.5, target=None, alternatives=("ü", ""),
-                unit="a 1")  # fmt: skip
+                unit="a 1", options=("yes", "ü"))  # fmt: skip
     b = example("2", "v")
     store = stored(tmp_path, a, b)
     assert [e.id for e in store.examples()] == ["1", "2"]
@@ -41,6 +41,7 @@ def test_examples_and_documents_come_back_as_they_went_in(tmp_path: Path):
     assert (back.relevant, back.category, back.scored, back.time) == (a.relevant, "c", False, 7.5)
     assert [e.alternatives for e in store.examples()] == [("ü", ""), ()]
     assert [e.unit for e in store.examples()] == ["a 1", ""]
+    assert [e.options for e in store.examples()] == [("yes", "ü"), ()]
     assert (back.target, back.query, back.input, back.user_id) == (None, "q", "in", "u")
     assert [text for _, text in store.texts()] == [d.text for d in a.profile]
     assert store.summary[:7] == (2, 0, 2, 2, 1, 0, 0)

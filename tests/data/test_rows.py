@@ -22,6 +22,7 @@ GROUPS = st.lists(st.lists(TEXTS, max_size=3).map(tuple), max_size=3).map(tuple)
 EXAMPLES = st.tuples(
     TEXTS, TEXTS, TEXTS, TEXTS, st.none() | TEXTS, st.lists(DOCUMENTS, max_size=4).map(tuple),
     TIMES, GROUPS, TEXTS, st.booleans(), st.lists(TEXTS, max_size=3).map(tuple), TEXTS,
+    st.lists(TEXTS, max_size=4).map(tuple),
 )  # fmt: skip
 
 
@@ -32,10 +33,10 @@ def there_and_back(example: Example) -> Example:
 
 @given(EXAMPLES)
 def test_any_example_comes_back_equal(values: tuple[Any, ...]) -> None:
-    id, user, query, input, target, profile, time, relevant, category, scored, alternatives, unit = values
+    id, user, query, input, target, profile, time, relevant, category, scored, others, unit, options = values
     documents = tuple(Document(*document) for document in profile)
     texts = (id, user, query, input, target)
-    example = Example(*texts, documents, time, relevant, category, scored, alternatives, unit=unit)
+    example = Example(*texts, documents, time, relevant, category, scored, others, unit=unit, options=options)
     assert there_and_back(example) == example
 
 
