@@ -1,5 +1,7 @@
 """Tables of one's own, row by row: CSV, TSV, JSON lines, a JSON list, Parquet, or a folder of such files.
 
+Conversations (`chats`) and mail (`mail`) are tables too.
+
 Rows are read as they are asked for, so a file may be larger than memory. Every fault names file and row;
 rows are counted from 1, without the header. Python objects (pandas frames, Hugging Face datasets, any
 iterable of mappings) are tables too.
@@ -16,9 +18,10 @@ from typing import Any, NamedTuple
 
 from pbr_jax.data import json_stream
 from pbr_jax.data.records import kind
+from pbr_jax.importing import chats, mail
 from pbr_jax.types import UserError
 
-SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".mbox")
 _DELIMITERS = (",", ";", "\t", "|")
 _LONGEST = 16 << 20  # characters of a cell; what is longer is a quote that nobody closed
 _BOMS = {
@@ -79,7 +82,9 @@ def _of_file(path: Path) -> Iterator[Row]:
         listed = path.suffix == ".json" and json_stream.is_list(path)
         records = json_stream.records(path) if listed else json_stream.lines(path)
         for number, record in enumerate(records, start=1):
-            yield Row(record.values, f"{path}: row {number}")
+            yield from _rows(record.values, f"{path}: row {number}")
+    elif path.suffix == ".mbox":
+        yield from (Row(values, place) for values, place in mail.rows(path))
     else:
         raise UserError(f"{path}: found a file that ends in {path.suffix!r}, wanted {', '.join(SUFFIXES)}")
 
@@ -168,4 +173,10 @@ def _of_object(source: Iterable[Any]) -> Iterator[Row]:
     for number, values in enumerate(source, start=1):
         if not isinstance(values, Mapping):
             raise UserError(f"row {number}: found {kind(values)}, wanted a mapping of columns to values")
-        yield Row({str(name): value for name, value in values.items()}, f"row {number}")
+        yield from _rows({str(name): value for name, value in values.items()}, f"row {number}")
+
+
+def _rows(values: Mapping[str, Any], place: str) -> Iterator[Row]:
+    """The row of a record, or those of a chat."""
+    found = chats.rows(values, place) if chats.is_chat(values) else [values]
+    return (Row(one, place) for one in found)
