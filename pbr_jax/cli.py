@@ -247,7 +247,8 @@ def _ask(options: argparse.Namespace, rest: list[str]) -> int:
     terminal.out(answer.text)
     for candidate in answer.documents:
         begin = " ".join(candidate.document.text[:90].split())
-        terminal.err(f"  {candidate.score:8.3f}  {candidate.document.id}  {begin}")
+        parts = "".join(f"  {name} {score:.3f}" for name, score in candidate.scores.items())
+        terminal.err(f"  {candidate.score:8.3f}{parts}  {candidate.document.id}  {begin}")
     return 0
 
 

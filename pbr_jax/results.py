@@ -215,7 +215,9 @@ def _probable(task: Task, probabilities: Mapping[str, float] | None) -> dict[str
 
 
 def _told(candidate: Candidate) -> dict[str, Any]:
-    return {"id": candidate.document.id, "user_id": candidate.document.user_id, "score": candidate.score}
+    """A candidate in predictions.jsonl; `scores` are those of the parts of its score, where it has some."""
+    told = {"id": candidate.document.id, "user_id": candidate.document.user_id, "score": candidate.score}
+    return told | ({"scores": dict(candidate.scores)} if candidate.scores else {})
 
 
 def _seen(made: Made, examples: int) -> Iterable[Mapping[str, Any]]:

@@ -76,12 +76,14 @@ class Example:
 class Candidate:
     """A document with the score that a retriever or selector gave it (higher is better).
 
-    `row` is the document's place in the store and in the embedding matrix.
+    `row` is the document's place in the store and in the embedding matrix. `scores` are those of the parts
+    that the score is made of, as they were given, by the parts' names; empty where it is not made of parts.
     """
 
     document: Document
     score: float
     row: int
+    scores: Mapping[str, float] = field(default_factory=dict)
 
 
 class Feedback(NamedTuple):

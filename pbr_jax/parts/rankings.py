@@ -66,8 +66,9 @@ class Rankings(Records):
         """Each question's documents, best first; errors as of `records`."""
         for record in self.records(examples):
             documents = store.documents(record["rows"])
-            triples = zip(documents, record["scores"], record["rows"], strict=True)
-            yield [Candidate(*triple) for triple in triples]
+            parts = record.get("parts", [{}] * len(documents))
+            told = zip(documents, record["scores"], record["rows"], parts, strict=True)
+            yield [Candidate(*one) for one in told]
 
 
 @once
@@ -114,6 +115,14 @@ def slots(run: Run, *, reported: bool = True) -> dict[str, Slot]:
     return {name: Slot(method, run) for name, method in methods.items()}
 
 
+def _kept(ranking: Ranking) -> dict[str, Any]:
+    """A ranking as JSON; `parts` are the candidates' `scores`, where there are any."""
+    kept = {"rows": [int(c.row) for c in ranking], "scores": [float(c.score) for c in ranking]}
+    if not any(candidate.scores for candidate in ranking):
+        return kept
+    return kept | {"parts": [{name: float(s) for name, s in c.scores.items()} for c in ranking]}
+
+
 def _check(run: Run, questions: Questions) -> None:
     if questions.training and "training" not in run.data.needs:
         raise UserError("the training split is asked for, and no method of the config says that it learns")
@@ -136,8 +145,7 @@ def keep_rankings(folder: Path, examples: list[Example], system: System) -> None
             with metered(folder):
                 rankings = system.rank(chunk, [users[i] for i in some])
             for example, ranking in zip(chunk, rankings, strict=True):
-                rows, scores = [int(c.row) for c in ranking], [float(c.score) for c in ranking]
-                yield example.id, {"rows": rows, "scores": scores}
+                yield example.id, _kept(ranking)
 
     Rankings.keep(folder, ranked())
     write_tally(system.tally, folder)
