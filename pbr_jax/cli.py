@@ -13,7 +13,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from pbr_jax import __version__, data_commands, faults, flags, interrupts, remark_commands, terminal
+from pbr_jax import (
+    __version__,
+    check_command,
+    data_commands,
+    faults,
+    flags,
+    interrupts,
+    remark_commands,
+    terminal,
+)
 from pbr_jax.config import listed
 from pbr_jax.eval.report import report
 from pbr_jax.examples import examples
@@ -127,6 +136,13 @@ def _parser() -> argparse.ArgumentParser:
     ask.add_argument("--user", required=True)
     ask.add_argument("query")
     ask.set_defaults(function=_ask)
+
+    checked = commands.add_parser(
+        "check", help="whether the users' own history helps, in one page", allow_abbrev=False, add_help=False
+    )
+    checked.add_argument("--minutes", type=float, default=10.0)
+    checked.add_argument("--out", type=Path)
+    checked.set_defaults(function=check_command.check)
 
     remark_commands.add(commands)
 

@@ -1,0 +1,118 @@
+"""What a check says, and that it never says more than its intervals."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pbr_jax.checking.check import check
+from pbr_jax.checking.rounds import FIRST, MOST, ROWS
+from pbr_jax.checking.verdict import Verdict, answer, needed, turned
+from pbr_jax.checking.words import headline
+from pbr_jax.cli import main
+from pbr_jax.config import Config, override
+from pbr_jax.eval.metrics import plain_mean
+from pbr_jax.eval.significance import Difference, paired_difference
+from pbr_jax.importing.writing import import_table
+from pbr_jax.types import UserError
+
+HELPS, NONE, HARMS = (Difference(v, v - 0.2, v + 0.2, 0.01, 0.3) for v in (0.5, 0.1, -0.5))
+
+
+@pytest.mark.parametrize(
+    ("gain", "beyond", "users", "wanted"),
+    [
+        (HELPS, HELPS, 50, "helps"),
+        (HELPS, NONE, 50, "helps_like_any"),
+        (HELPS, HARMS, 50, "helps_like_any"),
+        (NONE, HELPS, 50, "cannot_tell"),
+        (NONE, NONE, 50, "cannot_tell"),
+        (HARMS, NONE, 50, "harms"),
+        (HELPS, HELPS, 9, "cannot_tell"),
+        (HARMS, HARMS, 6, "cannot_tell"),
+    ],
+)
+def test_what_two_intervals_allow(gain: Difference, beyond: Difference, users: int, wanted: str) -> None:
+    assert answer(gain, beyond, users) == wanted
+
+
+def test_lower_is_better_is_turned_round() -> None:
+    assert turned(Difference(-0.5, -0.7, -0.3, 0.01, 0.3), -1.0) == Difference(0.5, 0.3, 0.7, 0.01, 0.3)
+    assert turned(HELPS, 1.0) is HELPS
+
+
+def test_so_many_questions_would_tell() -> None:
+    generator = np.random.default_rng(0)
+
+    def found(count: int) -> Difference:
+        noise = generator.normal(0.2, 1.0, (count, 1))
+        return paired_difference(noise, np.zeros_like(noise), [str(i) for i in range(count)], plain_mean)
+
+    few = found(100)._replace(value=0.2)
+    wanted = needed(few, 100)
+    assert wanted is not None
+    told = [found(wanted).low > 0 for _ in range(200)]
+    assert 0.7 < np.mean(told) < 0.9  # the power is .8
+    assert needed(Difference(0.0, 0.0, 0.0, None, None), 9) is None
+
+
+def rows(users: int, each: int, own: Callable[[int, int], str]) -> list[dict[str, object]]:
+    return [
+        {"user": f"u{u:02d}", "time": f"2024-{1 + i:02d}-01", "input": f"say {i}", "output": own(u, i)}
+        for u in range(users)
+        for i in range(each)
+    ]
+
+
+@pytest.fixture
+def made(tmp_path: Path, tiny_models: dict[str, str]) -> Callable[..., Verdict]:
+    def checked(table: list[dict[str, object]]) -> Verdict:
+        import_table(table, tmp_path / "data")
+        base = override(
+            Config(), {"benchmark.name": "own", "benchmark.root": str(tmp_path / "data"), **tiny_models}
+        )
+        return check(base, tmp_path / "out", minutes=0.01)
+
+    return checked
+
+
+def test_a_check_from_a_table_to_a_page(made: Callable[..., Verdict], tmp_path: Path) -> None:
+    found = made(rows(12, 3, lambda u, i: f"user {u} says {i}"))
+    assert (found.measure, found.questions, found.users) == ("target_nll", FIRST, 12)
+    assert found.values.keys() == ROWS.keys()
+    for name, one in found.gains.items():
+        assert one.value == pytest.approx(found.values["zero_shot"] - found.values[name], abs=1e-9)
+        assert one.low <= one.value <= one.high
+    assert found.tokens["bm25"] > found.tokens["zero_shot"]
+    page = (tmp_path / "out" / "verdict.md").read_text()
+    assert headline(found) in page
+    assert "Measured on 25 of 36 questions" in page
+    assert (tmp_path / "out" / "verdict.json").is_file()
+
+
+@pytest.mark.long
+def test_of_six_users_it_cannot_be_told(made: Callable[..., Verdict]) -> None:
+    found = made(rows(6, 3, lambda u, i: f"user {u} says {i}"))
+    assert found.answer == "cannot_tell"
+    assert headline(found).startswith("**It cannot be told** from 6 users: at least 10 are needed.")
+
+
+def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import_table([{"user": "a", "input": "x"}, {"user": "a", "input": "y"}], tmp_path / "bare")
+    (tmp_path / "bare" / "task.toml").unlink()
+    for words, message in (
+        ([str(tmp_path / "none"), "--out", "o"], "found no such folder"),
+        ([str(tmp_path / "bare"), "--out", "o"], "found no answer to any question"),
+        ([str(tmp_path / "bare")], "no output folder given"),
+        ([str(tmp_path / "bare"), "--out", "o", "--minutes", "0"], "--minutes is 0, want more than 0"),
+        ([str(tmp_path / "bare"), "--out", "o", "--retreive.k", "3"], "retrieve.k"),
+    ):
+        assert main(["check", *words]) == 2
+        assert message in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_the_sample_doubles_up_to_a_bound() -> None:
+    assert MOST == FIRST * 2**4
+    with pytest.raises(UserError, match="found no such folder"):
+        check("/no/such/folder", "out")
