@@ -10,6 +10,7 @@ from pbr_jax.options import Stream
 from pbr_jax.types import Example, UserError
 
 _MOST = 100  # folds that are made without being asked for: each is learned for by itself
+_UNITS = 10  # the same where each is a training
 
 
 class Arrivals(NamedTuple):
@@ -36,8 +37,8 @@ def arrivals(options: Stream, seed: int, examples: Sequence[Example]) -> Arrival
     if not options.active:
         return None
     draw, units = np.random.default_rng([seed, 4]), _grouped(map(cluster, examples))
-    if options.protocol == "cross_users":
-        return Arrivals(_folds(options.folds, draw, units), folds=True)
+    if options.protocol != "prequential":
+        return Arrivals(_folds(options, draw, units), folds=True)
     size, count = options.size or 1, len(examples)
     if options.order == "by_unit":
         return Arrivals(_whole([units[i] for i in draw.permutation(len(units))], size))
@@ -106,13 +107,15 @@ def _shifted(draw: np.random.Generator, units: list[list[int]]) -> tuple[list[in
     return [*before, *after], len(before)
 
 
-def _folds(count: int | None, draw: np.random.Generator, units: list[list[int]]) -> list[list[int]]:
+def _folds(options: Stream, draw: np.random.Generator, units: list[list[int]]) -> list[list[int]]:
     """Folds of as many units each as can be."""
-    found = len(units)
+    count, found = options.folds, len(units)
+    if count is None and options.protocol == "cross_units" and found > _UNITS:
+        count = _UNITS
     if found < 2 or (count or 0) > found:
         raise UserError(
-            f"stream.protocol is cross_users with {count or 'a fold for each user'}, and the questions are "
-            f"of {found} user{'s' * (found != 1)} or units; want at least {max(2, count or 0)}"
+            f"stream.protocol is {options.protocol} with {count or 'a fold for each user'}, and the "
+            f"questions are of {found} user{'s' * (found != 1)} or units; want at least {max(2, count or 0)}"
         )
     if count is None and found > _MOST:
         raise UserError(

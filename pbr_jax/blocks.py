@@ -19,8 +19,8 @@ from pbr_jax.parts import programs
 from pbr_jax.parts.answers import Answers, keep_answers
 from pbr_jax.parts.likelihood import Likelihoods, keep_likelihoods
 from pbr_jax.parts.rankings import Rankings, keep_rankings
-from pbr_jax.parts.run import metered, read_tally, write_tally
-from pbr_jax.pipeline import Ranking, Tally
+from pbr_jax.parts.run import metered, read_tally, total, write_tally
+from pbr_jax.pipeline import Ranking
 from pbr_jax.system import System
 from pbr_jax.types import Example, UserError
 
@@ -67,12 +67,7 @@ class Making(abc.ABC):
         for file in (records.file for records in KINDS.values()):
             if (folders[0] / file).exists():
                 write_lines(self.folder / file, ((block / file).read_text("utf-8") for block in folders))
-        total = Tally()
-        for tally in map(read_tally, folders):
-            total.counts.update(tally.counts)
-            for part, spent in tally.seconds.items():
-                total.seconds[part] = total.seconds.get(part, 0.0) + spent
-        write_tally(total, self.folder)
+        write_tally(total(map(read_tally, folders)), self.folder)
         self._report()
 
     @abc.abstractmethod

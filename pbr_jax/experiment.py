@@ -14,8 +14,8 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from pbr_jax import folds, stream
 from pbr_jax import results as evaluation
-from pbr_jax import stream
 from pbr_jax.artefacts import Log
 from pbr_jax.config import Config, names, override, to_dict
 from pbr_jax.data.passages import is_split
@@ -38,6 +38,7 @@ from pbr_jax.run_folder import RunFolder
 
 _PLACES = (
     "root",
+    "training_root",
     "passages",
     "distractors",
     "task",
@@ -103,6 +104,8 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
     """Computes what is missing, and writes the folder's files, results.json last."""
     programs.release()
     config, store = plan.config, plan.store.value
+    if plan.folded:
+        folds.make([stage for stage in (plan.ranked, plan.answered, plan.scored) if stage is not None])
     answered: Answers | None = None if plan.answered is None else plan.answered.value
     ranked: Rankings = plan.ranked.value
 
@@ -135,6 +138,11 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
         for method in stream.learners(config)
         if method.supervised
     ]
+    notes += [folds.note(plan.ranked)] if plan.folded else []
+    if config.feedback.shuffle:
+        notes.append(
+            "feedback.shuffle: a control, candidates' values are shuffled before they are learned from"
+        )
     if not config.keep_texts:
         notes.append(_still_cached(plan))
         tell("run", notes[-1])

@@ -8,14 +8,14 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import jax
 from jax._src import distributed
 
-from pbr_jax import results, stream
+from pbr_jax import folds, results, stream
 from pbr_jax.arrivals import Arrivals, arrivals
 from pbr_jax.artefacts import digest
 from pbr_jax.code import code_of
@@ -25,12 +25,12 @@ from pbr_jax.data import task
 from pbr_jax.graph import Node, Slot, Stage, Value, constant, substituted, walk
 from pbr_jax.graph_lists import numbered, unified
 from pbr_jax.methods.generate import Ipa
-from pbr_jax.options import key_of, swapped
+from pbr_jax.options import Generate, key_of, swapped
 from pbr_jax.parts import language_model, likelihood
 from pbr_jax.parts.answers import answers, documents_in_prompt
 from pbr_jax.parts.data import data
 from pbr_jax.parts.generator import generator
-from pbr_jax.parts.rankings import rankings
+from pbr_jax.parts.rankings import rankings, slots
 from pbr_jax.parts.run import Run
 from pbr_jax.parts.token_vectors import Ragged
 from pbr_jax.parts.vectors import encoder
@@ -72,10 +72,11 @@ class Plan:
             raise UserError(f"found a {type(config).__name__}, want a pbr_jax.config.Config itself")
         self.config = config
         self.task = task(config.benchmark)
+        self.folded = folds.is_folded(config)
         source = data(
             config.benchmark,
             self.task,
-            [*config.methods, config.generator],
+            [] if self.folded else [*config.methods, config.generator],
             limit=config.limit,
             limit_training=config.limit_training,
             limit_history=config.limit_history,
@@ -85,14 +86,14 @@ class Plan:
         self.run = Run(config, self.task, source.node, {}, source.training)
         method = config.generate.resolved(self.task)
         scored = likelihood.wanted(self.run, method)
-        if stream.learners(config):
+        outputs = partial(_outputs, method, scored)
+        if self.folded:
+            made = folds.folds(self.run, config, outputs)
+            self.run = folds.taught_by_all(self.run)
+        elif stream.learners(config):
             made = stream.stream(self.run, config, method, scored)
         else:
-            made = {"ranked": (ranked := rankings(self.run))}
-            if method is not None:
-                made["answered"] = answers(self.run, method, ranked)
-            if scored:
-                made["scored"] = likelihood.likelihoods(self.run, ranked, method)
+            made = outputs(self.run)
         self.last = unified(Value("results", (), made, dict))
         known = {node.key: node for node in walk(self.last)}
         self.data, self.ranked = _stage(known[source.node.key]), self.last.needs["ranked"]
@@ -101,7 +102,11 @@ class Plan:
         self.answered, self.scored = map(self.last.needs.get, ("answered", "scored"))
         streamed = self.ranked.needs.get("streamed")
         self.streamed = None if streamed is None else _stage(streamed)
-        self.last_slots = {} if self.streamed is None else stream.last(self.streamed)
+        self.last_slots: dict[str, Node] = {}  # of new questions, where they are not the same
+        if self.folded:
+            self.last_slots = {"store": self.data, **slots(self.run)}
+        elif self.streamed is not None:
+            self.last_slots = stream.last(self.streamed)
         # of the documents that were ranked
         self.store = self.data if self.streamed is None else stream.ranked_store(self.streamed)
 
@@ -172,6 +177,16 @@ class Plan:
             own = {name: digest(value) for name, value in node.identity.items() if name != "needs"}
             found[numbered(label, found)] = own
         return found
+
+
+def _outputs(method: Generate | None, scored: bool, run: Run) -> dict[str, Stage]:
+    """Rankings of a run's questions, and answers and likelihoods where they are wanted."""
+    made = {"ranked": (ranked := rankings(run))}
+    if method is not None:
+        made["answered"] = answers(run, method, ranked)
+    if scored:
+        made["scored"] = likelihood.likelihoods(run, ranked, method)
+    return made
 
 
 class _Values(dict[str, Any]):

@@ -170,6 +170,11 @@ class Store(Visibility):
         flags = self._rows("SELECT near FROM examples WHERE +training=0 ORDER BY position")
         return np.array([near for (near,) in flags], bool)
 
+    def asked(self, *, training: bool) -> np.ndarray:
+        """Which questions of the file that a split stands in are the split's, bool [q]: all of them."""
+        summary = self.summary
+        return np.ones(summary.training if training else summary.examples, bool)
+
     @property
     def example_times(self) -> np.ndarray:
         """The times of all dated examples, of both splits, ascending; float64."""

@@ -15,7 +15,7 @@ _MOST = 20  # lines of the table
 
 def by_block(rows: Sequence[Row], name: str, plot: bool) -> list[render.Block]:
     """A metric of streams over their blocks, as a table and a plot; nothing where no run is a stream."""
-    ordered = [row for row in rows if row.first.config.get("stream.protocol") != "cross_users"]
+    ordered = [row for row in rows if not _is_folded(row)]
     series = {row.label: found for row in ordered if (found := _course(row, name))}
     if not series:
         return []
@@ -35,6 +35,10 @@ def by_block(rows: Sequence[Row], name: str, plot: bool) -> list[render.Block]:
     points = {label: [(end, *pair) for (_, end), pair in found.items()] for label, found in series.items()}
     what = f"{name} over the stream: dots are blocks, lines are all questions so far"
     return [table, Figure(plots.svg(plots.course(points, name)), what)]
+
+
+def _is_folded(row: Row) -> bool:
+    return row.first.config.get("stream.protocol") in ("cross_users", "cross_units")
 
 
 def learned(rows: Sequence[Row]) -> list[render.Block]:

@@ -59,7 +59,7 @@ def order(run: Run) -> str:
     """The order in which a run's questions arrive, and the seed, in words."""
     told = (
         "folds of users"
-        if run.config.get("stream.protocol") == "cross_users"
+        if run.config.get("stream.protocol") in ("cross_users", "cross_units")
         else run.config.get("stream.order")
     )
     return f"{told}, seed {run.config.get('seed')}"

@@ -16,6 +16,7 @@ from pbr_jax.options.base import (
     key_of,
     options_in,
 )
+from pbr_jax.options.feedback import Distillation, Feedback
 from pbr_jax.options.generator import TunedGenerator
 from pbr_jax.options.labels import Labels
 from pbr_jax.options.luf import LUFLoss, adapting
@@ -23,10 +24,8 @@ from pbr_jax.options.remarks import Remarks
 from pbr_jax.options.shared import (
     LLM,
     Benchmark,
-    Distillation,
     Encoder,
     Eval,
-    Feedback,
     Optimizer,
     Prompt,
     SelectLLM,

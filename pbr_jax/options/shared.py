@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from pbr_jax.options.base import IDLE, Options
+from pbr_jax.options.base import IDLE, Options, added
 from pbr_jax.types import UserError
 
 
@@ -21,6 +21,10 @@ class Benchmark(Options):
     root: str = field(default="", metadata=IDLE)  # folder (or file) with the official files
     split: str = "dev"  # LaMP: train|dev|test; PersonaBench: noise_0.0 …; LongMemEval: file stem
     training: str = "train"  # what trained systems learn from, and where neighbours come from too
+    # the benchmark and the root that this split is of, where they are not those above: what was learned on
+    # one data set is tested on another; "": the same
+    training_name: str = field(default="", metadata=added(""))
+    training_root: str = field(default="", metadata=IDLE)
     # longmemeval: sessions and relevance as its own code has them, or as PBR's has; LaMP: texts of queries
     # and documents as its own code has them, or as CFRAG's has (docs/data_format.md)
     form: Literal["official", "pbr", "cfrag"] = "official"
@@ -286,49 +290,6 @@ class UserEncoder(Options):
 
     def check(self) -> None:
         self.at_least("temperature", 1e-6)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Feedback(Options):
-    """What the language model makes of each candidate alone: the teacher of retriever and reranker."""
-
-    section: ClassVar[str] = "feedback"
-
-    # of the answer; auto: the task's first (mae: as 1 - mae / the worst possible). likelihood: nothing is
-    # answered, a candidate is worth log p(target | prompt with it) per token of the target, in nats
-    metric: str = "auto"
-    # what an error of a rating is worth: 1 - error / the worst possible, as ROPG; - error, as CFRAG's code
-    errors: Literal["scaled", "negated"] = "scaled"
-    limit: int | None = None  # training questions asked, drawn by the seed; None: all
-    candidates: int | None = None  # documents from each user; None: as many as retrieve.k
-    num_beams: int = 1  # of the answers
-    max_new_tokens: int | None = None  # of the answers; None: as generate.max_new_tokens
-
-    def check(self) -> None:
-        self.at_least("max_new_tokens", 1)
-        self.at_least("limit", 1)
-        self.at_least("candidates", 2)
-        self.at_least("num_beams", 1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Distillation(Options):
-    """How scores of candidates are drawn to what feedback says of them."""
-
-    # reverse_kl: KL(scores || feedback), CFRAG Eq. 8 and 12; forward_kl: KL(feedback || scores), CFRAG as
-    # released, and ROPG-KD; reinforce: one sampled candidate against the best-scored one, ROPG-RL
-    loss: Literal["reverse_kl", "forward_kl", "reinforce"] = "reverse_kl"
-    student_temperature: float = 1.0
-    teacher_temperature: float = 1.0  # tau, in the unit of `teacher`
-    # how values v of a question's candidates become the teacher's logits: values: v / tau, tau in the
-    # values' unit (nats of a likelihood, points of a metric). z_scores: (v - mean) / deviation / tau, so that
-    # every question speaks equally loud. bounded_z_scores: (v - mean) / max(deviation, tau), so that a
-    # question whose values differ by less than tau does not shout
-    teacher: Literal["values", "z_scores", "bounded_z_scores"] = "values"
-
-    def check(self) -> None:
-        self.at_least("student_temperature", 1e-6)
-        self.at_least("teacher_temperature", 1e-6)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,8 @@ from pbr_jax.types import UserError
 class Stream(Options):
     """Questions as they arrive, in blocks: each is answered before methods learn from it.
 
-    Or, under `cross_users`, in folds of users: each is answered by what the other folds have taught.
+    Or, under `cross_users`, in folds of users: each is answered by what the other folds have taught. Under
+    `cross_units` so are methods that are trained (on a training split, elsewhere) and the tuned generator.
     """
 
     section: ClassVar[str] = "stream"
@@ -22,32 +23,40 @@ class Stream(Options):
     # the units, drawn, and then the other half, each half shuffled; `by_round`: the first question of every
     # user, then the second ones, no two of them in one block
     order: Literal["released", "shuffled", "by_unit", "shifted", "by_round"] = "released"
-    protocol: Literal["prequential", "cross_users"] = field(
+    # cross_users: for methods that learn from a stream; cross_units: for those that are trained on questions
+    # of a training split, of which there is no need then
+    protocol: Literal["prequential", "cross_users", "cross_units"] = field(
         default="prequential", metadata=added("prequential")
     )
-    # of users, drawn by the seed; None: one for each user (leave one user out)
+    # of users or units, drawn by the seed; None: one for each user (leave one user out), under cross_units
+    # for each unit, up to 10
     folds: int | None = field(default=None, metadata=added(None))
     keep: int | None = field(default=None, metadata=IDLE)  # latest states kept on disk; None: all
 
     @property
     def active(self) -> bool:
         """Whether there is a stream."""
-        return self.size is not None or self.protocol == "cross_users"
+        return self.size is not None or self.protocol != "prequential"
 
     def check(self) -> None:
         self.at_least("size", 1)
         self.at_least("keep", 1)
         self.at_least("folds", 2)
-        if self.protocol == "cross_users":
+        if self.protocol != "prequential":
             if self.size is not None or self.order != "released":
                 raise UserError(
-                    "stream.protocol is cross_users, whose folds have all questions of their users in no "
-                    "order; set stream.size to none and stream.order to released, or take prequential"
+                    f"stream.protocol is {self.protocol}, whose folds have all questions of their users in "
+                    "no order; set stream.size to none and stream.order to released, or take prequential"
+                )
+            if self.protocol == "cross_units" and self.keep is not None:
+                raise UserError(
+                    f"stream.keep is {self.keep}, and stream.protocol cross_units keeps no states; leave "
+                    "stream.keep out"
                 )
         elif self.folds is not None:
             raise UserError(
-                f"stream.folds is {self.folds}, and stream.protocol prequential has none; take cross_users, "
-                "or leave stream.folds out"
+                f"stream.folds is {self.folds}, and stream.protocol prequential has none; take cross_users "
+                "or cross_units, or leave stream.folds out"
             )
         elif self.size is None and (self.order, self.keep) != ("released", None):
             raise UserError("stream.size is none, so there is no stream; set it, or leave stream.* out")

@@ -1,7 +1,7 @@
 """Examples and documents: a benchmark's files, read into a store."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,11 +10,12 @@ from pbr_jax.corpus import store
 from pbr_jax.corpus.columns import Columns
 from pbr_jax.corpus.visibility import Visibility
 from pbr_jax.data import fingerprint, passages, read, splits, synthetic
+from pbr_jax.data import task as task_of
 from pbr_jax.graph import Node, Stage, Value
 from pbr_jax.options import Benchmark, Method, TunedGenerator
 from pbr_jax.parts.run import progress
 from pbr_jax.tasks import Task
-from pbr_jax.types import UserError
+from pbr_jax.types import Example, UserError
 
 
 class Data(NamedTuple):
@@ -52,8 +53,14 @@ def data(
         the evaluated one.
     """
     made = benchmark.name == "synthetic" and not benchmark.root
-    there = synthetic.SPLITS if made else splits(benchmark)
+    source = _source(benchmark)
+    there = synthetic.SPLITS if made and source is benchmark else splits(source)
     learned = _training_split(benchmark, methods, there)
+    if learned is not None and task_of(learned).kind != task.kind:
+        raise UserError(
+            f"benchmark.training_name is {learned.name}, whose questions are of another kind than those of "
+            f"{benchmark.name}; take one that asks for the same"
+        )
     files = {"data": _files(benchmark, seed)}
     if learned is not None:
         files["training"] = _files(learned, seed)
@@ -88,7 +95,8 @@ def _training_split(
     ]
     if all(method.learns() == "unused" for method in methods):
         return None
-    if benchmark.split == benchmark.training:
+    source = _source(benchmark)
+    if benchmark.split == benchmark.training and source is benchmark:
         if learns:
             raise UserError(
                 f"benchmark.split and benchmark.training are both {benchmark.split!r}: numbers would be "
@@ -96,13 +104,21 @@ def _training_split(
             )
         return None
     if benchmark.training in there:
-        return dataclasses.replace(benchmark, split=benchmark.training)
+        return dataclasses.replace(source, split=benchmark.training)
     if learns:
         raise UserError(
-            f"{benchmark.root}: found the splits {', '.join(there)}, wanted {benchmark.training!r}, which "
+            f"{source.root}: found the splits {', '.join(there)}, wanted {benchmark.training!r}, which "
             f"{' and '.join(learns)} learns from; set benchmark.training, or take untuned methods"
         )
     return None
+
+
+def _source(benchmark: Benchmark) -> Benchmark:
+    """The benchmark that the training split is of: another one, without shared passages, or the same."""
+    name, root = benchmark.training_name or benchmark.name, benchmark.training_root or benchmark.root
+    if (name, root) == (benchmark.name, benchmark.root):
+        return benchmark
+    return dataclasses.replace(benchmark, name=name, root=root, passages="", distractors="")
 
 
 def _files(benchmark: Benchmark, seed: int) -> Node:
@@ -139,12 +155,24 @@ def _build(
     training: Benchmark | None = None,
 ) -> None:
     examples = progress(read(evaluated, limit), "examples")
-    learned = progress(read(training, limit_training), "training examples") if training is not None else ()
+    learned = () if training is None else progress(read(training, limit_training), "training examples")
+    if training is not None and training.root != evaluated.root:
+        known = {example.user_id for example in read(evaluated, limit)}
+        learned = (_other(example, known, training) for example in learned)
     shared = passages.collections(evaluated)
     store.build(
         folder / "store.sqlite", examples, target, learned, newest=limit_history,
         shared={source: progress(documents, "passages") for source, documents in shared.items()},
     )  # fmt: skip
+
+
+def _other(example: Example, known: Container[str], training: Benchmark) -> Example:
+    if example.user_id in known:
+        raise UserError(
+            f"{training.root}: training question {example.id!r} is of user {example.user_id!r}, whose name a "
+            "user of the evaluated data has too; give users of different data different names"
+        )
+    return example
 
 
 def _open(folder: Path) -> store.Store:

@@ -7,6 +7,7 @@ Answers and scores are cached one by one, so nothing is asked twice: not by a ru
 second round whose candidates are in part those of the first.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -117,6 +118,12 @@ def collect(reward: RewardFn, examples: Sequence[Example], rankings: Sequence[Ra
     ]
 
 
+def shuffled(example: Example, count: int, seed: int) -> np.ndarray:
+    """The order in which the values of a question's candidates are dealt to them, int [count]: a control."""
+    name = hashlib.sha256(f"{seed}\0shuffle\0{example.user_id}\0{example.id}".encode()).digest()
+    return np.random.default_rng(int.from_bytes(name[:8], "big")).permutation(count)
+
+
 # -- nodes -----------------------------------------------------------------------------------------
 
 
@@ -129,6 +136,11 @@ def questions(run: Run) -> Questions:
 def least_range(run: Run) -> float:
     """A question is informative where the values of its candidates range over more than this."""
     return 0.05 if run.config.feedback.metric == LIKELIHOOD else 0.0  # nats: less is noise
+
+
+def shuffling(run: Run) -> list[int]:
+    """The seed by which values are shuffled; nothing where they are not."""
+    return [run.config.seed] if run.config.feedback.shuffle else []
 
 
 @once
@@ -156,7 +168,7 @@ def feedback(
         needs |= {"generate": Slot(answers, run), "answer_format": language_model.answer_format(run)}
     return Stage(
         "feedback",
-        (asked, metric_of(run.task, options.metric), options.errors),
+        (asked, metric_of(run.task, options.metric), options.errors, *shuffling(run)),
         needs,
         _collect,
         Feedbacks,
@@ -191,7 +203,14 @@ class Feedbacks(Records):
 
 
 def _collect(
-    folder: Path, asked: Questions, name: str, errors: str, *, ranked: Rankings, **parts: Any
+    folder: Path,
+    asked: Questions,
+    name: str,
+    errors: str,
+    shuffle: int | None = None,
+    *,
+    ranked: Rankings,
+    **parts: Any,
 ) -> None:
     system = System(parts)
     store = system.store
@@ -208,6 +227,8 @@ def _collect(
                 with metered(folder):
                     found = collect(reward, examples, shown)
                 for example, (rows, values) in zip(examples, found, strict=True):
+                    if shuffle is not None:
+                        values = values[shuffled(example, len(values), shuffle)]
                     yield example.id, {"rows": rows.tolist(), "values": values.tolist()}
                 bar.update(len(chunk))
 

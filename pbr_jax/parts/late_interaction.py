@@ -42,7 +42,7 @@ def _loaded(model: str, query_length: int | None, document_length: int | None, c
 @once
 def documents(run: Run, encoder: Node) -> Stage:
     """The token vectors of all documents, row by row as in the store."""
-    return Stage("token_vectors", (), {"store": run.data, "encoder": encoder}, _embed, TokenVectors)
+    return Stage("token_vectors", (), {"store": run.documents, "encoder": encoder}, _embed, TokenVectors)
 
 
 def _embed(folder: Path, *, store: Store, encoder: TokenEncoder) -> None:

@@ -39,9 +39,12 @@ class Questions:
         examples = store.examples(training=self.training)
         if self.sample is None:
             return islice(examples, self.start, self.stop)
-        order = np.random.default_rng([self.seed, 3]).permutation(self._total(store))
-        chosen = set(order[: self.sample].tolist())
-        return (example for place, example in enumerate(examples) if place in chosen)
+        asked = store.asked(training=self.training)
+        # Folds of a split draw in one order, so that they learn from the same questions as far as can be.
+        order = np.random.default_rng([self.seed, 3]).permutation(len(asked))
+        chosen = set(order[asked[order]][: self.sample].tolist())
+        places = np.flatnonzero(asked).tolist()
+        return (example for place, example in zip(places, examples, strict=True) if place in chosen)
 
     def count(self, store: Store) -> int:
         """How many they are."""
@@ -124,7 +127,7 @@ def _kept(ranking: Ranking) -> dict[str, Any]:
 
 
 def _check(run: Run, questions: Questions) -> None:
-    if questions.training and "training" not in run.data.needs:
+    if questions.training and isinstance(run.data, Stage) and "training" not in run.data.needs:
         raise UserError("the training split is asked for, and no method of the config says that it learns")
 
 

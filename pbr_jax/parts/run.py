@@ -84,7 +84,8 @@ class Run(NamedTuple):
     """One run before anything is computed. `data` is the node of the store (`pbr_jax.corpus.store.Store`).
 
     `nodes` are those that functions marked `once` have chosen. `training` is the node of a store of the
-    training split alone, where something learns from it apart.
+    training split alone, where something learns from it apart. `whole` is the node of the store that `data`
+    is a fold of.
     """
 
     config: Settings
@@ -92,6 +93,12 @@ class Run(NamedTuple):
     data: Node
     nodes: dict[Any, Node]
     training: Node | None = None
+    whole: Node | None = None
+
+    @property
+    def documents(self) -> Node:
+        """The node of a store of the same documents, for what reads no questions: all folds share it."""
+        return self.data if self.whole is None else self.whole
 
     def changed(self, **methods: Any) -> "Run":
         """The same with other methods in some slots."""
@@ -142,6 +149,16 @@ def chunks(items: Iterable[Any], size: int = CHUNK) -> Iterator[list[Any]]:
 def progress(items: Iterable[Any], what: str, total: int | None = None) -> Iterator[Any]:
     """The items, with a progress bar on a terminal and silence elsewhere."""
     yield from terminal.bar(items, desc=what, total=total)
+
+
+def total(tallies: Iterable[Tally]) -> Tally:
+    """Several tallies added up."""
+    found = Tally()
+    for tally in tallies:
+        found.counts.update(tally.counts)
+        for part, spent in tally.seconds.items():
+            found.seconds[part] = found.seconds.get(part, 0.0) + spent
+    return found
 
 
 def write_tally(tally: Tally, folder: Path) -> None:

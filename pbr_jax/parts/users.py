@@ -133,7 +133,7 @@ def encoder(run: Run) -> Stage:
     return Stage(
         "user_encoder",
         (options, run.config.seed),
-        _stands_on(run),
+        {**_stands_on(run), "store": run.documents},  # without labels, so one serves all folds
         _train,
         load_saved,
         check=partial(check_training, options.training),

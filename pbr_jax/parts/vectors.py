@@ -37,7 +37,7 @@ def tuned(run: Run, params: Stage, unit: bool = True) -> Node:
 @once
 def documents(run: Run, encoder: Node, label: str = "embed") -> Node:
     """The encoder's vectors of all documents (`corpus.vectors.Vectors`), row by row as in the store."""
-    needs = {"store": run.data, "encoder": encoder}
+    needs = {"store": run.documents, "encoder": encoder}
     encoded = Stage("embed", (), needs, _embed, _nothing, label=label)
     return Value("vectors", (), {**needs, "encoded": encoded}, _vectors)
 
@@ -45,7 +45,7 @@ def documents(run: Run, encoder: Node, label: str = "embed") -> Node:
 @once
 def shared(run: Run, embeddings: Node, index: Kind) -> Node:
     """The search in shared documents. An index that takes long to build is kept."""
-    needs = {"store": run.data, "embeddings": embeddings}
+    needs = {"store": run.documents, "embeddings": embeddings}
     if run.config.benchmark.shares and index in ("auto", "scann"):
         needs["saved"] = Stage("index", (index,), needs, _index, _folder)
     return Value("shared documents", (index,), needs, _shared)

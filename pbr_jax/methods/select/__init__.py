@@ -9,6 +9,7 @@ from pbr_jax.methods.select.oracle import Oracle
 from pbr_jax.methods.select.pointwise import Pointwise
 from pbr_jax.methods.select.purple import Purple
 from pbr_jax.methods.select.query_likelihood import QueryLikelihood
+from pbr_jax.methods.select.random import Random
 from pbr_jax.methods.select.rankgpt import RankGPT
 from pbr_jax.methods.select.top_k import TopK
 from pbr_jax.methods.select.tuned import Tuned
@@ -26,6 +27,7 @@ METHODS = (
     MultiLevel,
     LateInteraction,
     Oracle,
+    Random,
 )
 
 __all__ = [
@@ -39,6 +41,7 @@ __all__ = [
     "Pointwise",
     "Purple",
     "QueryLikelihood",
+    "Random",
     "RankGPT",
     "TopK",
     "Tuned",

@@ -156,10 +156,10 @@ class Purple(ByScore):
         else:
             needs["llm"] = generator(run)
         # Choosing among single records, a training does not know how many will be chosen.
-        k = 1 if self.learns_from == "singles" else self.k
+        options = dataclasses.replace(self, own=None, k=1 if self.learns_from == "singles" else self.k)
         return Stage(
             "purple",
-            (dataclasses.replace(self, own=None, k=k), asked, judged, run.config.seed),
+            (options, asked, judged, run.config.seed, *feedback.shuffling(run)),
             needs,
             _train,
             load_saved,
@@ -214,12 +214,19 @@ def _load(options: Purple, *, params: Params, encoder: TextEncoder, records: Rag
     return PolicyScorer(options.sizes(encoder.dim), params, queries, records, options.prior)
 
 
+def _dealt(examples: Examples, candidates: Sequence[Ranking], seed: int) -> list[Ranking]:
+    """Each question's candidates, of which each is judged by the worth of another: a control."""
+    pairs = zip(examples, candidates, strict=True)
+    return [[own[i] for i in feedback.shuffled(example, len(own), seed)] for example, own in pairs]
+
+
 def _train(
     folder: Path,
     options: Purple,
     asked: Questions,
     judged: Feedback | None,
     seed: int,
+    shuffle: int | None = None,
     *,
     store: Store,
     ranked: Rankings,
@@ -256,7 +263,8 @@ def _train(
             labels = system.answer_format.labels
             reward = feedback.by_answers(system, feedback.metric(judged.metric, labels, judged.errors))
         num_tokens = system.llm.num_tokens if judged is None else None
-        rewards = Rewards(reward, system.write, examples, candidates, folder / "rewards.jsonl", num_tokens)
+        dealt = candidates if shuffle is None else _dealt(examples, candidates, shuffle)
+        rewards = Rewards(reward, system.write, examples, dealt, folder / "rewards.jsonl", num_tokens)
         fitted = purple_training.train(policy, rewards, sizes, user_ids, options, folder, seed=seed)
     costs = {"asked": len(rewards), "prompt_tokens": rewards.prompt_tokens if judged is None else None}
     save_fitted(fitted._replace(report={**fitted.report, **costs}), folder, "purple")

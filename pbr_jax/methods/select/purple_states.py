@@ -17,7 +17,7 @@ from pbr_jax.text.token_states import TokenStates
 @once
 def documents(run: Run, tokens: int) -> Node:
     """States of all documents, row by row as in the store, cut to so many tokens."""
-    needs = {"store": run.data, "encoder": vectors.encoder(run)}
+    needs = {"store": run.documents, "encoder": vectors.encoder(run)}
     return Stage("token_states", (tokens,), needs, _documents, Ragged)
 
 

@@ -1,0 +1,302 @@
+"""Folds of units: what is trained on questions answers no question that it was trained on."""
+
+import json
+import os
+import random
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pbr_jax
+from pbr_jax.cli import main
+from pbr_jax.config import Config, load, override
+from pbr_jax.corpus.store import Store, build
+from pbr_jax.parts.folds import Fold
+from pbr_jax.parts.rankings import Questions
+from pbr_jax.types import Document, Example
+
+SEED = int(os.environ.get("PBR_JAX_KILLS_SEED", secrets.randbelow(2**32)))
+TRAINED = '''
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from pbr_jax.config import Config
+from pbr_jax.graph import Stage
+from pbr_jax.methods.retrieve.scored import scored
+from pbr_jax.options import Retrieve, Stream
+from pbr_jax.parts.rankings import Questions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted(Retrieve):
+    """Documents whose words were frequent in the answers of training questions."""
+
+    training_split: ClassVar = "needed"
+    method: Literal["counted"] = "counted"
+
+    def needs(self, run):
+        run.learns_from_others("counted")
+        asked = Questions(training=True, sample=run.config.feedback.limit, seed=run.config.seed)
+        counts = Stage("counts", (asked,), {"store": run.data}, count, read)
+        return {"store": run.data, "counts": counts}
+
+    def slot(self, tally, *, store, counts):
+        def score(example, query, rows):
+            texts = [document.text.split() for document in store.documents(rows)]
+            return np.array([sum(counts.get(word, 0) for word in text) for text in texts], float)
+
+        return scored(store, self.k, score)
+
+
+def count(folder, asked, *, store):
+    words = Counter(word for example in asked.read(store) for word in example.target.split())
+    (folder / "counts.json").write_text(json.dumps(words))
+
+
+def read(folder):
+    return json.loads((folder / "counts.json").read_text())
+
+
+def get_config():
+    return Config(system="counted", collaboration="signals", retrieve=Counted(k=3),
+                  stream=Stream(protocol="cross_units"))
+'''
+WORDS = [f"w{i}" for i in range(12)]
+USERS = [0, 1, 0, 2, 3, 1, 3, 3, 2, 0]  # of the questions
+
+
+@pytest.fixture(autouse=True)
+def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def text(draw: random.Random, length: int) -> str:
+    return " ".join(draw.choices(WORDS, k=length))
+
+
+def written(place: Path, questions: list[dict[str, Any]], outputs: list[str]) -> None:
+    golds = [{"id": q["id"], "output": output} for q, output in zip(questions, outputs, strict=True)]
+    place.mkdir(exist_ok=True)
+    (place / "dev_questions.json").write_text(json.dumps(questions))
+    (place / "dev_outputs.json").write_text(json.dumps({"task": "LaMP_7", "golds": golds}))
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> dict[str, Any]:
+    """Writes questions of four users as LaMP-7, each with five tweets; the overrides that name them."""
+    draw = random.Random(5)
+    start = "Paraphrase the following tweet without any explanation before or after it: "
+    histories = {user: [{"id": f"{user}-{j}", "text": text(draw, 4)} for j in range(5)] for user in range(4)}
+    questions = [
+        {"id": f"q{i}", "user_id": user, "input": start + text(draw, 3), "profile": histories[user]}
+        for i, user in enumerate(USERS)
+    ]
+    written(tmp_path / "data", questions, [text(draw, 3) for _ in USERS])
+    return {"benchmark.name": "lamp_7", "benchmark.root": str(tmp_path / "data"), "generate.method": "none",
+            "eval.likelihood": "off", "eval.resamples": 20}  # fmt: skip
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "trained.py"
+    path.write_text(TRAINED)
+    return path
+
+
+def read(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    questions = json.loads((folder / "dev_questions.json").read_text())
+    golds = json.loads((folder / "dev_outputs.json").read_text())["golds"]
+    return questions, [gold["output"] for gold in golds]
+
+
+def by_hand(folds: list[set[int]], data: Path, chosen: set[str] | None = None) -> dict[str, list[str]]:
+    """The documents of each question, from the words of the other folds' targets, or of those `chosen`."""
+    questions, targets = read(data)
+    found = {}
+    for question in questions:
+        (own,) = (fold for fold in folds if question["user_id"] in fold)
+        counts = Counter(
+            word
+            for other, target in zip(questions, targets, strict=True)
+            if other["user_id"] not in own and (chosen is None or other["id"] in chosen)
+            for word in target.split()
+        )
+        ranked = sorted(question["profile"], key=lambda t: -sum(counts[w] for w in t["text"].split()))
+        found[question["id"]] = [tweet["id"] for tweet in ranked[:3]]
+    return found
+
+
+def lines(out: Path) -> list[dict[str, Any]]:
+    return [*map(json.loads, (out / "predictions.jsonl").read_text().splitlines())]
+
+
+def documents(out: Path) -> dict[str, list[str]]:
+    return {line["id"]: [document["id"] for document in line["documents"]] for line in lines(out)}
+
+
+def folds_of(out: Path, count: int) -> list[set[int]]:
+    blocks = [line["block"] for line in lines(out)]
+    return [{user for user, block in zip(USERS, blocks, strict=True) if block == n} for n in range(count)]
+
+
+def test_each_user_is_ranked_by_what_the_others_taught(file: Path, told: dict[str, Any], tmp_path: Path):
+    found = pbr_jax.run(override(load(file).config, told), tmp_path / "out").values
+    assert documents(tmp_path / "out") == by_hand([{user} for user in range(4)], tmp_path / "data")
+    assert [line["id"] for line in lines(tmp_path / "out")] == [f"q{i}" for i in range(len(USERS))]
+    assert [line["block"] for line in lines(tmp_path / "out")] == USERS
+    (note,) = [note for note in found["notes"] if "cross_units" in note]
+    assert "4 folds of whole units" in note
+    assert "7 to 8 of them" in note
+    assert found["counts"]["examples"] == len(USERS)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_folds_partition_the_units(seed: int, file: Path, told: dict[str, Any], tmp_path: Path):
+    pbr_jax.run(override(load(file).config, {**told, "stream.folds": 2, "seed": seed}), tmp_path / "out")
+    folds = folds_of(tmp_path / "out", 2)
+    assert [len(fold) for fold in folds] == [2, 2]
+    assert set().union(*folds) == {*range(4)}
+    assert documents(tmp_path / "out") == by_hand(folds, tmp_path / "data")
+
+
+def test_a_limit_draws_the_same_questions_for_all_folds(file: Path, told: dict[str, Any], tmp_path: Path):
+    pbr_jax.run(override(load(file).config, {**told, "feedback.limit": 4}), tmp_path / "out")
+    order = [f"q{i}" for i in np.random.default_rng([0, 3]).permutation(len(USERS))]
+    found = documents(tmp_path / "out")
+    for user in range(4):
+        others = [id for id in order if USERS[int(id[1:])] != user][:4]
+        wanted = by_hand([{user}, {*range(4)} - {user}], tmp_path / "data", set(others))
+        assert all(found[id] == wanted[id] for id in found if USERS[int(id[1:])] == user)
+
+
+def test_the_targets_of_a_fold_move_the_other_folds_alone(file: Path, told: dict[str, Any], tmp_path: Path):
+    config = override(load(file).config, told)
+    pbr_jax.run(config, tmp_path / "before")
+    questions, targets = read(tmp_path / "data")
+    changed = ["w0 w1 w0" if q["user_id"] == 2 else t for q, t in zip(questions, targets, strict=True)]
+    written(tmp_path / "data", questions, changed)
+    pbr_jax.run(config, tmp_path / "after")
+    before, after = ({line["id"]: line for line in lines(tmp_path / name)} for name in ("before", "after"))
+    own = [f"q{i}" for i, user in enumerate(USERS) if user == 2]
+    assert all(before[id]["documents"] == after[id]["documents"] for id in own)
+    assert any(before[id]["documents"] != after[id]["documents"] for id in before if id not in own)
+
+
+def test_new_questions_are_answered_by_what_all_units_taught(
+    file: Path, told: dict[str, Any], tmp_path: Path
+):
+    pbr_jax.run(override(load(file).config, told), tmp_path / "out")
+    made = len([*tmp_path.glob("cache/counts/*/counts.json")])
+    system = pbr_jax.open(tmp_path / "out")
+    example = next(iter(system.store.examples()))
+    new = Example(id="new", user_id=example.user_id, query=example.query, input=example.query, target=None)
+    ((*ranking,),) = system.rank([new])
+    questions, targets = read(tmp_path / "data")
+    counts = Counter(word for target in targets for word in target.split())
+    ranked = sorted(questions[0]["profile"], key=lambda t: -sum(counts[w] for w in t["text"].split()))
+    assert [candidate.document.id for candidate in ranking] == [tweet["id"] for tweet in ranked[:3]]
+    assert len([*tmp_path.glob("cache/counts/*/counts.json")]) == made + 1
+    system.add(example.user_id, [Document(id="added", user_id=example.user_id, text=" ".join(WORDS * 2))])
+    assert system.rank([new])[0][0].document.id == "added"
+    system.forget(example.user_id)
+
+
+def test_a_fold_sees_what_its_store_sees(tmp_path: Path):
+    def document(user: str, i: int) -> Document:
+        return Document(id=f"{user}{i}", user_id=user, text=f"{user} {i}", time=float(i))
+
+    examples = [
+        Example(id=f"{user}{i}", user_id=user, query="q", input="q", target="t", time=float(i),
+                profile=tuple(document(user, j) for j in range(i)), unit=user[0])
+        for user in ("ax", "ay", "b", "c") for i in (1, 2, 3)
+    ]  # fmt: skip
+    build(tmp_path / "store.sqlite", examples)
+    store = Store(tmp_path / "store.sqlite")
+    view = Fold([e.id for e in examples if e.unit == "a"], store=store)
+    asked, learned = [*view.examples()], [*view.examples(training=True)]
+    assert [e.id for e in asked] == [e.id for e in examples[:6]]
+    assert [e.id for e in learned] == [e.id for e in examples[6:]]
+    assert all(e.training for e in learned)
+    assert (view.summary.examples, view.summary.training) == (6, 6)
+    assert view.asked(training=True).tolist() == [False] * 6 + [True] * 6
+    assert len(view.near_targets) == 6
+    assert view.content != store.content
+    assert view.rows == store.rows
+    for example, whole in zip([*asked, *learned], store.examples(), strict=True):
+        for user in (example.user_id, "b"):
+            assert view.visible(example, user).tolist() == store.visible(whole, user).tolist()
+    assert [e.id for e in Questions(training=True, sample=6).read(view)] == [e.id for e in learned]
+    few = Questions(training=True, sample=3, seed=4)
+    assert few.count(view) == len([*few.read(view)]) == 3
+
+
+def test_what_is_not_trained_has_the_same_folds(file: Path, told: dict[str, Any], tmp_path: Path):
+    pbr_jax.run(override(load(file).config, {**told, "stream.folds": 2}), tmp_path / "out")
+    flags = {"retrieve.method": "recency", "stream.protocol": "cross_units", "stream.folds": 2}
+    found = pbr_jax.run(override(Config(), {**told, **flags}), tmp_path / "plain")
+    assert [line["block"] for line in found.predictions()] == [
+        line["block"] for line in lines(tmp_path / "out")
+    ]
+    assert not any("cross_units" in note for note in found.values["notes"])
+
+
+def test_a_run_that_is_killed_in_a_fold_ends_as_one_that_was_not(
+    file: Path, told: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    pbr_jax.run(override(load(file).config, told), tmp_path / "whole")
+    flags = [word for name, value in told.items() for word in (f"--{name}", str(value))]
+    cache, wait = tmp_path / "killed", random.Random(SEED).randrange(1, 5)
+    command = [sys.executable, "-m", "pbr_jax", "run", str(file), *flags, "--out", str(tmp_path / "out")]
+    with subprocess.Popen(
+        command,
+        env={**os.environ, "PBR_JAX_CACHE": str(cache), "JAX_PLATFORMS": "cpu"},
+        stderr=subprocess.PIPE,
+    ) as process:
+        while len([*cache.glob("rank/*/stage.json")]) < wait and process.poll() is None:
+            time.sleep(0.0005)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    monkeypatch.setenv("PBR_JAX_CACHE", str(cache))
+    pbr_jax.run(override(load(file).config, told), tmp_path / "out")
+    for name in ("predictions.jsonl", "texts.jsonl"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), SEED
+
+
+@pytest.mark.parametrize(
+    ("flags", "error"),
+    [
+        (["--stream.folds", "9"], "cross_units with 9, and the questions are of 4 users or units"),
+        (["--limit", "1"], "the questions are of 1 user or units; want at least 2"),
+        (["--stream.size", "3"], "set stream.size to none and stream.order to released"),
+        (["--stream.keep", "1"], "stream.protocol cross_units keeps no states"),
+        (["--limit_training", "5"], "stream.protocol cross_units takes no training split"),
+        (["--collaboration", "none"], "counted learns from other users' histories"),
+        (["--retrieve.method", "luf"], "retrieve.method luf learns from a stream"),
+    ],
+)
+def test_bad_combinations_end_in_one_line(
+    flags: list[str],
+    error: str,
+    file: Path,
+    told: dict[str, Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+):
+    words = [word for name, value in told.items() for word in (f"--{name}", str(value))]
+    assert main(["run", str(file), *words, *flags, "--out", str(tmp_path / "out")]) == 2
+    (line,) = [one for one in capsys.readouterr().err.splitlines() if one.startswith("pbr-jax: error")]
+    assert error in line
