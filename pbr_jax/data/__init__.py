@@ -15,6 +15,7 @@ from pbr_jax.artefacts import digest
 from pbr_jax.data import (
     dialogues,
     lamp,
+    locomo,
     longlamp,
     longmemeval,
     open_qa,
@@ -22,6 +23,7 @@ from pbr_jax.data import (
     passages,
     personabench,
     prepared,
+    realtalk,
 )
 from pbr_jax.data.records import Note
 from pbr_jax.data.sample import spread
@@ -56,7 +58,10 @@ class _Released(_Reader, Protocol):
     def FORMS(self) -> tuple[str, ...]: ...
 
 
-_RELEASED: tuple[_Released, ...] = (lamp, longlamp, personabench, longmemeval, open_qa, dialogues, own)
+_RELEASED: tuple[_Released, ...] = (
+    lamp, longlamp, personabench, longmemeval, open_qa, dialogues, own,
+    locomo, realtalk,
+)  # fmt: skip
 _READERS = {name: reader for reader in _RELEASED for name in reader.BENCHMARKS}
 _PREPARED = prepared.Reader()
 

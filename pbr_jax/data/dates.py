@@ -25,6 +25,8 @@ _PATTERNS = tuple(
         rf"(?P<year>\d{{4}})/(?P<month>[a-z]+)/(?P<day>\d{{1,2}})(?:/{_CLOCK}{_HALF})?",
         # LoCoMo: 10:17 am on 20 September, 2023
         rf"(?:{_CLOCK}{_HALF}\s+on\s+)?(?P<day>\d{{1,2}})\s+(?P<month>[a-z]+),?\s+(?P<year>\d{{4}})",
+        # REALTALK: 29.12.2023, 22:42:04
+        rf"(?P<day>\d{{1,2}})\.(?P<month>\d{{1,2}})\.(?P<year>\d{{4}})(?:,\s+{_CLOCK}(?::(?P<second>\d\d))?)?",
         # 20180307; 201803071200 and 20180307120000
         r"(?P<year>\d{4})(?P<month>\d{2})(?P<day>\d{2})",
         r"(?P<year>(?:19|20)\d\d)(?P<month>\d\d)(?P<day>\d\d)(?P<hour>\d\d)(?P<minute>\d\d)(?P<second>\d\d)?",
@@ -41,11 +43,11 @@ EPOCHS = "seconds, ms, µs or ns since 1970 of 9-10, 12-13, 15-16 or 18-19 digit
 def parse_time(text: str) -> float | None:
     """Seconds since 1970-01-01 UTC of a date as the benchmarks write it, None where it is none.
 
-    Reads years, months, days, ISO 8601, and the notations of LongMemEval, LoCoMo and PersonaBench. A number
-    of 9 or 10 digits is seconds since 1970, of 12 or 13 milliseconds, of 15 or 16 microseconds, of 18 or 19
-    nanoseconds: the years 1973 to 2286, or before 1967 with a minus. 8 digits, and 12 or 14 that begin with
-    19 or 20, are a calendar's: YYYYMMDD, YYYYMMDDhhmm, YYYYMMDDhhmmss. No other number but a year is a
-    date. A date without a day or an hour means its first moment here.
+    Reads years, months, days, ISO 8601, and the notations of LongMemEval, LoCoMo, PersonaBench and
+    REALTALK. A number of 9 or 10 digits is seconds since 1970, of 12 or 13 milliseconds, of 15 or 16
+    microseconds, of 18 or 19 nanoseconds: the years 1973 to 2286, or before 1967 with a minus. 8 digits, and
+    12 or 14 that begin with 19 or 20, are a calendar's: YYYYMMDD, YYYYMMDDhhmm, YYYYMMDDhhmmss. No other
+    number but a year is a date. A date without a day or an hour means its first moment here.
 
     >>> parse_time("2018-03-07"), parse_time("10:17 am on 20 September, 2023"), parse_time("soon")
     (1520380800.0, 1695205020.0, None)

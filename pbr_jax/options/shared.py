@@ -26,8 +26,9 @@ class Benchmark(Options):
     training_name: str = field(default="", metadata=added(""))
     training_root: str = field(default="", metadata=IDLE)
     # longmemeval: sessions and relevance as its own code has them, or as PBR's has; LaMP: texts of queries
-    # and documents as its own code has them, or as CFRAG's has (docs/data_format.md)
-    form: Literal["official", "pbr", "cfrag"] = "official"
+    # and documents as its own code has them, or as CFRAG's has; locomo, realtalk, lucid: a document is a
+    # session, or a turn (docs/data_format.md)
+    form: Literal["official", "pbr", "cfrag", "turns"] = "official"
 
     # shared passages that every question may be answered from (docs/data_format.md): a .jsonl, .tsv or .json,
     # or the split (xquad: language) of the root whose passages they are

@@ -101,7 +101,9 @@ ENTRIES = {
     ),
     "longlamp_topic": ({"author": "me", "summary": "S", "content": "C"}, "summary: S\npost: C"),
     "personabench": ({}, "date: 1970-01-02\nrecord: all of it"),
-    "longmemeval": ({}, "date: 1970-01-02\nconversation: all of it"),
+    **dict.fromkeys(("longmemeval", "locomo"), ({}, "date: 1970-01-02\nconversation: all of it")),
+    "realtalk": ({}, "date: 1970-01-02\nchat: all of it"),
+    "realtalk_persona": ({}, "message: all of it"),
     **dict.fromkeys(
         ("nq_open", "trivia_qa", "squad", "xquad", "web_questions", "web_qa"), ({}, "passage: all of it")
     ),

@@ -1,0 +1,89 @@
+"""LoCoMo: ten long conversations and questions about them, one JSON file is a split.
+
+Maharana et al., "Evaluating Very Long-Term Conversational Memory of LLM Agents", 2024,
+https://arxiv.org/abs/2402.17753, in the format of https://github.com/snap-research/locomo. A conversation is
+the user, and the unit, of all questions about it. A document is a session of both speakers, or with
+`benchmark.form turns` a turn. A picture is read as its caption, as the official code shows it. A question
+comes after the last session.
+
+The official answer to an adversarial question is that nothing is mentioned; the official scorer looks for
+"not mentioned" or "no information available" in an answer, and so does subspan_em. What the question tempts
+to answer is the second of its two options, as in the official prompt. Evidence recall counts its evidence as
+that of any question, as the official scorer does. Questions whose evidence names no turn are not scored.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from pbr_jax.data import conversations, json_stream, users
+from pbr_jax.data.records import Note, Record, moment_after
+from pbr_jax.options import Benchmark
+from pbr_jax.types import Example
+
+BENCHMARKS = {"locomo": "locomo"}
+FORMS = ("official", "turns")
+CATEGORIES = {1: "multi_hop", 2: "temporal", 3: "open_domain", 4: "single_hop", 5: "adversarial"}
+NOTHING = ("Not mentioned in the conversation", "Not mentioned", "No information available")
+
+
+def expected(benchmark: Benchmark) -> str:
+    """What the root should hold, for error messages."""
+    return "a LoCoMo JSON file (locomo10.json), or a folder of such files, whose stems name the splits"
+
+
+def splits(benchmark: Benchmark) -> tuple[str, ...]:
+    """The stems of the JSON files."""
+    return tuple(path.stem for path in _files(benchmark))
+
+
+def files(benchmark: Benchmark) -> tuple[Path, ...]:
+    """The one file of the split."""
+    return tuple(path for path in _files(benchmark) if path.stem == benchmark.split)
+
+
+def question_users(benchmark: Benchmark) -> bool:
+    """False: the users are conversations, which the file names."""
+    return False
+
+
+def examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
+    """The questions, conversation by conversation in file order."""
+    seen: set[str] = set()
+    for path in files(benchmark):
+        for record in json_stream.records(path):
+            user = users.of_person(record, "sample_id", benchmark)
+            if user in seen:
+                raise record.fault("sample_id", f"the id {user!r} a second time", "unique ids")
+            seen.add(user)
+            yield from _examples(record, user, note, turns=benchmark.form == "turns")
+
+
+def _files(benchmark: Benchmark) -> list[Path]:
+    root = Path(benchmark.root)
+    return [root] if root.is_file() else sorted(root.glob("*.json"))
+
+
+def _examples(record: Record, user: str, note: Note, *, turns: bool) -> Iterator[Example]:
+    sessions = conversations.sessions(record.record("conversation"), "text")
+    history = conversations.documents(sessions, user, turns=turns)
+    evidence = conversations.Evidence(sessions, user, turns=turns)
+    for number, question in enumerate(record.records("qa")):
+        category = conversations.category(question, CATEGORIES)
+        text, relevant = question.text("question"), evidence.groups(question, note)
+        trap = question.text("adversarial_answer") if question.has("adversarial_answer") else ""
+        adversarial = category == "adversarial"
+        yield Example(
+            id=f"{user}_{number}",
+            user_id=user,
+            query=text,
+            input=text,
+            target=NOTHING[0] if adversarial else question.text("answer"),
+            alternatives=NOTHING[1:] if adversarial else (),
+            options=(NOTHING[0], trap) if adversarial and trap else (),
+            profile=history,
+            time=moment_after(history),
+            relevant=relevant,
+            category=category,
+            scored=bool(relevant),
+            unit=user,
+        )
