@@ -18,6 +18,7 @@ from pbr_jax.data import (
     locomo,
     longlamp,
     longmemeval,
+    lucid,
     open_qa,
     own,
     passages,
@@ -60,7 +61,7 @@ class _Released(_Reader, Protocol):
 
 _RELEASED: tuple[_Released, ...] = (
     lamp, longlamp, personabench, longmemeval, open_qa, dialogues, own,
-    locomo, realtalk,
+    locomo, realtalk, lucid,
 )  # fmt: skip
 _READERS = {name: reader for reader in _RELEASED for name in reader.BENCHMARKS}
 _PREPARED = prepared.Reader()

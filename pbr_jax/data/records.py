@@ -19,6 +19,7 @@ _NAMES = (
     "id",
     "question_id",
     "q_id",
+    "query_id",
     "Name",
     "dialogue_id",
     "service_name",
