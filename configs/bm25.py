@@ -1,4 +1,4 @@
-"""BM25 over the user's history, with the parameters of LaMP."""
+"""BM25 over the user's history: lower-cased words without punctuation, the parameters of LaMP."""
 
 from pbr_jax.config import Config
 from pbr_jax.methods import retrieve

@@ -18,7 +18,7 @@ def get_config() -> Config:
     return Config(
         system="lamp_ipa",
         collaboration="signals",
-        retrieve=retrieve.BM25(k=4),
+        retrieve=retrieve.BM25Lamp(k=4),
         prompt=Prompt(max_tokens=256),
         generate=generate.Ipa(max_new_tokens=128, num_beams=4),
         generator=TunedGenerator(

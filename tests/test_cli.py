@@ -433,7 +433,7 @@ def test_an_option_of_another_method_is_told_with_its_owner(case: Case, capfd: p
     assert "select.distillation.loss belongs to tuned, and select.method is top_k" in told
     case.flags = ["--retrieve.method", "dense", "--retrieve.epsilon", "0.5"]
     assert case.run() == 2
-    assert "belongs to bm25, and retrieve.method is dense" in capfd.readouterr().err
+    assert "belongs to bm25 and bm25_lamp, and retrieve.method is dense" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("number", [2**31, 10**22])

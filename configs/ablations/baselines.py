@@ -1,4 +1,4 @@
-"""The five baselines side by side: no documents, random, newest, BM25, dense; four documents each.
+"""The baselines side by side: no documents, random, newest, LaMP's BM25, BM25, dense; four documents each.
 
 pbr-jax sweep configs/ablations/baselines.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """
@@ -9,7 +9,7 @@ from pbr_jax.config import Config, Overrides
 from pbr_jax.methods import retrieve
 from pbr_jax.sweeps import zipped
 
-SYSTEMS = ("zero_shot", "random", "recency", "bm25", "dense")
+SYSTEMS = ("zero_shot", "random", "recency", "bm25_lamp", "bm25", "dense")
 
 
 def get_config() -> Config:

@@ -1,4 +1,4 @@
-"""CFRAG with other retrievers and rerankers (Figure 6): BM25 as both, both untuned, both tuned.
+"""CFRAG with other retrievers and rerankers (Figure 6): LaMP's BM25 as both, both untuned, both tuned.
 
 An untuned reranker needs a `select.model` that was pretrained to judge; the default was not, and its row is
 called "no reranker".
@@ -20,7 +20,7 @@ def get_config() -> Config:
 
 def sweep(config: Config | None = None) -> Iterator[Overrides]:
     select = (config or get_config()).select
-    yield {"system": "cfrag, bm25", "retrieve.method": "bm25", "select.method": "bm25"}
+    yield {"system": "cfrag, bm25_lamp", "retrieve.method": "bm25_lamp", "select.method": "bm25_lamp"}
     judges = is_pretrained(getattr(select, "model", ""))
     name = "cfrag, untuned" if judges else "cfrag, untuned retriever, no reranker"
     untuned = "cross_encoder" if judges else "top_k"

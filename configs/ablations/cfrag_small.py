@@ -25,7 +25,7 @@ def get_config() -> Config:
 
 
 def sweep(config: Config | None = None) -> Iterator[Overrides]:
-    for method in ("none", "random", "recency", "bm25", "dense"):
+    for method in ("none", "random", "recency", "bm25_lamp", "bm25", "dense"):
         yield {"system": "zero_shot" if method == "none" else method, "retrieve.method": method, **OWN}
     yield {"system": "others_random", "retrieve.method": "random", "retrieve.k": 1, **OTHERS}
     yield {"system": "ropg", "retrieve.alpha": 0.0, "retrieve.distillation.loss": "forward_kl", **OWN,

@@ -26,7 +26,7 @@ MODES: dict[str, Overrides] = {
     "zero_shot": {"neighbours.m": 1, "retrieve.method": "none"},
 }
 INSIDE: dict[str, Overrides] = {
-    f"{name} in clusters": {"retrieve.inside": name} for name in ("random", "recency", "bm25", "pooled")
+    f"{name} in clusters": {"retrieve.inside": name} for name in ("random", "recency", "bm25_lamp", "pooled")
 }
 PARTS: dict[str, Overrides] = {
     "w/o user clustering": {"neighbours.method": "random"},
@@ -57,7 +57,7 @@ def sweep() -> Iterator[Overrides]:
     rows: dict[str, Overrides] = {**MODES}
     rows |= {
         f"clusterrag with {name}": {"retrieve.method": name}
-        for name in ("random", "recency", "bm25", "dense")
+        for name in ("random", "recency", "bm25_lamp", "dense")
     }
     rows |= {**INSIDE, **PARTS, **OURS}
     rows |= {f"k = {k}": {"neighbours.m": k + 1} for k in range(2, 6)}

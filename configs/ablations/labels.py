@@ -11,7 +11,7 @@ from pbr_jax.config import Config, Overrides
 from pbr_jax.methods import generate, retrieve
 from pbr_jax.sweeps import grid, product, zipped
 
-SYSTEMS = ("zero_shot", "random", "recency", "bm25", "dense")
+SYSTEMS = ("zero_shot", "random", "recency", "bm25_lamp", "bm25", "dense")
 # A calibrated run scores the plain prompts too, together with its own: those after it find them.
 CALIBRATIONS = ("content_free", "content_free_no_documents", "none")
 

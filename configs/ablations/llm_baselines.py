@@ -26,7 +26,7 @@ ROWS: tuple[Overrides, ...] = (
         "retrieve.k": 1,
         "select.k": K,
     },
-    *({"system": name, "retrieve.method": name} for name in ("random", "bm25", "dense")),
+    *({"system": name, "retrieve.method": name} for name in ("random", "bm25_lamp", "bm25", "dense")),
     *({"system": name, "retrieve.k": N, "select.method": name, "select.k": K} for name in RERANKED),
     {"system": "replug", "generate.method": "replug"},
     {"system": "ic_ralm", "retrieve.k": N, "generate.method": "ic_ralm"},

@@ -26,7 +26,8 @@ def get_config() -> Config:
 
 def sweep() -> Iterator[Overrides]:
     for k in (1, 3):
-        rows: dict[str, Overrides] = {name: {"retrieve.method": name, **PLAIN} for name in ("random", "bm25")}
+        plain = ("random", "bm25_lamp", "bm25")
+        rows: dict[str, Overrides] = {name: {"retrieve.method": name, **PLAIN} for name in plain}
         rows["dense"] = PLAIN
         rows |= {name: {**PLAIN, "select.method": name} for name in ("rankgpt", "icr")}
         rows["ceiling"] = {**PLAIN, "select.method": "oracle"}

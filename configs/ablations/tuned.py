@@ -23,7 +23,7 @@ OTHERS = {
 ROWS: dict[str, Overrides] = {
     "zero_shot": {"retrieve.method": "none"},
     "others_random": OTHERS,
-    **{name: {"retrieve.method": name} for name in ("random", "bm25", "dense")},
+    **{name: {"retrieve.method": name} for name in ("random", "bm25_lamp", "bm25", "dense")},
 }
 
 

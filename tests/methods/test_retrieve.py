@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+import rank_bm25
 
 from pbr_jax.corpus.store import Store, build
 from pbr_jax.methods import expand, neighbours, retrieve, select
@@ -16,7 +17,7 @@ from pbr_jax.pipeline import Neighbour, Pipeline, Query, Ranking, RetrieveSlot, 
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.types import Candidate, Document, Example
 
-METHODS = ("random", "recency", "bm25", "dense")
+METHODS = ("random", "recency", "bm25", "bm25_lamp", "dense")
 
 
 class Hashed(TextEncoder):
@@ -47,7 +48,7 @@ class World(NamedTuple):
 
 def chosen(method: str, k: int) -> Retrieve:
     kinds = {"none": retrieve.Nothing, "random": retrieve.Random, "recency": retrieve.Recency,
-             "bm25": retrieve.BM25, "dense": retrieve.Dense}  # fmt: skip
+             "bm25": retrieve.BM25, "bm25_lamp": retrieve.BM25Lamp, "dense": retrieve.Dense}  # fmt: skip
     return kinds[method](k=k)
 
 
@@ -121,10 +122,36 @@ def test_dense_is_the_brute_force_order(tmp_path: Path, examples):
     np.testing.assert_allclose([c.score for c in found[0]], [scores[i] for i in best], rtol=1e-5)
 
 
-def test_bm25_prefers_the_documents_with_the_querys_words(tmp_path: Path, examples):
-    found = ranked("bm25", resources(tmp_path, examples), examples, depth=4)
+@pytest.mark.parametrize("method", ["bm25", "bm25_lamp"])
+def test_bm25_prefers_the_documents_with_the_querys_words(tmp_path: Path, examples, method: str):
+    found = ranked(method, resources(tmp_path, examples), examples, depth=4)
     assert found[0][0].document.id == "a4"
     assert {c.document.id for c in found[0][1:3]} <= {"a1", "a7"}
+
+
+def test_bm25_ignores_case_and_punctuation_and_lamps_does_not(tmp_path: Path):
+    texts = ("i like Tea, really", "so it was", "tea is here", "no", "never")
+    documents = tuple(Document(f"a{i}", "a", text, time=1.0) for i, text in enumerate(texts))
+    asked = [Example("q", "a", "Tea, today?", "in", "t", documents, time=2.0)]
+    world = resources(tmp_path, asked)
+    found = {method: ranked(method, world, asked, depth=5)[0] for method in ("bm25", "bm25_lamp")}
+    assert {c.document.id for c in found["bm25"] if c.score > 0} == {"a0", "a2"}
+    assert {c.document.id for c in found["bm25_lamp"] if c.score > 0} == {"a0"}
+
+
+def test_lamps_bm25_ranks_as_rank_bm25_does(tmp_path: Path):
+    """To the order of equal scores, on texts of every length with repeated words in any case."""
+    draw = np.random.default_rng(3)
+    vocabulary = np.array([f"{w}{end}" for w in ("tea", "Tea", "cup", "red", "So") for end in ("", ",", "s")])
+    texts = [" ".join(draw.choice(vocabulary, draw.integers(1, 12))) for _ in range(60)]
+    documents = tuple(Document(f"a{i}", "a", text, time=1.0) for i, text in enumerate(texts))
+    asked = [Example(f"q{i}", "a", text, "in", "t", documents, time=2.0) for i, text in enumerate(texts[:9])]
+    found = ranked("bm25_lamp", resources(tmp_path, asked), asked, depth=60)
+    theirs = rank_bm25.BM25Okapi([text.split() for text in texts])
+    for example, ranking in zip(asked, found, strict=True):
+        scores = theirs.get_scores(example.query.split())
+        np.testing.assert_allclose([c.score for c in ranking], -np.sort(-scores), rtol=1e-9)
+        np.testing.assert_allclose([scores[c.row] for c in ranking], [c.score for c in ranking], rtol=1e-9)
 
 
 def test_random_depends_on_seed_and_example_not_on_company(tmp_path: Path, examples):
@@ -284,7 +311,7 @@ def test_bm25_across_users_has_the_scores_of_one_index(tmp_path: Path):
 
 def test_each_user_still_gives_the_best_k(tmp_path: Path):
     profiles = {user: history(user, count) for user, count in (("a", 5), ("b", 1), ("c", 4))}
-    for method in ("bm25", "recency", "random", "dense"):
+    for method in METHODS:
         found = found_by(method, tmp_path, profiles, k=2)
         assert [c.document.user_id for c in found] == ["a", "a", "b", "c", "c"], method
 

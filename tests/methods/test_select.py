@@ -1,5 +1,6 @@
 """The documents of the prompt: order, reranking, and how many come from whom."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,11 @@ def test_own_must_fit_into_k():
 
 def test_bm25_reranks_by_the_querys_words():
     candidates = ranking("a", "b", "me", "c", "d", "e", texts={2: "cats drink tea", 3: "cats are here"})
-    assert chosen(candidates, select.BM25)[:2] == [2, 3]
+    for method in (select.BM25, select.BM25Lamp):
+        assert chosen(candidates, method)[:2] == [2, 3]
+    candidates[3] = replace(candidates[3], document=replace(candidates[3].document, text="Cats!"))
+    assert set(chosen(candidates, select.BM25)[:2]) == {2, 3}
+    assert chosen(candidates, select.BM25Lamp)[:2] == [2, 0]
 
 
 def test_a_cross_encoder_scores_query_and_document_together():

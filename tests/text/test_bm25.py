@@ -5,13 +5,15 @@ import re
 import subprocess
 import sys
 import unicodedata
+from typing import get_args
 
 import numpy as np
 import pytest
+import rank_bm25
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pbr_jax.text.bm25 import BM25, analyse
+from pbr_jax.text.bm25 import BM25, StopWords, terms
 from pbr_jax.types import UserError
 
 PROFILE = [
@@ -114,7 +116,7 @@ def test_an_empty_text_among_others_scores_zero_and_shortens_the_average():
 
 
 def test_words_ignore_case_and_punctuation_and_whitespace_does_not():
-    assert analyse("Tea, please: It's 5 o'clock—naïve TEA") == [
+    assert terms("whitespace")("Tea, please: It's 5 o'clock—naïve TEA") == [
         "Tea,",
         "please:",
         "It's",
@@ -122,11 +124,11 @@ def test_words_ignore_case_and_punctuation_and_whitespace_does_not():
         "o'clock—naïve",
         "TEA",
     ]
-    assert analyse("Tea, TEA naïve_5", "words") == ["tea", "tea", "naïve_5"]
+    assert terms("words")("Tea, TEA naïve_5") == ["tea", "tea", "naïve_5"]
     assert BM25(["Tea, tea", "coffee", "milk"]).scores("TEA").tolist() == [0, 0, 0]
     plain = BM25(["tea tea", "coffee", "milk"]).scores("tea")
     np.testing.assert_array_equal(
-        BM25(["Tea, tea", "coffee", "milk"], tokenizer="words").scores("TEA!"), plain
+        BM25(["Tea, tea", "coffee", "milk"], split=terms("words")).scores("TEA!"), plain
     )
 
 
@@ -147,21 +149,87 @@ def test_wrong_settings_are_refused():
         BM25(["a"], b=1.5)
     with pytest.raises(UserError, match="one string"):
         BM25("a b")
-    with pytest.raises(Exception, match=r"tokenizer|type"):  # the type checker of the tests may come first
-        BM25(["a"], tokenizer="stemmed")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(Exception, match=r"analyser|type"):  # the type checker of the tests may come first
+        terms("stemmed")  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("tokenizer", ["whitespace", "words"])
+@pytest.mark.parametrize("analyser", ["whitespace", "words"])
 @pytest.mark.parametrize("query", ["दिल", "দিল", "พี่", "café"])
-def test_a_word_is_found_in_any_script_and_spelling(query, tokenizer):
+def test_a_word_is_found_in_any_script_and_spelling(query, analyser):
     other = unicodedata.normalize("NFD", query)
     texts = [f"x {other[0]} y", "z", "w", f"so {other} it", "v"]
     for spelled in (query, other):
-        assert BM25(texts, tokenizer=tokenizer).scores(spelled).nonzero()[0].tolist() == [3]
+        assert BM25(texts, split=terms(analyser)).scores(spelled).nonzero()[0].tolist() == [3]
 
 
 @given(st.text())
 def test_terms_of_text_in_ascii_are_as_they_were(text):
     text = text.encode("ascii", "replace").decode()
-    assert analyse(text) == text.split()
-    assert analyse(text, "words") == re.findall(r"\w+", text.lower())
+    assert terms("whitespace")(text) == text.split()
+    assert terms("words")(text) == re.findall(r"\w+", text.lower())
+
+
+@given(profiles, words)
+def test_lucenes_idf_scores_as_in_bm25s(texts, query):
+    import bm25s
+
+    theirs = bm25s.BM25(k1=1.5, b=0.75, method="atire", idf_method="lucene", dtype="float64")
+    split = [text.split() for text in texts]
+    theirs.index(split, show_progress=False)
+    asked = [word for word in query.split() if any(word in text for text in split)]
+    expected = theirs.get_scores(asked) if asked else np.zeros(len(texts))
+    np.testing.assert_allclose(BM25(texts, idf="lucene").scores(query), expected, rtol=1e-9)
+
+
+@given(profiles.filter(lambda texts: all(texts)), words)
+def test_scores_are_those_of_rank_bm25(texts, query):
+    theirs = rank_bm25.BM25Okapi([text.split() for text in texts]).get_scores(query.split())
+    np.testing.assert_allclose(BM25(texts).scores(query), theirs, rtol=1e-9, atol=1e-12)
+
+
+def test_stems_match_other_forms_of_a_word():
+    texts = ["She walked the Dogs.", "a cat", "the tea", "no"]
+    assert terms("stem")("Walking, walked: DOGS") == ["walk", "walk", "dog"]
+    assert BM25(texts, split=terms("stem")).scores("walks dog")[0] > 0
+    assert not BM25(texts, split=terms("words")).scores("walks dog").any()
+    assert terms("stem", "german")("Häuser Hauses") == ["haus", "haus"]
+
+
+def test_stop_words_of_a_language_are_left_out_in_any_case():
+    assert terms("words", stop_words="english")("The cat is ON a mat") == ["cat", "mat"]
+    assert terms("whitespace", stop_words="english")("The cat is ON a mat.") == ["cat", "mat."]
+    assert terms("stem", "german", "german")("Die Häuser und der Hund") == ["haus", "hund"]
+
+
+def test_every_list_of_stop_words_that_is_offered_is_there():
+    for language in get_args(StopWords):
+        assert terms("words", stop_words=language)("jax") == ["jax"]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("我喜欢喝绿茶。", ["我喜", "喜欢", "欢喝", "喝绿", "绿茶"]),
+        ("茶", ["茶"]),
+        ("GPT模型 5杯", ["gpt", "模型", "5", "杯"]),
+        ("コーヒーを飲む", ["コー", "ーヒ", "ヒー", "ーを", "を飲", "飲む"]),
+        ("น้ำชา", ["น้ำช", "ชา"]),
+        ("차를 마신다 naïve", ["차를", "마신다", "naïve"]),
+    ],
+)
+def test_scripts_without_spaces_become_pairs_of_characters(text, wanted):
+    assert terms("words")(text) == wanted
+
+
+def test_a_question_in_chinese_finds_its_document():
+    texts = ["昨天我去了图书馆。", "我最喜欢的饮料是绿茶。", "他在学校教数学。"]
+    assert BM25(texts, split=terms("words")).scores("你喜欢什么饮料?").argmax() == 1
+    assert not BM25(texts).scores("你喜欢什么饮料?").any()
+
+
+def test_stems_without_pystemmer_and_of_unknown_languages_are_refused_in_a_line(monkeypatch):
+    with pytest.raises(UserError, match=r"language is 'klingon', and stems are known of arabic, .*english"):
+        terms("stem", "klingon")
+    monkeypatch.setitem(sys.modules, "Stemmer", None)
+    with pytest.raises(UserError, match=r"pip install 'pbr-jax\[stem\]'"):
+        terms("stem")

@@ -5,7 +5,8 @@ https://arxiv.org/abs/2302.00083: section 3 (the stride s, the query of the last
 (the language model reranks by the likelihood of the last tokens of what was said).
 
 The documents are those that select passes on (`select.k` none: all that were retrieved). The first is the one
-that stood first; from then on BM25 over these documents answers the last tokens of question and answer.
+that stood first; from then on BM25 (of words between white space) over these documents answers the last
+tokens of question and answer.
 """
 
 from collections.abc import Sequence

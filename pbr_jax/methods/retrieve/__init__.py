@@ -7,7 +7,7 @@ neighbour's documents are multiplied by the neighbour's weight, which is 1 for t
 """
 
 from pbr_jax.methods.retrieve.adapted import Adapted
-from pbr_jax.methods.retrieve.bm25 import BM25
+from pbr_jax.methods.retrieve.bm25 import BM25, BM25Lamp
 from pbr_jax.methods.retrieve.centred import Centred
 from pbr_jax.methods.retrieve.dense import Dense
 from pbr_jax.methods.retrieve.luf import Luf
@@ -18,12 +18,13 @@ from pbr_jax.methods.retrieve.summaries import Summaries
 from pbr_jax.methods.retrieve.tuned import Tuned
 from pbr_jax.methods.retrieve.two_stage import TwoStage
 
-METHODS = (Nothing, Random, Recency, BM25, Dense, Centred, Luf, Adapted, Summaries, Tuned, TwoStage)
+METHODS = (Nothing, Random, Recency, BM25, BM25Lamp, Dense, Centred, Luf, Adapted, Summaries, Tuned, TwoStage)
 
 __all__ = [
     "BM25",
     "METHODS",
     "Adapted",
+    "BM25Lamp",
     "Centred",
     "Dense",
     "Luf",

@@ -11,6 +11,7 @@ from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node
 from pbr_jax.methods.retrieve.scored import scored_together
 from pbr_jax.options import Retrieve
+from pbr_jax.parts.okapi import Analysed, Okapi
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Query, RetrieveSlot, Tally
 from pbr_jax.text import bm25
@@ -18,35 +19,45 @@ from pbr_jax.types import Example
 
 
 @dataclass(frozen=True, kw_only=True)
-class BM25(Retrieve):
+class BM25(Analysed, Retrieve):
     """The words of the query, weighed by how rare they are among the documents of all users searched.
 
     One index holds them all, so that scores of different users compare; each user still gives the best `k`.
     """
 
     method: Literal["bm25"] = "bm25"
-    k1: float = 1.5  # term saturation (rank_bm25's default, as in LaMP)
-    b: float = 0.75  # length normalisation
-    epsilon: float = 0.25  # floor of negative idf, as a share of the mean idf
-    tokenizer: Literal["whitespace", "words"] = "whitespace"  # words: lower-case, no punctuation
 
-    def check(self) -> None:
-        super().check()
-        self.at_least("k1", 0)
-        self.between("b", 0, 1)
-        self.at_least("epsilon", 0)
+    def needs(self, run: Run) -> Mapping[str, Node]:
+        self.check_analyser()
+        return {"store": run.data}
+
+    def slot(self, tally: Tally, *, store: Store) -> RetrieveSlot:
+        return by_terms(self, store, self.k)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BM25Lamp(Okapi, Retrieve):
+    """BM25 as LaMP's code runs it: words are what stands between white space, in their case and with their
+    punctuation, so that "Tea," does not match "tea". For comparison with published numbers."""
+
+    method: Literal["bm25_lamp"] = "bm25_lamp"
 
     def needs(self, run: Run) -> Mapping[str, Node]:
         return {"store": run.data}
 
     def slot(self, tally: Tally, *, store: Store) -> RetrieveSlot:
-        @lru_cache(maxsize=1)  # questions that see the same documents, such as shared ones, share an index
-        def index(rows: tuple[bytes, ...]) -> bm25.BM25:
-            texts = [text for own in rows for _, text in store.texts(np.frombuffer(own, np.int64))]
-            return bm25.BM25(texts, k1=self.k1, b=self.b, epsilon=self.epsilon, tokenizer=self.tokenizer)
+        return by_terms(self, store, self.k)
 
-        def score(example: Example, query: Query, rows: list[np.ndarray]) -> list[np.ndarray]:
-            scores = index(tuple(own.tobytes() for own in rows)).scores(" ".join(query.texts))
-            return np.split(scores, np.cumsum([len(own) for own in rows])[:-1])
 
-        return scored_together(store, self.k, score)
+def by_terms(options: Okapi, store: Store, k: int) -> RetrieveSlot:
+    """The `k` best of each user by BM25 over the documents of all users who are searched."""
+
+    @lru_cache(maxsize=1)  # questions that see the same documents, such as shared ones, share an index
+    def index(rows: tuple[bytes, ...]) -> bm25.BM25:
+        return options.index([text for own in rows for _, text in store.texts(np.frombuffer(own, np.int64))])
+
+    def score(example: Example, query: Query, rows: list[np.ndarray]) -> list[np.ndarray]:
+        scores = index(tuple(own.tobytes() for own in rows)).scores(" ".join(query.texts))
+        return np.split(scores, np.cumsum([len(own) for own in rows])[:-1])
+
+    return scored_together(store, k, score)

@@ -26,7 +26,7 @@ from pbr_jax.parts.late_interaction import PooledVectors, TokenVectors
 from pbr_jax.parts.run import Run
 from pbr_jax.parts.search import candidates, query_vectors
 from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, RetrieveSlot, Tally
-from pbr_jax.text.bm25 import BM25
+from pbr_jax.text.bm25 import BM25, terms
 from pbr_jax.types import Example, UserError
 
 Documents = TokenVectors | PooledVectors
@@ -49,10 +49,10 @@ class TwoStage(Retrieve):
     # MaxSim with the query's tokens, as released
     centroid: Literal["mean", "token_mean"] = "mean"
     # inside: MaxSim of query and document; pooled: the cosine of their vectors by encoder.model, which are
-    # clustered too, as they come (Contriever and BGE in Table 3); bm25, with statistics of what is opened;
-    # recency, newest first; how near a document is to its centroid, those alone in a cluster last (Table 5);
-    # or by lot
-    inside: Literal["max_sim", "pooled", "bm25", "recency", "centroid", "random"] = "max_sim"
+    # clustered too, as they come (Contriever and BGE in Table 3); bm25 (of lower-cased words) and bm25_lamp
+    # (of words between white space), with statistics of what is opened; recency, newest first; how near a
+    # document is to its centroid, those alone in a cluster last (Table 5); or by lot
+    inside: Literal["max_sim", "pooled", "bm25", "bm25_lamp", "recency", "centroid", "random"] = "max_sim"
     # a ColBERT's folder, or any encoder's, whose states are compared without projection; "": encoder.model
     model: str = field(default="", metadata=IDLE)
     query_length: int | None = None  # tokens; None: as the model's folder says
@@ -186,9 +186,10 @@ class TwoStage(Retrieve):
             return scores
         if self.inside in ("max_sim", "pooled"):
             scores[opened] = tokens.max_sims(asked, rows)
-        elif self.inside == "bm25":
+        elif self.inside in ("bm25", "bm25_lamp"):
             texts = [document.text for document in store.documents(rows)]
-            scores[opened] = BM25(texts).scores(" ".join(query.texts))
+            split = terms("words" if self.inside == "bm25" else "whitespace")
+            scores[opened] = BM25(texts, split=split).scores(" ".join(query.texts))
         elif self.inside == "recency":
             scores[opened] = in_time(store.times[searched.rows], searched.users)[opened]
         elif self.inside == "centroid":

@@ -1,6 +1,6 @@
 """Slot 4: the ordered documents that enter the prompt."""
 
-from pbr_jax.methods.select.bm25 import BM25
+from pbr_jax.methods.select.bm25 import BM25, BM25Lamp
 from pbr_jax.methods.select.cross_encoder import CrossEncoder
 from pbr_jax.methods.select.icr import ICR
 from pbr_jax.methods.select.late_interaction import LateInteraction
@@ -17,6 +17,7 @@ from pbr_jax.methods.select.tuned import Tuned
 METHODS = (
     TopK,
     BM25,
+    BM25Lamp,
     CrossEncoder,
     Tuned,
     Purple,
@@ -34,6 +35,7 @@ __all__ = [
     "BM25",
     "ICR",
     "METHODS",
+    "BM25Lamp",
     "CrossEncoder",
     "LateInteraction",
     "MultiLevel",

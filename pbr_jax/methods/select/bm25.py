@@ -8,40 +8,47 @@ import numpy as np
 
 from pbr_jax.graph import Node
 from pbr_jax.methods.select.backfill import Curve
-from pbr_jax.methods.select.by_score import ByScore, by_score
+from pbr_jax.methods.select.by_score import ByScore, ScoreFn, by_score
+from pbr_jax.parts.okapi import Analysed, Okapi
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
-from pbr_jax.text import bm25
 
 
 @dataclass(frozen=True, kw_only=True)
-class BM25(ByScore):
+class BM25(Analysed, ByScore):
     """The words of the query, weighed by how rare they are among the candidates."""
 
     method: Literal["bm25"] = "bm25"
-    k1: float = 1.5  # term saturation (rank_bm25's default, as in LaMP)
-    b: float = 0.75  # length normalisation
-    epsilon: float = 0.25  # floor of negative idf, as a share of the mean idf
-    tokenizer: Literal["whitespace", "words"] = "whitespace"  # words: lower-case, no punctuation
 
-    def check(self) -> None:
-        super().check()
-        self.at_least("k1", 0)
-        self.between("b", 0, 1)
-        self.at_least("epsilon", 0)
+    def needs(self, run: Run) -> Mapping[str, Node]:
+        self.check_analyser()
+        return self.sharing(run)
+
+    def slot(self, tally: Tally, *, backfill_gains: Curve | None = None) -> SelectSlot:
+        return by_score(self, by_terms(self), backfill_gains)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BM25Lamp(Okapi, ByScore):
+    """The same of words between white space, as LaMP's code runs BM25."""
+
+    method: Literal["bm25_lamp"] = "bm25_lamp"
 
     def needs(self, run: Run) -> Mapping[str, Node]:
         return self.sharing(run)
 
     def slot(self, tally: Tally, *, backfill_gains: Curve | None = None) -> SelectSlot:
-        def score(
-            examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]
-        ) -> list[np.ndarray]:
-            found = []
-            for query, ranking in zip(queries, rankings, strict=True):
-                texts = [candidate.document.text for candidate in ranking]
-                index = bm25.BM25(texts, k1=self.k1, b=self.b, epsilon=self.epsilon, tokenizer=self.tokenizer)
-                found.append(index.scores(" ".join(query.texts)))
-            return found
+        return by_score(self, by_terms(self), backfill_gains)
 
-        return by_score(self, score, backfill_gains)
+
+def by_terms(options: Okapi) -> ScoreFn:
+    """BM25's scores of each example's candidates."""
+
+    def score(examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]) -> list[np.ndarray]:
+        found = []
+        for query, ranking in zip(queries, rankings, strict=True):
+            index = options.index([candidate.document.text for candidate in ranking])
+            found.append(index.scores(" ".join(query.texts)))
+        return found
+
+    return score

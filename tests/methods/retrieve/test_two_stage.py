@@ -11,7 +11,7 @@ from pbr_jax.corpus.store import Store, build
 from pbr_jax.graph_lists import stages
 from pbr_jax.index.density import NOISE, hdbscan
 from pbr_jax.methods.neighbours import Cohorts
-from pbr_jax.methods.retrieve import BM25, Recency, TwoStage
+from pbr_jax.methods.retrieve import BM25, BM25Lamp, Recency, TwoStage
 from pbr_jax.methods.select import LateInteraction, TopK
 from pbr_jax.parts.late_interaction import PooledVectors, TokenVectors
 from pbr_jax.pipeline import Neighbour, Query, Ranking, Tally
@@ -248,7 +248,7 @@ def test_pooled_vectors_inside_opened_clusters_are_ranked_by_their_cosine(
 def test_bm25_and_recency_rank_what_is_opened(world: World):
     """As their own retrievers rank, where all clusters are opened; else what is opened alone."""
     users, query = [[Neighbour("u"), Neighbour("v")]], [Query(("2",))]
-    alone = {"bm25": BM25(k=99), "recency": Recency(k=99)}
+    alone = {"bm25": BM25(k=99), "bm25_lamp": BM25Lamp(k=99), "recency": Recency(k=99)}
     for name, method in alone.items():
         flat = method.slot(Tally(), store=world.store)([world.examples[0]], query, users)[0]
         assert by_score(world.found(["u", "v"], inside=name, top_clusters=None)) == by_score(flat)

@@ -1,0 +1,50 @@
+"""BM25's options, for retrieval and selection, and the index that they make of some texts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pbr_jax.options import Options
+from pbr_jax.text import bm25
+
+
+@dataclass(frozen=True, kw_only=True)
+class Okapi(Options):
+    """BM25 of words between white space, as LaMP runs it."""
+
+    k1: float = 1.5  # term saturation (rank_bm25's default, as in LaMP)
+    b: float = 0.75  # length normalisation
+    epsilon: float = 0.25  # floor of negative idf, as a share of the mean idf
+
+    def check(self) -> None:
+        super().check()
+        self.at_least("k1", 0)
+        self.between("b", 0, 1)
+        self.at_least("epsilon", 0)
+
+    def index(self, texts: Sequence[str]) -> bm25.BM25:
+        """The texts, indexed."""
+        return bm25.BM25(texts, k1=self.k1, b=self.b, epsilon=self.epsilon)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analysed(Okapi):
+    """BM25 of terms as the field takes them."""
+
+    # words: lower-cased, without punctuation; stem: their stems (PyStemmer); whitespace: as bm25_lamp
+    analyser: bm25.Analyser = "words"
+    language: str = "english"  # of the stems: a Snowball algorithm's name
+    stop_words: bm25.StopWords = "none"  # a language's: idf already makes frequent words count little
+    idf: bm25.Idf = "okapi"  # lucene: never negative, no floor
+
+    @property
+    def terms(self) -> bm25.Terms:
+        """What makes terms of texts; errors as of `bm25.terms`."""
+        return bm25.terms(self.analyser, self.language, self.stop_words)
+
+    def check_analyser(self) -> None:
+        """Raises UserError before any work where stems cannot be made."""
+        if self.analyser == "stem":
+            _ = self.terms
+
+    def index(self, texts: Sequence[str]) -> bm25.BM25:
+        return bm25.BM25(texts, k1=self.k1, b=self.b, epsilon=self.epsilon, split=self.terms, idf=self.idf)
