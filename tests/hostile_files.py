@@ -187,6 +187,19 @@ def read_evidence(folder: Path) -> None:
     data.validate(Benchmark(name="web_qa", root=str(folder), passages="dev"))
 
 
+def read_locomo(folder: Path) -> None:
+    data.validate(Benchmark(name="locomo", root=str(folder)))
+
+
+def read_realtalk(folder: Path) -> None:
+    data.validate(Benchmark(name="realtalk", root=str(folder), form="turns"))
+    data.validate(Benchmark(name="realtalk_persona", root=str(folder)))
+
+
+def read_lucid(folder: Path) -> None:
+    data.validate(Benchmark(name="lucid", root=str(folder)))
+
+
 Damage = Callable[[bytes, Rng], bytes]
 Read = Callable[[Path], None]
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
@@ -202,6 +215,9 @@ CASES: tuple[tuple[int, str, tuple[str, ...], Damage, Read], ...] = (  # how man
     (80, "gguf", ("model.gguf",), damaged_gguf, read_gguf),
     (30, "lamp", ("dev_questions.json", "dev_outputs.json"), damaged_json, read_lamp),
     (25, "xquad", ("xquad.en.json", "xquad.de.json"), damaged_json, read_joined),
+    (40, "locomo", ("locomo10.json",), damaged_json, read_locomo),
+    (40, "realtalk", ("Chat_1.json",), damaged_json, read_realtalk),
+    (20, "lucid", ("l.json",), damaged_json, read_lucid),
     (15, "web_qa", ("validation.ann.json",), damaged_json, read_evidence),
 )
 

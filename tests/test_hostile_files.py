@@ -60,6 +60,29 @@ def write_gguf(path: Path) -> None:
     writer.close()
 
 
+def write_conversations(folder: Path) -> None:
+    """LoCoMo, REALTALK and LUCid, a conversation or question each."""
+    turn = {"speaker": "Ann", "dia_id": "D1:1", "text": "tea", "blip_caption": "a cup"}
+    asked = {"question": "what?", "answer": "tea", "evidence": ["D1:1; D:1:2"], "category": 2}
+    said = {"session_1": [turn, {**turn, "dia_id": "D1:2"}], "session_1_date_time": "1:00 pm on 1 May, 2023"}
+    record = {"sample_id": "c", "conversation": said, "qa": [asked]}
+    names = {"speaker_1": "Ann", "speaker_2": "bob"}
+    message = {"speaker": "Ann", "dia_id": "D1:1", "clean_text": "tea", "date_time": "01.01.2024, 10:00:00"}
+    later = [{**message, "dia_id": f"D1:{i}", "speaker": name} for i, name in ((3, "Bob"), (4, "ann"))]
+    chat = {"name": names, "session_1": [message], "session_2": later, "qa": [asked]}
+    for one, day in zip(later, (2, 3)):
+        one["date_time"] = f"0{day}.01.2024, 10:00:00"
+    told = [{"role": "user", "content": "tea", "has_answer": True}]
+    latent = {
+        "query_id": "q", "query": "what?", "query_dimension": "age", "answer_session_ids": ["s"],
+        "haystack_session_ids": ["s", "t"], "haystack_sessions": [told, told],
+    }  # fmt: skip
+    files = {"locomo/locomo10.json": [record], "realtalk/Chat_1.json": chat, "lucid/l.json": [latent]}
+    for name, value in files.items():
+        (folder / name).parent.mkdir()
+        (folder / name).write_text(json.dumps(value))
+
+
 @pytest.fixture(scope="module")
 def good(tiny_models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("good")
@@ -97,6 +120,7 @@ def good(tiny_models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) 
         "evidences": [evidence, {**evidence, "type": "x"}],
     }
     (folder / "web_qa" / "validation.ann.json").write_text(json.dumps(line))
+    write_conversations(folder)
     (folder / "gguf").mkdir()
     write_gguf(folder / "gguf" / "model.gguf")
     return folder
@@ -104,7 +128,7 @@ def good(tiny_models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is limited as Linux does it")
-def test_500_damaged_files_are_read_or_refused(good: Path, tmp_path: Path) -> None:
+def test_600_damaged_files_are_read_or_refused(good: Path, tmp_path: Path) -> None:
     program = Path(__file__).with_name("hostile_files.py")
     command = [sys.executable, str(program), str(good), str(tmp_path), "0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
@@ -114,5 +138,5 @@ def test_500_damaged_files_are_read_or_refused(good: Path, tmp_path: Path) -> No
     others = {file: told for file, told in outcomes.items() if told not in ("read", "refused")}
     assert not others, next(iter(others.items()))
     counts = Counter(outcomes.values())
-    assert counts.total() == 500
+    assert counts.total() == 600
     assert min(counts["read"], counts["refused"]) > 50  # the damage is neither none nor all
