@@ -21,6 +21,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     validate = commands.add_parser("validate", help="check every record of a benchmark", allow_abbrev=False)
     validate.add_argument("--benchmark.name", dest="name", required=True)
     validate.add_argument("--benchmark.root", dest="root", required=True)
+    validate.add_argument("--benchmark.form", dest="form", default=Benchmark.form)
     validate.add_argument("--benchmark.passages", dest="passages", default="")
     validate.add_argument("--benchmark.distractors", dest="distractors", default="")
     validate.set_defaults(function=_validate)
@@ -63,7 +64,7 @@ def _add_import(commands: Any) -> None:
 
 def _validate(options: argparse.Namespace, rest: list[str]) -> int:
     _nothing_left(rest)
-    fields = {name: getattr(options, name) for name in ("name", "root", "passages", "distractors")}
+    fields = {name: getattr(options, name) for name in ("name", "root", "form", "passages", "distractors")}
     for split in data.validate(Benchmark(**fields)):
         counts = (
             f"{count} {what.replace('_', ' ')}"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pbr_jax import data
+from pbr_jax.cli import main
 from pbr_jax.config import Benchmark
 from pbr_jax.types import Example, UserError
 
@@ -152,6 +153,17 @@ def test_a_malformed_record_is_named(tmp_path: Path, change: dict[str, Any], mes
     assert str(error.value).startswith(f"{tmp_path / 'locomo10.json'}: record 0")
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_validate_counts_and_says_what_evidence_names_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    benchmark = write(tmp_path, conversation(question(["D2:1", "D9:9"])))
+    command = ["data", "validate", "--benchmark.name", "locomo", "--benchmark.root", benchmark.root]
+    assert main([*command, "--benchmark.form", "turns"]) == 0
+    shown = capsys.readouterr().out
+    assert "locomo10: 1 examples, 1 users, 4 documents" in shown
+    assert "field 'qa[0].evidence[1]': 'D9:9' names a turn that is not there, left out" in shown
 
 
 def test_two_conversations_of_one_name_are_refused(tmp_path: Path) -> None:
