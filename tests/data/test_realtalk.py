@@ -175,7 +175,7 @@ def test_evidence_recall_is_that_of_an_own_script(chats: Path, tmp_path: Path) -
             top = sorted(range(n), key=lambda i: -scores[i])[:5]
             values.append(len(relevant & set(top)) / len(relevant))
     fields = {"benchmark.name": "realtalk", "benchmark.root": str(chats), "benchmark.split": "all",
-              "retrieve.method": "bm25", "retrieve.tokenizer": "words"}  # fmt: skip
+              "retrieve.method": "bm25", "retrieve.analyser": "words"}  # fmt: skip
     fields |= {"generate.method": "none", "eval.resamples": 20}
     pbr_jax.run(config.override(config.Config(), fields), tmp_path / "run")
     found = json.loads((tmp_path / "run" / "results.json").read_text())
