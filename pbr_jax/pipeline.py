@@ -49,13 +49,16 @@ class Neighbour(NamedTuple):
 class Answer(NamedTuple):
     """A model's raw answer, and the prompt that it was made from.
 
-    `probabilities` of the task's labels, which add up to 1, where all of them were scored.
+    `probabilities` of the task's labels, or of the question's options, which add up to 1, where all of them
+    were scored. `places`: in which share of the orders in which options were listed that at each place was
+    the most probable one.
     """
 
     text: str
     prompt: Written
     prompt_tokens: int
     probabilities: Mapping[str, float] | None = None
+    places: tuple[float, ...] | None = None
 
 
 Examples = Sequence[Example]

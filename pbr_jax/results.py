@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from pbr_jax.arrivals import Arrivals, subsets
 from pbr_jax.corpus.store import Store
 from pbr_jax.eval.answer_recall import Finder, accepted, body
+from pbr_jax.eval.choices import place_distribution
 from pbr_jax.eval.evaluate import Evaluation, evaluate
 from pbr_jax.eval.label_distribution import label_distribution, note
 from pbr_jax.eval.ngram_overlap import copied, copies
@@ -48,6 +49,7 @@ def evaluated(
     unfinished = Counter[str]()
     ranks: list[float] | None = [] if task.short_answers and store.has_shared else None
     records = list(_records(task, store, made, unfinished, ranks))
+    places = place_distribution([record.pop("places") for record in records if "places" in record])
     examples = list(store.examples())
     near = store.near_targets
     over = {} if arrivals is None else subsets(arrivals, examples, shared=store.has_shared)
@@ -69,6 +71,8 @@ def evaluated(
             rankings=[[d["id"] for d in record["documents"]] for record in records],
             relevant=[example.relevant for example in examples],
             answer_ranks=ranks,
+            options=[example.options for example in examples],
+            probabilities=[record.get("probabilities") for record in records],
             scored=list(scored),
             categories=[example.category for example in examples],
             blocks=blocks,
@@ -82,7 +86,7 @@ def evaluated(
     for record, metrics in zip(records, evaluation.per_example, strict=True):
         record["metrics"] = metrics
     values = _values(
-        evaluation, store, examples, records, label_distribution(task, predictions or []), learned
+        evaluation, store, examples, records, label_distribution(task, predictions or []) or places, learned
     )
     if arrivals is not None:
         values |= {"blocks": evaluation.by_block, "over": evaluation.over}
@@ -177,7 +181,7 @@ def _records(
         prediction = parse_answer(task.answers, seen["text"])
         if after_thinking(seen["text"]) is None:
             unfinished["unfinished_thinking"] += 1
-        answered = made.answers is not None and not task.labels
+        answered = made.answers is not None and not task.labels and task.kind != "choice"
         if ranks is not None:
             ranks.append(finder.rank(accepted(example), ((c.row, body(c.document)) for c in ranking)))
         yield {
@@ -191,6 +195,7 @@ def _records(
             "prompt_documents": seen["documents"],
             "documents": [_told(candidate) for candidate in ranking],
             **_probable(task, seen["probabilities"]),
+            **({"places": seen["places"]} if seen.get("places") else {}),
             **(_copied(example, prediction, ranking[: seen["documents"]]) if answered else {}),
         }
 

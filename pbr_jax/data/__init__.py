@@ -23,6 +23,7 @@ from pbr_jax.data import (
     own,
     passages,
     personabench,
+    prefeval,
     prepared,
     realtalk,
 )
@@ -61,7 +62,7 @@ class _Released(_Reader, Protocol):
 
 _RELEASED: tuple[_Released, ...] = (
     lamp, longlamp, personabench, longmemeval, open_qa, dialogues, own,
-    locomo, realtalk, lucid,
+    locomo, realtalk, lucid, prefeval,
 )  # fmt: skip
 _READERS = {name: reader for reader in _RELEASED for name in reader.BENCHMARKS}
 _PREPARED = prepared.Reader()

@@ -114,7 +114,7 @@ def _example(record: Record, history: list[_Known]) -> Example:
             if known.question != name and _before(known, order, asked["time"])
         )
     relevant = _relevant(record, {document.id for document in profile})
-    text = record.text("input")
+    text, options = record.text("input"), _options(record)
     return Example(
         id=name,
         user_id=record.name("user"),
@@ -127,6 +127,7 @@ def _example(record: Record, history: list[_Known]) -> Example:
         category=record.text("category") if record.has("category") else "",
         alternatives=tuple(_texts(record, "alternatives")),
         unit=record.text("unit") if record.has("unit") else "",
+        options=options,
     )
 
 
@@ -169,6 +170,17 @@ def _texts(record: Record, key: str) -> Iterator[str]:
         if not isinstance(item, str):
             raise record.fault(f"{key}[{place}]", kind(item), "a string")
         yield item
+
+
+def _options(record: Record) -> tuple[str, ...]:
+    """The answers to choose from, the target among them; () where the question offers none."""
+    options = tuple(option.strip() for option in _texts(record, "options"))
+    target = record.text("target").strip() if record.has("target") else None
+    if len(set(options)) < len(options) or "" in options:
+        raise record.fault("options", f"{list(options)!r:.80}", "different answers to choose from")
+    if options and target is not None and target not in options:
+        raise record.fault("target", f"{target!r:.60}", "one of the question's options")
+    return options
 
 
 def _order(record: Record) -> float | None:

@@ -154,6 +154,11 @@ class Reader:
                 f"{folder.path}: found {benchmark.name} prepared in its official form, wanted "
                 f"{benchmark.form!r}; set --benchmark.root to the released files"
             )
+        if benchmark.inter_turns != Benchmark.inter_turns:
+            raise UserError(
+                f"{folder.path}: found {benchmark.name} prepared with {Benchmark.inter_turns} turns between, "
+                f"wanted {benchmark.inter_turns}; set --benchmark.root to the released files"
+            )
         found, alone = map(from_row, _rows(folder, benchmark.split)), _alone(folder)
         if (known := passages.counterparts(benchmark)) is not None:
             found = map(known.joined, found)

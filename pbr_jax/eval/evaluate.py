@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from pbr_jax.eval import averages, dialogue
+from pbr_jax.eval import averages, choices, dialogue
 from pbr_jax.eval.averages import Scores
 from pbr_jax.eval.metrics import (
     VARIANTS,
     Metric,
     is_plain_mean,
+    no_text,
     per_frame,
     plain_mean,
     text_metric,
@@ -76,6 +77,8 @@ def evaluate(
     rankings: Sequence[Sequence[str]] | None = None,
     relevant: Sequence[Groups] | None = None,
     answer_ranks: Sequence[float] | None = None,
+    options: Sequence[Sequence[str]] | None = None,
+    probabilities: Sequence[Mapping[str, float] | None] | None = None,
     scored: Sequence[bool] | None = None,
     categories: Sequence[str] | None = None,
     blocks: Sequence[int] | None = None,
@@ -97,6 +100,8 @@ def evaluate(
     further right answers, `ANSWER_METRICS` are the best over all of them, as in SQuAD's official scorer; of
     a dialogue state the one alternative is its reference (`tasks.states`). `blocks` are the numbers of
     blocks of a stream; of `subsets` each says whether an example belongs to it.
+    `options` are the answers that each question of a choice offers, and `probabilities` theirs, where known:
+    choice_nll is minus the log-probability of the target among them, in nats, ln of their number by chance.
     Other tasks have recall, as deep as was ranked, where every question's relevant documents are known, and
     all have answer_recall, the share of questions one of whose first documents holds an accepted answer,
     where `answer_ranks` say which is the first (`answer_recall.Finder`), unless a target is withheld.
@@ -106,7 +111,7 @@ def evaluate(
     """
     fields = dict(users=users, units=units, predictions=predictions, expected=expected, targets=targets,
                   alternatives=alternatives, likelihoods=likelihoods, rankings=rankings, relevant=relevant,
-                  answer_ranks=answer_ranks, scored=scored,
+                  answer_ranks=answer_ranks, options=options, probabilities=probabilities, scored=scored,
                   categories=categories, blocks=blocks, **(subsets or {}))  # fmt: skip
     _check_lengths(len(ids), fields)
     kept = [i for i in range(len(ids)) if scored is None or scored[i]]
@@ -116,6 +121,9 @@ def evaluate(
     scored_ids = [ids[i] for i in kept]
     answers = [_take(values, kept) for values in (predictions, expected, targets, alternatives)]
     columns, notes = _answer_columns(task, scored_ids, *answers)
+    if task.kind == "choice" and columns:
+        columns += choices.columns(answers[2] or [], _take(probabilities, kept))
+        notes += choices.chance(_take(options, kept))
     columns += _likelihood_columns(_take(likelihoods, kept))
     rankings, relevant = _take(rankings, kept), _take(relevant, kept)
     if task.kind == "retrieval":
@@ -125,7 +133,7 @@ def evaluate(
         columns += _ranking_columns(task, names, scored_ids, rankings, relevant)
     if rankings and answer_ranks is not None and None not in (answers[2] or [None]):
         columns += _answer_recall(rankings, _take(answer_ranks, kept))
-    unread, counts = _unreadable(task, answers[0]), dict[str, int]()
+    unread, counts = _unreadable(task, answers[0], _take(options, kept)), dict[str, int]()
     if task.kind == "dialogue" and answers[0] is not None and columns:
         counts = dialogue.counts(answers[0], _references(task, scored_ids, answers[3]))
         unread = counts.pop("unreadable_answers")
@@ -205,7 +213,7 @@ def _ranking_columns(
             row[:] = [ranking_metric(name, ranking, groups) for name in names]
         except UserError as error:
             raise UserError(f"{task.name}, question {id!r}: {error}") from None
-    return [Scores(Metric(name, _no_text, plain_mean, True), rows[:, [i]]) for i, name in enumerate(names)]
+    return [Scores(Metric(name, no_text, plain_mean, True), rows[:, [i]]) for i, name in enumerate(names)]
 
 
 def _depths(rankings: list) -> list[int]:
@@ -215,13 +223,9 @@ def _depths(rankings: list) -> list[int]:
 def _answer_recall(rankings: list, ranks: list | None) -> list[Scores]:
     found = np.array(ranks, float)[:, None]
     return [
-        Scores(Metric(f"answer_recall@{k}", _no_text, plain_mean, True), (found <= k).astype(float))
+        Scores(Metric(f"answer_recall@{k}", no_text, plain_mean, True), (found <= k).astype(float))
         for k in _depths(rankings)
     ]
-
-
-def _no_text(predictions: Sequence[str], targets: Sequence[str]) -> np.ndarray:
-    raise TypeError("a metric of rankings or likelihoods has no statistics of answers")
 
 
 def _answer_columns(
@@ -247,7 +251,9 @@ def _answer_columns(
     names = ANSWER_METRICS if retrieval else task.metrics
     if expected is not None:
         names = dict.fromkeys((*names, "accuracy"))
-    metrics = [text_metric(name, task.labels) for name in names]
+    # of questions with options of their own an answer is right where it is the target
+    labels = tuple(dict.fromkeys(map(str.strip, targets))) if task.kind == "choice" else task.labels
+    metrics = [text_metric(name, labels) for name in names]
     right = _references(task, ids, alternatives) if task.kind == "dialogue" else targets
     columns = [Scores(metric, metric.statistics(predictions, right)) for metric in metrics]
     for column in columns:
@@ -260,7 +266,7 @@ def _answer_columns(
             for metric in (text_metric(name, task.labels) for name in EXPECTED)
         ]
     notes = dialogue.notes(right) if task.kind == "dialogue" else _unseen(metrics, targets)
-    return columns, _majority(metrics, targets) + notes
+    return columns, ([] if task.kind == "choice" else _majority(metrics, targets)) + notes
 
 
 def _references(task: Task, ids: list[str], alternatives: list | None) -> list[str]:
@@ -311,13 +317,15 @@ def _likelihood_columns(likelihoods: list[Mapping[str, Any]] | None) -> list[Sco
         "target_bpb": -totals / np.log(2) / np.maximum(sizes, 1),
     }
     return [
-        Scores(Metric(name, _no_text, plain_mean, False), value[:, None]) for name, value in values.items()
+        Scores(Metric(name, no_text, plain_mean, False), value[:, None]) for name, value in values.items()
     ]
 
 
-def _unreadable(task: Task, predictions: list[str] | None) -> int | None:
+def _unreadable(task: Task, predictions: list[str] | None, options: list | None) -> int | None:
     if predictions is None:
         return None
+    if task.kind == "choice" and options:
+        return choices.unreadable(predictions, options)
     if task.kind not in ("classification", "rating"):
         return sum(not prediction.strip() for prediction in predictions)
     labels = task.labels if task.kind == "classification" else ()

@@ -27,7 +27,8 @@ from pbr_jax.words import composed, words
 
 Strings = Sequence[str]
 
-LOWER_IS_BETTER = frozenset({"mae", "rmse", "expected_mae", "expected_rmse", "target_nll", "target_bpb"})
+LOWER_IS_BETTER = frozenset({"mae", "rmse", "expected_mae", "expected_rmse", "target_nll", "target_bpb",
+                             "choice_nll"})  # fmt: skip
 VARIANTS = {"meteor": meteor.VARIANT, **dialogue.VARIANTS}
 """Metrics that exist in several definitions, and the one computed here."""
 
@@ -57,6 +58,11 @@ class Metric(NamedTuple):
 def plain_mean(mean: np.ndarray) -> np.ndarray:
     """`[..., 1] -> [...]`: the metric is the mean of one score an example."""
     return np.asarray(mean)[..., 0]
+
+
+def no_text(predictions: Strings, targets: Strings) -> np.ndarray:
+    """The statistics of a metric that is not of answers' texts: raises TypeError."""
+    raise TypeError("a metric of rankings or likelihoods has no statistics of answers")
 
 
 def per_frame(name: str, statistics: np.ndarray) -> dict[str, float]:

@@ -30,6 +30,9 @@ class Benchmark(Options):
     # session, or a turn (docs/data_format.md)
     form: Literal["official", "pbr", "cfrag", "turns"] = "official"
 
+    # prefeval: turns between the preference and the question, as many as in the paper's main table
+    inter_turns: int = field(default=10, metadata=added(10))
+
     # shared passages that every question may be answered from (docs/data_format.md): a .jsonl, .tsv or .json,
     # or the split (xquad: language) of the root whose passages they are
     passages: str = field(default="", metadata=IDLE)
@@ -37,6 +40,14 @@ class Benchmark(Options):
     distractors: str = field(default="", metadata=IDLE)
     # TOML file of what is asked, and how prompts word it, where it is not as the benchmark has it
     task: str = field(default="", metadata=IDLE)
+
+    def check(self) -> None:
+        self.at_least("inter_turns", 0)
+        if self.inter_turns != Benchmark.inter_turns and self.name != "prefeval":
+            raise UserError(
+                f"{self.named('inter_turns')} is {self.inter_turns}, and {self.name} has no turns between; "
+                "leave it out"
+            )
 
     @property
     def shares(self) -> bool:

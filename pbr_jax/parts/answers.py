@@ -17,7 +17,8 @@ from pbr_jax.types import Example
 
 class Answers(Records):
     """Raw answers, with what the model was shown: `text`, `prompt_tokens`, `documents` (how many stood in the
-    prompt), `messages` and `probabilities` (of the labels, or None) of each."""
+    prompt), `messages` and `probabilities` (of the labels or options, or None) of each, and `places` where
+    options were listed (`pipeline.Answer`)."""
 
     file = "generations.jsonl"
 
@@ -71,6 +72,7 @@ def keep_answers(folder: Path, examples: list[Example], ranked: Rankings, system
                             "documents": answer.prompt.documents,
                             "messages": answer.prompt.messages,
                             "probabilities": answer.probabilities,
+                            **({} if answer.places is None else {"places": answer.places}),
                         },
                     )
 

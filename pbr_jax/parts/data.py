@@ -125,6 +125,7 @@ def _files(benchmark: Benchmark, seed: int) -> Node:
     """The benchmark of a split, with its root; the synthetic one is made where no root is given."""
     told = [benchmark.name, benchmark.split, benchmark.training]
     told += [] if benchmark.form == Benchmark.form else [benchmark.form]
+    told += [] if benchmark.inter_turns == Benchmark.inter_turns else [str(benchmark.inter_turns)]
     if benchmark.name == "synthetic" and not benchmark.root:
         made = Stage("synthetic", (seed,), {}, _generate, _same)
         shared = passages.identity(benchmark)

@@ -102,11 +102,12 @@ def drop_leaks(store: Store, examples: Iterable[Example], ranked: Iterable[Ranki
 
 
 def at_depth(run: Run) -> Retrieve:
-    """The run's way to retrieve, which has a least depth where rankings alone are reported: on retrieval
-    benchmarks, and of shared passages where short answers are asked for and nothing answers."""
+    """The run's way to retrieve, which has a least depth where rankings are reported: on retrieval
+    benchmarks, of questions with options, and of shared passages where short answers are asked for and
+    nothing answers."""
     config, retrieve = run.config, run.config.retrieve
     ranks = run.task.short_answers and config.benchmark.shares and config.generate.resolved(run.task) is None
-    if run.task.kind != "retrieval" and not ranks:
+    if run.task.kind not in ("retrieval", "choice") and not ranks:
         return retrieve
     return dataclasses.replace(retrieve, k=max(retrieve.k, RANKING_DEPTH))
 

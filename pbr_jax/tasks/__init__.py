@@ -20,7 +20,7 @@ from pbr_jax import hashes
 from pbr_jax.options import Options, checked, default_of, hints, options_in
 from pbr_jax.types import UserError
 
-Kind = Literal["classification", "rating", "generation", "retrieval", "dialogue"]
+Kind = Literal["classification", "rating", "choice", "generation", "retrieval", "dialogue"]
 
 ANSWER_METRICS = ("exact_match", "squad_f1", "subspan_em", "token_f1")
 """Metrics of short answers, each the best over all accepted ones. Question sets are scored by these alone,
@@ -34,8 +34,9 @@ STATE_METRICS = ("jga", "aga", "jga_exact", "aga_exact", "jga_indel", "aga_indel
 
 _TEXT = (*ANSWER_METRICS, "rouge1", "rougeL", "meteor")
 _LABEL = ("accuracy", "f1_macro", *_TEXT)
-METRICS = {"classification": _LABEL, "rating": ("mae", "rmse", "correlation", *_LABEL), "generation": _TEXT,
-           "retrieval": RANKING_METRICS, "dialogue": STATE_METRICS}  # fmt: skip
+METRICS = {"classification": _LABEL, "rating": ("mae", "rmse", "correlation", *_LABEL),
+           "choice": ("accuracy",), "generation": _TEXT, "retrieval": RANKING_METRICS,
+           "dialogue": STATE_METRICS}  # fmt: skip
 """The metrics of `pbr_jax.eval` that each kind of task may name."""
 
 _FIELD = re.compile(r"\{([^{}]+)\}")

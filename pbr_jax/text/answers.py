@@ -23,6 +23,7 @@ def parse_answer(form: AnswerFormat, text: str) -> str:
       it; a line before it that ends in a colon ("Here is one:") does not count.
     - a text: everything, without that label.
 
+    - a choice: everything.
     - a dialogue state: `tasks.states.written` of the state in it.
 
     Where nothing matches, the stripped output.
@@ -34,6 +35,8 @@ def parse_answer(form: AnswerFormat, text: str) -> str:
     if form.kind == "rating":
         low, *_, high = sorted(map(float, form.labels))
         return next((n for n in _NUMBER.findall(raw) if low <= float(n) <= high), raw)
+    if form.kind == "choice":
+        return raw
     if form.kind == "dialogue":
         return raw if (state := parsed(raw)) is None else written(state)
     body = _behind_label(form, raw)

@@ -63,6 +63,7 @@ RECORDED = {
     "sgd": {"own": "90af77ea9f0990f8", "answers": "63420eae04d8b57c"},
     "multiwoz": {"own": "bdf711259ee4c811", "answers": "63420eae04d8b57c"},
     "own": {"own": "3e4e39f193a193df", "answers": "7c23de3e34971265"},
+    "prefeval": {"own": "d5ecf340c359631c", "answers": "29437ca6b43efed1"},
 }
 
 

@@ -110,6 +110,7 @@ ENTRIES = {
     ),
     **dict.fromkeys(("sgd", "multiwoz"), ({"text": "T"}, "said: T")),
     "own": ({"text": "T"}, "date: 1970-01-02\ntext: T"),
+    "prefeval": ({"text": "User: U"}, "User: U"),
 }
 
 

@@ -1,32 +1,45 @@
-"""The most probable label: tasks with a label set are answered without decoding.
+"""The most probable label or option: such tasks are answered without decoding.
 
 Every label is scored as the continuation of the prompt that ipa writes, so no answer is unreadable and
 every answer comes with the probabilities of all labels. Calibration is Zhao et al., "Calibrate Before Use:
 Improving Few-Shot Performance of Language Models", 2021, https://arxiv.org/abs/2102.09690.
+
+Where questions have options of their own (`Example.options`), these are listed behind the question in several
+orders (`pbr_jax.text.choices`), and an option's log-probability is the mean over the orders.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from pbr_jax.graph import Node, constant
 from pbr_jax.llm import LLM, Score, TooLong
 from pbr_jax.llm.protocol import OnBatch
-from pbr_jax.options import Generate
+from pbr_jax.options import Generate, added
 from pbr_jax.parts.generator import generator
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Answer, Examples, GenerateSlot, PromptWriter, Ranking, Tally
 from pbr_jax.tasks import Task
+from pbr_jax.text.choices import LETTERS, listed, orders
 from pbr_jax.text.content_free import content_free, content_free_input
 from pbr_jax.text.prompts import Written
-from pbr_jax.types import UserError
+from pbr_jax.types import Example, UserError
+
+
+class Ballot(NamedTuple):
+    """A prompt's example, and what is scored behind it for each answer; `order`: the answer at each place of
+    the list, () where none is listed."""
+
+    example: Example
+    targets: tuple[str, ...]
+    order: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Label(Generate):
-    """The label of the highest log p(label | prompt).
+    """The label or option of the highest log p(label | prompt).
 
     Calibration subtracts log p(label | the prompt with "N/A" for what is asked about). As published, what
     stands beside the question stays in that prompt, because the bias comes from there too (labels that are
@@ -38,9 +51,19 @@ class Label(Generate):
     method: Literal["label"] = "label"
     normalize: Literal["none", "tokens"] = "none"  # tokens: the mean over the label's tokens, not their sum
     calibration: Literal["none", "content_free", "content_free_no_documents"] = "none"
+    # what of a question's options is scored. text: each option, listed in the prompt; letter: its letter in
+    # that list; cloze: each option, and none is listed
+    options: Literal["text", "letter", "cloze"] = field(default="text", metadata=added("text"))
+    # what an option's log-probability is divided by: a total favours short options
+    length: Literal["per_token", "per_byte", "total"] = field(
+        default="per_token", metadata=added("per_token")
+    )
+    # orders in which options are listed; None: as many as options, so that each stands at each place once
+    permutations: int | None = field(default=None, metadata=added(None))
 
     def check(self) -> None:
         super().check()
+        self.at_least("permutations", 1)
         for name in ("max_new_tokens", "temperature", "top_p", "num_beams", "seed"):
             value, usual = getattr(self, name), getattr(Generate, name)
             if value != usual:
@@ -50,18 +73,19 @@ class Label(Generate):
                 )
 
     def resolved(self, task: Task) -> "Label":
-        if not task.labels:
+        if not task.labels and task.kind != "choice":
             raise UserError(
-                f"generate.method label chooses among a task's labels, and {task.name} has none; "
-                "take generate.method ipa"
+                "generate.method label chooses among a task's labels or a question's options, and "
+                f"{task.name} has none; take generate.method ipa"
             )
         return self
 
     def needs(self, run: Run) -> Mapping[str, Node]:
         run.config.llm.check_scoring("generate.method label")
-        return {"llm": generator(run), "labels": constant("labels", run.task.labels)}
+        seed = {} if run.task.labels else {"seed": constant("seed", run.config.seed)}
+        return {"llm": generator(run), "labels": constant("labels", run.task.labels), **seed}
 
-    def slot(self, tally: Tally, *, llm: LLM, labels: tuple[str, ...]) -> GenerateSlot:
+    def slot(self, tally: Tally, *, llm: LLM, labels: tuple[str, ...], seed: int = 0) -> GenerateSlot:
         def generate(
             examples: Examples,
             rankings: Sequence[Ranking],
@@ -71,39 +95,60 @@ class Label(Generate):
         ) -> list[Answer]:
             if not examples:
                 return []
-            written = write(examples, rankings)
+            ballots = [self._ballots(example, labels, seed) for example in examples]
+            asked = [ballot.example for own in ballots for ballot in own]
+            written = write(asked, [ranking for ranking, own in zip(rankings, ballots) for _ in own])
             # Both in one call: they begin alike, and beginnings are read once.
-            prompts = [*written, *self._content_free(examples, written, write)]
-            pairs = [(prompt.messages, label) for prompt in prompts for label in labels]
-            values = np.full((len(prompts) // len(written), len(written), len(labels)), np.nan)
-            told = np.zeros(len(written), bool)
+            prompts = [*written, *self._content_free(asked, written, write)]
+            count = _Count(ballots, len(prompts) // len(written))
+            pairs = count.pairs(prompts)
+
+            def value(place: int, score: Score) -> float:
+                return self._label(score) if labels else self._option(score, pairs[place][1])
 
             def keep(places: Sequence[int], scores: Sequence[Score]) -> None:
-                values.flat[list(places)] = list(map(self._value, scores))
-                new = np.flatnonzero(~np.isnan(values).any((0, 2)) & ~told)
-                told[new] = True
+                new = count.keep(places, list(map(value, places, scores)))
                 if on_batch is not None:
-                    best = _log_probabilities(values[:, new]).argmax(1)
-                    on_batch(new.tolist(), [labels[place] for place in best])
+                    on_batch(new, [_texts(examples[i], labels)[count.best(i)] for i in new])
 
             try:
-                scores = llm.score([p for p, _ in pairs], [label for _, label in pairs], on_batch=keep)
+                scores = llm.score([p for p, _ in pairs], [target for _, target in pairs], on_batch=keep)
             except TooLong as error:
-                place = error.index // len(labels) % len(written)
-                raise TooLong(place, error.reason) from error
-            values = np.reshape(list(map(self._value, scores)), values.shape)
-            found = _log_probabilities(values)
+                raise TooLong(count.owner(error.index), error.reason) from error
+            count.keep(range(len(pairs)), list(map(value, range(len(pairs)), scores)))
+            firsts = np.cumsum([0, *map(len, ballots[:-1])])
             return [
                 Answer(
-                    labels[row.argmax()],
-                    prompt,
-                    llm.num_tokens(prompt.messages),
-                    dict(zip(labels, np.exp(row).tolist(), strict=True)),
+                    texts[count.best(i)],
+                    written[first],
+                    llm.num_tokens(written[first].messages),
+                    dict(zip(texts, np.exp(count.log_probabilities(i)).tolist(), strict=True)),
+                    count.places(i),
                 )
-                for prompt, row in zip(written, found, strict=True)
+                for i, first in enumerate(firsts)
+                for texts in [_texts(examples[i], labels)]
             ]
 
         return generate
+
+    def _ballots(self, example: Example, labels: tuple[str, ...], seed: int) -> list[Ballot]:
+        """The prompts that an example is asked by."""
+        if labels:
+            return [Ballot(example, labels)]
+        count, name = len(options := example.options), f"{example.user_id}\0{example.id}"
+        if not 2 <= count <= len(LETTERS):
+            raise UserError(
+                f"question {example.id!r} has {count} options, and generate.method label chooses among 2 to "
+                f"{len(LETTERS)}; take generate.method ipa, or data with options"
+            )
+        if self.options == "cloze":
+            return [Ballot(example, options)]
+        ballots = []
+        for order in orders(count, self.permutations, seed=seed, name=name):
+            letters = tuple(LETTERS[order.index(option)] for option in range(count))
+            shown = replace(example, input=listed(example.input, [options[option] for option in order]))
+            ballots.append(Ballot(shown, letters if self.options == "letter" else options, tuple(order)))
+        return ballots
 
     def _content_free(
         self, examples: Examples, written: Sequence[Written], write: PromptWriter
@@ -116,14 +161,74 @@ class Label(Generate):
             return write(empty, [[] for _ in empty])
         return []
 
-    def _value(self, score: Score) -> float:
+    def _label(self, score: Score) -> float:
         return score.mean if self.normalize == "tokens" else score.total
 
+    def _option(self, score: Score, text: str) -> float:
+        return {
+            "per_token": score.mean,
+            "per_byte": score.total / max(len(text.encode()), 1),
+            "total": score.total,
+        }[self.length]
 
-def _log_probabilities(values: np.ndarray) -> np.ndarray:
-    """`[prompts, examples, labels] -> [examples, labels]`, in nats, over the labels alone.
 
-    Values of a second, content-free prompt are subtracted from those of the first.
+class _Count:
+    """The values of all answers behind all prompts, which come in any order.
+
+    `layers`: how many prompts each ballot has, the first with the question, the others without; values of
+    those are subtracted from the first's.
     """
-    found = values[0] - values[1:].sum(0)
-    return found - np.logaddexp.reduce(found, axis=1, keepdims=True)
+
+    def __init__(self, ballots: Sequence[Sequence[Ballot]], layers: int) -> None:
+        self._ballots, self._layers = ballots, layers
+        sizes = [sum(len(ballot.targets) for ballot in own) for own in ballots]
+        self._starts = np.cumsum([0, *sizes])
+        self._owners = np.repeat(np.arange(len(ballots)), sizes)
+        self._values = np.full((layers, len(self._owners)), np.nan)
+        self._told = np.zeros(len(ballots), bool)
+
+    def pairs(self, prompts: Sequence[Written]) -> list[tuple[list[dict[str, str]], str]]:
+        """Every prompt with every answer, layer by layer."""
+        flat = [ballot for own in self._ballots for ballot in own] * self._layers
+        return [(p.messages, target) for p, b in zip(prompts, flat, strict=True) for target in b.targets]
+
+    def owner(self, place: int) -> int:
+        """The example that a pair belongs to."""
+        return int(self._owners[place % len(self._owners)])
+
+    def keep(self, places: Sequence[int], values: Sequence[float]) -> list[int]:
+        """Keeps values of pairs; the examples of which all are known now, and were not before."""
+        self._values.flat[list(places)] = values
+        unknown = np.bincount(self._owners[np.isnan(self._values).any(0)], minlength=len(self._told))
+        new = np.flatnonzero((unknown == 0) & ~self._told)
+        self._told[new] = True
+        return new.tolist()
+
+    def log_probabilities(self, example: int) -> np.ndarray:
+        """float [answers], in nats, over the answers alone: of the mean over orders."""
+        found = self._of(example).mean(0)
+        return found - np.logaddexp.reduce(found)
+
+    def best(self, example: int) -> int:
+        """The most probable answer; of equal ones the first."""
+        return int(self.log_probabilities(example).argmax())
+
+    def places(self, example: int) -> tuple[float, ...] | None:
+        """In which share of the orders the answer at each place was the best; None where none is listed."""
+        listed = [ballot.order for ballot in self._ballots[example]]
+        if not any(listed):
+            return None
+        best = self._of(example).argmax(1).tolist()
+        chosen = [order.index(answer) for order, answer in zip(listed, best, strict=True)]
+        return tuple(chosen.count(place) / len(chosen) for place in range(len(listed[0])))
+
+    def _of(self, example: int) -> np.ndarray:
+        """float [orders, answers]."""
+        start, end = self._starts[example : example + 2]
+        values = self._values[:, start:end].reshape(self._layers, len(self._ballots[example]), -1)
+        return values[0] - values[1:].sum(0)
+
+
+def _texts(example: Example, labels: tuple[str, ...]) -> tuple[str, ...]:
+    """The answers that there are."""
+    return labels or example.options
