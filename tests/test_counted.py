@@ -86,7 +86,7 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> Callable[..., set[str]]:
         ("llm.http.client", "", "OTHER = 1\n"),
         ("terminal", "", "OTHER = 1\n"),
         ("parts.vectors", 'label: str = "embed"', 'label: str = "embedded"'),  # chooses a node
-        ("options.shared", "epochs: int = 1", "epochs: int = 2"),
+        ("options.training", "epochs: int = 1", "epochs: int = 2"),
     ],
 )
 def test_edits_that_change_no_result_move_nothing(

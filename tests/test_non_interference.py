@@ -25,7 +25,8 @@ WORDS = ("tea", "cats", "football", "violins", "love", "about", "that", "day", *
 READING = ("lamp_ipa", "tuned")  # whose generator learns
 LEARNING = (
     "cfrag", "cfrag_as_released", "cfrag_small", "ropg", "ropg_as_released", "ropg_small",
-    "luf", "luf_as_paper", "luf_small", "purple", "purple_as_released", "purple_small", *READING,
+    "luf", "luf_as_paper", "luf_small", "purple", "purple_as_released", "purple_match", "purple_small",
+    *READING,
 )  # fmt: skip
 CLUSTERING = (
     "clusterrag", "clusterrag_as_released", "clusterrag_pooled_as_released", "clusterrag_small",

@@ -6,6 +6,7 @@ without positions lets records see each other; a small MLP scores each. What the
 the released code.
 """
 
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, cast
@@ -19,8 +20,9 @@ from jaxtyping import Array, Bool, Float, Int
 from pbr_jax.models import layers
 from pbr_jax.types import Model, Params, UserError
 
-Fusion = Literal["cross_attention", "residual_attention", "concat_token", "concat_hidden"]
-FUSIONS: tuple[Fusion, ...] = ("cross_attention", "residual_attention", "concat_token", "concat_hidden")
+Fusion = Literal["cross_attention", "residual_attention", "match", "concat_token", "concat_hidden"]
+FUSIONS: tuple[Fusion, ...] = typing.get_args(Fusion)
+_ATTENDING = ("cross_attention", "residual_attention", "match")
 _TOGETHER = 16  # rows of parts of records that attend together
 _QUERIES = "queries"  # the name of what a gradient does not compute again
 
@@ -30,7 +32,8 @@ class SetPolicyConfig:
     """The sizes of a record encoder, and how the query enters it.
 
     fusion: "cross_attention" is the paper's; "residual_attention", ours, adds the mean of a record's own
-    states. "concat_token", the ablation "w/o CA", makes the query's mean state one more member of the set.
+    states; "match", ours, adds a linear map of how the query's mean state fits the record's (`matched`).
+    "concat_token", the ablation "w/o CA", makes the query's mean state one more member of the set.
     "concat_hidden", of the released code, concatenates it to each record's and maps both back to its width.
     """
 
@@ -42,14 +45,15 @@ class SetPolicyConfig:
     decoder_width: int = 256
     dropout: float = 0.1  # in the layers
     residual: bool = False  # the last map begins at zero: untrained, logits are the prior's
+    num_features: int = 0  # numbers that are known of a record beside its text
 
     def __post_init__(self) -> None:
         layers.check_sizes(self, positive=("decoder_width",), width="width", heads="num_heads")
         layers.check_rate("dropout", self.dropout)
-        if self.fusion not in FUSIONS or self.num_layers < 0:
+        if self.fusion not in FUSIONS or min(self.num_layers, self.num_features) < 0:
             raise UserError(
-                f"fusion is {self.fusion!r}, one of {', '.join(FUSIONS)} is wanted; "
-                f"num_layers is {self.num_layers}, 0 or more is wanted"
+                f"fusion is {self.fusion!r}, one of {', '.join(FUSIONS)} is wanted; num_layers is "
+                f"{self.num_layers} and num_features {self.num_features}, 0 or more is wanted"
             )
 
 
@@ -57,7 +61,7 @@ def set_policy(config: SetPolicyConfig) -> Model:
     """The record encoder as a pair of pure functions.
 
     `apply(params, query, records, *, query_mask, token_mask, record_mask, record_of=None, prior=None,
-    key=None, rows=None) -> logits [b n]`:
+    features=None, key=None, rows=None) -> logits [b n]`:
 
     - query: Float [b s d], token states of the query; query_mask: Bool [b s], True on tokens.
     - records: Float [b n t d], token states of each record; token_mask: Bool [b n t], True on tokens. A
@@ -65,6 +69,8 @@ def set_policy(config: SetPolicyConfig) -> Model:
     - record_mask: Bool [b n], True on records. Logits of the others are finite and mean nothing.
     - record_of: Int [b m], for records in parts: `records` is [b m t d], `token_mask` [b m t], and each row
       of tokens is of this record; -1: of none. None: each row is a record, m = n.
+    - features: Float [b n f], further numbers of each record, of about unit size; a linear map of them is
+      added to the record's vector. None: there are none, f = 0.
     - prior: Float [b n], what is known of each record beforehand; it is added to the logits.
     - key: of dropout; None: no dropout.
     - rows: Int [b], the questions' numbers, for dropout; None: their places.
@@ -76,7 +82,8 @@ def set_policy(config: SetPolicyConfig) -> Model:
 
     def init(key: Array) -> Params:
         states, mask = jnp.zeros((1, 1, 1, config.width)), jnp.ones((1, 1, 1), bool)
-        return dict(module.init(key, states[0], states, mask[0], mask, mask[0])["params"])
+        features = jnp.zeros((1, 1, config.num_features)) if config.num_features else None
+        return dict(module.init(key, states[0], states, mask[0], mask, mask[0], features=features)["params"])
 
     def apply(
         params: Params,
@@ -88,14 +95,18 @@ def set_policy(config: SetPolicyConfig) -> Model:
         record_mask: Bool[Any, "b n"],
         record_of: Int[Any, "b m"] | None = None,
         prior: Float[Any, "b n"] | None = None,
+        features: Float[Any, "b n f"] | None = None,
         key: Array | None = None,
         rows: Int[Any, "b"] | None = None,
     ) -> Float[Array, "b n"]:
+        found = 0 if features is None else features.shape[-1]
+        if found != config.num_features:
+            raise ValueError(f"records have {found} features, want {config.num_features}")
         inputs = [jnp.asarray(x) for x in (query, records)]
         masks = [jnp.asarray(x) for x in (query_mask, token_mask, record_mask)]
-        further = (None if record_of is None else jnp.asarray(record_of), rows)
+        known = [None if x is None else jnp.asarray(x) for x in (record_of, features)]
         logits = cast(
-            Array, module.apply({"params": params}, *inputs, *masks, *further, rngs=layers.rngs(key))
+            Array, module.apply({"params": params}, *inputs, *masks, *known, rows, rngs=layers.rngs(key))
         )
         return logits if prior is None else logits + jnp.asarray(prior)
 
@@ -106,7 +117,7 @@ def from_arrays(model: Model) -> Callable[..., Float[Array, "b n"]]:
     """`logits(params, batch, key=None)`: `apply` with its inputs by name, the questions' numbers as `row`."""
 
     def logits(params: Params, batch: Mapping[str, Any], key: Array | None = None) -> Float[Array, "b n"]:
-        inputs = ("query_mask", "token_mask", "record_mask", "record_of", "prior")
+        inputs = ("query_mask", "token_mask", "record_mask", "record_of", "prior", "features")
         named = {name: batch.get(name) for name in inputs}
         return model.apply(params, batch["query"], batch["records"], **named, key=key, rows=batch.get("row"))
 
@@ -117,6 +128,14 @@ def log_scores(logits: Float[Array, "*b n"], record_mask: Bool[Array, "*b n"]) -
     """log f_θ, with f_θ = sigmoid(logit) the weights of the Plackett-Luce model (Eq. 3); -inf for
     padding. Masked logits get a gradient of zero."""
     return jnp.where(record_mask, jax.nn.log_sigmoid(logits), -jnp.inf)
+
+
+def matched(query: Float[Array, "b 1 d"], records: Float[Array, "b n d"]) -> Float[Array, "b n 2*d"]:
+    """How a query's mean state fits a record's: q * r and |q - r| of these at length 1, as entries of about
+    unit size. The mean of the first half is their cosine. Zeros have length 0 and a finite gradient."""
+    d = query.shape[-1]
+    q, r = (x * jax.lax.rsqrt(jnp.square(x).sum(-1, keepdims=True) + 1e-12) for x in (query, records))
+    return jnp.concatenate([d * q * r, d**0.5 * jnp.abs(q - r)], -1)
 
 
 def _wide(states: Array) -> Array:
@@ -135,23 +154,29 @@ class _SetPolicy(nn.Module):
         token_mask: Bool[Array, "b m t"],
         record_mask: Bool[Array, "b n"],
         record_of: Int[Array, "b m"] | None = None,
+        features: Float[Array, "b n f"] | None = None,
         rows: Int[Array, "b"] | None = None,
     ) -> Float[Array, "b n"]:
         config, n = self.config, record_mask.shape[1]
         parts = _Parts.of(token_mask, record_of, n)
-        if config.fusion in ("cross_attention", "residual_attention"):
+        pooled = layers.masked_mean(_wide(query), query_mask)[:, None]
+        if config.fusion in _ATTENDING:
             fused = _CrossAttention(config.num_heads, name="fusion")(query, records, query_mask, parts)
             if config.fusion == "residual_attention":
                 fused += parts.means(records)
+            elif config.fusion == "match":
+                fused += layers.dense(config.width, "match")(matched(pooled, parts.means(records)))
         else:
             fused = parts.means(records)
-            pooled = layers.masked_mean(_wide(query), query_mask)[:, None]
             if config.fusion == "concat_token":
                 fused = jnp.concatenate([fused, pooled], 1)
                 record_mask = jnp.pad(record_mask, ((0, 0), (0, 1)), constant_values=True)
             else:
                 both = jnp.concatenate([jnp.broadcast_to(pooled, fused.shape), fused], -1)
                 fused = nn.relu(layers.dense(config.width, "fusion")(both))
+        if features is not None:
+            known = layers.dense(config.width, "features")(features)
+            fused += jnp.pad(known, ((0, 0), (0, fused.shape[1] - n), (0, 0)))
         states = nn.LayerNorm(epsilon=1e-5, name="fusion_norm")(fused)
         layer = layers.LayerConfig(
             num_heads=config.num_heads,

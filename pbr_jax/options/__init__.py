@@ -1,8 +1,8 @@
 """Options: what every part of a run can be told, one comment a field, nothing hidden in the code.
 
 Here stand the checks (`base`), the bases of the slots (`slots`) and the options that several methods share
-(`shared`). A method's own options stand beside the method, in `pbr_jax.methods`; `pbr_jax.config` composes
-them into a run.
+(`shared`, `feedback`, `training`). A method's own options stand beside the method, in
+`pbr_jax.methods`; `pbr_jax.config` composes them into a run.
 """
 
 from pbr_jax.options.base import (
@@ -26,15 +26,13 @@ from pbr_jax.options.shared import (
     Benchmark,
     Encoder,
     Eval,
-    Optimizer,
     Prompt,
     SelectLLM,
-    Training,
     UserEncoder,
-    tuning,
 )
 from pbr_jax.options.slots import Expand, Generate, Learner, Method, Neighbours, Retrieve, Select, swapped
 from pbr_jax.options.stream import Stream
+from pbr_jax.options.training import Optimizer, Training, tuning
 
 __all__ = [
     "IDLE",

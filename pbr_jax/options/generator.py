@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from pbr_jax.options.base import Options, TrainingSplit
-from pbr_jax.options.shared import Optimizer, Training
+from pbr_jax.options.training import Optimizer, Training
 from pbr_jax.types import UserError
 
 Documents = Literal["none", "own", "others", "hybrid", "neighbours", "own_neighbours", "pipeline"]
@@ -50,6 +50,7 @@ class TunedGenerator(Options):
         self.at_least("limit", 2)
         self.at_least("per_question", 1)
         self.between("dropout", 0, 0.9)
+        self.training.check_no_values("generator.training")
         if not self.alpha > 0:
             raise UserError(f"generator.alpha is {self.alpha}, want a positive number")
         if not self.targets:

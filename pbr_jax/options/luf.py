@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from pbr_jax.options.base import Options
-from pbr_jax.options.shared import Optimizer, Training
+from pbr_jax.options.training import Optimizer, Training
 from pbr_jax.types import UserError
 
 

@@ -66,10 +66,15 @@ def reports(last: Node) -> dict[str, dict[str, Any]]:
         file = stage.folder / _REPORT
         if stage.seconds is None or not file.is_file():
             continue
-        found[label] = json.loads(file.read_text(encoding="utf-8"))
+        found[label] = load_report(stage.folder)
         for note in () if stage.was_made else found[label]["notes"]:
             tell(label, note)
     return found
+
+
+def load_report(folder: Path) -> dict[str, Any]:
+    """What `save_fitted` wrote of the training."""
+    return json.loads((folder / _REPORT).read_text(encoding="utf-8"))
 
 
 def load_saved(folder: Path) -> Params:

@@ -38,11 +38,23 @@ def correlation(before: Sequence[np.ndarray], after: Sequence[np.ndarray]) -> fl
 
     Ties share the mean of their ranks. A question whose scores are all alike, before or after, has no order.
     """
-    correlations = []
-    for one, other in zip(before, after, strict=True):
-        if np.ptp(one) > 0 and np.ptp(other) > 0:
-            correlations.append(float(np.corrcoef(_ranks(one), _ranks(other))[0, 1]))
-    return float(np.mean(correlations)) if correlations else None
+    pairs = zip(before, after, strict=True)
+    found = [_spearman(one, other) for one, other in pairs if np.ptp(one) > 0 and np.ptp(other) > 0]
+    return float(np.mean(found)) if found else None
+
+
+def rank_correlation(values: Sequence[np.ndarray], scores: Sequence[np.ndarray]) -> float:
+    """Spearman's rank correlation of scores with candidates' values inside each question, on average.
+
+    Of the questions whose values differ; scores that are all alike have 0 there. 0 where no values differ.
+    """
+    pairs = [(one, other) for one, other in zip(values, scores, strict=True) if np.ptp(one) > 0]
+    found = [_spearman(one, other) if np.ptp(other) > 0 else 0.0 for one, other in pairs]
+    return float(np.mean(found)) if found else 0.0
+
+
+def _spearman(one: np.ndarray, other: np.ndarray) -> float:
+    return float(np.corrcoef(_ranks(one), _ranks(other))[0, 1])
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:

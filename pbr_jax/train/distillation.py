@@ -19,7 +19,7 @@ from pbr_jax.losses.reduction import masked_log_softmax, masked_mean
 from pbr_jax.models.layers import places, row_keys
 from pbr_jax.options import Distillation, Training
 from pbr_jax.train.batches import Rows
-from pbr_jax.train.diagnostics import correlation, warnings
+from pbr_jax.train.diagnostics import correlation, rank_correlation, warnings
 from pbr_jax.train.loop import Fitted, TrainingTask, fit
 from pbr_jax.train.selection import FEWEST, divided, who_chose
 from pbr_jax.train.sharding import Batch
@@ -95,6 +95,8 @@ def distill(
             yield float(value), [row[: len(feedback[i].rows)] for i, row in zip(some, np.asarray(scores))]
 
     def evaluate(params: Params) -> float:
+        if config.select_by == "rank_correlation":
+            return rank_correlation([feedback[i].values for i in held], scores(params))
         return sum(value for value, _ in evaluated(params, held)) / len(held)
 
     def scores(params: Params) -> list[np.ndarray]:

@@ -24,10 +24,10 @@ TOKEN_MASK = np.arange(T) < np.array([[3, 1, 2, 3], [2, 3, 1, 0]])[..., None]
 MASKS = dict(query_mask=QUERY_MASK, token_mask=TOKEN_MASK, record_mask=RECORD_MASK)
 DIRECTION = RNG.normal(size=(B, N)).astype(np.float32)
 NUM_LAYERS: dict[Fusion, int] = {
-    "cross_attention": 2, "residual_attention": 1, "concat_token": 1, "concat_hidden": 1,
+    "cross_attention": 2, "residual_attention": 1, "match": 1, "concat_token": 1, "concat_hidden": 1,
 }  # fmt: skip
 
-ATTENTION = ("cross_attention", "residual_attention")
+ATTENTION = ("cross_attention", "residual_attention", "match")
 
 
 class Case:
@@ -61,6 +61,7 @@ class Oracle(torch.nn.Module):
         self.fusion = fusion
         if fusion in ATTENTION:
             self.attention = torch.nn.MultiheadAttention(D, 2, batch_first=True)
+            self.match = torch.nn.Linear(2 * D, D)
         elif fusion == "concat_hidden":
             self.linear = torch.nn.Linear(2 * D, D)
         self.norm = torch.nn.LayerNorm(D)
@@ -71,6 +72,9 @@ class Oracle(torch.nn.Module):
     def fuse(self, query: torch.Tensor, record: torch.Tensor) -> torch.Tensor:
         if self.fusion in ATTENTION:
             seen = self.attention(record[None], query[None], query[None])[0][0].mean(0)
+            if self.fusion == "match":
+                q, r = (torch.nn.functional.normalize(x.mean(0), dim=0) for x in (query, record))
+                return seen + self.match(torch.cat([D * q * r, D**0.5 * (q - r).abs()]))
             return seen + record.mean(0) if self.fusion == "residual_attention" else seen
         if self.fusion == "concat_hidden":
             return torch.relu(self.linear(torch.cat([query.mean(0), record.mean(0)])))
@@ -106,6 +110,7 @@ def test_values_and_gradients_equal_torch(fusion: Fusion, cases, from_torch) -> 
         }
         if fusion in ATTENTION:
             params["fusion"] = from_torch.attention(named, "attention.")
+            params |= {"match": from_torch.linear(named, "match.")} if fusion == "match" else {}
         elif fusion == "concat_hidden":
             params["fusion"] = from_torch.linear(named, "linear.")
         return params

@@ -1,16 +1,25 @@
 """Teaching by feedback: the losses' meaning, and what a scorer learns."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.stats import spearmanr
 
 from pbr_jax.config import Distillation, Optimizer, Training
 from pbr_jax.train import distillation as lessons
 from pbr_jax.train.distillation import Scorer, distill, padded_values, sampled_reinforce
+from pbr_jax.train.selection import divided
 from pbr_jax.types import Feedback, UserError
 
 WIDTH = 6
+
+
+def _spearman(one: np.ndarray, other: np.ndarray) -> float:
+    found: Any = spearmanr(one, other)
+    return float(found.statistic)
 
 
 def world(questions=40, seed=0):
@@ -60,6 +69,19 @@ def taught(tmp_path, **changes):
     start = np.random.default_rng(2).normal(size=WIDTH).astype(np.float32)
     one = scorer(points)._replace(params=lambda: {"direction": jnp.asarray(start)}, heads=("direction",))
     return distill(one, feedback, Distillation(teacher_temperature=0.1), config, tmp_path, seed=0), start
+
+
+def test_the_step_may_be_chosen_by_the_order_of_held_out_candidates(tmp_path):
+    fitted, _ = taught(tmp_path, select_by="rank_correlation", epochs=4)
+    points, _, feedback = world()
+    held = divided(feedback, None, share=Training().selection, least=0.0, seed=0).held
+    wanted = [
+        _spearman(feedback[i].values, (points[i] @ fitted.params["direction"])[: len(feedback[i].rows)])
+        for i in held
+    ]
+    values = {line["step"]: line["selection"] for line in fitted.metrics if "selection" in line}
+    assert values[fitted.step] == max(values.values())
+    assert values[fitted.step] == pytest.approx(np.mean(wanted), abs=1e-5)
 
 
 def test_a_training_tells_how_far_it_came(tmp_path):

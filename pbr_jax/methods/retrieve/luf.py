@@ -60,6 +60,7 @@ class Luf(Learner, Retrieve):
     def check(self) -> None:
         super().check()
         self.at_least("replay", 0)
+        self.update.check_no_values("retrieve.update")
         if self.update.accumulate != 1:
             raise UserError(
                 f"retrieve.update.accumulate is {self.update.accumulate or 'none'}, and LUF's loss "

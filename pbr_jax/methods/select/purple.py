@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -21,17 +21,25 @@ from pbr_jax.methods.select import purple_states as token_states
 from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import ByScore, by_score
 from pbr_jax.methods.select.purple_rewards import Rewards
-from pbr_jax.methods.select.purple_scorer import PolicyScorer, Question, arrays, rows_of, shape_of
+from pbr_jax.methods.select.purple_scorer import (
+    PolicyScorer,
+    arrays,
+    part_names,
+    question,
+    rows_of,
+    shape_of,
+    with_features,
+)
 from pbr_jax.methods.select.top_k import TopK
 from pbr_jax.models import set_policy
 from pbr_jax.models.set_policy import Fusion
-from pbr_jax.options import Feedback, Optimizer, Training, TrainingSplit
+from pbr_jax.options import Feedback, Optimizer, Training, TrainingSplit, added
 from pbr_jax.parts import feedback, language_model, vectors
 from pbr_jax.parts.generator import generator
 from pbr_jax.parts.rankings import Questions, Rankings, at_depth, drop_leaks, rankings
 from pbr_jax.parts.run import Run, enable_compilation_cache, metered, once, tallied
 from pbr_jax.parts.token_vectors import Ragged
-from pbr_jax.parts.trained import check_training, is_saved, load_saved, save_fitted
+from pbr_jax.parts.trained import check_training, is_saved, load_report, load_saved, save_fitted
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
 from pbr_jax.system import System
 from pbr_jax.text.encode import TextEncoder
@@ -56,14 +64,18 @@ class Purple(ByScore):
 
     method: Literal["purple"] = "purple"
     k: int | None = 5
-    # cross_attention: records attend to the query; concat_token: the query is one more member of the set
-    # ("w/o CA"); concat_hidden: it stands beside each record
+    # cross_attention: records attend to the query; match, ours: beside that it is given how the query's mean
+    # state fits a record's; concat_token: the query is one more member of the set ("w/o CA"); concat_hidden:
+    # it stands beside each record
     fusion: Fusion = "cross_attention"
     num_layers: int = 12  # in which records see each other; 0: each is scored alone ("w/o RDM")
     num_heads: int = 12
     dropout: float = 0.1
     query_tokens: int = 256  # of the frozen encoder; the rest of a query is cut
     record_tokens: int = 256
+    # scores: what retrievers say of a candidate is part of its vector: its score, its place and, of a fused
+    # list, each part's score, standardised within a question
+    features: Literal["none", "scores"] = field(default="none", metadata=added("none"))
     # of the retriever's scores, standardised within a question, in the policy's logits. Above 0 the policy
     # begins as the retriever and learns what to change; 0: from nothing, as in the paper. At most 10: a
     # record's weight is its logit's sigmoid, which saturates, so above about 3 the first records are drawn
@@ -162,7 +174,7 @@ class Purple(ByScore):
             (options, asked, judged, run.config.seed, *feedback.shuffling(run)),
             needs,
             _train,
-            load_saved,
+            _Learned.load,
             check=partial(self._check, run),
         )
 
@@ -189,7 +201,7 @@ class Purple(ByScore):
             feedback.metric(feedback.metric_of(run.task, run.config.feedback.metric), run.task.labels)
 
     def sizes(self, width: int) -> set_policy.SetPolicyConfig:
-        """Of the policy, for token states of this width."""
+        """Of the policy, for token states of this width; features are added where it is trained."""
         return set_policy.SetPolicyConfig(
             width=width,
             fusion=self.fusion,
@@ -209,9 +221,22 @@ class Purple(ByScore):
         return by_score(self, score, backfill_gains)
 
 
-def _load(options: Purple, *, params: Params, encoder: TextEncoder, records: Ragged) -> PolicyScorer:
-    queries = TokenStates(encoder, options.query_tokens)
-    return PolicyScorer(options.sizes(encoder.dim), params, queries, records, options.prior)
+class _Learned(NamedTuple):
+    """The parameters of a policy, and the parts whose scores are among its features; None: it has none."""
+
+    params: Params
+    parts: Sequence[str] | None
+
+    @classmethod
+    def load(cls, folder: Path) -> "_Learned":
+        return cls(load_saved(folder), load_report(folder).get("parts"))
+
+
+def _load(options: Purple, *, params: _Learned, encoder: TextEncoder, records: Ragged) -> PolicyScorer:
+    (weights, parts), queries = params, TokenStates(encoder, options.query_tokens)
+    return PolicyScorer(
+        with_features(options.sizes(encoder.dim), parts), weights, queries, records, options.prior, parts
+    )
 
 
 def _dealt(examples: Examples, candidates: Sequence[Ranking], seed: int) -> list[Ranking]:
@@ -243,17 +268,19 @@ def _train(
     examples = list(asked.read(store))
     candidates = list(drop_leaks(store, examples, ranked.read(store, examples)))
     rows = [[candidate.row for candidate in ranking] for ranking in candidates]
+    parts_of = part_names(candidates) if options.features == "scores" else None
     shape = shape_of(int(queries.lengths.max(initial=1)), max(map(len, rows), default=1), encoder.dim)
 
     def inputs(questions: np.ndarray) -> dict[str, np.ndarray]:
         found = [
-            Question(query, records.read(rows[i]), [candidate.score for candidate in candidates[i]])
+            question(query, records.read(rows[i]), candidates[i], parts_of)
             for i, query in zip(questions.tolist(), queries.read(questions), strict=True)
         ]
         return arrays(found, shape, options.prior)
 
     lengths = np.array([rows_of(records.lengths[of]).sum() for of in rows])
-    policy = purple_training.Policy(set_policy.set_policy(options.sizes(encoder.dim)), inputs, lengths)
+    model = set_policy.set_policy(with_features(options.sizes(encoder.dim), parts_of))
+    policy = purple_training.Policy(model, inputs, lengths)
     user_ids, sizes = [example.user_id for example in examples], list(map(len, rows))
     with metered(folder), tallied(folder) as tally:
         system = System(parts, tally=tally)
@@ -267,4 +294,5 @@ def _train(
         rewards = Rewards(reward, system.write, examples, dealt, folder / "rewards.jsonl", num_tokens)
         fitted = purple_training.train(policy, rewards, sizes, user_ids, options, folder, seed=seed)
     costs = {"asked": len(rewards), "prompt_tokens": rewards.prompt_tokens if judged is None else None}
+    costs |= {} if parts_of is None else {"parts": parts_of}
     save_fitted(fitted._replace(report={**fitted.report, **costs}), folder, "purple")

@@ -1,6 +1,7 @@
 """What PURPLE's policy reads, as arrays, and its scores of candidates."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -19,11 +20,13 @@ _PART, _ROWS = 8, 16  # tokens of a record that stand in a row; rows are a multi
 
 
 class Question(NamedTuple):
-    """Token states of a query [s d], of its candidates [t d] each, and the retriever's scores of these."""
+    """Token states of a query [s d], of its candidates [t d] each, the retriever's scores of these, and what
+    else is known of them [n f] (`features`)."""
 
     query: np.ndarray
     records: Sequence[np.ndarray]
     scores: Sequence[float]
+    features: np.ndarray | None = None
 
 
 class Shape(NamedTuple):
@@ -62,6 +65,11 @@ def arrays(questions: Sequence[Question], shape: Shape, prior: float) -> dict[st
     known = np.zeros((len(questions), shape.records), np.float32)
     for row, question in enumerate(questions):
         known[row, : counts[row]] = prior * standardised(question.scores)
+    further = {}
+    if questions and questions[0].features is not None:
+        further["features"] = np.zeros((*known.shape, questions[0].features.shape[1]), np.float32)
+        for row, question in enumerate(questions):
+            further["features"][row, : counts[row]] = question.features
     return {
         "query": queries,
         "query_mask": query_mask,
@@ -70,6 +78,7 @@ def arrays(questions: Sequence[Question], shape: Shape, prior: float) -> dict[st
         "record_of": record_of,
         "record_mask": np.arange(shape.records) < counts[:, None],
         "prior": known,
+        **further,
     }
 
 
@@ -97,6 +106,36 @@ def standardised(scores: Sequence[float]) -> np.ndarray:
     return (values - values.mean()) / values.std()
 
 
+def question(
+    query: np.ndarray, records: Sequence[np.ndarray], ranking: Ranking, parts: Sequence[str] | None
+) -> Question:
+    """A question with the states of its candidates. `parts`: of their features; None: there are none."""
+    known = None if parts is None else features(ranking, parts)
+    return Question(query, records, [candidate.score for candidate in ranking], known)
+
+
+def part_names(rankings: Iterable[Ranking]) -> tuple[str, ...]:
+    """The parts that candidates' scores are made of, over all rankings, sorted."""
+    return tuple(sorted({name for ranking in rankings for candidate in ranking for name in candidate.scores}))
+
+
+def features(ranking: Ranking, parts: Sequence[str]) -> np.ndarray:
+    """What retrievers say of a question's candidates, float32 [n 2 + p]: the score, the place (the first is
+    the highest) and the scores of each part, each standardised within the question. A candidate that a part
+    has no score of has the lowest of that part's.
+    """
+    columns = [[candidate.score for candidate in ranking], [-float(place) for place in range(len(ranking))]]
+    for name in parts:
+        lowest = min((c.scores[name] for c in ranking if name in c.scores), default=0.0)
+        columns.append([candidate.scores.get(name, lowest) for candidate in ranking])
+    return np.stack([standardised(column) for column in columns], axis=-1).astype(np.float32)
+
+
+def with_features(config: SetPolicyConfig, parts: Sequence[str] | None) -> SetPolicyConfig:
+    """The sizes of a policy that reads `features` of these parts; None: of one that reads none."""
+    return config if parts is None else replace(config, num_features=2 + len(parts))
+
+
 class PolicyScorer:
     """A trained policy.
 
@@ -104,11 +143,19 @@ class PolicyScorer:
       queries: the frozen encoder, for queries, which may be new.
       records: token states of all documents.
       prior: the weight of the retriever's scores.
+      parts: whose scores are among the features that it was trained with; None: it has no features.
     """
 
     def __init__(
-        self, config: SetPolicyConfig, params: Params, queries: TokenStates, records: Ragged, prior: float
+        self,
+        config: SetPolicyConfig,
+        params: Params,
+        queries: TokenStates,
+        records: Ragged,
+        prior: float,
+        parts: Sequence[str] | None = None,
     ) -> None:
+        self._parts = parts
         self._params, self._queries, self._records, self._prior = params, queries, records, prior
         self._apply = jax.jit(from_arrays(set_policy(config)))
 
@@ -122,10 +169,7 @@ class PolicyScorer:
         order = np.argsort([rows_of(self._records.lengths[of]).sum() for of in rows], kind="stable").tolist()
         for begin in range(0, len(order), _BATCH):
             some = order[begin : begin + _BATCH]
-            read = [
-                Question(queries[i], self._records.read(rows[i]), [c.score for c in rankings[i]])
-                for i in some
-            ]
+            read = [question(queries[i], self._records.read(rows[i]), rankings[i], self._parts) for i in some]
             filled = read + read[:1] * (_BATCH - len(read))
             scores = np.asarray(self._apply(self._params, arrays(filled, shape, self._prior)))
             for i, row in zip(some, scores):

@@ -31,7 +31,7 @@ from pbr_jax.models.set_policy import from_arrays, log_scores
 from pbr_jax.options import Training
 from pbr_jax.train import steps
 from pbr_jax.train.batches import Rows
-from pbr_jax.train.diagnostics import correlation, warnings
+from pbr_jax.train.diagnostics import correlation, rank_correlation, warnings
 from pbr_jax.train.loop import Fitted, TrainingTask, fit
 from pbr_jax.train.selection import FEWEST, by_users, who_chose
 from pbr_jax.train.sharding import Batch
@@ -72,7 +72,8 @@ def train(
     *,
     seed: int,
 ) -> Fitted:
-    """Trains on some users' questions; those of others choose the step, by what inference would choose.
+    """Trains on some users' questions; those of others choose the step, by what inference would choose or by
+    the order of their single candidates (`Training.select_by`).
 
     Questions with fewer than two candidates have nothing to choose, and are left out.
 
@@ -98,7 +99,16 @@ def train(
         return policy.arrays(learned[rows.indices]) | {"where": rows.where}
 
     def evaluate(params: Params) -> float:
+        if options.training.select_by == "rank_correlation":
+            return agreement(params)
         return float(reward(_chosen(policy, score, params, held, sizes, k)).mean())
+
+    def agreement(params: Params) -> float:
+        """Of the logits with what each candidate alone is worth to held-out users."""
+        scored = dict(_scored(policy, score, params, held, sizes))
+        alone = [(question, (place,)) for question in scored for place in range(sizes[question])]
+        values = np.split(reward(alone), np.cumsum([len(row) for row in scored.values()])[:-1])
+        return rank_correlation(values, list(scored.values()))
 
     start = jax.jit(policy.model.init)(jax.random.key(seed))
     drawn = Drawn(folder / f"drawn-{jax.process_index()}.jsonl")
