@@ -205,6 +205,8 @@ class Prompt(Options):
     # which training prompts do not follow: they are best first
     order: Literal["best_first", "best_last", "random"] = "best_first"
     order_seed: int = 0
+    # a sentence behind the question, such as one that reminds the model of the user's preferences; "": none
+    reminder: str = field(default="", metadata=added(""))
 
     def check(self) -> None:
         self.at_least("max_tokens", 16)

@@ -117,6 +117,8 @@ def check_tokens(options: Options, who: str) -> None:
 
 
 def _writer(options: Prompt, *, llm: LLM, wording: Wording) -> PromptWriter:
+    if options.reminder:
+        wording = replace(wording, cue="\n".join(filter(None, [options.reminder, wording.cue])))
     budget: Any = {"max_tokens": options.max_tokens, "gamma": options.gamma}
     written = partial(prompts.write, wording, count=llm.count, truncate=llm.truncate, **budget)
 

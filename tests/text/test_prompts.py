@@ -2,6 +2,8 @@
 
 import math
 import unicodedata
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import example as case
@@ -10,11 +12,13 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from pbr_jax.data import BENCHMARKS, Benchmark, task
+from pbr_jax.options import Prompt
+from pbr_jax.parts import language_model
 from pbr_jax.tasks import released
 from pbr_jax.text.answers import parse_answer
 from pbr_jax.text.budget import shorten, tail, water_fill
 from pbr_jax.text.prompts import CLOSE, OPEN, Written, clean, write
-from pbr_jax.types import Document, Example, UserError
+from pbr_jax.types import Candidate, Document, Example, UserError
 
 HEADLINES = released("lamp_4")
 TASKS = {name: task(Benchmark(name=name)) for name in BENCHMARKS}
@@ -496,3 +500,21 @@ def test_a_text_that_fits_is_its_own_tail():
 
     assert tail("hello world again", 32, count) == "hello world again"
     assert tail("hello world again", 2, count).split() == ["world", "again"]
+
+
+def test_a_reminder_stands_behind_the_question_before_the_open_label():
+    llm: Any = SimpleNamespace(
+        fingerprint="", generate=zip, score=zip, count=count, truncate=truncate, render=str, num_tokens=len
+    )
+    asked, shown = example("Write it."), [Candidate(article(0, 3), 1.0, 0)]
+    for ranking in ([], shown):
+        plain, reminded = (
+            language_model._writer(Prompt(reminder=text), llm=llm, wording=HEADLINES.prompt.own)(
+                [asked], [ranking]
+            )[0]
+            for text in ("", "Mind them.")
+        )
+        before = plain.messages[-1]["content"]
+        assert before.count("Write it.") == 1
+        assert reminded.messages[-1]["content"] == before.replace("Write it.", "Write it.\nMind them.")
+        assert (reminded.asked, reminded.documents) == (plain.asked, plain.documents)

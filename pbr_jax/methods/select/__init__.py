@@ -2,6 +2,7 @@
 
 from pbr_jax.methods.select.bm25 import BM25, BM25Lamp
 from pbr_jax.methods.select.cross_encoder import CrossEncoder
+from pbr_jax.methods.select.evidence import Evidence
 from pbr_jax.methods.select.icr import ICR
 from pbr_jax.methods.select.late_interaction import LateInteraction
 from pbr_jax.methods.select.multi_level import MultiLevel
@@ -28,6 +29,7 @@ METHODS = (
     MultiLevel,
     LateInteraction,
     Oracle,
+    Evidence,
     Random,
 )
 
@@ -37,6 +39,7 @@ __all__ = [
     "METHODS",
     "BM25Lamp",
     "CrossEncoder",
+    "Evidence",
     "LateInteraction",
     "MultiLevel",
     "Oracle",

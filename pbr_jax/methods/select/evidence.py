@@ -1,0 +1,51 @@
+"""The documents that the data call relevant: what a perfect retriever would show, never a system."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from pbr_jax.corpus.store import Store
+from pbr_jax.graph import Node
+from pbr_jax.options import Select
+from pbr_jax.parts.run import Run
+from pbr_jax.parts.search import candidates
+from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
+from pbr_jax.types import Example
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence(Select):
+    """All relevant documents that the question may see, also those that were not retrieved.
+
+    Candidates come first, in the retriever's order, then the others in that of the history; nothing where the
+    data name none.
+    """
+
+    method: Literal["evidence"] = "evidence"
+
+    @property
+    def ceiling(self) -> bool:
+        return True
+
+    def needs(self, run: Run) -> Mapping[str, Node]:
+        return {"store": run.data}
+
+    def slot(self, tally: Tally, *, store: Store) -> SelectSlot:
+        def rows(example: Example, ranking: Ranking) -> np.ndarray:
+            relevant = {id for group in example.relevant for id in group}
+            seen = [store.visible(example, example.user_id)]
+            seen += [store.visible(example, "")] if store.has_shared else []
+            known = [candidate.row for candidate in ranking]
+            allowed = list(dict.fromkeys([*known, *np.concatenate(seen).tolist()]))
+            documents = zip(allowed, store.documents(allowed), strict=True) if relevant else ()
+            return np.array([row for row, document in documents if document.id in relevant][: self.k], int)
+
+        def select(
+            examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]
+        ) -> list[Ranking]:
+            found = [rows(*pair) for pair in zip(examples, rankings, strict=True)]
+            return [candidates(store, own, -np.arange(len(own), dtype=float)) for own in found]
+
+        return select
