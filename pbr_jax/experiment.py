@@ -10,14 +10,13 @@ import time
 from collections import Counter
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from pbr_jax import folds, stream
 from pbr_jax import results as evaluation
 from pbr_jax.artefacts import Log
-from pbr_jax.config import Config, names, override, to_dict
+from pbr_jax.config import Config, names, override, to_dict, value_of
 from pbr_jax.data.passages import is_split
 from pbr_jax.faults import located
 from pbr_jax.files import open_private, parse_json
@@ -182,7 +181,7 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
 def _placed(config: Config) -> Config:
     """The config with the files and folders that it names by absolute paths, so that a run can be opened from
     any working directory."""
-    values: dict[str, Any] = {name: reduce(getattr, name.split("."), config) for name in names(config)}
+    values: dict[str, Any] = {name: value_of(config, name) for name in names(config)}
     if is_split(config.benchmark):  # no file, whatever lies there by its name
         del values["benchmark.passages"]
     served = {name[: -len(".backend")] for name, value in values.items() if value == "http"}

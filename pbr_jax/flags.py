@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import io
 import re
 import sys
@@ -14,7 +13,7 @@ import tyro
 from pbr_jax import config as configs
 from pbr_jax import terminal
 from pbr_jax.config import SLOTS, Config, ConfigFile
-from pbr_jax.options import Options, hints, options_in
+from pbr_jax.options import Options, hints, names_of, options_in
 from pbr_jax.types import UserError
 
 RUN = "pbr-jax run CONFIG --out DIR"
@@ -67,7 +66,7 @@ def _positional(words: list[str]) -> str | None:
 
 
 def _short_help(program: str, config: Config) -> str:
-    rows = ((name, _value(config, name)) for name in _OFTEN)
+    rows = ((name, configs.value_of(config, name)) for name in _OFTEN)
     fields = "\n".join(f"  --{name:22}{value}" for name, value in rows)
     methods = "\n".join(f"  {slot + '.method':22}{' '.join(_names(slot))}" for slot in SLOTS)
     return (
@@ -84,28 +83,21 @@ def _names(slot: str) -> list[str]:
     return [configs.name_of(cls) for cls in METHODS[slot]]
 
 
-def _value(config: Config, name: str) -> object:
-    return functools.reduce(getattr, name.split("."), config)
-
-
 def parsed(words: list[str], default: Config, program: str) -> Config:
     """The default with `--field.name VALUE` overrides: methods first, then their options.
 
     As by `configs.override`, another method is told by `system` unless that is given too.
     """
     words, before = _joined(words), default
-    given = [word[2:].partition("=") for word in words if word.startswith("--")]
-    wanted = {f"{slot}.method" for slot in SLOTS}
-    default = configs.choose(
-        default, {name: value for name, equals, value in given if equals and name in wanted}
-    )
+    chosen, words = _chosen(words)
+    default = configs.choose(default, chosen)
     default, words = _opened(default, words)
     given = [word[2:].partition("=") for word in words if word.startswith("--")]
     known = set(configs.names(default))
     for name, _, _ in given:
         if name != "help" and name.replace("-", "_") not in known:
             raise configs.unknown(name, default)
-    words = _spelled_out(words, default)
+    words = _by_place(_spelled_out(words, default), default)
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):
@@ -126,6 +118,35 @@ def parsed(words: list[str], default: Config, program: str) -> Config:
         raise UserError(text or "the command line could not be read") from error
     is_named = any(name == "system" for name, _, _ in given)
     return found if is_named else configs.named(found, before, configs.overridden(before, found))
+
+
+def _chosen(words: list[str]) -> tuple[dict[str, str | list[str]], list[str]]:
+    """The methods that words name, by their fields, and the words without those of several methods."""
+    chosen: dict[str, str | list[str]] = {}
+    left: list[str] = []
+    names: list[str] | None = None  # of the members whose field was the last
+    for word in words:
+        name, equals, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--"):
+            (left if names is None else names).append(word)
+            continue
+        names = None
+        if name in configs.CHOSEN and not name.endswith(".method"):
+            chosen[name] = names = value.split()
+            continue
+        if name in configs.CHOSEN and equals:
+            chosen[name] = value
+        left.append(word)
+    return chosen, left
+
+
+def _by_place(words: list[str], default: Config) -> list[str]:
+    """Words with members by their places, as for tyro: `--retrieve.of.bm25.b` as `--retrieve.of.0.b`."""
+    of = names_of(getattr(default.retrieve, "of", ()))
+    for place, name in enumerate(of):
+        begin = f"--retrieve.of.{name}."
+        words = [word.replace(begin, f"--retrieve.of.{place}.", 1) for word in words]
+    return words
 
 
 def _opened(default: Config, words: list[str]) -> tuple[Config, list[str]]:
@@ -163,7 +184,7 @@ def _joined(words: list[str]) -> list[str]:
 def _spelled_out(words: list[str], default: Config) -> list[str]:
     """Switches and none as tyro reads them: `--llm.offline`, alone or with on or true, is
     `--llm.offline=True`, and `--generator.limit none` is `--generator.limit=None`."""
-    switches = {name for name in configs.names(default) if isinstance(_value(default, name), bool)}
+    switches = {name for name in configs.names(default) if isinstance(configs.value_of(default, name), bool)}
     found = []
     for word in words:
         flag, equals, value = word.partition("=")
@@ -182,7 +203,7 @@ def _spelled_out(words: list[str], default: Config) -> list[str]:
 def _may_be_none(default: Config, name: str) -> bool:
     """Whether a field takes None, and no text that could be spelled so."""
     *parents, last = name.split(".")
-    owner = type(functools.reduce(getattr, parents, default))
+    owner = type(configs.value_of(default, ".".join(parents)) if parents else default)
     parts = typing.get_args(typing.get_type_hints(owner)[last])
     texts = {text for part in parts for text in typing.get_args(part)}
     return type(None) in parts and str not in parts and "none" not in texts

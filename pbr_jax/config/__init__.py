@@ -4,19 +4,18 @@ A config file is Python with `get_config() -> Config` and optionally `sweep()`, 
 The resolved config is saved as JSON in the run's folder. Methods and their options: `pbr_jax.methods`.
 """
 
+from pbr_jax.config.fields import name_of, names, unknown, value_of
 from pbr_jax.config.naming import named, overridden
 from pbr_jax.config.packaged import found, listed
 from pbr_jax.config.reading import (
+    CHOSEN,
     ConfigFile,
     Overrides,
     choose,
     from_dict,
     load,
-    name_of,
-    names,
     override,
     to_dict,
-    unknown,
 )
 from pbr_jax.config.schema import SLOTS, Config
 from pbr_jax.options import (
@@ -35,6 +34,7 @@ from pbr_jax.options import (
 )
 
 __all__ = [
+    "CHOSEN",
     "LLM",
     "SLOTS",
     "Benchmark",
@@ -63,4 +63,5 @@ __all__ = [
     "to_dict",
     "tuning",
     "unknown",
+    "value_of",
 ]

@@ -7,19 +7,21 @@ import hashlib
 import importlib.util
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from pbr_jax import hashes
 from pbr_jax.code import code_of
+from pbr_jax.config.fields import members, name_of, unknown
 from pbr_jax.config.naming import named, overridden
 from pbr_jax.config.schema import SLOTS, Config
 from pbr_jax.loaded import run
 from pbr_jax.methods import METHODS
-from pbr_jax.options import Method, Options, checked, hints, options_in, swapped
+from pbr_jax.options import Method, Options, checked, hints, members_in, options_in, swapped
 from pbr_jax.sources import imports
 from pbr_jax.types import UserError
 
@@ -117,61 +119,6 @@ def _beside(path: Path, source: bytes) -> set[str]:
     return {name for name in seen if (path.parent / f"{name}.py").is_file()}
 
 
-# -- names -----------------------------------------------------------------------------------------
-
-
-def names(config: Any, prefix: str = "") -> list[str]:
-    """All dotted field names of a config."""
-    fields = []
-    for item in dataclasses.fields(config):
-        value = getattr(config, item.name)
-        inner = dataclasses.is_dataclass(value)
-        fields += names(value, f"{prefix}{item.name}.") if inner else [prefix + item.name]
-    return fields
-
-
-_RENAMED = {"reader": "generator", "lesson": "distillation"}
-"""Parts of field names that older versions had, and what they are called now."""
-
-
-def unknown(name: str, config: Config) -> UserError:
-    """The error for a field that does not exist, with the nearest names, or the method that has it."""
-    slot, _, field = name.partition(".")
-    if slot in SLOTS and (owners := _owners(slot, field)):
-        have = getattr(config, slot).method
-        return UserError(
-            f"{name} belongs to {' and '.join(owners)}, and {slot}.method is {have}; "
-            f"set {slot}.method, or leave it out"
-        )
-    known = names(config)
-    for old, new in _RENAMED.items():
-        if old in name.split("."):
-            return UserError(f"unknown config field {name!r}: {old!r} is now {new!r}; write {new!r}")
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    near += [k for k in known if k.rsplit(".", 1)[-1] == name.rsplit(".", 1)[-1] and k not in near]
-    hint = f"did you mean {' or '.join(near[:3])}?" if near else "pbr-jax run CONFIG.py --help-all lists all"
-    return UserError(f"unknown config field {name!r}; {hint}")
-
-
-def _owners(slot: str, field: str) -> list[str]:
-    """The methods of a slot that have a field."""
-    return [name_of(cls) for cls in METHODS[slot] if field in _field_names(cls)]
-
-
-def _field_names(cls: type[Options], prefix: str = "") -> set[str]:
-    fields = set()
-    for name, hint in hints(cls).items():
-        fields.add(prefix + name)
-        if inner := options_in(hint):
-            fields |= _field_names(inner, f"{prefix}{name}.")
-    return fields
-
-
-def name_of(cls: type[Method]) -> str:
-    """The name of a method: its `method` field's default."""
-    return next(str(item.default) for item in dataclasses.fields(cls) if item.name == "method")
-
-
 # -- values ----------------------------------------------------------------------------------------
 
 
@@ -181,10 +128,10 @@ def override(config: Config, overrides: Overrides) -> Config:
     Another method is told by `system`, the name in tables, unless that is overridden too.
     """
     before = config
-    config = choose(config, {name: value for name, value in overrides.items() if _is_method(name)})
+    config = choose(config, {name: value for name, value in overrides.items() if name in CHOSEN})
     tree: dict[str, Any] = {}
     for name, value in overrides.items():
-        if _is_method(name):
+        if name in CHOSEN:
             continue
         *parents, last = name.split(".")
         place = tree
@@ -198,28 +145,49 @@ def override(config: Config, overrides: Overrides) -> Config:
 
 
 def choose(config: Config, methods: Overrides) -> Config:
-    """The config with other methods in some slots; options that old and new have keep their values."""
-    changes = {}
-    for name, value in methods.items():
-        slot = name.partition(".")[0]
+    """The config with other methods in some slots; options that old and new have keep their values.
+
+    `retrieve.of` are names of methods or methods; those of the names before keep their options.
+    """
+    for name, value in sorted(methods.items(), key=lambda pair: not pair[0].endswith(".method")):
+        slot, _, field = name.partition(".")
         old = getattr(config, slot)
-        if value != old.method:
-            changes[slot] = swapped(old, _class(slot, value))
-    return dataclasses.replace(config, **changes) if changes else config
+        if field != "method":
+            config = dataclasses.replace(config, **{slot: _composed(old, name, value, config)})
+        elif value != old.method:
+            config = dataclasses.replace(config, **{slot: swapped(old, _class(slot, value))})
+    return config
 
 
-def _is_method(name: str) -> bool:
+CHOSEN = (*(f"{slot}.method" for slot in SLOTS), "retrieve.of")
+"""The fields that take methods; all others are options of theirs or of the run."""
+
+
+def _composed(old: Method, name: str, value: Any, config: Config) -> Method:
+    """A method made of others: of those that are named, or given."""
     slot, _, field = name.partition(".")
-    return slot in SLOTS and field == "method"
+    hint = hints(type(old)).get(field)
+    if members_in(hint) is None:
+        raise unknown(name, config)
+    there, seen, made = members(getattr(old, field)), Counter[str](), []
+    for one in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(one, str):
+            seen[one] += 1
+            label = one if seen[one] == 1 else f"{one}_{seen[one]}"
+            one = there.get(label) or cast(Any, _class(slot, one, name))()
+        made.append(one)
+    return dataclasses.replace(old, **{field: checked(name, made, hint)})
 
 
-def _class(slot: str, name: Any) -> type[Method]:
+def _class(slot: str, name: Any, field: str = "") -> type[Method]:
     for cls in METHODS[slot]:
         if name_of(cls) == name:
             return cls
-    known = ", ".join(name_of(cls) for cls in METHODS[slot])
+    known = [name_of(cls) for cls in METHODS[slot]]
+    near = difflib.get_close_matches(str(name), known, n=1)
     raise UserError(
-        f"{slot}.method is {name!r}, want one of {known}, or a class of your own in a config file"
+        f"{field or f'{slot}.method'} is {name!r}, want one of {', '.join(known)}, or a class of your own in "
+        f"a config file{f'; did you mean {near[0]}?' if near else ''}"
     )
 
 
@@ -238,11 +206,24 @@ def _replaced(options: Any, tree: Mapping[str, Any], prefix: str, config: Config
         if isinstance(value, Mapping) and value:
             if old is None and (kind := options_in(hint)):
                 old = kind()
-            if not isinstance(old, Options):
+            there = members(old)
+            if not (isinstance(old, Options) or there):
                 raise unknown(f"{prefix}{name}.{next(iter(value))}", config)
-            value = _replaced(old, value, f"{prefix}{name}.", config)
+            inner = f"{prefix}{name}."
+            value = _members(there, value, inner, config) if there else _replaced(old, value, inner, config)
         changes[name] = checked(prefix + name, value, hint)
     return dataclasses.replace(options, **changes) if changes else options
+
+
+def _members(
+    there: Mapping[str, Method], tree: Mapping[str, Any], prefix: str, config: Config
+) -> tuple[Method, ...]:
+    for name, own in tree.items():
+        if name not in there or not isinstance(own, Mapping):
+            raise unknown(
+                ".".join([prefix + name, *([*own][:1] if isinstance(own, Mapping) else [])]), config
+            )
+    return tuple(_replaced(one, tree.get(n, {}), f"{prefix}{n}.", config) for n, one in there.items())
 
 
 # -- as plain values -------------------------------------------------------------------------------
@@ -252,10 +233,18 @@ def to_dict(config: Config) -> dict[str, Any]:
     """Nested plain dicts, as saved in a run's config.json; a class of one's own with where it is found."""
     values = _plain(dataclasses.asdict(config))
     for slot in SLOTS:
-        cls = type(getattr(config, slot))
-        if cls.__module__.partition(".")[0] != _PACKAGE:
-            values[slot]["from"] = _place(cls)
+        _write_places(getattr(config, slot), values[slot])
     return values
+
+
+def _write_places(method: Method, values: dict[str, Any]) -> None:
+    """Adds where classes of one's own are found to a method's plain values, and to those of its members."""
+    if type(method).__module__.partition(".")[0] != _PACKAGE:
+        values["from"] = _place(type(method))
+    for item in dataclasses.fields(method):
+        inner = members(getattr(method, item.name)).values()
+        for member, own in zip(inner, values[item.name] if inner else ()):
+            _write_places(member, own)
 
 
 def _plain(value: Any) -> Any:
@@ -283,36 +272,42 @@ def from_dict(values: Mapping[str, Any]) -> Config:
     for slot in SLOTS:
         inner = plain.get(slot)
         if isinstance(inner, Mapping):
-            inner = dict(inner)
-            place = inner.pop("from", None)
-            name = inner.pop("method", None)
-            default = name_of(_default(slot))
-            classes[slot] = _class(slot, name or default) if place is None else _found(slot, place)
-            plain[slot] = inner
+            classes[slot], plain[slot] = _read(slot, inner)
     known = Config(**{slot: cls() for slot, cls in classes.items()})
     return _built(Config, plain, "", classes, known)
 
 
-def _default(slot: str) -> type[Method]:
-    return type(getattr(Config(), slot))
+def _read(slot: str, values: Mapping[str, Any]) -> tuple[type[Method], dict[str, Any]]:
+    """The class of a method in plain values, and its options there."""
+    options = dict(values)
+    place, name = options.pop("from", None), options.pop("method", None)
+    default = name_of(type(getattr(Config(), slot)))
+    return _class(slot, name or default) if place is None else _found(slot, place), options
 
 
 def _built(
     cls: type[Options], values: Any, prefix: str, classes: Mapping[str, type[Options]], known: Config
 ) -> Any:
-    if not isinstance(values, Mapping):
-        raise UserError(f"config field {prefix.rstrip('.')!r} is {values!r}, want a table of fields")
     types = {**hints(cls), **(classes if cls is Config else {})}
     arguments = {}
-    for name, value in values.items():
+    for name, value in _table(prefix, values).items():
         if name not in types:
             raise unknown(prefix + name, known)
-        inner = options_in(types[name])
+        inner, place = options_in(types[name]), f"{prefix}{name}."
+        if members_in(types[name]) and isinstance(value, list | tuple):
+            read = [_read(prefix.partition(".")[0], _table(place, one)) for one in value]
+            value = [_built(kind, own, place, classes, known) for kind, own in read]
         if inner is None or (value is None and types[name] is not inner):
             arguments[name] = checked(prefix + name, value, types[name])
         else:
-            arguments[name] = _built(inner, value, f"{prefix}{name}.", classes, known)
+            arguments[name] = _built(inner, value, place, classes, known)
     return cls(**arguments)
+
+
+def _table(prefix: str, values: Any) -> Mapping[str, Any]:
+    if not isinstance(values, Mapping):
+        raise UserError(f"config field {prefix.rstrip('.')!r} is {values!r}, want a table of fields")
+    return values
 
 
 def _found(slot: str, place: Any) -> type[Method]:

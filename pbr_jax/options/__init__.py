@@ -14,6 +14,7 @@ from pbr_jax.options.base import (
     default_of,
     hints,
     key_of,
+    members_in,
     options_in,
 )
 from pbr_jax.options.feedback import Distillation, Feedback
@@ -30,7 +31,17 @@ from pbr_jax.options.shared import (
     SelectLLM,
     UserEncoder,
 )
-from pbr_jax.options.slots import Expand, Generate, Learner, Method, Neighbours, Retrieve, Select, swapped
+from pbr_jax.options.slots import (
+    Expand,
+    Generate,
+    Learner,
+    Method,
+    Neighbours,
+    Retrieve,
+    Select,
+    names_of,
+    swapped,
+)
 from pbr_jax.options.stream import Stream
 from pbr_jax.options.training import Optimizer, Training, tuning
 
@@ -67,6 +78,8 @@ __all__ = [
     "default_of",
     "hints",
     "key_of",
+    "members_in",
+    "names_of",
     "options_in",
     "swapped",
     "tuning",

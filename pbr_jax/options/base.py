@@ -75,6 +75,12 @@ def options_in(hint: Any) -> "type[Options] | None":
     return next((kind for kind in kinds if _is_class_of_options(kind)), None)
 
 
+def members_in(hint: Any) -> "type[Options] | None":
+    """The class of options of which a field has any number; None where the field has others."""
+    kinds = typing.get_args(hint) if typing.get_origin(hint) is tuple else ()
+    return next((kind for kind in kinds if _is_class_of_options(kind)), None)
+
+
 def checked(name: str, value: Any, hint: Any) -> Any:
     """The value if it fits the field's type (an int is a float too), else a UserError."""
     origin = typing.get_origin(hint)

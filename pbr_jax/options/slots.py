@@ -2,7 +2,7 @@
 
 import abc
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -88,6 +88,15 @@ class Learner(Method):
         one by which the last of them was answered.
         """
         return {}
+
+
+def names_of(methods: Sequence[Method]) -> list[str]:
+    """What methods of one list are called: by their methods' names, a second one bm25_2."""
+    found: list[str] = []
+    for place, one in enumerate(methods):
+        count = sum(before.method == one.method for before in methods[:place])
+        found.append(f"{one.method}_{count + 1}" if count else one.method)
+    return found
 
 
 _M = TypeVar("_M", bound=Method)

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,9 +39,13 @@ def save_adapter(fitted: "Fitted", folder: Path, name: str, write: Callable[[Pat
 
 
 def _tell(fitted: "Fitted", folder: Path, name: str) -> None:
-    report = {"step": fitted.step, **fitted.report, "notes": list(fitted.notes)}
-    write_text(folder / _REPORT, json.dumps(report))
-    for note in fitted.notes:
+    save_report(folder, name, {"step": fitted.step, **fitted.report}, fitted.notes)
+
+
+def save_report(folder: Path, name: str, report: Mapping[str, Any], notes: Sequence[str]) -> None:
+    """What a training has to tell; `reports` finds it. Notes go to the log and to stderr at once."""
+    write_text(folder / _REPORT, json.dumps({**report, "notes": list(notes)}))
+    for note in notes:
         tell(name, note)
 
 

@@ -10,6 +10,7 @@ from pbr_jax.methods.retrieve.adapted import Adapted
 from pbr_jax.methods.retrieve.bm25 import BM25, BM25Lamp
 from pbr_jax.methods.retrieve.centred import Centred
 from pbr_jax.methods.retrieve.dense import Dense
+from pbr_jax.methods.retrieve.fused import Fused
 from pbr_jax.methods.retrieve.luf import Luf
 from pbr_jax.methods.retrieve.none import Nothing
 from pbr_jax.methods.retrieve.random import Random
@@ -18,7 +19,9 @@ from pbr_jax.methods.retrieve.summaries import Summaries
 from pbr_jax.methods.retrieve.tuned import Tuned
 from pbr_jax.methods.retrieve.two_stage import TwoStage
 
-METHODS = (Nothing, Random, Recency, BM25, BM25Lamp, Dense, Centred, Luf, Adapted, Summaries, Tuned, TwoStage)
+METHODS = (
+    Nothing, Random, Recency, BM25, BM25Lamp, Dense, Fused, Centred, Luf, Adapted, Summaries, Tuned, TwoStage
+)  # fmt: skip
 
 __all__ = [
     "BM25",
@@ -27,6 +30,7 @@ __all__ = [
     "BM25Lamp",
     "Centred",
     "Dense",
+    "Fused",
     "Luf",
     "Nothing",
     "Random",

@@ -1,0 +1,184 @@
+"""Weights of fused retrievers, learned on training questions: a convex fit with one minimum (ours).
+
+Of a question with candidates i and standardised scores z_pi of the parts p, theta minimises the mean over
+questions of - sum_i y_i log softmax(sum_p theta_p z_p)_i, where y is what the candidates should be. In
+theta >= 0 that is convex, and with a ridge it has one minimum. theta = beta w, with w on the simplex: w are
+the weights of the fusion, and beta, how sharply they rank, moves no ranking.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.special import logsumexp, softmax
+
+from pbr_jax.corpus.store import Store
+from pbr_jax.files import write_text
+from pbr_jax.graph import Stage
+from pbr_jax.methods.generate.ipa import Ipa
+from pbr_jax.methods.select.top_k import TopK
+from pbr_jax.options import Retrieve
+from pbr_jax.parts import feedback
+from pbr_jax.parts.labels import relevant_ids
+from pbr_jax.parts.rankings import Questions, Rankings, rankings
+from pbr_jax.parts.run import Run, once
+from pbr_jax.parts.trained import save_report
+from pbr_jax.pipeline import Ranking
+from pbr_jax.types import Example, UserError
+
+_ALL = 2**31  # candidates of a ranking: as many as there are
+_FILE = "weights.json"
+
+_Wanted = Callable[[int, Example, Ranking], tuple[np.ndarray, np.ndarray]]
+"""(place, question, candidates) -> which of the candidates are learned from [c], and their targets [c]."""
+
+
+@once
+def weights(
+    run: Run, even: Retrieve, names: tuple[str, ...], learns_from: str, temperature: float, ridge: float
+) -> Stage:
+    """The stage of the weights of the parts of these names, from what `even` finds, which weighs them alike.
+
+    Raises UserError where the config does not let others' data shape parameters.
+    """
+    run.learns_from_others("retrieve.how weighted")
+    asked = feedback.questions(run)
+    everything = replace(even, k=_ALL)
+    needs = {
+        "store": run.data,
+        "ranked": rankings(run, asked, "rank_for_fusion", retrieve=everything, select=TopK()),
+    }
+    if learns_from == "feedback" or (learns_from == "auto" and run.task.kind != "retrieval"):
+        expand, answers = run.config.expand, Ipa.like(run)
+        needs["lessons"] = feedback.feedback(
+            run, "fusion", expand=expand, retrieve=even, select=TopK(), generate=answers
+        )
+    fit = (names, asked, temperature, ridge, feedback.least_range(run))
+    return Stage("fusion", fit, needs, _fit, _load)
+
+
+def _load(folder: Path) -> dict[str, float]:
+    return json.loads((folder / _FILE).read_text(encoding="utf-8"))
+
+
+def _fit(
+    folder: Path,
+    names: tuple[str, ...],
+    asked: Questions,
+    temperature: float,
+    ridge: float,
+    least: float,
+    *,
+    store: Store,
+    ranked: Rankings,
+    lessons: feedback.Feedbacks | None = None,
+) -> None:
+    examples = list(asked.read(store))
+    wanted = _relevant if lessons is None else _worth(lessons, examples, temperature, least)
+    scores, targets = [], []
+    for place, (example, ranking) in enumerate(zip(examples, ranked.read(store, examples), strict=True)):
+        rows, target = wanted(place, example, ranking)
+        if not len(rows):
+            continue
+        raw = np.array([[candidate.scores[name] for candidate in ranking] for name in names])
+        scores.append(standardised(raw)[:, rows])
+        targets.append(target)
+    if not scores:
+        raise UserError(
+            "retrieve.how is weighted, and no training question says which documents it wants: none has a "
+            "relevant document among its candidates, or none whose candidates differ in feedback; take "
+            "retrieve.how standardised, or retrieve.learns_from feedback"
+        )
+    fitted = fit(scores, targets, ridge)
+    found = dict(zip(names, map(float, fitted.weights), strict=True))
+    shares = ", ".join(f"{name} {weight:.3f}" for name, weight in found.items())
+    notes = [f"{len(scores)} training questions give the weights {shares}"]
+    report = {"weights": found, "beta": fitted.beta, "loss": fitted.loss, "questions": len(scores)}
+    save_report(folder, "fusion", report, notes)
+    write_text(folder / _FILE, json.dumps(found))
+
+
+def _relevant(place: int, example: Example, ranking: Ranking) -> tuple[np.ndarray, np.ndarray]:
+    """All candidates of a question, and the same share for each relevant one; none where none is."""
+    ids = relevant_ids(example)
+    relevant = np.array([candidate.document.id in ids for candidate in ranking], np.float64)
+    if not relevant.any():
+        return np.zeros(0, int), relevant
+    return np.arange(len(ranking)), relevant / relevant.sum()
+
+
+def _worth(
+    lessons: feedback.Feedbacks, examples: Sequence[Example], temperature: float, least: float
+) -> _Wanted:
+    values = lessons.read(examples)
+
+    def wanted(place: int, example: Example, ranking: Ranking) -> tuple[np.ndarray, np.ndarray]:
+        """The candidates that feedback judged, where it tells them apart, and the softmax of their values."""
+        rows, judged = values[place]
+        if not len(judged) or np.ptp(judged) <= least:
+            return np.zeros(0, int), judged
+        there = {candidate.row: i for i, candidate in enumerate(ranking)}
+        return np.array([there[row] for row in rows.tolist()]), softmax(
+            judged.astype(np.float64) / temperature
+        )
+
+    return wanted
+
+
+class Fit(NamedTuple):
+    """`weights` [p] on the simplex, `beta` their factor in logits, `loss` the mean cross-entropy in nats."""
+
+    weights: np.ndarray
+    beta: float
+    loss: float
+
+
+def fit(scores: Sequence[np.ndarray], targets: Sequence[np.ndarray], ridge: float) -> Fit:
+    """The minimum, from each question's standardised scores [p c] and targets [c], which add up to 1.
+
+    Where no part says anything, all weights are the same and `beta` is 0.
+    """
+    even = np.full(len(scores[0]), 1 / len(scores[0]))
+    found = minimize(
+        loss_of(scores, targets, ridge),
+        even,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[(0, None)] * len(even),
+        options={"ftol": 1e-15, "gtol": 1e-9, "maxiter": 10_000},
+    )
+    theta = np.maximum(found.x, 0.0)
+    beta = float(theta.sum())
+    loss = float(found.fun - ridge * theta @ theta / 2)
+    return Fit(theta / beta if beta > 1e-6 else even, beta, loss)
+
+
+def loss_of(
+    scores: Sequence[np.ndarray], targets: Sequence[np.ndarray], ridge: float
+) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
+    """The function from theta [p] to what is minimised and its gradient [p]."""
+
+    def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        total, slope = ridge * theta @ theta / 2, ridge * theta
+        for z, y in zip(scores, targets, strict=True):
+            logits = theta @ z
+            total += (logsumexp(logits) - y @ logits) / len(scores)
+            slope = slope + z @ (softmax(logits) - y) / len(scores)
+        return float(total), slope
+
+    return loss
+
+
+def standardised(scores: np.ndarray) -> np.ndarray:
+    """Scores [p c], each part's with mean 0 and deviation 1; zeros where they are all the same."""
+    if not scores.size:
+        return scores
+    deviation = scores.std(axis=1, keepdims=True)
+    # What rounding leaves of equal scores is no difference.
+    same = deviation <= 1e-9 * np.abs(scores).max(axis=1, keepdims=True)
+    away = scores - scores.mean(axis=1, keepdims=True)
+    return np.where(same, 0.0, away / np.where(same, 1.0, deviation))
