@@ -159,7 +159,7 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
             **(answered.tally.counts if answered else {}),
             **_asked(plan),
         },
-        "notes": found["notes"] + notes,
+        "notes": found["notes"] + notes + _passages(config),
         "trained": trained,
         "measured": measured,
         "tallies": by_stage(plan.last, TALLY),
@@ -176,6 +176,23 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
         records = [{**record, "prediction": None, "target": None} for record in records]
     folder.write("predictions.jsonl", map(line, records))
     return folder.finish(values)
+
+
+def _passages(config: Config) -> list[str]:
+    """What was ranked and shown where documents are cut into passages."""
+    corpus = config.corpus
+    if not corpus.active:
+        return []
+    shown = {
+        "passage": "the passage that was found",
+        "around": "the passage that was found between those before and after it",
+        "document": "the whole document of the passage that was found",
+    }
+    ranked = "passages" if corpus.pool == "none" else f"documents by their passages ({corpus.pool})"
+    return [
+        f"documents are cut into passages (corpus.chunk {corpus.chunk}): rankings hold {ranked}, metrics of "
+        f"rankings count documents, and prompts show {shown[config.prompt.show]}"
+    ]
 
 
 def _placed(config: Config) -> Config:

@@ -25,6 +25,7 @@ from pbr_jax.opening import plan_of
 from pbr_jax.options import Learner
 from pbr_jax.pipeline import Pipeline, Ranking
 from pbr_jax.plan import Plan
+from pbr_jax.results import ranked_ids, told_of
 from pbr_jax.system import System
 from pbr_jax.types import Example, UserError
 
@@ -185,7 +186,7 @@ def _metrics(plan: Plan, examples: Sequence[Example], rankings: Sequence[Ranking
         plan.task,
         ids=[example.id for example in examples],
         users=[example.user_id for example in examples],
-        rankings=[[candidate.document.id for candidate in ranking] for ranking in rankings],
+        rankings=[ranked_ids(map(told_of, ranking)) for ranking in rankings],
         relevant=[example.relevant for example in examples],
         resamples=1,
     ).per_example

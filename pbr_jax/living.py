@@ -166,7 +166,7 @@ class Living(abc.ABC):
         id = hashlib.sha256(text.encode()).hexdigest()
         example = Example(id=f"remark {id}", user_id=user, query=text, input=text, target=None, time=math.inf)
         (ranking,) = self.rank([example], [users])
-        return [candidate.document for candidate in ranking[: self._parts["remarks"].documents]]
+        return self.store.wholes([c.row for c in ranking[: self._parts["remarks"].documents]])
 
     @contextmanager
     def _noted(self) -> Iterator[None]:

@@ -40,7 +40,7 @@ def groups(plan: Plan, example: Example) -> dict[str, np.ndarray]:
     encoder = unified(needs["encoder"]).value
     documents = np.asarray(unified(needs["embeddings"]).value[rows])
     relevant = {name for alternatives in example.relevant for name in alternatives}
-    answers = np.array([document.id in relevant for document in store.documents(rows)])
+    answers = np.array([document.whole in relevant for document in store.documents(rows)])
     (query,) = plan.system().pipeline.expand([example])
     added = [text for text in dict.fromkeys(query.texts) if text != example.query]
     found = {

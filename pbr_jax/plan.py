@@ -81,6 +81,7 @@ class Plan:
             limit_training=config.limit_training,
             limit_history=config.limit_history,
             seed=config.seed,
+            corpus=config.corpus,
         )
         self.hashes = source.hashes
         self.run = Run(config, self.task, source.node, {}, source.training)

@@ -68,7 +68,7 @@ def evaluated(
             targets=[example.target for example in examples],
             alternatives=[example.alternatives for example in examples],
             likelihoods=scores,
-            rankings=[[d["id"] for d in record["documents"]] for record in records],
+            rankings=[ranked_ids(record["documents"]) for record in records],
             relevant=[example.relevant for example in examples],
             answer_ranks=ranks,
             options=[example.options for example in examples],
@@ -193,7 +193,7 @@ def _records(
             "near_target": bool(near),
             "prompt_tokens": seen["prompt_tokens"],
             "prompt_documents": seen["documents"],
-            "documents": [_told(candidate) for candidate in ranking],
+            "documents": [told_of(candidate) for candidate in ranking],
             **_probable(task, seen["probabilities"]),
             **({"places": seen["places"]} if seen.get("places") else {}),
             **(_copied(example, prediction, ranking[: seen["documents"]]) if answered else {}),
@@ -219,10 +219,20 @@ def _probable(task: Task, probabilities: Mapping[str, float] | None) -> dict[str
     return {"expected": expected, "probabilities": probabilities}
 
 
-def _told(candidate: Candidate) -> dict[str, Any]:
-    """A candidate in predictions.jsonl; `scores` are those of the parts of its score, where it has some."""
-    told = {"id": candidate.document.id, "user_id": candidate.document.user_id, "score": candidate.score}
+def told_of(candidate: Candidate) -> dict[str, Any]:
+    """A candidate in predictions.jsonl; `scores` are those of the parts of its score, where it has some.
+
+    Of a passage `id` is its document's, and `span` where it stands in that one's text.
+    """
+    document = candidate.document
+    told: dict[str, Any] = {"id": document.whole, "user_id": document.user_id, "score": candidate.score}
+    told |= {"span": list(document.span)} if document.part_of else {}
     return told | ({"scores": dict(candidate.scores)} if candidate.scores else {})
+
+
+def ranked_ids(documents: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The ids of ranked documents, each once, however many of its passages stand there."""
+    return [id for _, id in dict.fromkeys((told["user_id"], told["id"]) for told in documents)]
 
 
 def _seen(made: Made, examples: int) -> Iterable[Mapping[str, Any]]:
@@ -246,5 +256,5 @@ def texts(store: Store, made: Made) -> Iterator[dict[str, Any]]:
             "input": example.input,
             "prompt": seen["messages"],
             "answer": seen["text"],
-            "documents": [{**_told(candidate), "text": candidate.document.text} for candidate in ranking],
+            "documents": [{**told_of(candidate), "text": candidate.document.text} for candidate in ranking],
         }

@@ -28,6 +28,10 @@ class Document:
     the record carries no date; of a coarse date ("2015") it is the first moment, and `until` the last one
     that it may mean. None: the same as `time`. A `shared` document has no owner: its `user_id` is "", and
     every user may see it.
+
+    `part_of` is the id of the document that this is a passage of, and `span` where it begins and ends in that
+    one's text, in characters; "": it is whole. `turns` are the places in `text` where turns of a dialogue
+    begin, ascending; () where it has none.
     """
 
     id: str
@@ -37,6 +41,14 @@ class Document:
     time: float | None = None
     until: float | None = None
     shared: bool = False
+    part_of: str = ""
+    span: tuple[int, int] = (0, 0)
+    turns: tuple[int, ...] = ()
+
+    @property
+    def whole(self) -> str:
+        """The id of the document itself, or of the one that it is a passage of."""
+        return self.part_of or self.id
 
 
 @dataclass(frozen=True, slots=True)

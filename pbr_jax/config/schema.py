@@ -9,6 +9,7 @@ from pbr_jax.options import (
     IDLE,
     LLM,
     Benchmark,
+    Corpus,
     Encoder,
     Eval,
     Expand,
@@ -52,6 +53,7 @@ class Config(Options):
     keep_texts: bool = field(default=True, metadata=IDLE)
 
     benchmark: Benchmark = field(default_factory=Benchmark)
+    corpus: Corpus = field(default_factory=Corpus, metadata=added(Corpus()))
     encoder: Encoder = field(default_factory=Encoder)
     llm: LLM = field(default_factory=LLM)
     expand: Expand = field(default_factory=expand.Nothing)

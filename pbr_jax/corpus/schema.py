@@ -1,16 +1,17 @@
 """The tables of a document store, and the numbers by which texts are found in them.
 
 SQLite keeps copies of what it moves between pages, which no deletion reaches. So whatever a user wrote
-stands in tables that grow at their end alone (`users`, `texts`, `examples`, `units`,
-`choices`) and is overwritten where
-it stands; with `secure_delete` nothing of it is left there. All that is moved, indices first of all, holds
-numbers and hashes.
+stands in tables that grow at their end alone (`users`, `texts`, `wholes`, `examples`, `units`, `choices`)
+and is overwritten where it stands; with `secure_delete` nothing of it is left there. All that is moved,
+indices first of all, holds numbers and hashes.
 """
 
 import json
 import sqlite3
 from collections.abc import Sequence
+from dataclasses import replace
 
+from pbr_jax.text.passages import as_passage
 from pbr_jax.types import Document, UserError
 from pbr_jax.words import composed, words
 
@@ -28,6 +29,9 @@ CREATE INDEX documents_by_id ON documents(user, key);
 CREATE INDEX documents_by_answer ON documents(answer);
 CREATE INDEX documents_by_deletion ON documents(gone) WHERE gone IS NOT NULL;
 CREATE TABLE texts(row INTEGER PRIMARY KEY, id TEXT, text TEXT, fields TEXT);
+CREATE TABLE passages(row INTEGER PRIMARY KEY, whole INTEGER, start INTEGER, stop INTEGER);
+CREATE INDEX passages_by_whole ON passages(whole);
+CREATE TABLE wholes(whole INTEGER PRIMARY KEY, text TEXT, fields TEXT);
 CREATE TABLE examples(position INTEGER PRIMARY KEY, training INTEGER, key INTEGER, user INTEGER, time REAL,
                       answer INTEGER, empty INTEGER, held INTEGER, near INTEGER, scored INTEGER, id TEXT,
                       query TEXT, input TEXT, target TEXT, relevant TEXT, category TEXT, alternatives TEXT,
@@ -46,14 +50,26 @@ _NEAR = 0.6  # of the target's words in one document of the history: the answer 
 def stored(connection: sqlite3.Connection, row: int) -> Document:
     """The document of a row. Raises UserError where it was deleted or never was."""
     query = (
-        "SELECT id, name, text, fields, time, until, user FROM documents JOIN texts USING (row) "
-        "LEFT JOIN users ON code = user WHERE row=? AND documents.gone IS NULL"
+        "SELECT id, name, text, fields, time, until, user, start, stop FROM documents "
+        "JOIN texts USING (row) LEFT JOIN users ON code = user LEFT JOIN passages USING (row) "
+        "WHERE row=? AND documents.gone IS NULL"
     )
     record = connection.execute(query, (row,)).fetchone()
     if record is None:
         raise UserError(f"row {row} holds no document (any more); ask the store again for the rows to read")
-    id, name, text, fields, time, until, user = record
-    return Document(id, name or "", text, json.loads(fields), time, until, user == SHARED)
+    id, name, text, fields, time, until, user, *span = record
+    document = Document(id, name or "", text, json.loads(fields), time, until, user == SHARED)
+    return document if span[0] is None else as_passage(document, (span[0], span[1]))
+
+
+def whole_of(connection: sqlite3.Connection, row: int) -> Document:
+    """The document that the row is a passage of, or that stands in it. UserError as of `stored`."""
+    found = stored(connection, row)
+    if not found.part_of:
+        return found
+    query = "SELECT wholes.text, wholes.fields FROM passages JOIN wholes USING (whole) WHERE row=?"
+    text, fields = connection.execute(query, (row,)).fetchone()
+    return replace(found, id=found.part_of, text=text, fields=json.loads(fields), part_of="", span=(0, 0))
 
 
 def flags(target: str | None, profile: Sequence[Document], field: str | None) -> tuple[int, int, int]:

@@ -28,7 +28,8 @@ from pbr_jax.corpus.columns import EMPTY, Columns, advanced
 from pbr_jax.corpus.database import PATIENCE, Database, copy
 from pbr_jax.corpus.schema import GONE, SHARED
 from pbr_jax.corpus.visibility import Visibility, key
-from pbr_jax.corpus.writer import Writer, build, writing
+from pbr_jax.corpus.writer import Writer
+from pbr_jax.corpus.writing import build, writing
 from pbr_jax.files import private_folder
 from pbr_jax.types import Document, Example, UserError
 
@@ -70,8 +71,9 @@ class Store(Visibility):
         self.living = self._database.living
         self._lock = threading.Lock()
         self._columns = EMPTY
+        self._firsts = "", np.zeros(0, np.int64)
         _ = self.content  # an unreadable file is an error now
-        for table in ("units", "choices"):
+        for table in ("units", "choices", "passages"):
             if not self._rows("SELECT 1 FROM sqlite_master WHERE name=?", (table,)):
                 raise UserError(f"{path} was written by an older version, without {table}; copy a new store")
 
@@ -216,6 +218,38 @@ class Store(Visibility):
         with self.reading() as connection, faults.located(self._path):
             return [schema.stored(connection, int(row)) for row in rows]
 
+    def wholes(self, rows: Sequence[int] | np.ndarray) -> list[Document]:
+        """The documents that these rows are passages of, or that stand in them, in this order."""
+        with self.reading() as connection, faults.located(self._path):
+            return [schema.whole_of(connection, int(row)) for row in rows]
+
+    @property
+    def firsts(self) -> np.ndarray:
+        """Of every row the first of those of its document, int64 [rows]: equal for its passages, and the row
+        itself where the document is whole."""
+        with self.reading():
+            content = self.content
+            if self._firsts[0] != content:
+                found = np.arange(self.rows, dtype=np.int64)
+                pairs = self._rows("SELECT row, whole FROM passages WHERE whole IS NOT NULL")
+                rows, wholes = np.array(pairs, np.int64).reshape(-1, 2).T
+                found[rows] = wholes
+                self._firsts = content, found
+            return self._firsts[1]
+
+    @property
+    def most_passages(self) -> int:
+        """How many passages the document that has the most of them has, at least 1."""
+        return int(np.bincount(self.firsts).max(initial=1))
+
+    def spans(self, row: int) -> list[tuple[int, int]]:
+        """The spans of all passages of the document that this row is a passage of, ascending."""
+        return self._rows(
+            "SELECT start, stop FROM passages WHERE whole=(SELECT whole FROM passages WHERE row=?) "
+            "ORDER BY row",
+            (int(row),),
+        )
+
     def examples(self, *, training: bool = False) -> Iterator[Example]:
         """All examples of the evaluated or the training split in file order, streamed, without profiles."""
         query = (
@@ -246,7 +280,7 @@ class Store(Visibility):
         return Store(path)
 
     def append(self, documents: Iterable[Document]) -> np.ndarray:
-        """Adds documents, of users who may be new, or shared ones; their rows, int64 [d].
+        """Adds documents, of users who may be new, or shared ones; their rows, int64 [d], of all passages.
 
         A document of an id that its owner has, and of another content, is a new version: it gets a new row,
         and the older one is deleted; examples that saw that see the new one. So a row names a version, a

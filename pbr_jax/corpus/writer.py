@@ -1,21 +1,19 @@
-"""What writes a document store: all at once (`build`), or a living one bit by bit."""
+"""What writes to a document store, row by row (`pbr_jax.corpus.writing`)."""
 
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
-from pbr_jax import faults
-from pbr_jax.corpus.database import connected
-from pbr_jax.corpus.schema import FORGOTTEN, GONE, SHARED, TABLES, flags, stored
+from pbr_jax.corpus.schema import FORGOTTEN, GONE, SHARED, flags, whole_of
 from pbr_jax.corpus.values import check_texts, latest, moment, values_of
 from pbr_jax.corpus.visibility import answer_key, key
-from pbr_jax.locks import locked
+from pbr_jax.options.corpus import Corpus
+from pbr_jax.text.passages import passages
 from pbr_jax.types import Document, Example, UserError
 
 _MODULUS = 1 << 256
@@ -23,51 +21,24 @@ _MODULUS = 1 << 256
 Row = tuple[Any, ...]
 
 
-def build(
-    path: Path,
-    examples: Iterable[Example],
-    document_target: str | None = None,
-    training: Iterable[Example] = (),
-    *,
-    newest: int | None = None,
-    shared: Mapping[str, Iterable[Document]] | None = None,
-) -> None:
-    """Writes the examples, their documents and the `shared` ones to a new SQLite file, streaming.
-
-    `document_target` names the field of a document that plays the role of an answer. `training` are
-    the examples of the training split. `newest` cuts what every example that is not of it sees of its own
-    history to so many documents; others see the whole of it, and whether it nearly held the target is judged
-    of the whole one. `shared` documents stand by their source. Raises UserError, which names the source, for
-    two shared documents of one id.
-    """
-    path.unlink(missing_ok=True)
-    with faults.located(path), closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.executescript(
-            "PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA secure_delete=ON; "
-            f"PRAGMA cache_size=-65536; {TABLES} BEGIN;"
-        )
-        writer = Writer(connection, document_target)
-        for example in examples:
-            writer.example(example, training=False, newest=newest)
-        for example in training:
-            writer.example(example, training=True)
-        for source, documents in (shared or {}).items():
-            for number, document in enumerate(documents):
-                writer.passage(document, f"{source}: record {number}")
-        writer.finish()
-        connection.execute("COMMIT")
-
-
 class Writer:
     """Writes to an open database, inside a transaction of the caller's; `finish` comes last."""
 
-    def __init__(self, connection: sqlite3.Connection, document_target: str | None = None) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        document_target: str | None = None,
+        corpus: Corpus | None = None,
+    ) -> None:
         self._sql = connection
         self._codes: dict[str, int] = {}
         names = ("rows", "codes", "positions", "documents", "users", "erased", "generation", "restored",
                  "remarks")  # fmt: skip
         self.values: dict[str, Any] = {**dict.fromkeys(names, 0), "content": "0", "target": document_target}
+        if corpus is not None:
+            self.values["corpus"] = json.dumps(asdict(corpus))
         self.values |= connection.execute("SELECT name, value FROM summary").fetchall()
+        self._corpus = Corpus(**json.loads(self.values["corpus"])) if "corpus" in self.values else None
         self.values["generation"] += 1
         self._before = self.values["erased"]
         self._target = self.values["target"]
@@ -88,9 +59,9 @@ class Writer:
         # All are kept, for whom the user is a neighbour; the example sees those that are left.
         whole = []
         for document in example.profile:
-            user, row, _ = self._known(document)
-            whole.append(self._document(user, document) if row is None else row)
-        rows = [whole[i] for i in latest(example.profile, newest)]
+            user, rows, _ = self._known(document)
+            whole.append(rows or self._document(user, document))
+        rows = [row for i in latest(example.profile, newest) for row in whole[i]]
         position = self._next("positions")
         values = (
             position, int(training), key(example.id), self._user(example.user_id), moment(example.time),
@@ -103,12 +74,12 @@ class Writer:
             self._insert("units", (position, example.unit))
         if example.options:
             self._insert("choices", (position, json.dumps(example.options)))
-        self._insert("profiles", (position, _blob(rows), _blob(whole)))
+        self._insert("profiles", (position, _blob(rows), _blob([row for of in whole for row in of])))
 
     def passage(self, document: Document, place: str) -> None:
         """Adds a document of a shared collection; `place` is where it was read."""
-        user, row, others = self._known(document)
-        if row is not None or others:
+        user, rows, others = self._known(document)
+        if rows or others:
             raise UserError(
                 f"{place}, field 'id': found {document.id!r} a second time, wanted ids that are unique among "
                 "all passages; give every passage its own"
@@ -116,21 +87,22 @@ class Writer:
         self._document(user, document)
 
     def append(self, documents: Iterable[Document]) -> list[int]:
-        """Rows of documents that are added; one of an id that its owner has replaces what was there."""
-        changed: dict[int, dict[int, int]] = {}
+        """Rows of documents that are added, of all their passages; one of an id that its owner has replaces
+        what was there."""
+        changed: dict[int, dict[int, list[int]]] = {}
         order, placed = [], {}
         for document in documents:
             check_texts(document)
-            user, row, older = self._known(document)
-            row = self._document(user, document) if row is None else row
+            user, rows, older = self._known(document)
+            rows = rows or self._document(user, document)
             for one in older:
                 self._erase(one)
-                changed.setdefault(user, {})[one] = row
-            placed[user, document.id] = row
+                changed.setdefault(user, {})[one] = rows
+            placed[user, document.id] = rows
             order.append((user, document.id))
-        for user, rows in changed.items():
-            self._mend_profiles(user, rows)
-        return [placed[place] for place in order]
+        for user, replaced in changed.items():
+            self._mend_profiles(user, replaced)
+        return [row for place in order for row in placed[place]]
 
     def delete(self, user: int, ids: Iterable[str] | None = None) -> list[int]:
         """Rows of a user's documents that are deleted: those of some ids, or all."""
@@ -143,7 +115,7 @@ class Writer:
             rows += of_id
         for row in rows:
             self._erase(row)
-        self._mend_profiles(user, dict.fromkeys(rows, GONE))
+        self._mend_profiles(user, {row: [] for row in rows})
         return rows
 
     def forget(self, user: int) -> None:
@@ -183,8 +155,8 @@ class Writer:
     def restore(self, user: str, id: str) -> bool:
         """Shows a document again in the row that it had; nothing where another of its id has come since."""
         code = self.code(user)
-        rows = () if self._of_id(code, id) else list(self._of_id(code, id, hidden=True))[-1:]
-        for row in rows:
+        rows = [] if self._of_id(code, id) else self._of_id(code, id, hidden=True)
+        for row in [row for row in rows if self._whole(row) == self._whole(rows[-1])]:
             self._change("documents", row, True, gone=None)
             self.values["documents"] += 1
             self.values["restored"] = self.values["generation"]
@@ -244,38 +216,63 @@ class Writer:
                 self.values["users"] += 1
         return self._codes[name]
 
-    def _known(self, document: Document) -> tuple[int, int | None, list[int]]:
-        """The owner's code, the row of an equal document, and the rows of others of the same id."""
+    def _known(self, document: Document) -> tuple[int, list[int], list[int]]:
+        """The owner's code, the rows of an equal document, and the rows of others of the same id."""
         if document.shared != (document.user_id == ""):
             raise UserError(
                 f"document {document.id!r} has user_id {document.user_id!r} and shared = {document.shared}; "
                 'want user_id "" for shared documents and the owner\'s name for all others'
             )
+        if document.part_of:
+            raise UserError(
+                f"document {document.id!r} is a passage of {document.part_of!r}; add the whole document, "
+                "which is cut here"
+            )
         user = SHARED if document.shared else self._user(document.user_id)
         others = self._of_id(user, document.id)
-        row = next((row for row, there in others.items() if there == values_of(document)), None)
-        return user, row, [one for one in others if one != row]
+        first = next((row for row in others if self._stored(row) == values_of(document)), None)
+        rows = [] if first is None else [row for row in others if self._whole(row) == self._whole(first)]
+        return user, rows, [one for one in others if one not in rows]
 
-    def _of_id(self, user: int, id: str, *, hidden: bool = False) -> dict[int, Row]:
-        """The documents of this owner and id, by row: (id, text, fields, time, until)."""
+    def _stored(self, row: int) -> Row:
+        """The values of the document that stands in a row, or that this is a passage of."""
+        return values_of(whole_of(self._sql, row))
+
+    def _whole(self, row: int) -> int:
+        """The first of the rows of the document that this row is a passage of; the row itself if of none."""
+        found = self._sql.execute("SELECT whole FROM passages WHERE row=?", (row,)).fetchone()
+        return row if found is None else found[0]
+
+    def _of_id(self, user: int, id: str, *, hidden: bool = False) -> list[int]:
+        """The rows of the documents of this owner and id, and of their passages, ascending."""
         query = (
-            "SELECT row, id, text, fields, time, until FROM documents JOIN texts USING (row) "
+            "SELECT row, id FROM documents JOIN texts USING (row) "
             f"WHERE user=? AND key=? {'' if hidden else 'AND gone IS NULL '}ORDER BY row"
         )
-        records = self._sql.execute(query, (user, key(id)))
-        return {row: tuple(values) for row, *values in records if values[0] == id}
+        return [row for row, name in self._sql.execute(query, (user, key(id))) if name == id]
 
-    def _document(self, user: int, document: Document) -> int:
-        row = self._next("rows")
-        id, text, fields, time, until = values_of(document)
+    def _document(self, user: int, document: Document) -> list[int]:
+        """The rows of a document that is added: of its passages, where documents are cut."""
+        id, _, _, time, until = values_of(document)
         answer = answer_key(document.fields.get(self._target)) if self._target else None
-        self._insert("documents", (row, user, key(id), answer, time, until, None))
-        self._insert("texts", (row, id, text, fields))
-        self.values["documents"] += 1
-        return row
+        parts = [document] if self._corpus is None else passages(document, self._corpus)
+        rows = [self._next("rows") for _ in parts]
+        for row, part in zip(rows, parts, strict=True):
+            self._insert("documents", (row, user, key(id), answer, time, until, None))
+            self._insert("texts", (row, id, *values_of(part)[1:3]))
+            if part.part_of:
+                self._insert("passages", (row, rows[0], *part.span))
+        if parts[0].part_of:
+            self._insert("wholes", (rows[0], *values_of(document)[1:3]))
+        self.values["documents"] += len(rows)
+        return rows
 
     def _erase(self, row: int) -> None:
-        seen = self._seen(row)
+        seen, whole = self._seen(row), self._whole(row)
+        if self._sql.execute("SELECT 1 FROM passages WHERE row=?", (row,)).fetchone():
+            if whole == row:
+                self._change("wholes", row, False, text=None, fields=None)
+            self._change("passages", row, False, whole=None, start=None, stop=None)
         self._change("texts", row, False, id=None, text=None, fields=None)
         self._change("documents", row, False, user=GONE, key=None, answer=None, time=None, until=None,
                      gone=self.values["generation"])  # fmt: skip
@@ -286,8 +283,8 @@ class Writer:
         """1 for a document that is not hidden, else 0."""
         return self._sql.execute("SELECT gone IS NULL FROM documents WHERE row=?", (row,)).fetchone()[0]
 
-    def _mend_profiles(self, user: int, changed: Mapping[int, int]) -> None:
-        """Puts newer rows in place of old ones in what this user's examples see; `GONE`: nothing."""
+    def _mend_profiles(self, user: int, changed: Mapping[int, Sequence[int]]) -> None:
+        """Puts newer rows in place of old ones in what this user's examples see."""
         query = (
             "SELECT position, target, rows, whole FROM examples JOIN profiles USING (position) WHERE user=?"
         )
@@ -295,39 +292,22 @@ class Writer:
             rows, whole = (_current(np.frombuffer(blob, np.int64).tolist(), changed) for blob in old)
             if _blob(whole) != old[1]:
                 self._change("profiles", position, True, rows=_blob(rows), whole=_blob(whole))
-                documents = [stored(self._sql, row) for row in whole if self._seen(row)]
+                wholes = dict.fromkeys(self._whole(row) for row in whole if self._seen(row))
+                documents = [whole_of(self._sql, row) for row in wholes]
                 empty, held, near = flags(target, documents, self._target)
                 self._change("examples", position, True, empty=empty, held=held, near=near)
 
 
-@contextmanager
-def writing(path: Path) -> Iterator[Writer]:
-    """A writer, alone among all threads and processes; what it did is kept as a whole, or nothing is.
-
-    What it has deleted stays in the store's files until `Database.purge`.
-    """
-    with locked(path.with_name(f"{path.name}.lock")), connected(path) as connection:
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            writer = Writer(connection)
-            yield writer
-            writer.finish()
-            connection.execute("COMMIT")
-        finally:
-            connection.rollback()
-        if writer.erased and writer.values["erased"] > writer.values["documents"] + 1000:
-            connection.execute("UPDATE summary SET value=0 WHERE name='erased'")
-            connection.execute("VACUUM")
-
-
-def _current(rows: Iterable[int], changed: Mapping[int, int]) -> list[int]:
+def _current(rows: Iterable[int], changed: Mapping[int, Sequence[int]]) -> list[int]:
     """Rows with newer ones in place of old ones, each once."""
     current: dict[int, None] = {}
-    for row in rows:
-        while row in changed:
-            row = changed[row]
-        current[row] = None
-    current.pop(GONE, None)
+    waiting = [*rows][::-1]
+    while waiting:
+        row = waiting.pop()
+        if row in changed:
+            waiting += reversed(changed[row])
+        else:
+            current[row] = None
     return list(current)
 
 

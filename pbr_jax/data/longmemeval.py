@@ -16,9 +16,10 @@ with the speaker ("Deborah: Hey"). There the unit of a question is the dialogue 
 user: all questions that are asked of one history.
 """
 
+import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pbr_jax.data import json_stream, users
@@ -160,6 +161,12 @@ def _document(
     dated = record.inner({field: record.items("haystack_dates")[position]}, "")
     date = dated.text(field) if dated.has(field) else ""
     fields = {"text": text, "date": date}
+    begin = () if as_pbr else starts(contents)
     if as_pbr:  # what prompts of answers show stays the plain text, in fields
         text = json.dumps({"date": date, "conversation": contents}, separators=(",", ":"))
-    return Document(id=name, user_id=user, text=text, fields=fields, **dated.dates(field))
+    return Document(id=name, user_id=user, text=text, fields=fields, turns=begin, **dated.dates(field))
+
+
+def starts(contents: Sequence[str]) -> tuple[int, ...]:
+    """Where each of some texts begins when they are joined by one character."""
+    return tuple(itertools.accumulate((len(text) + 1 for text in contents[:-1]), initial=0))

@@ -17,6 +17,7 @@ from pbr_jax.options.base import (
     members_in,
     options_in,
 )
+from pbr_jax.options.corpus import Corpus
 from pbr_jax.options.feedback import Distillation, Feedback
 from pbr_jax.options.generator import TunedGenerator
 from pbr_jax.options.labels import Labels
@@ -49,6 +50,7 @@ __all__ = [
     "IDLE",
     "LLM",
     "Benchmark",
+    "Corpus",
     "Distillation",
     "Encoder",
     "Eval",

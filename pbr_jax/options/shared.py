@@ -207,6 +207,9 @@ class Prompt(Options):
     order_seed: int = 0
     # a sentence behind the question, such as one that reminds the model of the user's preferences; "": none
     reminder: str = field(default="", metadata=added(""))
+    # of a passage that was found (corpus.chunk): itself; with the passages before and after it, between which
+    # it is marked; or its whole document, once where several of its passages were found
+    show: Literal["passage", "around", "document"] = field(default="passage", metadata=added("passage"))
 
     def check(self) -> None:
         self.at_least("max_tokens", 16)

@@ -12,10 +12,12 @@ from pbr_jax.corpus.visibility import Visibility
 from pbr_jax.data import fingerprint, passages, read, splits, synthetic
 from pbr_jax.data import task as task_of
 from pbr_jax.graph import Node, Stage, Value
-from pbr_jax.options import Benchmark, Method, TunedGenerator
+from pbr_jax.options import Benchmark, Corpus, Method, TunedGenerator
 from pbr_jax.parts.run import progress
 from pbr_jax.tasks import Task
 from pbr_jax.types import Example, UserError
+
+WHOLE = Corpus()
 
 
 class Data(NamedTuple):
@@ -39,6 +41,7 @@ def data(
     limit_training: int | None,
     limit_history: int | None,
     seed: int,
+    corpus: Corpus = WHOLE,
 ) -> Data:
     """The examples of the evaluated split and, where a method looks at it, of the training split.
 
@@ -47,6 +50,8 @@ def data(
 
     `limit_history` cuts the own history of every evaluated question to its newest documents, and nobody
     else's: what methods learn from, and whose documents are borrowed, stays as it is.
+
+    `corpus` says how all of them are cut into passages.
 
     Raises:
       UserError: no such benchmark, split or file; a method learns, and there is no training split or it is
@@ -73,14 +78,16 @@ def data(
         )
     needs, apart = {"evaluated": files["data"]}, None
     target = task.document_target or None
+    # How what is found is pooled changes no row.
+    cut = (dataclasses.replace(corpus, pool=WHOLE.pool),) if corpus.active else ()
     shared = learned is not None and any(method.learns() in ("welcome", "needed") for method in methods)
     if shared:
         needs["training"] = files["training"]
     if learned is not None and any(method.learns() == "apart" for method in methods):
         own = {"evaluated": files["training"]}
-        options = (limit_training, None, None, target)
+        options = (limit_training, None, None, target, *cut)
         apart = Stage("data", options, own, _build, _open, label="training_data", content=_content)
-    options = (limit, limit_training if shared else None, limit_history, target)
+    options = (limit, limit_training if shared else None, limit_history, target, *cut)
     return Data(Stage("data", options, needs, _build, _open, content=_content), hashes, apart)
 
 
@@ -151,6 +158,7 @@ def _build(
     limit_training: int | None,
     limit_history: int | None,
     target: str | None,
+    corpus: Corpus | None = None,
     *,
     evaluated: Benchmark,
     training: Benchmark | None = None,
@@ -164,6 +172,7 @@ def _build(
     store.build(
         folder / "store.sqlite", examples, target, learned, newest=limit_history,
         shared={source: progress(documents, "passages") for source, documents in shared.items()},
+        corpus=corpus,
     )  # fmt: skip
 
 

@@ -166,7 +166,7 @@ def _answer(options: Labels, examples: Examples, rankings: Sequence[Ranking], se
 
 def _gold(options: Labels, examples: Examples, rankings: Sequence[Ranking], seed: int) -> list[list[float]]:
     return [
-        [float(c.document.id in relevant_ids(example)) for c in ranking]
+        [float(c.document.whole in relevant_ids(example)) for c in ranking]
         for example, ranking in zip(examples, rankings, strict=True)
     ]
 
@@ -232,7 +232,7 @@ def accuracy(labelled: Sequence[Labelled], examples: Examples, store: Store) -> 
             continue
         known += 1
         grades.append(np.array(one.grades))
-        right.append(np.array([document.id in wanted for document in store.documents(one.rows)], bool))
+        right.append(np.array([document.whole in wanted for document in store.documents(one.rows)], bool))
         if 0 < right[-1].sum() < len(right[-1]):
             areas.append(_area(grades[-1], right[-1]))
     positive = np.concatenate([*grades, np.zeros(0)]) == 1

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 import pbr_jax.llm
+from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node, Value, constant
 from pbr_jax.llm import LLM, VERSION
 from pbr_jax.models.pretrained import locate
 from pbr_jax.options import LLM as Options
 from pbr_jax.options import Prompt, SelectLLM
+from pbr_jax.parts.passages import around
 from pbr_jax.parts.run import Run, once
 from pbr_jax.pipeline import Examples, PromptWriter, Ranking
 from pbr_jax.tasks import Wording
@@ -82,7 +84,9 @@ def wording(run: Run) -> Node:
 @once
 def writer(run: Run) -> Node:
     """In-prompt augmentation: the documents, then the input, within the config's budget of tokens."""
-    return Value("prompts", (run.config.prompt,), {"llm": frozen(run), "wording": wording(run)}, _writer)
+    needs = {"llm": frozen(run), "wording": wording(run)}
+    needs |= {"store": run.data} if run.config.corpus.active and run.config.prompt.show != "passage" else {}
+    return Value("prompts", (run.config.prompt,), needs, _writer)
 
 
 @once
@@ -116,14 +120,17 @@ def check_tokens(options: Options, who: str) -> None:
         )
 
 
-def _writer(options: Prompt, *, llm: LLM, wording: Wording) -> PromptWriter:
+def _writer(options: Prompt, *, llm: LLM, wording: Wording, store: Store | None = None) -> PromptWriter:
     if options.reminder:
         wording = replace(wording, cue="\n".join(filter(None, [options.reminder, wording.cue])))
     budget: Any = {"max_tokens": options.max_tokens, "gamma": options.gamma}
     written = partial(prompts.write, wording, count=llm.count, truncate=llm.truncate, **budget)
 
     def one(example: Example, ranking: Ranking) -> Written:
-        documents = [candidate.document for candidate in ranking]
+        if options.show == "around" and store is not None:
+            documents = [around(store, candidate.row, candidate.document) for candidate in ranking]
+        else:
+            documents = [candidate.document for candidate in ranking]
         prompt = written(example, documents)
         if options.order == "best_first" or prompt.documents < 2:
             return prompt
@@ -132,8 +139,21 @@ def _writer(options: Prompt, *, llm: LLM, wording: Wording) -> PromptWriter:
         positions = ordered(prompt.documents, options, f"{example.user_id}\0{example.id}")
         return written(example, [texts[position] for position in positions])
 
+    def whole(example: Example, ranking: Ranking) -> Written:
+        """Of whole documents; how many candidates stand in it is counted, which may share a document."""
+        assert store is not None
+        rows = np.array([candidate.row for candidate in ranking], np.int64)
+        first = np.sort(np.unique(store.firsts[rows], return_index=True)[1])
+        documents = store.wholes(rows[first])
+        shown = [replace(ranking[i], document=whole) for i, whole in zip(first, documents, strict=True)]
+        prompt = one(example, shown)
+        known = prompt.documents < len(first)
+        return prompt._replace(documents=int(first[prompt.documents]) if known else len(ranking))
+
+    show = whole if options.show == "document" and store is not None else one
+
     def write(examples: Examples, rankings: Sequence[Ranking]) -> list[Written]:
-        return [one(*pair) for pair in zip(examples, rankings, strict=True)]
+        return [show(*pair) for pair in zip(examples, rankings, strict=True)]
 
     return write
 

@@ -12,6 +12,7 @@ import numpy as np
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Slot, Stage
 from pbr_jax.options import Retrieve
+from pbr_jax.parts import passages
 from pbr_jax.parts.records import Records
 from pbr_jax.parts.run import Run, chunks, enable_compilation_cache, metered, once, progress, write_tally
 from pbr_jax.pipeline import Pipeline, Ranking
@@ -115,7 +116,8 @@ def at_depth(run: Run) -> Retrieve:
 def slots(run: Run, *, reported: bool = True) -> dict[str, Slot]:
     """The first four slots of a run's pipeline, at the depth that is reported or as the config says."""
     retrieve = at_depth(run) if reported else run.config.retrieve
-    methods = {name: getattr(run.config, name) for name in Pipeline._fields} | {"retrieve": retrieve}
+    methods = {name: getattr(run.config, name) for name in Pipeline._fields}
+    methods["retrieve"] = passages.retriever(run, retrieve)
     return {name: Slot(method, run) for name, method in methods.items()}
 
 

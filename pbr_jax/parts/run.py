@@ -17,6 +17,7 @@ from pbr_jax.llm import usage
 from pbr_jax.options import (
     LLM,
     Benchmark,
+    Corpus,
     Encoder,
     Eval,
     Expand,
@@ -49,6 +50,8 @@ class Settings(Protocol):
     def collaboration(self) -> Literal["none", "signals", "text"]: ...
     @property
     def benchmark(self) -> Benchmark: ...
+    @property
+    def corpus(self) -> Corpus: ...
     @property
     def encoder(self) -> Encoder: ...
     @property

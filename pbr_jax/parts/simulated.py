@@ -182,7 +182,7 @@ def counts(blocks: Sequence[tuple[Examples, Sequence[Any], Sequence[Told]]]) -> 
     made = Counter(one.kind for *_, told in blocks for one in told)
     taken = Counter(one.kind for *_, told in blocks for one in told if one.taken)
     found = [
-        {kinds.get(candidate.document.id) for candidate in ranking[:FOUND]}
+        {kinds.get(candidate.document.whole) for candidate in ranking[:FOUND]}
         for _, rankings, _ in blocks
         for ranking in rankings
     ]

@@ -1,7 +1,7 @@
 """BM25 with statistics of what is searched: one profile, as LaMP builds it, or those of several users."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
 
@@ -9,8 +9,8 @@ import numpy as np
 
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node
-from pbr_jax.methods.retrieve.scored import scored_together
-from pbr_jax.options import Retrieve
+from pbr_jax.methods.retrieve.scored import of_documents, scored_together
+from pbr_jax.options import Retrieve, added
 from pbr_jax.parts.okapi import Analysed, Okapi
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Query, RetrieveSlot, Tally
@@ -26,13 +26,16 @@ class BM25(Analysed, Retrieve):
     """
 
     method: Literal["bm25"] = "bm25"
+    # documents: every passage (corpus.chunk) has the score of its whole document, where the words of a
+    # question stand together more often than in a passage
+    over: Literal["passages", "documents"] = field(default="passages", metadata=added("passages"))
 
     def needs(self, run: Run) -> Mapping[str, Node]:
         self.check_analyser()
         return {"store": run.data}
 
     def slot(self, tally: Tally, *, store: Store) -> RetrieveSlot:
-        return by_terms(self, store, self.k)
+        return by_terms(self, store, self.k, whole=self.over == "documents")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,15 +52,20 @@ class BM25Lamp(Okapi, Retrieve):
         return by_terms(self, store, self.k)
 
 
-def by_terms(options: Okapi, store: Store, k: int) -> RetrieveSlot:
-    """The `k` best of each user by BM25 over the documents of all users who are searched."""
+def by_terms(options: Okapi, store: Store, k: int, *, whole: bool = False) -> RetrieveSlot:
+    """The `k` best of each user by BM25 over the documents of all users who are searched.
+
+    `whole`: passages have the scores of their documents.
+    """
 
     @lru_cache(maxsize=1)  # questions that see the same documents, such as shared ones, share an index
     def index(rows: tuple[bytes, ...]) -> bm25.BM25:
-        return options.index([text for own in rows for _, text in store.texts(np.frombuffer(own, np.int64))])
+        every = np.frombuffer(b"".join(rows), np.int64)
+        documents = store.wholes(every) if whole else ()
+        return options.index([d.text for d in documents] or [text for _, text in store.texts(every)])
 
     def score(example: Example, query: Query, rows: list[np.ndarray]) -> list[np.ndarray]:
         scores = index(tuple(own.tobytes() for own in rows)).scores(" ".join(query.texts))
         return np.split(scores, np.cumsum([len(own) for own in rows])[:-1])
 
-    return scored_together(store, k, score)
+    return scored_together(store, k, of_documents(store, score) if whole else score)

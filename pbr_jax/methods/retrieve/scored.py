@@ -43,3 +43,18 @@ def scored_together(store: Store, k: int, score: ScoreAll) -> RetrieveSlot:
         return rankings
 
     return retrieve
+
+
+def of_documents(store: Store, score: ScoreAll) -> ScoreAll:
+    """Passages have the scores of their documents, each of which is scored once, by its first row."""
+
+    def each(example: Example, query: Query, rows: list[np.ndarray]) -> list[np.ndarray]:
+        firsts = [store.firsts[own] for own in rows]
+        documents = [np.unique(own) for own in firsts]
+        found = score(example, query, documents)
+        return [
+            scores[np.searchsorted(of_user, own)]
+            for scores, of_user, own in zip(found, documents, firsts, strict=True)
+        ]
+
+    return each

@@ -95,7 +95,7 @@ class _Step:
     @property
     def gold(self) -> list[bool]:
         ids = {id for group in self.example.relevant for id in group}
-        return [candidate.document.id in ids for candidate in self.ranking]
+        return [candidate.document.whole in ids for candidate in self.ranking]
 
 
 def _check_known(examples: Examples) -> None:

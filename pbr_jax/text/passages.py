@@ -1,0 +1,108 @@
+"""Documents cut into passages. Passages of one document cover the whole of its text."""
+
+import itertools
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from pbr_jax.options.corpus import Corpus
+from pbr_jax.types import Document
+
+Span = tuple[int, int]
+"""Where a passage begins and ends in a text, in characters; the end is not in it."""
+
+_WORD = re.compile(r"\S+")
+# Ends of sentences in the scripts that mark them; "e.g. this" is cut too, which costs a passage and no text.
+_SENTENCE_END = re.compile(r"(?<=[.!?\u0964\u06d4])[\"')\]\u201d\u2019]*\s+|(?<=[\u3002\uff01\uff1f])|\n+\s*")
+
+
+def passages(document: Document, options: Corpus) -> list[Document]:
+    """The passages of a document, in their order; the document alone where there is nothing to cut or to
+    put in front.
+
+    A passage has the fields of its document, but for those of more than `words` words: it stands in the place
+    of the longest, and others that the text holds are left out. So prompts show the passage.
+    """
+    front = _front(document, options)
+    spans = spans_of(document.text, options, document.turns)
+    if len(spans) == 1 and not front:
+        return [document]
+    long = {name: len(v) for name, v in document.fields.items() if len(v.split()) > options.words}
+    main = max(long, key=long.__getitem__, default=None)
+    kept = {n: v for n, v in document.fields.items() if n not in long or v not in document.text}
+
+    def cut(span: Span) -> Document:
+        text = document.text[slice(*span)].strip()
+        fields = kept | ({} if main is None else {main: text})
+        return as_passage(replace(document, text=front + text, fields=fields, turns=()), span)
+
+    return [cut(span) for span in spans]
+
+
+def as_passage(document: Document, span: Span) -> Document:
+    """A passage of the document that has its id, with an id of its own."""
+    return replace(document, id=f"{document.id}[{span[0]}:{span[1]}]", part_of=document.id, span=span)
+
+
+def spans_of(text: str, options: Corpus, turns: Sequence[int] = ()) -> list[Span]:
+    """Where the passages of a text begin and end, ascending; one of the whole text where nothing is cut.
+
+    The first begins with the text and the last ends with it; white space between two belongs to the first.
+    """
+    if options.chunk == "turns" and turns:
+        cut = [window for turn in _parts(text, turns) for window in _windows(text, turn, options)]
+    elif options.chunk == "sentences":
+        ends = [match.end() for match in _SENTENCE_END.finditer(text)]
+        cut = list(_packed(text, _parts(text, ends), options))
+    else:
+        cut = _windows(text, (0, len(text)), options)
+    if not cut:
+        return [(0, len(text))]
+    starts = [0, *(start for start, _ in cut[1:])]
+    ends = [max(stop, after) for (_, stop), after in zip(cut, [*starts[1:], len(text)], strict=True)]
+    return list(zip(starts, ends, strict=True))
+
+
+def _parts(text: str, starts: Iterable[int]) -> list[Span]:
+    """The text cut at some places."""
+    places = sorted({0, len(text), *(start for start in starts if 0 < start < len(text))})
+    return list(itertools.pairwise(places))
+
+
+def _windows(text: str, span: Span, options: Corpus) -> list[Span]:
+    """Windows of `words` words, one every `stride`; the last one ends with the last word."""
+    found = [match.span() for match in _WORD.finditer(text, *span)]
+    starts = range(0, max(len(found) - options.words, 0) + options.stride, options.stride) if found else ()
+    return [(found[i][0], found[min(i + options.words, len(found)) - 1][1]) for i in starts]
+
+
+def _packed(text: str, sentences: Iterable[Span], options: Corpus) -> Iterable[Span]:
+    """Sentences together, as long as they have at most `words` words; longer ones in windows."""
+    start, stop, held = 0, 0, 0
+    for sentence in sentences:
+        count = len(_WORD.findall(text, *sentence))
+        if held and held + count > options.words:
+            yield start, stop
+            held = 0
+        if count > options.words:
+            yield from _windows(text, sentence, options)
+        elif count:
+            start, stop, held = (start if held else sentence[0]), sentence[1], held + count
+    if held:
+        yield start, stop
+
+
+def _front(document: Document, options: Corpus) -> str:
+    """The line before every passage; "" where the document has nothing to stand there."""
+    line = document.fields.get(options.front, "") if options.front != "none" else ""
+    if options.front == "date" and not line and document.time is not None:
+        line = _day(document.time)
+    return f"{' '.join(line.split())}\n" if line.strip() else ""
+
+
+def _day(time: float) -> str:
+    try:
+        return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d}"
+    except (OverflowError, ValueError, OSError):  # a year that calendars do not reach
+        return ""
