@@ -11,7 +11,7 @@ from typing import Any
 
 from pbr_jax.types import Document, Example
 
-VERSION = "2.3.0"  # raise it whenever the layout changes, or a reader makes other examples of the same files
+VERSION = "2.4.0"  # raise it whenever the layout changes, or a reader makes other examples of the same files
 
 Row = Mapping[str, Any]
 
@@ -43,8 +43,10 @@ def to_row(example: Example) -> dict[str, Any]:
             "time": [_written(document.time) for document in documents],
             "until": [_written(document.until) for document in documents],
             "num_fields": [len(document.fields) for document in documents],
+            "num_turns": [len(document.turns) for document in documents],
         },
         "fields": {"name": [name for name, _ in fields], "value": [value for _, value in fields]},
+        "turns": [begin for document in documents for begin in document.turns],
     }
 
 
@@ -52,6 +54,7 @@ def from_row(row: Row) -> Example:
     """The example of a row that TFDS read: texts as UTF-8 bytes, counts as NumPy numbers."""
     ids, profile = iter(texts(row["relevant"]["id"])), row["profile"]
     fields = iter(list(zip(texts(row["fields"]["name"]), texts(row["fields"]["value"]), strict=True)))
+    turns = iter(map(int, row["turns"]))
     columns = (texts(profile[name]) for name in ("id", "user_id", "text", "time", "until"))
     return Example(
         id=text(row["id"]),
@@ -60,9 +63,17 @@ def from_row(row: Row) -> Example:
         input=text(row["input"]),
         target=None if row["target"] is None else text(row["target"]),
         profile=tuple(
-            Document(id, user, body, dict(_next(fields, count)), _time(time), _time(until))
-            for id, user, body, time, until, count in zip(
-                *columns, map(int, profile["num_fields"]), strict=True
+            Document(
+                id,
+                user,
+                body,
+                dict(_next(fields, int(of_fields))),
+                _time(time),
+                _time(until),
+                turns=tuple(_next(turns, int(of_turns))),
+            )
+            for id, user, body, time, until, of_fields, of_turns in zip(
+                *columns, profile["num_fields"], profile["num_turns"], strict=True
             )
         ),
         time=_time(text(row["time"])),

@@ -48,8 +48,10 @@ def features() -> tfds.features.FeaturesDict:
             "profile": {
                 **dict.fromkeys(("id", "user_id", "text", "time", "until"), texts),
                 "num_fields": counts,
+                "num_turns": counts,
             },
             "fields": {"name": texts, "value": texts},
+            "turns": counts,
         }
     )
 
@@ -59,7 +61,7 @@ class PbrJax(tfds.core.GeneratorBasedBuilder):
 
     VERSION = tfds.core.Version(VERSION)
     RELEASE_NOTES = {  # noqa: RUF012
-        "2.3.0": "The answers that questions offer (`options`).",
+        "2.4.0": "Where turns of a dialogue begin (`turns`).",
     }
     MANUAL_DOWNLOAD_INSTRUCTIONS = "The benchmark's official files under their official names."
     BUILDER_CONFIGS = [  # noqa: RUF012

@@ -17,7 +17,8 @@ TEXTS = st.one_of(
     st.sampled_from(["", "\0", "a\0", "é\u0301", "日本語", "🙂", "\r\n", " "]), st.text(max_size=8)
 )
 TIMES = st.none() | st.floats(allow_nan=False)
-DOCUMENTS = st.tuples(TEXTS, TEXTS, TEXTS, st.dictionaries(TEXTS, TEXTS, max_size=3), TIMES, TIMES)
+TURNS = st.lists(st.integers(0, 2**31 - 1), max_size=3).map(tuple)
+DOCUMENTS = st.tuples(TEXTS, TEXTS, TEXTS, st.dictionaries(TEXTS, TEXTS, max_size=3), TIMES, TIMES, TURNS)
 GROUPS = st.lists(st.lists(TEXTS, max_size=3).map(tuple), max_size=3).map(tuple)
 EXAMPLES = st.tuples(
     TEXTS, TEXTS, TEXTS, TEXTS, st.none() | TEXTS, st.lists(DOCUMENTS, max_size=4).map(tuple),
@@ -34,7 +35,7 @@ def there_and_back(example: Example) -> Example:
 @given(EXAMPLES)
 def test_any_example_comes_back_equal(values: tuple[Any, ...]) -> None:
     id, user, query, input, target, profile, time, relevant, category, scored, others, unit, options = values
-    documents = tuple(Document(*document) for document in profile)
+    documents = tuple(Document(*document, turns=turns) for *document, turns in profile)
     texts = (id, user, query, input, target)
     example = Example(*texts, documents, time, relevant, category, scored, others, unit=unit, options=options)
     assert there_and_back(example) == example
