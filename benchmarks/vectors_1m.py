@@ -26,9 +26,8 @@ from typing import Any
 import numpy as np
 
 from pbr_jax.corpus.search import Collection, save_index
-from pbr_jax.corpus.store import Store
+from pbr_jax.corpus.store import Store, build
 from pbr_jax.corpus.vectors import Vectors, VectorStore, complete
-from pbr_jax.corpus.writer import build
 from pbr_jax.types import Document, Example
 
 WIDTH, K, BLOCK = 384, 10, 65_536
