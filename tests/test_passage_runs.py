@@ -148,7 +148,9 @@ def test_documents_that_are_added_are_found_by_their_passages_and_go(config: Con
     (ranking,) = system.rank([Example("?", "q0", "violins violins day", "in", None, time=2e9)])
     found = next(c.document for c in ranking if c.document.whole == "new")
     assert len(found.text.split()) <= 6
-    rows = [row for row in system.store.history("q0") if system.store.documents([row])[0].whole == "new"]
+    history = system.store.history("q0")
+    parts = zip(history.tolist(), system.store.documents(history), strict=True)
+    rows = [row for row, part in parts if part.whole == "new"]
     assert len(rows) == 9
     assert system.store.delete("q0", ["new"]).tolist() == rows
     system.forget("q0")

@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pbr_jax.options.corpus import Corpus
 from pbr_jax.text.passages import as_passage
 from pbr_jax.types import Document, UserError
 from pbr_jax.words import composed, words
@@ -60,6 +61,11 @@ def stored(connection: sqlite3.Connection, row: int) -> Document:
     id, name, text, fields, time, until, user, *span = record
     document = Document(id, name or "", text, json.loads(fields), time, until, user == SHARED)
     return document if span[0] is None else as_passage(document, (span[0], span[1]))
+
+
+def corpus_of(value: str | int) -> Corpus | None:
+    """How a store cuts documents, from its summary; None: not at all."""
+    return Corpus(**json.loads(value)) if isinstance(value, str) else None
 
 
 def whole_of(connection: sqlite3.Connection, row: int) -> Document:

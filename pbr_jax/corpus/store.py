@@ -31,6 +31,7 @@ from pbr_jax.corpus.visibility import Visibility, key
 from pbr_jax.corpus.writer import Writer
 from pbr_jax.corpus.writing import build, writing
 from pbr_jax.files import private_folder
+from pbr_jax.text.passages import passages
 from pbr_jax.types import Document, Example, UserError
 
 __all__ = ["GONE", "SHARED", "Store", "Summary", "build"]
@@ -222,6 +223,11 @@ class Store(Visibility):
         """The documents that these rows are passages of, or that stand in them, in this order."""
         with self.reading() as connection, faults.located(self._path):
             return [schema.whole_of(connection, int(row)) for row in rows]
+
+    def cut(self, text: str) -> list[str]:
+        """The texts of the passages that a document of this text alone is cut into here."""
+        corpus = schema.corpus_of(self._value("corpus"))
+        return [text] if corpus is None else [p.text for p in passages(Document("", "", text), corpus)]
 
     @property
     def firsts(self) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pbr_jax.corpus.schema import FORGOTTEN, GONE, SHARED, flags, whole_of
+from pbr_jax.corpus.schema import FORGOTTEN, GONE, SHARED, corpus_of, flags, whole_of
 from pbr_jax.corpus.values import check_texts, latest, moment, values_of
 from pbr_jax.corpus.visibility import answer_key, key
 from pbr_jax.options.corpus import Corpus
@@ -38,7 +38,7 @@ class Writer:
         if corpus is not None:
             self.values["corpus"] = json.dumps(asdict(corpus))
         self.values |= connection.execute("SELECT name, value FROM summary").fetchall()
-        self._corpus = Corpus(**json.loads(self.values["corpus"])) if "corpus" in self.values else None
+        self._corpus = corpus_of(self.values.get("corpus", 0))
         self.values["generation"] += 1
         self._before = self.values["erased"]
         self._target = self.values["target"]

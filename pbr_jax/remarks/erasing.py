@@ -25,7 +25,7 @@ def erase_document(store: Store, log: Log, id: str) -> int:
             "data released cannot be erased, a remark can hide it"
         )
     events = [event for event in log.events() if event.document == id and event.text is not None]
-    _erase_what_was_made(log, [event.text or "" for event in events], events)
+    _erase_what_was_made(log, _passages(store, events), events)
     with log.changing() as sql:
         _blank(log, sql, events, remarks)
         for event in events:
@@ -44,7 +44,7 @@ def erase_user(store: Store, log: Log, user: str) -> int:
     own = [event for event in log.events() if user in (event.author, event.store)]
     made = [event for event in own if event.text is not None]
     texts = store.texts_of(user) if user in store.users else []
-    _erase_what_was_made(log, [*texts, *(event.text or "" for event in made)], made)
+    _erase_what_was_made(log, [*texts, *_passages(store, made)], made)
     with log.changing() as sql:
         _blank(log, sql, own, remarks)
         for event in made:
@@ -73,6 +73,11 @@ def finish_erasing(store: Store, log: Log) -> None:
                 pair,
             )
     log.purge()
+
+
+def _passages(store: Store, events: Iterable[Event]) -> list[str]:
+    """The texts of what events have made, as they are encoded."""
+    return [part for event in events for part in store.cut(event.text or "")]
 
 
 def _erase_what_was_made(log: Log, texts: Iterable[str], events: Iterable[Event]) -> None:

@@ -111,3 +111,11 @@ def test_hidden_passages_come_back_together(tmp_path: Path):
         assert writer.restore("u", "tall")
     assert store.visible(example, "u").tolist() == [0, 1, 2, 3]
     assert store.holds("u", "tall")
+
+
+def test_a_text_is_cut_as_a_document_of_it_is(tmp_path: Path):
+    store = built(tmp_path, asked(TINY)).copy_to(tmp_path / "copy" / "s")
+    rows = store.append([Document("remark:1", "", TEXT, shared=True)])
+    assert store.cut(TEXT) == [text for _, text in store.texts(rows)]
+    build(tmp_path / "whole", [asked(TINY)])
+    assert Store(tmp_path / "whole").cut(TEXT) == [TEXT]
