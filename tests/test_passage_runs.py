@@ -127,6 +127,13 @@ def test_a_run_counts_documents_and_says_what_it_showed(config: Config, tmp_path
             assert record["metrics"][f"recall@{k}"] == float(needed in unique[:k])
 
 
+def test_the_evidence_of_passages_is_each_relevant_document_once(config: Config):
+    config = override(config, {"select.method": "evidence", "corpus.pool": "none"})
+    for example, ranking in zip(*ranked(config)[:2], strict=True):
+        ((needed,),) = example.relevant
+        assert [c.document.whole for c in ranking] == [needed]
+
+
 def test_how_they_are_pooled_and_shown_changes_no_row(config: Config):
     data = Plan(config).data.key
     assert Plan(override(config, {"corpus.pool": "none", "prompt.show": "around"})).data.key == data

@@ -20,7 +20,8 @@ class Evidence(Select):
     """All relevant documents that the question may see, also those that were not retrieved.
 
     Candidates come first, in the retriever's order, then the others in that of the history; nothing where the
-    data name none.
+    data name none. A document that is cut into passages stands once: by the passage that was retrieved, or by
+    its first one.
     """
 
     method: Literal["evidence"] = "evidence"
@@ -40,7 +41,9 @@ class Evidence(Select):
             known = [candidate.row for candidate in ranking]
             allowed = list(dict.fromkeys([*known, *np.concatenate(seen).tolist()]))
             documents = zip(allowed, store.documents(allowed), strict=True) if relevant else ()
-            return np.array([row for row, document in documents if document.id in relevant][: self.k], int)
+            found = np.array([row for row, document in documents if document.whole in relevant], int)
+            first = np.sort(np.unique(store.firsts[found], return_index=True)[1])
+            return found[first][: self.k]
 
         def select(
             examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]
