@@ -142,10 +142,10 @@ def _chosen(words: list[str]) -> tuple[dict[str, str | list[str]], list[str]]:
 
 def _by_place(words: list[str], default: Config) -> list[str]:
     """Words with members by their places, as for tyro: `--retrieve.of.bm25.b` as `--retrieve.of.0.b`."""
-    of = names_of(getattr(default.retrieve, "of", ()))
-    for place, name in enumerate(of):
-        begin = f"--retrieve.of.{name}."
-        words = [word.replace(begin, f"--retrieve.of.{place}.", 1) for word in words]
+    for slot in (default.retrieve, default.select):
+        of = f"--{slot.section}.of."
+        for place, name in enumerate(names_of(getattr(slot, "of", ()))):
+            words = [word.replace(f"{of}{name}.", f"{of}{place}.", 1) for word in words]
     return words
 
 

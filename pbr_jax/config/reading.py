@@ -147,7 +147,8 @@ def override(config: Config, overrides: Overrides) -> Config:
 def choose(config: Config, methods: Overrides) -> Config:
     """The config with other methods in some slots; options that old and new have keep their values.
 
-    `retrieve.of` are names of methods or methods; those of the names before keep their options.
+    `retrieve.of` and `select.of` are names of methods or methods; those of the names before keep their
+    options.
     """
     for name, value in sorted(methods.items(), key=lambda pair: not pair[0].endswith(".method")):
         slot, _, field = name.partition(".")
@@ -159,7 +160,7 @@ def choose(config: Config, methods: Overrides) -> Config:
     return config
 
 
-CHOSEN = (*(f"{slot}.method" for slot in SLOTS), "retrieve.of")
+CHOSEN = (*(f"{slot}.method" for slot in SLOTS), "retrieve.of", "select.of")
 """The fields that take methods; all others are options of theirs or of the run."""
 
 

@@ -5,6 +5,7 @@ from pbr_jax.methods.select.cross_encoder import CrossEncoder
 from pbr_jax.methods.select.evidence import Evidence
 from pbr_jax.methods.select.icr import ICR
 from pbr_jax.methods.select.late_interaction import LateInteraction
+from pbr_jax.methods.select.mmr import MMR
 from pbr_jax.methods.select.multi_level import MultiLevel
 from pbr_jax.methods.select.oracle import Oracle
 from pbr_jax.methods.select.pointwise import Pointwise
@@ -12,6 +13,7 @@ from pbr_jax.methods.select.purple import Purple
 from pbr_jax.methods.select.query_likelihood import QueryLikelihood
 from pbr_jax.methods.select.random import Random
 from pbr_jax.methods.select.rankgpt import RankGPT
+from pbr_jax.methods.select.recency_prior import RecencyPrior
 from pbr_jax.methods.select.top_k import TopK
 from pbr_jax.methods.select.tuned import Tuned
 
@@ -28,6 +30,8 @@ METHODS = (
     ICR,
     MultiLevel,
     LateInteraction,
+    MMR,
+    RecencyPrior,
     Oracle,
     Evidence,
     Random,
@@ -37,6 +41,7 @@ __all__ = [
     "BM25",
     "ICR",
     "METHODS",
+    "MMR",
     "BM25Lamp",
     "CrossEncoder",
     "Evidence",
@@ -48,6 +53,7 @@ __all__ = [
     "QueryLikelihood",
     "Random",
     "RankGPT",
+    "RecencyPrior",
     "TopK",
     "Tuned",
 ]

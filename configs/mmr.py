@@ -1,0 +1,8 @@
+"""Maximal marginal relevance: four of BM25's twenty best documents, each unlike those before it."""
+
+from pbr_jax.config import Config
+from pbr_jax.methods import retrieve, select
+
+
+def get_config() -> Config:
+    return Config(system="mmr", retrieve=retrieve.BM25(k=20), select=select.MMR(k=4, balance=0.7))

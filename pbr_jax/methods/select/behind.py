@@ -1,0 +1,53 @@
+"""Selections that stand behind another one and order anew what it has ranked: what `mmr` and `recency_prior`
+share."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from pbr_jax.graph import Node, Slot
+from pbr_jax.methods.select.top_k import TopK
+from pbr_jax.options import Learner, Select, TrainingSplit
+from pbr_jax.parts.run import Run
+from pbr_jax.types import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Behind(Select):
+    """The base of selections behind another one, which scores the candidates first."""
+
+    of: tuple[Select, ...] = (TopK(),)  # one selection, with its options; top_k: the retriever's scores
+
+    def check(self) -> None:
+        super().check()
+        if len(self.of) != 1:
+            raise UserError(f"{self.named('of')} has {len(self.of)} selections, want one, such as top_k")
+        if isinstance(self.first, Learner):
+            raise UserError(
+                f"{self.named('of')} is {self.first.method}, which learns from a stream; take another"
+            )
+
+    @property
+    def first(self) -> Select:
+        """The selection whose scores are read."""
+        return self.of[0]
+
+    @property
+    def ceiling(self) -> bool:
+        return self.first.ceiling
+
+    def learns(self) -> TrainingSplit:
+        return self.first.learns()
+
+    def needs(self, run: Run) -> Mapping[str, Node]:
+        return {"first": Slot(self.first, run.changed(select=self.first))}
+
+
+def standardised(scores: np.ndarray) -> np.ndarray:
+    """Scores [c] of a question's candidates, with mean 0 and deviation 1; zeros where all are the same."""
+    away = scores - scores.mean() if len(scores) else scores
+    deviation = away.std() if len(scores) else 0.0
+    # What rounding leaves of equal scores is no difference.
+    same = deviation <= 1e-9 * np.abs(scores).max(initial=0.0)
+    return np.zeros(len(scores)) if same else away / deviation
