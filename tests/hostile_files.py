@@ -104,6 +104,13 @@ def damaged_json(content: bytes, rng: Rng) -> bytes:
     return rng.choice([flipped, cut, shuffled])(content, rng)
 
 
+def damaged_table(content: bytes, rng: Rng) -> bytes:
+    if rng.random() < 0.5:
+        return rng.choice([flipped, cut, shuffled])(content, rng)
+    old = rng.choice([b"(a)", b"(b)", b"[", b"]", b"'", b'"', b"1", b"c,", b"h.json", b"{", b"user"])
+    return content.replace(old, rng.choice([b"", b"[" * 9999, b"-1", b"(", b'"', b"../x", b"1e99"]), 1)
+
+
 def damaged_safetensors(content: bytes, rng: Rng) -> bytes:
     length = int.from_bytes(content[:8], "little")
     if rng.random() < 0.6:
@@ -200,6 +207,10 @@ def read_lucid(folder: Path) -> None:
     data.validate(Benchmark(name="lucid", root=str(folder)))
 
 
+def read_personamem(folder: Path) -> None:
+    data.validate(Benchmark(name="personamem", root=str(folder)))
+
+
 Damage = Callable[[bytes, Rng], bytes]
 Read = Callable[[Path], None]
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
@@ -218,6 +229,8 @@ CASES: tuple[tuple[int, str, tuple[str, ...], Damage, Read], ...] = (  # how man
     (40, "locomo", ("locomo10.json",), damaged_json, read_locomo),
     (40, "realtalk", ("Chat_1.json",), damaged_json, read_realtalk),
     (20, "lucid", ("l.json",), damaged_json, read_lucid),
+    (20, "personamem", ("shared_contexts_32k.jsonl", "h.json"), damaged_json, read_personamem),
+    (20, "personamem", ("questions_32k.csv", "benchmark/text/t.csv"), damaged_table, read_personamem),
     (15, "web_qa", ("validation.ann.json",), damaged_json, read_evidence),
 )
 

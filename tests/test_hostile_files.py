@@ -19,6 +19,15 @@ TEMPLATE = (
 )
 
 
+PERSONAMEM = {
+    "questions_32k.csv": "persona_id,question_id,question_type,user_question_or_message,correct_answer,"
+    "all_options,shared_context_id,end_index_in_shared_context\n"
+    """1,q,t,what?,(b),"['(a) x', '(b) y']",c,1\n""",
+    "benchmark/text/t.csv": "persona_id,chat_history_32k_link,user_query,correct_answer,incorrect_answers,"
+    """pref_type\n1,h.json,"{'role': 'user', 'content': 'what?'}",y,"[""x""]",t\n""",
+}
+
+
 def write_gguf(path: Path) -> None:
     """A Llama of one layer with a tokenizer and a template."""
     from tokenizers import pre_tokenizers
@@ -61,7 +70,7 @@ def write_gguf(path: Path) -> None:
 
 
 def write_conversations(folder: Path) -> None:
-    """LoCoMo, REALTALK and LUCid, a conversation or question each."""
+    """LoCoMo, REALTALK, LUCid and PersonaMem, a conversation or question each."""
     turn = {"speaker": "Ann", "dia_id": "D1:1", "text": "tea", "blip_caption": "a cup"}
     asked = {"question": "what?", "answer": "tea", "evidence": ["D1:1; D:1:2"], "category": 2}
     said = {"session_1": [turn, {**turn, "dia_id": "D1:2"}], "session_1_date_time": "1:00 pm on 1 May, 2023"}
@@ -77,10 +86,19 @@ def write_conversations(folder: Path) -> None:
         "query_id": "q", "query": "what?", "query_dimension": "age", "answer_session_ids": ["s"],
         "haystack_session_ids": ["s", "t"], "haystack_sessions": [told, told],
     }  # fmt: skip
-    files = {"locomo/locomo10.json": [record], "realtalk/Chat_1.json": chat, "lucid/l.json": [latent]}
+    files: dict[str, Any] = {
+        "locomo/locomo10.json": [record],
+        "realtalk/Chat_1.json": chat,
+        "lucid/l.json": [latent],
+        "personamem/shared_contexts_32k.jsonl": {"c": told},
+        "personamem/h.json": {"chat_history": told},
+    }
     for name, value in files.items():
-        (folder / name).parent.mkdir()
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(json.dumps(value))
+    (folder / "personamem" / "benchmark" / "text").mkdir(parents=True)
+    for name, table in PERSONAMEM.items():
+        (folder / "personamem" / name).write_text(table)
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +146,7 @@ def good(tiny_models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is limited as Linux does it")
-def test_600_damaged_files_are_read_or_refused(good: Path, tmp_path: Path) -> None:
+def test_640_damaged_files_are_read_or_refused(good: Path, tmp_path: Path) -> None:
     program = Path(__file__).with_name("hostile_files.py")
     command = [sys.executable, str(program), str(good), str(tmp_path), "0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
@@ -138,5 +156,5 @@ def test_600_damaged_files_are_read_or_refused(good: Path, tmp_path: Path) -> No
     others = {file: told for file, told in outcomes.items() if told not in ("read", "refused")}
     assert not others, next(iter(others.items()))
     counts = Counter(outcomes.values())
-    assert counts.total() == 600
+    assert counts.total() == 640
     assert min(counts["read"], counts["refused"]) > 50  # the damage is neither none nor all

@@ -23,6 +23,7 @@ from pbr_jax.data import (
     own,
     passages,
     personabench,
+    personamem,
     prefeval,
     prepared,
     realtalk,
@@ -62,7 +63,7 @@ class _Released(_Reader, Protocol):
 
 _RELEASED: tuple[_Released, ...] = (
     lamp, longlamp, personabench, longmemeval, open_qa, dialogues, own,
-    locomo, realtalk, lucid, prefeval,
+    locomo, realtalk, lucid, personamem, prefeval,
 )  # fmt: skip
 _READERS = {name: reader for reader in _RELEASED for name in reader.BENCHMARKS}
 _PREPARED = prepared.Reader()

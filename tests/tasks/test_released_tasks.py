@@ -58,6 +58,7 @@ RECORDED = {
     "realtalk": {"own": "7373d24adc241797", "answers": "72230544bd9b4a77"},
     "realtalk_persona": {"own": "b3964efd3474a8fc", "answers": "009592c4287a5595"},
     "lucid": {"own": "14431abca1b9ee7a", "answers": "7c23de3e34971265"},
+    "personamem": {"own": "13b496f55936012f", "answers": "29437ca6b43efed1"},
     "open_qa": {"own": "a07821707d39feef", "answers": "72230544bd9b4a77"},
     "synthetic": {"own": "d13801298d5abb46", "lamp": "5f517a0c74b2e3fc", "answers": "e17fab43d77b34da"},
     "sgd": {"own": "90af77ea9f0990f8", "answers": "63420eae04d8b57c"},

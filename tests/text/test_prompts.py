@@ -107,6 +107,7 @@ ENTRIES = {
     "personabench": ({}, "date: 1970-01-02\nrecord: all of it"),
     **dict.fromkeys(("longmemeval", "locomo"), ({}, "date: 1970-01-02\nconversation: all of it")),
     "lucid": ({}, "conversation: all of it"),
+    "personamem": ({}, "all of it"),
     "realtalk": ({}, "date: 1970-01-02\nchat: all of it"),
     "realtalk_persona": ({}, "message: all of it"),
     **dict.fromkeys(
