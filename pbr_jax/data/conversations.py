@@ -81,6 +81,7 @@ def _whole(session: Session, user: str) -> Iterator[Document]:
         user_id=user,
         text="\n".join(lines),
         fields=_date(session.record, session.date),
+        turns=begins(lines),
         **session.record.dates(session.date),
     )
 
@@ -153,6 +154,6 @@ class Evidence:
         return tuple(dict.fromkeys(f"{self._user}_{name}" for name in names))
 
 
-def offsets(lines: Sequence[str]) -> tuple[int, ...]:
-    """Where each line begins in the lines joined by line breaks."""
-    return tuple(accumulate((len(line) + 1 for line in lines[:-1]), initial=0)) if lines else ()
+def begins(parts: Sequence[str]) -> tuple[int, ...]:
+    """Where each part begins in the parts joined by one character (`Document.turns`)."""
+    return tuple(accumulate((len(part) + 1 for part in parts[:-1]), initial=0)) if parts else ()

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pbr_jax.data import json_stream, users
+from pbr_jax.data.conversations import begins
 from pbr_jax.data.records import Note, Record, kind
 from pbr_jax.options import Benchmark
 from pbr_jax.types import Document, Example
@@ -101,7 +102,8 @@ def _history(
             held = [f"{unique}_{i}" for i, (_, marked) in enumerate(said) if marked]
             keys = [f"{name}_{id.removeprefix(unique)}" for id in held]
         else:
-            documents.append(Document(unique, user, " ".join(text for text, _ in said)))
+            texts = [text for text, _ in said]
+            documents.append(Document(unique, user, " ".join(texts), turns=begins(texts)))
             held, keys = [unique], [name]
         if name in answers:
             for key, id in zip(keys, held, strict=True):

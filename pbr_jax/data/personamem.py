@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from pbr_jax.data import csv_stream, json_stream, users
+from pbr_jax.data.conversations import begins
 from pbr_jax.data.records import Note, Record, kind
 from pbr_jax.options import Benchmark
 from pbr_jax.types import Document, Example
@@ -200,9 +201,10 @@ def _documents(said: Sequence[_Message], user: str, *, turns: bool) -> tuple[Doc
     """The exchanges, or the messages. An id says which messages a document holds, counted from 0."""
     found: dict[str, Document] = {}
     for first, last in _spans(said, turns):
-        text = "\n".join(_line(role, content) for role, content in said[first : last + 1])
+        lines = [_line(role, content) for role, content in said[first : last + 1]]
+        text = "\n".join(lines)
         key = text if said[first][0] == "system" else f"{first}-{last}"
-        found.setdefault(key, Document(f"{user}_{first}-{last}", user, text))
+        found.setdefault(key, Document(f"{user}_{first}-{last}", user, text, turns=begins(lines)))
     return tuple(found.values())
 
 

@@ -60,6 +60,10 @@ def test_a_document_is_a_session_of_both_speakers_a_turn_a_line(tmp_path: Path) 
     assert (first.id, last.id) == ("conv-1_session_2", "conv-1_session_10")  # by number, empty ones left out
     assert first.text == "Ann: Hi!\nBob: Look and shared a photo of a cat.\nAnn: Nice"
     assert last.text == "Bob: Late news"
+    ends = (*first.turns[1:], len(first.text) + 1)
+    lines = [first.text[begin:end] for begin, end in zip(first.turns, ends, strict=True)]
+    assert "".join(lines) == first.text
+    assert [line.split(":")[0] for line in lines] == ["Ann", "Bob", "Ann"]
     assert first.fields["date"] == "12:05 am on 1 May, 2023"
     assert (first.time, last.time) == (1682899500.0, 1683119400.0)
     assert example.time == 1683119401.0
@@ -173,7 +177,7 @@ def test_two_conversations_of_one_name_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.data
 @pytest.mark.parametrize("form", ["official", "turns"])
-def test_the_released_file_is_read_whole(real_data: Path, form: str) -> None:
+def test_the_released_file_is_read_whole(real_data: Path, form: Any) -> None:
     path = real_data / "locomo" / "locomo10.json"
     if not path.is_file():
         pytest.skip(f"{path} is not there")
