@@ -261,6 +261,8 @@ def _ask(options: argparse.Namespace, rest: list[str]) -> int:
     _nothing_left(rest)
     answer = ask(options.run, options.user, options.query)
     terminal.out(answer.text)
+    if answer.profile:
+        terminal.err(f"  about the user: {answer.profile}")
     for candidate in answer.documents:
         begin = " ".join(candidate.document.text[:90].split())
         parts = "".join(f"  {name} {score:.3f}" for name, score in candidate.scores.items())

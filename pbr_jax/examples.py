@@ -53,7 +53,9 @@ def _told(plan: Plan, answer: Answer, shown: list[Candidate]) -> str:
     documents = "\n".join(
         f"{place}. {_text(plan, candidate.document)}" for place, candidate in enumerate(shown, 1)
     )
-    told = f"Answer of {plan.config.system}: {parse_answer(plan.task.answers, answer.text)}"
+    profile = answer.prompt.profile
+    known = f"About the user, in {plan.config.system}: {profile}\n\n" if profile else ""
+    told = f"{known}Answer of {plan.config.system}: {parse_answer(plan.task.answers, answer.text)}"
     return f"Shown by {plan.config.system}:\n\n{documents}\n\n{told}" if shown else told
 
 

@@ -28,6 +28,7 @@ from pbr_jax.parts import programs
 from pbr_jax.parts.answers import Answers
 from pbr_jax.parts.likelihood import Likelihoods
 from pbr_jax.parts.measures import MEASURES, METRICS, TALLY, USAGE, by_stage
+from pbr_jax.parts.profiles import LABEL
 from pbr_jax.parts.rankings import Rankings
 from pbr_jax.parts.run import line
 from pbr_jax.parts.trained import reports
@@ -157,6 +158,7 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
             **found["counts"],
             **ranked.tally.counts,
             **(answered.tally.counts if answered else {}),
+            **by_stage(plan.last, TALLY).get(LABEL, {}).get("counts", {}),
             **_asked(plan),
         },
         "notes": found["notes"] + notes + _passages(config),

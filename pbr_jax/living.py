@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 from pbr_jax.arguments import check_documents, check_filled
 from pbr_jax.corpus import vectors
 from pbr_jax.corpus.store import Store
-from pbr_jax.llm import cache
+from pbr_jax.llm import cache, reads
 from pbr_jax.pipeline import Neighbour, Ranking
 from pbr_jax.remarks.agent import Agent
 from pbr_jax.remarks.erasing import MADE, erase_late
@@ -87,8 +87,9 @@ class Living(abc.ABC):
         return new
 
     def forget(self, user: str) -> None:
-        """Deletes a user and all documents and remarks of that user, and overwrites their vectors in the
-        cache; what others see that the remarks made goes too. Other artefacts and results of runs stay as
+        """Deletes a user and all documents and remarks of that user, and overwrites in the cache their
+        vectors and all texts about users that were written from them; what others see that the remarks made
+        goes too. Other artefacts and results of runs stay as
         they are. UserError for an unknown user.
         """
         check_filled(user, "user")
@@ -97,7 +98,9 @@ class Living(abc.ABC):
             self.remarks.erase(user=user)
             return
         with self._changing(grows=False) as store:
-            vectors.erase(store.texts_of(user))
+            texts = store.texts_of(user)
+            vectors.erase(texts)
+            reads.erase(texts)
             store.forget(user)
 
     @contextmanager

@@ -153,7 +153,11 @@ def _values(
 def _shown(records: Sequence[Mapping[str, Any]]) -> Counter[str]:
     """Tokens and documents of all prompts; nothing where no model saw one."""
     totals = {name: sum(record[f"prompt_{name}"] for record in records) for name in ("tokens", "documents")}
-    return Counter({f"shown_{name}": total for name, total in totals.items() if totals["tokens"]})
+    shown = Counter({f"shown_{name}": total for name, total in totals.items() if totals["tokens"]})
+    profiles = sum(record.get("profile_tokens", 0) for record in records)
+    if profiles:
+        shown["shown_profile_tokens"] = profiles
+    return shown
 
 
 def _note_unfinished(count: int, n: int) -> list[str]:
@@ -193,6 +197,7 @@ def _records(
             "near_target": bool(near),
             "prompt_tokens": seen["prompt_tokens"],
             "prompt_documents": seen["documents"],
+            **({"profile_tokens": seen["profile_tokens"]} if "profile_tokens" in seen else {}),
             "documents": [told_of(candidate) for candidate in ranking],
             **_probable(task, seen["probabilities"]),
             **({"places": seen["places"]} if seen.get("places") else {}),
@@ -255,6 +260,7 @@ def texts(store: Store, made: Made) -> Iterator[dict[str, Any]]:
             "query": example.query,
             "input": example.input,
             "prompt": seen["messages"],
+            **({"profile": seen["profile"]} if "profile" in seen else {}),
             "answer": seen["text"],
             "documents": [{**told_of(candidate), "text": candidate.document.text} for candidate in ranking],
         }

@@ -40,10 +40,12 @@ from pbr_jax.types import Candidate, Example, UserError
 
 
 class Reply(NamedTuple):
-    """The answer to one question, and the documents that stood in its prompt."""
+    """The answer to one question, and the documents that stood in its prompt; `profile`: the text about the
+    user there, "" where there is none."""
 
     text: str
     documents: list[Candidate]
+    profile: str = ""
 
 
 class System(Living):
@@ -114,9 +116,9 @@ class System(Living):
         system._bound = {name: (content, self._slot(name)) for name in slots if name not in parts}
         return system
 
-    @cached_property
+    @property
     def write(self) -> PromptWriter:
-        """The writer of prompts, slot 5."""
+        """The writer of prompts, slot 5; another one when documents have changed."""
         return self._parts["write"]
 
     @cached_property
@@ -152,7 +154,7 @@ class System(Living):
                 f"the model's answer {what}; raise generate.max_new_tokens in the run's config, or turn the "
                 "model's thinking off, and run again"
             )
-        return Reply(text, ranking[: answer.prompt.documents])
+        return Reply(text, ranking[: answer.prompt.documents], answer.prompt.profile)
 
     def neighbours(self, examples: Iterable[Example]) -> list[list[Neighbour]]:
         """The users whose histories are searched for each example, and "" for shared documents."""

@@ -91,12 +91,16 @@ class Config(Options):
         }[source]
         return {
             "generator": frozen,
-            "collaboration": "text" if users.others else "signals",
+            "collaboration": "text" if users.others or self.prompt.shows_others else "signals",
             "expand": expand.Nothing(),
             "neighbours": users,
             "retrieve": retrieve.Dense(k=1 if others else k),
             "select": select.TopK(k=k),
         }
+
+    def similar_users(self, count: int) -> Neighbours:
+        """Finds so many users for the text about a user to be compared with (`prompt.profile difference`)."""
+        return neighbours.Mean(m=count + 1)
 
     def check(self) -> None:
         self.between("seed", 0, 2**32 - 1)
@@ -105,6 +109,12 @@ class Config(Options):
         self.at_least("limit_history", 0)
         for slot in SLOTS:
             _check_method(slot, getattr(self, slot))
+        if self.prompt.shows_others and self.collaboration != "text":
+            raise UserError(
+                f"prompt.profile is {self.prompt.profile} (profile_whose {self.prompt.profile_whose}): the "
+                "language model reads other users' documents, and what it writes of them would enter "
+                "prompts; say so with collaboration text, or take prompt.profile summary of the own history"
+            )
         users = self.neighbours
         if users.others and self.collaboration != "text":
             instead = "set neighbours.m to 1" if users.others < users.m else "take another method"

@@ -9,6 +9,7 @@ from pbr_jax.eval.runs import Row
 
 _PARTS = {"expand_llm": "language model", "expand_history": "history", "expand_anchor": "anchor",
           "expand_encode": "encoding"}  # fmt: skip
+_PROFILE = ("shown_profile_tokens", "profile_prompt_tokens", "profile_answer_tokens")
 _ASKED = ("calls", "prompt_tokens", "answer_tokens")
 _FAULTS = ("unreadable", "missing", "repeated", "out_of_range")
 
@@ -54,12 +55,14 @@ def _seconds(row: Row) -> dict[str, float]:
 
 def _showing(known: _Known) -> list[Block]:
     """What prompts held; runs that recorded no tokens have no line."""
-    lines = []
+    lines, described = [], any(counts.get(_PROFILE[0]) for _, counts, _ in known)
     for row, counts, seconds in known:
         if counts.get("shown_tokens"):
             totals = [counts["shown_documents"], counts["shown_tokens"], 1000 * seconds.get("rank", 0)]
+            totals += [counts.get(name, 0) for name in _PROFILE] if described else []
             lines.append([row.label, *(_short(total / counts["examples"]) for total in totals)])
     header = ["run", "documents", "prompt tokens", "milliseconds to find them"]
+    header += ["of the prompt: tokens about the user", "tokens read for them", "written"] if described else []
     caption = "What stood in the prompt of a question, on average, and how long it took to find the documents"
     return [_table(caption, header, lines)] if lines else []
 

@@ -29,8 +29,15 @@ _unkept: ContextVar[bool] = ContextVar("unkept", default=False)
 @contextmanager
 def noted(note: Callable[[Sequence[str]], object]) -> Iterator[None]:
     """`note` gets the keys of all answers that are looked up or made inside, before they are made: they can
-    be erased later (`Answers.erase`)."""
-    token = _noting.set(note)
+    be erased later (`Answers.erase`). An outer `note` gets them too."""
+    outer = _noting.get()
+
+    def both(keys: Sequence[str]) -> None:
+        note(keys)
+        if outer is not None:
+            outer(keys)
+
+    token = _noting.set(both)
     try:
         yield
     finally:

@@ -191,6 +191,10 @@ class SelectLLM(LLM):
         return LLM(**{item.name: getattr(self, item.name) for item in dataclasses.fields(self)})
 
 
+def _new(default: Any) -> Any:
+    return field(default=default, metadata=added(default))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Prompt(Options):
     """Slot 5: the wording of the prompt and its token budget."""
@@ -211,9 +215,33 @@ class Prompt(Options):
     # it is marked; or its whole document, once where several of its passages were found
     show: Literal["passage", "around", "document"] = field(default="passage", metadata=added("passage"))
 
+    # a text about the user, which the language model writes once from the history, before the documents:
+    # summary (Richardson et al., 2023); features: what distinguishes the user from random others (AP-Bots,
+    # 2025); difference: how the user differs from the most similar others (DPL, 2025). The last two show the
+    # model others' documents, which its text can repeat: they need collaboration text
+    profile: Literal["none", "summary", "features", "difference"] = _new("none")
+    profile_documents: int = _new(16)  # of each user that it is written from, at most
+    profile_sample: Literal["newest", "random"] = _new("newest")  # which, where there are more
+    # tokens of all documents that it is written from; with others half of them are the user's
+    profile_read: int = _new(1024)
+    profile_tokens: int = _new(64)  # of the text: an eighth of the default max_tokens
+    profile_others: int = _new(3)  # users that features and difference compare with
+    # other: that of a random other user, the control of what it says of the user and not of the task
+    profile_whose: Literal["own", "other"] = _new("own")
+    profile_seed: int = _new(0)  # of what is drawn: users, and documents
+
+    @property
+    def shows_others(self) -> bool:
+        """Whether what a model has written of other users' documents may stand in the prompt."""
+        return self.profile not in ("none", "summary" if self.profile_whose == "own" else "")
+
     def check(self) -> None:
         self.at_least("max_tokens", 16)
         self.between("gamma", 0, 1)
+        for name in ("profile_documents", "profile_others"):
+            self.at_least(name, 1)
+        self.at_least("profile_read", 64)
+        self.at_least("profile_tokens", 8)
 
 
 @dataclass(frozen=True, kw_only=True)

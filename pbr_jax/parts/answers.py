@@ -69,8 +69,7 @@ def keep_answers(folder: Path, examples: list[Example], ranked: Rankings, system
                         {
                             "text": answer.text,
                             "prompt_tokens": answer.prompt_tokens,
-                            "documents": answer.prompt.documents,
-                            "messages": answer.prompt.messages,
+                            **answer.prompt.record,
                             "probabilities": answer.probabilities,
                             **({} if answer.places is None else {"places": answer.places}),
                         },

@@ -78,7 +78,6 @@ def weights(run: Run) -> Stage:
     asked = Questions(sample=limit, seed=0 if limit is None else run.config.seed)
     model = run.config.llm.model
     needs: dict[str, Node] = {
-        "write": language_model.training_writer(run),
         "model": Value("weights", (model,), {}, locate, identity=lambda: fingerprint(locate(model))),
     }
     if run.training is None or options.learns() != "apart":
@@ -86,7 +85,8 @@ def weights(run: Run) -> Stage:
         asked = replace(asked, training=True)
     else:
         run = run._replace(data=run.training)
-    needs |= {"store": run.data} | {source: _found(run, asked, source) for source in sorted(needed)}
+    needs |= {"write": language_model.training_writer(run), "store": run.data}
+    needs |= {source: _found(run, asked, source) for source in sorted(needed)}
     llm = run.config.llm
     room = Room(llm.context if llm.overflow == "cut" else None, llm.overflow == "cut")
     return Stage(

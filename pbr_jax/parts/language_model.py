@@ -16,6 +16,7 @@ from pbr_jax.llm import LLM, VERSION
 from pbr_jax.models.pretrained import locate
 from pbr_jax.options import LLM as Options
 from pbr_jax.options import Prompt, SelectLLM
+from pbr_jax.parts import profiles
 from pbr_jax.parts.passages import around
 from pbr_jax.parts.run import Run, once
 from pbr_jax.pipeline import Examples, PromptWriter, Ranking
@@ -84,9 +85,15 @@ def wording(run: Run) -> Node:
 @once
 def writer(run: Run) -> Node:
     """In-prompt augmentation: the documents, then the input, within the config's budget of tokens."""
-    needs = {"llm": frozen(run), "wording": wording(run)}
-    needs |= {"store": run.data} if run.config.corpus.active and run.config.prompt.show != "passage" else {}
-    return Value("prompts", (run.config.prompt,), needs, _writer)
+    return _prompts(run, evaluated=True)
+
+
+def _prompts(run: Run, *, evaluated: bool) -> Node:
+    prompt, needs = run.config.prompt, {"llm": frozen(run), "wording": wording(run)}
+    needs |= {"store": run.data} if run.config.corpus.active and prompt.show != "passage" else {}
+    if prompt.profile != "none":
+        needs["profiles"] = profiles.profiles(run, needs["llm"], needs["wording"], evaluated=evaluated)
+    return Value("prompts", (prompt,), needs, _writer)
 
 
 @once
@@ -97,11 +104,9 @@ def training_writer(run: Run) -> Node:
     Figure 4), not with those of other policies.
     """
     prompt = run.config.prompt
-    return writer(
-        run.changed(prompt=replace(prompt, order="best_first", order_seed=0))
-        if prompt.order == "random"
-        else run
-    )
+    if prompt.order == "random":
+        run = run.changed(prompt=replace(prompt, order="best_first", order_seed=0))
+    return _prompts(run, evaluated=False)
 
 
 def check_tokens(options: Options, who: str) -> None:
@@ -120,40 +125,48 @@ def check_tokens(options: Options, who: str) -> None:
         )
 
 
-def _writer(options: Prompt, *, llm: LLM, wording: Wording, store: Store | None = None) -> PromptWriter:
+def _writer(
+    options: Prompt,
+    *,
+    llm: LLM,
+    wording: Wording,
+    store: Store | None = None,
+    profiles: profiles.Profiles | None = None,
+) -> PromptWriter:
     if options.reminder:
         wording = replace(wording, cue="\n".join(filter(None, [options.reminder, wording.cue])))
     budget: Any = {"max_tokens": options.max_tokens, "gamma": options.gamma}
     written = partial(prompts.write, wording, count=llm.count, truncate=llm.truncate, **budget)
 
-    def one(example: Example, ranking: Ranking) -> Written:
+    def one(example: Example, ranking: Ranking, profile: str) -> Written:
         if options.show == "around" and store is not None:
             documents = [around(store, candidate.row, candidate.document) for candidate in ranking]
         else:
             documents = [candidate.document for candidate in ranking]
-        prompt = written(example, documents)
+        prompt = written(example, documents, profile=profile)
         if options.order == "best_first" or prompt.documents < 2:
             return prompt
         # Those that fit are the best ones, whatever their order; those without a text never stand there.
         texts = [document for document in documents if prompts.record(wording, document)]
         positions = ordered(prompt.documents, options, f"{example.user_id}\0{example.id}")
-        return written(example, [texts[position] for position in positions])
+        return written(example, [texts[position] for position in positions], profile=profile)
 
-    def whole(example: Example, ranking: Ranking) -> Written:
+    def whole(example: Example, ranking: Ranking, profile: str) -> Written:
         """Of whole documents; how many candidates stand in it is counted, which may share a document."""
         assert store is not None
         rows = np.array([candidate.row for candidate in ranking], np.int64)
         first = np.sort(np.unique(store.firsts[rows], return_index=True)[1])
         documents = store.wholes(rows[first])
         shown = [replace(ranking[i], document=whole) for i, whole in zip(first, documents, strict=True)]
-        prompt = one(example, shown)
+        prompt = one(example, shown, profile)
         known = prompt.documents < len(first)
         return prompt._replace(documents=int(first[prompt.documents]) if known else len(ranking))
 
     show = whole if options.show == "document" and store is not None else one
 
     def write(examples: Examples, rankings: Sequence[Ranking]) -> list[Written]:
-        return [show(*pair) for pair in zip(examples, rankings, strict=True)]
+        known = [""] * len(examples) if profiles is None else profiles(examples)
+        return [show(*three) for three in zip(examples, rankings, known, strict=True)]
 
     return write
 

@@ -95,8 +95,7 @@ def keep_likelihoods(folder: Path, examples: list[Example], ranked: Rankings, sy
                             "tokens": score and score.tokens,
                             "bytes": None if example.target is None else len(example.target.encode()),
                             "prompt_tokens": system.llm.num_tokens(prompt.messages),
-                            "documents": prompt.documents,
-                            "messages": prompt.messages,
+                            **prompt.record,
                         },
                     )
 

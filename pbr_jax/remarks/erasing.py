@@ -8,6 +8,7 @@ from sqlite3 import Connection
 
 from pbr_jax.corpus import vectors
 from pbr_jax.corpus.store import Store
+from pbr_jax.llm import reads
 from pbr_jax.llm.answers_file import Answers, location
 from pbr_jax.remarks.applying import catch_up
 from pbr_jax.remarks.log import Event, Log, Remark
@@ -82,7 +83,9 @@ def _passages(store: Store, events: Iterable[Event]) -> list[str]:
 
 def _erase_what_was_made(log: Log, texts: Iterable[str], events: Iterable[Event]) -> None:
     """Erases the vectors of texts, and cached answers since their events: prompts may have held them."""
+    texts = [*texts]
     vectors.erase(texts)
+    reads.erase(texts)
     since = min((event.version for event in events), default=None)
     with log.changing() as sql:
         keys = sql.execute("SELECT key FROM answers WHERE version >= ?", (since,)).fetchall()
