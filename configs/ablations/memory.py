@@ -1,0 +1,49 @@
+"""Memory of dialogues without a judge: what a practitioner tries in an afternoon, beside ours.
+
+Every row has 512 tokens for the documents and the question, but for the whole history, which has 2,048. Rows
+over sessions show the best one, cut to the budget; rows over passages show the best six. Read evidence recall
+on all questions, likelihoods on a sample of them:
+
+pbr-jax sweep ablations/memory --benchmark.name locomo --benchmark.root FOLDER --benchmark.split locomo10 \
+    --generate.method none --eval.likelihood off --out DIR
+pbr-jax sweep ablations/memory --benchmark.name locomo --benchmark.root FOLDER --benchmark.split locomo10 \
+    --limit 200 --out DIR
+"""
+
+from collections.abc import Iterator
+
+from pbr_jax.config import Config, Overrides, Prompt
+from pbr_jax.methods import generate, retrieve, select
+
+_PASSAGES: Overrides = {"corpus.chunk": "words", "retrieve.k": 10, "select.k": 6}
+_WHOLE: Overrides = {"retrieve.k": 1000, "select.k": None, "prompt.max_tokens": 2048, "prompt.order": "best_last"}
+ROWS: dict[str, Overrides] = {
+    "no memory": {"retrieve.method": "none"},
+    "whole history": {"retrieve.method": "recency", **_WHOLE},
+    "random": {"retrieve.method": "random"},
+    "newest": {"retrieve.method": "recency"},
+    "bm25": {},
+    "dense": {"retrieve.method": "dense"},
+    "dense, passages": {"retrieve.method": "dense", **_PASSAGES},
+    "fused": {"retrieve.method": "fused"},
+    "fused, passages": {"retrieve.method": "fused", **_PASSAGES},
+    "fused, passages, mmr": {"retrieve.method": "fused", "select.method": "mmr", **_PASSAGES},
+    "pbr": {"retrieve.method": "dense", "expand.method": "pbr"},
+    "two_stage": {"retrieve.method": "two_stage"},
+    "evidence": {"select.method": "evidence"},
+}
+
+
+def get_config() -> Config:
+    return Config(
+        system="bm25",
+        retrieve=retrieve.BM25(k=10),
+        select=select.TopK(k=1),
+        prompt=Prompt(max_tokens=512),
+        generate=generate.Auto(max_new_tokens=24),
+    )
+
+
+def sweep() -> Iterator[Overrides]:
+    for name, row in ROWS.items():
+        yield {"system": name, **row}
