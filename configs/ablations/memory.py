@@ -15,8 +15,12 @@ from collections.abc import Iterator
 from pbr_jax.config import Config, Overrides, Prompt
 from pbr_jax.methods import generate, retrieve, select
 
-_PASSAGES: Overrides = {"corpus.chunk": "words", "retrieve.k": 10, "select.k": 6}
-_WHOLE: Overrides = {"retrieve.k": 1000, "select.k": None, "prompt.max_tokens": 2048, "prompt.order": "best_last"}
+_PASSAGES: Overrides = {"corpus.chunk": "words", "select.k": 6}
+_FUSED: Overrides = {"retrieve.method": "fused", "retrieve.of.bm25.over": "documents", **_PASSAGES}
+_WHOLE: Overrides = {
+    "retrieve.k": 1000, "select.k": None, "prompt.max_tokens": 2048, "prompt.order": "best_last",
+}  # fmt: skip
+_ANCHOR: Overrides = {"expand.utterances": False, "expand.reasoning": False}
 ROWS: dict[str, Overrides] = {
     "no memory": {"retrieve.method": "none"},
     "whole history": {"retrieve.method": "recency", **_WHOLE},
@@ -26,8 +30,9 @@ ROWS: dict[str, Overrides] = {
     "dense": {"retrieve.method": "dense"},
     "dense, passages": {"retrieve.method": "dense", **_PASSAGES},
     "fused": {"retrieve.method": "fused"},
-    "fused, passages": {"retrieve.method": "fused", **_PASSAGES},
-    "fused, passages, mmr": {"retrieve.method": "fused", "select.method": "mmr", **_PASSAGES},
+    "fused, passages": _FUSED,
+    "fused, passages, mmr": {**_FUSED, "select.method": "mmr"},
+    "pbr, anchor alone": {"retrieve.method": "dense", "expand.method": "pbr", **_ANCHOR},
     "pbr": {"retrieve.method": "dense", "expand.method": "pbr"},
     "two_stage": {"retrieve.method": "two_stage"},
     "evidence": {"select.method": "evidence"},
