@@ -22,11 +22,11 @@ from pbr_jax.types import Example, UserError
 CONFIGS = Path(__file__).parents[1] / "configs"
 NAMES = sorted(p.stem for p in CONFIGS.glob("*.py") if p.stem != "quickstart")
 WORDS = ("tea", "cats", "football", "violins", "love", "about", "that", "day", *"0123456789")
-READING = ("lamp_ipa", "tuned")  # whose generator learns
+READING = ("lamp_ipa", "tuned", "tuned_memory")  # whose generator learns
 LEARNING = (
     "cfrag", "cfrag_as_released", "cfrag_small", "ropg", "ropg_as_released", "ropg_small",
     "luf", "luf_as_paper", "luf_small", "purple", "purple_as_released", "purple_match", "purple_small",
-    *READING,
+    "cfrag_memory", "purple_memory", "ropg_memory", *READING,
 )  # fmt: skip
 CLUSTERING = (
     "clusterrag", "clusterrag_as_released", "clusterrag_pooled_as_released", "clusterrag_small",
