@@ -5,7 +5,7 @@ and later work on score fusion. Reciprocal ranks: Cormack, Clarke, Buettcher, "R
 outperforms Condorcet and individual rank learning methods", 2009. The learned weights are ours.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -13,12 +13,13 @@ import numpy as np
 from scipy.stats import rankdata
 
 from pbr_jax.corpus.store import Store
-from pbr_jax.graph import Bound, Node, Slot
+from pbr_jax.graph import Bound, Node, Slot, constant
 from pbr_jax.methods.retrieve import fused_weights
 from pbr_jax.methods.retrieve.bm25 import BM25
 from pbr_jax.methods.retrieve.dense import Dense
 from pbr_jax.methods.retrieve.fused_weights import standardised
 from pbr_jax.options import Learner, Retrieve, TrainingSplit, names_of
+from pbr_jax.parts.passages import Pool, pooled
 from pbr_jax.parts.run import Run, chunks
 from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, RetrieveSlot, Tally
 from pbr_jax.types import Candidate, UserError
@@ -83,7 +84,11 @@ class Fused(Retrieve):
         return next((node for node in found if node is not None), None)
 
     def needs(self, run: Run) -> Mapping[str, Node]:
-        slots = {_OF + n: Slot(part, run.changed(retrieve=part)) for n, part in self.parts.items()}
+        slots: dict[str, Node] = {
+            _OF + n: Slot(part, run.changed(retrieve=part)) for n, part in self.parts.items()
+        }
+        corpus = run.config.corpus
+        slots |= {"pool": constant("pool", corpus.pool)} if corpus.active and corpus.pool != "none" else {}
         if self.how != "weighted":
             return {"store": run.data, **slots}
         even = replace(self, how="standardised")
@@ -91,7 +96,13 @@ class Fused(Retrieve):
         return {"store": run.data, **slots, "weights": fused_weights.weights(run, even, *told)}
 
     def slot(
-        self, tally: Tally, *, store: Store, weights: Mapping[str, float] | None = None, **values: Any
+        self,
+        tally: Tally,
+        *,
+        store: Store,
+        weights: Mapping[str, float] | None = None,
+        pool: Pool | None = None,
+        **values: Any,
     ) -> RetrieveSlot:
         depth = self.depth or (_SHARED_DEPTH if store.has_shared else max(store.rows, 1))
         parts = {n: _deep(values[_OF + n], max(depth, self.k))(tally) for n in self.parts}
@@ -105,26 +116,35 @@ class Fused(Retrieve):
                 asked = [list(column) for column in zip(*some, strict=True)]
                 found = {name: part(*asked) for name, part in parts.items()}
                 for i, users in enumerate(asked[2]):
-                    ranking = self._one({name: of[i] for name, of in found.items()}, share)
+                    ranking = self.one({name: of[i] for name, of in found.items()}, share, pool)
                     fused.append(best_of_each(ranking, users, self.k))
             return fused
 
         return retrieve
 
-    def _one(self, found: Mapping[str, Ranking], share: Sequence[float]) -> Ranking:
-        """All candidates of one question, each part's ranking by name, with their sum; rows ascending."""
-        there = {c.row: c for ranking in found.values() for c in ranking}
-        rows = sorted(there)
-        raw = np.array([of_part(ranking, rows) for ranking in found.values()])
+    def one(self, found: Mapping[str, Ranking], share: Sequence[float], pool: Pool | None) -> Ranking:
+        """All candidates of one question, each part's ranking by name, with their sum; rows ascending.
+
+        Passages are pooled in each part, and the one that stands best by all parts is shown for its document.
+        """
+        if pool is None:
+            raw, there = table(found, lambda candidate: candidate.row)
+        else:
+            passages, shown = table(found, lambda candidate: candidate.row)
+            standing = np.array(share) @ standardised(passages)
+            best: dict[Any, Candidate] = {}
+            for i in np.argsort(-standing, kind="stable"):
+                best.setdefault(_document(shown[i]), shown[i])
+            raw, there = table({name: pooled(ranking, pool) for name, ranking in found.items()}, _document)
+            there = [best[_document(candidate)] for candidate in there]
         if self.how == "reciprocal_ranks":
-            ranks = rankdata(-raw, "min", axis=1) if rows else raw
-            values = 1 / (self.rank_constant + ranks)
+            values = 1 / (self.rank_constant + (rankdata(-raw, "min", axis=1) if raw.size else raw))
         else:
             values = standardised(raw)
         total = np.array(share) @ values
         return [
-            Candidate(there[row].document, float(total[i]), row, dict(zip(found, map(float, raw[:, i]))))
-            for i, row in enumerate(rows)
+            Candidate(one.document, float(total[i]), one.row, dict(zip(found, map(float, raw[:, i]))))
+            for i, one in enumerate(there)
         ]
 
 
@@ -132,11 +152,27 @@ def _deep(bound: Bound, k: int) -> Bound:
     return replace(bound, method=replace(bound.method, k=k))
 
 
-def of_part(ranking: Ranking, rows: Sequence[int]) -> np.ndarray:
-    """A part's scores of these rows [r]; of a row that it did not find its lowest, 0 where it found none."""
-    scores = {candidate.row: candidate.score for candidate in ranking}
-    lowest = min(scores.values(), default=0.0)
-    return np.array([scores.get(row, lowest) for row in rows], np.float64)
+def _document(candidate: Candidate) -> tuple[str, str]:
+    """The document that a candidate is, or is a passage of."""
+    return candidate.document.user_id, candidate.document.whole
+
+
+def table(
+    found: Mapping[str, Ranking], known_by: Callable[[Candidate], Hashable]
+) -> tuple[np.ndarray, list[Candidate]]:
+    """The parts' scores [p c] of all candidates, and these, rows ascending; what a part did not find has its
+    lowest score, 0 where it found none."""
+    there: dict[Hashable, Candidate] = {}
+    for ranking in found.values():
+        for candidate in ranking:
+            there.setdefault(known_by(candidate), candidate)
+    names = sorted(there, key=lambda name: there[name].row)
+    scores = np.zeros((len(found), len(names)))
+    for part, ranking in zip(scores, found.values(), strict=True):
+        own = {known_by(candidate): candidate.score for candidate in ranking}
+        lowest = min(own.values(), default=0.0)
+        part[:] = [own.get(name, lowest) for name in names]
+    return scores, [there[name] for name in names]
 
 
 def best_of_each(ranking: Ranking, users: Sequence[Neighbour], k: int) -> Ranking:

@@ -105,7 +105,7 @@ def _fit(
 def _relevant(place: int, example: Example, ranking: Ranking) -> tuple[np.ndarray, np.ndarray]:
     """All candidates of a question, and the same share for each relevant one; none where none is."""
     ids = relevant_ids(example)
-    relevant = np.array([candidate.document.id in ids for candidate in ranking], np.float64)
+    relevant = np.array([candidate.document.whole in ids for candidate in ranking], np.float64)
     if not relevant.any():
         return np.zeros(0, int), relevant
     return np.arange(len(ranking)), relevant / relevant.sum()

@@ -19,7 +19,7 @@ from pbr_jax.methods.retrieve.fused_weights import fit, loss_of, standardised
 from pbr_jax.options import Retrieve
 from pbr_jax.parts.search import candidates
 from pbr_jax.pipeline import Neighbour, Query, Ranking, RetrieveSlot, Tally
-from pbr_jax.types import Document, Example
+from pbr_jax.types import Candidate, Document, Example
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +150,28 @@ def test_equal_scores_say_nothing_and_nothing_found_is_no_error(tmp_path: Path):
     for how in ("standardised", "reciprocal_ranks"):
         one = ranked(store, Fused(of=(Given(column=1),), how=how), [Neighbour("a")])[0]
         assert [c.document.id for c in one] == ["a2", "a0", "a1"]
+
+
+@pytest.mark.parametrize(
+    ("how", "pool"), [("max", np.max), ("mean_best_two", lambda s: np.sort(s)[-2:].mean())]
+)
+def test_passages_are_pooled_in_each_part_and_the_best_by_all_is_shown(how: Any, pool: Any):
+    scores = {"x": [(3, 5), (1, 5), (9, 5)], "y": [(4, 2)], "z": [(0, 7), (2, 7)]}  # alike in the second part
+    passages = [
+        (Document(f"{name}.{i}", "a", "", part_of=name, span=(i, i + 1)), pair)
+        for name, parts in scores.items()
+        for i, pair in enumerate(parts)
+    ]
+    parts = {
+        name: [Candidate(document, float(pair[column]), row) for row, (document, pair) in enumerate(passages)]
+        for column, name in enumerate(("given", "given_2"))
+    }
+    found = Fused(of=TWO).one(parts, [1.0, 1.0], how)
+    best = np.array([[pool(np.array(column)) for column in zip(*parts)] for parts in scores.values()])
+    wanted = ((best - best.mean(0)) / best.std(0)).sum(1)
+    assert {c.document.whole: c.score for c in found} == pytest.approx(dict(zip(scores, wanted)))
+    assert {c.document.id for c in found} == {"x.2", "y.0", "z.1"}
+    assert [c.scores["given"] for c in sorted(found, key=lambda c: c.row)] == pytest.approx(best[:, 0])
 
 
 def test_learned_weights_multiply_the_parts(tmp_path: Path):
