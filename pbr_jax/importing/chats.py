@@ -1,19 +1,18 @@
 """Chats as a table: conversations in OpenAI's format, each a list of `messages` with `role` and `content`.
 
 Every message of the user that is answered is a row: what the user asked, and the answer. A record's `user`,
-else its `id`, else its place in the file, says whose history it is, and `created` when it was.
+else its `id`, else its place in the file, says whose history it is, and `created` when it was. A conversation
+that is a history by itself has no date: it would be that of all its rows, none of which were earlier then.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pbr_jax.data.records import kind
 from pbr_jax.types import UserError
 
-_USERS, _TIMES = (
-    ("user", "user_id", "id", "conversation_id"),
-    ("created", "created_at", "create_time", "time"),
-)
+_USERS, _OWN = ("user", "user_id"), ("id", "conversation_id")
+_TIMES = ("created", "created_at", "create_time", "time")
 
 
 def is_chat(values: Mapping[str, Any]) -> bool:
@@ -23,8 +22,10 @@ def is_chat(values: Mapping[str, Any]) -> bool:
 
 def rows(values: Mapping[str, Any], place: str) -> Iterator[dict[str, Any]]:
     """The rows of a conversation. Raises UserError for messages without a role or a text."""
-    user = next((values[name] for name in _USERS if values.get(name) is not None), place.rpartition(": ")[2])
-    time = next((values[name] for name in _TIMES if values.get(name) is not None), None)
+    user, time = _first(values, _USERS), _first(values, _TIMES)
+    if user is None:
+        user, time = _first(values, _OWN), None
+    user = place.rpartition(": ")[2] if user is None else user
     asked = ""
     for number, message in enumerate(values["messages"]):
         at = f"{place}, messages[{number}]"
@@ -38,6 +39,11 @@ def rows(values: Mapping[str, Any], place: str) -> Iterator[dict[str, Any]]:
         elif message["role"] == "assistant" and asked and text:
             yield {"user": user, "input": asked, "output": text, **({} if time is None else {"time": time})}
             asked = ""
+
+
+def _first(values: Mapping[str, Any], names: Iterable[str]) -> Any:
+    """The value of the first of these names that has one."""
+    return next((values[name] for name in names if values.get(name) is not None), None)
 
 
 def _text(content: Any, place: str) -> str:

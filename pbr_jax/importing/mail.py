@@ -29,10 +29,10 @@ def rows(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
             )
     box = mailbox.mbox(path, create=False)
     try:
-        known = {message["Message-ID"]: key for key, message in box.iteritems() if message["Message-ID"]}
+        known = {name: key for key, message in box.iteritems() if (name := str(message["Message-ID"] or ""))}
         for number, (_, message) in enumerate(box.iteritems(), start=1):
             place = f"{path}: message {number}"
-            answered = box.get(known.get(message["In-Reply-To"], ""))
+            answered = box.get(known.get(str(message["In-Reply-To"] or ""), ""))
             subject = _ROUND.sub("", _decoded(message["Subject"]))
             yield (
                 {
@@ -57,19 +57,18 @@ def written(message: Message) -> str:
     if chosen is None:
         return ""
     payload = chosen.get_payload(decode=True)
-    text = payload.decode(_charset(chosen), "replace") if isinstance(payload, bytes) else ""
+    text = _text(payload, chosen.get_content_charset()) if isinstance(payload, bytes) else ""
     lines = (text if chosen is plain else _Text.of(text)).splitlines()
     kept = next((at for at, line in enumerate(lines) if _QUOTES.search(line)), len(lines))
     return "\n".join(lines[:kept]).strip()
 
 
-def _charset(part: Message) -> str:
-    name = part.get_content_charset() or "utf-8"
+def _text(payload: bytes, charset: str | None) -> str:
+    """The text of some bytes; as UTF-8 where there is no such character set."""
     try:
-        "".encode(name)
-    except LookupError:
-        return "utf-8"
-    return name
+        return payload.decode(charset or "utf-8", "replace")
+    except (LookupError, ValueError):
+        return payload.decode("utf-8", "replace")
 
 
 def _decoded(header: Any) -> str:

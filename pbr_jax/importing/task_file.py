@@ -64,7 +64,7 @@ def _kind(targets: Counter[str], questions: int) -> tuple[str, list[str]]:
     few = 2 <= different <= _LABELS and sum(targets.values()) >= _EACH * different
     if not few or any(len(text) > _SHORT or "\n" in text for text in targets):
         return "generation", []
-    if all(text.isdigit() for text in targets):
+    if all(text.isdecimal() for text in targets):
         return "rating", sorted(targets, key=int)
     return "classification", sorted(targets)
 

@@ -48,6 +48,13 @@ def test_turns_of_one_moment_do_not_see_each_other(tmp_path: Path) -> None:
     assert [len(example.profile) for example in examples(tmp_path / "out")] == [0, 0, 2, 2]
 
 
+def test_a_conversation_that_is_a_history_by_itself_has_no_date(tmp_path: Path) -> None:
+    chats = [said("a", "b", "c", "d", id=f"c{i}", created=1_700_000_000 + i) for i in range(2)]
+    import_table(chats, tmp_path / "out")
+    found = [(e.user_id, len(e.profile)) for e in examples(tmp_path / "out")]
+    assert found == [("c0", 0), ("c0", 1), ("c1", 0), ("c1", 1)]
+
+
 @pytest.mark.parametrize(
     ("message", "told"),
     [
@@ -116,3 +123,15 @@ def test_odd_mail(tmp_path: Path) -> None:
     (tmp_path / "v.mbox").write_bytes(odd)
     (row,) = rows(tmp_path / "v.mbox")
     assert row.values["output"] == "café �"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b"In-Reply-To: <\xff>", b"Message-ID: <\xff>", b"Content-Type: text/plain; charset=idna",
+     b'Content-Type: text/plain; charset="a\x00b"'],
+)  # fmt: skip
+def test_headers_that_are_no_text_stop_nothing(tmp_path: Path, header: bytes) -> None:
+    odd = b"From a\nFrom: a@b.c\nDate: Sat, 3 Feb 2024 14:05:00 +0000\nSubject: s\n" + header
+    (tmp_path / "t.mbox").write_bytes(odd + b"\n\ncaf\xc3\xa9\n\n" + odd + b"\n\nmore\n")
+    inputs, outputs = zip(*((row.values["input"], row.values["output"]) for row in rows(tmp_path / "t.mbox")))
+    assert (inputs, outputs) == (("s", "s"), ("café", "more"))
