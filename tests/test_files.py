@@ -99,7 +99,8 @@ OWN = {
     "methods/retrieve/centred.py",
     "methods/select/purple_reward_model.py", "methods/select/purple_rewards.py", "options/shared.py",
     "parts/answers.py", "parts/feedback.py", "parts/likelihood.py", "parts/measures.py",
-    "parts/rankings.py", "parts/run.py", "parts/trained.py", "tasks/states.py", "train/metrics.py",
+    "parts/profiles.py", "parts/rankings.py", "parts/run.py", "parts/trained.py", "tasks/states.py",
+    "train/metrics.py",
 }  # fmt: skip
 
 

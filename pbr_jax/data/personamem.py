@@ -15,7 +15,6 @@ message. Messages of the system, which describe the persona, are documents of th
 """
 
 import ast
-import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Any
 from pbr_jax.data import csv_stream, json_stream, users
 from pbr_jax.data.conversations import begins
 from pbr_jax.data.records import Note, Record, kind
+from pbr_jax.files import parse_json
 from pbr_jax.options import Benchmark
 from pbr_jax.types import Document, Example
 
@@ -230,8 +230,8 @@ def _literal(row: Record, key: str) -> Any:
     if len(text := row.text(key)) > _LONGEST:
         raise row.fault(key, f"{len(text)} characters", f"at most {_LONGEST}")
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return parse_json(text)
+    except ValueError:
         pass
     try:
         return ast.literal_eval(text.strip())

@@ -9,9 +9,10 @@ import pytest
 from pbr_jax.corpus.store import Store, build
 from pbr_jax.graph import Bound
 from pbr_jax.methods import select
-from pbr_jax.methods.select.behind import standardised
-from pbr_jax.methods.select.recency_fit import Fit, Observed, _load, _make, fit, prior
+from pbr_jax.methods.retrieve.fused_weights import _relevant as of_fusion
+from pbr_jax.methods.select.recency_fit import Fit, Observed, _load, _make, _relevant, fit, prior
 from pbr_jax.parts.rankings import Questions, Rankings
+from pbr_jax.parts.scores import standardised
 from pbr_jax.pipeline import Query, Ranking, Tally
 from pbr_jax.types import Candidate, Document, Example, UserError
 
@@ -156,3 +157,11 @@ def test_a_half_life_planted_in_a_data_set_is_learned_from_its_relevant_document
     Rankings.keep(empty, iter(()))
     with pytest.raises(UserError, match="no training question says which documents it wants"):
         _make(tmp_path, Questions(stop=0), 0.0, store=store, ranked=Rankings(empty))
+
+
+@pytest.mark.parametrize("relevant", [_relevant, lambda *asked: of_fusion(0, *asked)[1]])
+def test_a_passage_is_relevant_where_its_document_is(relevant):
+    parts = [Document(f"{of}[{i}:9]", "u", "", part_of=of, span=(i, 9)) for of in "ab" for i in (0, 3)]
+    ranking = [Candidate(part, 0.0, row) for row, part in enumerate(parts)]
+    asked = Example("q", "u", "x", "x", "t", relevant=(("b",),))
+    np.testing.assert_array_equal(relevant(asked, ranking), [0, 0, 0.5, 0.5])

@@ -17,10 +17,10 @@ from pbr_jax.graph import Bound, Node, Slot, constant
 from pbr_jax.methods.retrieve import fused_weights
 from pbr_jax.methods.retrieve.bm25 import BM25
 from pbr_jax.methods.retrieve.dense import Dense
-from pbr_jax.methods.retrieve.fused_weights import standardised
 from pbr_jax.options import Learner, Retrieve, TrainingSplit, names_of
 from pbr_jax.parts.passages import Pool, pooled
 from pbr_jax.parts.run import Run, chunks
+from pbr_jax.parts.scores import standardised
 from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, RetrieveSlot, Tally
 from pbr_jax.types import Candidate, UserError
 

@@ -17,7 +17,7 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp, softmax
 
 from pbr_jax.corpus.store import Store
-from pbr_jax.files import write_text
+from pbr_jax.files import parse_json, write_text
 from pbr_jax.graph import Stage
 from pbr_jax.methods.generate.ipa import Ipa
 from pbr_jax.methods.select.top_k import TopK
@@ -26,6 +26,7 @@ from pbr_jax.parts import feedback
 from pbr_jax.parts.labels import relevant_ids
 from pbr_jax.parts.rankings import Questions, Rankings, rankings
 from pbr_jax.parts.run import Run, once
+from pbr_jax.parts.scores import standardised
 from pbr_jax.parts.trained import save_report
 from pbr_jax.pipeline import Ranking
 from pbr_jax.types import Example, UserError
@@ -62,7 +63,7 @@ def weights(
 
 
 def _load(folder: Path) -> dict[str, float]:
-    return json.loads((folder / _FILE).read_text(encoding="utf-8"))
+    return parse_json((folder / _FILE).read_bytes())
 
 
 def _fit(
@@ -171,14 +172,3 @@ def loss_of(
         return float(total), slope
 
     return loss
-
-
-def standardised(scores: np.ndarray) -> np.ndarray:
-    """Scores [p c], each part's with mean 0 and deviation 1; zeros where they are all the same."""
-    if not scores.size:
-        return scores
-    deviation = scores.std(axis=1, keepdims=True)
-    # What rounding leaves of equal scores is no difference.
-    same = deviation <= 1e-9 * np.abs(scores).max(axis=1, keepdims=True)
-    away = scores - scores.mean(axis=1, keepdims=True)
-    return np.where(same, 0.0, away / np.where(same, 1.0, deviation))

@@ -4,8 +4,6 @@ share."""
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from pbr_jax.graph import Node, Slot
 from pbr_jax.methods.select.top_k import TopK
 from pbr_jax.options import Learner, Select, TrainingSplit
@@ -42,12 +40,3 @@ class Behind(Select):
 
     def needs(self, run: Run) -> Mapping[str, Node]:
         return {"first": Slot(self.first, run.changed(select=self.first))}
-
-
-def standardised(scores: np.ndarray) -> np.ndarray:
-    """Scores [c] of a question's candidates, with mean 0 and deviation 1; zeros where all are the same."""
-    away = scores - scores.mean() if len(scores) else scores
-    deviation = away.std() if len(scores) else 0.0
-    # What rounding leaves of equal scores is no difference.
-    same = deviation <= 1e-9 * np.abs(scores).max(initial=0.0)
-    return np.zeros(len(scores)) if same else away / deviation

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from pbr_jax.models.set_policy import SetPolicyConfig, from_arrays, set_policy
+from pbr_jax.parts.scores import standardised
 from pbr_jax.parts.token_vectors import Ragged
 from pbr_jax.pipeline import Examples, Ranking
 from pbr_jax.text.padding import multiple
@@ -96,14 +97,6 @@ def _rounded(rows: int) -> int:
     """A multiple of 16; of 32, 64, ... above 128, 256, ..."""
     step = max(_ROWS, 1 << max((rows - 1).bit_length() - 3, 0))
     return multiple(max(rows, 1), step)
-
-
-def standardised(scores: Sequence[float]) -> np.ndarray:
-    """A question's scores with mean 0 and deviation 1, whatever their unit; 0 where they are all alike."""
-    values = np.asarray(scores, np.float64)
-    if not len(values) or np.ptp(values) == 0:
-        return np.zeros(len(values))
-    return (values - values.mean()) / values.std()
 
 
 def question(

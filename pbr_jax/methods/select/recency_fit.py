@@ -23,12 +23,12 @@ from pbr_jax.corpus.store import Store
 from pbr_jax.files import parse_json, write_text
 from pbr_jax.graph import Stage, tell
 from pbr_jax.methods.generate.ipa import Ipa
-from pbr_jax.methods.select.behind import standardised
 from pbr_jax.options import Select
 from pbr_jax.parts import feedback
 from pbr_jax.parts.labels import relevant_ids
 from pbr_jax.parts.rankings import Questions, Rankings, rankings
 from pbr_jax.parts.run import Run
+from pbr_jax.parts.scores import standardised
 from pbr_jax.pipeline import Ranking
 from pbr_jax.types import Example, UserError
 
@@ -134,7 +134,7 @@ def _load(folder: Path) -> Fit:
 
 def _relevant(example: Example, ranking: Ranking) -> np.ndarray | None:
     ids = relevant_ids(example)
-    relevant = np.array([candidate.document.id in ids for candidate in ranking], np.float64)
+    relevant = np.array([candidate.document.whole in ids for candidate in ranking], np.float64)
     return relevant / relevant.sum() if relevant.any() else None
 
 

@@ -15,10 +15,11 @@ import numpy as np
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Bound, Node
 from pbr_jax.methods.select import recency_fit
-from pbr_jax.methods.select.behind import Behind, standardised
+from pbr_jax.methods.select.behind import Behind
 from pbr_jax.methods.select.recency_fit import Fit, ages, prior
 from pbr_jax.options import TrainingSplit
 from pbr_jax.parts.run import Run
+from pbr_jax.parts.scores import standardised
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
 
 
