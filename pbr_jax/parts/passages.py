@@ -9,6 +9,7 @@ from pbr_jax.graph import Bound, Node, Slot
 from pbr_jax.options import Learner, Retrieve
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, RetrieveSlot, Tally
+from pbr_jax.text.passages import Span, place_of, within
 from pbr_jax.types import Document, UserError
 
 Pool = Literal["max", "mean_best_two"]
@@ -95,10 +96,18 @@ def around(store: Store, row: int, document: Document) -> Document:
     if not document.part_of:
         return document
     (whole,), spans = store.wholes([row]), store.spans(row)
-    (start, stop), place = document.span, spans.index(document.span)
-    first, last = spans[max(place - 1, 0)][0], spans[min(place + 1, len(spans) - 1)][1]
-    own = whole.text[start:stop].strip()
-    parts = whole.text[first:start].strip(), ">>>", own, "<<<", whole.text[stop:last].strip()
-    text = " ".join(filter(None, parts))
-    fields = {name: text if value == own else value for name, value in document.fields.items()}
-    return replace(document, text=text, fields=fields)
+    (start, stop), at = document.span, spans.index(document.span)
+    before = spans[max(at - 1, 0)][0], start
+    after = stop, spans[min(at + 1, len(spans) - 1)][1]
+
+    def marked(place: Span) -> str:
+        first, own, last = (within(whole.text, span, place) for span in (before, document.span, after))
+        return " ".join(filter(None, [first, ">>>", own, "<<<", last]))
+
+    def field(name: str, value: str) -> str:
+        if value == whole.fields[name]:
+            return value
+        return text if (place := place_of(whole, name)) is None else marked(place)
+
+    text = marked((0, len(whole.text)))
+    return replace(document, text=text, fields={name: field(name, v) for name, v in document.fields.items()})

@@ -21,23 +21,37 @@ def passages(document: Document, options: Corpus) -> list[Document]:
     """The passages of a document, in their order; the document alone where there is nothing to cut or to
     put in front.
 
-    A passage has the fields of its document, but for those of more than `words` words: it stands in the place
-    of the longest, and others that the text holds are left out. So prompts show the passage.
+    A passage has the fields of its document, but of those of more than `words` words that the text holds only
+    what lies in the passage; where the text holds none of them it stands in the place of the longest.
     """
     front = _front(document, options)
     spans = spans_of(document.text, options, document.turns)
     if len(spans) == 1 and not front:
         return [document]
     long = {name: len(v) for name, v in document.fields.items() if len(v.split()) > options.words}
-    main = max(long, key=long.__getitem__, default=None)
-    kept = {n: v for n, v in document.fields.items() if n not in long or v not in document.text}
+    places = {name: place for name in long if (place := place_of(document, name))}
+    main = () if places else sorted(long, key=lambda name: -long[name])[:1]
+    kept = {name: v for name, v in document.fields.items() if name not in places}
 
     def cut(span: Span) -> Document:
         text = document.text[slice(*span)].strip()
-        fields = kept | ({} if main is None else {main: text})
+        parts = {name: within(document.text, span, place) for name, place in places.items()}
+        fields = kept | {name: part for name, part in parts.items() if part} | dict.fromkeys(main, text)
         return as_passage(replace(document, text=front + text, fields=fields, turns=()), span)
 
     return [cut(span) for span in spans]
+
+
+def place_of(document: Document, name: str) -> Span | None:
+    """Where a field stands in the document's text; None: nowhere."""
+    value = document.fields[name]
+    place = document.text.find(value)
+    return None if place < 0 else (place, place + len(value))
+
+
+def within(text: str, span: Span, place: Span) -> str:
+    """What lies in both spans of a text, without white space around it."""
+    return text[max(span[0], place[0]) : max(min(span[1], place[1]), 0)].strip()
 
 
 def as_passage(document: Document, span: Span) -> Document:

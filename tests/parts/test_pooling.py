@@ -76,6 +76,17 @@ def test_a_passage_stands_marked_between_its_neighbours(store: Store):
     assert short == store.documents([3])[0]
 
 
+def test_a_part_of_a_field_stands_marked_between_its_neighbours(tmp_path: Path):
+    fields = {"input": WORDS[0], "output": " ".join(WORDS[1:])}
+    document = Document("d", "u", " ".join(WORDS), fields)
+    build(tmp_path / "s", [Example("q", "u", "q", "in", "t", (document,))], corpus=CORPUS)
+    store = Store(tmp_path / "s")
+    first, middle, _ = (around(store, row, d) for row, d in enumerate(store.documents(range(3))))
+    w = WORDS
+    assert first.fields == fields | {"output": " ".join([">>>", *w[1:3], "<<<", *w[3:6]])}
+    assert middle.fields == fields | {"output": " ".join([*w[1:3], ">>>", *w[3:6], "<<<", *w[6:]])}
+
+
 @pytest.mark.parametrize("show", ["passage", "around", "document"])
 def test_prompts_show_what_is_asked_for_within_the_budget(store: Store, tiny_models, show):
     llm = JaxLLM(Path(tiny_models["llm.model"]))

@@ -64,15 +64,24 @@ def test_turns_are_passages_of_their_own_and_long_ones_are_cut():
     assert cut(text, "turns", words=4, stride=4) == cut(text, words=4, stride=4)
 
 
-def test_a_passage_has_the_fields_of_its_document_and_stands_in_the_place_of_the_longest():
+def test_a_passage_has_the_fields_of_its_document_and_of_long_ones_what_lies_in_it():
     document = Document("d", "u", "a title a b c d e", {"title": "a  title", "text": "a b c d e"}, 1e9)
     first, last = passages(document, Corpus(chunk="words", words=4, stride=3, front="title"))
     assert (first.text, last.text) == ("a title\na title a b", "a title\nb c d e")
-    assert first.fields == {"title": "a  title", "text": "a title a b"}
+    assert first.fields == {"title": "a  title", "text": "a b"}
     assert last.fields == {"title": "a  title", "text": "b c d e"}
     assert (first.part_of, last.whole, first.id, last.span) == ("d", "d", "d[0:11]", (10, 17))
     assert document.text[slice(*first.span)] == "a title a b"
     assert last.time == 1e9
+    asked = {"text": "q a b c d e", "input": "q", "output": "a b c d e"}  # as `pbr-jax data import` has it
+    first, *_, last = passages(
+        Document("d", "u", "q a b c d e", asked), Corpus(chunk="words", words=2, stride=1)
+    )
+    assert first.fields == {"text": "q a", "input": "q", "output": "a"}
+    assert last.fields == {"text": "d e", "input": "q", "output": "d e"}
+    nowhere = Document("d", "u", "a b c", {"raw": '["a", "b", "c"]', "tag": "t"})
+    first, _ = passages(nowhere, Corpus(chunk="words", words=2, stride=1))
+    assert first.fields == {"raw": "a b", "tag": "t"}
     dated = passages(document, Corpus(chunk="words", words=9, stride=9, front="date"))
     assert [one.text for one in dated] == ["2001-09-09\na title a b c d e"]
     assert passages(document, Corpus(chunk="words", words=9, stride=9)) == [document]
