@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,7 @@ def here(tmp_path: Path) -> Path:
     return written(tmp_path / "here", ["a", "b"], 7, "dev", TWEET, "hi")
 
 
-def found(here: Path, **fields: str) -> Data:
+def found(here: Path, **fields: Any) -> Data:
     benchmark = Benchmark(name="lamp_7", root=str(here), **fields)
     return data(
         benchmark, task(benchmark), [retrieve.Tuned()], seed=0,
