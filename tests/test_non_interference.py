@@ -107,10 +107,10 @@ def each(names: list[str]) -> list[object]:
     return [pytest.param(name, marks=pytest.mark.long) if name in ASKING else name for name in names]
 
 
-@pytest.mark.parametrize("name", each([name for name in NAMES if name not in COLLABORATING]))
-def test_without_collaboration_others_texts_change_nothing(tiny_models, write_tweets, name: str):
+def unmoved(tiny_models, write_tweets, name: str, **fields: object) -> str:
+    """My prompt: it, my ranking and its scores stay as they are when others' texts are other ones."""
     seen = [
-        mine(Plan(config(name, tiny_models, data(write_tweets, seed), collaboration="none")))
+        mine(Plan(config(name, tiny_models, data(write_tweets, seed), collaboration="none", **fields)))
         for seed in (0, 10)
     ]
     for ids, scores, prompt in seen[1:]:
@@ -119,6 +119,23 @@ def test_without_collaboration_others_texts_change_nothing(tiny_models, write_tw
         np.testing.assert_allclose(scores, seen[0][1], rtol=0, atol=1e-6 * max(1.0, *np.abs(scores), 0.0))
         assert prompt == seen[0][2]
     assert name == "zero_shot" or seen[0][0]
+    return json.dumps(seen[0][2])
+
+
+@pytest.mark.parametrize("name", each([name for name in NAMES if name not in COLLABORATING]))
+def test_without_collaboration_others_texts_change_nothing(tiny_models, write_tweets, name: str):
+    unmoved(tiny_models, write_tweets, name)
+
+
+@pytest.mark.parametrize("fields", [
+    {"corpus.chunk": "words", "corpus.words": 3, "corpus.stride": 2, "prompt.show": "around"},
+    {"prompt.profile": "summary", "prompt.profile_tokens": 8, "prompt.profile_read": 64},
+], ids=["passages", "profile"])  # fmt: skip
+def test_neither_do_they_where_documents_are_cut_or_the_user_is_put_in_words(
+    tiny_models, write_tweets, fields: dict[str, object]
+):
+    prompt = unmoved(tiny_models, write_tweets, "fused", **{"prompt.max_tokens": 900, **fields})
+    assert (">>>" if "corpus.chunk" in fields else "About this user:") in prompt
 
 
 @pytest.mark.parametrize("name", COLLABORATING)
@@ -157,6 +174,11 @@ def test_every_part_that_learns_from_others_says_so(tiny_models, write_tweets):
         ({"retrieve.method": "tuned", "retrieve.alpha": 0.0}, "retriever"),
         ({"retrieve.method": "tuned"}, "retriever|user encoder"),
         ({"select.method": "tuned", "select.users": False}, "reranker"),
+        ({"retrieve.method": "fused", "retrieve.how": "weighted"}, r"retrieve\.how weighted"),
+        ({"select.method": "recency_prior", "select.half_life": "learned"}, r"select\.half_life learned"),
     ):
         with pytest.raises(UserError, match=rf"({who}).* learns from other users' histories.*signals"):
             Plan(config("dense", tiny_models, root, **fields))
+    for profile in ("features", "difference"):
+        with pytest.raises(UserError, match="say so with collaboration text"):
+            config("dense", tiny_models, root, collaboration="signals", **{"prompt.profile": profile})

@@ -206,6 +206,37 @@ def test_a_history_and_shared_passages_are_searched_together(tmp_path: Path, wri
     assert owners == {"ann": ["", "", "ann", "ann"], "bob": ["", "", "bob"]}
 
 
+def test_shared_passages_are_cut_and_count_as_the_documents_they_are_of(
+    tmp_path: Path, tiny_models: dict[str, str]
+) -> None:
+    """The answer stands at the end of a long document, which is found by that part of it and counts once."""
+    texts = [f"{'tea and cats ' * 6}then answer {name}" for name in ("one", "two", "three", "four")]
+    pairs = [(text, [asked(f"q{n}", text[-12:], text[-5:])]) for n, text in enumerate(texts)]
+    path = squad(tmp_path / "dev-v1.1.json", *pairs)
+    fields = {"benchmark.name": "squad", "benchmark.root": str(tmp_path), "benchmark.passages": str(path),
+              "corpus.chunk": "words", "corpus.words": 5, "corpus.stride": 3, "prompt.show": "around",
+              "retrieve.k": 3, "select.k": 3, "generate.max_new_tokens": 2, "eval.resamples": 20,
+              "generate.method": "ipa", "eval.likelihood": "off", **tiny_models}  # fmt: skip
+    config = override(load(CONFIGS / "fused.py").config, fields)
+    results = pbr_jax.run(override(config, {"retrieve.of": ["bm25"]}), tmp_path / "bm25")
+    assert results.metrics["recall@1"] == 1.0
+    known = {document.id: document.text for document in read(path)}
+    for name, of in (("bm25", None), ("fused", ["bm25", "dense"])):
+        if of:
+            pbr_jax.run(override(config, {"retrieve.of": of}), tmp_path / name)
+        lines = [
+            json.loads(line) for line in (tmp_path / name / "predictions.jsonl").read_text().splitlines()
+        ]
+        assert len(lines) == 4
+        for line in lines:
+            found = [document["id"] for document in line["documents"]]
+            assert len(set(found)) == len(found) == 3
+            assert set(found) <= set(known)
+            assert {document["user_id"] for document in line["documents"]} == {""}
+            spans = [known[document["id"]][slice(*document["span"])] for document in line["documents"]]
+            assert all(0 < len(text.split()) <= 5 for text in spans)
+
+
 @pytest.mark.data
 def test_xquads_paragraphs_are_read(real_data: Path) -> None:
     for language in ("en", "de", "zh"):

@@ -99,7 +99,7 @@ def prompts(wording: Wording) -> list[Any]:
             write(
                 wording, example, documents()[:count], count=lambda text: len(text.split()),
                 truncate=first_words, max_tokens=max_tokens, gamma=gamma,
-            )
+            )[:3]  # the text about the user is empty
         )  # fmt: skip
     return made
 
