@@ -44,7 +44,8 @@ def measured(base: Config) -> Config:
     """The config with what is measured: likelihoods where there are answers, else what is found."""
     answered = any(example.target is not None for example in data.read(base.benchmark))
     likely = "on" if answered else "off"
-    if not answered and data.task(base.benchmark).kind != "retrieval":
+    retrieval = data.task(base.benchmark).kind == "retrieval"
+    if not answered and not (retrieval and any(e.relevant for e in data.read(base.benchmark) if e.scored)):
         raise UserError(
             f"{base.benchmark.root}: found no answer to any question, wanted a `target` of some, or "
             "`relevant` documents and a task of kind retrieval"

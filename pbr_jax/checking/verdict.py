@@ -19,6 +19,7 @@ from pbr_jax.eval.differences import paired
 from pbr_jax.eval.metrics import LOWER_IS_BETTER, plain_mean
 from pbr_jax.eval.runs import Row, Run, read_run
 from pbr_jax.eval.significance import FEWEST, Difference, paired_difference
+from pbr_jax.files import write_text
 from pbr_jax.types import Example
 
 _DAY = 86400.0
@@ -40,7 +41,7 @@ class Verdict:
     """What a check found.
 
     `gains` are less no documents by row, `beyond` less others' documents; both are turned so that more is
-    better. `needed`: questions that would tell a difference of this size.
+    better. `needed`: questions that would tell a gain of this size.
     """
 
     answer: Answer
@@ -59,7 +60,7 @@ class Verdict:
 
     def write(self, path: Path) -> None:
         """The numbers as JSON."""
-        path.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
+        write_text(path, json.dumps(asdict(self), indent=1))
 
 
 def verdict(folders: Mapping[str, Path], store: Store) -> Verdict:
@@ -89,8 +90,8 @@ def verdict(folders: Mapping[str, Path], store: Store) -> Verdict:
         milliseconds={
             name: _a_question(run, 1000 * run.seconds.get("rank", 0)) for name, run in runs.items()
         },
-        best=best(rows, measure, sign),
-        needed=needed(beyond[CHOSEN], runs[CHOSEN].n),
+        best=best(rows, measure, sign, users),
+        needed=needed(gains[CHOSEN], runs[CHOSEN].n),
         groups=groups(runs, measure, sign, store),
     )
 
@@ -130,15 +131,14 @@ def needed(difference: Difference, questions: int) -> int | None:
     return int(np.ceil(questions * (difference.detectable / difference.value) ** 2))
 
 
-def best(rows: Mapping[str, Row], measure: str, sign: float) -> tuple[str, ...]:
-    """The own rows that no other one is surely better than, by their means."""
+def best(rows: Mapping[str, Row], measure: str, sign: float, users: int) -> tuple[str, ...]:
+    """The own rows that no other one is surely better than, by their means; of a few users all."""
     own = {name: row for name, row in rows.items() if name not in (NOTHING, OTHERS)}
-    ordered = sorted(own, key=lambda name: -sign * own[name].first.metrics[measure])
-    leader = own[ordered[0]]
-    kept = [ordered[0]]
-    for name in ordered[1:]:
-        found = paired(leader, own[name], [measure]).get(measure)
-        if found is None or turned(found, sign).low <= 0:
+    leader, *others = sorted(own, key=lambda name: -sign * own[name].first.metrics[measure])
+    kept = [leader]
+    for name in others:
+        found = paired(own[leader], own[name], [measure]).get(measure)
+        if users < FEWEST or found is None or turned(found, sign).low <= 0:
             kept.append(name)
     return tuple(kept)
 

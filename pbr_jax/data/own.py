@@ -125,6 +125,7 @@ def _example(record: Record, history: list[_Known]) -> Example:
         time=moment_after(profile) if asked["time"] is None else asked["time"],
         relevant=relevant,
         category=record.text("category") if record.has("category") else "",
+        scored=_scored(record),
         alternatives=tuple(_texts(record, "alternatives")),
         unit=record.text("unit") if record.has("unit") else "",
         options=options,
@@ -181,6 +182,14 @@ def _options(record: Record) -> tuple[str, ...]:
     if options and target is not None and target not in options:
         raise record.fault("target", f"{target!r:.60}", "one of the question's options")
     return options
+
+
+def _scored(record: Record) -> bool:
+    if not record.has("scored"):
+        return True
+    if not isinstance(value := record.value("scored"), bool):
+        raise record.fault("scored", kind(value), "true or false")
+    return value
 
 
 def _order(record: Record) -> float | None:

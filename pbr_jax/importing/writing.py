@@ -169,6 +169,9 @@ class _Import:
                 question["category"] = cells["category"]
             if cells.get("relevant"):
                 question["relevant"] = cells["relevant"].split()
+            needed = "relevant" if self.told.kind == "retrieval" else "target"
+            if needed not in question:
+                question["scored"] = False
             yield _line(document | {"fields": texts}), _line(question)
 
     def _notes(self) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from pbr_jax.cli import main
 from pbr_jax.config import Config, override
 from pbr_jax.eval.metrics import plain_mean
 from pbr_jax.eval.significance import Difference, paired_difference
+from pbr_jax.importing.columns import Columns
 from pbr_jax.importing.writing import import_table
 from pbr_jax.types import UserError
 
@@ -67,8 +69,8 @@ def rows(users: int, each: int, own: Callable[[int, int], str]) -> list[dict[str
 
 @pytest.fixture
 def made(tmp_path: Path, tiny_models: dict[str, str]) -> Callable[..., Verdict]:
-    def checked(table: list[dict[str, object]]) -> Verdict:
-        import_table(table, tmp_path / "data")
+    def checked(table: list[dict[str, object]], **columns: Any) -> Verdict:
+        import_table(table, tmp_path / "data", Columns(**columns))
         base = override(
             Config(), {"benchmark.name": "own", "benchmark.root": str(tmp_path / "data"), **tiny_models}
         )
@@ -85,10 +87,21 @@ def test_a_check_from_a_table_to_a_page(made: Callable[..., Verdict], tmp_path: 
         assert one.value == pytest.approx(found.values["zero_shot"] - found.values[name], abs=1e-9)
         assert one.low <= one.value <= one.high
     assert found.tokens["bm25"] > found.tokens["zero_shot"]
+    assert found.needed == needed(found.gains["bm25"], FIRST)
     page = (tmp_path / "out" / "verdict.md").read_text()
     assert headline(found) in page
     assert "Measured on 25 of 36 questions" in page
     assert (tmp_path / "out" / "verdict.json").is_file()
+
+
+def test_evidence_of_a_few_users_tells_no_way_from_another(made: Callable[..., Verdict]) -> None:
+    table = [
+        {"user": f"u{i % 3}", "id": f"r{i}", "input": "tea", "gold": f"r{i - 3}" * (i > 2)} for i in range(9)
+    ]
+    found = made(table, relevant="gold")
+    assert (found.measure, found.questions, found.values["recency"]) == ("recall@1", 6, 1.0)
+    assert found.best[0] == "recency"
+    assert len(found.best) == 4  # each other way finds half of it, and that is of three users
 
 
 @pytest.mark.long
@@ -100,9 +113,11 @@ def test_of_six_users_it_cannot_be_told(made: Callable[..., Verdict]) -> None:
 
 def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import_table([{"user": "a", "input": "x"}, {"user": "a", "input": "y"}], tmp_path / "bare")
+    import_table([{"user": "a", "input": "x"}, {"user": "a", "input": "y"}], tmp_path / "data")
     (tmp_path / "bare" / "task.toml").unlink()
     for words, message in (
         ([str(tmp_path / "none"), "--out", "o"], "found no such folder"),
+        ([str(tmp_path / "data"), "--out", "o"], "found no answer to any question"),
         ([str(tmp_path / "bare"), "--out", "o"], "found no answer to any question"),
         ([str(tmp_path / "bare")], "no output folder given"),
         ([str(tmp_path / "bare"), "--out", "o", "--minutes", "0"], "--minutes is 0, want more than 0"),

@@ -125,6 +125,16 @@ def test_without_dates_rows_count_in_the_order_of_the_file(tmp_path: Path) -> No
         "no column of dates", "no column of answers", "no relevant ids"]  # fmt: skip
 
 
+def test_rows_without_what_is_measured_are_not_scored(tmp_path: Path) -> None:
+    rows = [{"user": "u", "id": f"r{i}", "input": "x", "output": "y" * (i != 1)} for i in range(3)]
+    _, found = imported(rows, tmp_path / "answers")
+    assert [(e.target, e.scored) for e in found] == [("y", True), (None, False), ("y", True)]
+    rows = [{"user": "u", "id": f"r{i}", "input": "x", "gold": "r0" * (i == 2)} for i in range(3)]
+    made, found = imported(rows, tmp_path / "evidence", relevant="gold")
+    assert made.kind == "retrieval"
+    assert [(e.relevant, e.scored) for e in found] == [((), False), ((), False), ((("r0",),), True)]
+
+
 @pytest.mark.parametrize(
     ("answers", "kind", "labels"),
     [
