@@ -26,6 +26,7 @@ ROWS: dict[str, Overrides] = {
     "newest": {"retrieve.method": "recency"},
     "bm25": {},
     "dense": {"retrieve.method": "dense"},
+    "fused": {"retrieve.method": "fused"},
     "dense, reminder": {"retrieve.method": "dense", "prompt.reminder": REMINDER},
     "preference": {"select.method": "evidence"},
     "preference, reminder": {"select.method": "evidence", "prompt.reminder": REMINDER},
