@@ -1,16 +1,21 @@
 """Runs over passages: rankings and metrics of documents against brute force, with methods as they are."""
 
 import json
+import os
 import random
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 import pbr_jax
-from pbr_jax.config import Config, override
+from pbr_jax.config import Config, override, to_dict
 from pbr_jax.corpus.store import Store
 from pbr_jax.data import read
 from pbr_jax.parts.vectors import encoder
@@ -187,3 +192,73 @@ def test_what_learns_from_its_own_ranking_takes_passages_by_themselves(config: C
     with pytest.raises(UserError, match=r"retrieve\.method is luf.*set corpus\.pool none"):
         Plan(luf)
     assert Plan(replace(luf, corpus=replace(luf.corpus, pool="none"))).streamed is not None
+
+
+KILLED = """
+import json, os, signal, sys
+from pbr_jax.config import from_dict
+from pbr_jax.corpus import writer
+from pbr_jax.plan import Plan
+
+cut, last, count = writer.passages, int(sys.argv[2]), 0
+
+def passages(*arguments):
+    global count
+    count += 1
+    if count == last:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return cut(*arguments)
+
+writer.passages = passages
+Plan(from_dict(json.loads(sys.argv[1]))).store.value
+"""
+RUN = """
+import json, sys, jax, pbr_jax
+from pbr_jax.config import from_dict
+assert len(jax.devices()) == 1
+pbr_jax.run(from_dict(json.loads(sys.argv[1])), sys.argv[2])
+"""
+
+
+def status(script: str, config: Config, cache: Path, *arguments: str) -> int:
+    """That of a process of its own, on one device."""
+    environment = {**os.environ, "PBR_JAX_CACHE": str(cache), "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-c", script, json.dumps(to_dict(config)), *arguments]
+    return subprocess.run(command, env=environment, check=False).returncode
+
+
+def rows_of(store: Store) -> list[tuple[Document, Document]]:
+    rows = sorted({row for example in store.examples() for row in store.history(example.user_id).tolist()})
+    return list(zip(store.documents(rows), store.wholes(rows), strict=True))
+
+
+@pytest.mark.long
+def test_killed_while_documents_are_cut_and_run_again_the_store_is_as_if_it_never_was(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    whole = Plan(config).store.value
+    cache = tmp_path / "killed"
+    for document in (1, 20, 59):  # of 60
+        assert status(KILLED, config, cache, str(document)) == -signal.SIGKILL
+        (left,) = (cache / "data").glob("[!.]*.partial")
+        assert not left.with_suffix("").exists()
+    monkeypatch.setenv("PBR_JAX_CACHE", str(cache))
+    again = Plan(config).store.value
+    assert not list((cache / "data").glob("*.partial"))
+    assert again.content == whole.content
+    assert rows_of(again) == rows_of(whole)
+    assert len(rows_of(whole)) > 60
+
+
+@pytest.mark.long
+def test_eight_devices_rank_passages_as_one_does(config: Config, tmp_path: Path):
+    assert len(jax.devices()) == 8
+    config = override(config, {"retrieve.method": "fused"})
+    assert status(RUN, config, tmp_path / "one", str(tmp_path / "1")) == 0
+    eight = pbr_jax.run(config, tmp_path / "8").predictions()
+    lines = (tmp_path / "1" / "predictions.jsonl").read_text().splitlines()
+    for one, other in zip(map(json.loads, lines), eight, strict=True):
+        found, wanted = one["documents"], other["documents"]
+        assert [(d["id"], d.get("span")) for d in found] == [(d["id"], d.get("span")) for d in wanted]
+        scores = [[[d["score"], *d["scores"].values()] for d in of] for of in (found, wanted)]
+        np.testing.assert_allclose(*scores, atol=1e-4)
