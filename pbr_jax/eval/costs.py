@@ -58,7 +58,7 @@ def _showing(known: _Known) -> list[Block]:
     lines, described = [], any(counts.get(_PROFILE[0]) for _, counts, _ in known)
     for row, counts, seconds in known:
         if counts.get("shown_tokens"):
-            totals = [counts["shown_documents"], counts["shown_tokens"], 1000 * seconds.get("rank", 0)]
+            totals = [counts.get("shown_documents", 0), counts["shown_tokens"], 1000 * seconds.get("rank", 0)]
             totals += [counts.get(name, 0) for name in _PROFILE] if described else []
             lines.append([row.label, *(_short(total / counts["examples"]) for total in totals)])
     header = ["run", "documents", "prompt tokens", "milliseconds to find them"]

@@ -221,6 +221,9 @@ def test_what_prompts_held_is_a_table(tmp_path, runs, write, tables):
         (folder / "results.json").write_text(json.dumps(sealed(folder, results)))
     held = tables(report([*runs, tmp_path / "p1", tmp_path / "p2"]))[2]
     assert held[1:] == [["bm25", "1.5", "250", "20"]]
+    del results["counts"]["shown_documents"]  # as in a run that shows none
+    (folder / "results.json").write_text(json.dumps(sealed(folder, results)))
+    assert tables(report([*runs, folder]))[2][1:] == [["bm25", "0", "50", "20"]]
 
 
 def test_answers_that_could_not_be_read_are_told_with_their_share(tmp_path: Path, write):
