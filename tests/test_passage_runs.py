@@ -260,5 +260,5 @@ def test_eight_devices_rank_passages_as_one_does(config: Config, tmp_path: Path)
     for one, other in zip(map(json.loads, lines), eight, strict=True):
         found, wanted = one["documents"], other["documents"]
         assert [(d["id"], d.get("span")) for d in found] == [(d["id"], d.get("span")) for d in wanted]
-        scores = [[[d["score"], *d["scores"].values()] for d in of] for of in (found, wanted)]
-        np.testing.assert_allclose(*scores, atol=1e-4)
+        ours, theirs = ([[d["score"], *d["scores"].values()] for d in of] for of in (found, wanted))
+        np.testing.assert_allclose(ours, theirs, atol=1e-4)
