@@ -180,6 +180,11 @@ def feedback(
 def _check(run: Run) -> None:
     """Raises UserError for a metric that single answers do not have, and a model that cannot score."""
     name = run.config.feedback.metric
+    if name != LIKELIHOOD and run.task.kind == "choice":
+        raise UserError(
+            f"feedback.metric is {name}, which is of decoded answers, and questions with options are "
+            f"answered by what is probable; set feedback.metric to {LIKELIHOOD}"
+        )
     if name != LIKELIHOOD:
         metric(metric_of(run.task, name), run.task.labels)
     elif not run.config.llm.can_score:

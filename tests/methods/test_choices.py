@@ -309,3 +309,12 @@ def test_a_task_of_ones_own_may_offer_options(config, tmp_path: Path) -> None:
         with pytest.raises(UserError) as error:
             list(data.read(config(write=False).benchmark))
         assert told in str(error.value)
+
+
+def test_feedback_on_options_is_by_likelihood(config, tmp_path: Path) -> None:
+    learned = {"collaboration": "signals", "select.method": "recency_prior", "select.half_life": "learned"}
+    config()
+    (tmp_path / "train.jsonl").write_text((tmp_path / "dev.jsonl").read_text())
+    with pytest.raises(UserError, match="metric to likelihood"):
+        Plan(config(**learned)).check()
+    Plan(config(**learned, **{"feedback.metric": "likelihood"})).check()
