@@ -8,7 +8,7 @@ comes after the last session.
 
 The official answer to an adversarial question is that nothing is mentioned; the official scorer looks for
 "not mentioned" or "no information available" in an answer, and so does subspan_em. What the question tempts
-to answer is the second of its two options, as in the official prompt. Evidence recall counts its evidence as
+to answer is one of its two options, as in the official prompt. Evidence recall counts its evidence as
 that of any question, as the official scorer does. Questions whose evidence names no turn are not scored.
 """
 
@@ -79,7 +79,7 @@ def _examples(record: Record, user: str, note: Note, *, turns: bool) -> Iterator
             input=text,
             target=NOTHING[0] if adversarial else question.text("answer"),
             alternatives=NOTHING[1:] if adversarial else (),
-            options=(NOTHING[0], trap) if adversarial and trap else (),
+            options=tuple(sorted((NOTHING[0], trap))) if adversarial and trap else (),
             profile=history,
             time=moment_after(history),
             relevant=relevant,

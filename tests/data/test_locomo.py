@@ -116,7 +116,7 @@ def test_an_adversarial_question_has_the_official_reply_and_keeps_its_trap(tmp_p
     del asked["answer"]
     example = only(write(tmp_path, conversation(asked)))
     assert (example.category, example.target) == ("adversarial", "Not mentioned in the conversation")
-    assert example.options == ("Not mentioned in the conversation", "in Rome")
+    assert example.options == ("Not mentioned in the conversation", "in Rome")  # by the alphabet
     assert "No information available" in example.alternatives
     assert example.scored
 
