@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-from scipy.stats import rankdata
 
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Bound, Node, Slot, constant
@@ -138,7 +137,7 @@ class Fused(Retrieve):
             raw, there = table({name: pooled(ranking, pool) for name, ranking in found.items()}, _document)
             there = [best[_document(candidate)] for candidate in there]
         if self.how == "reciprocal_ranks":
-            values = 1 / (self.rank_constant + (rankdata(-raw, "min", axis=1) if raw.size else raw))
+            values = 1 / (self.rank_constant + places(raw))
         else:
             values = standardised(raw)
         total = np.array(share) @ values
@@ -181,3 +180,8 @@ def best_of_each(ranking: Ranking, users: Sequence[Neighbour], k: int) -> Rankin
     for candidate in sorted(ranking, key=lambda c: (-c.score, c.row)):
         owned.setdefault(candidate.document.user_id, []).append(candidate)
     return [candidate for own in owned.values() for candidate in own[:k]]
+
+
+def places(scores: np.ndarray) -> np.ndarray:
+    """Each row's places [p c], 1 for the best; equal scores share the better place."""
+    return np.array([1 + np.searchsorted(np.sort(-row), -row) for row in scores]).reshape(scores.shape)

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize
-from scipy.special import logsumexp, softmax
 
 from pbr_jax.corpus.store import Store
 from pbr_jax.files import parse_json, write_text
@@ -115,6 +113,8 @@ def _relevant(place: int, example: Example, ranking: Ranking) -> tuple[np.ndarra
 def _worth(
     lessons: feedback.Feedbacks, examples: Sequence[Example], temperature: float, least: float
 ) -> _Wanted:
+    from scipy.special import softmax
+
     values = lessons.read(examples)
 
     def wanted(place: int, example: Example, ranking: Ranking) -> tuple[np.ndarray, np.ndarray]:
@@ -123,9 +123,12 @@ def _worth(
         if not len(judged) or np.ptp(judged) <= least:
             return np.zeros(0, int), judged
         there = {candidate.row: i for i, candidate in enumerate(ranking)}
-        return np.array([there[row] for row in rows.tolist()]), softmax(
-            judged.astype(np.float64) / temperature
-        )
+        # of a document with several passages another one may stand here than the one that was judged
+        known = np.array([row in there for row in rows.tolist()])
+        places = np.array([there[row] for row in rows[known].tolist()], int)
+        return places, softmax(judged[known].astype(np.float64) / temperature) if len(places) else judged[
+            known
+        ]
 
     return wanted
 
@@ -143,6 +146,8 @@ def fit(scores: Sequence[np.ndarray], targets: Sequence[np.ndarray], ridge: floa
 
     Where no part says anything, all weights are the same and `beta` is 0.
     """
+    from scipy.optimize import minimize
+
     even = np.full(len(scores[0]), 1 / len(scores[0]))
     found = minimize(
         loss_of(scores, targets, ridge),
@@ -162,6 +167,7 @@ def loss_of(
     scores: Sequence[np.ndarray], targets: Sequence[np.ndarray], ridge: float
 ) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
     """The function from theta [p] to what is minimised and its gradient [p]."""
+    from scipy.special import logsumexp, softmax
 
     def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
         total, slope = ridge * theta @ theta / 2, ridge * theta

@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize, minimize_scalar
-from scipy.special import softmax
 
 from pbr_jax.corpus.store import Store
 from pbr_jax.files import parse_json, write_text
@@ -142,6 +140,8 @@ def _worth(judged: feedback.Feedback, ranking: Ranking, least: float) -> np.ndar
     """Candidates that were not judged, which would give the target away, want nothing."""
     if not len(judged.values) or np.ptp(judged.values) <= least:
         return None
+    from scipy.special import softmax
+
     share = dict(zip(judged.rows.tolist(), softmax(judged.values.astype(np.float64)), strict=True))
     targets = np.array([share.get(candidate.row, 0.0) for candidate in ranking])
     return targets / targets.sum() if targets.any() else None
@@ -149,6 +149,8 @@ def _worth(judged: feedback.Feedback, ranking: Ranking, least: float) -> np.ndar
 
 def fit(observed: Sequence[Observed]) -> Fit:
     """The minimum over half-life, scale and slope."""
+    from scipy.optimize import minimize, minimize_scalar
+
     starts = np.cumsum([0, *(len(one.scores) for one in observed[:-1])])
     sizes = [len(one.scores) for one in observed]
     aged = np.concatenate([one.ages for one in observed])
