@@ -150,7 +150,7 @@ def feedback(
     """The value of every candidate that these methods find for the training questions.
 
     `generate` answers, as `feedback`'s options have it; by likelihood nothing is answered. Raises UserError
-    without leave to learn from others.
+    where `collaboration` is none.
     """
     run.learns_from_others(label)
     options, asked = run.config.feedback, questions(run)

@@ -41,7 +41,7 @@ class Questions:
         if self.sample is None:
             return islice(examples, self.start, self.stop)
         asked = store.asked(training=self.training)
-        # Folds of a split draw in one order, so that they learn from the same questions as far as can be.
+        # Folds of a split draw in one order, so that most of what they learn from is the same.
         order = np.random.default_rng([self.seed, 3]).permutation(len(asked))
         chosen = set(order[asked[order]][: self.sample].tolist())
         places = np.flatnonzero(asked).tolist()

@@ -82,7 +82,7 @@ def prior(ages: np.ndarray, half_life: float, sizes: Sequence[int] | None = None
 
 
 def fitted(run: Run, first: Select) -> Stage:
-    """The stage of the fit, behind a selection. Raises UserError without leave to learn from others."""
+    """The stage of the fit, behind a selection. Raises UserError where `collaboration` is none."""
     run.learns_from_others("select.half_life learned")
     asked = feedback.questions(run)
     needs = {"store": run.data, "ranked": rankings(run, asked, "rank_for_recency_prior", select=first)}
