@@ -59,7 +59,7 @@ def correlation(scores: Sequence[float], values: np.ndarray) -> float:
     """Spearman's, NaN where either is constant."""
     if len(set(scores)) < 2 or len(set(values.tolist())) < 2:
         return float("nan")
-    return float(spearmanr(scores, values)[0])
+    return float(np.asarray(spearmanr(scores, values))[0])
 
 
 def main() -> None:
