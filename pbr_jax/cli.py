@@ -11,7 +11,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pbr_jax import (
     __version__,
@@ -95,6 +95,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"pbr-jax {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
+    _add_running(commands)
+    _add_reading(commands)
+    _add_asking(commands)
+    data_commands.add(commands.add_parser("data", help="check, import or make data"))
+    _add_cache_commands(commands.add_parser("cache", help="carry language models' answers elsewhere"))
+    return parser
+
+
+def _add_running(commands: Any) -> None:
     # run and sweep take any field of the config, so their --help comes from the config (see `flags`).
     run = commands.add_parser("run", help="run one config", add_help=False, allow_abbrev=False)
     run.add_argument("--out", type=Path)
@@ -110,6 +119,8 @@ def _parser() -> argparse.ArgumentParser:
     sweep.add_argument("--max-parallel", type=int, default=1)
     sweep.set_defaults(function=_sweep)
 
+
+def _add_reading(commands: Any) -> None:
     configs = commands.add_parser("configs", help="list the configs that come with the package")
     configs.set_defaults(function=_configs)
 
@@ -131,6 +142,8 @@ def _parser() -> argparse.ArgumentParser:
     shown.add_argument("--count", type=int, default=3, help="the first so many questions")
     shown.set_defaults(function=_examples)
 
+
+def _add_asking(commands: Any) -> None:
     ask = commands.add_parser("ask", help="answer one question of one user with a finished run")
     ask.add_argument("--run", type=Path, required=True, metavar="DIR")
     ask.add_argument("--user", required=True)
@@ -162,10 +175,6 @@ def _parser() -> argparse.ArgumentParser:
     drawn.add_argument("--question", required=True, metavar="ID")
     drawn.add_argument("--out", type=Path, required=True, metavar="FILE.svg")
     drawn.set_defaults(function=_picture)
-
-    data_commands.add(commands.add_parser("data", help="check, import or make data"))
-    _add_cache_commands(commands.add_parser("cache", help="carry language models' answers elsewhere"))
-    return parser
 
 
 def _add_cache_commands(parser: argparse.ArgumentParser) -> None:

@@ -131,21 +131,7 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
     trained, measured = reports(plan.last), by_stage(plan.ranked, MEASURES)
     for values in measured.values():
         found["metrics"] |= {name: values[name] for name in METRICS if name in values}
-    notes = [f"{label}: {note}" for label, report in trained.items() for note in report.pop("notes")]
-    others = "earlier blocks" if config.stream.protocol == "prequential" else "other folds"
-    notes += [
-        f"{method.section}.method {method.method} learns from {method.supervision} of {others}"
-        for method in stream.learners(config)
-        if method.supervised
-    ]
-    notes += [folds.note(plan.ranked)] if plan.folded else []
-    if config.feedback.shuffle:
-        notes.append(
-            "feedback.shuffle: a control, candidates' values are shuffled before they are learned from"
-        )
-    if not config.keep_texts:
-        notes.append(_still_cached(plan))
-        tell("run", notes[-1])
+    notes = _notes(plan, trained)
     seconds = _seconds(plan)
     values = {
         "system": config.system,
@@ -178,6 +164,27 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
         records = [{**record, "prediction": None, "target": None} for record in records]
     folder.write("predictions.jsonl", map(line, records))
     return folder.finish(values)
+
+
+def _notes(plan: Plan, trained: Mapping[str, dict[str, Any]]) -> list[str]:
+    """What trainings told, which leaves their reports, and what readers of the results should know."""
+    config = plan.config
+    notes = [f"{label}: {note}" for label, report in trained.items() for note in report.pop("notes")]
+    others = "earlier blocks" if config.stream.protocol == "prequential" else "other folds"
+    notes += [
+        f"{method.section}.method {method.method} learns from {method.supervision} of {others}"
+        for method in stream.learners(config)
+        if method.supervised
+    ]
+    notes += [folds.note(plan.ranked)] if plan.folded else []
+    if config.feedback.shuffle:
+        notes.append(
+            "feedback.shuffle: a control, candidates' values are shuffled before they are learned from"
+        )
+    if not config.keep_texts:
+        notes.append(_still_cached(plan))
+        tell("run", notes[-1])
+    return notes
 
 
 def _passages(config: Config) -> list[str]:
