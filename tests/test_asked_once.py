@@ -12,7 +12,10 @@ import pytest
 from test_kills import KILLS, PATIENCE, SEED, Round
 from test_trained_runs import CONFIGS, histories
 
+from pbr_jax.config import load
 from pbr_jax.llm.answers_file import Answers
+
+SWEEP = CONFIGS / "ablations" / "llm_baselines.py"
 
 # Fires for answers that are there already, too.
 _LOGGED = """
@@ -46,8 +49,7 @@ def command(tiny_models: dict[str, str], write_tweets: Callable[..., Path]) -> l
     fields = {"benchmark.name": "lamp_7", "benchmark.root": root, "generate.max_new_tokens": 4}
     fields |= {name: tiny_models[name] for name in ("llm.model", "encoder.model")}
     flags = [word for name, value in fields.items() for word in (f"--{name}", str(value))]
-    sweep = str(CONFIGS / "ablations" / "llm_baselines.py")
-    return [sys.executable, "-m", "pbr_jax", "sweep", sweep, *flags]
+    return [sys.executable, "-m", "pbr_jax", "sweep", str(SWEEP), *flags]
 
 
 @pytest.mark.long
@@ -71,6 +73,7 @@ def test_a_killed_sweep_of_rerankers_asks_nothing_twice(command: list[str], tmp_
         print(f"seed {SEED}: killed with {len(_asked(killed))} of {len(wanted)} answers", file=sys.stderr)
     killed.finish()
     assert _asked(killed) == wanted, f"seed {SEED}"
-    predictions = _predictions(whole)
-    assert len(predictions) == 12
+    predictions, rows = _predictions(whole), load(SWEEP).sweep
+    assert rows is not None
+    assert len(predictions) == len(list(rows()))
     assert _predictions(killed) == predictions, f"seed {SEED}"

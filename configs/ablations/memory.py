@@ -2,7 +2,7 @@
 
 Every row has 512 tokens for the documents and the question, but for the whole history, which has 2,048. Rows
 over sessions show the best one, cut to the budget; rows over passages show the best six. Read evidence recall
-on all questions, likelihoods on a sample of them:
+on all questions, likelihoods and answers on a sample of them:
 
 pbr-jax sweep ablations/memory --benchmark.name locomo --benchmark.root FOLDER --benchmark.split locomo10 \
     --generate.method none --eval.likelihood off --out DIR
@@ -12,7 +12,7 @@ pbr-jax sweep ablations/memory --benchmark.name locomo --benchmark.root FOLDER -
 
 from collections.abc import Iterator
 
-from pbr_jax.config import Config, Overrides, Prompt
+from pbr_jax.config import Config, Eval, Overrides, Prompt
 from pbr_jax.methods import generate, retrieve, select
 
 _PASSAGES: Overrides = {"corpus.chunk": "words", "select.k": 6}
@@ -45,7 +45,8 @@ def get_config() -> Config:
         retrieve=retrieve.BM25(k=10),
         select=select.TopK(k=1),
         prompt=Prompt(max_tokens=512),
-        generate=generate.Auto(max_new_tokens=24),
+        generate=generate.Ipa(max_new_tokens=24),
+        eval=Eval(likelihood="on"),
     )
 
 
