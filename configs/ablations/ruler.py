@@ -13,7 +13,7 @@ from pbr_jax.config import Config, Overrides
 from pbr_jax.methods import generate, retrieve
 from pbr_jax.options import Eval
 
-RETRIEVERS = ("random", "recency", "bm25_lamp", "bm25", "dense")
+RETRIEVERS = ("random", "recency", "bm25_lamp", "bm25", "dense", "fused")
 OWN = {name: {"system": name, "retrieve.method": name} for name in RETRIEVERS}
 ROWS: tuple[Overrides, ...] = (
     {"system": "zero_shot", "retrieve.method": "none"},
