@@ -176,7 +176,8 @@ def _records(
 
     The rank of the first document that holds an accepted answer is added to `ranks` (`Finder.rank`).
     The first `prompt_documents` of `documents` stood in the prompt. `near_target`: a document of the user's
-    own history nearly holds the target, see `pbr_jax.corpus.store.Summary`.
+    own history nearly holds the target, see `pbr_jax.corpus.store.Summary`. `history`: how many documents of
+    their own the user had.
     """
     finder = Finder()
     for example, near, ranking, seen in zip(
@@ -192,6 +193,8 @@ def _records(
             "id": example.id,
             "user_id": example.user_id,
             **({"unit": example.unit} if example.unit else {}),
+            **({"category": example.category} if example.category else {}),
+            "history": len(store.visible(example, example.user_id)) if example.user_id else 0,
             "prediction": prediction,
             "target": example.target,
             "near_target": bool(near),
@@ -257,10 +260,18 @@ def texts(store: Store, made: Made) -> Iterator[dict[str, Any]]:
     ):
         yield {
             "id": example.id,
+            **({} if example.time is None else {"time": example.time}),
             "query": example.query,
             "input": example.input,
             "prompt": seen["messages"],
             **({"profile": seen["profile"]} if "profile" in seen else {}),
             "answer": seen["text"],
-            "documents": [{**told_of(candidate), "text": candidate.document.text} for candidate in ranking],
+            "documents": [_text_of(candidate) for candidate in ranking],
         }
+
+
+def _text_of(candidate: Candidate) -> dict[str, Any]:
+    """A candidate in texts.jsonl: as in predictions.jsonl, with its text, and its time where it is dated."""
+    document = candidate.document
+    dated = {} if document.time is None else {"time": document.time}
+    return {**told_of(candidate), **dated, "text": document.text}

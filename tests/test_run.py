@@ -90,11 +90,12 @@ def test_a_run_writes_what_the_design_promises(tweets: Path, tmp_path: Path):
     assert [record["id"] for record in lines] == list(HISTORIES)
     for record in lines:
         assert set(record) == {
-            "id", "user_id", "prediction", "target", "near_target", "prompt_tokens", "prompt_documents",
-            "documents", "metrics", "copied",
+            "id", "user_id", "history", "prediction", "target", "near_target", "prompt_tokens",
+            "prompt_documents", "documents", "metrics", "copied",
         }  # fmt: skip
         assert set(record["copied"]) == {"question", "documents", "target_question", "target_documents"}
-        assert len(record["documents"]) == min(2, len(HISTORIES[record["user_id"]]))
+        assert record["history"] == len(HISTORIES[record["user_id"]])
+        assert len(record["documents"]) == min(2, record["history"])
         assert record["prompt_tokens"] > 10
         assert 0 <= record["prompt_documents"] <= len(record["documents"])
     assert any(record["prediction"] for record in lines)

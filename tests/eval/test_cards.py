@@ -1,0 +1,117 @@
+"""Cards of finished runs, and which questions are picked to look at."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pbr_jax.eval.cards import Shown, cards, gains, picked, side_by_side
+from pbr_jax.eval.run_files import sealed
+from pbr_jax.eval.runs import read_run
+from pbr_jax.types import UserError
+
+N = 24
+TARGETS = [str(1 + i % 5) for i in range(N)]
+SHIFTED = [str(1 + (i + i // 7) % 5) for i in range(N)]
+
+
+def with_texts(folder: Path, hostile: str = "") -> Path:
+    """Adds documents, categories and texts.jsonl to a run that was written by hand."""
+    file = folder / "predictions.jsonl"
+    lines, texts = [json.loads(line) for line in file.read_text().splitlines()], []
+    for i, line in enumerate(lines):
+        ranked = [
+            {"id": f"d{i}", "user_id": line["user_id"], "score": 2.5, "scores": {"bm25": 1.0, "dense": 0.5}},
+            {"id": f"e{i}", "user_id": line["user_id"], "score": 1.5, "span": [3, 9]},
+        ]
+        line |= {"category": f"c{i % 2}", "history": i, "prompt_documents": 1, "documents": ranked}
+        seen = [{**one, "text": f"{hostile}text of {one['id']}"} for one in ranked]
+        seen[0]["time"] = 86400.0
+        texts.append(
+            {"id": line["id"], "query": f"query {i}", "input": f"{hostile}input {i}", "documents": seen}
+        )
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "texts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in texts))
+    seal(folder)
+    return folder
+
+
+def seal(folder: Path) -> None:
+    results = json.loads((folder / "results.json").read_text())
+    (folder / "results.json").write_text(json.dumps(sealed(folder, results)))
+
+
+@pytest.fixture
+def run(tmp_path, write) -> Path:
+    return with_texts(write(tmp_path / "a", "dense", TARGETS))
+
+
+def test_a_card_has_all_that_the_folder_holds_of_a_question(run):
+    (card,) = cards(run, ["q3"])
+    assert (card.id, card.user_id, card.category, card.history) == ("q3", "u1", "c1", 3)
+    assert (card.query, card.input, card.target, card.prediction) == ("query 3", "input 3", "4", "4")
+    assert card.metrics == {"mae": 0.0}
+    first = Shown("d3", "u1", 2.5, {"bm25": 1.0, "dense": 0.5}, None, "text of d3", 86400.0, True)
+    assert card.documents == (first, Shown("e3", "u1", 1.5, {}, (3, 9), "text of e3", None, False))
+    assert [one.id for one in cards(run)] == [f"q{i}" for i in range(N)]
+
+
+def test_without_texts_a_card_has_scores_alone(run):
+    (run / "texts.jsonl").unlink()
+    (card,) = cards(run, ["q3"])
+    assert (card.input, card.documents[0].text, card.documents[0].score) == ("", "", 2.5)
+
+
+def test_two_runs_side_by_side_are_joined_by_id(run, tmp_path, write):
+    other = with_texts(write(tmp_path / "b", "none", SHIFTED[::-1], ids=[f"q{N - 1 - i}" for i in range(N)]))
+    pairs = list(side_by_side(run, other))
+    assert [a.id for a, b in pairs if a.id == b.id] == [f"q{i}" for i in range(N)]
+    less = write(tmp_path / "c", "none", TARGETS, ids=[f"x{i}" for i in range(N)])
+    with pytest.raises(UserError, match="c has no question 'q0'"):
+        list(side_by_side(run, less))
+
+
+def test_gains_are_turned_so_that_more_is_better(run, tmp_path, write):
+    other = read_run(write(tmp_path / "b", "none", SHIFTED))
+    found = gains(read_run(run), other, "mae")
+    assert found == {f"q{i}": abs(int(a) - int(b)) for i, (a, b) in enumerate(zip(SHIFTED, TARGETS))}
+    assert gains(other, read_run(run), "mae") == {id: -value for id, value in found.items()}
+    assert gains(read_run(run), other, "f1") == {}
+
+
+def test_the_largest_gains_and_losses_come_first_and_the_rest_is_drawn_with_the_seed():
+    values = dict(zip(map(str, range(100)), np.random.default_rng(0).normal(size=100).tolist()))
+    ids = list(values)
+    found = picked(values, ids, 20, seed=3)
+    order = sorted(values, key=values.__getitem__)
+    assert len(found) == len({pick.id for pick in found}) == 20
+    assert {pick.id for pick in found} >= {*order[:5], *order[-5:]}
+    sizes = [abs(pick.gain or 0.0) for pick in found]
+    assert sizes == sorted(sizes, reverse=True)
+    assert found == picked(values, ids[::-1], 20, seed=3) != picked(values, ids, 20, seed=4)
+    assert sorted(p.id for p in picked({}, ids, 200)) == sorted(ids)
+    assert picked({"a": 0.0, "b": 1.0}, ["a", "b"], 1)[0].id in "ab"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda folder: (folder / "predictions.jsonl").unlink(), "has no predictions.jsonl"),
+        (lambda folder: (folder / "texts.jsonl").write_text('{"id": "q1"}\n'), "'q0' is not in texts.jsonl"),
+        (lambda folder: (folder / "texts.jsonl").write_text('{"id": "q0", "documents": [{"id": "z"}]}\n'),
+         "texts.jsonl has other documents"),
+        (lambda folder: (folder / "texts.jsonl").write_text('{"id": "q0'), "line 1: not valid JSON"),
+    ],
+)  # fmt: skip
+def test_folders_that_do_not_fit_are_one_line(run, change, message):
+    change(run)
+    seal(run)
+    with pytest.raises(UserError, match=message) as found:
+        list(cards(run))
+    assert "\n" not in str(found.value)
+
+
+def test_a_question_that_is_not_there_is_named(run):
+    with pytest.raises(UserError, match="has no question 'q99'"):
+        list(cards(run, ["q1", "q99"]))
