@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from pbr_jax import folds, stream
@@ -24,7 +25,7 @@ from pbr_jax.graph import logging_to, tell
 from pbr_jax.graph_lists import stages
 from pbr_jax.llm.answers_file import location
 from pbr_jax.llm.usage import cost
-from pbr_jax.parts import programs
+from pbr_jax.parts import judged, programs
 from pbr_jax.parts.answers import Answers
 from pbr_jax.parts.likelihood import Likelihoods
 from pbr_jax.parts.measures import MEASURES, METRICS, TALLY, USAGE, by_stage
@@ -116,6 +117,7 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
             ranked.read(store, store.examples()),
             answered and answered.records(store.examples()),
             scored and scored.records(store.examples()),
+            plan.judged and plan.judged.value.records(store.examples()),
         )
 
     start = time.perf_counter()
@@ -123,15 +125,17 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
     found, records = evaluation.evaluated(
         plan.task, store, read(), config.eval, seed=config.seed, learned=learned, arrivals=plan.arrivals
     )
+    if plan.judged is not None:
+        found["judge"] |= judged.identity(config.eval, config.llm)
     if plan.streamed is not None:
         found["learned"] = stream.reported(plan.streamed.value)
         for block in found["blocks"]:
             block["seconds"] = stream.seconds(config.stream, plan.streamed.value, block["block"])
     spent = round(time.perf_counter() - start, 3)
     trained, measured = reports(plan.last), by_stage(plan.ranked, MEASURES)
-    for values in measured.values():
-        found["metrics"] |= {name: values[name] for name in METRICS if name in values}
-    notes = _notes(plan, trained)
+    found["metrics"] |= _of_stages(measured, plan.folded)
+    counted = _tallied(plan, LABEL, judged.LABEL)
+    notes = _notes(plan, trained) + _cuts(answered, counted, found["counts"]["examples"])
     seconds = _seconds(plan)
     values = {
         "system": config.system,
@@ -144,7 +148,7 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
             **found["counts"],
             **ranked.tally.counts,
             **(answered.tally.counts if answered else {}),
-            **by_stage(plan.last, TALLY).get(LABEL, {}).get("counts", {}),
+            **counted,
             **_asked(plan),
         },
         "notes": found["notes"] + notes + _passages(config),
@@ -184,6 +188,25 @@ def _notes(plan: Plan, trained: Mapping[str, dict[str, Any]]) -> list[str]:
     if not config.keep_texts:
         notes.append(_still_cached(plan))
         tell("run", notes[-1])
+    return notes
+
+
+def _of_stages(measured: Mapping[str, Mapping[str, float]], folded: bool) -> dict[str, float]:
+    """The metrics that stages measured; of folds their mean, since each fold has a stage of its own."""
+    known = {name: [one[name] for one in measured.values() if name in one] for name in METRICS}
+    return {name: fmean(found) if folded else found[-1] for name, found in known.items() if found}
+
+
+def _cuts(answered: Answers | None, counted: Mapping[str, int], examples: int) -> list[str]:
+    """What did not fit into prompts where a reader would take it for granted: options, texts to grade."""
+    notes, count = [], 0 if answered is None else answered.tally.counts["cut_options"]
+    if count:
+        notes.append(
+            f"the options of {count} of {examples} questions do not fit a prompt, so their middle is cut: "
+            "raise prompt.max_tokens, or take generate.options cloze, which lists none"
+        )
+    if count := counted.get("judge_cut", 0):
+        notes.append(f"{count} of {examples} answers were graded with a text cut: raise eval.judge_tokens")
     return notes
 
 
@@ -239,6 +262,12 @@ def _still_cached(plan: Plan) -> str:
     )
 
 
+def _tallied(plan: Plan, *labels: str) -> dict[str, int]:
+    """What stages with tallies of their own counted."""
+    tallies = by_stage(plan.last, TALLY)
+    return {name: n for label in labels for name, n in tallies.get(label, {}).get("counts", {}).items()}
+
+
 def _asked(plan: Plan) -> dict[str, int | float]:
     """What servers were asked when the stages were made, and its cost where prices are known."""
     counts: Counter[str] = Counter()
@@ -249,10 +278,15 @@ def _asked(plan: Plan) -> dict[str, int | float]:
 
 def _cost(plan: Plan, counts: Mapping[str, int | float]) -> dict[str, float]:
     """Nothing where a server was asked whose prices are unknown."""
-    other = getattr(plan.config.select, "llm", None)
-    chosen = {name: counts.get(f"select_{name}", 0) for name in counts if name.startswith("server_")}
-    rest = {name: counts[name] - chosen[name] for name in chosen}
-    asked = [(rest, plan.config.llm), *([] if other is None else [(chosen, other)])]
+    others = {"select": getattr(plan.config.select, "llm", None), judged.LABEL: plan.config.eval.judge_llm}
+    rest = {name: count for name, count in counts.items() if name.startswith("server_")}
+    asked = []
+    for part, other in others.items():
+        if other is not None:
+            spent = {name: counts.get(f"{part}_{name}", 0) for name in rest}
+            rest = {name: count - spent[name] for name, count in rest.items()}
+            asked.append((spent, other))
+    asked.append((rest, plan.config.llm))
     prices = [
         cost(spent, llm.price_prompt, llm.price_completion)
         for spent, llm in asked

@@ -186,7 +186,10 @@ def _metrics(plan: Plan, examples: Sequence[Example], rankings: Sequence[Ranking
         plan.task,
         ids=[example.id for example in examples],
         users=[example.user_id for example in examples],
-        rankings=[ranked_ids(map(told_of, ranking)) for ranking in rankings],
+        rankings=[
+            ranked_ids(map(told_of, ranking), example.user_id)
+            for example, ranking in zip(examples, rankings, strict=True)
+        ],
         relevant=[example.relevant for example in examples],
         resamples=1,
     ).per_example

@@ -13,6 +13,7 @@ from pbr_jax.graph_lists import unified
 from pbr_jax.index.base import unit
 from pbr_jax.opening import plan_of
 from pbr_jax.parts import vectors
+from pbr_jax.parts.labels import is_relevant
 from pbr_jax.plan import Plan
 from pbr_jax.types import Example, UserError
 
@@ -39,8 +40,7 @@ def groups(plan: Plan, example: Example) -> dict[str, np.ndarray]:
     needs = vectors.searched(plan.run)
     encoder = unified(needs["encoder"]).value
     documents = np.asarray(unified(needs["embeddings"]).value[rows])
-    relevant = {name for alternatives in example.relevant for name in alternatives}
-    answers = np.array([document.whole in relevant for document in store.documents(rows)])
+    answers = np.array([is_relevant(example, document) for document in store.documents(rows)])
     (query,) = plan.system().pipeline.expand([example])
     added = [text for text in dict.fromkeys(query.texts) if text != example.query]
     found = {

@@ -30,6 +30,7 @@ from pbr_jax.parts import language_model, likelihood
 from pbr_jax.parts.answers import answers, documents_in_prompt
 from pbr_jax.parts.data import data
 from pbr_jax.parts.generator import generator
+from pbr_jax.parts.judged import judged
 from pbr_jax.parts.rankings import rankings, slots
 from pbr_jax.parts.run import Run
 from pbr_jax.parts.token_vectors import Ragged
@@ -95,12 +96,13 @@ class Plan:
             made = stream.stream(self.run, config, method, scored)
         else:
             made = outputs(self.run)
+        made = {**made, **judged(self.run, source.node, made.get("answered"))}
         self.last = unified(Value("results", (), made, dict))
         known = {node.key: node for node in walk(self.last)}
         self.data, self.ranked = _stage(known[source.node.key]), self.last.needs["ranked"]
         apart = None if source.training is None else known.get(source.training.key)
         self.training = None if apart is None else _stage(apart)  # the store that is learned from, if another
-        self.answered, self.scored = map(self.last.needs.get, ("answered", "scored"))
+        self.answered, self.scored, self.judged = map(self.last.needs.get, ("answered", "scored", "judged"))
         streamed = self.ranked.needs.get("streamed")
         self.streamed = None if streamed is None else _stage(streamed)
         self.last_slots: dict[str, Node] = {}  # of new questions, where they are not the same

@@ -10,6 +10,7 @@ from pbr_jax.corpus.store import Store
 from pbr_jax.eval.answer_recall import Finder, accepted, body
 from pbr_jax.eval.choices import place_distribution
 from pbr_jax.eval.evaluate import Evaluation, evaluate
+from pbr_jax.eval.judged import judged
 from pbr_jax.eval.label_distribution import label_distribution, note
 from pbr_jax.eval.ngram_overlap import copied, copies
 from pbr_jax.models.thinking import after_thinking
@@ -22,12 +23,14 @@ from pbr_jax.types import Candidate, Example
 class Made(NamedTuple):
     """What a run made of the examples, in their order; None: no such thing.
 
-    `answers` are as `parts.answers.Answers` reads them, `scores` as `parts.likelihood.Likelihoods` does.
+    `answers` are as `parts.answers.Answers` reads them, `scores` as `parts.likelihood.Likelihoods` does, and
+    `judged` as `parts.judged.Judgements`.
     """
 
     rankings: Iterable[Sequence[Candidate]]
     answers: Iterable[Mapping[str, Any]] | None = None
     scores: Iterable[Mapping[str, Any]] | None = None
+    judged: Iterable[Mapping[str, Any]] | None = None
 
 
 def evaluated(
@@ -68,7 +71,7 @@ def evaluated(
             targets=[example.target for example in examples],
             alternatives=[example.alternatives for example in examples],
             likelihoods=scores,
-            rankings=[ranked_ids(record["documents"]) for record in records],
+            rankings=[ranked_ids(record["documents"], record["user_id"]) for record in records],
             relevant=[example.relevant for example in examples],
             answer_ranks=ranks,
             options=[example.options for example in examples],
@@ -98,10 +101,27 @@ def evaluated(
     values["notes"] += _note_unfinished(unfinished["unfinished_thinking"], len(records))
     scored = [record for record, example in zip(records, examples, strict=True) if example.scored]
     values["copied"] = copies([record["copied"] for record in scored if "copied" in record])
+    if made.judged is not None:
+        values["judge"] = _judged(examples, records, made.judged, options, seed)
     if near.any():
         rest = score(example.scored and not held for example, held in zip(examples, near, strict=True))
         values["without_near_targets"] = {"n": rest.n, **_metrics(rest)}
     return values, records
+
+
+def _judged(
+    examples: Sequence[Example],
+    records: Sequence[dict[str, Any]],
+    found: Iterable[Mapping[str, Any]],
+    options: Eval,
+    seed: int,
+) -> dict[str, Any]:
+    """What the judge found, which each record gets too."""
+    for record, one in zip(records, found, strict=True):
+        record["judge_p"] = one["p"]
+    scored = [(e.unit or e.user_id, r["judge_p"]) for e, r in zip(examples, records) if e.scored]
+    how = {"resamples": options.resamples, "confidence": options.confidence, "seed": seed}
+    return judged([p for _, p in scored], [cluster for cluster, _ in scored], **how)
 
 
 def _metrics(evaluation: Evaluation) -> dict[str, Any]:
@@ -238,9 +258,13 @@ def told_of(candidate: Candidate) -> dict[str, Any]:
     return told | ({"scores": dict(candidate.scores)} if candidate.scores else {})
 
 
-def ranked_ids(documents: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The ids of ranked documents, each once, however many of its passages stand there."""
-    return [id for _, id in dict.fromkeys((told["user_id"], told["id"]) for told in documents)]
+def ranked_ids(documents: Iterable[Mapping[str, Any]], user: str) -> list[str]:
+    """The ids of the documents ranked for a user, each once, however many of its passages stand there.
+
+    Another user's document, whose id may be that of a relevant one too, has its owner in front of its id.
+    """
+    known = dict.fromkeys((told["user_id"], told["id"]) for told in documents)
+    return [id if owner in ("", user) else f"{owner}\0{id}" for owner, id in known]
 
 
 def _seen(made: Made, examples: int) -> Iterable[Mapping[str, Any]]:

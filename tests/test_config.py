@@ -58,6 +58,8 @@ def test_override_replaces_only_what_it_names():
         ({"retrieve.epsilon": 0.1}, ["belongs to bm25 and bm25_lamp", "retrieve.method is dense"]),
         ({"retreive.k": 1}, ["did you mean retrieve.k"]),
         ({"retrieve": 1}, ["unknown config field 'retrieve'"]),
+        ({"retrieve.tokenizer": "words"}, ["'tokenizer' is now 'analyser'", "write 'analyser'"]),
+        ({"benchmark.tokenizer": "words"}, ["did you mean"]),
         ({"retrieve.k.deep": 1}, ["unknown config field"]),
         ({"retrieve.k": -1}, ["retrieve.k is -1", "at least 1"]),
         ({"retrieve.k": "4"}, ["retrieve.k is '4' (str), want int"]),

@@ -45,6 +45,9 @@ def members(value: Any) -> dict[str, Method]:
 _RENAMED = {"reader": "generator", "lesson": "distillation"}
 """Parts of field names that older versions had, and what they are called now."""
 
+_RENAMED_FIELDS = {"tokenizer": "analyser"}
+"""The same of fields of slots' methods, where another field has the old name."""
+
 
 def unknown(name: str, config: Config) -> UserError:
     """The error for a field that does not exist, with the nearest names, or the method that has it."""
@@ -55,7 +58,8 @@ def unknown(name: str, config: Config) -> UserError:
             f"{name} belongs to {' and '.join(owners)}, and {slot}.method is {have}; "
             f"set {slot}.method, or leave it out"
         )
-    for old, new in _RENAMED.items():
+    renamed = _RENAMED | (_RENAMED_FIELDS if slot in SLOTS else {})
+    for old, new in renamed.items():
         if old in name.split("."):
             return UserError(f"unknown config field {name!r}: {old!r} is now {new!r}; write {new!r}")
     known = names(config)

@@ -10,6 +10,8 @@ the splits are the stems of `benchmark/text/*.csv`, and the history is the one o
 released code reads by default. A persona is the user and the unit. The right answer and the wrong ones stand
 apart in the release: here the options are in alphabetical order.
 
+Of equal options, which some questions offer, the first alone is kept, and a note counts these questions.
+
 A document is an exchange, what the user says and what the assistant replies, or with `benchmark.form turns` a
 message. Messages of the system, which describe the persona, are documents of their own, each text once.
 """
@@ -17,6 +19,7 @@ message. Messages of the system, which describe the persona, are documents of th
 import ast
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,7 @@ from pbr_jax.data.conversations import begins
 from pbr_jax.data.records import Note, Record, kind
 from pbr_jax.files import parse_json
 from pbr_jax.options import Benchmark
-from pbr_jax.types import Document, Example
+from pbr_jax.types import Document, Example, UserError
 
 BENCHMARKS = {"personamem": "personamem"}
 FORMS = ("official", "turns")
@@ -66,9 +69,8 @@ def question_users(benchmark: Benchmark) -> bool:
 def examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
     """The questions; of version 1 context by context, in the order of the file of contexts."""
     questions, contexts = _paths(benchmark)
-    if contexts is not None:
-        return _first(questions, contexts, benchmark)
-    return _second(questions, benchmark)
+    found = _second(questions, benchmark) if contexts is None else _first(questions, contexts, benchmark)
+    return _merged(found, questions, note)
 
 
 def _paths(benchmark: Benchmark) -> tuple[Path, Path | None]:
@@ -101,6 +103,25 @@ def _first(questions: Path, contexts: Path, benchmark: Benchmark) -> Iterator[Ex
     for row in (rows[0] for rows in asked.values()):
         found = f"{row.text('shared_context_id')!r:.80}, which is not in {contexts.name}"
         raise row.fault("shared_context_id", found, "the id of a context")
+
+
+def _merged(found: Iterator[Example], questions: Path, note: Note) -> Iterator[Example]:
+    """The same with each option once, so that accuracy knows no place among equal ones."""
+    merged = 0
+    for example in found:
+        options: dict[str, str] = {}
+        for option in example.options:
+            options.setdefault(" ".join(option.split()), option)
+        if len(options) == 1:
+            raise UserError(
+                f"{questions}: question {example.id!r} offers one answer {len(example.options)} times, "
+                "wanted two or more different ones; correct the record or take the file as released"
+            )
+        merged += len(options) < len(example.options)
+        target = options[" ".join(str(example.target).split())]
+        yield replace(example, options=tuple(options.values()), target=target)
+    if merged:
+        note(f"{questions.name}: {merged} questions offer equal options, which are counted as one")
 
 
 def _chosen(row: Record, said: Sequence[_Message], benchmark: Benchmark, seen: set[str]) -> Example:

@@ -19,6 +19,7 @@ from pbr_jax.eval.comparable import ABSENT as _ABSENT
 from pbr_jax.eval.comparable import needs_texts, obstacles, same_variant
 from pbr_jax.eval.costs import costs, throughput
 from pbr_jax.eval.differences import differences
+from pbr_jax.eval.judged import judged_table
 from pbr_jax.eval.label_distribution import shares_table
 from pbr_jax.eval.ngram_overlap import copies_table
 from pbr_jax.eval.orders import orders
@@ -97,7 +98,7 @@ def _blocks(rows: list[Row], all_metrics: bool, reference: str | None, plot: boo
         withheld = Paragraph(
             "These runs have no metrics: nothing was answered, or their targets are withheld."
         )
-        return [*blocks, withheld, *shares_table(rows), *notes]
+        return [*blocks, withheld, *shares_table(rows), *judged_table(rows), *notes]
     blocks.append(values(rows, names))
     if plot:
         blocks += [_figure(rows, names[0]), *_throughput(rows, names[0])]
@@ -106,7 +107,7 @@ def _blocks(rows: list[Row], all_metrics: bool, reference: str | None, plot: boo
     blocks += [*by_block(rows, names[0], plot), *parts(rows, names), *learned(rows)]
     blocks += _without_near(rows, names, reference)
     blocks += [*categories(rows, names), *orders(rows, names)]
-    return [*blocks, *shares_table(rows), *copies_table(rows), *notes]
+    return [*blocks, *shares_table(rows), *copies_table(rows), *judged_table(rows), *notes]
 
 
 def _without_near(rows: list[Row], names: list[str], reference: str | None) -> list[Block]:

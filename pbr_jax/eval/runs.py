@@ -46,7 +46,8 @@ class Run:
     user's history does not nearly hold; empty where there are no others. `copied`: see `copies`. `blocks`, of
     a stream: the metrics of the questions from a place to before another, and of all before that. `clusters`:
     what intervals are over, "users" or "units". `over`: of parts of a stream. `shift`: how many questions
-    arrive before a stream's shift. `learned`: what its learners report, "slot: name".
+    arrive before a stream's shift. `learned`: what its learners report, "slot: name". `judge`: what a
+    language model that grades answers found (`eval.judged`); empty where none did.
     """
 
     path: Path
@@ -78,6 +79,7 @@ class Run:
     over: dict[str, "Category"]
     shift: int | None
     learned: dict[str, float]
+    judge: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -186,6 +188,7 @@ def read_run(path: Path) -> Run:
         over=_parts(results, name),
         shift=json_fields.count(results, "shift", name) if "shift" in results else None,
         learned=_learned(results, name),
+        judge=_judge(results, name),
     )  # fmt: skip
 
 
@@ -272,6 +275,18 @@ def _learned(results: Mapping[str, Any], where: Path) -> dict[str, float]:
         for slot in of_run
         for name, value in json_fields.numbers(of_run, slot, f"{where}: learned").items()
     }
+
+
+def _judge(results: Mapping[str, Any], where: Path) -> dict[str, Any]:
+    found, place = json_fields.mapping(results, "judge", where, optional=True), f"{where}: judge"
+    if not found:
+        return {}
+    numbers = {
+        "n": json_fields.count(found, "n", place),
+        "metrics": json_fields.numbers(found, "metrics", place),
+        "intervals": json_fields.pairs(found, "intervals", place),
+    }
+    return {**found, **numbers}
 
 
 def _weights(path: Path) -> dict[str, str]:

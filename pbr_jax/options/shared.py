@@ -180,15 +180,27 @@ class LLM(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelectLLM(LLM):
+class OtherLLM(LLM):
+    """A language model beside the one that answers."""
+
+    @property
+    def plain(self) -> LLM:
+        """The same as any other model, so that one that has two parts is loaded once."""
+        return LLM(**{item.name: getattr(self, item.name) for item in dataclasses.fields(self)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectLLM(OtherLLM):
     """The language model that chooses documents, where it is not the one that answers."""
 
     section: ClassVar[str] = "select.llm"
 
-    @property
-    def plain(self) -> LLM:
-        """The same as any other model, so that one that both choose and answer with is loaded once."""
-        return LLM(**{item.name: getattr(self, item.name) for item in dataclasses.fields(self)})
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeLLM(OtherLLM):
+    """The language model that grades answers, where it is not the one that gives them."""
+
+    section: ClassVar[str] = "eval.judge_llm"
 
 
 def _new(default: Any) -> Any:
@@ -283,8 +295,28 @@ class Eval(Options):
     confidence: float = 0.95
     # questions that are shown in full at the end, with the answer (decoded for them if it was not)
     examples: int = field(default=0, metadata=IDLE)
+    # llm: a language model grades the answers, the run's as it comes or `judge_llm`; its grades stand in a
+    # table of their own, and nothing is compared, chosen or trained by them
+    judge: Literal["none", "llm"] = field(default="none", metadata=added("none"))
+    judge_llm: JudgeLLM | None = field(default=None, metadata=added(None))
+    # with {question}, {reference} and {answer}; answered by yes or no. "": the package's own
+    judge_prompt: str = field(default="", metadata=added(""))
+    judge_tokens: int = field(
+        default=1024, metadata=added(1024)
+    )  # of question, reference and answer together in that prompt
 
     def check(self) -> None:
         self.at_least("examples", 0)
+        self.at_least("judge_tokens", 16)
+        missing = [f for f in ("{reference}", "{answer}") if self.judge_prompt and f not in self.judge_prompt]
+        if missing:
+            raise UserError(
+                f"{self.named('judge_prompt')} lacks {' and '.join(missing)}, want a text with {{question}}, "
+                "{reference} and {answer}, which asks for yes or no"
+            )
+        if self.judge == "none" and self.judge_llm is not None:
+            raise UserError(
+                f"{self.named('judge_llm')} is set, and {self.named('judge')} is none; set it to llm"
+            )
         self.at_least("resamples", 1)
         self.between("confidence", 0.5, 0.9999)

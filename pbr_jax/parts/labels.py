@@ -166,7 +166,7 @@ def _answer(options: Labels, examples: Examples, rankings: Sequence[Ranking], se
 
 def _gold(options: Labels, examples: Examples, rankings: Sequence[Ranking], seed: int) -> list[list[float]]:
     return [
-        [float(c.document.whole in relevant_ids(example)) for c in ranking]
+        [float(is_relevant(example, c.document)) for c in ranking]
         for example, ranking in zip(examples, rankings, strict=True)
     ]
 
@@ -212,9 +212,13 @@ _KINDS: Mapping[str, Callable[..., list[list[float]]]] = {
 }
 
 
-def relevant_ids(example: Example) -> set[str]:
-    """The ids of all documents that are relevant to a question."""
-    return {id for group in example.relevant for id in group}
+def is_relevant(example: Example, document: Document) -> bool:
+    """Whether the data say that a document, or the one that it is a passage of, is relevant to a question.
+
+    They name it by its id, which another user's document may have too: that one is not meant.
+    """
+    named = any(document.whole in group for group in example.relevant)
+    return named and document.user_id in ("", example.user_id)
 
 
 def accuracy(labelled: Sequence[Labelled], examples: Examples, store: Store) -> dict[str, float]:
@@ -228,11 +232,13 @@ def accuracy(labelled: Sequence[Labelled], examples: Examples, store: Store) -> 
     """
     grades, right, areas, known = [], [], [], 0
     for one, example in zip(labelled, examples, strict=True):
-        if not (wanted := relevant_ids(example)):
+        if not any(example.relevant):
             continue
         known += 1
         grades.append(np.array(one.grades))
-        right.append(np.array([document.whole in wanted for document in store.documents(one.rows)], bool))
+        right.append(
+            np.array([is_relevant(example, document) for document in store.documents(one.rows)], bool)
+        )
         if 0 < right[-1].sum() < len(right[-1]):
             areas.append(_area(grades[-1], right[-1]))
     positive = np.concatenate([*grades, np.zeros(0)]) == 1

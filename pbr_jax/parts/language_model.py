@@ -15,7 +15,7 @@ from pbr_jax.graph import Node, Value, constant
 from pbr_jax.llm import LLM, VERSION
 from pbr_jax.models.pretrained import locate
 from pbr_jax.options import LLM as Options
-from pbr_jax.options import Prompt, SelectLLM
+from pbr_jax.options import OtherLLM, Prompt
 from pbr_jax.parts import profiles
 from pbr_jax.parts.passages import around
 from pbr_jax.parts.run import Run, once
@@ -27,7 +27,7 @@ from pbr_jax.types import Example, UserError
 
 
 @once
-def frozen(run: Run, other: SelectLLM | None = None) -> Node:
+def frozen(run: Run, other: OtherLLM | None = None) -> Node:
     """The language model as it comes, or another one, behind the cache of its answers."""
     options = run.config.llm if other is None else other.plain
     # The batch plan and the devices can move the last bit of a logit.
@@ -52,7 +52,7 @@ def _judge(options: Options, *, llm: LLM) -> LLM:
     return llm
 
 
-def _fingerprint(options: Options, other: SelectLLM | None) -> str:
+def _fingerprint(options: Options, other: OtherLLM | None) -> str:
     with blaming(other):
         return _load(options).fingerprint
 
@@ -62,7 +62,7 @@ def _load(options: Options) -> LLM:
 
 
 @contextmanager
-def blaming(other: SelectLLM | None) -> Iterator[None]:
+def blaming(other: OtherLLM | None) -> Iterator[None]:
     """Errors of another model than the run's own say that they are its."""
     try:
         yield
@@ -116,7 +116,7 @@ def check_tokens(options: Options, who: str) -> None:
             f"{who} leads the model token by token, which servers do not offer; take "
             f"{options.named('backend')} jax"
         )
-    with blaming(options if isinstance(options, SelectLLM) else None):
+    with blaming(options if isinstance(options, OtherLLM) else None):
         place = locate(options.model)
     if pbr_jax.llm.is_t5(place):
         raise UserError(

@@ -9,6 +9,7 @@ import pytest
 
 from pbr_jax import data
 from pbr_jax.config import Benchmark
+from pbr_jax.data import personamem
 from pbr_jax.types import UserError
 
 SAID = [
@@ -94,6 +95,21 @@ def test_in_the_form_turns_a_document_is_a_message(tmp_path: Path) -> None:
         "Current user persona: Ann", "User: I like tea", "Assistant: Noted.", "User: And rain",
         "User: and cats",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("right", "abcd")
+def test_equal_options_are_one_wherever_they_stand(tmp_path: Path, right: str) -> None:
+    offered = ["(a) Tea", "(b) Milk", "(c)  Tea", "(d) Cold  milk"]
+    told: list[str] = []
+    benchmark = first(tmp_path, row(all_options=str(offered), correct_answer=right), row(question_id="q2"))
+    merged, other = personamem.examples(benchmark, told.append)
+    assert merged.options == ("Tea", "Milk", "Cold  milk")
+    assert merged.target == {"a": "Tea", "b": "Milk", "c": "Tea", "d": "Cold  milk"}[right]
+    assert len(other.options) == 3
+    assert told == ["questions_32k.csv: 1 questions offer equal options, which are counted as one"]
+    same = first(tmp_path, row(all_options="['(a) Tea', '(b) Tea ']"))
+    with pytest.raises(UserError, match="question 'q1' offers one answer 2 times, wanted two or more"):
+        list(personamem.examples(same, told.append))
 
 
 @pytest.mark.parametrize(

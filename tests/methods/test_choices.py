@@ -161,6 +161,11 @@ def test_questions_may_offer_unequally_many_options() -> None:
     assert [len(answer.places or ()) for answer in found] == [4, 2, 26]
 
 
+def test_equal_options_are_refused() -> None:
+    with pytest.raises(UserError, match=r"question 'q' has equal options \(\['tea', 'no', ' tea'\]\)"):
+        answered(Label(), lambda prompt, target: 0.0, example("q", ("tea", "no", " tea")))
+
+
 @pytest.mark.parametrize("options", [(), ("one",), tuple(map(str, range(27)))])
 def test_a_question_without_options_is_told(options: tuple[str, ...]) -> None:
     with pytest.raises(UserError, match=f"question 'q' has {len(options)} options"):
@@ -285,6 +290,24 @@ def test_a_run_chooses_as_torch_has_it(config, log_p, tmp_path: Path, form: str)
     shown = results.values["answers"]
     assert sum(shown.values()) == pytest.approx(0 if form == "cloze" else 1)
     assert len(shown) == (0 if form == "cloze" else 4)
+
+
+@pytest.mark.parametrize(("tokens", "cut"), [(900, 0), (150, 3), (64, 3)])
+def test_options_that_do_not_fit_are_counted_and_told(config, tmp_path: Path, tokens: int, cut: int) -> None:
+    """The tiny model's tokens are bytes: the questions have 57 to 91 of them with their options."""
+    fields = {"generate.method": "label", "prompt.max_tokens": tokens, "prompt.gamma": 0.1}
+    results = run(config(**fields), tmp_path / "out")
+    texts = [json.loads(text) for text in (tmp_path / "out" / "texts.jsonl").read_text().splitlines()]
+    lines = [[f". {option}" for option in OPTIONS[: 2 + number]] for number in range(3)]
+    whole = [
+        all(line in seen["prompt"][-1]["content"] for line in own)
+        for own, seen in zip(lines, texts, strict=True)
+    ]
+    assert results.values["counts"].get("cut_options", 0) >= whole.count(False)
+    notes = [note for note in results.values["notes"] if "do not fit a prompt" in note]
+    count = results.values["counts"].get("cut_options", 0)
+    assert len(notes) == bool(count)
+    assert all(note.startswith(f"the options of {count} of 3 questions") for note in notes)
 
 
 def test_the_seed_of_a_run_draws_the_orders(config, tmp_path: Path) -> None:

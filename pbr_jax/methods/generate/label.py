@@ -5,9 +5,12 @@ every answer comes with the probabilities of all labels. Calibration is Zhao et 
 Improving Few-Shot Performance of Language Models", 2021, https://arxiv.org/abs/2102.09690.
 
 Where questions have options of their own (`Example.options`), these are listed behind the question in several
-orders (`pbr_jax.text.choices`), and an option's log-probability is the mean over the orders.
+orders (`pbr_jax.text.choices`), and an option's log-probability is the mean over the orders. Where a question
+with its options is longer than `prompt.max_tokens` its middle is cut; `cut_options` counts the questions that
+lost a part of their options, and the results have a note.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
@@ -18,6 +21,7 @@ from pbr_jax.graph import Node, constant
 from pbr_jax.llm import LLM, Score, TooLong
 from pbr_jax.llm.protocol import OnBatch
 from pbr_jax.options import Generate, added
+from pbr_jax.parts import language_model
 from pbr_jax.parts.generator import generator
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Answer, Examples, GenerateSlot, PromptWriter, Ranking, Tally
@@ -45,7 +49,8 @@ class Label(Generate):
     stands beside the question stays in that prompt, because the bias comes from there too (labels that are
     frequent or last among the documents). But a user's documents are also evidence: how often this user
     gives a label is subtracted with the bias. `content_free_no_documents` keeps it and subtracts what the
-    task's wording alone brings.
+    task's wording alone brings; a text about the user (`prompt.profile`) is evidence like the documents, so
+    that prompt has none.
     """
 
     method: Literal["label"] = "label"
@@ -83,9 +88,21 @@ class Label(Generate):
     def needs(self, run: Run) -> Mapping[str, Node]:
         run.config.llm.check_scoring("generate.method label")
         seed = {} if run.task.labels else {"seed": constant("seed", run.config.seed)}
-        return {"llm": generator(run), "labels": constant("labels", run.task.labels), **seed}
+        bare = {}
+        if self.calibration == "content_free_no_documents":
+            prompt = replace(run.config.prompt, profile="none")
+            bare = {"bare": language_model.writer(run.changed(prompt=prompt))}
+        return {"llm": generator(run), "labels": constant("labels", run.task.labels), **seed, **bare}
 
-    def slot(self, tally: Tally, *, llm: LLM, labels: tuple[str, ...], seed: int = 0) -> GenerateSlot:
+    def slot(
+        self,
+        tally: Tally,
+        *,
+        llm: LLM,
+        labels: tuple[str, ...],
+        seed: int = 0,
+        bare: PromptWriter | None = None,
+    ) -> GenerateSlot:
         def generate(
             examples: Examples,
             rankings: Sequence[Ranking],
@@ -98,8 +115,9 @@ class Label(Generate):
             ballots = [self._ballots(example, labels, seed) for example in examples]
             asked = [ballot.example for own in ballots for ballot in own]
             written = write(asked, [ranking for ranking, own in zip(rankings, ballots) for _ in own])
+            tally.counts.update(_cut(ballots, written))
             # Both in one call: they begin alike, and beginnings are read once.
-            prompts = [*written, *self._content_free(asked, written, write)]
+            prompts = [*written, *self._content_free(asked, written, bare)]
             count = _Count(ballots, len(prompts) // len(written))
             pairs = count.pairs(prompts)
 
@@ -136,6 +154,11 @@ class Label(Generate):
         if labels:
             return [Ballot(example, labels)]
         count, name = len(options := example.options), f"{example.user_id}\0{example.id}"
+        if len({" ".join(option.split()) for option in options}) < count:
+            raise UserError(
+                f"question {example.id!r} has equal options ({list(options)!r:.80}), and one alone would be "
+                "counted as right; offer each once"
+            )
         if not 2 <= count <= len(LETTERS):
             raise UserError(
                 f"question {example.id!r} has {count} options, and generate.method label chooses among 2 to "
@@ -151,14 +174,17 @@ class Label(Generate):
         return ballots
 
     def _content_free(
-        self, examples: Examples, written: Sequence[Written], write: PromptWriter
+        self, examples: Examples, written: Sequence[Written], bare: PromptWriter | None
     ) -> list[Written]:
-        """The examples' prompts with nothing in place of what is asked; none where none are wanted."""
+        """The examples' prompts with nothing in place of what is asked; none where none are wanted.
+
+        `bare` writes prompts without a text about the user.
+        """
         if self.calibration == "content_free":
             return [content_free(*pair) for pair in zip(examples, written, strict=True)]
-        if self.calibration == "content_free_no_documents":
+        if bare is not None:
             empty = [replace(example, input=content_free_input(example)) for example in examples]
-            return write(empty, [[] for _ in empty])
+            return bare(empty, [[] for _ in empty])
         return []
 
     def _label(self, score: Score) -> float:
@@ -170,6 +196,19 @@ class Label(Generate):
             "per_byte": score.total / max(len(text.encode()), 1),
             "total": score.total,
         }[self.length]
+
+
+def _cut(ballots: Sequence[Sequence[Ballot]], written: Sequence[Written]) -> Counter[str]:
+    """How many questions have a prompt in which their options do not stand whole."""
+    prompts, cut = iter(written), 0
+    for own in ballots:
+        shown = [(ballot, next(prompts).messages[-1]["content"]) for ballot in own]
+        cut += any(
+            listed("", [ballot.example.options[option] for option in ballot.order]) not in text
+            for ballot, text in shown
+            if ballot.order
+        )
+    return Counter(cut_options=cut) if cut else Counter()
 
 
 class _Count:

@@ -21,7 +21,7 @@ from pbr_jax.methods.generate.ipa import Ipa
 from pbr_jax.methods.select.top_k import TopK
 from pbr_jax.options import Retrieve
 from pbr_jax.parts import feedback
-from pbr_jax.parts.labels import relevant_ids
+from pbr_jax.parts.labels import is_relevant
 from pbr_jax.parts.rankings import Questions, Rankings, rankings
 from pbr_jax.parts.run import Run, once
 from pbr_jax.parts.scores import standardised
@@ -103,8 +103,7 @@ def _fit(
 
 def _relevant(place: int, example: Example, ranking: Ranking) -> tuple[np.ndarray, np.ndarray]:
     """All candidates of a question, and the same share for each relevant one; none where none is."""
-    ids = relevant_ids(example)
-    relevant = np.array([candidate.document.whole in ids for candidate in ranking], np.float64)
+    relevant = np.array([is_relevant(example, candidate.document) for candidate in ranking], np.float64)
     if not relevant.any():
         return np.zeros(0, int), relevant
     return np.arange(len(ranking)), relevant / relevant.sum()

@@ -9,6 +9,7 @@ import numpy as np
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node
 from pbr_jax.options import Select
+from pbr_jax.parts.labels import is_relevant
 from pbr_jax.parts.run import Run
 from pbr_jax.parts.search import candidates
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
@@ -35,13 +36,12 @@ class Evidence(Select):
 
     def slot(self, tally: Tally, *, store: Store) -> SelectSlot:
         def rows(example: Example, ranking: Ranking) -> np.ndarray:
-            relevant = {id for group in example.relevant for id in group}
             seen = [store.visible(example, example.user_id)]
             seen += [store.visible(example, "")] if store.has_shared else []
             known = [candidate.row for candidate in ranking]
             allowed = list(dict.fromkeys([*known, *np.concatenate(seen).tolist()]))
-            documents = zip(allowed, store.documents(allowed), strict=True) if relevant else ()
-            found = np.array([row for row, document in documents if document.whole in relevant], int)
+            documents = zip(allowed, store.documents(allowed), strict=True) if any(example.relevant) else ()
+            found = np.array([row for row, document in documents if is_relevant(example, document)], int)
             first = np.sort(np.unique(store.firsts[found], return_index=True)[1])
             return found[first][: self.k]
 

@@ -18,6 +18,7 @@ from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import best_first, by_score
 from pbr_jax.methods.select.judging import Judging, RewardFn, text_of
 from pbr_jax.models.thinking import after_thinking
+from pbr_jax.parts.labels import is_relevant
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
 from pbr_jax.tasks import Wording
@@ -94,8 +95,7 @@ class _Step:
 
     @property
     def gold(self) -> list[bool]:
-        ids = {id for group in self.example.relevant for id in group}
-        return [candidate.document.whole in ids for candidate in self.ranking]
+        return [is_relevant(self.example, candidate.document) for candidate in self.ranking]
 
 
 def _check_known(examples: Examples) -> None:

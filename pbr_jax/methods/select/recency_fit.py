@@ -23,7 +23,7 @@ from pbr_jax.graph import Stage, tell
 from pbr_jax.methods.generate.ipa import Ipa
 from pbr_jax.options import Select
 from pbr_jax.parts import feedback
-from pbr_jax.parts.labels import relevant_ids
+from pbr_jax.parts.labels import is_relevant
 from pbr_jax.parts.rankings import Questions, Rankings, rankings
 from pbr_jax.parts.run import Run
 from pbr_jax.parts.scores import standardised
@@ -131,8 +131,7 @@ def _load(folder: Path) -> Fit:
 
 
 def _relevant(example: Example, ranking: Ranking) -> np.ndarray | None:
-    ids = relevant_ids(example)
-    relevant = np.array([candidate.document.whole in ids for candidate in ranking], np.float64)
+    relevant = np.array([is_relevant(example, candidate.document) for candidate in ranking], np.float64)
     return relevant / relevant.sum() if relevant.any() else None
 
 
