@@ -263,9 +263,12 @@ def _still_cached(plan: Plan) -> str:
 
 
 def _tallied(plan: Plan, *labels: str) -> dict[str, int]:
-    """What stages with tallies of their own counted."""
-    tallies = by_stage(plan.last, TALLY)
-    return {name: n for label in labels for name, n in tallies.get(label, {}).get("counts", {}).items()}
+    """What stages with tallies of their own counted, those of all folds together."""
+    tallies, total = by_stage(plan.last, TALLY), Counter[str]()
+    for name, stage in stages(plan.last).items():
+        if stage.label in labels and name in tallies:
+            total.update(tallies[name]["counts"])
+    return dict(total)
 
 
 def _asked(plan: Plan) -> dict[str, int | float]:
