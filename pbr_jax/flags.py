@@ -35,8 +35,8 @@ _TITLES = "Value error|Invalid choice|Unrecognized options|Missing argument"  # 
 _OFTEN = (
     "benchmark.name", "benchmark.root", "benchmark.split", "benchmark.passages", "limit", "seed",
     "collaboration", "encoder.model", "llm.model", "expand.method", "neighbours.method", "neighbours.m",
-    "retrieve.method", "retrieve.k", "select.method", "select.k", "prompt.max_tokens", "generate.method",
-    "stream.size", "stream.order",
+    "retrieve.method", "retrieve.k", "corpus.chunk", "select.method", "select.k", "prompt.max_tokens",
+    "prompt.show", "prompt.profile", "generate.method", "eval.likelihood", "stream.size", "stream.order",
 )  # fmt: skip
 
 
@@ -116,8 +116,22 @@ def parsed(words: list[str], default: Config, program: str) -> Config:
         text = re.sub(rf"^({_TITLES})|(Argument helptext|For full helptext).*", "", text)
         text = re.sub(r"^Error parsing (?!--)[\w.]+: ", "", text.strip())  # what `check` says needs no frame
         raise UserError(text or "the command line could not be read") from error
+    if program == RUN:  # the rows of a sweep may cut documents
+        _check_passages([name.replace("-", "_") for name, _, _ in given], found)
     is_named = any(name == "system" for name, _, _ in given)
     return found if is_named else configs.named(found, before, configs.overridden(before, found))
+
+
+def _check_passages(given: list[str], config: Config) -> None:
+    """Raises UserError for an option of passages where documents stay whole."""
+    for name in given:
+        section, _, last = name.rpartition(".")
+        of_passages = (section == "corpus" and last != "chunk") or name == "prompt.show" or last == "over"
+        if of_passages and not config.corpus.active:
+            raise UserError(
+                f"{name} has no effect, since corpus.chunk is none and documents stay whole; add "
+                f"--corpus.chunk words (or sentences, turns), or leave --{name} out"
+            )
 
 
 def _chosen(words: list[str]) -> tuple[dict[str, str | list[str]], list[str]]:

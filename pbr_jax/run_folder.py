@@ -151,10 +151,16 @@ def altered(folder: Path, plan_parts: Mapping[str, Any], data: Mapping[str, str]
 def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     """In words: the config's fields that differ, then the parts whose content or code does."""
     before, after = flat(found["config"]), flat(wanted["config"])
+
+    def tells(name: str) -> bool:  # the options that only one of two methods has follow from the methods
+        method = name.partition(".")[0] + ".method"
+        one_sided = (name in before) != (name in after) and before.get(method) != after.get(method)
+        return before.get(name) != after.get(name) and name not in _IDLE and not one_sided
+
     told = [
         f"{name} ({before.get(name)!r}, now {after.get(name)!r})"
         for name in dict.fromkeys([*before, *after])
-        if before.get(name) != after.get(name) and name not in _IDLE and ".from." not in name
+        if tells(name) and ".from." not in name
     ]
     parts, now = found.get("parts") or {}, wanted["parts"]
     for what, word in (("options", "the content of"), ("code", "the code of")):

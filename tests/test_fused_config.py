@@ -7,7 +7,7 @@ import pytest
 
 from pbr_jax import config as c
 from pbr_jax.config import Config
-from pbr_jax.flags import parsed
+from pbr_jax.flags import RUN, SWEEP, parsed
 from pbr_jax.methods import retrieve
 from pbr_jax.options import names_of
 from pbr_jax.types import UserError
@@ -129,3 +129,19 @@ def test_a_damaged_file_is_told():
         values["retrieve"]["of"] = wrong
         with pytest.raises(UserError, match=r"retrieve"):
             c.from_dict(values)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--corpus.words 200", "corpus.words has no effect, since corpus.chunk is none"),
+        ("--prompt.show around", "prompt.show has no effect"),
+        ("--retrieve.of.bm25.over documents", r"retrieve.of.bm25.over has no effect"),
+    ],
+)
+def test_an_option_of_passages_without_passages_is_refused(words: str, told: str):
+    with pytest.raises(UserError, match=told):
+        parsed(words.split(), FUSED, RUN)
+    assert parsed([*words.split(), "--corpus.chunk", "words"], FUSED, RUN).corpus.active
+    assert not parsed(words.split(), FUSED, SWEEP).corpus.active  # its rows may cut documents
+    assert not parsed(["--corpus.chunk", "none"], FUSED, RUN).corpus.active

@@ -150,6 +150,9 @@ def test_changed_data_or_config_is_computed_anew(tweets: Path, tmp_path: Path, w
     with pytest.raises(UserError, match=r"holds another run, which differs in retrieve.k \(2, now 3\)"):
         run(three, tmp_path / "out")
     assert (tmp_path / "out" / "predictions.jsonl").read_bytes() == before
+    lexical = config(tweets, **{"generate.method": "none", "retrieve.method": "bm25"})
+    with pytest.raises(UserError, match=r"retrieve.method \('dense', now 'bm25'\); choose"):
+        run(lexical, tmp_path / "out")  # the options of either method alone are not listed
     more = run(three, tmp_path / "out", overwrite=True)
     assert len(more.predictions()[0]["documents"]) == 3
     write_tweets({**HISTORIES, "dan": ["not so quiet any more"]})
