@@ -6,7 +6,8 @@ the other folds' questions of the evaluated split. What they rank, answer and sc
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ from pbr_jax.parts import programs
 from pbr_jax.parts.folds import Fold, fold
 from pbr_jax.parts.records import Records
 from pbr_jax.parts.run import Run, total, write_tally
+from pbr_jax.pipeline import Examples, Tally
 from pbr_jax.types import UserError
 
 _STORE = "store of "
+_ALL = "all folds"
 
 
 def is_folded(config: Config) -> bool:
@@ -47,6 +50,57 @@ def is_folded(config: Config) -> bool:
 def taught_by_all(run: Run) -> Run:
     """The run that learns from the questions of all folds, for those that are in none."""
     return run._replace(data=fold(run.data, ()), whole=run.data)
+
+
+class ByFold(Node):
+    """A slot by which each fold's questions find what its own run finds, and others what all folds taught.
+
+    Args:
+      name: of the slot.
+      joined: the stage of all folds' rankings.
+      everyone: the slot that all folds' questions taught.
+
+    A fold's slot is opened, and that of all folds is trained, when a question first needs it.
+    """
+
+    def __init__(self, name: str, joined: Stage, everyone: Node) -> None:
+        views = {fold: need for fold, need in joined.needs.items() if fold.startswith(_STORE)}
+        own = {fold.removeprefix(_STORE): joined.needs[fold.removeprefix(_STORE)] for fold in views}
+        slots = {fold: ranked.needs[name] for fold, ranked in own.items()}
+        super().__init__(name, {_ALL: everyone, **slots, **views}, None)
+
+    def _options_of(self) -> Any:
+        return []
+
+    def _code(self) -> list[Any]:
+        return [_by_fold]
+
+    def _missing(self) -> Iterable[Node]:
+        return ()
+
+    def _compute(self) -> Callable[[Tally], Callable[..., list[Any]]]:
+        return partial(_by_fold, self.needs)
+
+
+def _by_fold(nodes: Mapping[str, Node], tally: Tally) -> Callable[..., list[Any]]:
+    """The callable of a slot, whose arguments have one value for each example."""
+    views = {name: node.value for name, node in nodes.items() if name.startswith(_STORE)}
+    owners = {id: name.removeprefix(_STORE) for name, view in views.items() for id in view.ids}
+    bound: dict[str, Callable[..., list[Any]]] = {}
+
+    def slot(examples: Examples, *columns: Sequence[Any]) -> list[Any]:
+        places: dict[str, list[int]] = {}
+        for place, example in enumerate(examples):
+            places.setdefault(owners.get(example.id, _ALL), []).append(place)
+        found: dict[int, Any] = {}
+        for name, some in places.items():
+            if name not in bound:
+                bound[name] = nodes[name].value(tally)
+            values = bound[name](*([column[place] for place in some] for column in (examples, *columns)))
+            found |= zip(some, values, strict=True)
+        return [found[place] for place in range(len(examples))]
+
+    return slot
 
 
 def folds(run: Run, config: Config, outputs: Callable[[Run], Mapping[str, Stage]]) -> dict[str, Stage]:

@@ -22,7 +22,7 @@ from pbr_jax.code import code_of
 from pbr_jax.config import Config
 from pbr_jax.corpus.store import Store
 from pbr_jax.data import task
-from pbr_jax.graph import Node, Slot, Stage, Value, constant, substituted, walk
+from pbr_jax.graph import Node, Slot, Stage, Value, constant, substituted, tell, walk
 from pbr_jax.graph_lists import numbered, unified
 from pbr_jax.methods.generate import Ipa
 from pbr_jax.options import Generate, key_of, swapped
@@ -107,7 +107,9 @@ class Plan:
         self.streamed = None if streamed is None else _stage(streamed)
         self.last_slots: dict[str, Node] = {}  # of new questions, where they are not the same
         if self.folded:
-            self.last_slots = {"store": self.data, **slots(self.run)}
+            everyone, joined = slots(self.run), _stage(self.ranked)
+            self.last_slots = {"store": self.data}
+            self.last_slots |= {name: folds.ByFold(name, joined, own) for name, own in everyone.items()}
         elif self.streamed is not None:
             self.last_slots = stream.last(self.streamed)
         # of the documents that were ranked
@@ -132,6 +134,8 @@ class Plan:
         which is made when it is first written to; None: a temporary one.
         """
         run, config = self.run, self.config
+        if self.folded and config.generator.is_tuned:
+            tell("generator", "learned from all folds: it has seen the targets of the run's own questions")
         method = config.generate.resolved(self.task) or swapped(config.generate, Ipa)
         nodes: dict[str, Node] = {
             "write": language_model.writer(run),

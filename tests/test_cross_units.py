@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,28 @@ def test_new_questions_are_answered_by_what_all_units_taught(
     system.add(example.user_id, [Document(id="added", user_id=example.user_id, text=" ".join(WORDS * 2))])
     assert system.rank([new])[0][0].document.id == "added"
     system.forget(example.user_id)
+
+
+def test_the_runs_own_questions_are_ranked_by_what_the_other_folds_taught(
+    file: Path, told: dict[str, Any], tmp_path: Path
+):
+    pbr_jax.run(override(load(file).config, told), tmp_path / "out")
+    made = len([*tmp_path.glob("cache/counts/*/counts.json")])
+    system = pbr_jax.open(tmp_path / "out")
+    examples = [*system.store.examples()]
+    wanted = by_hand([{user} for user in range(4)], tmp_path / "data")
+
+    def ids(questions: list[Example]) -> list[list[str]]:
+        return [[candidate.document.id for candidate in ranking] for ranking in system.rank(questions)]
+
+    assert ids(examples) == [wanted[example.id] for example in examples]
+    assert len([*tmp_path.glob("cache/counts/*/counts.json")]) == made  # nothing is trained for these
+    mixed = [examples[3], replace(examples[3], id=""), examples[0]]
+    first, _, last = ids(mixed)
+    assert (first, last) == (wanted[examples[3].id], wanted[examples[0].id])
+    assert len([*tmp_path.glob("cache/counts/*/counts.json")]) == made + 1  # for the new one in the middle
+    system.add("2", [Document(id="added", user_id="2", text=" ".join(WORDS * 2))])
+    assert ids([examples[3]]) == [first]  # a stored question sees the history that its data gave it
 
 
 def test_a_fold_sees_what_its_store_sees(tmp_path: Path):

@@ -27,6 +27,11 @@ class Fold(Store):
         self._ids = frozenset(ids)
 
     @property
+    def ids(self) -> frozenset[str]:
+        """Of the fold's questions."""
+        return self._ids
+
+    @property
     def content(self) -> str:
         return digest([super().content, sorted(self._ids)])
 

@@ -35,6 +35,9 @@ class Fused(Retrieve):
 
     A part is any retriever with its options; its `k` counts in its own training alone. Where there are shared
     documents or a `depth`, a document that a part did not find has that part's lowest score.
+
+    What learns from a stream (luf, centred) is no part: a stream keeps a state and a corpus for each slot,
+    and none for a part of a method. Nor is this a part of those: they move vectors of queries.
     """
 
     method: Literal["fused"] = "fused"
