@@ -7,6 +7,7 @@ import pytest
 
 from pbr_jax import results
 from pbr_jax.corpus.store import Store, build
+from pbr_jax.experiment import _of_stages
 from pbr_jax.options import Eval
 from pbr_jax.tasks import released
 from pbr_jax.types import Example
@@ -56,3 +57,15 @@ def test_thinking_without_an_end_is_counted_and_noted(tmp_path: Path, name: str)
     values = told(tmp_path, name, ["4", "<think>a 1?</think>4", "2"])
     assert "unfinished_thinking" not in values["counts"]
     assert not any("thinking" in note for note in values["notes"])
+
+
+def test_measures_of_folds_are_averaged() -> None:
+    """Every fold has a stage of its own; of the stages of a run without folds the last one counts."""
+    measured = {
+        "cohorts": {"silhouette": 0.5, "clusters": 3},
+        "cohorts 2": {"silhouette": 0.1, "silhouette_without_noise": 0.4},
+        "other": {"seconds": 1},
+    }
+    assert _of_stages(measured, True) == {"silhouette": 0.3, "silhouette_without_noise": 0.4}
+    assert _of_stages(measured, False) == {"silhouette": 0.1, "silhouette_without_noise": 0.4}
+    assert _of_stages({}, True) == {}
