@@ -34,7 +34,8 @@ class Fused(Retrieve):
     """A weighted sum of what other retrievers say of each document; each part's own score is kept.
 
     A part is any retriever with its options; its `k` counts in its own training alone. Where there are shared
-    documents or a `depth`, a document that a part did not find has that part's lowest score.
+    documents or a `depth`, a document that a part did not find has that part's lowest score; of reciprocal
+    ranks it gets nothing from that part.
 
     What learns from a stream (luf, centred) is no part: a stream keeps a state and a corpus for each slot,
     and none for a part of a method. Nor is this a part of those: they move vectors of queries.
@@ -133,14 +134,15 @@ class Fused(Retrieve):
             raw, there = table(found, lambda candidate: candidate.row)
         else:
             passages, shown = table(found, lambda candidate: candidate.row)
-            standing = np.array(share) @ standardised(passages)
+            standing = np.array(share) @ standardised(filled(passages))
             best: dict[Any, Candidate] = {}
             for i in np.argsort(-standing, kind="stable"):
                 best.setdefault(_document(shown[i]), shown[i])
             raw, there = table({name: pooled(ranking, pool) for name, ranking in found.items()}, _document)
             there = [best[_document(candidate)] for candidate in there]
+        missing, raw = np.isnan(raw), filled(raw)
         if self.how == "reciprocal_ranks":
-            values = 1 / (self.rank_constant + places(raw))
+            values = np.where(missing, 0.0, 1 / (self.rank_constant + places(raw)))
         else:
             values = standardised(raw)
         total = np.array(share) @ values
@@ -162,19 +164,24 @@ def _document(candidate: Candidate) -> tuple[str, str]:
 def table(
     found: Mapping[str, Ranking], known_by: Callable[[Candidate], Hashable]
 ) -> tuple[np.ndarray, list[Candidate]]:
-    """The parts' scores [p c] of all candidates, and these, rows ascending; what a part did not find has its
-    lowest score, 0 where it found none."""
+    """The parts' scores [p c] of all candidates, nan where a part did not find one, and these, rows
+    ascending."""
     there: dict[Hashable, Candidate] = {}
     for ranking in found.values():
         for candidate in ranking:
             there.setdefault(known_by(candidate), candidate)
     names = sorted(there, key=lambda name: there[name].row)
-    scores = np.zeros((len(found), len(names)))
+    scores = np.full((len(found), len(names)), np.nan)
     for part, ranking in zip(scores, found.values(), strict=True):
         own = {known_by(candidate): candidate.score for candidate in ranking}
-        lowest = min(own.values(), default=0.0)
-        part[:] = [own.get(name, lowest) for name in names]
+        part[:] = [own.get(name, np.nan) for name in names]
     return scores, [there[name] for name in names]
+
+
+def filled(scores: np.ndarray) -> np.ndarray:
+    """The parts' scores [p c] with a part's lowest in place of nan, 0 where it has none."""
+    lowest = np.fmin.reduce(scores, axis=1, keepdims=True, initial=np.inf)
+    return np.where(np.isnan(scores), np.where(np.isinf(lowest), 0.0, lowest), scores)
 
 
 def best_of_each(ranking: Ranking, users: Sequence[Neighbour], k: int) -> Ranking:

@@ -125,6 +125,15 @@ def test_what_a_part_did_not_find_has_its_lowest_score(tmp_path: Path):
     assert {c.document.id for c in cut} <= {"a0", "a2", "a3"}  # a1 is the third of one part alone
 
 
+def test_reciprocal_ranks_add_nothing_for_a_part_that_did_not_find_the_document(tmp_path: Path):
+    store = world(tmp_path, {"a": ["3 1", "1 -", "- 7", "2 5"]})
+    (found,) = ranked(store, Fused(of=TWO, k=9, how="reciprocal_ranks"), [Neighbour("a")])
+    ranks = {"a0": (1, 3), "a1": (3,), "a2": (1,), "a3": (2, 2)}
+    wanted = {name: sum(1 / (60 + rank) for rank in of) for name, of in ranks.items()}
+    assert {c.document.id: c.score for c in found} == pytest.approx(wanted)
+    assert [c.document.id for c in found] == ["a0", "a3", "a2", "a1"]
+
+
 def test_of_shared_documents_each_part_gives_a_hundred(tmp_path: Path):
     shared = {f"s{i}": (float(i), float(7 * i % 240)) for i in range(240)}
     store = world(tmp_path, {"a": TEXTS}, [f"{a} {b}" for a, b in shared.values()])
