@@ -9,7 +9,8 @@ comes after the last session.
 The official answer to an adversarial question is that nothing is mentioned; the official scorer looks for
 "not mentioned" or "no information available" in an answer, and so does subspan_em. What the question tempts
 to answer is one of its two options, as in the official prompt. Evidence recall counts its evidence as
-that of any question, as the official scorer does. Questions whose evidence names no turn are not scored.
+that of any question, as the official scorer does. Questions whose evidence names no turn are not scored;
+the official scorer gives them 1. It counts a session once for each turn of evidence in it, here once.
 """
 
 from collections.abc import Iterator
