@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from pbr_jax.config import Config as Config
     from pbr_jax.experiment import Results as Results
     from pbr_jax.experiment import run as run
+    from pbr_jax.exporting.export import export as export
     from pbr_jax.last_state import backward_transfer as backward_transfer
-    from pbr_jax.last_state import export as export
     from pbr_jax.opening import ask as ask
     from pbr_jax.opening import open as open
     from pbr_jax.sweeps import sweep as sweep
@@ -29,7 +29,8 @@ __version__ = "0.1.0"
 _NAMES = {
     "config": ("Config",),
     "experiment": ("Results", "run"),
-    "last_state": ("backward_transfer", "export"),
+    "exporting.export": ("export",),
+    "last_state": ("backward_transfer",),
     "opening": ("ask", "open"),
     "sweeps": ("sweep",),
     "system": ("System",),

@@ -17,6 +17,7 @@ from pbr_jax import (
     __version__,
     check_command,
     data_commands,
+    export_command,
     faults,
     flags,
     interrupts,
@@ -29,7 +30,6 @@ from pbr_jax.examples import examples
 from pbr_jax.experiment import Results, run
 from pbr_jax.files import refuse_unmarked, replace_own
 from pbr_jax.graph_lists import tree
-from pbr_jax.last_state import export
 from pbr_jax.llm import answers_file
 from pbr_jax.opening import ask, read_config
 from pbr_jax.picture import picture
@@ -159,14 +159,7 @@ def _add_asking(commands: Any) -> None:
 
     remark_commands.add(commands)
 
-    exported = commands.add_parser(
-        "export", help="write what a run's stream has taught a method, as a folder"
-    )
-    exported.add_argument("--run", type=Path, required=True, metavar="DIR")
-    exported.add_argument("--slot", required=True, help="the method's slot, such as retrieve")
-    exported.add_argument("--out", type=Path, required=True, metavar="FOLDER")
-    exported.add_argument("--blocks", type=int, metavar="N", help="what the first N blocks have taught")
-    exported.set_defaults(function=_export_state)
+    export_command.add(commands)
 
     drawn = commands.add_parser(
         "picture", help="draw a question of a finished run among the user's documents"
@@ -276,12 +269,6 @@ def _ask(options: argparse.Namespace, rest: list[str]) -> int:
         begin = " ".join(candidate.document.text[:90].split())
         parts = "".join(f"  {name} {score:.3f}" for name, score in candidate.scores.items())
         terminal.err(f"  {candidate.score:8.3f}{parts}  {candidate.document.id}  {begin}")
-    return 0
-
-
-def _export_state(options: argparse.Namespace, rest: list[str]) -> int:
-    _nothing_left(rest)
-    terminal.out(export(options.run, options.slot, options.out, options.blocks))
     return 0
 
 

@@ -6,11 +6,12 @@ And JSON from any source, within bounds.
 import json
 import os
 import re
+import shutil
 import sqlite3
 import stat
 import tempfile
-from collections.abc import Callable, Iterable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any, BinaryIO
@@ -102,6 +103,29 @@ def write_lines(path: Path, lines: Iterable[str], mode: int = 0o600) -> None:
         raise
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder to write into, which appears at `path` when the block ends without an error, and else not at
+    all. Only its owner can read it and what it holds.
+
+    Raises UserError where there is something at `path`, and where no folder can be made there.
+    """
+    if os.path.lexists(path):
+        raise UserError(f"{path} is there already; choose another --out")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(".partial", f".{_short(path.name)}.", path.parent))
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; choose another --out") from error
+    try:
+        yield partial
+        for written in (partial, *partial.rglob("*")):
+            tighten(written)
+        os.rename(partial, path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _short(name: str) -> str:

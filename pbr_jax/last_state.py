@@ -1,9 +1,7 @@
-"""What a stream has taught a method: exported as a folder, and tried on the stream's earlier questions."""
+"""What a stream has taught a method: as a folder, and tried on the stream's earlier questions."""
 
 import json
-import os
 import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +16,7 @@ from pbr_jax.eval.evaluate import evaluate
 from pbr_jax.eval.metrics import plain_mean
 from pbr_jax.eval.runs import read_run
 from pbr_jax.eval.significance import Column, Difference, estimates
-from pbr_jax.files import tighten, write_text
+from pbr_jax.files import write_text
 from pbr_jax.graph import Stage
 from pbr_jax.graph_lists import unified
 from pbr_jax.opening import plan_of
@@ -32,24 +30,22 @@ from pbr_jax.types import Example, UserError
 EXPORT = "export.json"
 
 
-def export(run: str | Path, slot: str, out: str | Path, blocks: int | None = None) -> Path:
-    """Writes what a finished run's stream has taught the method in a slot, as a new folder.
+def write_state(folder: Path, run: str | Path, slot: str, blocks: int | None = None) -> None:
+    """Writes what a finished run's stream has taught the method in a slot into a folder.
 
     `blocks`: what the first so many blocks have taught; None: all questions.
-    The folder has the files of the method's state, and export.json: `slot`, `method`, its `options`, the
+    These are the files of the method's state, and export.json: `slot`, `method`, its `options`, the
     `encoder`'s fingerprint (None: it has no encoder), `benchmark` and `split` of the run, and the `key` of
-    its stream. It appears whole or not at all, and only its owner can read it: a state may hold users' words.
+    its stream.
 
-    Raises UserError where the slot's method does not learn, where the state after these blocks was not kept
-    or never was, and where there is something at `out`.
+    Raises UserError where the slot's method does not learn, and where the state after these blocks was not
+    kept or never was.
     """
-    plan, out = plan_of(Path(run)), Path(out)
+    plan = plan_of(Path(run))
     stage, method = _stage(plan, run), getattr(plan.config, slot, None)
     if not isinstance(method, Learner):
         known = ", ".join(name for name in plan.last_slots if name != "store")
         raise UserError(f"{run}: nothing learns in the slot {slot!r}; take one of {known}")
-    if os.path.lexists(out):
-        raise UserError(f"{out} is there already; choose another --out")
     encoder = method.encoder(plan.run) if hasattr(method, "encoder") else None  # type: ignore[attr-defined]
     told = {
         "slot": slot,
@@ -62,20 +58,8 @@ def export(run: str | Path, slot: str, out: str | Path, blocks: int | None = Non
         "blocks": blocks,
     }
     state = (_last(plan) if blocks is None else _after(plan, blocks)) / slot
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(".partial", f".{out.name}.", out.parent))
-    except OSError as error:
-        raise UserError(f"cannot write {out}: {error.strerror}; choose another --out") from error
-    try:
-        shutil.copytree(state, partial, dirs_exist_ok=True)
-        write_text(partial / EXPORT, json.dumps(told, indent=2) + "\n")
-        for path in (partial, *partial.rglob("*")):
-            tighten(path)
-        os.rename(partial, out)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    return out
+    shutil.copytree(state, folder, dirs_exist_ok=True)
+    write_text(folder / EXPORT, json.dumps(told, indent=2) + "\n")
 
 
 class Transfer(NamedTuple):

@@ -259,12 +259,17 @@ def told_of(candidate: Candidate) -> dict[str, Any]:
 
 
 def ranked_ids(documents: Iterable[Mapping[str, Any]], user: str) -> list[str]:
-    """The ids of the documents ranked for a user, each once, however many of its passages stand there.
+    """The ids (`known_id`) of the documents ranked for a user, each once, however many of its passages stand
+    there."""
+    return [*dict.fromkeys(known_id(told, user) for told in documents)]
+
+
+def known_id(told: Mapping[str, Any], user: str) -> str:
+    """The id by which a document that was ranked for a user is known.
 
     Another user's document, whose id may be that of a relevant one too, has its owner in front of its id.
     """
-    known = dict.fromkeys((told["user_id"], told["id"]) for told in documents)
-    return [id if owner in ("", user) else f"{owner}\0{id}" for owner, id in known]
+    return told["id"] if told["user_id"] in ("", user) else f"{told['user_id']}\0{told['id']}"
 
 
 def _seen(made: Made, examples: int) -> Iterable[Mapping[str, Any]]:

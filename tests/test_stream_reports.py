@@ -198,15 +198,8 @@ def test_an_export_has_the_files_of_the_last_state(
     run: Callable[..., Results], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     run("popular", "out", stream__order="shuffled")
-    words = [
-        "export",
-        "--run",
-        str(tmp_path / "out"),
-        "--slot",
-        "retrieve",
-        "--out",
-        str(tmp_path / "a" / "state"),
-    ]
+    state = str(tmp_path / "a" / "state")
+    words = ["export", str(tmp_path / "out"), "--format", "state", "--slot", "retrieve", "--out", state]
     assert main(words) == 0
     out = tmp_path / "a" / "state"
     assert {path.name for path in out.iterdir()} == {"counts.json", "export.json"}
@@ -227,10 +220,10 @@ def test_an_export_has_the_files_of_the_last_state(
     assert main(words) == 2
     assert "state is there already; choose another --out" in capsys.readouterr().err
     assert (out / "counts.json").stat().st_mtime_ns == before
-    assert main([*words[:4], "select", *words[5:-1], str(tmp_path / "b")]) == 2
+    assert main([*words[:5], "select", "--out", str(tmp_path / "b")]) == 2
     assert "nothing learns in the slot 'select'; take one of retrieve" in capsys.readouterr().err
     run("bm25", "frozen")
-    assert main([*words[:2], str(tmp_path / "frozen"), *words[3:-1], str(tmp_path / "b")]) == 2
+    assert main(["export", str(tmp_path / "frozen"), *words[2:-1], str(tmp_path / "b")]) == 2
     assert "none of its methods learns from a stream" in capsys.readouterr().err
     for blocks, error in ((0, "no state after 0 blocks"), (5, "no state after 5 blocks: the stream has 5")):
         assert main([*words[:-1], str(tmp_path / "b"), "--blocks", str(blocks)]) == 2

@@ -5,7 +5,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,19 @@ def read_text(path: Path) -> str:
         raise UserError(f"{folder} has no {path.name}, so it is no finished run; finish it first") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({error}); {_AGAIN}") from None
+
+
+def lines(folder: Path, name: str = "predictions.jsonl") -> Iterator[dict[str, Any]]:
+    """The objects in a file of one a line, read one by one; errors as of `read_json`."""
+    path = folder / name
+    try:
+        # Not splitlines(): texts may hold other characters that it takes for line ends.
+        with path.open(encoding="utf-8", newline="\n") as file:
+            for number, line in enumerate(file, 1):
+                yield parse_object(line, f"{path}, line {number}")
+    except (OSError, UnicodeDecodeError):
+        read_text(path)  # says what is wrong
+        raise
 
 
 def parse_object(text: str, where: str) -> dict[str, Any]:

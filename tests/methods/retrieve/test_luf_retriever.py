@@ -10,7 +10,7 @@ import pytest
 
 import pbr_jax
 from pbr_jax.config import Config, load, override
-from pbr_jax.last_state import export
+from pbr_jax.exporting.export import export
 from pbr_jax.methods.retrieve import Adapted, Luf, luf_state
 from pbr_jax.options import Optimizer, adapting
 from pbr_jax.plan import Plan
@@ -191,7 +191,7 @@ def test_a_learned_state_serves_other_questions_without_a_stream(
     system = pbr_jax.open(tmp_path / "luf")
     examples = list(system.store.examples())[:6]
     wanted = [[(c.row, c.score) for c in ranking] for ranking in system.rank(examples)]
-    folder = export(tmp_path / "luf", "retrieve", tmp_path / "exported")
+    folder = export(tmp_path / "luf", tmp_path / "exported", "state", slot="retrieve")
     plain = {name: value for name, value in told.items() if not name.startswith("stream")}
     adapted = override(Config(retrieve=Adapted(state=str(folder))), {**plain, "collaboration": "none"})
     found = Plan(adapted).system().rank(examples)

@@ -1,0 +1,34 @@
+"""The command export: a finished run in the format of another program."""
+
+import argparse
+from pathlib import Path
+from typing import Any, get_args
+
+from pbr_jax import terminal
+from pbr_jax.exporting.export import Format, export
+from pbr_jax.types import UserError
+
+
+def add(commands: Any) -> None:
+    """Adds the command's parser."""
+    parser = commands.add_parser("export", help="write a finished run as another program reads it")
+    parser.add_argument("run", type=Path, metavar="DIR", help="a finished run")
+    parser.add_argument(
+        "--format",
+        choices=get_args(Format),
+        required=True,
+        help="rankings (trec, ranx), tables of predictions and rankings (csv, parquet), the tuned encoder "
+        "(sentence-transformers), what the run's stream has taught a method (state)",
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="a new folder")
+    parser.add_argument("--slot", help="of a state: the method's slot, such as retrieve")
+    parser.add_argument("--blocks", type=int, metavar="N", help="of a state: after the first N blocks")
+    parser.set_defaults(function=_export)
+
+
+def _export(options: argparse.Namespace, rest: list[str]) -> int:
+    if rest:
+        raise UserError(f"unknown argument {rest[0]!r}; --help lists what there is")
+    out = export(options.run, options.out, options.format, slot=options.slot, blocks=options.blocks)
+    terminal.out(out)
+    return 0

@@ -1,0 +1,1 @@
+"""Finished runs for other programs: rankings, tables, tuned encoders, states of learners."""

@@ -1,0 +1,132 @@
+"""A tuned encoder as a folder that sentence-transformers loads, with a model card.
+
+Names of tensors are those of transformers' BertModel (RobertaModel, XLMRobertaModel).
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from pbr_jax.exporting.model_card import model_card
+from pbr_jax.files import write_text
+from pbr_jax.graph import Node
+from pbr_jax.graph_lists import unified
+from pbr_jax.methods.retrieve.fused import Fused
+from pbr_jax.models import bert, sentence_folder
+from pbr_jax.models.bert import BertConfig
+from pbr_jax.models.pretrained import read_json, read_tensors
+from pbr_jax.models.rules import flatten, transpose
+from pbr_jax.opening import plan_of
+from pbr_jax.plan import Plan
+from pbr_jax.text.encode import TextEncoder
+from pbr_jax.types import Params, UserError
+
+_TOKENIZER = (
+    "tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.model",
+)  # fmt: skip
+_CLASSES = {"bert": "BertModel", "roberta": "RobertaModel", "xlm-roberta": "XLMRobertaModel"}
+_TUNED = "tuned encoder"  # the name of such nodes (`parts.vectors.tuned`)
+
+
+def write(folder: Path, run: Path) -> None:
+    """Writes the tuned encoder of a finished run's retriever into a folder.
+
+    Its vectors are those of `TextEncoder`: `encode_query` and `encode_document` put the run's prefixes in
+    front. What users prefer (`retrieve.alpha`) is no part of it. It is trained now where the run is of folds.
+
+    Raises UserError where no part of the retriever has an encoder of its own, or several have.
+    """
+    plan = plan_of(run)
+    node = _node(plan, run)
+    encoder: TextEncoder = unified(node).value
+    tower = unified(node.needs["params"]).value["tower"]
+    base, settings = encoder.folder, encoder.settings
+    config = read_json(base / "config.json")
+    for name in ("torch_dtype", "_name_or_path", "auto_map"):
+        config.pop(name, None)
+    config |= {"architectures": [_CLASSES[config["model_type"]]], "dtype": "float32"}
+    steps = ["Transformer", "Pooling", *(["Normalize"] if settings.normalize else [])]
+    places = ["" if i == 0 else f"{i}_{step}" for i, step in enumerate(steps)]
+    files: dict[str, Any] = {
+        "config.json": config,
+        "modules.json": [
+            {"idx": i, "name": str(i), "path": place, "type": f"sentence_transformers.models.{step}"}
+            for i, (step, place) in enumerate(zip(steps, places, strict=True))
+        ],
+        "sentence_bert_config.json": {
+            "max_seq_length": settings.max_length,
+            "do_lower_case": sentence_folder.lower_case(base),
+        },
+        "1_Pooling/config.json": {
+            "word_embedding_dimension": encoder.dim,
+            "pooling_mode_cls_token": settings.pooling == "cls",
+            "pooling_mode_mean_tokens": settings.pooling == "mean",
+            "include_prompt": settings.include_prompt,
+        },
+        sentence_folder.MODEL: {
+            "prompts": {"query": encoder.prefix("query"), "document": encoder.prefix("document")},
+            "default_prompt_name": None,
+            "similarity_fn_name": "cosine" if settings.normalize else "dot",
+        },
+    }
+    for place in filter(None, places):
+        (folder / place).mkdir()
+    for pattern in _TOKENIZER:
+        for file in base.glob(pattern):
+            shutil.copyfile(file, folder / file.name)
+    for name, content in files.items():
+        write_text(folder / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    _save(tensors(read_tensors(base), tower, encoder.bert_config), folder / "model.safetensors")
+    write_text(folder / "README.md", model_card(plan, run, encoder, node.needs["params"]))
+
+
+def _node(plan: Plan, run: Path) -> Node:
+    """The node of the one tuned encoder of a run's retriever."""
+    retrieve = plan.config.retrieve
+    parts = retrieve.of if isinstance(retrieve, Fused) else (retrieve,)
+    nodes = [part.encoder(plan.run.changed(retrieve=part)) for part in parts]
+    tuned = [node for node in nodes if node is not None and node.name == _TUNED]
+    if len(tuned) != 1:
+        what = "several parts tune" if tuned else f"retrieve.method {retrieve.method} tunes no"
+        raise UserError(f"{run}: {what} encoder; export a run of retrieve.method tuned, such as configs/ropg")
+    return tuned[0]
+
+
+def tensors(base: Mapping[str, np.ndarray], tower: Params, config: BertConfig) -> dict[str, np.ndarray]:
+    """A tower's parameters as the tensors of a checkpoint: what `bert.load` reads, the other way round.
+
+    Args:
+      base: the tensors that the tower began with. Those that it has not got, such as the pooler and the rows
+        of positions that RoBERTa keeps for padding, stay as they are; heads are left out.
+    """
+    flat = {path: np.asarray(jax.device_get(leaf), np.float32) for path, leaf in flatten(tower).items()}
+    patterns = {re.compile(pattern): rule for pattern, rule in bert.rules(config).items()}
+    found = {}
+    for name, before in base.items():
+        own = re.sub(r"^(?:bert|roberta)\.", "", name)
+        own = own.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+        rule, match = next(((r, m) for p, r in patterns.items() if (m := p.fullmatch(name))), (None, None))
+        if rule is None or match is None:
+            if own.startswith("pooler."):
+                found[own] = np.asarray(before, np.float32)
+            continue
+        groups = match.groupdict()
+        value = flat[rule.path.format(**groups)]
+        value = value[int(groups["layer"])] if "layer" in groups else value
+        value = value.T if rule.transform is transpose else value
+        kept = len(before) - len(value)
+        found[own] = np.concatenate([before[:kept], value]) if kept else value
+    return found
+
+
+def _save(found: Mapping[str, np.ndarray], file: Path) -> None:
+    from safetensors.numpy import save_file
+
+    arrays = {name: np.ascontiguousarray(array, np.float32) for name, array in found.items()}
+    save_file(arrays, file, metadata={"format": "pt"})

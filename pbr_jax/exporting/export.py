@@ -1,0 +1,51 @@
+"""One run in the format of another program: `pbr_jax.export`, and `pbr-jax export`."""
+
+from pathlib import Path
+from typing import Literal, get_args
+
+from pbr_jax.exporting import encoder_folder, ranked, tables
+from pbr_jax.files import new_folder
+from pbr_jax.last_state import write_state
+from pbr_jax.types import UserError
+
+Format = Literal["trec", "ranx", "csv", "parquet", "sentence-transformers", "state"]
+
+
+def export(
+    run: str | Path, out: str | Path, format: Format, *, slot: str | None = None, blocks: int | None = None
+) -> Path:
+    """Writes a finished run as a new folder, which appears whole or not at all; gives the folder.
+
+    Args:
+      run: the folder of the run.
+      out: the new folder. Only its owner can read it.
+      format:
+        trec: run.trec and qrels.trec, of trec_eval and ir_measures.
+        ranx: run.json and qrels.json, of ranx.
+        csv, parquet: tables of predictions and rankings.
+        sentence-transformers: the tuned encoder of the run's retriever, with a model card.
+        state: what the run's stream has taught the method in a slot.
+      slot: of a state, such as retrieve.
+      blocks: of a state: what the first so many blocks have taught; None: all questions.
+
+    Raises UserError where `run` is no finished run or has nothing of that format, and where there is
+    something at `out`.
+    """
+    run, out = Path(run), Path(out)
+    if format not in get_args(Format):
+        raise UserError(f"format is {format!r}, want one of {', '.join(get_args(Format))}")
+    if format == "state" and slot is None:
+        raise UserError("a state is of one method; add --slot, such as --slot retrieve")
+    if format != "state" and (slot, blocks) != (None, None):
+        raise UserError(f"slot and blocks are of --format state, and format is {format}; leave them out")
+    with new_folder(out) as folder:
+        if format == "state":
+            assert slot is not None
+            write_state(folder, run, slot, blocks)
+        elif format == "sentence-transformers":
+            encoder_folder.write(folder, run)
+        elif format in ("trec", "ranx"):
+            ranked.write(folder, run, format)
+        else:
+            tables.write(folder, run, format)
+    return out
