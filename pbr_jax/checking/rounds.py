@@ -1,4 +1,4 @@
-"""The runs of a check: a few systems on a sample of questions that doubles while the budget lasts."""
+"""The runs of a check: a few systems on a sample of questions that grows while the budget lasts."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -9,55 +9,68 @@ from pbr_jax import terminal
 from pbr_jax.config import Config, Overrides, override
 from pbr_jax.experiment import run
 
-NOTHING, OTHERS = "zero_shot", "others_random"
+NOTHING, OTHERS, ALIKE = "zero_shot", "others_random", "others_bm25"
 _OTHERS: Overrides = {
     "collaboration": "text",
     "neighbours.method": "random",
     "neighbours.m": 8,
     "neighbours.own": False,
-    "retrieve.method": "random",
     "retrieve.k": 1,
     "select.k": 4,
 }
 ROWS: dict[str, Overrides] = {
     NOTHING: {"retrieve.method": "none"},
-    OTHERS: _OTHERS,
-    **{name: {"retrieve.method": name} for name in ("random", "recency", "bm25", "dense")},
+    OTHERS: {**_OTHERS, "retrieve.method": "random"},
+    ALIKE: {**_OTHERS, "retrieve.method": "bm25"},
+    **{name: {"retrieve.method": name} for name in ("random", "recency", "bm25", "dense", "fused")},
 }
-"""No documents; a control: other users' documents; and ways to choose four of the user's own."""
+"""No documents; two controls, other users' documents at random and by words; and ways to choose four of the
+user's own."""
 
 CHOSEN = "bm25"
-"""The way to use the own history that is compared with both, fixed before anything is run."""
+"""The way to use the own history that is compared with these, fixed before anything is run."""
+
+ANSWERED = {name: ROWS[name] for name in (NOTHING, ALIKE, CHOSEN)}
+"""The rows that write answers too, where the task's metrics need them."""
 
 FIRST = 25  # questions of the first round
 MOST = 400  # questions; more would tell little
+_LEAST = 10  # questions that a further round adds
+_SURE = 0.8  # share of the time left that a round is planned for: a machine may become slower
 
 
 class Round(NamedTuple):
-    """The folders of the rows of one sample, by their names, and its size."""
+    """The folders of the rows of one sample, by their names, and its size; `rate`: seconds a question."""
 
     folders: Mapping[str, Path]
     questions: int
+    rate: float
 
 
 def rounds(
-    base: Config, out: Path, total: int, seconds: float, clock: Callable[[], float] = time.monotonic
+    base: Config,
+    rows: Mapping[str, Overrides],
+    out: Path,
+    total: int,
+    end: float,
+    *,
+    first: int = FIRST,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Round]:
-    """Runs all rows on 25 questions, then on twice as many, as long as the next round should end in time.
+    """Runs all rows on the first questions, then on up to twice as many, as long as a round should end in
+    time (`end`, by the clock).
 
     A larger sample holds the smaller one, whose language model's scores are in the cache, so that a round
     costs its new questions alone. `total`: questions that there are.
     """
-    begin, size, rate = clock(), min(FIRST, total, MOST), 0.0
-    done = 0
-    while size > done and (not done or clock() - begin + rate * (size - done) <= seconds):
-        start = clock()
-        folders = {}
-        for name, row in ROWS.items():
+    done, size = 0, min(first, total, MOST)
+    while not done or size >= min(done + _LEAST, total) > done:
+        start, folders = clock(), {}
+        for name, row in rows.items():
             config = override(base, {**row, "system": name, "limit": size})
             folders[name] = run(config, out / name, overwrite=True).path
         rate = (clock() - start) / (size - done)  # of the first round with loading: never too low
         done = size
-        terminal.err(f"check: {done} of {total} questions, {clock() - begin:.0f} s")
-        yield Round(folders, done)
-        size = min(2 * size, total, MOST)
+        terminal.err(f"check: {done} of {total} questions, {end - clock():.0f} s left")
+        yield Round(folders, done, rate)
+        size = min(2 * done, done + int(_SURE * max(end - clock(), 0.0) / rate), total, MOST)

@@ -1,8 +1,10 @@
 """From the rows of a check to a verdict: numbers first, then the sentences that they allow, and no other.
 
 What is compared is fixed before anything is run: the chosen way to use the own history (`CHOSEN`) less no
-documents, and less other users' documents. Nothing is picked by its result. A difference counts where its
-interval excludes zero and there are ten users; the interval is of `pbr_jax.eval.significance`.
+documents, less other users' documents at random, and less other users' documents that are chosen alike.
+The last one is needed because a choice by words may help whosever the documents are. Nothing is picked by
+its result. A difference counts where its interval excludes zero and there are ten users; the interval is of
+`pbr_jax.eval.significance`.
 """
 
 import json
@@ -13,7 +15,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from pbr_jax.checking.rounds import CHOSEN, NOTHING, OTHERS
+from pbr_jax.checking.rounds import ALIKE, ANSWERED, CHOSEN, NOTHING, OTHERS
 from pbr_jax.corpus.store import Store
 from pbr_jax.eval.differences import paired
 from pbr_jax.eval.metrics import LOWER_IS_BETTER, plain_mean
@@ -24,8 +26,10 @@ from pbr_jax.types import Example
 
 _DAY = 86400.0
 _LEAST = 10  # questions of a group that is shown
+_GROUPS = 5  # groups by a number, at most
+_EACH = 20  # questions of such a group, on average
 
-Answer = Literal["helps", "helps_like_any", "does_not", "harms", "cannot_tell"]
+Answer = Literal["helps", "helps_like_any", "harms", "cannot_tell"]
 
 
 class Group(NamedTuple):
@@ -33,15 +37,33 @@ class Group(NamedTuple):
 
     name: str
     questions: int
+    users: int
     gain: Difference
+
+    @property
+    def shown(self) -> bool:
+        """Whether a gain is shown there."""
+        return self.users >= FEWEST and self.gain.low > 0
+
+
+class Measure(NamedTuple):
+    """Another measure: the chosen row's and no documents' value, the gain, and that over the control."""
+
+    name: str
+    questions: int
+    nothing: float
+    chosen: float
+    gain: Difference
+    alike: Difference
 
 
 @dataclass(frozen=True)
 class Verdict:
     """What a check found.
 
-    `gains` are less no documents by row, `beyond` less others' documents; both are turned so that more is
-    better. `needed`: questions that would tell a gain of this size.
+    `gains` are less no documents by row, `beyond` less others' documents, `alike` the chosen row's less
+    others' documents that are chosen alike; all are turned so that more is better. `needed`: questions that
+    would tell a gain of this size. `seconds`: what the check took, and what it was given.
     """
 
     answer: Answer
@@ -51,49 +73,84 @@ class Verdict:
     values: Mapping[str, float]
     gains: Mapping[str, Difference]
     beyond: Mapping[str, Difference]
+    alike: Difference
     tokens: Mapping[str, float]
     milliseconds: Mapping[str, float]
     best: tuple[str, ...]
     needed: int | None
+    measures: Sequence[Measure] = ()
     groups: Mapping[str, Sequence[Group]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    seconds: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def control(self) -> Difference:
+        """Of the gains over others' documents the one that is less sure."""
+        return min(self.beyond[CHOSEN], self.alike, key=lambda one: one.low)
 
     def write(self, path: Path) -> None:
         """The numbers as JSON."""
         write_text(path, json.dumps(asdict(self), indent=1))
 
 
-def verdict(folders: Mapping[str, Path], store: Store) -> Verdict:
-    """The verdict on the runs of one sample; `store` holds its questions with their histories."""
+def verdict(folders: Mapping[str, Path], store: Store, answered: Mapping[str, Path] | None = None) -> Verdict:
+    """The verdict on the runs of one sample; `store` holds its questions with their histories, `answered`
+    are the runs that wrote answers, where there are any."""
     runs = {name: read_run(folder) for name, folder in folders.items()}
     measure = measure_of(runs[CHOSEN])
     rows = {name: Row(name, (run,)) for name, run in runs.items()}
-    sign = -1.0 if measure in LOWER_IS_BETTER else 1.0
-
-    def less(reference: str) -> dict[str, Difference]:
-        found = {name: paired(row, rows[reference], [measure]).get(measure) for name, row in rows.items()}
-        return {
-            name: turned(one, sign) for name, one in found.items() if one is not None and name != reference
-        }
-
-    gains, beyond = less(NOTHING), less(OTHERS)
+    spoken = {name: Row(name, (read_run(folder),)) for name, folder in (answered or {}).items()}
+    gains, beyond = (
+        {name: one for name in rows if name != other and (one := less(rows, name, other, measure))}
+        for other in (NOTHING, OTHERS)
+    )
+    alike = less(rows, CHOSEN, ALIKE, measure)
     users = len({record.cluster for record in (runs[CHOSEN].records or {}).values()})
+    if alike is None or CHOSEN not in gains or CHOSEN not in beyond:
+        raise ValueError(f"the runs of a check have no {measure} in common")
     return Verdict(
-        answer=answer(gains[CHOSEN], beyond[CHOSEN], users),
+        answer=answer(gains[CHOSEN], beyond[CHOSEN], alike, users),
         measure=measure,
         questions=runs[CHOSEN].n,
         users=users,
         values={name: run.metrics[measure] for name, run in runs.items()},
         gains=gains,
         beyond=beyond,
+        alike=alike,
         tokens={name: _a_question(run, run.counts.get("shown_tokens", 0.0)) for name, run in runs.items()},
         milliseconds={
             name: _a_question(run, 1000 * run.seconds.get("rank", 0)) for name, run in runs.items()
         },
-        best=best(rows, measure, sign, users),
+        best=best(rows, measure, users),
         needed=needed(gains[CHOSEN], runs[CHOSEN].n),
-        groups=groups(runs, measure, sign, store),
+        measures=[*_measures(rows, measure), *_measures(spoken, measure, "target_bpb")],
+        groups=groups(runs, measure, store),
     )
+
+
+def less(rows: Mapping[str, Row], name: str, other: str, measure: str) -> Difference | None:
+    """A row less another, turned so that more is better; None where they have no questions in common."""
+    found = paired(rows[name], rows[other], [measure]).get(measure)
+    return None if found is None else turned(found, _sign(measure))
+
+
+def _sign(measure: str) -> float:
+    return -1.0 if measure in LOWER_IS_BETTER else 1.0
+
+
+def _measures(rows: Mapping[str, Row], *without: str) -> list[Measure]:
+    """The likelihood in bits a byte, and the task's metrics, as far as they were computed."""
+    if not rows.keys() >= ANSWERED.keys():
+        return []
+    run, found = rows[CHOSEN].first, []
+    for name in dict.fromkeys(("target_bpb", *run.task_metrics)):
+        if name in without or any(name not in rows[row].first.metrics for row in ANSWERED):
+            continue
+        gain, alike = (less(rows, CHOSEN, other, name) for other in (NOTHING, ALIKE))
+        if gain is not None and alike is not None:
+            nothing = rows[NOTHING].first.metrics[name]
+            found.append(Measure(name, run.n, nothing, run.metrics[name], gain, alike))
+    return found
 
 
 def measure_of(run: Run) -> str:
@@ -101,16 +158,14 @@ def measure_of(run: Run) -> str:
     return "target_nll" if "target_nll" in run.metrics else run.task_metrics[0]
 
 
-def answer(gain: Difference, beyond: Difference, users: int) -> Answer:
-    """What the two intervals allow to be said."""
+def answer(gain: Difference, beyond: Difference, alike: Difference, users: int) -> Answer:
+    """What the intervals allow to be said."""
     if users < FEWEST:
         return "cannot_tell"
     if gain.high < 0:
         return "harms"
-    if gain.low > 0 and beyond.low > 0:
-        return "helps"
     if gain.low > 0:
-        return "helps_like_any" if beyond.low <= 0 <= beyond.high or beyond.high < 0 else "helps"
+        return "helps" if beyond.low > 0 and alike.low > 0 else "helps_like_any"
     return "cannot_tell"
 
 
@@ -131,19 +186,19 @@ def needed(difference: Difference, questions: int) -> int | None:
     return int(np.ceil(questions * (difference.detectable / difference.value) ** 2))
 
 
-def best(rows: Mapping[str, Row], measure: str, sign: float, users: int) -> tuple[str, ...]:
+def best(rows: Mapping[str, Row], measure: str, users: int) -> tuple[str, ...]:
     """The own rows that no other one is surely better than, by their means; of a few users all."""
-    own = {name: row for name, row in rows.items() if name not in (NOTHING, OTHERS)}
-    leader, *others = sorted(own, key=lambda name: -sign * own[name].first.metrics[measure])
+    own = [name for name in rows if name not in (NOTHING, OTHERS, ALIKE)]
+    leader, *others = sorted(own, key=lambda name: -_sign(measure) * rows[name].first.metrics[measure])
     kept = [leader]
     for name in others:
-        found = paired(own[leader], own[name], [measure]).get(measure)
-        if users < FEWEST or found is None or turned(found, sign).low <= 0:
+        found = less(rows, leader, name, measure)
+        if users < FEWEST or found is None or found.low <= 0:
             kept.append(name)
     return tuple(kept)
 
 
-def groups(runs: Mapping[str, Run], measure: str, sign: float, store: Store) -> dict[str, list[Group]]:
+def groups(runs: Mapping[str, Run], measure: str, store: Store) -> dict[str, list[Group]]:
     """What the chosen row gains over no documents by length and age of the history, and by category."""
     chosen, nothing = runs[CHOSEN].records or {}, runs[NOTHING].records or {}
     known = [e for e in store.examples() if {e.id} <= chosen.keys() & nothing.keys()]
@@ -158,12 +213,12 @@ def groups(runs: Mapping[str, Run], measure: str, sign: float, store: Store) -> 
             np.array([[one[e.id].metrics[measure]] for e in members]) for one in (chosen, nothing)
         )
         clusters = [chosen[e.id].cluster for e in members]
-        gain = turned(paired_difference(first, second, clusters, plain_mean), sign)
-        return Group(name, len(members), gain)
+        gain = turned(paired_difference(first, second, clusters, plain_mean), _sign(measure))
+        return Group(name, len(members), len(set(clusters)), gain)
 
     found = {
-        "documents in the history": _thirds(known, lengths, group, "{:.0f}"),
-        "days since the newest document": _thirds(known, ages, group, "{:.0f}"),
+        "documents in the history": _parts(known, lengths, group),
+        "days since the newest document": _parts(known, ages, group),
         "category": [
             group(name, [e for e in known if e.category == name])
             for name in sorted({e.category for e in known} - {""})
@@ -173,21 +228,25 @@ def groups(runs: Mapping[str, Run], measure: str, sign: float, store: Store) -> 
     return {title: some for title, some in kept.items() if len(some) > 1}
 
 
-def _thirds(
+def _parts(
     examples: Sequence[Example],
     values: Sequence[float],
     group: Callable[[str, Sequence[Example]], Group | None],
-    form: str,
 ) -> list[Group | None]:
-    """Three groups of about one size by a value; questions without it are left out."""
+    """Up to five groups of about one size by a value; questions without it are left out."""
     there = [(value, e) for value, e in zip(values, examples, strict=True) if np.isfinite(value)]
     if not there:
         return []
-    edges = np.quantile([value for value, _ in there], [0, 1 / 3, 2 / 3, 1])
+    count = min(_GROUPS, max(2, len(there) // _EACH))
+    edges = np.unique(
+        np.quantile([value for value, _ in there], np.linspace(0, 1, count + 1), method="lower")
+    )
     found = []
-    for low, high, last in zip(edges, edges[1:], (False, False, True)):
-        members = [e for value, e in there if low <= value < high or (last and value == high)]
-        found.append(group(f"{form.format(low)} to {form.format(high)}", members))
+    for low, high in zip(edges, [*edges[1:-1], np.inf]):
+        members = [(value, e) for value, e in there if low <= value < high]
+        last = max(value for value, _ in members)
+        name = f"{low:.0f}" if f"{low:.0f}" == f"{last:.0f}" else f"{low:.0f} to {last:.0f}"
+        found.append(group(name, [e for _, e in members]))
     return found
 
 

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from pbr_jax.checking import rounds as check_rounds
 from pbr_jax.checking.check import check
-from pbr_jax.checking.rounds import FIRST, MOST, ROWS
+from pbr_jax.checking.rounds import FIRST, ROWS
 from pbr_jax.checking.verdict import Verdict, answer, needed, turned
 from pbr_jax.checking.words import headline
 from pbr_jax.cli import main
@@ -23,20 +25,23 @@ HELPS, NONE, HARMS = (Difference(v, v - 0.2, v + 0.2, 0.01, 0.3) for v in (0.5, 
 
 
 @pytest.mark.parametrize(
-    ("gain", "beyond", "users", "wanted"),
+    ("gain", "beyond", "alike", "users", "wanted"),
     [
-        (HELPS, HELPS, 50, "helps"),
-        (HELPS, NONE, 50, "helps_like_any"),
-        (HELPS, HARMS, 50, "helps_like_any"),
-        (NONE, HELPS, 50, "cannot_tell"),
-        (NONE, NONE, 50, "cannot_tell"),
-        (HARMS, NONE, 50, "harms"),
-        (HELPS, HELPS, 9, "cannot_tell"),
-        (HARMS, HARMS, 6, "cannot_tell"),
+        (HELPS, HELPS, HELPS, 50, "helps"),
+        (HELPS, NONE, HELPS, 50, "helps_like_any"),
+        (HELPS, HELPS, NONE, 50, "helps_like_any"),
+        (HELPS, HARMS, HELPS, 50, "helps_like_any"),
+        (NONE, HELPS, HELPS, 50, "cannot_tell"),
+        (NONE, NONE, NONE, 50, "cannot_tell"),
+        (HARMS, NONE, NONE, 50, "harms"),
+        (HELPS, HELPS, HELPS, 9, "cannot_tell"),
+        (HARMS, HARMS, HARMS, 6, "cannot_tell"),
     ],
 )
-def test_what_two_intervals_allow(gain: Difference, beyond: Difference, users: int, wanted: str) -> None:
-    assert answer(gain, beyond, users) == wanted
+def test_what_intervals_allow(
+    gain: Difference, beyond: Difference, alike: Difference, users: int, wanted: str
+) -> None:
+    assert answer(gain, beyond, alike, users) == wanted
 
 
 def test_lower_is_better_is_turned_round() -> None:
@@ -101,7 +106,7 @@ def test_evidence_of_a_few_users_tells_no_way_from_another(made: Callable[..., V
     found = made(table, relevant="gold")
     assert (found.measure, found.questions, found.values["recency"]) == ("recall@1", 6, 1.0)
     assert found.best[0] == "recency"
-    assert len(found.best) == 4  # each other way finds half of it, and that is of three users
+    assert len(found.best) == 5  # each other way finds half of it, and that is of three users
 
 
 @pytest.mark.long
@@ -127,7 +132,32 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert message in capsys.readouterr().err.strip().splitlines()[-1]
 
 
-def test_the_sample_doubles_up_to_a_bound() -> None:
-    assert MOST == FIRST * 2**4
+def test_no_folder_is_one_line() -> None:
     with pytest.raises(UserError, match="found no such folder"):
         check("/no/such/folder", "out")
+
+
+def test_rounds_grow_as_far_as_time_allows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    now = [0.0]
+
+    def took(config: Config, out: Path, *, overwrite: bool) -> SimpleNamespace:
+        assert config.limit is not None
+        now[0] += config.limit - done[0]  # a second a question and row
+        return SimpleNamespace(path=out)
+
+    for end, total, wanted in (
+        (1e9, 1000, [25, 50, 100, 200, 400]),
+        (1e9, 60, [25, 50, 60]),
+        (1e9, 61, [25, 50, 61]),
+        (1.0, 60, [25]),
+        (25.0 + 25 + 20, 1000, [25, 50, 66]),
+        (25.0 + 25 + 10, 1000, [25, 50]),
+    ):
+        now[0], done, sizes = 0.0, [0], []
+        monkeypatch.setattr(check_rounds, "run", took)
+        for one in check_rounds.rounds(Config(), {"a": {}}, tmp_path, total, end, clock=lambda: now[0]):
+            sizes.append(one.questions)
+            done[0] = one.questions
+            assert one.rate == 1.0
+        assert sizes == wanted
+        assert now[0] <= max(end, 25)
