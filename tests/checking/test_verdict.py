@@ -74,12 +74,12 @@ def rows(users: int, each: int, own: Callable[[int, int], str]) -> list[dict[str
 
 @pytest.fixture
 def made(tmp_path: Path, tiny_models: dict[str, str]) -> Callable[..., Verdict]:
-    def checked(table: list[dict[str, object]], **columns: Any) -> Verdict:
+    def checked(table: list[dict[str, object]], minutes: float = 0.01, **columns: Any) -> Verdict:
         import_table(table, tmp_path / "data", Columns(**columns))
         base = override(
             Config(), {"benchmark.name": "own", "benchmark.root": str(tmp_path / "data"), **tiny_models}
         )
-        return check(base, tmp_path / "out", minutes=0.01)
+        return check(base, tmp_path / "out", minutes)
 
     return checked
 
@@ -107,6 +107,18 @@ def test_evidence_of_a_few_users_tells_no_way_from_another(made: Callable[..., V
     assert (found.measure, found.questions, found.values["recency"]) == ("recall@1", 6, 1.0)
     assert found.best[0] == "recency"
     assert len(found.best) == 5  # each other way finds half of it, and that is of three users
+
+
+@pytest.mark.long
+def test_where_time_is_left_answers_are_scored_too(made: Callable[..., Verdict], tmp_path: Path) -> None:
+    found = made(rows(12, 2, lambda u, i: f"user {u} says {i}"), minutes=30.0)
+    assert [(one.name, one.questions) for one in found.measures] == [
+        ("target_bpb", 24), ("rouge1", 24), ("rougeL", 24), ("meteor", 24)]  # fmt: skip
+    bits = found.measures[0]
+    assert bits.gain.value == pytest.approx(bits.nothing - bits.chosen)
+    page = (tmp_path / "out" / "verdict.md").read_text()
+    assert "| rouge1 | 24 |" in page
+    assert "no time" not in page
 
 
 @pytest.mark.long
