@@ -1,6 +1,28 @@
-"""Personalized retrieval-augmented generation in JAX: five papers as configurations of one pipeline.
+"""Personalized retrieval-augmented generation in JAX: published systems as configurations of one pipeline.
 
-A name is imported when it is first used, so `import pbr_jax` takes no time.
+A language model answers better in a person's words when it is shown what that person wrote before. A run
+answers the questions of a benchmark with one way to choose what is shown, and measures the answers.
+
+    import pbr_jax
+
+    dense = pbr_jax.run("dense", k=3, limit=10)          # a config by its name, on made-up users
+    nothing = pbr_jax.run("zero_shot", limit=10)         # the language model alone
+    dense.metrics["target_nll"], dense.intervals         # numbers; `dense` alone shows a table
+    dense.predictions(), dense.texts()                   # pandas frames: a row for each question
+    pbr_jax.compare(dense, nothing)                      # paired differences with intervals
+    pbr_jax.report(dense, nothing, format="html")        # the page that `pbr-jax report` writes
+
+    pbr_jax.run("bm25", data="mine", k=4)                # data of your own: `pbr-jax data import`
+    pbr_jax.run("bm25", data="LaMP_7", benchmark="lamp_7", limit=100)
+    pbr_jax.run("dense", overrides={"retrieve.index": "exact"}, seed=1)
+    pbr_jax.check("mine", minutes=5)                     # does the own history help? a verdict in words
+
+    system = pbr_jax.open(dense.path)                    # a finished run, ready to answer
+    system.ask("9", "What will you bring to the lake?")  # text, documents, tokens
+    system.add("9", ["I never leave without tea."])      # the next question sees it
+
+`pbr-jax configs` lists the configs. Methods to combine: `pbr_jax.methods`; every field: `pbr_jax.Config`.
+Names are imported when they are first used, so `import pbr_jax` takes no time.
 """
 
 import importlib
@@ -9,10 +31,14 @@ from typing import TYPE_CHECKING, Any
 import pbr_jax.loaded  # noqa: F401 - records the sources of what is imported from now on
 
 if TYPE_CHECKING:
+    from pbr_jax.comparison import Comparison as Comparison
+    from pbr_jax.comparison import compare as compare
     from pbr_jax.config import Config as Config
-    from pbr_jax.experiment import Results as Results
-    from pbr_jax.experiment import run as run
     from pbr_jax.exporting.export import export as export
+    from pbr_jax.finished import Results as Results
+    from pbr_jax.interactive import check as check
+    from pbr_jax.interactive import report as report
+    from pbr_jax.interactive import run as run
     from pbr_jax.last_state import backward_transfer as backward_transfer
     from pbr_jax.opening import ask as ask
     from pbr_jax.opening import open as open
@@ -27,15 +53,38 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _NAMES = {
+    "comparison": ("Comparison", "compare"),
     "config": ("Config",),
-    "experiment": ("Results", "run"),
     "exporting.export": ("export",),
+    "finished": ("Results",),
+    "interactive": ("check", "report", "run"),
     "last_state": ("backward_transfer",),
     "opening": ("ask", "open"),
     "sweeps": ("sweep",),
     "system": ("System",),
     "types": ("Candidate", "Document", "Example", "Model", "UserError"),
 }
+
+__all__ = [  # `help` shows these
+    "Candidate",
+    "Comparison",
+    "Config",
+    "Document",
+    "Example",
+    "Model",
+    "Results",
+    "System",
+    "UserError",
+    "ask",
+    "backward_transfer",
+    "check",
+    "compare",
+    "export",
+    "open",
+    "report",
+    "run",
+    "sweep",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -44,3 +93,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
     return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

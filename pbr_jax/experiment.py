@@ -9,7 +9,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -20,7 +19,8 @@ from pbr_jax.artefacts import Log
 from pbr_jax.config import Config, names, override, to_dict, value_of
 from pbr_jax.data.passages import is_split
 from pbr_jax.faults import located
-from pbr_jax.files import open_private, parse_json
+from pbr_jax.files import open_private
+from pbr_jax.finished import Results
 from pbr_jax.graph import logging_to, tell
 from pbr_jax.graph_lists import stages
 from pbr_jax.llm.answers_file import location
@@ -47,27 +47,6 @@ _PLACES = (
     "adapter",
     "state",
 )  # fields that may name a file or folder
-
-
-@dataclass(frozen=True)
-class Results:
-    """What a run found; `values` is the content of results.json."""
-
-    path: Path
-    values: Mapping[str, Any]
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        return self.values["metrics"]
-
-    @property
-    def intervals(self) -> dict[str, list[float]]:
-        return self.values["intervals"]
-
-    def predictions(self) -> list[dict[str, Any]]:
-        """The lines of predictions.jsonl."""
-        with (self.path / "predictions.jsonl").open(encoding="utf-8") as file:
-            return [parse_json(record) for record in file]
 
 
 def run(config: Config, out: str | Path, *, overwrite: bool = False) -> Results:

@@ -49,7 +49,7 @@ def test_all_modes_answer_the_same_questions(tiny_models, tweets: Path, tmp_path
             8,
             0,
         )
-        records = results.predictions()
+        records = results.records()
         assert [record["id"] for record in records] == [f"b{i}" for i in range(8)]
         owners[mode] = [{d["user_id"] == r["user_id"] for d in r["documents"]} for r in records]
         for record in records:
@@ -103,7 +103,7 @@ def test_opening_all_clusters_is_the_flat_ranking_of_late_interaction(
     everything = run(config(tiny_models, tweets, **opened), tmp_path / "all")
     flat = {"retrieve.method": "dense", "select.method": "late_interaction"}
     reranked = run(config(tiny_models, tweets, **fields, **flat), tmp_path / "flat")
-    for one, two in zip(everything.predictions(), reranked.predictions(), strict=True):
+    for one, two in zip(everything.records(), reranked.records(), strict=True):
         assert [d["score"] for d in one["documents"]] == [d["score"] for d in two["documents"]]
         assert {d["id"] for d in one["documents"]} == {d["id"] for d in two["documents"]}
 
@@ -121,10 +121,8 @@ def test_one_user_and_everybody_noise(tiny_models, write_tweets, tmp_path: Path,
             out = tmp_path / f"{mode}{limit}"
             results = run(config(tiny_models, root, **place, **fields, limit=limit), out)
             assert results.values["dropped"] == 0
-            assert len(results.predictions()) == limit
-            others = [
-                d for r in results.predictions() for d in r["documents"] if d["user_id"] != r["user_id"]
-            ]
+            assert len(results.records()) == limit
+            others = [d for r in results.records() for d in r["documents"] if d["user_id"] != r["user_id"]]
             assert bool(others) == (mode != "user-only" and limit == 2 and noise != "alone")
 
 

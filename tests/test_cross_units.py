@@ -271,9 +271,7 @@ def test_what_is_not_trained_has_the_same_folds(file: Path, told: dict[str, Any]
     pbr_jax.run(override(load(file).config, {**told, "stream.folds": 2}), tmp_path / "out")
     flags = {"retrieve.method": "recency", "stream.protocol": "cross_units", "stream.folds": 2}
     found = pbr_jax.run(override(Config(), {**told, **flags}), tmp_path / "plain")
-    assert [line["block"] for line in found.predictions()] == [
-        line["block"] for line in lines(tmp_path / "out")
-    ]
+    assert [line["block"] for line in found.records()] == [line["block"] for line in lines(tmp_path / "out")]
     assert not any("cross_units" in note for note in found.values["notes"])
 
 

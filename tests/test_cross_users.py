@@ -290,9 +290,7 @@ def test_a_frozen_system_has_the_same_folds(file: Path, told: dict[str, Any], tm
     frozen = override(Config(), {**told, "retrieve.method": "recency", "stream.protocol": "cross_users",
                                  "stream.folds": 2})  # fmt: skip
     found = pbr_jax.run(frozen, tmp_path / "frozen")
-    assert [line["block"] for line in found.predictions()] == [
-        line["block"] for line in learned.predictions()
-    ]
+    assert [line["block"] for line in found.records()] == [line["block"] for line in learned.records()]
     assert "learned" not in found.values
 
 

@@ -30,11 +30,11 @@ def test_a_scored_run_is_decoded_for_its_examples_alone(config: Config, tmp_path
     assert text.count("## Example") == 2
     assert text.startswith("Runs that only score answers decode these")
     assert text.count("Question: Repeat what this person always says. article: What will you bring") == 2
-    for line in results.predictions()[:2]:
+    for line in results.records()[:2]:
         assert f"question {line['id']} of user {line['user_id']}" in text
         assert f"What the user wrote: {line['target']}" in text
         assert not line["prediction"]
-    assert results.predictions()[2]["target"] not in text
+    assert results.records()[2]["target"] not in text
     assert text.count("Answer of zero_shot: ") == 2
     assert "Shown by zero_shot" not in text
     shown = text.partition("Shown by ")[2]

@@ -77,7 +77,7 @@ def test_the_toy_through_run_report_ask_sweep_and_python(
     assert main(["sweep", str(file), *flags, "--out", str(tmp_path / "sweep")]) == 0
     assert len(list((tmp_path / "sweep").glob("*/results.json"))) == 3
     config = override(load(file).config, dict(zip([f[2:] for f in flags[::2]], _typed(flags[1::2]))))
-    assert pbr_jax.run(config, tmp_path / "python").predictions()[0]["documents"][0]["id"] == "ann-1"
+    assert pbr_jax.run(config, tmp_path / "python").records()[0]["documents"][0]["id"] == "ann-1"
 
 
 def _typed(values: list[str]) -> list[object]:

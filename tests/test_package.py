@@ -6,7 +6,16 @@ import sys
 
 from pbr_jax.methods.select.by_score import best_first
 
-ABSENT = ("torch", "tensorflow", "scann", "matplotlib", "pyarrow", "sklearn", "sentence_transformers")
+ABSENT = (
+    "torch",
+    "tensorflow",
+    "scann",
+    "matplotlib",
+    "pyarrow",
+    "sklearn",
+    "sentence_transformers",
+    "pandas",
+)
 DATA = ("tensorflow_datasets", "grain", "array_record", "importlib_resources")
 HEAVY = (*ABSENT, *DATA, "transformers", "bm25s", "rouge_score", "nltk", "gguf", "scipy", "optax", "orbax")
 

@@ -120,7 +120,7 @@ def test_a_run_counts_documents_and_says_what_it_showed(config: Config, tmp_path
     run = pbr_jax.run(override(config, {**told, "corpus.pool": pool}), tmp_path / "out")
     (note,) = (note for note in run.values["notes"] if "corpus.chunk" in note)
     assert "metrics of rankings count documents, and prompts show the whole document" in note
-    for record, example in zip(run.predictions(), read(config.benchmark), strict=True):
+    for record, example in zip(run.records(), read(config.benchmark), strict=True):
         texts = {document.id: document.text for document in example.profile}
         ids = [told["id"] for told in record["documents"]]
         assert all(0 <= a <= b <= len(texts[d["id"]]) for d in record["documents"] if "span" in d
@@ -255,7 +255,7 @@ def test_eight_devices_rank_passages_as_one_does(config: Config, tmp_path: Path)
     assert len(jax.devices()) == 8
     config = override(config, {"retrieve.method": "fused"})
     assert status(RUN, config, tmp_path / "one", str(tmp_path / "1")) == 0
-    eight = pbr_jax.run(config, tmp_path / "8").predictions()
+    eight = pbr_jax.run(config, tmp_path / "8").records()
     lines = (tmp_path / "1" / "predictions.jsonl").read_text().splitlines()
     for one, other in zip(map(json.loads, lines), eight, strict=True):
         found, wanted = one["documents"], other["documents"]

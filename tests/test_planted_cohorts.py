@@ -110,7 +110,7 @@ def test_contrastive_neighbours_serve_those_who_have_written_little_better_than_
     def known(name: str, **fields: object) -> float:
         config = override(load(CONFIGS / f"{name}.py").config, {**place, **fields})
         results = run(config, tmp_path / name)
-        lines = [line for line in results.predictions() if line["user_id"] in few]
+        lines = [line for line in results.records() if line["user_id"] in few]
         assert len(lines) > 10
         helped = [
             any(tags[document["id"]] == tags[line["id"]] for document in line["documents"][:3])

@@ -50,7 +50,7 @@ def test_one_command_trains_and_ranks(tiny_models, tweets: Path, tmp_path: Path)
     values = results.values
     assert (values["system"], values["n"], values["dropped"]) == ("purple", 8, 0)
     assert values["counts"]["training_examples"] == 12  # which stand apart
-    for record in results.predictions():
+    for record in results.records():
         scores = [document["score"] for document in record["documents"]]
         assert scores == sorted(scores, reverse=True)
         assert all(document["user_id"] == record["user_id"] for document in record["documents"])
@@ -210,7 +210,7 @@ def test_options_that_make_no_sense_are_told(fields, message):
 def test_parts_can_be_left_out_changed_and_combined(tiny_models, tweets: Path, tmp_path: Path, fields):
     results = run(config(tiny_models, tweets, **fields), tmp_path / "out")
     assert results.values["dropped"] == 0
-    assert len(results.predictions()) == 8
+    assert len(results.records()) == 8
     trained = results.values["trained"]["purple"]
     assert trained["asked"] >= trained["questions"]
     if fields.get("select.reward") == "metric":

@@ -86,7 +86,7 @@ def test_a_run_writes_what_the_design_promises(tweets: Path, tmp_path: Path):
     assert values["fingerprint"]["stages"] == {}  # this process made all
     assert set(values["files"]) == {"run.json", "config.json", "predictions.jsonl", "texts.jsonl"}
     assert set(values["keys"]) == {"data", "embed", "rank", "generate", "likelihood"}
-    lines = results.predictions()
+    lines = results.records()
     assert [record["id"] for record in lines] == list(HISTORIES)
     for record in lines:
         assert set(record) == {
@@ -115,7 +115,7 @@ def test_the_same_run_again_does_no_work_and_a_new_folder_only_evaluates(tweets:
     assert again.values == first.values
     assert times == {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()}
     other = run(config(tweets), tmp_path / "other")
-    assert other.predictions() == first.predictions()
+    assert other.records() == first.records()
     log = (tmp_path / "other" / "log.jsonl").read_text()
     assert '"made"' not in log
     assert log.count('"found"') == 3  # data, rank and generate: nothing else is looked at
@@ -134,7 +134,7 @@ def test_answers_outlive_their_artefacts_and_are_not_asked_for_again(
         patch.setattr(JaxLLM, "generate", refuse)
         shutil.rmtree(cache_folder() / "generate")
         again = run(config(tweets), tmp_path / "again")
-        assert again.predictions() == first.predictions()
+        assert again.records() == first.records()
         assert run(config(tweets, **{"generate.top_p": 0.5}), tmp_path / "p").metrics == first.metrics
         with pytest.raises(UserError, match=r"5 of 5 answers are not in .*llm\.sqlite"):
             run(config(tweets, **{"generate.max_new_tokens": 5, "llm.offline": True}), tmp_path / "offline")
@@ -154,12 +154,12 @@ def test_changed_data_or_config_is_computed_anew(tweets: Path, tmp_path: Path, w
     with pytest.raises(UserError, match=r"retrieve.method \('dense', now 'bm25'\); choose"):
         run(lexical, tmp_path / "out")  # the options of either method alone are not listed
     more = run(three, tmp_path / "out", overwrite=True)
-    assert len(more.predictions()[0]["documents"]) == 3
+    assert len(more.records()[0]["documents"]) == 3
     write_tweets({**HISTORIES, "dan": ["not so quiet any more"]})
     with pytest.raises(UserError, match="differs in the content of files"):
         run(three, tmp_path / "out")
     changed = run(three, tmp_path / "new")
-    assert [len(r["documents"]) for r in changed.predictions()] == [3, 2, 1, 1, 3]
+    assert [len(r["documents"]) for r in changed.records()] == [3, 2, 1, 1, 3]
     assert changed.values["fingerprint"]["data"] != first.values["fingerprint"]["data"]
 
 
@@ -170,7 +170,7 @@ def test_what_the_model_saw_is_kept_for_its_owner_unless_told_otherwise(
     run(seen, tmp_path / "out")
     records = [json.loads(line) for line in (tmp_path / "out" / "texts.jsonl").read_text().splitlines()]
     assert [record["id"] for record in records] == list(HISTORIES)
-    for record, prediction in zip(records, run(seen, tmp_path / "out").predictions(), strict=True):
+    for record, prediction in zip(records, run(seen, tmp_path / "out").records(), strict=True):
         assert [d["text"] for d in record["documents"]]  == [
             text for d in prediction["documents"] for text in HISTORIES[record["id"]]
             if d["id"] == f"{record['id']}-{HISTORIES[record['id']].index(text)}"
@@ -184,11 +184,11 @@ def test_what_the_model_saw_is_kept_for_its_owner_unless_told_otherwise(
         assert file.stat().st_mode & 0o077 == 0, file
     assert (tmp_path / "out").stat().st_mode & 0o077 == 0
     off = override(seen, {"keep_texts": False})
-    before = run(seen, tmp_path / "out").predictions()
-    without = run(off, tmp_path / "out").predictions()  # the same run: its texts go
+    before = run(seen, tmp_path / "out").records()
+    without = run(off, tmp_path / "out").records()  # the same run: its texts go
     assert not (tmp_path / "out" / "texts.jsonl").exists()
     assert without == [{**record, "prediction": None, "target": None} for record in before]
-    assert run(seen, tmp_path / "out").predictions() == before
+    assert run(seen, tmp_path / "out").records() == before
     assert (tmp_path / "out" / "texts.jsonl").exists()
 
 
@@ -204,12 +204,12 @@ def test_without_texts_no_word_of_a_user_is_in_the_folder_and_what_the_cache_hol
     off = config(root, tiny_models, **fields)
     out = tmp_path / "out"
     results = run(off, out)
-    kept = run(override(off, {"keep_texts": True}), tmp_path / "kept").predictions()
+    kept = run(override(off, {"keep_texts": True}), tmp_path / "kept").records()
     words = [b"CANARY", *(record["prediction"].strip().encode() for record in kept)]
     assert len(set(words)) > 1
     for file in out.iterdir():
         assert not [word for word in words if word and word in file.read_bytes()], file
-    assert [record["metrics"] for record in results.predictions()] == [r["metrics"] for r in kept]
+    assert [record["metrics"] for record in results.records()] == [r["metrics"] for r in kept]
     (note,) = [note for note in results.values["notes"] if "keep_texts off" in note]
     assert "stages data, embed, rank, generate, likelihood" in note
     assert "llm.sqlite" in note
@@ -298,7 +298,7 @@ def test_canaries_never_reach_another_users_prompt(tiny_models, write_tweets, tm
                 for other in set(histories) - {user}:
                     assert f"CANARY{other[1:]}x" not in text
     out = run(config(root, tiny_models, **{"retrieve.method": "dense"}), tmp_path / "out")
-    for record in out.predictions():
+    for record in out.records():
         foreign = json.dumps([record["prediction"], record["documents"]])
         assert not any(f"CANARY{u[1:]}x" in foreign for u in set(histories) - {record["user_id"]})
 
@@ -315,7 +315,7 @@ def test_a_users_documents_reach_nobody_through_a_cache_of_equal_questions(
     prompts = written(equal)
     assert "SECRET" in json.dumps(prompts[0])
     assert "SECRET" not in json.dumps(prompts[1])
-    lines = run(equal, tmp_path / "out").predictions()
+    lines = run(equal, tmp_path / "out").records()
     assert [len(record["documents"]) for record in lines] == [1, 0]
 
 
@@ -362,8 +362,8 @@ def test_retrieval_benchmarks_rank_ten_whatever_k_is(tmp_path: Path):
     (tmp_path / "mine.json").write_text(json.dumps([item]))
     fields = {"benchmark.name": "longmemeval", "benchmark.root": str(tmp_path), "benchmark.split": "mine"}
     results = run(override(Config(), {**fields, "retrieve.k": 2}), tmp_path / "out")
-    assert len(results.predictions()[0]["documents"]) == 10
-    assert results.predictions()[0]["prediction"] == ""
+    assert len(results.records()[0]["documents"]) == 10
+    assert results.records()[0]["prediction"] == ""
     assert "generate" not in results.values["seconds"]
     assert results.metrics["recall@10"] == 1.0
 
@@ -398,7 +398,7 @@ def test_sampled_answers_have_a_seed_apart_from_that_of_everything_else(tiny_mod
     def answers(name: str, **fields: object) -> list[str]:
         sampled = {"generate.temperature": 1.5, "retrieve.method": "bm25", "generate.max_new_tokens": 8}
         found = run(config(tweets, tiny_models, **sampled, **fields), tmp_path / name)
-        return [record["prediction"] for record in found.predictions()]
+        return [record["prediction"] for record in found.records()]
 
     own: dict[str, object] = {"generate.seed": 7}
     assert answers("a", seed=0, **own) == answers("b", seed=1, **own) == answers("c", seed=7)

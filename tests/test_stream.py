@@ -247,11 +247,11 @@ def test_a_system_that_does_not_learn_answers_as_without_a_stream(write, tiny_mo
             "prompt.max_tokens": 300, "retrieve.method": "recency", **tiny_models}  # fmt: skip
     plain = pbr_jax.run(override(Config(), told), tmp_path / "plain")
     streamed = pbr_jax.run(override(Config(), {**told, "stream.size": 2}), tmp_path / "streamed")
-    lines = streamed.predictions()
+    lines = streamed.records()
     arrived = [{name: line.pop(name) for name in ("block", "place")} for line in lines]
     assert arrived == [{"block": place // 2, "place": place} for place in range(5)]
     assert [line.pop("over") for line in lines] == [[], [], [], ["second_half"], ["second_half"]]
-    assert lines == plain.predictions()
+    assert lines == plain.records()
     assert plain.values["keys"] == streamed.values["keys"]
     assert "blocks" not in plain.values
     blocks = streamed.values["blocks"]

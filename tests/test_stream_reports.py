@@ -108,7 +108,7 @@ def of(lines: list[dict[str, Any]], part: str) -> list[float]:
 @pytest.mark.parametrize("order", ["shuffled", "shifted"])
 def test_parts_of_a_stream(order: str, run: Callable[..., Results]):
     found = run("popular", "out", stream__order=order, seed=3)
-    lines = found.predictions()
+    lines = found.records()
     order_of = sorted(lines, key=lambda line: line["place"])
     assert [line["place"] for line in order_of] == list(range(COUNT))
     assert [line["block"] for line in order_of] == [place // 8 for place in range(COUNT)]
@@ -157,7 +157,7 @@ def test_a_report_over_the_second_half(
         f"second_half (order of arrival: shuffled, seed {seed})" for seed in (0, 1)
     ]  # fmt: skip
     for seed, section in enumerate(sections):
-        values = [Results(tmp_path / f"{what}{seed}", {}).predictions() for what in ("popular", "bm25")]
+        values = [Results(tmp_path / f"{what}{seed}", {}).records() for what in ("popular", "bm25")]
         means = [statistics.fmean(of(lines, "second_half")) for lines in values]
         assert f"{means[0]:.4f}" in section
         (header,) = re.findall(r"^\| run \| Δ.*$", section, flags=re.MULTILINE)
@@ -230,7 +230,7 @@ def test_an_export_has_the_files_of_the_last_state(
         assert error in capsys.readouterr().err
     assert not (tmp_path / "b").exists()
     assert main([*words[:-1], str(tmp_path / "b"), "--blocks", "2"]) == 0
-    lines = Results(tmp_path / "out", {}).predictions()
+    lines = Results(tmp_path / "out", {}).records()
     early = {line["id"] for line in lines if line["place"] < 16}
     questions = [e for e in pbr_jax.open(tmp_path / "out").store.examples() if e.id in early]
     counts = json.loads((tmp_path / "b" / "counts.json").read_text())
@@ -242,7 +242,7 @@ def test_backward_transfer(run: Callable[..., Results], tmp_path: Path):
     found = run("popular", "out", stream__order="shuffled")
     store = pbr_jax.open(tmp_path / "out").store
     examples = {e.id: e for e in store.examples()}
-    lines = sorted(found.predictions(), key=lambda line: line["place"])
+    lines = sorted(found.records(), key=lambda line: line["place"])
     order = [examples[line["id"]] for line in lines]
     passages = [document.id for document in store.documents(store.history(""))]
 

@@ -103,7 +103,7 @@ def test_runs_in_parallel_processes_give_the_same(flags: dict[str, str], tmp_pat
     two = file._replace(sweep=lambda: grid({"retrieve.k": [1, 2]}))
     apart = sweep(two, tmp_path / "apart", base, max_parallel=2)
     serial = sweep(two, tmp_path / "serial", base)
-    assert [r.predictions() for r in apart] == [r.predictions() for r in serial]
+    assert [r.records() for r in apart] == [r.records() for r in serial]
 
 
 def test_after_a_change_runs_are_made_anew_beside_the_old_ones(
@@ -118,7 +118,7 @@ def test_after_a_change_runs_are_made_anew_beside_the_old_ones(
     changed = sweep(file, tmp_path / "out", base)
     assert not {r.path for r in changed} & {r.path for r in first}
     assert len((tmp_path / "out" / "sweep.jsonl").read_text().splitlines()) == 4
-    assert first[0].predictions() == again[0].predictions()
+    assert first[0].records() == again[0].records()
 
 
 def test_a_config_without_a_sweep_is_one_clear_line(

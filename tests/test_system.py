@@ -58,7 +58,7 @@ def lines(file: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_a_system_ranks_answers_and_scores_as_the_run_did(config: Config, tmp_path: Path, name: str):
     config = override(config, SYSTEMS[name])
-    records = pbr_jax.run(config, tmp_path / "out").predictions()
+    records = pbr_jax.run(config, tmp_path / "out").records()
     system = pbr_jax.open(tmp_path / "out")
     examples = list(system.store.examples())
     ranked = system.rank(examples)

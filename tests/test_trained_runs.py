@@ -93,13 +93,13 @@ def test_one_command_runs_all_of_cfrag_and_again_does_nothing(
         moved = values["trained"][part]["moved"]
         assert set(moved) == heads
         assert min(moved.values()) > 0.01  # six steps at the default rates
-    for record in results.predictions():
+    for record in results.records():
         assert 2 <= len(record["documents"]) <= 3 * 2  # also without an own history
         owners = {document["user_id"] for document in record["documents"]}
         assert len(owners) <= 3
         scores = [document["score"] for document in record["documents"]]
         assert scores == sorted(scores, reverse=True)
-    owners = {d["user_id"] for r in results.predictions() for d in r["documents"]}
+    owners = {d["user_id"] for r in results.records() for d in r["documents"]}
     assert any(owner.startswith("train/a") for owner in owners)
     times = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()}
     assert run(cfrag, tmp_path / "out").values == values
@@ -128,9 +128,9 @@ def test_every_module_can_be_left_out_or_changed(tiny_models, tweets: Path, tmp_
         config("cfrag", tiny_models, tweets, **{"generate.method": "none", **fields}), tmp_path / "out"
     )
     assert results.values["dropped"] == 0
-    assert len(results.predictions()) == 8
+    assert len(results.records()) == 8
     if "select.own" in fields:
-        for record in results.predictions():
+        for record in results.records():
             own = [document["user_id"] == record["user_id"] for document in record["documents"]]
             assert sum(own[:2]) == min(1, sum(own)) or sum(own) == len(own)
 
@@ -143,10 +143,10 @@ def test_a_part_of_the_training_split_can_be_enough(tiny_models, tweets: Path, t
         results = run(few, tmp_path / str(limit))
         counts = results.values["counts"]
         assert (counts["examples"], counts["training_examples"], counts["users"]) == (4, learned, 4 + learned)
-        owners = {d["user_id"] for record in results.predictions() for d in record["documents"]}
+        owners = {d["user_id"] for record in results.records() for d in record["documents"]}
         assert len({owner for owner in owners if owner.startswith("train/a")}) <= learned
         assert {owner for owner in owners if owner.startswith("b")} <= {
-            r["user_id"] for r in results.predictions()
+            r["user_id"] for r in results.records()
         }
     with pytest.raises(UserError, match="limit_training is 0"):
         config("cfrag", tiny_models, tweets, limit_training=0)
@@ -162,7 +162,7 @@ def test_ropg_learns_from_the_own_history_and_needs_no_users(
     assert made(tmp_path / "out") == [
         "data", "embed", "rank", "feedback", "retriever", "embed", "rank", "generate",
     ]  # fmt: skip
-    assert all(d["user_id"] == r["user_id"] for r in results.predictions() for d in r["documents"])
+    assert all(d["user_id"] == r["user_id"] for r in results.records() for d in r["documents"])
 
 
 def test_feedback_by_likelihood_decodes_nothing(tiny_models, tweets: Path, monkeypatch: pytest.MonkeyPatch):

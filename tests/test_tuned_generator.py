@@ -84,7 +84,7 @@ def test_its_answers_are_those_of_the_adapter_it_keeps(tiny_models, tweets: Path
     given = {**fields, "generator.method": "frozen", "llm.adapter": str(folder)}
     same = run(config(tiny_models, tweets, **given), tmp_path / "given")
     assert nll(same) == pytest.approx(nll(tuned), abs=1e-6)
-    texts = [[line["prediction"] for line in found.predictions()] for found in (tuned, same)]
+    texts = [[line["prediction"] for line in found.records()] for found in (tuned, same)]
     assert texts[0] == texts[1]
     with pytest.raises(UserError, match="one of them tunes the model; leave the other out"):
         run(config(tiny_models, tweets, **{**given, "generator.method": "lora"}), tmp_path / "both")

@@ -43,13 +43,13 @@ def test_one_question_id_in_two_splits_is_two_people(
     root = write_tweets({"61": ["my own cats"], "63": []}, "test")
     place = {"benchmark.split": "test", "benchmark.training": training}
     results = run(config(root, **place, **OTHERS, **{"generate.method": "none"}), tmp_path / "out")
-    for record in results.predictions():
+    for record in results.records():
         own = [d for d in record["documents"] if d["user_id"] == record["user_id"]]
         assert len(own) == (record["id"] == "61")
-    owners = {d["user_id"] for record in results.predictions() for d in record["documents"]}
+    owners = {d["user_id"] for record in results.records() for d in record["documents"]}
     assert {f"{training}/61", f"{training}/62"} <= owners
     alone = run(config(root, **place), tmp_path / "alone")
-    assert [len(record["documents"]) for record in alone.predictions()] == [1, 0]
+    assert [len(record["documents"]) for record in alone.records()] == [1, 0]
     # A run with neighbours has both people in its store; the one who is asked for is the evaluated one.
     answer = ask(tmp_path / "out", "61", "what do i like")
     own = [c.document.text for c in answer.documents if c.document.user_id == "61"]

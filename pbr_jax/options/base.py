@@ -1,6 +1,7 @@
 """What all options have in common: types that are checked, names for errors, and their part of a key."""
 
 import dataclasses
+import difflib
 import functools
 import inspect
 import math
@@ -8,7 +9,7 @@ import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import UnionType
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 from pbr_jax.types import UserError
 
@@ -28,12 +29,25 @@ TrainingSplit = Literal["unused", "welcome", "needed", "apart"]
 or never without; its examples alone, so that what is learned is the same whatever is evaluated."""
 
 
+_O = TypeVar("_O", bound="Options")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """Base of all options: types are checked when they are made, then `check` looks at the values."""
 
     section: ClassVar[str] = ""
     """Where they stand in a config; errors name their fields by it."""
+
+    def __new__(cls: type[_O], *_: Any, **given: Any) -> _O:
+        """Raises UserError for a name that is no field, with the nearest one."""
+        known = [item.name for item in dataclasses.fields(cls)]
+        for name in given:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
+                raise UserError(f"{cls.__name__} has no field {name!r}; {hint}")
+        return object.__new__(cls)
 
     def __post_init__(self) -> None:
         for name, hint in hints(type(self)).items():

@@ -126,7 +126,7 @@ def test_a_run_finds_chinese_evidence(tmp_path: Path) -> None:
               "generate.method": "none", "eval.likelihood": "off", "eval.resamples": 20}  # fmt: skip
     results = pbr_jax.run(override(load(CONFIGS / "random.py").config, fields), tmp_path / "out")
     asked = {e.id: e for e in read(tmp_path, passages="dev")}
-    for scored in results.predictions():
+    for scored in results.records():
         ranked = [d["id"] for d in scored["documents"]]
         assert len(ranked) == 4
         (group,) = asked[scored["id"]].relevant

@@ -199,7 +199,7 @@ def test_a_run_ranks_ten_and_is_clustered_by_article(root: Path) -> None:
               "benchmark.passages": "en", "generate.method": "none", "eval.likelihood": "off",
               "eval.resamples": 20}  # fmt: skip
     results = pbr_jax.run(override(load(CONFIGS / "bm25.py").config, fields), root / "out")
-    lines, asked = results.predictions(), read(root, "en", passages="en")
+    lines, asked = results.records(), read(root, "en", passages="en")
     hits = [line["documents"][0]["id"] == asked[line["id"]].relevant[0][0] for line in lines]
     assert results.metrics["recall@1"] == sum(hits) / 4 >= 0.75
     assert results.metrics["recall@3"] == 1.0
@@ -259,4 +259,4 @@ def test_frozen_recall_of_the_real_files(
     found = [results.metrics[f"recall@{k}"] for k in (1, 5, 10)]
     assert found == pytest.approx(FROZEN[split, collection], abs=0.002)
     assert (results.values["n"], results.values["clusters"]) == (1190, "units")
-    assert len({line["unit"] for line in results.predictions()}) == 48
+    assert len({line["unit"] for line in results.records()}) == 48

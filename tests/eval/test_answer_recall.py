@@ -138,7 +138,7 @@ def test_a_run_over_shared_passages_reports_it_and_others_do_not(tmp_path: Path,
         hits = [
             any(in_words(bodies[d["id"]], answer)
                 for d in line["documents"][:k] for answer in asked[line["id"]].alternatives)
-            for line in results.predictions()
+            for line in results.records()
         ]  # fmt: skip
         assert results.metrics[f"answer_recall@{k}"] == np.mean(hits)
     assert 0 < results.metrics["answer_recall@10"] < 1

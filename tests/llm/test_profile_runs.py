@@ -94,7 +94,7 @@ def test_the_text_about_the_user_is_no_part_of_what_the_wording_brings(
     calibrated = pbr_jax.run(override(Config(), {**base, **told}), tmp_path / "calibrated")
     assert all(seen["profile"] for seen in lines(tmp_path / "calibrated", "texts"))
     odds = []
-    for one, other in zip(plain.predictions(), calibrated.predictions(), strict=True):
+    for one, other in zip(plain.records(), calibrated.records(), strict=True):
         ratios = [record["probabilities"]["1"] / record["probabilities"]["2"] for record in (one, other)]
         odds.append(ratios[1] / ratios[0])
     assert odds == pytest.approx([odds[0]] * len(odds), rel=1e-4)  # the same is subtracted from all

@@ -93,7 +93,7 @@ def test_the_curve_is_the_difference_of_likelihoods_of_training_answers(tiny_mod
     assert curve[0].questions == 8
     np.testing.assert_allclose(curve[0].difference, found.value, atol=1e-5)
     np.testing.assert_allclose([curve[0].low, curve[0].high], [found.low, found.high], atol=1e-5)
-    for record in results.predictions():
+    for record in results.records():
         owners = [d["user_id"] == record["user_id"] for d in record["documents"]][:2]
         free = 2 - sum(owners)
         assert sum(owners) == min(2, int(record["id"][1:]) % 4)

@@ -258,7 +258,7 @@ def test_a_run_chooses_as_torch_has_it(config, log_p, tmp_path: Path, form: str)
     results = run(config(**{"generate.method": "label", "generate.options": form}), tmp_path / "out")
     texts = [json.loads(text) for text in (tmp_path / "out" / "texts.jsonl").read_text().splitlines()]
     config_seed, wins = 0, []
-    for number, (record, seen) in enumerate(zip(results.predictions(), texts, strict=True)):
+    for number, (record, seen) in enumerate(zip(results.records(), texts, strict=True)):
         options, question = OPTIONS[: 2 + number], f"which tea {number}?"
         first = orders(len(options), None, seed=config_seed, name=f"ann\0q{number}")
         lists = (
@@ -284,7 +284,7 @@ def test_a_run_chooses_as_torch_has_it(config, log_p, tmp_path: Path, form: str)
         assert record["metrics"]["choice_nll"] == pytest.approx(wanted)
         assert record["metrics"]["accuracy"] == (record["prediction"] == record["target"])
     assert results.values["metrics"]["accuracy"] == np.mean(
-        [r["metrics"]["accuracy"] for r in results.predictions()]
+        [r["metrics"]["accuracy"] for r in results.records()]
     )
     assert {"choice_nll", "target_nll", "recall@1", "recall@3"} <= results.values["metrics"].keys()
     shown = results.values["answers"]
@@ -318,7 +318,7 @@ def test_the_seed_of_a_run_draws_the_orders(config, tmp_path: Path) -> None:
         )
         for place, seed in enumerate((0, 0, 1))
     )
-    shares = [[r["probabilities"] for r in results.predictions()] for results in (one, again, other)]
+    shares = [[r["probabilities"] for r in results.records()] for results in (one, again, other)]
     assert shares[0] == shares[1] != shares[2]
 
 

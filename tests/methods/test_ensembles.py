@@ -220,7 +220,7 @@ def test_a_run_answers_scores_and_asks_nothing_twice(
     assert results.metrics["target_nll"] > 0
     assert results.values["counts"]["generate_calls"] >= 3
     ipa = run(override(config, {"generate.method": "ipa", "system": "ipa"}), tmp_path / "ipa")
-    lines = {"out": results.predictions(), "ipa": ipa.predictions()}
+    lines = {"out": results.records(), "ipa": ipa.records()}
     values = {
         name: {line["id"]: line["metrics"]["target_nll"] for line in found} for name, found in lines.items()
     }

@@ -85,7 +85,7 @@ def softmax(values: Sequence[float]) -> np.ndarray:
 def test_ratings_are_answered_as_torch_has_them(config, log_p, tmp_path: Path):
     results = run(config(**{"generate.calibration": "content_free"}), tmp_path / "out")
     texts = [json.loads(text) for text in (tmp_path / "out" / "texts.jsonl").read_text().splitlines()]
-    for record, seen in zip(results.predictions(), texts, strict=True):
+    for record, seen in zip(results.records(), texts, strict=True):
         asked = ASKED[record["user_id"]]
         assert record["prompt_documents"] == DOCUMENTS[record["user_id"]]
         assert asked in seen["prompt"][-1]["content"]
@@ -97,7 +97,7 @@ def test_ratings_are_answered_as_torch_has_them(config, log_p, tmp_path: Path):
         expected = sum(int(label) * share for label, share in wanted.items())
         assert record["expected"] == pytest.approx(expected, rel=1e-3)
         assert record["metrics"]["expected_mae"] == pytest.approx(abs(expected - 2), rel=1e-2)
-    predicted = [record["prediction"] for record in results.predictions()]
+    predicted = [record["prediction"] for record in results.records()]
     assert results.values["answers"] == {label: predicted.count(label) / 3 for label in "12345"}
 
 
@@ -116,7 +116,7 @@ def test_without_documents_every_question_is_calibrated_by_the_wording_alone(con
     texts = [json.loads(text) for text in (tmp_path / "out" / "texts.jsonl").read_text().splitlines()]
     bare = next(seen["prompt"] for seen in texts if not seen["documents"])
     empty = [{**m, "content": m["content"].replace(ASKED["bob"], "N/A")} for m in bare]
-    for record, seen in zip(results.predictions(), texts, strict=True):
+    for record, seen in zip(results.records(), texts, strict=True):
         values = [log_p(seen["prompt"], label) - log_p(empty, label) for label in "12345"]
         assert list(record["probabilities"].values()) == pytest.approx(softmax(values), rel=1e-3)
 

@@ -61,7 +61,7 @@ def test_the_metric_is_the_mean_log_probability_that_transformers_gives_the_targ
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=f"{folder}/tokenizer.json")
     model, render = transformers.LlamaForCausalLM.from_pretrained(folder), load(LLM(model=folder)).render
     nlls, bpbs = [], []
-    for record, text in zip(results.predictions(), texts(tmp_path / "out"), strict=True):
+    for record, text in zip(results.records(), texts(tmp_path / "out"), strict=True):
         found = nats(model, tokenizer, render(text["prompt"]), record["target"])
         nlls.append(-found.mean())
         bpbs.append(-found.sum() / math.log(2) / len(record["target"].encode()))
@@ -88,7 +88,7 @@ def test_forty_real_questions_are_scored_as_transformers_scores_them(
     fields |= {"generate.method": "none", "eval.likelihood": "on", "retrieve.method": "bm25"}
     results = run(override(Config(), fields), tmp_path / "out")
     wanted = []
-    for record, text in zip(results.predictions(), texts(tmp_path / "out"), strict=True):
+    for record, text in zip(results.records(), texts(tmp_path / "out"), strict=True):
         prompt = tokenizer.apply_chat_template(text["prompt"], tokenize=False, add_generation_prompt=True)
         wanted.append(-nats(embedded_by_transformers, tokenizer, prompt, record["target"]).mean())
         assert record["metrics"]["target_nll"] == pytest.approx(wanted[-1], abs=1e-3)
@@ -103,7 +103,7 @@ def test_whoever_answers_is_measured_too_unless_told_otherwise(tiny_models, writ
     assert "likelihood" in both.values["seconds"]
     without = run(config(root, tiny_models, **{"eval.likelihood": "off"}), tmp_path / "without")
     assert "target_nll" not in without.metrics
-    assert [r["prediction"] for r in without.predictions()] == [r["prediction"] for r in both.predictions()]
+    assert [r["prediction"] for r in without.records()] == [r["prediction"] for r in both.records()]
     assert Plan(config(root, tiny_models, **{"generate.method": "none"})).scored is None
 
 
@@ -116,7 +116,7 @@ def test_the_oracle_shows_the_documents_after_which_the_answer_is_likeliest_one_
     assert results.values["ceiling"]
     plan = Plan(best)
     store, write, llm = plan.data.value, language_model.writer(plan.run).value, load(best.llm)
-    for example, record in zip(store.examples(), results.predictions(), strict=True):
+    for example, record in zip(store.examples(), results.records(), strict=True):
         nats = {}
         for document in store.documents(store.history(example.user_id)):
             (alone,) = write([example], [[Candidate(document, 0.0, 0)]])
@@ -159,7 +159,7 @@ def test_numbers_are_told_with_and_without_questions_whose_history_nearly_holds_
         config(write_tweets(near), tiny_models, **{"generate.method": "none", "eval.likelihood": "on"}),
         tmp_path / "out",
     )
-    records = results.predictions()
+    records = results.records()
     assert [record["near_target"] for record in records] == [False, True, True, False]
     assert results.values["counts"]["near_targets"] == 2
     rest = results.values["without_near_targets"]

@@ -204,7 +204,7 @@ def lines(file: Path) -> list[dict[str, Any]]:
 def test_a_run_shows_counts_and_keeps_it(made, kind: str, tmp_path: Path):
     config = made(prompt__profile=kind, collaboration="text", retrieve__method="recency", retrieve__k=1)
     found = run(config, tmp_path / kind)
-    texts, told = lines(tmp_path / kind / "texts.jsonl"), found.predictions()
+    texts, told = lines(tmp_path / kind / "texts.jsonl"), found.records()
     assert all(one["profile"] in one["prompt"][-1]["content"] for one in texts)
     assert all(one["profile"] for one in texts)
     counts = found.values["counts"]

@@ -73,8 +73,8 @@ def test_a_run_follows_the_folders_task(config: Callable[..., Config], tmp_path:
     wanted = config(**{"generate.method": "label", "retrieve.method": "recency"})
     results = run(wanted, tmp_path / "out")
     assert set(results.metrics) >= {"f1_macro", "accuracy"}
-    assert {record["prediction"] for record in results.predictions()} <= {"1", "2"}
-    right = [record["prediction"] == TARGETS[record["id"]] for record in results.predictions()]
+    assert {record["prediction"] for record in results.records()} <= {"1", "2"}
+    right = [record["prediction"] == TARGETS[record["id"]] for record in results.records()]
     assert results.metrics["accuracy"] == pytest.approx(sum(right) / 3)
     for text in (tmp_path / "out" / "texts.jsonl").read_text().splitlines():
         message = json.loads(text)["prompt"][-1]

@@ -243,7 +243,7 @@ def test_answers_are_read_behind_their_thinking_in_a_run_and_for_one_question(
             },
         )  # fmt: skip
         results = run(config, tmp_path / "out")
-        assert [line["prediction"] for line in results.predictions()] == ["Tea at noon", "Milk", ""]
+        assert [line["prediction"] for line in results.records()] == ["Tea at noon", "Milk", ""]
         assert results.values["counts"]["unfinished_thinking"] == 1
         assert any(note.startswith("1 of 3 answers end inside") for note in results.values["notes"])
         with pytest.raises(UserError, match="answer ends inside its thinking; raise"):

@@ -109,7 +109,7 @@ def test_forty_real_prompts_are_answered_and_scored_alike(
         # One answer and one score each; equal prompts, and empty targets, would be fewer.
         assert there.values["counts"]["server_calls"] == len(server.requests) == 80
     same = 0
-    for one, other in zip(near.predictions(), there.predictions(), strict=True):
+    for one, other in zip(near.records(), there.records(), strict=True):
         assert other["metrics"]["target_nll"] == pytest.approx(one["metrics"]["target_nll"], abs=1e-3)
         assert other["prompt_tokens"] == one["prompt_tokens"]
         same += one["prediction"] == other["prediction"]

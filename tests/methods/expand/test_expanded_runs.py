@@ -84,7 +84,7 @@ def test_a_changed_file_of_expansions_makes_other_rankings(fields, tmp_path: Pat
 def test_pbr_works_in_front_of_a_word_retriever(fields, tmp_path: Path):
     config = override(Config(), {**fields, "expand.method": "pbr", "retrieve.method": "bm25"})
     results = run(config, tmp_path / "out")
-    assert [len(record["documents"]) for record in results.predictions()] == [2, 2, 0, 1, 1]
+    assert [len(record["documents"]) for record in results.records()] == [2, 2, 0, 1, 1]
 
 
 def test_a_missing_file_of_expansions_is_one_line(fields, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

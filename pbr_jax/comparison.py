@@ -1,0 +1,122 @@
+"""Two finished runs set against each other: the paired difference in every metric that both have."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pbr_jax.eval.comparable import obstacles
+from pbr_jax.eval.differences import paired
+from pbr_jax.eval.metrics import LOWER_IS_BETTER
+from pbr_jax.eval.runs import Row, Run, read_run, table_rows
+from pbr_jax.eval.significance import FEWEST, Difference
+from pbr_jax.eval.values import confidence_of
+from pbr_jax.finished import Results, frame
+from pbr_jax.small_tables import SmallTable, interval, number
+from pbr_jax.types import UserError
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """The first run less the second, question by question, in each metric.
+
+    `values` are the two runs' own. `clusters` is what intervals are over, "users" or "units", and `members`
+    how many of them there are.
+    """
+
+    first: str
+    second: str
+    questions: int
+    clusters: str
+    members: int
+    confidence: float
+    values: Mapping[str, tuple[float, float]]
+    differences: Mapping[str, Difference]
+
+    def better(self, metric: str) -> str:
+        """The run that is better in a metric; "" where the interval holds 0, and with fewer than 10 users."""
+        one = self.differences[metric]
+        if self.members < FEWEST or one.low <= 0 <= one.high:
+            return ""
+        return self.first if (one.value > 0) != (metric in LOWER_IS_BETTER) else self.second
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """A row for each metric: both values, the difference, its interval, p and which run is better."""
+        rows = (
+            {"metric": name, "first": self.values[name][0], "second": self.values[name][1],
+             **dict(zip(("difference", "low", "high", "p_value"), one)), "better": self.better(name)}
+            for name, one in self.differences.items()
+        )  # fmt: skip
+        return frame(rows).set_index("metric")
+
+    def _table(self) -> SmallTable:
+        rows = [
+            [name, *map(number, self.values[name]), number(one.value, "+"), interval(one[1:3], "+"),
+             self.better(name) or "not shown"]
+            for name, one in self.differences.items()
+        ]  # fmt: skip
+        few = f", or there are fewer than {FEWEST} {self.clusters}" if self.members < FEWEST else ""
+        return SmallTable(
+            f"{self.first} less {self.second}, paired over {self.questions} questions",
+            ["metric", self.first, self.second, "difference", "interval", "better"],
+            rows,
+            [
+                f"{self.confidence:.0%} intervals over {self.members} {self.clusters}. Not shown: the "
+                f"interval holds 0{few}. Nothing is corrected for the number of metrics."
+            ],
+        )
+
+    def __repr__(self) -> str:
+        return self._table().text()
+
+    def _repr_html_(self) -> str:
+        return self._table().html()
+
+
+def compare(first: Results | str | Path, second: Results | str | Path) -> Comparison:
+    """The paired difference of two finished runs, the first less the second, with intervals.
+
+    Args:
+      first, second: results of `pbr_jax.run`, or folders of runs.
+
+    Raises UserError for folders without a run, for runs that did not score the same questions and targets of
+    the same data, and for runs that share no metric.
+    """
+    runs = [read_run(folder_of(one)) for one in (first, second)]
+    if why := obstacles(runs):
+        raise UserError(
+            f"{runs[0].path} and {runs[1].path} cannot be compared: they {' and '.join(why)}; "
+            "run both on the same benchmark with the same limit and seed"
+        )
+    labels = _labels(runs)
+    rows = [Row(label, (run,)) for label, run in zip(labels, runs, strict=True)]
+    found = paired(rows[0], rows[1], [name for name in runs[0].metrics if name in runs[1].metrics])
+    if not found:
+        raise UserError(
+            f"{runs[0].path} and {runs[1].path} have no metric that both have of each question; give runs "
+            "that answer, or that score likelihoods"
+        )
+    return Comparison(
+        first=labels[0],
+        second=labels[1],
+        questions=runs[0].n,
+        clusters=runs[0].clusters,
+        members=len({record.cluster for record in (runs[0].records or {}).values()}),
+        confidence=confidence_of(runs[0]),
+        values={name: (runs[0].metrics[name], runs[1].metrics[name]) for name in found},
+        differences=found,
+    )
+
+
+def folder_of(what: Results | str | Path) -> Path:
+    """The folder of a run."""
+    return what.path if isinstance(what, Results) else Path(what)
+
+
+def _labels(runs: list[Run]) -> list[str]:
+    """The runs' systems, with the settings in which they differ; with their folders where none do."""
+    labels = [row.label for row in table_rows(runs)]
+    return labels if len(labels) == len(runs) else [f"{run.system} ({run.path})" for run in runs]

@@ -1,0 +1,90 @@
+"""What a finished run found, for Python: numbers, lines of its files, pandas frames, a table to look at."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pbr_jax.files import parse_json
+from pbr_jax.small_tables import SmallTable, interval, number
+from pbr_jax.types import UserError
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True, repr=False)
+class Results:
+    """What a run found; `values` is the content of results.json.
+
+    Frames need pandas, and raise UserError where it is missing.
+    """
+
+    path: Path
+    values: Mapping[str, Any]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return self.values["metrics"]
+
+    @property
+    def intervals(self) -> dict[str, list[float]]:
+        return self.values["intervals"]
+
+    def records(self) -> list[dict[str, Any]]:
+        """The lines of predictions.jsonl, one for each question."""
+        return self._lines("predictions.jsonl")
+
+    def predictions(self) -> "pandas.DataFrame":
+        """A row for each question: `records`, with each metric as a column of its own."""
+        return frame({**record, **record.get("metrics", {})} for record in self.records()).drop(
+            columns="metrics", errors="ignore"
+        )
+
+    def texts(self) -> "pandas.DataFrame":
+        """A row for each question: what the model saw of it (the lines of texts.jsonl).
+
+        Raises UserError where the run keeps no texts (`keep_texts`).
+        """
+        return frame(self._lines("texts.jsonl"))
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """A row for each metric: `value`, and the ends of its interval, `low` and `high`."""
+        rows = (
+            {"metric": name, "value": value, **dict(zip(("low", "high"), self.intervals.get(name, ())))}
+            for name, value in self.metrics.items()
+        )
+        return frame(rows, ["metric", "value", "low", "high"]).set_index("metric")
+
+    def _lines(self, name: str) -> list[dict[str, Any]]:
+        if not (self.path / name).exists():
+            raise UserError(
+                f"{self.path} has no {name}: the run keeps no texts, or its folder was shared without them; "
+                "run it with keep_texts"
+            )
+        with (self.path / name).open(encoding="utf-8") as file:
+            return [parse_json(line) for line in file]
+
+    def _table(self) -> SmallTable:
+        values = self.values
+        counts = values.get("counts", {})
+        of_users = f" of {counts['users']} users" if "users" in counts else ""
+        data = f"{values['benchmark']}, {values['split']}"
+        title = f"{values['system']} on {data}: {values['n']} questions{of_users}"
+        rows = [[n, number(v), interval(self.intervals.get(n))] for n, v in self.metrics.items()]
+        return SmallTable(title, ["metric", "value", "interval"], rows, [str(self.path)])
+
+    def __repr__(self) -> str:
+        return self._table().text() if "metrics" in self.values else f"Results({str(self.path)!r})"
+
+    def _repr_html_(self) -> str:
+        return self._table().html()
+
+
+def frame(rows: Iterable[Mapping[str, Any]], columns: list[str] | None = None) -> "pandas.DataFrame":
+    """Rows as a pandas frame. Raises UserError where pandas is not installed."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise UserError("a frame needs pandas: pip install 'pbr-jax[frames]'") from error
+    return pandas.DataFrame(list(rows), columns=columns)

@@ -1,0 +1,193 @@
+"""What a notebook calls: a run by the name of its config, a report and a check that show themselves."""
+
+import dataclasses
+import difflib
+import html
+import re
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pbr_jax import config as configs
+from pbr_jax import experiment, terminal
+from pbr_jax.artefacts import digest
+from pbr_jax.checking.check import PAGE
+from pbr_jax.checking.check import check as checked
+from pbr_jax.checking.verdict import Verdict
+from pbr_jax.comparison import folder_of
+from pbr_jax.config import Benchmark, Config, Overrides
+from pbr_jax.eval.report import report as written
+from pbr_jax.files import cache_folder, private_folder
+from pbr_jax.finished import Results
+from pbr_jax.hashes import file_hash
+from pbr_jax.importing.writing import import_table
+from pbr_jax.plan import Plan
+from pbr_jax.types import UserError
+
+Data = str | Path | Iterable[Any]
+"""A folder of data, a table's file, or rows in Python: a pandas frame, a dataset, mappings."""
+
+_RUNS = Path("runs")
+_KEYWORDS = ("out", "overrides", "data", "benchmark", "k", "overwrite")
+
+
+def run(
+    config: str | Path | Config,
+    out: str | Path | None = None,
+    overrides: Overrides | None = None,
+    *,
+    data: Data | None = None,
+    benchmark: str | Benchmark | None = None,
+    k: int | None = None,
+    overwrite: bool = False,
+    **fields: Any,
+) -> Results:
+    """Runs one system; a run that is there already is read.
+
+        pbr_jax.run("bm25", data="mine", k=4)
+        pbr_jax.run("dense", overrides={"retrieve.index": "exact"}, limit=50, seed=1)
+
+    Args:
+      config: a name that `pbr-jax configs` lists, a config's file, or a `Config`.
+      out: the run's folder; None: `runs/<system>-<hash of all that the run depends on>`.
+      overrides: fields by their dotted names, as on the command line.
+      data: the root of the benchmark. Without the name of a benchmark it is data of your own: a folder that
+        `pbr-jax data import` wrote, a table's file, or rows (a pandas frame, a dataset, mappings) whose
+        columns are recognised by their names. Tables are written to the cache folder, in `imported`.
+      benchmark: its name, such as "lamp_7".
+      k: how many documents a prompt shows.
+      overwrite: whether another run's files in `out` may be replaced.
+      fields: any field of `Config`, such as `limit=50`, `seed=1` or `llm=LLM(...)`.
+
+    Raises UserError for whatever the user can mend: data, weights, fields, a folder that holds something
+    else.
+    """
+    start = config if isinstance(config, Config) else configs.load(configs.found(str(config))).config
+    _check_names(fields)
+    of = {"benchmark" if isinstance(benchmark, Benchmark) else "benchmark.name": benchmark}
+    chosen = configs.override(start, {**fields, **(of if benchmark else {}), **(overrides or {})})
+    if data is not None:
+        chosen = configs.override(chosen, _place(data, chosen.benchmark))
+    if k is not None:
+        chosen = configs.override(chosen, _shown(chosen, k))
+    folder = _RUNS / f"{_plain(chosen.system)}-{Plan(chosen).name}" if out is None else out
+    return experiment.run(chosen, folder, overwrite=overwrite)
+
+
+class Report(str):
+    """A report's text, which a notebook shows as what it is."""
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        if not self.startswith("<!DOCTYPE html>"):
+            return {"text/markdown": self, "text/plain": self}
+        page = html.escape(self)  # a document of its own: its style and script stay in the frame
+        frame = (
+            f'<iframe srcdoc="{page}" title="Report" style="width: 100%; height: 45rem; border: 0"></iframe>'
+        )
+        return {"text/html": frame}
+
+
+def report(*runs: Results | str | Path, format: str = "md", **options: Any) -> Report:
+    """The report on finished runs and on folders of runs, as text: `format` is md, html or latex.
+
+        pbr_jax.report(zero_shot, dense)
+        Path("report.html").write_text(pbr_jax.report("runs", format="html"))
+
+    Args:
+      options: `reference`, `all_metrics` and `part` of `pbr_jax.eval.report.report`.
+    """
+    return Report(written([folder_of(run) for run in runs], format, **options))
+
+
+@dataclass(frozen=True, repr=False)
+class Checked:
+    """What a check found: `verdict` has the numbers, `page` the words (Markdown), `path` is its folder."""
+
+    path: Path
+    verdict: Verdict
+    page: str
+
+    def __repr__(self) -> str:
+        return terminal.visible(self.page)
+
+    def _repr_markdown_(self) -> str:
+        return self.page
+
+
+def check(
+    data: Data | Config,
+    out: str | Path | None = None,
+    *,
+    benchmark: str | None = None,
+    minutes: float = 10.0,
+) -> Checked:
+    """Whether showing users' own history to the language model helps, and whom: a verdict in words.
+
+        pbr_jax.check("mine", minutes=5)
+
+    Args:
+      data: as in `run`; or a config whose benchmark, models and prompt are taken.
+      out: the folder of the runs and the verdict; None: `runs/check-<name of the data's folder>`.
+      benchmark: its name, such as "lamp_7".
+      minutes: wall-clock time that is aimed at; the first round of 25 questions is always run.
+
+    Raises UserError where nothing can be measured, and as `run` does.
+    """
+    config = data if isinstance(data, Config) else Config()
+    if benchmark is not None:
+        config = configs.override(config, {"benchmark.name": benchmark})
+    if not isinstance(data, Config):
+        config = configs.override(config, _place(data, config.benchmark))
+    named = Path(config.benchmark.root).name or config.benchmark.name
+    folder = _RUNS / f"check-{_plain(named)}" if out is None else Path(out)
+    verdict = checked(config, folder, minutes)
+    return Checked(folder, verdict, (folder / PAGE).read_text(encoding="utf-8"))
+
+
+def _check_names(fields: Iterable[str]) -> None:
+    known = [item.name for item in dataclasses.fields(Config)]
+    for name in fields:
+        if name not in known:
+            near = difflib.get_close_matches(name, [*_KEYWORDS, *known], n=1)
+            hint = f"did you mean {near[0]}?" if near else "dotted fields go into overrides={...}"
+            raise UserError(f"run() has no argument {name!r}; {hint}")
+
+
+def _place(data: Data, benchmark: Benchmark) -> dict[str, str]:
+    """The fields of a benchmark at a place; without a name of its own it is one's own data."""
+    own = {"benchmark.name": "own"} if benchmark.name == Benchmark.name else {}
+    if isinstance(data, str | Path) and (not own or not Path(data).is_file()):
+        return {**own, "benchmark.root": str(data)}
+    return {"benchmark.name": "own", "benchmark.root": str(_imported(data))}
+
+
+def _imported(table: Data) -> Path:
+    """The folder of a table in the cache, named by its content; what its columns were taken for is told."""
+    place = cache_folder() / "imported"
+    private_folder(place)
+    with tempfile.TemporaryDirectory(dir=place, prefix=".") as scratch:
+        made = import_table(table, Path(scratch) / "made")
+        folder = place / digest({file.name: file_hash(file) for file in made.folder.iterdir()})
+        if not folder.exists():
+            made.folder.replace(folder)
+    columns = ", ".join(f"{what}: {name}" for what, name in made.columns.named.items())
+    terminal.err(f"data: {made.questions} questions of {made.users} users; {columns}; written to {folder}")
+    return folder
+
+
+def _shown(config: Config, k: int) -> dict[str, int]:
+    """The fields by which a prompt shows `k` documents. Each user's history gives `retrieve.k`, of which the
+    selection takes `select.k` where there are more."""
+    retrieve, select = config.retrieve, config.select
+    if retrieve.method == "none":
+        raise UserError(f"k is {k}, and {config.system} shows no documents; leave k out")
+    if select.k is None and config.neighbours.m == 1 and not config.benchmark.shares:
+        return {"retrieve.k": k}
+    return {"select.k": k, "retrieve.k": k if select.k is None else max(retrieve.k, k)}
+
+
+def _plain(name: str) -> str:
+    """A name without what a path could not hold."""
+    return re.sub(r"[^\w.+-]+", "-", name)[:80]
