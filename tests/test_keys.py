@@ -18,7 +18,7 @@ import pytest
 from pbr_jax import config as c
 from pbr_jax.config import Config, override
 from pbr_jax.graph_lists import stages
-from pbr_jax.options import Options, added, hints, key_of
+from pbr_jax.options import JudgeLLM, Options, added, hints, key_of
 from pbr_jax.plan import Plan
 from pbr_jax.types import UserError
 
@@ -43,6 +43,7 @@ OTHERS: dict[str, Any] = {
     "llm.backend": "jax", "llm.extra_body": '{"top_k": 1}', "llm.date": "2025-01-01",
     "encoder.pooling": "cls", "select.own": 1,
     "feedback.metric": "rougeL", "feedback.limit": 3, "feedback.candidates": 3,
+    "eval.judge_llm": JudgeLLM(model="x"),
 }  # fmt: skip
 
 
