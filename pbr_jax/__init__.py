@@ -18,7 +18,7 @@ answers the questions of a benchmark with one way to choose what is shown, and m
     pbr_jax.check("mine", minutes=5)                     # does the own history help? a verdict in words
 
     system = pbr_jax.open(dense.path)                    # a finished run, ready to answer
-    system.ask("9", "What will you bring to the lake?")  # text, documents, tokens
+    system.ask("9", "What will you bring to the lake?")  # text, documents, profile
     system.add("9", ["I never leave without tea."])      # the next question sees it
 
 `pbr-jax configs` lists the configs. Methods to combine: `pbr_jax.methods`; every field: `pbr_jax.Config`.
