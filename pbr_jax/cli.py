@@ -134,6 +134,10 @@ def _add_reading(commands: Any) -> None:
         metavar="SYSTEM",
         help="the system (not folder) that differences are from; default: zero_shot, else the first",
     )
+    report.add_argument(
+        "--questions", type=int, default=60, metavar="N",
+        help="single questions in HTML (60); 0: none, and no user, so that the page holds nobody's text",
+    )  # fmt: skip
     report.add_argument("--over", metavar="PART", help="a part of streams, such as second_half, new, seen")
     report.set_defaults(function=_report)
 
@@ -242,6 +246,7 @@ def _report(options: argparse.Namespace, rest: list[str]) -> int:
         all_metrics=options.all,
         reference=options.reference,
         part=options.over,
+        questions=options.questions,
     )
     if options.out is None:
         terminal.out(text)

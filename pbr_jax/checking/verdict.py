@@ -20,7 +20,7 @@ from pbr_jax.corpus.store import Store
 from pbr_jax.eval.differences import paired
 from pbr_jax.eval.metrics import LOWER_IS_BETTER, plain_mean
 from pbr_jax.eval.runs import Row, Run, read_run
-from pbr_jax.eval.significance import FEWEST, Difference, paired_difference
+from pbr_jax.eval.significance import FEWEST, Difference, paired_difference, turned
 from pbr_jax.files import write_text
 from pbr_jax.types import Example
 
@@ -167,13 +167,6 @@ def answer(gain: Difference, beyond: Difference, alike: Difference, users: int) 
     if gain.low > 0:
         return "helps" if beyond.low > 0 and alike.low > 0 else "helps_like_any"
     return "cannot_tell"
-
-
-def turned(difference: Difference, sign: float) -> Difference:
-    """The same difference of a measure where more is better."""
-    if sign > 0:
-        return difference
-    return difference._replace(value=-difference.value, low=-difference.high, high=-difference.low)
 
 
 def needed(difference: Difference, questions: int) -> int | None:

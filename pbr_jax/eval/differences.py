@@ -22,7 +22,7 @@ from pbr_jax.eval.values import confidence_of, setting
 _BINARY = ("accuracy", "exact_match")
 """Metrics that are 0 or 1 for each example."""
 
-_UNTESTED = {"target_bpb": "target_nll"}
+UNTESTED = {"target_bpb": "target_nll"}
 """Metrics that say by another unit what another one says: that one is tested, these are shown."""
 
 
@@ -40,8 +40,8 @@ def differences(rows: Sequence[Row], names: Sequence[str], reference: Row) -> li
     by_row = [paired(row, reference, names) for row in others]
     counts = [_discordant(row, reference, names) for row in others]
     binary = [name for name in names if any(name in one for one in counts)]
-    corrected = _corrected(by_row)
-    corrected_counts = _corrected(counts)
+    corrected = corrected_p(by_row)
+    corrected_counts = corrected_p(counts)
     header, table = ["run"], []
     for name in names:
         header += [f"Δ {name}", f"detectable {name}", *([f"McNemar {name}"] if name in binary else [])]
@@ -56,7 +56,7 @@ def differences(rows: Sequence[Row], names: Sequence[str], reference: Row) -> li
                 cells.append(_counts_text(counts[i].get(name), corrected_counts.get((i, name))))
         table.append([Cell(text) for text in cells])
     caption = _caption(others, reference, names, corrected, bool(binary))
-    return [Table(caption, header, table), *map(Paragraph, _reasons(others, reference, names))]
+    return [Table(caption, header, table), *map(Paragraph, reasons(others, reference, names))]
 
 
 def paired(row: Row, reference: Row, names: Sequence[str]) -> dict[str, Difference]:
@@ -94,10 +94,10 @@ def _discordant(row: Row, reference: Row, names: Sequence[str]) -> dict[str, Cou
     return pairs
 
 
-def _corrected(by_row: Sequence[Mapping[str, Difference | Counts]]) -> dict[tuple[int, str], float]:
+def corrected_p(by_row: Sequence[Mapping[str, Difference | Counts]]) -> dict[tuple[int, str], float]:
     """Holm's p by row and metric; the comparisons of one metric are a family."""
     corrected = {}
-    for name in dict.fromkeys(name for row in by_row for name in row if name not in _UNTESTED):
+    for name in dict.fromkeys(name for row in by_row for name in row if name not in UNTESTED):
         given = {
             i: row[name].p_value
             for i, row in enumerate(by_row)
@@ -133,7 +133,7 @@ def _caption(
     ]
     sentences += [
         f"{name} is the likelihood of {of} by another unit: it is shown, and not tested"
-        for name, of in _UNTESTED.items()
+        for name, of in UNTESTED.items()
         if name in names
     ]
     if binary:
@@ -172,7 +172,7 @@ def _p(p: float) -> str:
     return f"p={p:.3f}" if p >= 0.001 else "p<0.001"
 
 
-def _reasons(others: Sequence[Row], reference: Row, names: Sequence[str]) -> list[str]:
+def reasons(others: Sequence[Row], reference: Row, names: Sequence[str]) -> list[str]:
     """Why there is no difference, a sentence for each pair that has none."""
     reasons = []
     for row in others:

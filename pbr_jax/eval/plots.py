@@ -1,4 +1,4 @@
-"""Pictures: bars of a metric, its course over a number that was varied or measured, vectors on a plane."""
+"""Pictures: the course of a metric over a number that was varied or measured, vectors on a plane."""
 
 import io
 import math
@@ -38,23 +38,6 @@ def available() -> bool:
     except ImportError:
         return False
     return True
-
-
-def bars(points: Sequence[Point], metric: str) -> Any:
-    """Horizontal bars, first on top, with intervals: a matplotlib figure."""
-    figure, axes = _figure(height=1.1 + 0.42 * len(points))
-    for place, point in enumerate(points):
-        axes.barh(place, point.value, height=0.62, color=_COLOURS[0], alpha=0.75)
-        axes.errorbar(
-            point.value, place, xerr=[[reach] for reach in _reach(point)], color="#222222", capsize=3, lw=1.2
-        )
-        axes.annotate(f"{point.value:.3f}", (max(point.high, point.value), place), (5, 0),
-                      textcoords="offset points", va="center", fontsize=9)  # fmt: skip
-    axes.set_yticks(range(len(points)), [_plain(point.label) for point in points])
-    axes.invert_yaxis()
-    axes.margins(x=0.12)
-    axes.set_xlabel(metric)
-    return figure
 
 
 def lines(series: Mapping[str, Sequence[Point]], metric: str, field: str) -> Any:

@@ -1,9 +1,8 @@
-"""A small document, headings to tables, written as Markdown, HTML or LaTeX.
+"""A small document, headings to tables, written as Markdown or LaTeX, and in `page` as HTML.
 
 Text of the document is plain; each writer escapes what its format would read as markup.
 """
 
-import html
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -81,59 +80,6 @@ def _md(text: str) -> str:
     return re.sub(r"^>", "&gt;", re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text))
 
 
-_CSS = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 72rem; margin: 2rem auto; padding: 1rem }
-h1, h2 { line-height: 1.2 } h2 { margin-top: 2.5rem }
-.scroll { overflow-x: auto }
-table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums }
-caption { text-align: left; padding-bottom: .5rem; color: #555 }
-th, td { padding: .35rem .8rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #ddd }
-th:first-child, td:first-child { text-align: left }
-thead th { border-bottom: 2px solid #888 }
-.warning { background: #fff3cd; border-left: 4px solid #e0a800; padding: .5rem 1rem }
-figure { margin: 1rem 0 } figure svg { max-width: 100%; height: auto } figcaption { color: #555 }
-""".strip()
-
-
-def html_page(page: Page) -> str:
-    title = html.escape(page.title)
-    body = "\n".join([f"<h1>{title}</h1>", *map(_html_block, page.blocks)])
-    return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{title}</title>\n'
-        f"<style>\n{_CSS}\n</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
-    )
-
-
-def _html_block(block: Block) -> str:
-    match block:
-        case Heading(text):
-            return f"<h2>{html.escape(text)}</h2>"
-        case Paragraph(text, warning):
-            if warning:
-                return f'<p class="warning"><strong>Warning:</strong> {html.escape(text)}</p>'
-            return f"<p>{html.escape(text)}</p>"
-        case Table(caption, header, rows):
-            return _html_table(caption, header, rows)
-        case Figure(svg, caption):
-            words = html.escape(caption)
-            return f'<figure aria-label="{words}">\n{svg}\n<figcaption>{words}</figcaption>\n</figure>'
-
-
-def _html_table(caption: str, header: list[str], rows: list[list[Cell]]) -> str:
-    head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in header)
-    lines = []
-    for row in rows:
-        texts = (html.escape(c.text) for c in row)
-        cells = (f"<strong>{t}</strong>" if c.bold else t for t, c in zip(texts, row, strict=True))
-        lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-    body = "\n".join(lines)
-    return (
-        f'<div class="scroll"><table>\n<caption>{html.escape(caption)}</caption>\n'
-        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table></div>"
-    )
-
-
 _LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%",
     "_": r"\_", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
@@ -171,4 +117,4 @@ def _tex(text: str) -> str:
     return "".join(_LATEX.get(character, character) for character in " ".join(text.split()))
 
 
-WRITERS: dict[str, Callable[[Page], str]] = {"md": markdown, "html": html_page, "latex": latex}
+WRITERS: dict[str, Callable[[Page], str]] = {"md": markdown, "latex": latex}

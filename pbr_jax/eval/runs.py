@@ -28,6 +28,8 @@ class Record:
     expected: float | None = None  # rating
     near: bool = False  # whether the user's own history nearly holds the target
     unit: str = ""  # what belongs together
+    category: str = ""
+    history: int | None = None  # documents that the user had; None in older runs
     over: tuple[str, ...] = ()  # the parts of a stream that it belongs to
 
     @property
@@ -325,6 +327,8 @@ def _read_records(path: Path) -> dict[str, Record] | None:
                 expected=_expected(value, where),
                 near=value.get("near_target") is True,
                 unit=str(value.get("unit", "")),
+                category=str(value.get("category", "")),
+                history=json_fields.count(value, "history", where) if "history" in value else None,
                 over=tuple(map(str, json_fields.items(value, "over", where))),
             )
     return records

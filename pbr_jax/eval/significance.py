@@ -72,6 +72,13 @@ class Difference(NamedTuple):
     detectable: float | None
 
 
+def turned(difference: Difference, sign: float) -> Difference:
+    """The same difference of a measure where more is better."""
+    if sign > 0:
+        return difference
+    return difference._replace(value=-difference.value, low=-difference.high, high=-difference.low)
+
+
 def by_bootstrap(columns: Sequence[Column], users: Sequence[str]) -> bool:
     """Whether intervals come from draws: there are 20 users, and no row has several seeds."""
     seeds = max(max(len(column.first), len(column.second)) for column in columns)

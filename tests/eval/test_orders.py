@@ -80,7 +80,7 @@ def test_numbers_of_records_are_a_line_for_each_system(write, tmp_path: Path, mo
     drawn: list[Any] = []
     real = plots.lines
     monkeypatch.setattr(plots, "lines", lambda *told: drawn.append(told) or real(*told))
-    assert report(runs, "html").count("<svg") == 1
+    assert report(runs, "html").count('class="light"') == 1
     ((series, _, field),) = drawn
     assert field == "select.k"
     assert {name: [point.x for point in points] for name, points in series.items()} == {

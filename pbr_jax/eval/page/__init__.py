@@ -1,0 +1,150 @@
+"""The report as a page for people: verdict, plots, tables, single questions and users, in one HTML file.
+
+The file needs nothing from elsewhere. It holds the texts of some questions where runs keep texts.
+"""
+
+import hashlib
+import json
+from base64 import b64encode
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+from pbr_jax.eval import notes as remarks
+from pbr_jax.eval.blocks import by_block, learned
+from pbr_jax.eval.comparable import ABSENT, settings, shared_clusters
+from pbr_jax.eval.costs import costs
+from pbr_jax.eval.differences import reasons
+from pbr_jax.eval.judged import judged_table
+from pbr_jax.eval.label_distribution import shares_table
+from pbr_jax.eval.metrics import LOWER_IS_BETTER
+from pbr_jax.eval.ngram_overlap import copies_table
+from pbr_jax.eval.orders import orders
+from pbr_jax.eval.page import drawings, words
+from pbr_jax.eval.page.comparison import Comparison, compare
+from pbr_jax.eval.page.glossary import define, glossary
+from pbr_jax.eval.page.history import by_history
+from pbr_jax.eval.page.questions import BYTES, data
+from pbr_jax.eval.render import Block, Figure, Paragraph, Table
+from pbr_jax.eval.section import Section, figures, notes, origins, warnings
+from pbr_jax.eval.subsets import without_near_targets
+from pbr_jax.eval.values import categories, confidence_of, intervals, mean, parts, values
+from pbr_jax.terminal import visible
+
+WITHHELD = "These runs have no metrics: nothing was answered, or their targets are withheld."
+
+
+def html(
+    title: str,
+    sections: Sequence[Section],
+    missing: Sequence[str] = (),
+    verdict: Sequence[Block] = (),
+    questions: int = 60,
+) -> str:
+    """The page. `missing` are warnings on all of it, `verdict` stands in the place of the general one.
+
+    `questions`: single questions that are shown of each section; 0: none, and no users, so that the page
+    holds nobody's text and no user's name.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("pbr_jax.eval", "page"), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters |= {"number": words.number, "shorter": words.shorter, "visible": visible}
+    environment.globals |= {
+        "interval": words.interval,
+        "gain_text": words.gain_text,
+        "define": define,
+        "kind": kind,
+    }
+    script, style = (_file(f"page.{kind}") for kind in ("js", "css"))
+    made = [_section(section, questions, BYTES // len(sections)) for section in sections]
+    names = [name for one in made for name in one["names"]]
+    return environment.get_template("page.html.j2").render(
+        title=title, sections=made, missing=missing, verdict=verdict, script=script, style=style,
+        hash=b64encode(hashlib.sha256(script.encode()).digest()).decode(), terms=glossary(names),
+    )  # fmt: skip
+
+
+def _file(name: str) -> str:
+    return resources.files(__name__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _section(section: Section, questions: int, size: int) -> dict[str, Any]:
+    """What the template shows of a section."""
+    rows, names = section.rows, section.names
+    told: dict[str, Any] = {"heading": section.heading, "warnings": warnings(section), "names": names}
+    if not names:
+        more = [
+            Paragraph(WITHHELD),
+            *shares_table(rows),
+            *judged_table(rows),
+            *map(Paragraph, notes(section)),
+            *costs(rows),
+        ]
+        return told | {"found": None, "more": [*more, origins(rows)]}
+    found = compare(section)
+    others = [row for row in rows if row is not section.reference]
+    held = data(found, questions, size)
+    told |= {
+        "found": found,
+        "sentences": words.verdict(found),
+        "table": _values(found),
+        "scale": drawings.scale([end for g in found.main for end in (g.difference.low, g.difference.high)]),
+        "groups": by_history(found),
+        "reasons": reasons(others, section.reference, names),
+        "data": held,
+        "json": _embedded(held),
+        "figures": figures(rows, names[0]),
+        "confidence": f"{confidence_of(section.reference.first):.0%}",
+    }
+    ends = [end for group in told["groups"] for one in group.gains.values() for end in (one.low, one.high)]
+    return told | {"history_scale": drawings.scale(ends), "more": _more(section)}
+
+
+def _embedded(held: Any) -> str:
+    """JSON that may stand inside of a script element."""
+    text = json.dumps(held, ensure_ascii=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _values(found: Comparison) -> dict[str, Any]:
+    """The main table: settings, and each metric with its interval and what is shown of it."""
+    section, columns = found.section, settings(found.section.rows)
+    lines = []
+    for i, row in enumerate(section.rows):
+        known = intervals(row, section.names, confidence_of(section.rows[0].first))
+        cells = []
+        for name in section.names:
+            value, gain = mean(row, name), found.gains.get(name, {}).get(row.label)
+            low, high = known.get(name, (value, value))
+            cells.append({"value": value, "low": low, "high": high, "gain": gain})
+        clusters = shared_clusters(row.runs)
+        count = str(len(set(clusters.values()))) if clusters else ABSENT
+        plain = [*(columns[field][i] for field in columns), str(row.first.n), count]
+        lines.append({"label": remarks.label(row), "plain": plain, "cells": cells, "seeds": len(row.runs),
+                      "reference": row is section.reference})  # fmt: skip
+    header = [*columns, "n", section.rows[0].first.clusters]
+    return {"header": header, "names": section.names, "lines": lines, "lower": LOWER_IS_BETTER}
+
+
+def _more(section: Section) -> list[Block]:
+    """What is folded: parts of the questions, costs, notes and origins."""
+    rows, names, rest = section.rows, section.names, without_near_targets(section.rows)
+    near: list[Block] = []
+    if rest:
+        fewer = rows[0].first.n - rest[0].first.n
+        told = (
+            f"Without the {fewer} questions of which a document in the user's own history holds at least .6 "
+        )
+        near = [Paragraph(f"{told}of the target's words:"), values(rest, names)]
+    found: list[Block] = [*by_block(rows, names[0], True), *parts(rows, names), *learned(rows), *near]
+    found += [*categories(rows, names), *orders(rows, names), *shares_table(rows), *copies_table(rows)]
+    return [*found, *judged_table(rows), *costs(rows), *map(Paragraph, notes(section)), origins(rows)]
+
+
+def kind(block: Block) -> str:
+    """`table`, `figure`, `paragraph` or `heading`: what the template asks."""
+    return {Table: "table", Figure: "figure", Paragraph: "paragraph"}.get(type(block), "heading")

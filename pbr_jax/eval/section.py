@@ -1,0 +1,184 @@
+"""A section of a report: the runs of one benchmark and split, with all that stands beside their tables."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from pbr_jax.eval import notes as remarks
+from pbr_jax.eval import plots
+from pbr_jax.eval.comparable import ABSENT, needs_texts, obstacles, same_variant
+from pbr_jax.eval.costs import throughput
+from pbr_jax.eval.render import Block, Cell, Figure, Paragraph, Table
+from pbr_jax.eval.runs import SEEDS, Row, Run, differing_fields
+from pbr_jax.eval.values import confidence_of, intervals, mean
+from pbr_jax.types import UserError
+
+_UNBOUNDED = ("limit_history",)  # fields that say how much at most, where none is all
+
+
+@dataclass(frozen=True)
+class Section:
+    """The rows of a section. `wanted`: the system that differences are from, None: zero_shot, else the first.
+
+    `all_metrics`: whether ranking metrics are shown at other k than 5.
+    """
+
+    heading: str
+    rows: list[Row]
+    wanted: str | None = None
+    all_metrics: bool = False
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The metrics that are shown, the headline one first."""
+        return headline_metrics(metric_names(self.rows), self.all_metrics)
+
+    @cached_property
+    def reference(self) -> Row:
+        """The row that others are compared with; UserError where none is of the wanted system."""
+        return reference(self.rows, self.wanted)
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for row in self.rows for run in row.runs]
+
+
+def headline_metrics(names: Sequence[str], all_metrics: bool = False) -> list[str]:
+    """The columns to show: ranking metrics at 5 only, recall and NDCG first, unless all are wanted."""
+    if all_metrics or not any(name.endswith("@5") for name in names):
+        return list(names)
+    first = [name for name in ("recall@5", "ndcg@5") if name in names]
+    return first + [name for name in names if name not in first and ("@" not in name or name.endswith("@5"))]
+
+
+def metric_names(rows: Sequence[Row]) -> list[str]:
+    """Metrics of any row, in the task's order (headline first), others after."""
+    names = dict.fromkeys(name for row in rows for run in row.runs for name in run.metrics)
+    order = [name for name in rows[0].first.task_metrics if name in names]
+    return order + [name for name in names if name not in order]
+
+
+def reference(rows: Sequence[Row], wanted: str | None) -> Row:
+    """The row of the wanted system, of zero_shot, or else the first."""
+    found = next((row for row in rows if row.system == (wanted or "zero_shot")), None)
+    if found is None and wanted is not None:
+        names = ", ".join(dict.fromkeys(repr(row.system) for row in rows))
+        raise UserError(f"no run is of the reference {wanted!r}; there are the systems {names}")
+    return found or rows[0]
+
+
+def warnings(section: Section) -> list[str]:
+    """Why numbers may not be compared."""
+    runs = section.runs
+    found = [f"{run.path} dropped {run.dropped} examples." for run in runs if run.dropped]
+    found += [f"The runs {why}: numbers are not comparable." for why in obstacles(runs)]
+    for name in metric_names(section.rows):
+        if not same_variant([run for run in runs if name in run.metrics], name):
+            found.append(f"The runs computed {name} in different variants: its numbers are not comparable.")
+    return found
+
+
+def notes(section: Section) -> list[str]:
+    """What a reader of the numbers must know, each note once."""
+    rows, runs = section.rows, section.runs
+    found = [f"{name}: {variant}." for run in runs for name, variant in run.variants.items()]
+    found += [note[:1].upper() + note[1:].rstrip(".") + "." for run in runs for note in run.notes]
+    found += [
+        note for row in rows for note in (remarks.unreadable_answers(row), remarks.fallbacks(row)) if note
+    ]
+    found += remarks.made_elsewhere(runs)
+    if len(rows) > 1 and any(needs_texts(run) for run in runs):
+        found.append("Runs with keep_texts off have no paired difference of f1_macro, rmse and correlation.")
+    if len(rows) > 1 and any(run.records is None for run in runs):
+        found.append("Runs without predictions.jsonl have no paired difference.")
+    return list(dict.fromkeys(found))
+
+
+def origins(rows: Sequence[Row]) -> Table:
+    """What each number was computed on."""
+    header = ["run", "n", "dropped", "data", "config", "commit", "folder"]
+    lines = []
+    for row in rows:
+        for run in row.runs:
+            label = f"{row.label} {_seeds(run)}" if len(row.runs) > 1 else row.label
+            prints = [str(run.fingerprint.get(key) or ABSENT)[:13] for key in header[3:6]]
+            lines.append(
+                [Cell(text) for text in (label, str(run.n), str(run.dropped), *prints, str(run.path))]
+            )
+    return Table("What the numbers were computed on", header, lines)
+
+
+def _seeds(run: Run) -> str:
+    """What tells the runs of one row apart."""
+    seeds = {field: run.config.get(field) for field in SEEDS}
+    return " ".join(
+        f"{field}={value}" for field, value in seeds.items() if field == "seed" or value is not None
+    )
+
+
+def figures(rows: Sequence[Row], name: str) -> list[Block]:
+    """A metric over the number that was varied, and over throughput where a model found documents."""
+    field = _varied_number(rows)
+    asked = any(_asks_a_model(run) for row in rows for run in row.runs)
+    if not plots.available():
+        missing = "No plot: matplotlib is not installed (pip install 'pbr-jax[plots]')."
+        return [Paragraph(missing)] if field is not None or asked else []
+    return [*_over(rows, name, field), *(_over_throughput(rows, name) if asked else [])]
+
+
+def _over(rows: Sequence[Row], name: str, field: str | None) -> list[Block]:
+    series: dict[str, list[plots.Point]] = {}
+    for row in rows if field is not None else ():
+        if (point := _point(row, name, field)) is not None:
+            series.setdefault(row.system, []).append(point)
+    if field is None or not series:
+        return []
+    caption = f"{name} over {field}, with intervals where they are known"
+    return [Figure(plots.svg(plots.lines(series, name, field)), caption)]
+
+
+def _over_throughput(rows: Sequence[Row], name: str) -> list[Block]:
+    speeds = throughput(rows)
+    points = [
+        dataclasses.replace(point, x=speeds[row.label])
+        for row in rows
+        if row.label in speeds and (point := _point(row, name, None)) is not None
+    ]
+    if len(points) < 2:
+        return []
+    caption = (
+        f"{name} over throughput: expanding, searching, choosing and, where rows answer, answering. What was "
+        "computed before questions came, such as vectors of documents, is not in it, compiling is; answers "
+        "from the cache cost no time"
+    )
+    return [Figure(plots.svg(plots.against(points, name, "questions a second")), caption)]
+
+
+def _asks_a_model(run: Run) -> bool:
+    return any(run.seconds.get(part, 0) > 0 for part in ("expand_llm", "select_llm", "select_policy"))
+
+
+def _point(row: Row, name: str, field: str | None) -> plots.Point | None:
+    value = mean(row, name)
+    if value is None:
+        return None
+    low, high = intervals(row, [name], confidence_of(row.first)).get(name, (value, value))
+    x = row.first.config.get(field) if field else None
+    if field is not None and field in _UNBOUNDED and x is None:
+        x = math.inf
+    return plots.Point(row.label, value, low, high, float(x) if isinstance(x, int | float) else None)
+
+
+def _varied_number(rows: Sequence[Row]) -> str | None:
+    """The one config field that differs between rows of a system, where it is a number throughout."""
+    runs = [row.first for row in rows]
+    fields = {field for run in runs for field in differing_fields(run, runs)}
+    if len(fields) != 1:
+        return None
+    field = fields.pop()
+    values = [run.config.get(field) for run in runs if differing_fields(run, runs)]
+    if field in _UNBOUNDED:
+        values = [value for value in values if value is not None]
+    return field if all(isinstance(v, int | float) and not isinstance(v, bool) for v in values) else None
