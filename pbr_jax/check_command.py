@@ -16,7 +16,7 @@ Whether showing users' own history to the language model helps, whom, and by how
 sample of questions that grows while the minutes last, and a verdict in words with its intervals.
 
   FOLDER          data of your own (pbr-jax data import), or else --benchmark.name and --benchmark.root
-  --out DIR       where the runs, verdict.md and verdict.json go
+  --out DIR       where the runs, verdict.md, verdict.json and report.html go
   --minutes M     wall-clock minutes that are aimed at (10)"""
 
 

@@ -5,16 +5,18 @@ import time
 from pathlib import Path
 
 from pbr_jax import data
-from pbr_jax.checking.rounds import ANSWERED, CHOSEN, ROWS, Round, rounds
+from pbr_jax.checking.rounds import ANSWERED, CHOSEN, NOTHING, ROWS, Round, rounds
 from pbr_jax.checking.verdict import Verdict, verdict
-from pbr_jax.checking.words import told
+from pbr_jax.checking.words import sentences, told
 from pbr_jax.config import Benchmark, Config
+from pbr_jax.eval.render import Paragraph
+from pbr_jax.eval.report import report
 from pbr_jax.files import write_text
 from pbr_jax.methods import generate
 from pbr_jax.opening import plan_of
 from pbr_jax.types import UserError
 
-PAGE, NUMBERS = "verdict.md", "verdict.json"
+PAGE, NUMBERS, REPORT = "verdict.md", "verdict.json", "report.html"
 _LIKELIHOOD = 0.7  # share of the time that likelihoods get, where answers are to be written after them
 _SPOKEN = 10  # questions that are answered in the first round of answers
 _SLOWER = 4.0  # an answer takes so many times as long as its likelihood, to plan that round by
@@ -25,7 +27,7 @@ def check(what: str | Path | Config, out: str | Path, minutes: float = 10.0) -> 
 
     Args:
       what: a folder of the benchmark `own`, or a config whose benchmark, models and prompt are taken.
-      out: where runs, `verdict.md` and `verdict.json` go.
+      out: where runs, `verdict.md`, `verdict.json` and `report.html` go.
       minutes: wall-clock time that it should end in; the first round of 25 questions is always run.
 
     Raises UserError where nothing can be measured: no answers to score and no relevant documents.
@@ -47,6 +49,8 @@ def check(what: str | Path | Config, out: str | Path, minutes: float = 10.0) -> 
     found = dataclasses.replace(found, notes=notes, seconds=(time.monotonic() - start, 60 * minutes))
     found.write(folder / NUMBERS)
     write_text(folder / PAGE, told(found))
+    blocks = [Paragraph(text) for text in sentences(found)]
+    write_text(folder / REPORT, report([*last.folders.values()], "html", reference=NOTHING, verdict=blocks))
     return found
 
 

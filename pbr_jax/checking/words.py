@@ -35,6 +35,11 @@ def told(found: Verdict) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def sentences(found: Verdict) -> list[str]:
+    """The verdict without its tables, for the report."""
+    return [headline(found).replace("**", ""), _retriever(found), f"What to do next: {_next(found)}"]
+
+
 def headline(found: Verdict) -> str:
     """What can be said, in two or three sentences."""
     unit = _UNITS.get(found.measure, found.measure)

@@ -1,5 +1,6 @@
 """What a check says, and that it never says more than its intervals."""
 
+import html
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from pbr_jax.checking import rounds as check_rounds
 from pbr_jax.checking.check import check
 from pbr_jax.checking.rounds import FIRST, ROWS
 from pbr_jax.checking.verdict import Verdict, answer, needed, turned
-from pbr_jax.checking.words import headline
+from pbr_jax.checking.words import headline, sentences
 from pbr_jax.cli import main
 from pbr_jax.config import Config, override
 from pbr_jax.eval.metrics import plain_mean
@@ -97,6 +98,8 @@ def test_a_check_from_a_table_to_a_page(made: Callable[..., Verdict], tmp_path: 
     assert headline(found) in page
     assert "Measured on 25 of 36 questions" in page
     assert (tmp_path / "out" / "verdict.json").is_file()
+    text = (tmp_path / "out" / "report.html").read_text()
+    assert all(html.escape(sentence) in text for sentence in sentences(found))
 
 
 def test_evidence_of_a_few_users_tells_no_way_from_another(made: Callable[..., Verdict]) -> None:
