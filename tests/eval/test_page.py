@@ -87,8 +87,8 @@ def test_the_verdict_names_what_is_shown_and_what_is_not(runs):
 
 
 def test_the_verdict_of_few_users_of_one_run_and_of_other_questions(tmp_path, write):
-    few = [write(tmp_path / f"f{i}", name, texts, users=[f"u{i % 9}" for i in range(N)])
-           for i, (name, texts) in enumerate((("zero_shot", answers(2, 0.0)), ("dense", TARGETS)))]  # fmt: skip
+    users, made = [f"u{i % 9}" for i in range(N)], {"zero_shot": answers(2, 0.0), "dense": TARGETS}
+    few = [write(tmp_path / name, name, texts, users=users) for name, texts in made.items()]
     (told,) = words.verdict(compared(*few))
     assert told.startswith("It cannot be told whether any system is better than zero_shot: there are 9")
     (told,) = words.verdict(compared(few[1]))

@@ -1,4 +1,4 @@
-"""The page in headless Chromium, wide and narrow, light and dark: no error, request, scroll or fault of axe."""
+"""The page in headless Chromium, wide and narrow, light and dark: no error, request, scroll, fault of axe."""
 
 import json
 import os
