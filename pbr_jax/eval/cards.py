@@ -3,7 +3,6 @@
 A run's folder is all that is read. What a folder does not hold (texts, with keep_texts off) stays empty.
 """
 
-import json
 import random
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from pbr_jax.eval.run_files import parse_object, verified
 from pbr_jax.eval.runs import Run
 from pbr_jax.types import UserError
 
-_ID = re.compile(r'\{"id": ("(?:[^"\\]|\\.)*")')  # the beginning of a line that we wrote
+_ID = re.compile(r'\{"id": "(?:[^"\\]|\\.)*"')  # the beginning of a line that we wrote
 
 
 @dataclass(frozen=True)
@@ -142,12 +141,11 @@ def _lines(path: Path, wanted: Collection[str] | None) -> Iterator[tuple[str, di
         return
     with path.open(encoding="utf-8", newline="\n") as file:
         for number, line in enumerate(file, 1):
-            begins = _ID.match(line)
-            if wanted is not None and begins and json.loads(begins[1]) not in wanted:
+            where, begins = f"{path}, line {number}", _ID.match(line)
+            if begins and wanted is not None and parse_object(begins[0] + "}", where)["id"] not in wanted:
                 continue
             if not line.strip():
                 continue
-            where = f"{path}, line {number}"
             value = parse_object(line, where)
             id = str(json_fields.required(value, "id", where))
             if wanted is None or id in wanted:
