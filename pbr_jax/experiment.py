@@ -170,7 +170,7 @@ def _notes(plan: Plan, trained: Mapping[str, dict[str, Any]]) -> list[str]:
     return notes
 
 
-def _of_stages(measured: Mapping[str, Mapping[str, float]], folded: bool) -> dict[str, float]:
+def _of_stages(measured: Mapping[str, Mapping[str, int | float]], folded: bool) -> dict[str, float]:
     """The metrics that stages measured; of folds their mean, since each fold has a stage of its own."""
     known = {name: [one[name] for one in measured.values() if name in one] for name in METRICS}
     return {name: fmean(found) if folded else found[-1] for name, found in known.items() if found}

@@ -314,9 +314,5 @@ class Eval(Options):
                 f"{self.named('judge_prompt')} lacks {' and '.join(missing)}, want a text with {{question}}, "
                 "{reference} and {answer}, which asks for yes or no"
             )
-        if self.judge == "none" and self.judge_llm is not None:
-            raise UserError(
-                f"{self.named('judge_llm')} is set, and {self.named('judge')} is none; set it to llm"
-            )
         self.at_least("resamples", 1)
         self.between("confidence", 0.5, 0.9999)

@@ -48,9 +48,11 @@ class _Asked(NamedTuple):
 def judged(run: Run, store: Node, answered: Node | None) -> dict[str, Stage]:
     """The stage `judged` of a run's answers, where it wants them graded.
 
-    Raises UserError where nothing is answered, and for dialogue states.
+    Raises UserError where nothing is answered, for dialogue states, and for a judge's model without a judge.
     """
     options = run.config.eval
+    if options.judge == "none" and options.judge_llm is not None:
+        raise UserError("eval.judge_llm is set, and eval.judge is none; set it to llm")
     if options.judge == "none":
         return {}
     if answered is None:
