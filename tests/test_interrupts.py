@@ -18,13 +18,17 @@ from pbr_jax.llm.cache import Cached
 from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.llm.protocol import Sampling
 
+# About a minute: as a batch, so that the first Ctrl-C does not end it also where it arrives a moment before.
 LONG = """
 import sys, jax, jax.numpy as jnp
+from pbr_jax import interrupts
 def get_config():
-    halve = jax.jit(lambda x: jax.lax.fori_loop(0, 2 * 10**9, lambda i, x: x * 0.5 + i, x))
+    few = lambda i, x: jax.lax.fori_loop(0, 20, lambda j, x: x * 0.5 + i, x)
+    halve = jax.jit(lambda x: jax.lax.fori_loop(0, 10**9, few, x))
     halve = halve.lower(jnp.float32(1)).compile()
-    print("begun", file=sys.stderr, flush=True)
-    halve(jnp.float32(1)).block_until_ready()
+    with interrupts.deferred():
+        print("begun", file=sys.stderr, flush=True)
+        halve(jnp.float32(1)).block_until_ready()
 """
 SWEPT = """
 import os
