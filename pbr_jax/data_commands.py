@@ -50,14 +50,20 @@ def _add_import(commands: Any) -> None:
         ("output", "what the user wrote to it, or the right answer"),
         ("time", "when; without it rows count in the order of the file"),
         ("id", "what a row is called"),
-        ("relevant", "ids of the rows that hold the answer"),
+        ("query", "what is searched for; without it all of the input"),
+        ("history", "ids of the documents that a question sees; without it those before it"),
+        ("relevant", "ids of the documents that hold the answer"),
         ("category", "what to report apart"),
     ):
         made.add_argument(f"--{name}", default="", metavar="COLUMN", help=text)
     made.add_argument(
         "--document", nargs="+", default=[], metavar="COLUMN", help="what later prompts show of a row"
     )
+    made.add_argument(
+        "--documents", type=Path, metavar="FILE", help="a table of documents; without it the rows are"
+    )
     made.add_argument("--instruction", default="", help="what the model is told to do, in one sentence")
+    made.add_argument("--task", default="", metavar="NAME|FILE", help="a benchmark's task, or a task's file")
     made.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     made.set_defaults(function=_import)
 
@@ -92,20 +98,30 @@ def _synthetic(options: argparse.Namespace, rest: list[str]) -> int:
 
 def _import(options: argparse.Namespace, rest: list[str]) -> int:
     _nothing_left(rest)
-    names = ("user", "input", "output", "time", "id", "relevant", "category")
-    columns = Columns(**{name: getattr(options, name) for name in names}, document=tuple(options.document))
-    terminal.out(told(import_table(options.table, options.out, columns, options.instruction)))
+    names = {item.name for item in dataclasses.fields(Columns)}
+    given = {name: value for name, value in vars(options).items() if name in names}
+    columns = Columns(**{**given, "document": tuple(options.document)})
+    made = import_table(
+        options.table,
+        options.out,
+        columns,
+        options.instruction,
+        documents=options.documents,
+        task=options.task,
+    )
+    terminal.out(told(made))
     return 0
 
 
 def told(made: Imported) -> str:
     """What was understood, in lines."""
-    named = ", ".join(f"{what}: {name}" for what, name in made.columns.named.items())
-    lines = [f"columns   {named}"]
+    lines = [f"columns   {_named(made.columns)}"]
     lines.append(f"found     {made.questions} questions of {made.users} users, task of kind {made.kind}")
+    if made.document_columns:
+        lines.append(f"documents {made.documents}; {_named(made.document_columns)}")
     if made.first:
         lines.append(f"dates     {made.first} to {made.last}")
-    lines.append(f"history   {made.without_history} questions are their user's first and have none")
+    lines.append(f"history   {made.without_history} questions have none, since nothing came before them")
     lines += [f"note      {note}" for note in made.notes]
     lines += [f"example   {line.strip()[:_LONGEST]}" for line in made.examples]
     lines.append(
@@ -113,6 +129,10 @@ def told(made: Imported) -> str:
         f"          pbr-jax run bm25 --benchmark.name own --benchmark.root {made.folder} --out runs/bm25"
     )
     return "\n".join(lines)
+
+
+def _named(columns: Columns) -> str:
+    return ", ".join(f"{what}: {name}" for what, name in columns.named.items())
 
 
 def _nothing_left(rest: list[str]) -> None:

@@ -15,8 +15,10 @@ class Columns:
     """Names of columns; "" and (): the table has none.
 
     A row of a user is a question (`input`) with what the user wrote (`output`), and a document of later
-    questions. `document`: columns that prompts show and retrievers index; (): input and output. `relevant`:
-    ids of rows that hold the answer, separated by white space or commas.
+    questions, where documents have no table of their own. `document`: columns that prompts show and
+    retrievers index; (): input and output, or all of a table of documents. `query`: what is searched
+    for, where it is not all of `input`. `relevant`, `history`: ids of documents that hold the answer,
+    and of all that the question sees, separated by white space or commas.
     """
 
     user: str = ""
@@ -25,6 +27,8 @@ class Columns:
     time: str = ""
     id: str = ""
     document: tuple[str, ...] = ()
+    query: str = ""
+    history: str = ""
     relevant: str = ""
     category: str = ""
 
@@ -52,11 +56,11 @@ _DATED = 0.8  # share of a column's filled cells that are dates, to be proposed 
 
 
 def proposed(given: Columns, sample: Sequence[Row]) -> Columns:
-    """The columns that are given; for all others but `document` and `relevant` those that names suggest.
+    """The columns that are given, and those that names suggest for user, time, id, input, output, category.
 
     Raises UserError where a given column is not there, and where no user or input can be proposed.
     """
-    there = list(dict.fromkeys(name for row in sample for name in row.values))
+    there = _there(sample)
     for what, name in given.named.items():
         if name not in there:
             near = difflib.get_close_matches(name, there, n=1)
@@ -73,12 +77,44 @@ def proposed(given: Columns, sample: Sequence[Row]) -> Columns:
             found[what] = choice
             free.remove(choice)
     columns = replace(given, **found)
-    for what, example in (("user", "who wrote it"), ("input", "what was asked")):
+    _check_needed(columns, there, user="who wrote it", input="what was asked")
+    return columns
+
+
+def proposed_documents(given: Columns, sample: Sequence[Row]) -> Columns:
+    """The columns of a table of documents: user, time and id are called as in the table of questions, or else
+    as names suggest; what is shown is `given.document`, or else all others.
+
+    Raises UserError where a given column of documents is not there, and where no user can be proposed.
+    """
+    there = _there(sample)
+    if gone := [name for name in given.document if name not in there]:
+        raise UserError(
+            f"--document: found no column {gone[0]!r} in the documents; they have {', '.join(there)}"
+        )
+    free = [name for name in there if name not in given.document]
+    found: dict[str, str] = {}
+    for what in ("user", "time", "id"):
+        name = getattr(given, what)
+        choice = name if name in there else _called(_NAMES[what], free)
+        if choice and (choice == name or {"time": _is_dated}.get(what, _any)(choice, sample)):
+            found[what] = choice
+            free = [name for name in free if name != choice]
+    columns = Columns(**found, document=given.document or tuple(free))
+    _check_needed(columns, there, user="whose document it is")
+    return columns
+
+
+def _there(sample: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(name for row in sample for name in row.values))
+
+
+def _check_needed(columns: Columns, there: Sequence[str], **needed: str) -> None:
+    for what, example in needed.items():
         if not getattr(columns, what):
             raise UserError(
                 f"found no column that says {example} among {', '.join(there)}; name it: --{what} COLUMN"
             )
-    return columns
 
 
 def _called(names: Sequence[str], free: Sequence[str]) -> str:

@@ -1,11 +1,18 @@
 """The task of an imported table, as a TOML file that is meant to be edited."""
 
+import difflib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
 from typing import NamedTuple
 
+from pbr_jax import tasks
 from pbr_jax.importing.columns import Columns
+from pbr_jax.options import Options
+from pbr_jax.tasks import Task
+from pbr_jax.types import UserError
 
 _LABELS = 20  # different answers, at most, of a task with labels
 _EACH = 5  # questions of each label, on average, at least
@@ -57,6 +64,52 @@ def of(
         f"cue = {json.dumps(cue, ensure_ascii=False)}",
     ]
     return TaskFile(kind, "\n".join(line for line in lines if line is not None) + "\n")
+
+
+def taken(task: str, shown: Sequence[str]) -> TaskFile:
+    """A task that there is: a benchmark's by its name, written out in full, or a file as it stands.
+
+    Raises UserError for neither, for a file that is no task, and where prompts show a field of documents
+    that none of the columns in `shown` is called.
+    """
+    names = sorted(path.stem for path in Path(tasks.__file__).parent.glob("*.toml"))
+    if task not in names and not Path(task).is_file():
+        near = difflib.get_close_matches(task, names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"the tasks are {', '.join(names)}"
+        raise UserError(f"--task: found no file and no task {task!r}; {hint}")
+    own = tasks.released("own")
+    found = tasks.released(task) if task in names else tasks.load(Path(task), base=own)
+    known = {"text", "date", *shown}
+    for form, wording in found.wordings.items():
+        if gone := [field for _, field, _ in wording.pieces if field not in known]:
+            raise UserError(
+                f"--task {task}: prompt.{form} shows {{{gone[0]}}} of a document, which has "
+                f"{', '.join(shown)}; name the columns as the task does, or edit its prompt"
+            )
+    whole = task in names
+    return TaskFile(found.kind, _written(found) if whole else Path(task).read_text(encoding="utf-8"))
+
+
+def _written(task: Task) -> str:
+    """A task as TOML, with all that it says."""
+    lines = ["# What is asked, and how prompts word it. docs/data_format.md explains it."]
+    lines += _pairs(task, without=("name", "spellings", "prompt"))
+    if task.spellings:
+        lines += ["", "[spellings]", *(f"{_toml(key)} = {_toml(label)}" for key, label in task.spellings)]
+    for form, wording in task.wordings.items():
+        lines += ["", f"[prompt.{form}]", *_pairs(wording)]
+    return "\n".join(lines) + "\n"
+
+
+def _pairs(options: Options, without: Sequence[str] = ()) -> Iterator[str]:
+    for item in fields(options):
+        if item.name not in without:
+            yield f"{item.name} = {_toml(getattr(options, item.name))}"
+
+
+def _toml(value: str | int | tuple[str, ...]) -> str:
+    """A string, an integer or a list of strings, which TOML writes as JSON does."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _kind(targets: Counter[str], questions: int) -> tuple[str, list[str]]:

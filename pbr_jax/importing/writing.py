@@ -1,28 +1,33 @@
 """A table as a folder of the benchmark `own`: documents, questions and a task that anyone can edit.
 
-Rows of a user are in the order of their dates, without dates in that of the file. Every row is a question,
-and a document of the user's later questions, so no history holds what came after.
+Every row is a question. Documents are the rows again, each for the user's later questions: rows of a user are
+in the order of their dates, without dates in that of the file, so no history holds what came after. Or they
+have a table of their own.
 """
 
 import json
 import sqlite3
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pbr_jax import terminal
 from pbr_jax.data.dates import parse_interval
 from pbr_jax.data.own import DOCUMENTS
+from pbr_jax.data.records import whole
 from pbr_jax.files import write_lines, write_text
 from pbr_jax.importing import task_file
-from pbr_jax.importing.columns import Columns, proposed
+from pbr_jax.importing.columns import Columns, proposed, proposed_documents
 from pbr_jax.importing.tables import Row, rows
 from pbr_jax.types import UserError
+
+Table = str | Path | Iterable[Any]
+"""A file or a folder of files, or rows in Python: a pandas frame, a dataset, mappings."""
 
 _SAMPLE = 1000  # rows that columns are proposed from
 _SHOWN = 3  # questions that are shown
@@ -30,13 +35,15 @@ _SHOWN = 3  # questions that are shown
 
 @dataclass
 class Imported:
-    """What was understood of a table. `histories`: how many questions have so many earlier rows."""
+    """What was understood of a table. `document_columns`: of documents that have a table of their own."""
 
     folder: Path
     columns: Columns
+    document_columns: Columns | None
     kind: str
     questions: int = 0
     users: int = 0
+    documents: int = 0
     without_history: int = 0
     without_answer: int = 0
     first: str = ""
@@ -46,25 +53,40 @@ class Imported:
 
 
 def import_table(
-    source: str | Path | Iterable[Any], out: str | Path, columns: Columns | None = None, instruction: str = ""
+    source: Table,
+    out: str | Path,
+    columns: Columns | None = None,
+    instruction: str = "",
+    *,
+    documents: Table | None = None,
+    task: str = "",
 ) -> Imported:
     """Writes a table (`tables.rows`) as a folder; the folder is new or empty.
 
+    Args:
+      columns: what is known of the columns; the others are proposed from their names.
+      instruction: what the model is told to do; "": a general one.
+      documents: the table of documents; None: the rows of `source` are.
+      task: a benchmark's name or a TOML file, whose task is taken; "": one is made of the answers.
+
     Raises UserError for a folder that holds something, for columns that are not there or cannot be guessed,
-    and for rows without a user or an input, with an id that stands twice, or a date that cannot be read.
+    and for rows without a user or an input, with an id that stands twice, a date that cannot be read, or
+    an id of a document that the question does not see.
     """
     folder = Path(out)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(
             f"{folder}: found something there, wanted a new or an empty folder; choose another --out"
         )
-    table = rows(source)
-    sample = list(islice(table, _SAMPLE))
-    if not sample:
-        raise UserError(
-            f"{source if isinstance(source, str | Path) else 'the table'}: found no row, wanted at least one"
-        )
-    chosen = proposed(columns or Columns(), sample)
+    if task and instruction:
+        raise UserError("found both --task and --instruction; a task has an instruction: edit task.toml")
+    given = columns or Columns()
+    questions, sample = _opened(source)
+    of = proposed(given if documents is None else replace(given, document=()), sample)
+    own = None
+    if documents is not None:
+        documents, sample = _opened(documents)
+        own = proposed_documents(replace(of, document=given.document), sample)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(dir=folder.parent, prefix=".pbr_jax-import-") as scratch,
@@ -72,133 +94,223 @@ def import_table(
     ):
         made = Path(scratch, "made")
         made.mkdir()
-        told = _Import(database, chosen, made, instruction).write(chain(sample, table))
+        told = _Import(database, of, own, made).write(questions, documents, instruction, task)
         made.replace(folder)  # at once, so that no half of it is ever taken for data
     return replace(told, folder=folder)
+
+
+def _opened(source: Table) -> tuple[Iterator[Row], list[Row]]:
+    """All rows, and the first of them."""
+    table = rows(source)
+    sample = list(islice(table, _SAMPLE))
+    if not sample:
+        name = source if isinstance(source, str | Path) else "the table"
+        raise UserError(f"{name}: found no row, wanted at least one")
+    return chain(sample, table), sample
+
+
+class _Cells(NamedTuple):
+    """A row of the database, without its number and place."""
+
+    user: str
+    id: str
+    moment: float | None
+    until: float | None
+    record: dict[str, Any]
 
 
 class _Import:
     """One import: rows go into a database on disk, and come out user by user in the order of time."""
 
     def __init__(
-        self, database: sqlite3.Connection, columns: Columns, folder: Path, instruction: str
+        self, database: sqlite3.Connection, columns: Columns, own: Columns | None, folder: Path
     ) -> None:
-        self.database, self.columns, self.folder, self.instruction = database, columns, folder, instruction
+        self.database, self.columns, self.own, self.folder = database, columns, own, folder
+        self.shown = (own or columns).document or tuple(filter(None, (columns.input, columns.output)))
         self.targets: Counter[str] = Counter()
-        self.told = Imported(folder, columns, "generation")
+        self.told = Imported(folder, columns, own, "generation")
 
-    def write(self, table: Iterable[Row]) -> Imported:
-        self._read(table)
-        told, shown = (
-            self.told,
-            self.columns.document or tuple(filter(None, (self.columns.input, self.columns.output))),
+    def write(
+        self, questions: Iterable[Row], documents: Iterable[Row] | None, instruction: str, task: str
+    ) -> Imported:
+        self._read("rows", questions, self.columns, "id")
+        if documents is None or self.own is None:
+            self.database.execute("CREATE VIEW documents AS SELECT * FROM rows")
+        else:
+            self._read("documents", documents, self.own, "user, id")
+        self._count()
+        self._check_ids()
+        told = self.told
+        made = (
+            task_file.taken(task, self.shown)
+            if task
+            else task_file.of(self.targets, told.questions, self.shown, self.columns, instruction)
         )
-        counted = self.database.execute("SELECT count(*), count(DISTINCT user) FROM rows").fetchone()
-        told.questions, told.users = counted
-        if told.users == told.questions > 1:
+        told.kind = made.kind
+        write_lines(self.folder / DOCUMENTS, map(_line, self._documents()))
+        write_lines(self.folder / "dev.jsonl", map(_line, self._questions()))
+        write_text(self.folder / "task.toml", made.text)
+        self._notes()
+        return told
+
+    def _read(self, name: str, table: Iterable[Row], of: Columns, unique: str) -> None:
+        self.database.execute(
+            f"CREATE TABLE {name} (number INTEGER PRIMARY KEY, user TEXT, id TEXT, moment REAL, until REAL, "
+            f"record TEXT, place TEXT, UNIQUE ({unique}))"
+        )
+        with terminal.bar(desc=name, unit="row") as bar:
+            for number, row in enumerate(table):
+                cells = self._cells(row, number, of)
+                taken = self.database.execute(
+                    f"INSERT OR IGNORE INTO {name} VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    (number, *cells[:4], json.dumps(cells.record), row.place),
+                )
+                if not taken.rowcount:
+                    raise row.fault(of.id, f"{cells.id!r} a second time", "ids that are unique")
+                bar.update(1)
+        self.database.execute(f"CREATE INDEX {name}_by_user ON {name} (user, moment, number)")
+
+    def _cells(self, row: Row, number: int, of: Columns) -> _Cells:
+        """A row's cells as the files have them."""
+        cells: dict[str, Any] = {}
+        for what, name in of.named.items():
+            cells[what] = _ids(row, name) if what in ("relevant", "history") else row.text(name)
+        for what in ("user", "input"):
+            if what in cells and not cells[what].strip():
+                raise row.fault(getattr(of, what), "nothing", "a text", "fill it in, or take the row out")
+        if of is self.own and not any(cells[f"document {n}"].strip() for n in range(1, len(self.shown) + 1)):
+            raise row.fault(of.document[0], "nothing", "a text", "fill it in, or take the row out")
+        moment, until = _interval(row, of.time, cells["time"]) if of.time else (None, None)
+        if of is self.columns:
+            target = cells.get("output", "")
+            self.told.without_answer += not target
+            if target:
+                self.targets[target] += len(self.targets) < 100 or target in self.targets
+        name = cells.get("id") or f"{'row' if of is self.columns else 'document'}-{number + 1}"
+        return _Cells(cells["user"], name, moment, until, {**cells, "id": name})
+
+    def _count(self) -> None:
+        told, count = self.told, "SELECT count(*), count(DISTINCT user) FROM rows"
+        told.questions, told.users = self.database.execute(count).fetchone()
+        (told.documents,) = self.database.execute("SELECT count(*) FROM documents").fetchone()
+        if self.own is None and told.users == told.questions > 1:
             raise UserError(
                 f"column '{self.columns.user}': found {told.users} users in as many rows, so nobody has a "
                 "history; name the column that says who wrote a row: --user COLUMN"
             )
-        task = task_file.of(self.targets, told.questions, shown, self.columns, self.instruction)
-        told.kind = task.kind
-        write_lines(self.folder / DOCUMENTS, (line for line, _ in self._lines(shown)))
-        write_lines(self.folder / "dev.jsonl", (line for _, line in self._lines(shown)))
-        write_text(self.folder / "task.toml", task.text)
-        self._notes()
-        return told
+        some = "SELECT 1 FROM rows JOIN documents USING (user) LIMIT 1"
+        if self.own is not None and not self.database.execute(some).fetchone():
+            raise UserError(
+                f"column '{self.own.user}' of the documents: found none of the {told.users} users of column "
+                f"'{self.columns.user}' of the table; name the column that both have: --user COLUMN"
+            )
 
-    def _read(self, table: Iterable[Row]) -> None:
-        self.database.execute(
-            "CREATE TABLE rows "
-            "(number INTEGER PRIMARY KEY, user TEXT, id TEXT UNIQUE, moment REAL, record TEXT)"
-        )
-        with terminal.bar(desc="rows", unit="row") as bar:
-            for number, row in enumerate(table):
-                values = self._record(row, number)
-                taken = self.database.execute(
-                    "INSERT OR IGNORE INTO rows VALUES (?, ?, ?, ?, ?)",
-                    (number, values["user"], values["id"], values.pop("moment"), json.dumps(values)),
-                )
-                if not taken.rowcount:
-                    raise row.fault(self.columns.id, f"{values['id']!r} a second time", "ids that are unique")
-                bar.update(1)
-        self.database.execute("CREATE INDEX by_user ON rows (user, moment, number)")
+    @property
+    def _sees(self) -> str:
+        """Whether the question `r` sees the document `d`, by dates or else by their places (`data.own`)."""
+        if self.columns.history:
+            return "EXISTS (SELECT 1 FROM json_each(r.record, '$.history') WHERE value = d.id)"
+        if self.columns.time and (self.own is None or self.own.time):
+            return "d.until < r.moment"
+        return "d.number < r.number" if self.own is None else "1"
 
-    def _record(self, row: Row, number: int) -> dict[str, Any]:
-        """A row's cells as the files have them."""
-        of, cells = self.columns, {}
-        for what, name in of.named.items():
-            cells[what] = row.text(name) if what != "relevant" else " ".join(_ids(row, name))
-        for what in ("user", "input"):
-            if not cells[what].strip():
-                raise row.fault(getattr(of, what), "nothing", "a text", "fill it in, or take the row out")
-        moment = None
-        if of.time:
-            interval = parse_interval(cells["time"])
-            if interval is None:
-                raise row.fault(
-                    of.time, f"{cells['time']!r:.40}", "a date such as 2024-02-03 or 2024-02-03T14:05",
-                    "write it so, or take --time away: rows then count in the order of the file",
-                )  # fmt: skip
-            moment = interval[0]
-        if target := cells.get("output", ""):
-            self.targets[target] += len(self.targets) < 100 or target in self.targets
-        else:
-            self.told.without_answer += 1
-        return {**cells, "id": cells.get("id") or f"row-{number + 1}", "moment": moment}
+    def _check_ids(self) -> None:
+        """That named documents are the user's, and relevant ones among those that the question sees."""
+        earlier = "(ifnull(d.moment, 0), d.number) < (ifnull(r.moment, 0), r.number)"
+        faults = {
+            "history": (earlier, "no earlier row of the user") if self.own is None
+            else ("1", "no document of the user"),
+            "relevant": (self._sees, "which the question does not see"),
+        }  # fmt: skip
+        for what, (condition, found) in faults.items():
+            if not (column := getattr(self.columns, what)):
+                continue
+            wrong = self.database.execute(
+                f"SELECT r.place, named.value FROM rows r, json_each(r.record, '$.{what}') named "
+                "WHERE NOT EXISTS "
+                f"(SELECT 1 FROM documents d WHERE d.user = r.user AND d.id = named.value AND {condition}) "
+                "ORDER BY r.number LIMIT 1"
+            ).fetchone()
+            if wrong is not None:
+                wanted = f"ids of {'earlier rows' if self.own is None else 'documents'} of the user"
+                raise Row({}, wrong[0]).fault(column, f"{wrong[1]!r:.60}, {found}", wanted)
 
-    def _lines(self, shown: Sequence[str]) -> Iterator[tuple[str, str]]:
-        """A document and a question of every row."""
-        names = {name: what for what, name in self.columns.named.items()}
-        previous, place = None, 0
-        for user, record in self.database.execute(
-            "SELECT user, record FROM rows ORDER BY user, moment, number"
+    def _documents(self) -> Iterator[dict[str, Any]]:
+        """A record of every document."""
+        names = {name: what for what, name in (self.own or self.columns).named.items()}
+        for user, cells, place in self._in_order("documents"):
+            texts = {name: text for name in self.shown if (text := cells[names[name]])}
+            begin = {"id": cells["id"], "user": user}
+            begin |= {} if self.own is not None else {"order": place, "question": cells["id"]}
+            yield {**begin, **_some(cells, "time"), "text": " ".join(texts.values()), "fields": texts}
+
+    def _questions(self) -> Iterator[dict[str, Any]]:
+        """A record of every question."""
+        needed = "relevant" if self.told.kind == "retrieval" else "target"
+        for user, cells, place in self._in_order("rows"):
+            question = {"id": cells["id"], "user": user, **({} if self.own is not None else {"order": place})}
+            question |= _some(cells, "time", "input", "query")
+            question |= {"target": cells["output"]} if cells.get("output") else {}
+            question |= _some(cells, "category", "relevant")
+            question |= {"history": cells["history"]} if self.columns.history else {}
+            yield question if needed in question else {**question, "scored": False}
+
+    def _in_order(self, table: str) -> Iterator[tuple[str, dict[str, Any], int]]:
+        """Each row's user, cells, and place among the user's rows."""
+        for user, record, place in self.database.execute(
+            "SELECT user, record, row_number() OVER (PARTITION BY user ORDER BY moment, number) - 1 "
+            f"FROM {table} ORDER BY user, moment, number"
         ):
-            cells = json.loads(record)
-            place = place + 1 if user == previous else 0
-            previous = user
-            begin = {"id": cells["id"], "user": user, "order": place}
-            dated = {"time": cells["time"]} if self.columns.time else {}
-            texts = {name: text for name in shown if (text := cells[names[name]])}
-            document = {**begin, **dated, "question": cells["id"], "text": " ".join(texts.values())}
-            question = {**begin, **dated, "input": cells["input"]}
-            if cells.get("output"):
-                question["target"] = cells["output"]
-            if cells.get("category"):
-                question["category"] = cells["category"]
-            if cells.get("relevant"):
-                question["relevant"] = cells["relevant"].split()
-            needed = "relevant" if self.told.kind == "retrieval" else "target"
-            if needed not in question:
-                question["scored"] = False
-            yield _line(document | {"fields": texts}), _line(question)
+            yield user, json.loads(record), place
 
     def _notes(self) -> None:
-        told, of = self.told, self.columns
-        (told.without_history,) = self.database.execute("SELECT count(DISTINCT user) FROM rows").fetchone()
+        told, of, notes = self.told, self.columns, self.told.notes
+        none = "json_array_length(r.record, '$.history') = 0"  # or else the user's first is not seen
+        (told.without_history,) = self.database.execute(
+            "SELECT count(*) FROM rows r LEFT JOIN (SELECT user, min(until) AS until, min(number) AS number "
+            "FROM documents GROUP BY user) d ON d.user = r.user WHERE "
+            f"{none if of.history else f'd.user IS NULL OR NOT {self._sees}'}"
+        ).fetchone()
         if of.time:
             ends = "SELECT record FROM rows WHERE moment IS NOT NULL ORDER BY moment {} LIMIT 1"
             told.first, told.last = (
                 json.loads(self.database.execute(ends.format(way)).fetchone()[0])["time"]
                 for way in ("", "DESC")
             )
-        else:
-            told.notes.append("no column of dates: rows count in the order of the file")
+        elif self.own is None:
+            notes.append("no column of dates: rows count in the order of the file")
+        if self.own is not None and not of.history and self._sees == "1":
+            lacks = "documents" if of.time else "questions"
+            notes.append(f"no dates of {lacks}: every question sees all documents of its user")
         if not of.output:
-            told.notes.append("no column of answers: only which documents are found can be measured")
+            notes.append("no column of answers: only which documents are found can be measured")
         elif told.without_answer:
-            told.notes.append(f"{told.without_answer} rows have no answer: they are not scored")
+            notes.append(f"{told.without_answer} rows have no answer: they are not scored")
         if not of.relevant:
-            told.notes.append("no relevant ids: recall cannot be measured")
-        told.examples = [line for _, line in islice(self._lines(of.document or (of.input,)), _SHOWN)]
+            notes.append("no relevant ids: recall cannot be measured")
+        told.examples = [_line(question) for question in islice(self._questions(), _SHOWN)]
+
+
+def _interval(row: Row, column: str, text: str) -> tuple[float, float]:
+    """The first and the last moment of a date."""
+    if (found := parse_interval(text)) is not None:
+        return found
+    raise row.fault(
+        column, f"{text!r:.40}", "a date such as 2024-02-03 or 2024-02-03T14:05",
+        "write it so, or take --time away: rows then count in the order of the file",
+    )  # fmt: skip
 
 
 def _ids(row: Row, name: str) -> list[str]:
     value = row.values.get(name)
     if isinstance(value, list | tuple):
-        return [str(item) for item in value]
+        return [whole(str(item)) for item in value]
     return row.text(name).replace(",", " ").split()
+
+
+def _some(cells: dict[str, Any], *names: str) -> dict[str, Any]:
+    """The cells of these names that hold something."""
+    return {name: cells[name] for name in names if cells.get(name)}
 
 
 def _line(record: dict[str, Any]) -> str:
