@@ -6,6 +6,7 @@ benchmark, a document of a user's history, a candidate that a retriever scored.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,7 +96,10 @@ class Candidate:
     document: Document
     score: float
     row: int
-    scores: Mapping[str, float] = field(default_factory=dict)
+    scores: Mapping[str, float] = field(default_factory=lambda: _NO_PARTS)
+
+
+_NO_PARTS: Mapping[str, float] = MappingProxyType({})  # one for all: rankings hold many candidates
 
 
 class Feedback(NamedTuple):

@@ -8,7 +8,7 @@ indices first of all, holds numbers and hashes.
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from pbr_jax.options.corpus import Corpus
@@ -48,19 +48,24 @@ CREATE TABLE summary(name TEXT PRIMARY KEY, value);
 _NEAR = 0.6  # of the target's words in one document of the history: the answer is nearly there to be copied
 
 
-def stored(connection: sqlite3.Connection, row: int) -> Document:
-    """The document of a row. Raises UserError where it was deleted or never was."""
+def stored(connection: sqlite3.Connection, rows: Iterable[int]) -> dict[int, Document]:
+    """The documents by their rows. Raises UserError where one was deleted or never was."""
     query = (
-        "SELECT id, name, text, fields, time, until, user, start, stop FROM documents "
+        "SELECT row, id, name, text, fields, time, until, user, start, stop FROM documents "
         "JOIN texts USING (row) LEFT JOIN users ON code = user LEFT JOIN passages USING (row) "
-        "WHERE row=? AND documents.gone IS NULL"
+        "WHERE row IN (SELECT value FROM json_each(?)) AND documents.gone IS NULL"
     )
-    record = connection.execute(query, (row,)).fetchone()
-    if record is None:
-        raise UserError(f"row {row} holds no document (any more); ask the store again for the rows to read")
-    id, name, text, fields, time, until, user, *span = record
-    document = Document(id, name or "", text, json.loads(fields), time, until, user == SHARED)
-    return document if span[0] is None else as_passage(document, (span[0], span[1]))
+    wanted, found = [*rows], {}
+    for row, id, name, text, fields, time, until, user, *span in connection.execute(
+        query, (json.dumps(wanted),)
+    ):
+        document = Document(id, name or "", text, json.loads(fields), time, until, user == SHARED)
+        found[row] = document if span[0] is None else as_passage(document, (span[0], span[1]))
+    if missing := [row for row in wanted if row not in found]:
+        raise UserError(
+            f"row {missing[0]} holds no document (any more); ask the store again for the rows to read"
+        )
+    return found
 
 
 def corpus_of(value: str | int) -> Corpus | None:
@@ -70,7 +75,7 @@ def corpus_of(value: str | int) -> Corpus | None:
 
 def whole_of(connection: sqlite3.Connection, row: int) -> Document:
     """The document that the row is a passage of, or that stands in it. UserError as of `stored`."""
-    found = stored(connection, row)
+    found = stored(connection, [row])[row]
     if not found.part_of:
         return found
     query = "SELECT wholes.text, wholes.fields FROM passages JOIN wholes USING (whole) WHERE row=?"

@@ -1,6 +1,6 @@
 """Documents and examples on disk; `visibility` says who may see what.
 
-A split of LaMP can hold millions of documents, so nothing here keeps texts in memory: readers stream
+A split of LaMP can hold millions of documents, so few texts are kept in memory (`held`): readers stream
 in, SQLite holds, and the pipeline asks for the rows that it needs. A document is stored once per user,
 however many of the user's questions list it. Its row number is its place in arrays of documents; it is never
 given to another one, and a row that was deleted leaves a gap.
@@ -26,6 +26,7 @@ from pbr_jax import faults
 from pbr_jax.corpus import schema
 from pbr_jax.corpus.columns import EMPTY, Columns, advanced
 from pbr_jax.corpus.database import PATIENCE, Database, copy
+from pbr_jax.corpus.held import Held
 from pbr_jax.corpus.schema import GONE, SHARED
 from pbr_jax.corpus.visibility import Visibility, key
 from pbr_jax.corpus.writer import Writer
@@ -73,6 +74,7 @@ class Store(Visibility):
         self._lock = threading.Lock()
         self._columns = EMPTY
         self._firsts = "", np.zeros(0, np.int64)
+        self._held = Held()
         _ = self.content  # an unreadable file is an error now
         for table in ("units", "choices", "passages"):
             if not self._rows("SELECT 1 FROM sqlite_master WHERE name=?", (table,)):
@@ -216,8 +218,11 @@ class Store(Visibility):
 
     def documents(self, rows: Sequence[int] | np.ndarray) -> list[Document]:
         """The documents of these rows, in this order. UserError for a row that was deleted."""
+        return (Held(0) if self.living else self._held).read(rows, self._documents)
+
+    def _documents(self, rows: list[int]) -> dict[int, Document]:
         with self.reading() as connection, faults.located(self._path):
-            return [schema.stored(connection, int(row)) for row in rows]
+            return schema.stored(connection, rows)
 
     def wholes(self, rows: Sequence[int] | np.ndarray) -> list[Document]:
         """The documents that these rows are passages of, or that stand in them, in this order."""

@@ -5,8 +5,10 @@ and later work on score fusion. Reciprocal ranks: Cormack, Clarke, Buettcher, "R
 outperforms Condorcet and individual rank learning methods", 2009. The learned weights are ours.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from operator import attrgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +19,7 @@ from pbr_jax.methods.retrieve import fused_weights
 from pbr_jax.methods.retrieve.bm25 import BM25
 from pbr_jax.methods.retrieve.dense import Dense
 from pbr_jax.options import Learner, Retrieve, TrainingSplit, names_of
-from pbr_jax.parts.passages import Pool, pooled
+from pbr_jax.parts.passages import Pool
 from pbr_jax.parts.run import Run, chunks
 from pbr_jax.parts.scores import standardised
 from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, RetrieveSlot, Tally
@@ -119,36 +121,41 @@ class Fused(Retrieve):
                 asked = [list(column) for column in zip(*some, strict=True)]
                 found = {name: part(*asked) for name, part in parts.items()}
                 for i, users in enumerate(asked[2]):
-                    ranking = self.one({name: of[i] for name, of in found.items()}, share, pool)
-                    fused.append(best_of_each(ranking, users, self.k))
+                    fused.append(self.one({n: of[i] for n, of in found.items()}, users, share, pool))
             return fused
 
         return retrieve
 
-    def one(self, found: Mapping[str, Ranking], share: Sequence[float], pool: Pool | None) -> Ranking:
-        """All candidates of one question, each part's ranking by name, with their sum; rows ascending.
+    def one(
+        self,
+        found: Mapping[str, Ranking],
+        users: Sequence[Neighbour],
+        share: Sequence[float],
+        pool: Pool | None,
+    ) -> Ranking:
+        """The best of one question's candidates by the sum of what the parts' rankings say of them.
 
-        Passages are pooled in each part, and the one that stands best by all parts is shown for its document.
+        They are the `k` best documents of each user, users in their order; of equal ones the first in the
+        store. Passages are pooled in each part, and the one that stands best by all parts is shown for its
+        document.
         """
-        if pool is None:
-            raw, there = table(found, lambda candidate: candidate.row)
-        else:
-            passages, shown = table(found, lambda candidate: candidate.row)
-            standing = np.array(share) @ standardised(filled(passages))
-            best: dict[Any, Candidate] = {}
-            for i in np.argsort(-standing, kind="stable"):
-                best.setdefault(_document(shown[i]), shown[i])
-            raw, there = table({name: pooled(ranking, pool) for name, ranking in found.items()}, _document)
-            there = [best[_document(candidate)] for candidate in there]
+        raw, there = table(found)
+        if pool is not None:
+            standing = np.array(share) @ standardised(filled(raw))
+            raw, there = by_document(raw, there, standing, pool)
         missing, raw = np.isnan(raw), filled(raw)
         if self.how == "reciprocal_ranks":
             values = np.where(missing, 0.0, 1 / (self.rank_constant + places(raw)))
         else:
             values = standardised(raw)
         total = np.array(share) @ values
+        owned: dict[str, list[int]] = {user.user_id: [] for user in users}
+        for i in np.lexsort((np.array([candidate.row for candidate in there]), -total)).tolist():
+            owned.setdefault(there[i].document.user_id, []).append(i)
         return [
-            Candidate(one.document, float(total[i]), one.row, dict(zip(found, map(float, raw[:, i]))))
-            for i, one in enumerate(there)
+            Candidate(there[i].document, float(total[i]), there[i].row, dict(zip(found, raw[:, i].tolist())))
+            for own in owned.values()
+            for i in own[: self.k]
         ]
 
 
@@ -156,40 +163,47 @@ def _deep(bound: Bound, k: int) -> Bound:
     return replace(bound, method=replace(bound.method, k=k))
 
 
-def _document(candidate: Candidate) -> tuple[str, str]:
-    """The document that a candidate is, or is a passage of."""
-    return candidate.document.user_id, candidate.document.whole
-
-
-def table(
-    found: Mapping[str, Ranking], known_by: Callable[[Candidate], Hashable]
-) -> tuple[np.ndarray, list[Candidate]]:
+def table(found: Mapping[str, Ranking]) -> tuple[np.ndarray, list[Candidate]]:
     """The parts' scores [p c] of all candidates, nan where a part did not find one, and these, rows
     ascending."""
-    there: dict[Hashable, Candidate] = {}
-    for ranking in found.values():
-        for candidate in ranking:
-            there.setdefault(known_by(candidate), candidate)
-    names = sorted(there, key=lambda name: there[name].row)
+    rows = [list(map(attrgetter("row"), ranking)) for ranking in found.values()]
+    names = np.unique(np.array([*chain.from_iterable(rows)], np.int64))
     scores = np.full((len(found), len(names)), np.nan)
-    for part, ranking in zip(scores, found.values(), strict=True):
-        own = {known_by(candidate): candidate.score for candidate in ranking}
-        part[:] = [own.get(name, np.nan) for name in names]
-    return scores, [there[name] for name in names]
+    there: dict[int, Candidate] = {}
+    for part, own, ranking in zip(scores, rows, found.values(), strict=True):
+        part[np.searchsorted(names, own)] = list(map(attrgetter("score"), ranking))
+        there |= zip(own, ranking, strict=True)
+    return scores, [there[row] for row in names.tolist()]
+
+
+def by_document(
+    scores: np.ndarray, there: Sequence[Candidate], standing: np.ndarray, how: Pool
+) -> tuple[np.ndarray, list[Candidate]]:
+    """The parts' scores [p d] of documents from those of their passages [p c], pooled as `parts.passages`
+    does, and of each document the passage that stands best [c]; documents in the order of their first
+    passages."""
+    codes: dict[tuple[str, str], int] = {}
+    of = np.array(
+        [codes.setdefault((c.document.user_id, c.document.whole), len(codes)) for c in there], np.int64
+    )
+    if not codes:
+        return scores, []
+    starts = np.searchsorted(np.sort(of), np.arange(len(codes)))
+    shown = np.lexsort((-standing, of))[starts]  # equal ones stay in order
+    order = np.lexsort((-scores, np.broadcast_to(of, scores.shape)))  # nan last
+    ordered = np.take_along_axis(scores, order, 1)
+    best = np.ascontiguousarray(ordered[:, starts])  # rows, so that sums over them have one order
+    if how == "mean_best_two":
+        ends = np.append(starts[1:], len(of))
+        second = np.where(ends - starts > 1, ordered[:, np.minimum(starts + 1, len(of) - 1)], np.nan)
+        best = np.where(np.isnan(second), best, (best + second) / 2)
+    return best, [there[i] for i in shown.tolist()]
 
 
 def filled(scores: np.ndarray) -> np.ndarray:
     """The parts' scores [p c] with a part's lowest in place of nan, 0 where it has none."""
     lowest = np.fmin.reduce(scores, axis=1, keepdims=True, initial=np.inf)
     return np.where(np.isnan(scores), np.where(np.isinf(lowest), 0.0, lowest), scores)
-
-
-def best_of_each(ranking: Ranking, users: Sequence[Neighbour], k: int) -> Ranking:
-    """The `k` best documents of each user, users in their order; of equal scores the first in the store."""
-    owned: dict[str, Ranking] = {user.user_id: [] for user in users}
-    for candidate in sorted(ranking, key=lambda c: (-c.score, c.row)):
-        owned.setdefault(candidate.document.user_id, []).append(candidate)
-    return [candidate for own in owned.values() for candidate in own[:k]]
 
 
 def places(scores: np.ndarray) -> np.ndarray:

@@ -176,7 +176,7 @@ def test_passages_are_pooled_in_each_part_and_the_best_by_all_is_shown(how: Any,
         name: [Candidate(document, float(pair[column]), row) for row, (document, pair) in enumerate(passages)]
         for column, name in enumerate(("given", "given_2"))
     }
-    found = Fused(of=TWO).one(parts, [1.0, 1.0], how)
+    found = Fused(of=TWO).one(parts, [Neighbour("a")], [1.0, 1.0], how)
     best = np.array([[pool(np.array(column)) for column in zip(*parts)] for parts in scores.values()])
     wanted = ((best - best.mean(0)) / best.std(0)).sum(1)
     assert {c.document.whole: c.score for c in found} == pytest.approx(dict(zip(scores, wanted)))
