@@ -5,7 +5,8 @@
 Each of a question's first candidates stands alone in the prompt. Its worth is log p(answer | prompt with
 it) in nats per token of the reference answer. Printed are the spread of worth among the candidates of a
 question, what the best and the first of them gain over no document, and the mean rank correlation
-(Spearman) of worth with each retriever's score. Intervals are over conversations, 95 %.
+(Spearman) of worth with each retriever's score; retrievers over passages score a document by its best one.
+Intervals are over conversations, 95 %.
 """
 
 import argparse
@@ -21,15 +22,16 @@ from pbr_jax.config import Benchmark, Config
 from pbr_jax.eval.metrics import plain_mean
 from pbr_jax.eval.significance import interval
 from pbr_jax.methods import generate, retrieve
-from pbr_jax.options import Retrieve
+from pbr_jax.options import Corpus, Retrieve
 from pbr_jax.parts.run import chunks
 from pbr_jax.pipeline import Ranking
 from pbr_jax.system import System
-from pbr_jax.types import Example
+from pbr_jax.types import Example, UserError
 
 PARTS: dict[str, Callable[[int], Retrieve]] = {
     "bm25": lambda k: retrieve.BM25(k=k),
     "dense": lambda k: retrieve.Dense(k=k),
+    "fused": lambda k: retrieve.Fused(k=k),
     "recency": lambda k: retrieve.Recency(k=k),
     "random": lambda k: retrieve.Random(k=k),
 }
@@ -80,6 +82,9 @@ def main() -> None:
         name: pbr_jax.open(replace(base, retrieve=part(options.candidates if name == options.by else 10_000)))
         for name, part in PARTS.items()
     }
+    cut = replace(base, corpus=Corpus(chunk="words"))
+    for name in ("dense", "fused"):
+        systems[f"{name}, passages"] = pbr_jax.open(replace(cut, retrieve=PARTS[name](10_000)))
     system = systems[options.by]
     examples = [e for e in islice(system.store.examples(), options.questions) if e.target is not None]
     rankings = system.rank(examples)
@@ -95,7 +100,7 @@ def main() -> None:
     hit = [{c.document.id for c in r} & own for r, own in zip(rankings, relevant)]
     told("evidence among candidates", [float(bool(h)) for h in hit], clusters)
     for name, other in systems.items():
-        found = [{c.document.id: c.score for c in ranking} for ranking in other.rank(examples)]
+        found = [{c.document.whole: c.score for c in ranking} for ranking in other.rank(examples)]
         scores = [[of[one.document.id] for one in shown] for of, shown in zip(found, rankings, strict=True)]
         pairs = zip(scores, values, strict=True)
         told(f"rank correlation with {name}", [correlation(s, v[1:]) for s, v in pairs], clusters)
@@ -105,4 +110,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UserError as error:
+        raise SystemExit(f"worth.py: error: {error}") from None
