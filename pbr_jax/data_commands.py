@@ -1,4 +1,4 @@
-"""The commands on data: validate, prepare, synthetic, and import for tables of one's own."""
+"""The commands on data: validate, prepare, synthetic, and init and import for tables of one's own."""
 
 import argparse
 import dataclasses
@@ -8,6 +8,7 @@ from typing import Any
 from pbr_jax import data, terminal
 from pbr_jax.config import Benchmark
 from pbr_jax.data import prepared, synthetic
+from pbr_jax.importing import example
 from pbr_jax.importing.columns import Columns
 from pbr_jax.importing.writing import Imported, import_table
 from pbr_jax.types import UserError
@@ -32,6 +33,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     prepare.add_argument("--out", type=Path, required=True)
     prepare.set_defaults(function=_prepare)
 
+    init = commands.add_parser("init", help="write an example of a table of your own, with its commands")
+    init.add_argument("folder", type=Path, nargs="?", default=Path("example"), metavar="FOLDER")
+    init.set_defaults(function=_init)
     _add_import(commands)
 
     synthetic = commands.add_parser("synthetic", help="write the synthetic benchmark, in LaMP's format")
@@ -93,6 +97,19 @@ def _synthetic(options: argparse.Namespace, rest: list[str]) -> int:
     _nothing_left(rest)
     synthetic.generate(options.out, seed=options.seed, users=options.users)
     terminal.out(options.out)
+    return 0
+
+
+def _init(options: argparse.Namespace, rest: list[str]) -> int:
+    _nothing_left(rest)
+    example.write(options.folder)
+    place = options.folder
+    terminal.out(
+        f"{place / example.TABLE}: made-up support tickets, 8 customers with 12 each\n"
+        f"{place / 'task.toml'}: what is asked, with comments\n"
+        f"{place / 'commands.sh'}: import, validate, check and run, with comments\n"
+        f"try it: cd {place} && sh commands.sh"
+    )
     return 0
 
 
