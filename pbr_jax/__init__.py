@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from pbr_jax.interactive import report as report
     from pbr_jax.interactive import run as run
     from pbr_jax.last_state import backward_transfer as backward_transfer
+    from pbr_jax.launcher import sweep as sweep
     from pbr_jax.opening import ask as ask
     from pbr_jax.opening import open as open
-    from pbr_jax.sweeps import sweep as sweep
     from pbr_jax.system import System as System
     from pbr_jax.types import Candidate as Candidate
     from pbr_jax.types import Document as Document
@@ -59,8 +59,8 @@ _NAMES = {
     "finished": ("Results",),
     "interactive": ("check", "report", "run"),
     "last_state": ("backward_transfer",),
+    "launcher": ("sweep",),
     "opening": ("ask", "open"),
-    "sweeps": ("sweep",),
     "system": ("System",),
     "types": ("Candidate", "Document", "Example", "Model", "UserError"),
 }

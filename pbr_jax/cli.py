@@ -22,6 +22,7 @@ from pbr_jax import (
     flags,
     interrupts,
     remark_commands,
+    sweep_command,
     terminal,
 )
 from pbr_jax.config import listed
@@ -34,7 +35,6 @@ from pbr_jax.llm import answers_file
 from pbr_jax.opening import ask, read_config
 from pbr_jax.picture import picture
 from pbr_jax.plan import Plan
-from pbr_jax.sweeps import alone, command, dry, sweep, trials
 from pbr_jax.types import UserError
 
 # What our own files begin with, so that nobody else's is overwritten.
@@ -104,20 +104,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_running(commands: Any) -> None:
-    # run and sweep take any field of the config, so their --help comes from the config (see `flags`).
+    # It takes any field of the config, so its --help comes from the config (see `flags`).
     run = commands.add_parser("run", help="run one config", add_help=False, allow_abbrev=False)
     run.add_argument("--out", type=Path)
     run.add_argument("--overwrite", action="store_true")
     run.add_argument("--dry", action="store_true")
     run.set_defaults(function=_run)
 
-    sweep = commands.add_parser("sweep", help="run a config's sweep()", add_help=False, allow_abbrev=False)
-    sweep.add_argument("--out", type=Path)
-    sweep.add_argument("--list", action="store_true")
-    sweep.add_argument("--dry", action="store_true")
-    sweep.add_argument("--index", type=int)
-    sweep.add_argument("--max-parallel", type=int, default=1)
-    sweep.set_defaults(function=_sweep)
+    sweep_command.add(commands, _show_examples)
 
 
 def _add_reading(commands: Any) -> None:
@@ -211,30 +205,6 @@ def _configs(options: argparse.Namespace, rest: list[str]) -> int:
     known = listed()
     width = max(map(len, known))
     terminal.out("\n".join(f"{name:{width}}  {line}" for name, line in known.items()))
-    return 0
-
-
-def _sweep(options: argparse.Namespace, rest: list[str]) -> int:
-    file, config = flags.config(rest, flags.SWEEP)
-    planned = trials(file, config)
-    if options.index is not None and not 0 <= options.index < len(planned):
-        raise UserError(f"--index is {options.index}, want 0 to {len(planned) - 1}; --list shows the runs")
-    if options.dry:
-        for text in dry(planned, options.out, options.index):
-            terminal.out(text)
-        return 0
-    out = _required_out(options)
-    if options.list:
-        terminal.out("\n".join(command(file, trial, out) for trial in planned))
-        return 0
-    if options.index is not None:
-        terminal.out(report([alone(planned, options.index, out).path]))
-        return 0
-    if options.max_parallel < 1:
-        raise UserError(f"--max-parallel is {options.max_parallel}, want at least 1")
-    results = sweep(file, out, config, options.max_parallel)
-    terminal.out(report([result.path for result in results]))
-    _show_examples(results)
     return 0
 
 

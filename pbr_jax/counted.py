@@ -41,6 +41,7 @@ PLUMBING = {
     "provenance": "commit and versions, recorded beside a result",
     "files": "writes whole files or none",
     "locks": "waits for other processes",
+    "claims": "which process makes a run",
     "corpus.database": "opens files of stores, and deletes from them",
     "faults": "words of errors",
     "interrupts": "Ctrl-C",
@@ -57,8 +58,11 @@ PLUMBING = {
     "plan": "chooses nodes, which have keys",
     "experiment": "writes a run's files",
     "opening": "opens finished runs",
-    "sweeps": "runs configs",
+    "sweeps": "plans configs",
+    "sweep_folder": "lists the runs of a sweep",
+    "launcher": "makes runs of configs",
     "cli": "the command line",
+    "sweep_command": "the command line",
     "flags": "the command line",
 }
 """Modules that cannot change a result."""

@@ -25,11 +25,10 @@ _OPTIONS = {
   --overwrite     replace another run's files in DIR
   --dry           print the stages, what is found and what would be made, and stop""",
     SWEEP: """\
-  --out DIR         where the runs' folders go
-  --list            print one command line a run, and stop
-  --dry             print the stages of every run, what is found and what would be made, and stop
-  --index I         run the I-th alone, counted from 0
-  --max-parallel J  so many runs at once, each in a process of its own""",
+  --out DIR               where the runs' folders go; several processes may share it
+  --list, --dry           print a command line a run, or its stages and what is there, and stop
+  --index I, --shard I/N  make the I-th run alone, or the I-th of N parts, counted from 0
+  --max-parallel J        so many runs at once, each in a process of its own""",
 }
 _TITLES = "Value error|Invalid choice|Unrecognized options|Missing argument"  # of tyro's boxes
 _OFTEN = (

@@ -14,7 +14,9 @@ from pbr_jax import config as c
 from pbr_jax.cli import main
 from pbr_jax.files import cache_folder
 from pbr_jax.flags import config as configured
-from pbr_jax.sweeps import _Clock, alone, claim, command, grid, product, seeds, sweep, trials, zipped
+from pbr_jax.launcher import _Clock, sweep
+from pbr_jax.sweep_folder import own
+from pbr_jax.sweeps import command, grid, product, seeds, trials, zipped
 from pbr_jax.types import UserError
 
 CONFIG = Path(__file__).parents[1] / "configs" / "ablations" / "system_k.py"
@@ -154,7 +156,7 @@ def test_a_dry_sweep_shows_every_run_and_shared_stages_once(
     text = capfd.readouterr().out
     assert "retrieve.k 1: finished\n  rank  found" in text
     assert text.count("would be run") == 7
-    (made,) = (tmp_path / "out").glob("*/")
+    (made,) = (path.parent for path in (tmp_path / "out").glob("*/run.json"))
     with (made / "predictions.jsonl").open("a") as file:
         file.write("\n")
     for index, state in ((0, "would be run"), (7, "would be run")):
@@ -225,16 +227,16 @@ def test_a_report_on_runs_made_one_by_one_names_the_missing_ones(
 ):
     """As on a cluster, each by its index; all of them list the whole sweep."""
     file = c.load(CONFIG)._replace(sweep=lambda: grid({"retrieve.k": [1, 2, 3]}))
-    planned = trials(file, c.override(file.config, {**flags, "retrieve.method": "bm25"}))
+    base = c.override(file.config, {**flags, "retrieve.method": "bm25"})
     lists = []
     for index in (1, 0):
-        alone(planned, index, tmp_path / "out")
+        sweep(file, tmp_path / "out", base, part=slice(index, index + 1))
         lists.append((tmp_path / "out" / "sweep.jsonl").read_text())
         left = ["; retrieve.k 3", "here: retrieve.k 3"][index == 0]
         assert main(["report", str(tmp_path / "out")]) == 0
         assert left in capfd.readouterr().out
     assert lists[0] == lists[1]
-    alone(planned, 2, tmp_path / "out")
+    sweep(file, tmp_path / "out", base, part=slice(2, 3))
     assert main(["report", str(tmp_path / "out")]) == 0
     assert "not finished" not in capfd.readouterr().out
 
@@ -370,7 +372,7 @@ def test_values_of_any_form_survive_the_printed_command(
 def test_a_list_that_no_sweep_wrote_is_told(line: str, tmp_path: Path):
     (tmp_path / "sweep.jsonl").write_text(line + "\n")
     with pytest.raises(UserError, match="was not written by a sweep"):
-        claim(tmp_path)
+        own(tmp_path)
 
 
 def test_a_reranker_is_called_untuned_only_where_it_was_pretrained_to_judge(tmp_path: Path):

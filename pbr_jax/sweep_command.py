@@ -1,0 +1,77 @@
+"""The command sweep: the runs of a config's sweep(), all, one, or a shard of them."""
+
+import argparse
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pbr_jax import flags, terminal
+from pbr_jax.eval.report import report
+from pbr_jax.experiment import Results
+from pbr_jax.launcher import ALL, STALE_AFTER, dry, sweep
+from pbr_jax.sweeps import command, trials
+from pbr_jax.types import UserError
+
+
+def add(commands: Any, show: Callable[[Sequence[Results]], None]) -> None:
+    """Adds the command's parser. `show` is called with the runs that were made."""
+    # It takes any field of the config, so its --help comes from the config (see `flags`).
+    parser = commands.add_parser("sweep", help="run a config's sweep()", add_help=False, allow_abbrev=False)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--dry", action="store_true")
+    parser.add_argument("--index", type=int)
+    parser.add_argument("--shard")
+    parser.add_argument("--max-parallel", type=int, default=1)
+    parser.add_argument("--stale-after", type=float, default=STALE_AFTER)
+    parser.set_defaults(function=lambda options, rest: _sweep(options, rest, show))
+
+
+def _sweep(options: argparse.Namespace, rest: list[str], show: Callable[[Sequence[Results]], None]) -> int:
+    file, config = flags.config(rest, flags.SWEEP)
+    planned = trials(file, config)
+    part = _part(options, len(planned))
+    if options.dry:
+        for text in dry(planned, options.out, part):
+            terminal.out(text)
+        return 0
+    out = options.out
+    if out is None:
+        raise UserError("no output folder given; add --out DIR")
+    if options.list:
+        terminal.out("\n".join(command(file, trial, out) for trial in planned[part]))
+        return 0
+    _check(options)
+    results = sweep(file, out, config, options.max_parallel, part=part, stale_after=options.stale_after)
+    if not results:
+        terminal.out(f"shard {options.shard} has none of the sweep's {len(planned)} runs")
+        return 0
+    terminal.out(report([result.path for result in results]))
+    show(results)
+    return 0
+
+
+def _part(options: argparse.Namespace, count: int) -> slice:
+    """The runs that are wanted, of so many."""
+    if options.index is not None and options.shard is not None:
+        raise UserError("--index and --shard exclude each other; give one of them")
+    if options.index is not None:
+        if not 0 <= options.index < count:
+            raise UserError(f"--index is {options.index}, want 0 to {count - 1}; --list shows the runs")
+        return slice(options.index, options.index + 1)
+    if options.shard is None:
+        return ALL
+    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", options.shard)
+    if found is None or int(found[1]) >= int(found[2]):
+        raise UserError(
+            f"--shard is {options.shard}, want I/N, the I-th of N shards, counted from 0: 0/4, 1/4, 2/4, 3/4"
+        )
+    return slice(int(found[1]), None, int(found[2]))
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.max_parallel < 1:
+        raise UserError(f"--max-parallel is {options.max_parallel}, want at least 1")
+    if not 1 <= options.stale_after < float("inf"):
+        raise UserError(f"--stale-after is {options.stale_after:g}, want seconds, at least 1")
