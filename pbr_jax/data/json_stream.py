@@ -12,7 +12,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import BufferedIOBase
+from io import BufferedIOBase, BufferedReader
 from json import JSONDecodeError, JSONDecoder
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,30 +24,39 @@ from pbr_jax.types import UserError
 _BOM = b"\xef\xbb\xbf"
 _SPACE = re.compile(r"[ \t\n\r]*")
 _CHUNK = 1 << 16  # bytes
+_LONGEST = 64 << 20  # bytes of a line; what is longer is no file of one object a line
 _LONGEST_WORD = 16  # characters, more than in "-Infinity" or an escaped pair: what may be cut in two
 _STARTS = {b"{": "an object", b"": "an empty file", b'"': "a string"}
 
 
-def records(path: Path) -> Iterator[Record]:
-    """The objects of a file that holds one JSON list."""
+def records(path: Path, *, unique: bool = False) -> Iterator[Record]:
+    """The objects of a file that holds one JSON list; `unique`: a key that an object has twice is a fault."""
     with opened(path) as file:
         if (first := _first_byte(file)) != b"[":
             found = "bytes that are not UTF-8" if first >= b"\x80" else _STARTS.get(first, "something else")
             raise UserError(
                 f"{path}: found {found}, wanted a JSON list of records; take the file as released"
             )
-        for index, value in enumerate(_parsed(_Source(file).values(), path, file)):
+        for index, value in enumerate(_parsed(_Source(file, unique=unique).values(), path, file)):
             yield top_record(value, path, index)
 
 
-def lines(path: Path) -> Iterator[Record]:
-    """The objects of a file that holds one JSON object a line; blank lines are skipped."""
+def lines(path: Path, *, unique: bool = False) -> Iterator[Record]:
+    """The objects of a file that holds one JSON object a line; blank lines are skipped. `unique` as above."""
+    decoder = _UNIQUE if unique else _DECODER
     with opened(path) as file:
         _first_byte(file)
-        index = 0
-        for number, line in enumerate(file, start=1):
+        index, number = 0, 0
+        while line := file.readline(_LONGEST):
+            number += 1
+            place = f"{path}: line {number} (record {index})"
+            if len(line) == _LONGEST:
+                raise UserError(
+                    f"{place}: found more than {_LONGEST >> 20} MiB in a line, wanted one object a line; "
+                    "correct it, or end the file's name in .json where it holds a list"
+                )
             if line.strip():
-                yield top_record(_loads(line, f"{path}: line {number} (record {index})"), path, index)
+                yield top_record(_loads(line, place, decoder), path, index)
                 index += 1
 
 
@@ -77,14 +86,22 @@ def _finite(number: str) -> float:
     return value
 
 
+def _different(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(found := dict(pairs)) < len(pairs):
+        twice = next(key for place, (key, _) in enumerate(pairs) if key in dict(pairs[:place]))
+        raise ValueError(f"the key {twice!r:.60} twice in one object")
+    return found
+
+
 _DECODER = JSONDecoder(parse_constant=_missing, parse_float=_finite)
+_UNIQUE = JSONDecoder(parse_constant=_missing, parse_float=_finite, object_pairs_hook=_different)
 
 
 class _Source:
     """The text of a file that holds a JSON list, of which only what is being parsed is in memory."""
 
-    def __init__(self, file: BinaryIO | BufferedIOBase, size: int = _CHUNK) -> None:
-        self.file, self.size = file, size
+    def __init__(self, file: BinaryIO | BufferedIOBase, size: int = _CHUNK, *, unique: bool = False) -> None:
+        self.file, self.size, self._parser = file, size, _UNIQUE if unique else _DECODER
         self._bounds, self._decoder = JsonBounds(), codecs.getincrementaldecoder("utf-8")()
         self._fault: UnicodeDecodeError | None = None
         self._text, self._place = "", 0
@@ -119,7 +136,7 @@ class _Source:
         self._peek()
         while True:
             try:
-                value, end = _DECODER.raw_decode(self._text, self._place)
+                value, end = self._parser.raw_decode(self._text, self._place)
             except JSONDecodeError as error:
                 open_string = error.msg.startswith("Unterminated")
                 if (open_string or error.pos > len(self._text) - _LONGEST_WORD) and self._more():
@@ -150,7 +167,7 @@ class _Source:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BufferedIOBase]:
+def opened(path: Path) -> Iterator[BufferedReader | gzip.GzipFile]:
     """A data file, read as bytes; what ends in .gz is decompressed."""
     try:
         file = gzip.open(path) if path.suffix == ".gz" else path.open("rb")  # noqa: SIM115  closed below
@@ -204,9 +221,9 @@ def _broken(error: Exception, count: int, path: Path, file: BufferedIOBase) -> U
     return UserError(f"{place}: found {error}, wanted a list of records; take the file as released")
 
 
-def _loads(data: bytes, place: str) -> Any:
+def _loads(data: bytes, place: str, decoder: JSONDecoder = _DECODER) -> Any:
     try:
-        return parse_json(data, _DECODER)
+        return parse_json(data, decoder)
     except UnicodeDecodeError as error:
         raise UserError(
             f"{place}: found bytes that are not UTF-8 at byte {error.start}, wanted UTF-8; convert the file"

@@ -1,6 +1,7 @@
 """Which column means what: given by flags, proposed from names and values where they are missing."""
 
 import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -37,7 +38,7 @@ class Columns:
         """Every column that is named, by what names it."""
         one = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "document"}
         many = {f"document {place}": name for place, name in enumerate(self.document, 1)}
-        return {what: name for what, name in (one | many).items() if name}
+        return {what: name for what, name in one.items() if name} | many
 
 
 _NAMES = {
@@ -52,13 +53,15 @@ _NAMES = {
     "relevant": ("relevant", "evidence", "relevant_ids", "gold"),
     "category": ("category", "topic", "kind", "type", "tag"),
 }  # fmt: skip
+_UNNAMED = re.compile("[{}\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # what no name in a task.toml may hold
 _DATED = 0.8  # share of a column's filled cells that are dates, to be proposed as time
 
 
 def proposed(given: Columns, sample: Sequence[Row]) -> Columns:
     """The columns that are given, and those that names suggest for user, time, id, input, output, category.
 
-    Raises UserError where a given column is not there, and where no user or input can be proposed.
+    Raises UserError where a given column is not there, has a name that a task cannot hold, or is both the
+    input and the output, and where no user or input can be proposed.
     """
     there = _there(sample)
     for what, name in given.named.items():
@@ -76,7 +79,9 @@ def proposed(given: Columns, sample: Sequence[Row]) -> Columns:
         if choice and {"time": _is_dated, "id": _unique}.get(what, _any)(choice, sample):
             found[what] = choice
             free.remove(choice)
-    columns = replace(given, **found)
+    columns = replace(given, document=tuple(dict.fromkeys(given.document)), **found)
+    if columns.input and columns.input == columns.output:
+        raise UserError(f"--input and --output: found one column {columns.input!r} for both, wanted two")
     _check_needed(columns, there, user="who wrote it", input="what was asked")
     return columns
 
@@ -100,7 +105,8 @@ def proposed_documents(given: Columns, sample: Sequence[Row]) -> Columns:
         if choice and (choice == name or {"time": _is_dated}.get(what, _any)(choice, sample)):
             found[what] = choice
             free = [name for name in free if name != choice]
-    columns = Columns(**found, document=given.document or tuple(free))
+    document = tuple(dict.fromkeys(given.document)) or tuple(name for name in free if not _unnamed(name))
+    columns = Columns(**found, document=document)
     _check_needed(columns, there, user="whose document it is")
     return columns
 
@@ -115,6 +121,12 @@ def _check_needed(columns: Columns, there: Sequence[str], **needed: str) -> None
             raise UserError(
                 f"found no column that says {example} among {', '.join(there)}; name it: --{what} COLUMN"
             )
+    if bad := next(filter(_unnamed, columns.named.values()), None):
+        raise UserError(f"found a column named {bad!r}, wanted no braces or control characters; rename it")
+
+
+def _unnamed(name: str) -> bool:
+    return bool(_UNNAMED.search(name))
 
 
 def _called(names: Sequence[str], free: Sequence[str]) -> str:

@@ -11,12 +11,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from pbr_jax.data import csv_stream, json_stream
-from pbr_jax.data.records import kind
+from pbr_jax.data.records import kind, whole
 from pbr_jax.importing import chats, mail
 from pbr_jax.types import UserError
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".mbox")
+_PACKED = (".csv", ".tsv", ".jsonl", ".json")  # may end in .gz too
+_COLUMNS = (".csv", ".tsv", ".parquet")  # have the same columns in all rows, so in all files of a folder
+_EXACT = 2**53  # from here on a float has lost digits of the integer that it was
+_BATCH = 256  # rows of Parquet in memory
+_BUFFER = 1 << 20  # bytes of each of its columns
 
 
 class Row(NamedTuple):
@@ -32,13 +39,19 @@ class Row(NamedTuple):
     def text(self, column: str) -> str:
         """A cell as text; "" where there is nothing."""
         value = self.values.get(column)
-        if value is None or value != value:  # NaN, as pandas has it
+        if isinstance(value, str):
+            return whole(value)
+        if isinstance(value, bool | np.bool_ | Iterable):
+            found = kind(value)
+            found = type(value).__name__ if found == "something else" else found
+            raise self.fault(column, found, "a text or a number")
+        if value is None or type(value).__name__ == "NAType" or value != value:  # as pandas has them
             return ""
-        if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        if isinstance(value, float | np.floating) and value.is_integer():
+            if abs(value) >= _EXACT:
+                raise self.fault(column, f"{value!r}, which has lost digits", "a text or a whole number")
             value = int(value)  # as pandas writes integers beside missing ones
-        if isinstance(value, bool | Mapping) or (isinstance(value, Iterable) and not isinstance(value, str)):
-            raise self.fault(column, kind(value), "a text or a number")
-        return str(value).encode("utf-8", "replace").decode("utf-8")
+        return whole(str(value))
 
 
 def rows(source: str | Path | Iterable[Any]) -> Iterator[Row]:
@@ -52,29 +65,60 @@ def rows(source: str | Path | Iterable[Any]) -> Iterator[Row]:
     path = Path(source)
     if not path.exists():
         raise UserError(f"{path}: found no such file or folder, wanted a table ({', '.join(SUFFIXES)})")
-    paths = sorted(p for p in path.iterdir() if p.suffix in SUFFIXES) if path.is_dir() else [path]
+    paths = sorted(filter(_is_table, path.iterdir())) if path.is_dir() else [path]
     if not paths:
         raise UserError(
             f"{path}: found no table in the folder, wanted files that end in {', '.join(SUFFIXES)}"
         )
+    columns: list[str] = []
     for one in paths:
-        yield from _of_file(one)
+        table = _of_file(one)
+        row = next(table, None)
+        if row is None:
+            continue
+        if _format(one) in _COLUMNS:
+            columns = columns or sorted(row.values)
+            if odd := set(columns).symmetric_difference(row.values):
+                raise UserError(
+                    f"{one}: found the columns {', '.join(row.values)}, and another file of the folder has "
+                    f"{', '.join(columns)}; give both {', '.join(sorted(odd))}, or import one by one"
+                )
+        yield row
+        yield from table
+
+
+def _is_table(path: Path) -> bool:
+    """Whether a file of a folder is read; hidden ones are what systems and editors keep beside tables."""
+    return _format(path) in SUFFIXES and not path.name.startswith(".") and not path.is_dir()
+
+
+def _format(path: Path) -> str:
+    """The suffix that says what a file is, without that of gzip."""
+    suffix = path.suffix.lower()
+    inner = path.with_suffix("").suffix.lower() if suffix == ".gz" else suffix
+    return inner if suffix != ".gz" or inner in _PACKED else suffix
 
 
 def _of_file(path: Path) -> Iterator[Row]:
-    if path.suffix in (".csv", ".tsv"):
+    if not path.is_file():
+        raise UserError(f"{path}: found no file that can be read, wanted a table; take it out, or mend it")
+    form = _format(path)
+    if form in (".csv", ".tsv"):
         yield from (Row(values, place) for values, place in csv_stream.rows(path))
-    elif path.suffix == ".parquet":
+    elif form == ".parquet":
         yield from _of_parquet(path)
-    elif path.suffix in (".jsonl", ".json"):
-        listed = path.suffix == ".json" and json_stream.is_list(path)
-        records = json_stream.records(path) if listed else json_stream.lines(path)
+    elif form in (".jsonl", ".json"):
+        listed = form == ".json" and json_stream.is_list(path)
+        records = (json_stream.records if listed else json_stream.lines)(path, unique=True)
         for number, record in enumerate(records, start=1):
             yield from _rows(record.values, f"{path}: row {number}")
-    elif path.suffix == ".mbox":
+    elif form == ".mbox":
         yield from (Row(values, place) for values, place in mail.rows(path))
     else:
-        raise UserError(f"{path}: found a file that ends in {path.suffix!r}, wanted {', '.join(SUFFIXES)}")
+        raise UserError(
+            f"{path}: found a file that ends in {path.suffix!r}, wanted {', '.join(SUFFIXES)}, or one of "
+            f"{', '.join(_PACKED)} with .gz behind"
+        )
 
 
 def _of_parquet(path: Path) -> Iterator[Row]:
@@ -82,14 +126,19 @@ def _of_parquet(path: Path) -> Iterator[Row]:
         from pyarrow import ArrowException, parquet
     except ImportError as error:
         raise UserError(f"{path}: Parquet needs pyarrow: pip install 'pbr-jax[parquet]'") from error
+    number = 0
     try:
-        number = 0
-        for batch in parquet.ParquetFile(path).iter_batches(1024):
-            for values in batch.to_pylist():
-                number += 1
-                yield Row(values, f"{path}: row {number}")
-    except (ArrowException, OSError) as error:
-        raise UserError(f"{path}: cannot be read as Parquet ({error}); write it anew") from error
+        with parquet.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False) as file:
+            csv_stream.refuse_twins(str(path), file.schema_arrow.names)
+            for batch in file.iter_batches(_BATCH):
+                for values in batch.to_pylist():
+                    number += 1
+                    yield Row(values, f"{path}: row {number}")
+    except UserError:
+        raise
+    except (ArrowException, OSError, ValueError, OverflowError) as error:  # a date that Python has not
+        place = f"{path}: row {number + 1} or after" if number else str(path)
+        raise UserError(f"{place}: cannot be read as Parquet ({error}); write it anew") from error
 
 
 def _of_object(source: Iterable[Any]) -> Iterator[Row]:
@@ -97,6 +146,7 @@ def _of_object(source: Iterable[Any]) -> Iterator[Row]:
     frame: Any = source
     if hasattr(frame, "itertuples"):
         names = list(map(str, frame.columns))
+        csv_stream.refuse_twins("the frame", names)
         source = (dict(zip(names, values)) for values in frame.itertuples(index=False, name=None))
     for number, values in enumerate(source, start=1):
         if not isinstance(values, Mapping):

@@ -27,9 +27,15 @@ class TaskFile(NamedTuple):
 
 
 def of(
-    targets: Counter[str], questions: int, shown: Sequence[str], columns: Columns, instruction: str
+    targets: Counter[str],
+    longest: int,
+    questions: int,
+    shown: Sequence[str],
+    columns: Columns,
+    instruction: str,
 ) -> TaskFile:
-    """The task: few short answers that recur are labels, numbers among them a scale, all else is written."""
+    """The task: few short answers that recur are labels, numbers among them a scale, all else is written.
+    `longest`: characters of an answer."""
     kind, labels = _kind(targets, questions)
     if not columns.output:
         kind, labels = "retrieval", []
@@ -39,29 +45,26 @@ def of(
         "rating": ["mae", "rmse", "accuracy"],
         "retrieval": ["recall@1", "recall@5", "recall@10", "ndcg@5", "ndcg@10"],
     }[kind]
-    longest = max(map(len, targets), default=0)
     wanted = instruction or "Write what this person would write next."
     cue = f"{columns.output or 'answer'}:"
-    pieces = ["date: {date}", *(f"{_label(name)}: {{{name}}}" for name in shown)]
+    pieces = list(dict.fromkeys(["date: {date}", *(f"{name}: {{{name}}}" for name in shown)]))
     lines = [
         "# What is asked, and how prompts word it. Edit what you like; docs/data_format.md explains it.",
-        f"kind = {json.dumps(kind)}",
-        f"metrics = {json.dumps(metrics)}",
-        *([f"labels = {json.dumps(labels, ensure_ascii=False)}"] if labels else []),
+        f"kind = {_toml(kind)}",
+        f"metrics = {_toml(metrics)}",
+        *([f"labels = {_toml(labels)}"] if labels else []),
         *(['answer = "text"'] if kind in ("generation", "retrieval") else []),
         f"max_new_tokens = {min(256, max(16, longest // 3))}",
-        f"fields = {json.dumps(['text', *shown], ensure_ascii=False)}",
-        f"document_target = {json.dumps(columns.output, ensure_ascii=False)}"
-        if columns.output in shown
-        else "",
+        f"fields = {_toml(['text', *shown])}",
+        f"document_target = {_toml(columns.output)}" if columns.output in shown else "",
         "",
         "[prompt.own]",
         'system = "You answer for one particular person, as that person would. Reply with the answer only."',
         'history = "Earlier entries of {who}:"',
-        f"document = {json.dumps(pieces, ensure_ascii=False)}",
-        f"main = {json.dumps(shown[0], ensure_ascii=False)}",
-        f"instruction = {json.dumps(wanted, ensure_ascii=False)}",
-        f"cue = {json.dumps(cue, ensure_ascii=False)}",
+        f"document = {_toml(pieces)}",
+        f"main = {_toml(shown[0])}",
+        f"instruction = {_toml(wanted)}",
+        f"cue = {_toml(cue)}",
     ]
     return TaskFile(kind, "\n".join(line for line in lines if line is not None) + "\n")
 
@@ -107,9 +110,9 @@ def _pairs(options: Options, without: Sequence[str] = ()) -> Iterator[str]:
             yield f"{item.name} = {_toml(getattr(options, item.name))}"
 
 
-def _toml(value: str | int | tuple[str, ...]) -> str:
-    """A string, an integer or a list of strings, which TOML writes as JSON does."""
-    return json.dumps(value, ensure_ascii=False)
+def _toml(value: str | int | Sequence[str]) -> str:
+    """A string, an integer or a list of strings, which TOML writes as JSON does; DEL is an escape there."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _kind(targets: Counter[str], questions: int) -> tuple[str, list[str]]:
@@ -120,7 +123,3 @@ def _kind(targets: Counter[str], questions: int) -> tuple[str, list[str]]:
     if all(text.isdecimal() for text in targets):
         return "rating", sorted(targets, key=int)
     return "classification", sorted(targets)
-
-
-def _label(name: str) -> str:
-    return name.replace("{", "(").replace("}", ")")

@@ -9,7 +9,7 @@ import json
 import sqlite3
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
@@ -24,6 +24,7 @@ from pbr_jax.files import write_lines, write_text
 from pbr_jax.importing import task_file
 from pbr_jax.importing.columns import Columns, proposed, proposed_documents
 from pbr_jax.importing.tables import Row, rows
+from pbr_jax.options import Benchmark
 from pbr_jax.types import UserError
 
 Table = str | Path | Iterable[Any]
@@ -31,6 +32,9 @@ Table = str | Path | Iterable[Any]
 
 _SAMPLE = 1000  # rows that columns are proposed from
 _SHOWN = 3  # questions that are shown
+_TARGETS = 100  # different answers that are counted: a task has far fewer labels
+_TRAINING = f"{Benchmark.training}/"  # begins names that only users of the training split may have
+_MEMORY = 64 << 10  # KiB of the rows that the database holds in memory
 
 
 @dataclass
@@ -73,20 +77,18 @@ def import_table(
     and for rows without a user or an input, with an id that stands twice, a date that cannot be read, or
     an id of a document that the question does not see.
     """
-    folder = Path(out)
+    folder = Path(out).resolve()  # a link to an empty folder stays, and that folder is filled
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(
-            f"{folder}: found something there, wanted a new or an empty folder; choose another --out"
+            f"{out}: found something there, wanted a new or an empty folder; choose another --out"
         )
     if task and instruction:
         raise UserError("found both --task and --instruction; a task has an instruction: edit task.toml")
     given = columns or Columns()
-    questions, sample = _opened(source)
-    of = proposed(given if documents is None else replace(given, document=()), sample)
+    questions, of = _opened(source, proposed, given if documents is None else replace(given, document=()))
     own = None
     if documents is not None:
-        documents, sample = _opened(documents)
-        own = proposed_documents(replace(of, document=given.document), sample)
+        documents, own = _opened(documents, proposed_documents, replace(of, document=given.document))
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(dir=folder.parent, prefix=".pbr_jax-import-") as scratch,
@@ -94,19 +96,27 @@ def import_table(
     ):
         made = Path(scratch, "made")
         made.mkdir()
-        told = _Import(database, of, own, made).write(questions, documents, instruction, task)
+        told = _Import(database, of, own, made, _name(source)).write(questions, documents, instruction, task)
         made.replace(folder)  # at once, so that no half of it is ever taken for data
-    return replace(told, folder=folder)
+    return replace(told, folder=Path(out))
 
 
-def _opened(source: Table) -> tuple[Iterator[Row], list[Row]]:
-    """All rows, and the first of them."""
+def _name(source: Table) -> str:
+    return str(source) if isinstance(source, str | Path) else "the table"
+
+
+def _opened(
+    source: Table, propose: Callable[[Columns, Sequence[Row]], Columns], given: Columns
+) -> tuple[Iterator[Row], Columns]:
+    """All rows, and the columns that are proposed from the first of them."""
     table = rows(source)
     sample = list(islice(table, _SAMPLE))
     if not sample:
-        name = source if isinstance(source, str | Path) else "the table"
-        raise UserError(f"{name}: found no row, wanted at least one")
-    return chain(sample, table), sample
+        raise UserError(f"{_name(source)}: found no row, wanted at least one")
+    try:
+        return chain(sample, table), propose(given, sample)
+    except UserError as error:
+        raise UserError(f"{_name(source)}: {error}") from None
 
 
 class _Cells(NamedTuple):
@@ -116,6 +126,7 @@ class _Cells(NamedTuple):
     id: str
     moment: float | None
     until: float | None
+    shown: bool  # whether its document has a text; without one there is no document
     record: dict[str, Any]
 
 
@@ -123,8 +134,11 @@ class _Import:
     """One import: rows go into a database on disk, and come out user by user in the order of time."""
 
     def __init__(
-        self, database: sqlite3.Connection, columns: Columns, own: Columns | None, folder: Path
+        self, database: sqlite3.Connection, columns: Columns, own: Columns | None, folder: Path, name: str
     ) -> None:
+        self.name, self.longest = name, 0
+        for pragma in ("journal_mode=OFF", "synchronous=OFF", f"cache_size=-{_MEMORY}"):
+            database.execute(f"PRAGMA {pragma}")  # what a crash leaves of it is thrown away
         self.database, self.columns, self.own, self.folder = database, columns, own, folder
         self.shown = (own or columns).document or tuple(filter(None, (columns.input, columns.output)))
         self.targets: Counter[str] = Counter()
@@ -144,7 +158,9 @@ class _Import:
         made = (
             task_file.taken(task, self.shown)
             if task
-            else task_file.of(self.targets, told.questions, self.shown, self.columns, instruction)
+            else task_file.of(
+                self.targets, self.longest, told.questions, self.shown, self.columns, instruction
+            )
         )
         told.kind = made.kind
         write_lines(self.folder / DOCUMENTS, map(_line, self._documents()))
@@ -156,14 +172,14 @@ class _Import:
     def _read(self, name: str, table: Iterable[Row], of: Columns, unique: str) -> None:
         self.database.execute(
             f"CREATE TABLE {name} (number INTEGER PRIMARY KEY, user TEXT, id TEXT, moment REAL, until REAL, "
-            f"record TEXT, place TEXT, UNIQUE ({unique}))"
+            f"shown INTEGER, record TEXT, place TEXT, UNIQUE ({unique}))"
         )
         with terminal.bar(desc=name, unit="row") as bar:
             for number, row in enumerate(table):
                 cells = self._cells(row, number, of)
                 taken = self.database.execute(
-                    f"INSERT OR IGNORE INTO {name} VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    (number, *cells[:4], json.dumps(cells.record), row.place),
+                    f"INSERT OR IGNORE INTO {name} VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                    (number, *cells[:5], json.dumps(cells.record), row.place),
                 )
                 if not taken.rowcount:
                     raise row.fault(of.id, f"{cells.id!r} a second time", "ids that are unique")
@@ -175,28 +191,33 @@ class _Import:
         cells: dict[str, Any] = {}
         for what, name in of.named.items():
             cells[what] = _ids(row, name) if what in ("relevant", "history") else row.text(name)
+        cells |= {what: cells[what].strip() for what in ("user", "id", "category") if what in cells}
         for what in ("user", "input"):
             if what in cells and not cells[what].strip():
                 raise row.fault(getattr(of, what), "nothing", "a text", "fill it in, or take the row out")
-        if of is self.own and not any(cells[f"document {n}"].strip() for n in range(1, len(self.shown) + 1)):
+        if cells["user"].startswith(_TRAINING):
+            raise row.fault(of.user, f"{cells['user']!r:.60}", f"a name that does not begin {_TRAINING!r}")
+        shown = any(row.text(name).strip() for name in self.shown)
+        if of is self.own and not shown:
             raise row.fault(of.document[0], "nothing", "a text", "fill it in, or take the row out")
         moment, until = _interval(row, of.time, cells["time"]) if of.time else (None, None)
         if of is self.columns:
-            target = cells.get("output", "")
+            target = cells.get("output", "").strip()
             self.told.without_answer += not target
-            if target:
-                self.targets[target] += len(self.targets) < 100 or target in self.targets
+            self.longest = max(self.longest, len(target))
+            if target and (len(self.targets) < _TARGETS or target in self.targets):
+                self.targets[target] += 1
         name = cells.get("id") or f"{'row' if of is self.columns else 'document'}-{number + 1}"
-        return _Cells(cells["user"], name, moment, until, {**cells, "id": name})
+        return _Cells(cells["user"], name, moment, until, shown, {**cells, "id": name})
 
     def _count(self) -> None:
         told, count = self.told, "SELECT count(*), count(DISTINCT user) FROM rows"
         told.questions, told.users = self.database.execute(count).fetchone()
-        (told.documents,) = self.database.execute("SELECT count(*) FROM documents").fetchone()
+        (told.documents,) = self.database.execute("SELECT count(*) FROM documents WHERE shown").fetchone()
         if self.own is None and told.users == told.questions > 1:
             raise UserError(
-                f"column '{self.columns.user}': found {told.users} users in as many rows, so nobody has a "
-                "history; name the column that says who wrote a row: --user COLUMN"
+                f"{self.name}: column '{self.columns.user}': found {told.users} users in as many rows, so "
+                "nobody has a history; name the column that says who wrote a row: --user COLUMN"
             )
         some = "SELECT 1 FROM rows JOIN documents USING (user) LIMIT 1"
         if self.own is not None and not self.database.execute(some).fetchone():
@@ -228,7 +249,8 @@ class _Import:
             wrong = self.database.execute(
                 f"SELECT r.place, named.value FROM rows r, json_each(r.record, '$.{what}') named "
                 "WHERE NOT EXISTS "
-                f"(SELECT 1 FROM documents d WHERE d.user = r.user AND d.id = named.value AND {condition}) "
+                f"(SELECT 1 FROM documents d WHERE d.user = r.user AND d.id = named.value AND d.shown "
+                f"AND {condition}) "
                 "ORDER BY r.number LIMIT 1"
             ).fetchone()
             if wrong is not None:
@@ -239,7 +261,9 @@ class _Import:
         """A record of every document."""
         names = {name: what for what, name in (self.own or self.columns).named.items()}
         for user, cells, place in self._in_order("documents"):
-            texts = {name: text for name in self.shown if (text := cells[names[name]])}
+            texts = {name: text for name in self.shown if (text := cells[names[name]]).strip()}
+            if not texts:
+                continue
             begin = {"id": cells["id"], "user": user}
             begin |= {} if self.own is not None else {"order": place, "question": cells["id"]}
             yield {**begin, **_some(cells, "time"), "text": " ".join(texts.values()), "fields": texts}
@@ -247,10 +271,13 @@ class _Import:
     def _questions(self) -> Iterator[dict[str, Any]]:
         """A record of every question."""
         needed = "relevant" if self.told.kind == "retrieval" else "target"
+        labelled = self.told.kind in ("classification", "rating")
         for user, cells, place in self._in_order("rows"):
             question = {"id": cells["id"], "user": user, **({} if self.own is not None else {"order": place})}
             question |= _some(cells, "time", "input", "query")
-            question |= {"target": cells["output"]} if cells.get("output") else {}
+            target = cells.get("output", "")
+            target = target.strip() if labelled or not target.strip() else target
+            question |= {"target": target} if target else {}
             question |= _some(cells, "category", "relevant")
             question |= {"history": cells["history"]} if self.columns.history else {}
             yield question if needed in question else {**question, "scored": False}
@@ -268,7 +295,7 @@ class _Import:
         none = "json_array_length(r.record, '$.history') = 0"  # or else the user's first is not seen
         (told.without_history,) = self.database.execute(
             "SELECT count(*) FROM rows r LEFT JOIN (SELECT user, min(until) AS until, min(number) AS number "
-            "FROM documents GROUP BY user) d ON d.user = r.user WHERE "
+            "FROM documents WHERE shown GROUP BY user) d ON d.user = r.user WHERE "
             f"{none if of.history else f'd.user IS NULL OR NOT {self._sees}'}"
         ).fetchone()
         if of.time:
