@@ -39,8 +39,8 @@ class Fused(Retrieve):
     documents or a `depth`, a document that a part did not find has that part's lowest score; of reciprocal
     ranks it gets nothing from that part.
 
-    What learns from a stream (luf, centred) is no part: a stream keeps a state and a corpus for each slot,
-    and none for a part of a method. Nor is this a part of those: they move vectors of queries.
+    What learns from a stream (luf, centred) is no part: a stream keeps a state for each slot, and none for a
+    part of a method. `luf` takes other retrievers in its own `of`.
     """
 
     method: Literal["fused"] = "fused"
@@ -65,10 +65,7 @@ class Fused(Retrieve):
         self.at_least("ridge", 1e-12)
         if not self.of:
             raise UserError("retrieve.of is empty, want the retrievers that are fused, such as bm25 dense")
-        for part in self.of:
-            if isinstance(part, Fused | Learner):
-                why = "is made of others itself" if isinstance(part, Fused) else "learns from a stream"
-                raise UserError(f"retrieve.of has {part.method}, which {why}; take other retrievers")
+        check_parts(self.of)
 
     @property
     def parts(self) -> dict[str, Retrieve]:
@@ -89,9 +86,7 @@ class Fused(Retrieve):
         return next((node for node in found if node is not None), None)
 
     def needs(self, run: Run) -> Mapping[str, Node]:
-        slots: dict[str, Node] = {
-            _OF + n: Slot(part, run.changed(retrieve=part)) for n, part in self.parts.items()
-        }
+        slots = slots_of(self.of, run)
         corpus = run.config.corpus
         slots |= {"pool": constant("pool", corpus.pool)} if corpus.active and corpus.pool != "none" else {}
         if self.how != "weighted":
@@ -109,9 +104,14 @@ class Fused(Retrieve):
         pool: Pool | None = None,
         **values: Any,
     ) -> RetrieveSlot:
-        depth = self.depth or (_SHARED_DEPTH if store.has_shared else max(store.rows, 1))
-        parts = {n: _deep(values[_OF + n], max(depth, self.k))(tally) for n in self.parts}
+        parts = opened(self.of, max(self.depth or depth(store), self.k), tally, values)
         share = [1.0 if weights is None else weights[name] for name in parts]
+        return self.together(parts, share, pool)
+
+    def together(
+        self, parts: Mapping[str, RetrieveSlot], share: Sequence[float], pool: Pool | None = None
+    ) -> RetrieveSlot:
+        """The parts by their names as one retriever; each one's scores count `share` times."""
 
         def retrieve(
             examples: Examples, queries: Sequence[Query], neighbours: Sequence[Sequence[Neighbour]]
@@ -159,8 +159,34 @@ class Fused(Retrieve):
         ]
 
 
-def _deep(bound: Bound, k: int) -> Bound:
-    return replace(bound, method=replace(bound.method, k=k))
+def check_parts(of: Sequence[Retrieve]) -> None:
+    """Raises UserError for a retriever that cannot be a part of another one."""
+    for part in of:
+        if isinstance(part, Fused | Learner):
+            why = "is made of others itself" if isinstance(part, Fused) else "learns from a stream"
+            raise UserError(f"retrieve.of has {part.method}, which {why}; take other retrievers")
+
+
+def slots_of(of: Sequence[Retrieve], run: Run) -> dict[str, Node]:
+    """What a retriever needs for its parts."""
+    return {
+        _OF + name: Slot(part, run.changed(retrieve=part))
+        for name, part in zip(names_of(of), of, strict=True)
+    }
+
+
+def depth(store: Store) -> int:
+    """How many candidates of each user a part gives: whole histories, or the best where some are shared."""
+    return _SHARED_DEPTH if store.has_shared else max(store.rows, 1)
+
+
+def opened(
+    of: Sequence[Retrieve], k: int, tally: Tally, values: Mapping[str, Any]
+) -> dict[str, RetrieveSlot]:
+    """The parts of a retriever by their names, each of which gives `k` candidates of each user. `values` has
+    what `slots_of` asked for."""
+    bound: dict[str, Bound] = {name: values[_OF + name] for name in names_of(of)}
+    return {n: replace(b, method=replace(b.method, k=k))(tally) for n, b in bound.items()}
 
 
 def table(found: Mapping[str, Ranking]) -> tuple[np.ndarray, list[Candidate]]:

@@ -18,8 +18,9 @@ from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Bound, Node, Slot, constant
 from pbr_jax.index import Matrix
 from pbr_jax.methods.expand.none import Nothing
-from pbr_jax.methods.retrieve import luf_state
-from pbr_jax.options import Labels, Learner, LUFLoss, Retrieve, Training, adapting
+from pbr_jax.methods.retrieve import fused, luf_state
+from pbr_jax.options import Labels, Learner, LUFLoss, Retrieve, Training, adapting, names_of
+from pbr_jax.options.base import added
 from pbr_jax.parts import simulated, vectors
 from pbr_jax.parts.labels import Judge, Labelled, accuracy, judge, label
 from pbr_jax.parts.run import Run, enable_compilation_cache
@@ -56,9 +57,18 @@ class Luf(Learner, Retrieve):
     # (oracle), that the language model judges so (judged, as the config's `remarks` says; the paper), or all
     # (what a judge is needed for). Made from the data's answers: supervision. Nothing is learned from them
     remarks: simulated.Accepts = "none"
+    # further retrievers, such as bm25, whose standardised scores are added to this one's, as in fused. Labels
+    # are on what this one finds by itself
+    of: tuple[Retrieve, ...] = field(default=(), metadata=added(()))
 
     def check(self) -> None:
         super().check()
+        fused.check_parts(self.of)
+        if self.of and self.remarks != "none":
+            raise UserError(
+                f"retrieve.remarks is {self.remarks}, and {names_of(self.of)[0]} of retrieve.of would not "
+                "search the remarks; set retrieve.remarks to none, or leave retrieve.of out"
+            )
         self.at_least("replay", 0)
         self.update.check_no_values("retrieve.update")
         if self.update.accumulate != 1:
@@ -66,6 +76,10 @@ class Luf(Learner, Retrieve):
                 f"retrieve.update.accumulate is {self.update.accumulate or 'none'}, and LUF's loss "
                 "compares the questions of a batch: set it to 1, or lower retrieve.update.batch_size"
             )
+
+    @property
+    def ceiling(self) -> bool:
+        return any(part.ceiling for part in self.of)
 
     @property
     def supervised(self) -> bool:
@@ -95,6 +109,7 @@ class Luf(Learner, Retrieve):
             **judge(run, self.labels),
             **simulated.simulation(run, self.remarks),
             **({} if isinstance(expand, Nothing) else {"expand": Slot(expand, run)}),
+            **fused.slots_of(self.of, run),
         }
 
     def start(
@@ -124,7 +139,12 @@ class Luf(Learner, Retrieve):
         if corpus is not store:
             values["embeddings"], values["shared"] = luf_state.searched(corpus, encoder, self.index)
         known = {"store": corpus, "encoder": encoder, **values}
-        return luf_state.searching(state, self.k, self.index, self.least_own, **known)
+        k = max(fused.depth(store), self.k) if self.of else self.k
+        own = luf_state.searching(state, k, self.index, self.least_own, **known)
+        if not self.of:
+            return own
+        parts = {self.method: own, **fused.opened(self.of, k, tally, values)}
+        return fused.Fused(k=self.k).together(parts, [1.0] * len(parts))
 
     def observe(
         self,

@@ -11,7 +11,7 @@ import pytest
 import pbr_jax
 from pbr_jax.config import Config, load, override
 from pbr_jax.exporting.export import export
-from pbr_jax.methods.retrieve import Adapted, Luf, luf_state
+from pbr_jax.methods.retrieve import BM25, Adapted, Fused, Luf, luf_state
 from pbr_jax.options import Optimizer, adapting
 from pbr_jax.plan import Plan
 from pbr_jax.text.encode import TextEncoder
@@ -109,6 +109,29 @@ def test_a_map_learns_from_past_blocks_alone_and_reports_its_labels(squad, tmp_p
         ["luf.json", "luf.safetensors"]
     ] * 2  # no checkpoint is left
     assert [n for n in learned.values["notes"] if "retrieve.method luf learns from supervision" in n]
+
+
+def test_others_beside_it_count_as_in_fused_and_it_learns_as_alone(squad, tmp_path: Path, fresh_cache: Path):
+    """Against the standardised sum of both rankings of all paragraphs, block by block."""
+    told = {**squad(), "retrieve.k": 12, "retrieve.update.epochs": 20}
+    alone = pbr_jax.run(config(luf(), told), tmp_path / "alone")
+    learned = [file.read_bytes() for path in states(fresh_cache) for file in luf_state.files(path)]
+    words = pbr_jax.run(override(config(luf(), told), {"retrieve.method": "bm25"}), tmp_path / "words")
+    both = pbr_jax.run(config(luf(of=(BM25(),)), {**told, "retrieve.k": 3}), tmp_path / "both")
+    stages = list(fresh_cache.glob("stream/*/states/*/retrieve"))
+    assert len(stages) == 4
+    assert sorted(learned * 2) == sorted(f.read_bytes() for path in stages for f in luf_state.files(path))
+    for one, other, found in zip(alone.records(), words.records(), both.records(), strict=True):
+        scores = [{d["id"]: d["score"] for d in ranked["documents"]} for ranked in (one, other)]
+        names = [d["id"] for d in one["documents"]]
+        values = np.array([[own[name] for name in names] for own in scores])
+        deviations = np.maximum(values.std(1, keepdims=True), 1e-9)
+        total = ((values - values.mean(1, keepdims=True)) / deviations).sum(0)
+        ranked = {d["id"]: d["score"] for d in found["documents"]}
+        assert len(ranked) == 10  # of 12, since recall@10 is measured
+        assert ranked == pytest.approx({n: total[names.index(n)] for n in ranked}, abs=1e-4)
+        assert min(ranked.values()) >= np.sort(total)[2] - 1e-4
+        assert set(found["documents"][0]["scores"]) == {"luf", "bm25"}
 
 
 @pytest.mark.long
@@ -294,6 +317,11 @@ def test_bad_input_is_told_in_one_line(squad, tmp_path: Path):
         ({"stream.size": 7}, r"stream\.size is 7, below a batch of retrieve\.update\.batch_size 8"),
         ({"stream.size": None, "stream.order": "released"}, "luf, which learns from a stream"),
         ({"retrieve.update.accumulate": 2}, r"retrieve\.update\.accumulate is 2, and LUF's loss comp"),
+        ({"retrieve.of": (Fused(),)}, r"retrieve\.of has fused, which is made of others itself"),
+        (
+            {"retrieve.of": (BM25(),), "retrieve.remarks": "oracle"},
+            "bm25 of retrieve.of would not",
+        ),
     ]:
         with pytest.raises(UserError, match=message) as error:
             Plan(config(luf(), told, **wrong))
