@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pbr_jax import terminal
+from pbr_jax import hosts, terminal
 from pbr_jax.faults import located
 from pbr_jax.files import cache_folder, merge_logs, parse_json, private_folder, tighten, write_text
 from pbr_jax.hashes import file_hash
@@ -78,7 +78,7 @@ def obtain(
     """
     hash_ = digest({"stage": name, **key})
     path = place(name, hash_)
-    seconds = part_seconds(path)
+    seconds = hosts.published(path, lambda: part_seconds(path))
     if seconds is None:
         private_folder(path.parent)
         waiting = f"{label or name}: waiting for another process that makes it"

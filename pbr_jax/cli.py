@@ -20,6 +20,7 @@ from pbr_jax import (
     export_command,
     faults,
     flags,
+    hosts,
     interrupts,
     remark_commands,
     sweep_command,
@@ -28,7 +29,7 @@ from pbr_jax import (
 from pbr_jax.config import listed
 from pbr_jax.eval.report import report
 from pbr_jax.examples import examples
-from pbr_jax.experiment import Results, run
+from pbr_jax.experiment import Results, follow, run
 from pbr_jax.files import refuse_unmarked, replace_own
 from pbr_jax.graph_lists import tree
 from pbr_jax.llm import answers_file
@@ -58,7 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except BrokenPipeError:  # the reader of our output left, as `head` does
             return 0
         except KeyboardInterrupt:
-            return interrupts.told()
+            code = interrupts.told()
+            hosts.failed("interrupted", code)
+            return code
         except Exception as error:
             return _failed(error)
 
@@ -67,10 +70,12 @@ def _failed(error: Exception) -> int:
     """Tells one line of what the user can mend or the environment did. Raises all else: an error of ours."""
     message = str(error) if isinstance(error, UserError) else faults.line(error)
     if message is None:
+        hosts.failed(f"{type(error).__name__}: {error}", 1, error)
         raise error
     if os.environ.get("PBR_JAX_TRACEBACK"):
         terminal.err("".join(traceback.format_exception(error)))
     terminal.err(f"pbr-jax: error: {' '.join(message.split())}")
+    hosts.failed(message, 2)
     return 2
 
 
@@ -109,6 +114,10 @@ def _add_running(commands: Any) -> None:
     run.add_argument("--out", type=Path)
     run.add_argument("--overwrite", action="store_true")
     run.add_argument("--dry", action="store_true")
+    run.add_argument("--distributed", action="store_true")
+    run.add_argument("--coordinator")
+    run.add_argument("--processes", type=int)
+    run.add_argument("--process", type=int)
     run.set_defaults(function=_run)
 
     sweep_command.add(commands, _show_examples)
@@ -181,13 +190,20 @@ def _add_cache_commands(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace, rest: list[str]) -> int:
+    if (options.distributed or options.coordinator) and not options.dry:  # before anything else of JAX
+        hosts.start(options.coordinator, options.processes, options.process)
     _, config = flags.config(rest, flags.RUN)
+    if not hosts.leads():
+        follow(config)
+        hosts.finished()
+        return 0
     if options.dry:
         plan = Plan(config)
         plan.check()
         terminal.out(tree(plan.last))
         return 0
     results = run(config, _required_out(options), overwrite=options.overwrite)
+    hosts.finished()
     terminal.out(report([results.path]))
     _show_examples([results])
     return 0

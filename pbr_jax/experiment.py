@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pbr_jax import folds, stream
+from pbr_jax import folds, hosts, stream
 from pbr_jax import results as evaluation
 from pbr_jax.artefacts import Log
 from pbr_jax.config import Config, names, override, to_dict, value_of
@@ -21,7 +21,7 @@ from pbr_jax.data.passages import is_split
 from pbr_jax.faults import located
 from pbr_jax.files import open_private
 from pbr_jax.finished import Results
-from pbr_jax.graph import logging_to, tell
+from pbr_jax.graph import Stage, logging_to, tell, walk
 from pbr_jax.graph_lists import stages
 from pbr_jax.llm.answers_file import location
 from pbr_jax.llm.usage import cost
@@ -36,6 +36,7 @@ from pbr_jax.parts.trained import reports
 from pbr_jax.plan import Plan
 from pbr_jax.provenance import provenance
 from pbr_jax.run_folder import RunFolder
+from pbr_jax.types import UserError
 
 _PLACES = (
     "root",
@@ -55,10 +56,13 @@ def run(config: Config, out: str | Path, *, overwrite: bool = False) -> Results:
     Raises UserError for whatever the user can mend: data, weights, fields, a folder that holds something
     else (another run's files are replaced only with `overwrite`, and nobody else's ever).
     """
+    if not hosts.leads():
+        raise UserError("a run is process 0's; the others follow it (pbr_jax.experiment.follow)")
     out, events = Path(out), []
     with logging_to(events.append):  # the data is read for the keys, before the folder is the run's
         plan = Plan(config)
         plan.check()
+    hosts.announce(plan.identity)
     owner = {"identity": plan.identity, "config": to_dict(config), "parts": plan.parts}
     folder = RunFolder(out, owner)
     with folder.alone():
@@ -70,7 +74,26 @@ def run(config: Config, out: str | Path, *, overwrite: bool = False) -> Results:
                 log(event)
             with logging_to(log):
                 found = _made(plan, folder)
+    hosts.announce(None)
     return Results(out, found)
+
+
+def follow(config: Config) -> None:
+    """What a process does of a run that process 0 makes: its part of the stages that are announced.
+
+    Raises UserError where this process plans another run than process 0.
+    """
+    identity = hosts.order()  # the data are there now
+    plan = Plan(config)
+    plan.check()
+    if differ := [name for name, value in plan.identity.items() if identity.get(name) != value]:
+        raise UserError(
+            f"this process would make another run than process 0 (its {', '.join(differ)} differs); start "
+            "all with one config, one version of the code, and the same data and models"
+        )
+    known = {node.key: node for node in walk(plan.last) if isinstance(node, Stage)}
+    while (key := hosts.order()) is not None:
+        known[key].join()
 
 
 def _as_wanted(found: Mapping[str, Any], plan: Plan) -> bool:

@@ -23,7 +23,9 @@ _OPTIONS = {
     RUN: """\
   --out DIR       where results go: a new or empty folder, or one of the same run
   --overwrite     replace another run's files in DIR
-  --dry           print the stages, what is found and what would be made, and stop""",
+  --dry           print the stages, what is found and what would be made, and stop
+  --distributed   one process on each of several hosts, as Slurm, Open MPI, Kubernetes or Cloud TPU started
+                  them; elsewhere each also needs --coordinator HOST:PORT --processes N --process I""",
     SWEEP: """\
   --out DIR               where the runs' folders go; several processes may share it
   --list, --dry           print a command line a run, or its stages and what is there, and stop

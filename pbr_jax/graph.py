@@ -8,7 +8,6 @@ what is there and what would have to be made.
 
 import abc
 import contextlib
-import copy
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,13 +17,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pbr_jax import loaded, terminal
+from pbr_jax import hosts, loaded, terminal
 from pbr_jax.artefacts import Artefact, Log, digest, find, made_by, obtain, place
 from pbr_jax.code import Code, described
 from pbr_jax.options import Learner, Method, key_of
 from pbr_jax.types import UserError
 
 _log: ContextVar[Log | None] = ContextVar("log", default=None)
+
+Together = Callable[[Callable[..., None], Path, tuple[Any, ...], Mapping[str, Any]], None]
+"""(make, folder, options, values of needs): what each of several processes does of a stage (`hosts`)."""
 
 
 @contextlib.contextmanager
@@ -215,6 +217,7 @@ class Stage(Node):
       label: what it is called in a run's lists of seconds, where one run has several of a name.
       content: from the value to JSON that stands for all that others compute with it. They are keyed by that
         in place of this stage's key, which makes the stage when their keys are asked for.
+      together: how several processes make it; None: process 0 alone does.
     """
 
     def __init__(
@@ -228,12 +231,13 @@ class Stage(Node):
         label: str = "",
         check: Callable[[], object] | None = None,
         content: Callable[[Any], Any] | None = None,
+        together: Together | None = None,
     ) -> None:
         if not re.fullmatch(r"\w[\w-]*", name):  # it names a folder
             raise UserError(f"a stage is named {name!r}, want letters, digits, _ and -")
         super().__init__(name, needs, check)
         self.label, self.options, self._make, self._load = label or name, options, make, load
-        self._content = content
+        self._content, self._together = content, together
 
     def _options_of(self) -> Any:
         return self.options
@@ -253,11 +257,25 @@ class Stage(Node):
         _settle(self, "value")  # first, so that the seconds of what is needed are not counted as ours
 
         def make(folder: Path) -> None:
-            with loaded.making():
-                self._make(folder, *self.options, **self._values())
+            if self._together is not None and hosts.several():
+                hosts.announce(self.key)
+                self._join(folder)
+            else:
+                with loaded.making():
+                    self._make(folder, *self.options, **self._values())
             self._refuse_edited(folder)
 
         return obtain(self.name, self.identity, make, _log.get(), self.label)
+
+    def join(self) -> None:
+        """Takes part in making it, as process 0 has announced."""
+        _settle(self, "value")
+        self._join(self.folder.with_suffix(".partial"))
+
+    def _join(self, folder: Path) -> None:
+        assert self._together is not None
+        with loaded.making(), hosts.together():
+            self._together(self._make, folder, self.options, self._values())
 
     def _refuse_edited(self, folder: Path) -> None:
         """Raises UserError where code that has run may be another than the one in the key, and empties the
@@ -302,27 +320,6 @@ class Stage(Node):
     def made_by(self) -> list[dict[str, Any]]:
         """Commit and versions of the processes that made it, where they are known."""
         return made_by(self.name, self.identity)
-
-
-def substituted(node: Node, old: Node, new: Node, made: dict[int, Node] | None = None) -> Node:
-    """What a node computes with `new` in place of `old`; stages stay what was made, whatever of.
-
-    `made`: what earlier calls gave for other nodes of the same graph.
-    """
-    made = {} if made is None else made
-    if node.key == old.key:
-        return new
-    if isinstance(node, Stage):
-        return node
-    if id(node) not in made:
-        needs = {name: substituted(need, old, new, made) for name, need in node.needs.items()}
-        made[id(node)] = node
-        if any(needs[name] is not need for name, need in node.needs.items()):
-            made[id(node)] = copy.copy(node)
-            made[id(node)].needs = needs
-            for name in ("identity", "key", "known_by", "value"):
-                vars(made[id(node)]).pop(name, None)
-    return made[id(node)]
 
 
 def walk(*last: Node) -> list[Node]:

@@ -1,5 +1,6 @@
 """A graph as a list of its stages or as a tree, and with one node for each key."""
 
+import copy
 import itertools
 from collections.abc import Mapping
 
@@ -53,3 +54,24 @@ def tree(last: Node, shown: set[str] | None = None) -> str:
             depth += 1
         waiting += [(need, depth) for need in reversed([*node.needs.values()])]
     return "\n".join(lines)
+
+
+def substituted(node: Node, old: Node, new: Node, made: dict[int, Node] | None = None) -> Node:
+    """What a node computes with `new` in place of `old`; stages stay what was made, whatever of.
+
+    `made`: what earlier calls gave for other nodes of the same graph.
+    """
+    made = {} if made is None else made
+    if node.key == old.key:
+        return new
+    if isinstance(node, Stage):
+        return node
+    if id(node) not in made:
+        needs = {name: substituted(need, old, new, made) for name, need in node.needs.items()}
+        made[id(node)] = node
+        if any(needs[name] is not need for name, need in node.needs.items()):
+            made[id(node)] = copy.copy(node)
+            made[id(node)].needs = needs
+            for name in ("identity", "key", "known_by", "value"):
+                vars(made[id(node)]).pop(name, None)
+    return made[id(node)]

@@ -7,23 +7,22 @@ import contextlib
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import jax
-from jax._src import distributed
 
-from pbr_jax import folds, results, stream
+from pbr_jax import folds, hosts, results, stream
 from pbr_jax.arrivals import Arrivals, arrivals
 from pbr_jax.artefacts import digest
 from pbr_jax.code import code_of
 from pbr_jax.config import Config
 from pbr_jax.corpus.store import Store
 from pbr_jax.data import task
-from pbr_jax.graph import Node, Slot, Stage, Value, constant, substituted, tell, walk
-from pbr_jax.graph_lists import numbered, unified
+from pbr_jax.graph import Node, Slot, Stage, Value, constant, tell, walk
+from pbr_jax.graph_lists import numbered, substituted, unified
 from pbr_jax.methods.generate import Ipa
 from pbr_jax.options import Generate, key_of, swapped
 from pbr_jax.parts import language_model, likelihood
@@ -42,19 +41,38 @@ from pbr_jax.types import UserError
 
 
 def require_one_process() -> None:
-    """Raises UserError where this is one of several processes under `jax.distributed`; starts no backend.
+    """Raises UserError where this is one of several processes under `jax.distributed` that `hosts` has not
+    joined; starts no backend.
 
     They would wait for each other: for a lock in one, for a collective operation in another.
     """
-    if not jax.distributed.is_initialized():
-        return
-    count = distributed.global_state.num_processes  # `jax.process_count` waits until all have a backend
-    if count > 1:
+    if jax.distributed.is_initialized() and not hosts.joined():
         raise UserError(
-            f"this is one of {count} processes under jax.distributed, and a run takes one; start one, which "
-            "uses all devices of its machine, or start several without jax.distributed.initialize"
+            "this is one of several processes under jax.distributed.initialize, which do not know of each "
+            "other; start them with pbr-jax run CONFIG --distributed, which calls it"
         )
 
+
+def _check_hosts(config: Config) -> None:
+    """Raises UserError for what several processes cannot make together yet."""
+    if config.stream.active and stream.learners(config):
+        raise UserError(
+            "methods that learn from a stream (stream.size) run in one process; leave --distributed out"
+        )
+    if config.llm.tensor_parallel > 1:
+        raise UserError(
+            f"llm.tensor_parallel is {config.llm.tensor_parallel}, and with --distributed every host has "
+            "whole copies of the model; set it to 1, or leave --distributed out"
+        )
+
+
+def _check_stages(nodes: Iterable[Node]) -> None:
+    trained = [node.label for node in nodes if isinstance(node, Stage) and node.name in _TRAINED]
+    if trained:
+        raise UserError(f"stage {trained[0]} trains, which takes one process; leave --distributed out")
+
+
+_TRAINED = {"retriever", "reranker", "purple", "generator", "user_encoder"}
 
 # Of a system.
 _PARTS = {"store", *Pipeline._fields, "write", "generate", "llm", "answer_format"}
@@ -72,6 +90,8 @@ class Plan:
         if type(config) is not Config:
             raise UserError(f"found a {type(config).__name__}, want a pbr_jax.config.Config itself")
         self.config = config
+        if hosts.several():
+            _check_hosts(config)
         self.task = task(config.benchmark)
         self.folded = folds.is_folded(config)
         source = data(
@@ -99,6 +119,8 @@ class Plan:
         made = {**made, **judged(self.run, source.node, made.get("answered"))}
         self.last = unified(Value("results", (), made, dict))
         known = {node.key: node for node in walk(self.last)}
+        if hosts.several():
+            _check_stages(known.values())
         self.data, self.ranked = _stage(known[source.node.key]), self.last.needs["ranked"]
         apart = None if source.training is None else known.get(source.training.key)
         self.training = None if apart is None else _stage(apart)  # the store that is learned from, if another

@@ -38,5 +38,5 @@ def test_two_processes_are_refused_in_one_line(write_tweets: Callable[..., Path]
         errors = [line for line in told.splitlines() if line.startswith("pbr-jax: ")]
         assert process.returncode == 2, told
         assert len(errors) == 1
-        assert "one of 2 processes under jax.distributed, and a run takes one" in errors[0]
+        assert "one of several processes under jax.distributed.initialize" in errors[0]
     assert not (tmp_path / "out").exists()

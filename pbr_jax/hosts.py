@@ -1,0 +1,311 @@
+"""Several processes, one a host, that make one run together.
+
+Process 0 leads. It alone takes locks, decides what is made, publishes artefacts and writes the run's files.
+The others follow: they wait for its orders, and take part where a stage is divided among processes. All of
+them read the cache of process 0. Every process has a connection to process 0, which carries the orders; a
+process that ends early closes it, and all others end too.
+"""
+
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from queue import SimpleQueue
+from typing import IO, Any, NamedTuple, TypeVar
+
+import jax
+from jax._src import distributed
+
+from pbr_jax import terminal
+from pbr_jax.files import cache_folder, private_folder, write_text
+from pbr_jax.types import UserError
+
+_START = 300  # seconds in which all processes must have started
+_SILENT = 60  # seconds after which JAX takes a process for dead that it hears nothing of
+_VISIBLE = 30.0  # seconds in which a file that one host wrote must be seen by the others
+_FAILED = 2  # the exit code of a process that ends because another did
+_MISTAKES = (LookupError, TypeError, ValueError, FileExistsError, FileNotFoundError, NotADirectoryError)
+
+Found = TypeVar("Found")
+
+
+class _Peer(NamedTuple):
+    """A process at the other end of a connection, and what it said, in order."""
+
+    number: int
+    heard: IO[str]
+    told: IO[str]
+    said: "SimpleQueue[Any]"
+
+
+class _State:
+    """Of this process: its number among so many, those it is connected to, whether it works with them."""
+
+    index = 0
+    count = 1
+    peers: tuple[_Peer, ...] = ()
+    together = False
+    joined = False
+    ended = False
+
+
+def several() -> bool:
+    """Whether this process is one of several that make a run together."""
+    return _State.count > 1
+
+
+def joined() -> bool:
+    """Whether the processes under `jax.distributed` know of each other by `start`."""
+    return _State.joined
+
+
+def leads() -> bool:
+    """Whether this process takes locks, publishes artefacts and writes files: the only one, or process 0."""
+    return _State.index == 0
+
+
+def count() -> int:
+    """How many processes make the present stage together."""
+    return _State.count if _State.together else 1
+
+
+def index() -> int:
+    """The number of this process among those."""
+    return _State.index if _State.together else 0
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Inside all processes make one stage.
+
+    Raises RuntimeError for errors by which one process alone would begin a damaged stage anew.
+    """
+    _State.together = True
+    try:
+        yield
+    except _MISTAKES as error:
+        if isinstance(error, UserError):
+            raise
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error
+    finally:
+        _State.together = False
+
+
+def share(size: int) -> slice:
+    """The part of so many things that this process makes; all parts together are all of them, in order."""
+    bounds = [size * number // count() for number in (index(), index() + 1)]
+    return slice(*bounds)
+
+
+# -- messages ------------------------------------------------------------------------------------------
+
+
+def announce(order: Any) -> None:
+    """An order of process 0 to all others, as JSON."""
+    for peer in _State.peers if leads() else ():
+        _say(peer, order)
+
+
+def order() -> Any:
+    """The next order of process 0; waits for it."""
+    return _State.peers[0].said.get()
+
+
+def gather(value: Any = None) -> list[Any]:
+    """What every process gives, in their order; each waits until all have called."""
+    if leads():
+        found = [value, *(peer.said.get() for peer in _State.peers)]
+        announce(found)
+        return found
+    _say(_State.peers[0], value)
+    return order()
+
+
+def _say(peer: _Peer, value: Any) -> None:
+    try:
+        _write(peer, {"value": value})
+    except OSError:  # the thread that listens to it ends this process
+        time.sleep(_VISIBLE)
+
+
+def _listen(peer: _Peer) -> None:
+    """Keeps what a peer says; ends this process when the peer has ended before its work was done."""
+    reason = ""
+    try:
+        for line in peer.heard:
+            message = json.loads(line)
+            if "value" in message:
+                peer.said.put(message["value"])
+            elif message.get("finished"):
+                return
+            else:
+                reason = message["failed"]
+    except (OSError, ValueError):
+        pass
+    if not _State.ended:
+        _end(reason or f"process {peer.number} has died")
+
+
+def _end(reason: str) -> None:
+    """Ends this process at once, as another one has; nothing that is written is left half-written."""
+    _State.ended = True
+    terminal.err(f"pbr-jax: error: {reason}, so all processes end; the same command continues from here")
+    _tell({"failed": reason})
+    os._exit(_FAILED)
+
+
+def failed(message: str, code: int, error: Exception | None = None) -> None:
+    """Ends this process and, with this message, all others, where there are several. `error`: of ours,
+    which is shown in full."""
+    if several() and not _State.ended:
+        _State.ended = True
+        if error is not None:
+            terminal.err("".join(traceback.format_exception(error)))
+        _tell({"failed": f"process {_State.index} ended ({message})"})
+        os._exit(code)
+
+
+def finished() -> None:
+    """This process has done its work, and the others' ends do not matter to it any more."""
+    _State.ended = True
+    _tell({"finished": True})
+
+
+def _tell(message: dict[str, Any]) -> None:
+    for peer in _State.peers:
+        with suppress(OSError):
+            _write(peer, message)
+
+
+def _write(peer: _Peer, message: dict[str, Any]) -> None:
+    peer.told.write(json.dumps(message) + "\n")
+    peer.told.flush()
+
+
+# -- the beginning -------------------------------------------------------------------------------------
+
+
+def start(coordinator: str | None = None, processes: int | None = None, process: int | None = None) -> None:
+    """Makes this process one of several; nothing of JAX may have been used before.
+
+    Args:
+      coordinator: address and port of process 0, which all hosts reach; None, like the other two: as the
+        cluster's environment says (Slurm, Open MPI, Kubernetes, Cloud TPU).
+      processes: how many there are.
+      process: the number of this one, from 0.
+
+    Raises UserError where they are not known, and where the hosts do not share the cache.
+    """
+    try:
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        jax.distributed.initialize(
+            coordinator,
+            processes,
+            process,
+            initialization_timeout=_START,
+            heartbeat_timeout_seconds=_SILENT,
+        )
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise UserError(
+            f"the processes cannot be joined ({error}); start them by a cluster's launcher (Slurm, Open MPI, "
+            "Kubernetes, Cloud TPU), or give each --coordinator HOST:PORT --processes N --process I"
+        ) from error
+    known = distributed.global_state
+    _State.index, _State.count = known.process_id or 0, known.num_processes or 1
+    _State.joined = True
+    jax.local_devices()  # JAX makes them where all processes ask for them
+    if several():
+        _connect(known.client, (known.coordinator_address or "").rsplit(":", 1)[0].strip("[]"))
+        _check_cache()
+
+
+def _connect(client: Any, host: str) -> None:
+    """A connection of every process with process 0, whose port and password JAX's service tells."""
+    if leads():
+        both = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
+        server = socket.create_server(("", 0), family=family, dualstack_ipv6=both)
+        password = secrets.token_hex()
+        client.key_value_set("pbr_jax/link", f"{server.getsockname()[1]} {password}")
+        found: dict[int, _Peer] = {}
+        while len(found) < _State.count - 1:
+            peer = _accepted(server.accept()[0], password)
+            if peer is not None:
+                found[peer.number] = peer
+        server.close()
+        _State.peers = tuple(found[number] for number in sorted(found))
+    else:
+        port, password = client.blocking_key_value_get("pbr_jax/link", 1000 * _START).split()
+        heard, told = _files(socket.create_connection((host, int(port)), _START))
+        told.write(f"{password} {_State.index}\n")
+        told.flush()
+        _State.peers = (_Peer(0, heard, told, SimpleQueue()),)
+    for peer in _State.peers:
+        threading.Thread(target=_listen, args=(peer,), name="pbr_jax.hosts", daemon=True).start()
+
+
+def _accepted(connection: socket.socket, password: str) -> _Peer | None:
+    """Whoever has connected; None for a stranger."""
+    heard, told = _files(connection)
+    given, _, number = heard.readline(200).strip().partition(" ")
+    if not secrets.compare_digest(given.encode(), password.encode()):
+        connection.close()
+        return None
+    return _Peer(int(number), heard, told, SimpleQueue())
+
+
+def _files(connection: socket.socket) -> tuple[IO[str], IO[str]]:
+    """Lines that come and that go; a host that has lost its power is found out within half a minute."""
+    connection.settimeout(None)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return connection.makefile("r", encoding="utf-8"), connection.makefile("w", encoding="utf-8")
+
+
+def _check_cache() -> None:
+    """Raises UserError where a host does not see what process 0 writes into the cache."""
+    folder = cache_folder()
+    token = folder / f"hosts-{secrets.token_hex(8)}"
+    if leads():
+        private_folder(folder)
+        write_text(token, token.name)
+    places = gather(f"{socket.gethostname()}:{folder.absolute()}")
+    name = gather(token.name)[0]
+    seen = gather(_appears(folder / name))
+    if leads():
+        token.unlink()
+    if not all(seen):
+        blind = seen.index(False)
+        raise UserError(
+            f"process {blind}, whose cache is {places[blind]}, does not see that of process 0, {places[0]}; "
+            "set PBR_JAX_CACHE to one folder that all hosts share"
+        )
+
+
+def published(path: Path, find: Callable[[], Found | None]) -> Found | None:
+    """What is found at a path; a process that follows waits until the disk shows what process 0 wrote there.
+
+    Raises UserError where it does not within half a minute.
+    """
+    deadline = time.monotonic() + _VISIBLE
+    while (found := find()) is None and not leads():
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"{path}, which process 0 made, is not seen here; share the folder with this host"
+            )
+        time.sleep(0.2)
+    return found
+
+
+def _appears(path: Path) -> bool:
+    with suppress(UserError):
+        return bool(published(path, lambda: path.is_file() or None))
+    return False
