@@ -200,6 +200,7 @@ def misspelt(name: str) -> dict[str, Any]:
     return {name: 3}
 
 
+@pytest.mark.long
 def test_a_check_shows_its_verdict(here: Path, monkeypatch: pytest.MonkeyPatch, tiny_models: Any):
     """Of three users, on which nothing can be told; the command's own tests are elsewhere."""
     with pytest.raises(UserError, match="--minutes is 0"):

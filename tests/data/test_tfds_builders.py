@@ -159,10 +159,10 @@ def test_no_tensorflow_is_needed_and_every_process_writes_the_same_bytes(
 @pytest.mark.parametrize(
     ("name", "folder"),
     [
-        ("lamp_7", "LaMP_7"),
-        ("lamp_4", "LaMP_4_huffpost"),
+        pytest.param("lamp_7", "LaMP_7", marks=pytest.mark.long),
+        pytest.param("lamp_4", "LaMP_4_huffpost", marks=pytest.mark.long),
         ("personabench", "personabench"),
-        ("longmemeval", "longmemeval_like_locomo"),
+        pytest.param("longmemeval", "longmemeval_like_locomo", marks=pytest.mark.long),
     ],
 )
 def test_real_benchmarks_come_back_equal(

@@ -101,6 +101,7 @@ def test_the_text_about_the_user_is_no_part_of_what_the_wording_brings(
     assert Label().calibration == "none"
 
 
+@pytest.mark.long
 def test_the_config_is_one_command(place: dict[str, Any], tmp_path: Path) -> None:
     names = ("benchmark.name", "benchmark.root", "encoder.model", "llm.model", "prompt.profile_tokens",
              "prompt.profile_read", "prompt.max_tokens", "generate.max_new_tokens", "generate.method",

@@ -59,6 +59,7 @@ def test_odd_rankings_have_features():
     assert with_features(SetPolicyConfig(width=2, num_heads=1), ("a", "b")).num_features == 4
 
 
+@pytest.mark.long
 def test_a_run_learns_with_features_of_one_retriever_and_match(tiny_models, tweets: Path, tmp_path: Path):
     chosen = {
         "select.fusion": "match", "select.features": "scores",

@@ -78,6 +78,7 @@ def test_a_damaged_file_is_one_clear_line(fresh_cache: Path):
         ProfileClusters(vectors(40), 2, 2).labels(PROFILES)
 
 
+@pytest.mark.long
 def test_many_may_make_the_file_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """SQLite fails at once, whatever the patience, where two change the journal of a new file."""
     failures: list[Exception] = []

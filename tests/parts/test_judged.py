@@ -267,6 +267,7 @@ def test_what_cannot_be_judged_is_told(flags: dict[str, Any], fields: dict[str, 
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.long
 def test_a_run_killed_while_it_is_graded_asks_for_the_rest_alone(flags: dict[str, Any], tmp_path: Path):
     """Every score is on disk as it comes; the second attempt asks the model for what is missing."""
     seed = int(os.environ.get("PBR_JAX_KILLS_SEED", secrets.randbelow(2**32)))
