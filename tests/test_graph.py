@@ -204,6 +204,7 @@ def test_dependents_of_a_stage_with_content_are_keyed_by_that():
     assert made == ["a", "b", "last", "c"]
 
 
+@pytest.mark.long
 def test_a_chain_of_stages_has_no_length_that_is_too_long():
     nodes: list[Node] = [constant("first", 0)]
     for number in range(1100):  # more than Python's limit of recursion
