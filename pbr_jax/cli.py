@@ -22,6 +22,7 @@ from pbr_jax import (
     flags,
     hosts,
     interrupts,
+    question_commands,
     remark_commands,
     sweep_command,
     terminal,
@@ -30,11 +31,10 @@ from pbr_jax.config import listed
 from pbr_jax.eval.report import report
 from pbr_jax.examples import examples
 from pbr_jax.experiment import Results, follow, run
-from pbr_jax.files import refuse_unmarked, replace_own
+from pbr_jax.files import replace_own
 from pbr_jax.graph_lists import tree
 from pbr_jax.llm import answers_file
-from pbr_jax.opening import ask, read_config
-from pbr_jax.picture import picture
+from pbr_jax.opening import read_config
 from pbr_jax.plan import Plan
 from pbr_jax.types import UserError
 
@@ -44,7 +44,6 @@ _REPORT = {
     "html": '<meta name="generator" content="pbr_jax report">',
     "latex": "% pbr_jax report",
 }
-_PICTURE = "<!-- pbr_jax picture -->"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -151,11 +150,7 @@ def _add_reading(commands: Any) -> None:
 
 
 def _add_asking(commands: Any) -> None:
-    ask = commands.add_parser("ask", help="answer one question of one user with a finished run")
-    ask.add_argument("--run", type=Path, required=True, metavar="DIR")
-    ask.add_argument("--user", required=True)
-    ask.add_argument("query")
-    ask.set_defaults(function=_ask)
+    question_commands.add(commands)
 
     checked = commands.add_parser(
         "check", help="whether the users' own history helps, in one page", allow_abbrev=False, add_help=False
@@ -167,14 +162,6 @@ def _add_asking(commands: Any) -> None:
     remark_commands.add(commands)
 
     export_command.add(commands)
-
-    drawn = commands.add_parser(
-        "picture", help="draw a question of a finished run among the user's documents"
-    )
-    drawn.add_argument("--run", type=Path, required=True, metavar="DIR")
-    drawn.add_argument("--question", required=True, metavar="ID")
-    drawn.add_argument("--out", type=Path, required=True, metavar="FILE.svg")
-    drawn.set_defaults(function=_picture)
 
 
 def _add_cache_commands(parser: argparse.ArgumentParser) -> None:
@@ -247,28 +234,6 @@ def _report(options: argparse.Namespace, rest: list[str]) -> int:
 def _examples(options: argparse.Namespace, rest: list[str]) -> int:
     _nothing_left(rest)
     terminal.out(examples(options.runs, options.count))
-    return 0
-
-
-def _ask(options: argparse.Namespace, rest: list[str]) -> int:
-    _nothing_left(rest)
-    answer = ask(options.run, options.user, options.query)
-    terminal.out(answer.text)
-    if answer.profile:
-        terminal.err(f"  about the user: {answer.profile}")
-    for candidate in answer.documents:
-        begin = " ".join(candidate.document.text[:90].split())
-        parts = "".join(f"  {name} {score:.3f}" for name, score in candidate.scores.items())
-        terminal.err(f"  {candidate.score:8.3f}{parts}  {candidate.document.id}  {begin}")
-    return 0
-
-
-def _picture(options: argparse.Namespace, rest: list[str]) -> int:
-    _nothing_left(rest)
-    refuse_unmarked(options.out, _PICTURE)
-    drawn = picture(options.run, options.question)
-    replace_own(options.out, f"{_PICTURE}\n{drawn}\n", _PICTURE)
-    terminal.out(options.out)
     return 0
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pbr_jax.eval.comparable import obstacles
 from pbr_jax.eval.differences import paired
 from pbr_jax.eval.metrics import LOWER_IS_BETTER
-from pbr_jax.eval.runs import Row, Run, read_run, table_rows
+from pbr_jax.eval.runs import Row, read_run, run_labels
 from pbr_jax.eval.significance import FEWEST, Difference
 from pbr_jax.eval.values import confidence_of
 from pbr_jax.finished import Results, frame
@@ -91,7 +91,7 @@ def compare(first: Results | str | Path, second: Results | str | Path) -> Compar
             f"{runs[0].path} and {runs[1].path} cannot be compared: they {' and '.join(why)}; "
             "run both on the same benchmark with the same limit and seed"
         )
-    labels = _labels(runs)
+    labels = run_labels(runs)
     rows = [Row(label, (run,)) for label, run in zip(labels, runs, strict=True)]
     found = paired(rows[0], rows[1], [name for name in runs[0].metrics if name in runs[1].metrics])
     if not found:
@@ -114,9 +114,3 @@ def compare(first: Results | str | Path, second: Results | str | Path) -> Compar
 def folder_of(what: Results | str | Path) -> Path:
     """The folder of a run."""
     return what.path if isinstance(what, Results) else Path(what)
-
-
-def _labels(runs: list[Run]) -> list[str]:
-    """The runs' systems, with the settings in which they differ; with their folders where none do."""
-    labels = [row.label for row in table_rows(runs)]
-    return labels if len(labels) == len(runs) else [f"{run.system} ({run.path})" for run in runs]

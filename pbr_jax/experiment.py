@@ -161,6 +161,8 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
         "keys": {label: stage.key for label, stage in stages(plan.last).items()},
         "fingerprint": {**plan.identity, **provenance(), "stages": _made_elsewhere(plan, seconds)},
     }
+    for record, example in zip(records, store.examples(), strict=True):
+        record |= {"relevant": example.relevant} if example.relevant else {}
     folder.sign()
     folder.write("config.json", json.dumps(to_dict(_placed(config)), indent=2) + "\n")
     if config.keep_texts:

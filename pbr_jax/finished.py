@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pbr_jax.eval.card_text import QuestionCard
+from pbr_jax.eval.cards import cards
 from pbr_jax.files import parse_json
 from pbr_jax.small_tables import SmallTable, interval, number
 from pbr_jax.types import UserError
@@ -47,6 +49,11 @@ class Results:
         Raises UserError where the run keeps no texts (`keep_texts`).
         """
         return frame(self._lines("texts.jsonl"))
+
+    def card(self, question: str) -> QuestionCard:
+        """What the run found, answered and scored of a question, by its id; `pbr-jax show` in a notebook."""
+        (card,) = cards(self.path, [question])
+        return QuestionCard({self.values["system"]: card})
 
     def to_frame(self) -> "pandas.DataFrame":
         """A row for each metric: `value`, and the ends of its interval, `low` and `high`."""

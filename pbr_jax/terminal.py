@@ -10,9 +10,10 @@ import io
 import os
 import re
 import sys
+import textwrap
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import absl.logging
 from tqdm import tqdm
@@ -41,6 +42,32 @@ def out(text: object) -> None:
         sys.stdout = None  # else the interpreter tries again, and complains, when it ends
         error.filename = "standard output"
         raise
+
+
+class Paragraph(NamedTuple):
+    """A text of one or several lines, the columns that it is set in, and its style (rich's) on a terminal."""
+
+    text: str
+    indent: int = 0
+    style: str = ""
+
+
+def plain(paragraphs: Iterable[Paragraph]) -> str:
+    """Paragraphs as text, control characters as escapes; their lines stay as long as they are."""
+    return "\n".join(textwrap.indent(visible(one.text), " " * one.indent) for one in paragraphs)
+
+
+def page(paragraphs: Iterable[Paragraph]) -> None:
+    """Writes paragraphs to stdout: wrapped at a terminal's width and styled there, else as `plain` does."""
+    if sys.stdout is None or not sys.stdout.isatty():
+        return out(plain(paragraphs))
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console = Console()
+    for one in paragraphs:
+        console.print(Padding(Text(visible(one.text), one.style), (0, 0, 0, one.indent)))
 
 
 def err(text: object) -> None:

@@ -363,9 +363,7 @@ def test_no_questions_have_no_answers_and_a_generator_is_a_list(config: Config, 
 def test_an_error_of_opening_names_the_runs_of_a_folder_and_what_has_changed(config: Config, tmp_path: Path):
     small = {"generate.method": "none", "eval.likelihood": "off", "benchmark.training": "none"}
     pbr_jax.run(override(config, {"retrieve.method": "bm25", **small}), tmp_path / "runs" / "out")
-    with pytest.raises(
-        UserError, match="holds several runs, want one of them; finished are, for example, out"
-    ):
+    with pytest.raises(UserError, match=r"holds several runs, want one of them; give .*out"):
         pbr_jax.open(tmp_path / "runs")
     system = pbr_jax.open(tmp_path / "runs" / "out")
     file = next((tmp_path / "tweets").glob("*questions*"))

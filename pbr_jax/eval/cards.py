@@ -5,14 +5,16 @@ A run's folder is all that is read. What a folder does not hold (texts, with kee
 
 import random
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rapidfuzz import fuzz, process
+
 from pbr_jax.eval import json_fields
 from pbr_jax.eval.metrics import LOWER_IS_BETTER
-from pbr_jax.eval.run_files import parse_object, verified
+from pbr_jax.eval.run_files import lines, parse_object, verified
 from pbr_jax.eval.runs import Run
 from pbr_jax.types import UserError
 
@@ -24,7 +26,8 @@ class Shown:
     """A ranked document. `text` and `time` (seconds since 1970 UTC) are of texts.jsonl.
 
     `scores`: of the parts that the score is made of. `span`: of a passage, its characters in the document.
-    `in_prompt`: whether it stood in the prompt; the others were ranked only.
+    `in_prompt`: whether it stood in the prompt; the others were ranked only. `relevant`: the data say that it
+    holds an answer.
     """
 
     id: str
@@ -35,11 +38,16 @@ class Shown:
     text: str = ""
     time: float | None = None
     in_prompt: bool = True
+    relevant: bool = False
 
 
 @dataclass(frozen=True)
 class Card:
-    """A question of a run. `history`: how many documents the user had; None where the run does not say it."""
+    """A question of a run. `history`: how many documents the user had; None where the run does not say it.
+
+    `relevant`: for each fact that is needed the ids of the documents that alternatively hold it; () where the
+    data name none, and in runs of older versions. `messages`: the prompt, as the model was sent it.
+    """
 
     id: str
     user_id: str
@@ -55,6 +63,8 @@ class Card:
     history: int | None = None
     time: float | None = None
     prompt_tokens: int = 0
+    relevant: tuple[tuple[str, ...], ...] = ()
+    messages: tuple[Mapping[str, str], ...] = ()
 
 
 class Pick(NamedTuple):
@@ -89,9 +99,28 @@ def cards(folder: str | Path, ids: Collection[str] | None = None, *, check: bool
         found.add(id)
         yield _card(id, value, texts.get(id, {}), where)
     if wanted is not None and wanted - found:
-        raise UserError(
-            f"{folder} has no question {min(wanted - found)!r}; ids stand in its predictions.jsonl"
-        )
+        raise unknown(folder, "question", min(wanted - found), (str(line["id"]) for line in lines(folder)))
+
+
+def of_user(folder: str | Path, user: str) -> list[str]:
+    """The ids of a user's questions in a finished run. Raises UserError for a user who asked none."""
+    verified(Path(folder))
+    asked = [(str(line["id"]), str(line["user_id"])) for line in lines(Path(folder))]
+    if found := [id for id, who in asked if who == user]:
+        return found
+    raise unknown(folder, "question of user", user, (who for _, who in asked))
+
+
+def unknown(where: object, what: str, name: str, known: Iterable[str]) -> UserError:
+    """The error for a name that is not there, with the nearest that are."""
+    names = list(dict.fromkeys(known))
+    near = [one for one, *_ in process.extract(name, names, scorer=fuzz.ratio, limit=3, score_cutoff=60)]
+    hint = f"did you mean {_either(near)}?" if near else f"there are, for example, {_either(names[:3])}"
+    return UserError(f"{where} has no {what} {name!r}; {hint}")
+
+
+def _either(names: Sequence[str]) -> str:
+    return " or ".join(map(repr, names)) or "none"
 
 
 def side_by_side(
@@ -154,14 +183,15 @@ def _lines(path: Path, wanted: Collection[str] | None) -> Iterator[tuple[str, di
 
 def _card(id: str, value: Mapping[str, Any], seen: Mapping[str, Any], where: str) -> Card:
     ranked, texts = json_fields.items(value, "documents", where), json_fields.items(seen, "documents", where)
-    shown = value.get("prompt_documents") or 0
+    shown, user = value.get("prompt_documents") or 0, str(json_fields.required(value, "user_id", where))
+    relevant = tuple(tuple(map(str, group)) for group in json_fields.items(value, "relevant", where))
     documents = (
-        _shown(document, texts[i] if i < len(texts) else {}, i < shown, where)
+        _shown(document, texts[i] if i < len(texts) else {}, where, i < shown, _own(relevant, user))
         for i, document in enumerate(ranked)
     )
     return Card(
         id=id,
-        user_id=str(json_fields.required(value, "user_id", where)),
+        user_id=user,
         unit=str(value.get("unit", "")),
         category=str(value.get("category", "")),
         query=str(seen.get("query", "")),
@@ -174,10 +204,19 @@ def _card(id: str, value: Mapping[str, Any], seen: Mapping[str, Any], where: str
         history=value.get("history"),
         time=seen.get("time"),
         prompt_tokens=value.get("prompt_tokens", 0),
+        relevant=relevant,
+        messages=tuple(json_fields.items(seen, "prompt", where)),
     )
 
 
-def _shown(value: Mapping[str, Any], text: Mapping[str, Any], in_prompt: bool, where: str) -> Shown:
+def _own(relevant: Iterable[Iterable[str]], user: str) -> set[tuple[str, str]]:
+    """Ids and owners of relevant documents: the user's own or nobody's, whose ids another's may have too."""
+    return {(id, owner) for group in relevant for id in group for owner in ("", user)}
+
+
+def _shown(
+    value: Mapping[str, Any], text: Mapping[str, Any], where: str, in_prompt: bool, own: set[tuple[str, str]]
+) -> Shown:
     if text and (text.get("id"), text.get("user_id")) != (value.get("id"), value.get("user_id")):
         raise UserError(f"{where}: texts.jsonl has other documents; run it anew with --overwrite")
     return Shown(
@@ -189,6 +228,7 @@ def _shown(value: Mapping[str, Any], text: Mapping[str, Any], in_prompt: bool, w
         text=str(text.get("text", "")),
         time=text.get("time"),
         in_prompt=in_prompt,
+        relevant=(value.get("id"), value.get("user_id")) in own,
     )
 
 

@@ -14,7 +14,9 @@ from pbr_jax.files import parse_json
 from pbr_jax.types import UserError
 
 RESULTS = "results.json"
+SWEEP = "sweep.jsonl"
 HASHED = ("run.json", "config.json", "predictions.jsonl", "texts.jsonl")
+_NAMED = 8  # runs of a folder, in an error
 _AGAIN = "run the same command again to write it anew"
 
 
@@ -74,15 +76,35 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        folder = path.parent
-        runs = ", ".join(sorted(file.parent.name for file in folder.glob("*/results.json"))[:3])
-        if runs or (folder / "sweep.jsonl").is_file():
+        folder, listed = path.parent, path.parent / SWEEP
+        runs = sorted(file.parent for file in folder.glob("*/results.json"))
+        if runs or listed.is_file():
+            words = {
+                str(one.get("run")): words_of(one) for one in sweep_lines(folder) if one.get("overrides")
+            }
+            told = {run: f" ({words[run.name]})" if run.name in words else "" for run in runs[:_NAMED]}
+            named = [f"{run}{settings}" for run, settings in told.items()]
+            more = f" and {len(runs) - _NAMED} more" if len(runs) > _NAMED else ""
             raise UserError(
-                f"{folder} holds several runs, want one of them; finished are, for example, {runs or 'none'}"
+                f"{folder} holds several runs, want one of them; "
+                f"{'give ' + ', '.join(named) if named else 'none is finished'}{more}"
             ) from None
         raise UserError(f"{folder} has no {path.name}, so it is no finished run; finish it first") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({error}); {_AGAIN}") from None
+
+
+def sweep_lines(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a sweep's list; none in another folder."""
+    file = folder / SWEEP
+    return [parse_object(text, str(file)) for text in read_text(file).splitlines()] if file.is_file() else []
+
+
+def words_of(listed: Mapping[str, Any]) -> str:
+    """A run of a sweep's list: its overrides, or else its folder's name."""
+    overrides = listed.get("overrides")
+    fields = [f"{name} {value}" for name, value in overrides.items()] if isinstance(overrides, dict) else []
+    return ", ".join(fields) or str(listed.get("run"))
 
 
 def lines(folder: Path, name: str = "predictions.jsonl") -> Iterator[dict[str, Any]]:

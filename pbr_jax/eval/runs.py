@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from pbr_jax.eval import json_fields
-from pbr_jax.eval.run_files import RESULTS, parse_object, read_json, read_text, verified
+from pbr_jax.eval.run_files import (
+    RESULTS,
+    parse_object,
+    read_json,
+    read_text,
+    sweep_lines,
+    verified,
+    words_of,
+)
 from pbr_jax.types import UserError
 
 SEEDS = ("seed", "generate.seed")
@@ -115,7 +123,7 @@ def run_folders(path: Path) -> list[Path]:
     if (path / "results.json").is_file() or not path.is_dir():
         return [path]
     inside = sorted(file.parent for file in path.glob("*/results.json"))
-    listed = _listed(path)
+    listed = sweep_lines(path)
     places = {str(record.get("run")): place for place, record in enumerate(listed)}
     if listed and not inside:
         raise UserError(f"{path}: none of the sweep's {len(listed)} runs is finished; run the sweep again")
@@ -124,30 +132,16 @@ def run_folders(path: Path) -> list[Path]:
 
 def unfinished(path: Path) -> str:
     """The runs of a sweep's folder that are not finished, in words; "" where all are, or it is none."""
-    listed = _listed(path)
+    listed = sweep_lines(path)
     missing = [one for one in listed if not (path / str(one.get("run")) / RESULTS).is_file()]
     if not missing:
         return ""
-    runs = [_words(one) for one in missing[:_NAMED]]
+    runs = [words_of(one) for one in missing[:_NAMED]]
     rest = f"; and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
     return (
         f"{path}: {len(missing)} of the sweep's {len(listed)} runs are not finished, and missing here: "
         f"{'; '.join(runs)}{rest}"
     )
-
-
-def _words(listed: Mapping[str, Any]) -> str:
-    """A run of a sweep's list: its overrides, or else its folder's name."""
-    overrides = listed.get("overrides")
-    fields = [f"{name} {value}" for name, value in overrides.items()] if isinstance(overrides, dict) else []
-    return ", ".join(fields) or str(listed.get("run"))
-
-
-def _listed(path: Path) -> list[dict[str, Any]]:
-    """The lines of a sweep's list; none in another folder."""
-    file = path / "sweep.jsonl"
-    lines = read_text(file).splitlines() if file.is_file() else []
-    return [parse_object(text, str(file)) for text in lines]
 
 
 def read_run(path: Path) -> Run:
@@ -209,6 +203,17 @@ def table_rows(runs: Sequence[Run]) -> list[Row]:
         Row(label if labels.count(label) == 1 else f"{label} ({group[0].path})", group)
         for label, group in zip(labels, groups, strict=True)
     ]
+
+
+def run_labels(runs: Sequence[Run]) -> list[str]:
+    """Each run's system, with the settings in which it differs from the others; with its folder where those
+    are the same but for the seed."""
+    labels = {
+        run.path: row.label if len(row.runs) == 1 else f"{row.label} ({run.path})"
+        for row in table_rows(runs)
+        for run in row.runs
+    }
+    return [labels[run.path] for run in runs]
 
 
 def differing_fields(run: Run, others: Sequence[Run]) -> list[str]:
