@@ -16,7 +16,8 @@ from typing import Any
 
 from pbr_jax.types import UserError
 
-_QUOTES = re.compile(r"^\s*>|^-{2,}\s*Original Message|^On .{5,200} wrote:\s*$", re.IGNORECASE)
+_QUOTES = re.compile(r"^(?!>+From )\s*>|^-{2,}\s*Original Message|^On .{5,200} wrote:\s*$", re.IGNORECASE)
+_ESCAPED = re.compile(r"^>(?=>*From )", re.MULTILINE)  # by mbox, where a message begins "From "
 _ROUND = re.compile(r"^(?:(?:re|fwd?|aw|wg)\s*:\s*)+", re.IGNORECASE)
 
 
@@ -60,7 +61,7 @@ def written(message: Message) -> str:
     text = _text(payload, chosen.get_content_charset()) if isinstance(payload, bytes) else ""
     lines = (text if chosen is plain else _Text.of(text)).splitlines()
     kept = next((at for at, line in enumerate(lines) if _QUOTES.search(line)), len(lines))
-    return "\n".join(lines[:kept]).strip()
+    return re.sub(_ESCAPED, "", "\n".join(lines[:kept])).strip()
 
 
 def _text(payload: bytes, charset: str | None) -> str:

@@ -111,6 +111,19 @@ def test_a_reply_answers_the_text_that_it_replies_to(tmp_path: Path) -> None:
     assert [len(e.profile) for e in examples(tmp_path / "out")] == [0, 1, 0, 1]
 
 
+def test_a_line_that_begins_with_from_is_no_quote(tmp_path: Path) -> None:
+    """mbox writes it as ">From ", and what began so with one mark more."""
+    box = mailbox.mbox(tmp_path / "t.mbox")
+    mail = EmailMessage()
+    mail["From"], mail["Date"] = "a@b.c", "Sat, 3 Feb 2024 14:05:00 +0000"
+    mail.set_content("Hello,\nFrom here on all is well.\n\nBye\n> quoted\n")
+    box.add(mail)
+    box.close()
+    assert ">From here" in (tmp_path / "t.mbox").read_text()
+    (row,) = rows(tmp_path / "t.mbox")
+    assert row.values["output"] == "Hello,\nFrom here on all is well.\n\nBye"
+
+
 def test_odd_mail(tmp_path: Path) -> None:
     (tmp_path / "t.mbox").write_text("Dear all")
     with pytest.raises(UserError, match="wanted an mbox file"):

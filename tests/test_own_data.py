@@ -1,0 +1,107 @@
+"""docs/own_data.md: what it shows is typed in an empty folder, and prints what the page says."""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pbr_jax.cli import main
+
+PAGE = Path(__file__).parents[1] / "docs" / "own_data.md"
+SMALL = ("--generate.max_new_tokens=2", "--eval.resamples=20", "--limit=6")
+TICKETS, MAIL, TABLES = "Tickets", "Mail", "Documents in a table of their own"
+DATA = {MAIL: "realtalk", TABLES: "LaMP_4_huffpost"}
+
+
+def section(title: str) -> str:
+    (found,) = re.findall(rf"^## {title}\n(.*?)(?=^## |\Z)", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return found
+
+
+def typed(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Each command of a section, and the lines that are shown under it."""
+    for block in re.findall(r"```console\n(.*?)```", text, flags=re.DOTALL):
+        for command in block.split("$ ")[1:]:
+            first, *lines = command.splitlines()
+            yield first, lines
+
+
+def matches(shown: list[str], printed: str) -> bool:
+    """Whether the lines stand there in this order; `...` stands for any lines."""
+    pattern = "".join(r"(?:.*\n)*?" if line == "..." else re.escape(line) + "\n" for line in shown)
+    return re.fullmatch(pattern, printed) is not None
+
+
+Type = Callable[[str], str]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "here"
+
+
+@pytest.fixture
+def typing(here: Path, tiny_models: dict[str, str], capfd: pytest.CaptureFixture[str]) -> Type:
+    """Types a command; those that load models get small ones, and little to do."""
+    models = [f"--{name}={value}" for name, value in tiny_models.items()]
+
+    def run(command: str) -> str:
+        program, *words = shlex.split(command)
+        capfd.readouterr()
+        if program == "pbr-jax":
+            assert main([*words, *([*models, *SMALL] if words[0] in ("run", "check") else [])]) == 0
+            return capfd.readouterr().out
+        program = sys.executable if program == "python" else program
+        return subprocess.run([program, *words], capture_output=True, text=True, check=True).stdout
+
+    return run
+
+
+def scripts(text: str) -> None:
+    for name, source in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", text, flags=re.DOTALL):
+        Path(name).write_text(source)
+
+
+def needs_models(command: str) -> bool:
+    return re.match(r"pbr-jax (run|check|report|examples|show)|python compare", command) is not None
+
+
+@pytest.mark.parametrize("title", [TICKETS, MAIL, TABLES])
+def test_what_the_page_imports_prints_what_it_shows(
+    title: str, here: Path, typing: Type, request: pytest.FixtureRequest
+) -> None:
+    _place(title, request)
+    scripts(section(title))
+    for command, shown in typed(section(title)):
+        if not needs_models(command):
+            assert matches(shown, typing(command)), command
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("title", [TICKETS, MAIL, TABLES])
+def test_the_whole_page(title: str, here: Path, typing: Type, request: pytest.FixtureRequest) -> None:
+    """With small models, so that only the numbers of models differ from the page's."""
+    _place(title, request)
+    scripts(section(title))
+    for command, shown in typed(section(title)):
+        printed = typing(command)
+        if not needs_models(command):
+            assert matches(shown, printed), command
+        if command == "python compare.py":
+            assert re.fullmatch(r"(\d+) questions, \1 with the same documents, largest .* 0\.0\n", printed)
+        for out in re.findall(r"--out (\S+)", command):
+            assert Path(out).exists()
+
+
+def _place(title: str, request: pytest.FixtureRequest) -> None:
+    """What the user has lying in the folder."""
+    if title in DATA:
+        shutil.copytree(request.getfixturevalue("real_data") / DATA[title], DATA[title])
