@@ -7,9 +7,8 @@ from pathlib import Path
 from pbr_jax import data
 from pbr_jax.checking.rounds import ANSWERED, CHOSEN, NOTHING, ROWS, Round, rounds
 from pbr_jax.checking.verdict import Verdict, verdict
-from pbr_jax.checking.words import sentences, told
+from pbr_jax.checking.words import blocks, told
 from pbr_jax.config import Benchmark, Config
-from pbr_jax.eval.render import Paragraph
 from pbr_jax.eval.report import report
 from pbr_jax.files import write_text
 from pbr_jax.methods import generate
@@ -49,8 +48,8 @@ def check(what: str | Path | Config, out: str | Path, minutes: float = 10.0) -> 
     found = dataclasses.replace(found, notes=notes, seconds=(time.monotonic() - start, 60 * minutes))
     found.write(folder / NUMBERS)
     write_text(folder / PAGE, told(found))
-    blocks = [Paragraph(text) for text in sentences(found)]
-    write_text(folder / REPORT, report([*last.folders.values()], "html", reference=NOTHING, verdict=blocks))
+    page = report([*last.folders.values()], "html", reference=NOTHING, verdict=blocks(found))
+    write_text(folder / REPORT, page)
     return found
 
 

@@ -51,10 +51,16 @@ class Measure(NamedTuple):
 
     name: str
     questions: int
+    users: int
     nothing: float
     chosen: float
     gain: Difference
     alike: Difference
+
+    @property
+    def worse(self) -> bool:
+        """Whether the chosen row is shown to be worse than no documents."""
+        return self.users >= FEWEST and self.gain.high < 0
 
 
 @dataclass(frozen=True)
@@ -149,7 +155,8 @@ def _measures(rows: Mapping[str, Row], *without: str) -> list[Measure]:
         gain, alike = (less(rows, CHOSEN, other, name) for other in (NOTHING, ALIKE))
         if gain is not None and alike is not None:
             nothing = rows[NOTHING].first.metrics[name]
-            found.append(Measure(name, run.n, nothing, run.metrics[name], gain, alike))
+            users = len({record.cluster for record in (run.records or {}).values()})
+            found.append(Measure(name, run.n, users, nothing, run.metrics[name], gain, alike))
     return found
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from pbr_jax.checking.rounds import ALIKE, CHOSEN, NOTHING, OTHERS
 from pbr_jax.checking.verdict import Group, Measure, Verdict
+from pbr_jax.eval.render import Block, Cell, Forest, Interval, Page, Paragraph, Table, markdown
 from pbr_jax.eval.significance import FEWEST, Difference
 
 _UNITS = {"target_nll": "nats a token of what the user wrote", "target_bpb": "bits a byte"}
@@ -17,27 +18,27 @@ _NAMES = {
     "dense": "own, by meaning (dense)",
     "fused": "own, by both (fused)",
 }
-_WIDE = 25  # characters of a drawn interval
+TITLE = "Does the own history help?"
 
 
 def told(found: Verdict) -> str:
-    """The page: verdict, table, for whom, what to do."""
-    parts = [
-        f"# Does the own history help?\n\n{headline(found)}",
+    """The verdict as a page in Markdown."""
+    return markdown(Page(TITLE, blocks(found)))
+
+
+def blocks(found: Verdict) -> list[Block]:
+    """The verdict: what can be said, the table, for whom, what to do."""
+    return [
+        Paragraph(headline(found)),
+        *map(Paragraph, _but(found)),
         _table(found),
         *([_measures(found.measures)] if found.measures else []),
         *(_groups(title, some) for title, some in found.groups.items()),
-        *([_whom(found)] if found.groups else []),
-        _retriever(found),
-        f"What to do next: {_next(found)}",
-        *found.notes,
+        Paragraph(_whom(found)),
+        Paragraph(_retriever(found)),
+        Paragraph(f"What to do next: {_next(found)}"),
+        *map(Paragraph, found.notes),
     ]
-    return "\n\n".join(parts) + "\n"
-
-
-def sentences(found: Verdict) -> list[str]:
-    """The verdict without its tables, for the report."""
-    return [headline(found).replace("**", ""), _retriever(found), f"What to do next: {_next(found)}"]
 
 
 def headline(found: Verdict) -> str:
@@ -49,86 +50,102 @@ def headline(found: Verdict) -> str:
     )
     basis = f"{found.questions} questions of {found.users} users, 95 % intervals; more is better"
     if found.answer == "helps":
-        return f"**Yes.** The own history helps: {size} ({basis})."
+        return f"Yes. The own history helps: {size} ({basis})."
     if found.answer == "helps_like_any":
         return (
-            f"**Not as such.** Documents help, but the own history is not shown to help beyond other users' "
+            f"Not as such. Documents help, but the own history is not shown to help beyond other users' "
             f"documents: {size} ({basis})."
         )
     if found.answer == "harms":
-        return f"**No.** With the own history the model does worse: {size} ({basis})."
+        return f"No. With the own history the model does worse: {size} ({basis})."
     if found.users < FEWEST:
         return (
-            f"**It cannot be told** from {found.users} users: at least {FEWEST} are needed. Measured was "
+            f"It cannot be told from {found.users} users: at least {FEWEST} are needed. Measured was "
             f"{size} ({basis}), which may be these users' alone."
         )
     more = f" About {found.needed:,} questions would tell a difference of this size." if found.needed else ""
-    return f"**It cannot be told** yet: {size} ({basis}).{more}"
+    return f"It cannot be told yet: {size} ({basis}).{more}"
+
+
+def _but(found: Verdict) -> list[str]:
+    """What speaks against a yes: measures in which the own history is shown to do worse."""
+    worse = [one for one in found.measures if one.worse]
+    if found.answer not in ("helps", "helps_like_any") or not worse:
+        return []
+    named = "; ".join(f"{one.name} {_shown(one.gain)} ({one.questions} questions)" for one in worse)
+    return [
+        f"But by other measures the model does worse with the own history than without documents: {named}. "
+        "Read some answers before you decide which measure is the one that counts."
+    ]
 
 
 def _shown(one: Difference) -> str:
     return f"{one.value:+.3f} [{one.low:+.3f}, {one.high:+.3f}]"
 
 
-def _table(found: Verdict) -> str:
-    lines = [
-        f"| prompt | {found.measure} | gain over no documents | over others' at random | tokens | "
-        "ms to find |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
+def _table(found: Verdict) -> Table:
+    header = [
+        "prompt",
+        found.measure,
+        "gain over no documents",
+        "over others' at random",
+        "tokens",
+        "ms to find",
     ]
+    lines = []
     for name, value in found.values.items():
         gain = _shown(found.gains[name]) if name in found.gains else "–"
         beyond = _shown(found.beyond[name]) if name in found.beyond else "–"
-        lines.append(
-            f"| {_NAMES.get(name, name)} | {value:.3f} | {gain} | {beyond} | {found.tokens[name]:.0f} | "
-            f"{found.milliseconds[name]:.1f} |"
-        )
-    return "\n".join(lines)
+        spent = f"{found.tokens[name]:.0f}", f"{found.milliseconds[name]:.1f}"
+        lines.append([_NAMES.get(name, name), f"{value:.3f}", gain, beyond, *spent])
+    return Table("What was shown, what it gave, and what it cost a question", header, _cells(lines))
 
 
-def _measures(some: Sequence[Measure]) -> str:
-    lines = [
-        f"| measure | questions | no documents | {_NAMES[CHOSEN]} | gain | gain over others' chosen alike |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
+def _measures(some: Sequence[Measure]) -> Table:
+    header = [
+        "measure",
+        "questions",
+        "no documents",
+        _NAMES[CHOSEN],
+        "gain",
+        "gain over others' chosen alike",
     ]
-    lines += [
-        f"| {one.name} | {one.questions} | {one.nothing:.3f} | {one.chosen:.3f} | {_shown(one.gain)} | "
-        f"{_shown(one.alike)} |"
+    lines = [
+        [
+            one.name,
+            str(one.questions),
+            f"{one.nothing:.3f}",
+            f"{one.chosen:.3f}",
+            _shown(one.gain),
+            _shown(one.alike),
+        ]
         for one in some
     ]
-    return "\n".join(lines)
+    return Table("The same in other measures; a gain is turned so that more is better", header, _cells(lines))
 
 
-def _groups(title: str, some: Sequence[Group]) -> str:
-    ends = [0.0, *(end for one in some for end in (one.gain.low, one.gain.high))]
-    lines = [
-        f"| {title} | questions | users | gain of {_NAMES[CHOSEN]} | {min(ends):+.2f} to {max(ends):+.2f} |",
-        "| --- | ---: | ---: | ---: | --- |",
-    ]
-    for one in some:
-        if one.users < FEWEST:
-            lines.append(f"| {one.name} | {one.questions} | {one.users} | too few users | |")
-            continue
-        drawn = _drawn(one.gain, min(ends), max(ends))
-        lines.append(f"| {one.name} | {one.questions} | {one.users} | {_shown(one.gain)} | `{drawn}` |")
-    return "\n".join(lines)
+def _cells(lines: Sequence[Sequence[str]]) -> list[list[Cell]]:
+    return [[Cell(text) for text in line] for line in lines]
 
 
-def _drawn(one: Difference, lowest: float, highest: float) -> str:
-    """An interval between two ends, with the place of zero."""
+def _groups(title: str, some: Sequence[Group]) -> Forest:
+    lines = [([one.name, str(one.questions), str(one.users)], _interval(one)) for one in some]
+    caption = f"Gain of {_NAMES[CHOSEN]} over no documents, by {title}"
+    return Forest(caption, [title, "questions", "users", "gain"], lines, without="too few users")
 
-    def place(value: float) -> int:
-        return round((value - lowest) / (highest - lowest) * (_WIDE - 1)) if highest > lowest else 0
 
-    low, high = place(one.low), place(one.high)
-    cells = ["─" if low <= at <= high else " " for at in range(_WIDE)]
-    cells[place(0.0)] = "│"
-    cells[place(one.value)] = "•"
-    return "".join(cells)
+def _interval(one: Group) -> Interval | None:
+    gain = one.gain
+    return None if one.users < FEWEST else Interval(gain.value, gain.low, gain.high)
 
 
 def _whom(found: Verdict) -> str:
     """The groups where a gain is shown. Shown in one and not in another is no difference of the two."""
+    if not found.groups:
+        return (
+            "For whom: the questions are too few, or their histories too alike, to be shown in groups by "
+            "length and age of the history, or by category."
+        )
     every = [(title, one) for title, some in found.groups.items() for one in some]
     helped = [f"{title} {one.name}" for title, one in every if one.shown]
     if not helped:
@@ -146,8 +163,8 @@ def _retriever(found: Verdict) -> str:
         return f"Which documents: {names[0]}; it is better than each other way that was tried."
     cheapest = min(found.best, key=lambda name: found.milliseconds[name])
     return (
-        f"Which documents: {'; '.join(names)} cannot be distinguished here. {_NAMES[cheapest]} takes the "
-        "least time among them: take that."
+        f"Which documents: {'; '.join(names)} cannot be distinguished here. Take the one that takes the "
+        f"least time: {_NAMES[cheapest]}."
     )
 
 

@@ -6,6 +6,9 @@ Text of the document is plain; each writer escapes what its format would read as
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+_WIDE = 25  # characters of a drawn interval
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,29 @@ class Figure:
     caption: str
 
 
-Block = Heading | Paragraph | Table | Figure
+class Interval(NamedTuple):
+    """A value and the ends of its interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Forest:
+    """Intervals under each other on one scale that holds zero.
+
+    `header` names the cells of a line and the value; an interval of None is one that may not be shown, for
+    the reason `without`.
+    """
+
+    caption: str
+    header: list[str]
+    lines: list[tuple[list[str], Interval | None]]
+    without: str
+
+
+Block = Heading | Paragraph | Table | Figure | Forest
 
 
 @dataclass(frozen=True)
@@ -65,8 +90,37 @@ def _md_block(block: Block) -> str:
             lines = [[_md(name) for name in header], ["---", *["---:"] * (len(header) - 1)]]
             lines += [[f"**{_md(c.text)}**" if c.bold else _md(c.text) for c in row] for row in rows]
             return f"{_md(caption)}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        case Forest():
+            return _md_forest(block)
         case Figure():
             return ""
+
+
+def _md_forest(block: Forest) -> str:
+    """A table whose last column draws each interval, with the place of zero."""
+    ends = [0.0, *(end for _, one in block.lines if one for end in (one.low, one.high))]
+    low, high = min(ends), max(ends)
+    lines = [[*map(_md, block.header), f"{low:+.2f} to {high:+.2f}"]]
+    lines.append(["---", *["---:"] * (len(block.header) - 1), "---"])
+    for cells, one in block.lines:
+        drawn = "" if one is None else f"`{_drawn(one, low, high)}`"
+        lines.append([*map(_md, cells), _text(one, block), drawn])
+    return f"{_md(block.caption)}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _text(one: Interval | None, block: Forest) -> str:
+    return block.without if one is None else f"{one.value:+.3f} [{one.low:+.3f}, {one.high:+.3f}]"
+
+
+def _drawn(one: Interval, lowest: float, highest: float) -> str:
+    def place(value: float) -> int:
+        return round((value - lowest) / (highest - lowest) * (_WIDE - 1)) if highest > lowest else 0
+
+    low, high = place(one.low), place(one.high)
+    cells = ["─" if low <= at <= high else " " for at in range(_WIDE)]
+    cells[place(0.0)] = "│"
+    cells[place(one.value)] = "•"
+    return "".join(cells)
 
 
 def _md(text: str) -> str:
@@ -98,6 +152,9 @@ def _latex_block(block: Block) -> str:
     match block:
         case Heading(text):
             return rf"\subsection*{{{_tex(text)}}}"
+        case Forest(caption, header, lines):
+            table = [[*map(Cell, cells), Cell(_text(one, block))] for cells, one in lines]
+            return _latex_block(Table(caption, header, table))
         case Paragraph(text, warning):
             return rf"\noindent\textbf{{Warning:}} {_tex(text)}" if warning else rf"\noindent {_tex(text)}"
         case Table(caption, header, rows):

@@ -4,6 +4,7 @@ import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 from pbr_jax.data.dates import parse_interval
@@ -33,7 +34,7 @@ class Columns:
     relevant: str = ""
     category: str = ""
 
-    @property
+    @cached_property
     def named(self) -> dict[str, str]:
         """Every column that is named, by what names it."""
         one = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "document"}

@@ -34,7 +34,7 @@ _SAMPLE = 1000  # rows that columns are proposed from
 _SHOWN = 3  # questions that are shown
 _TARGETS = 100  # different answers that are counted: a task has far fewer labels
 _TRAINING = f"{Benchmark.training}/"  # begins names that only users of the training split may have
-_MEMORY = 64 << 10  # KiB of the rows that the database holds in memory
+_MEMORY = 16 << 10  # KiB of the rows that the database holds in memory
 
 
 @dataclass

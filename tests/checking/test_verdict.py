@@ -12,11 +12,12 @@ import pytest
 from pbr_jax.checking import rounds as check_rounds
 from pbr_jax.checking.check import check
 from pbr_jax.checking.rounds import FIRST, ROWS
-from pbr_jax.checking.verdict import Verdict, answer, needed, turned
-from pbr_jax.checking.words import headline, sentences
+from pbr_jax.checking.verdict import Answer, Group, Measure, Verdict, answer, needed, turned
+from pbr_jax.checking.words import blocks, headline, told
 from pbr_jax.cli import main
 from pbr_jax.config import Config, override
 from pbr_jax.eval.metrics import plain_mean
+from pbr_jax.eval.render import Forest, Paragraph, Table
 from pbr_jax.eval.significance import Difference, paired_difference
 from pbr_jax.importing.columns import Columns
 from pbr_jax.importing.writing import import_table
@@ -50,6 +51,34 @@ def test_lower_is_better_is_turned_round() -> None:
     assert turned(HELPS, 1.0) is HELPS
 
 
+def verdict_of(found: Answer, *measures: Measure, **groups: list[Group]) -> Verdict:
+    one, costs = {"bm25": HELPS}, dict.fromkeys(ROWS, 9.0)
+    return Verdict(answer=found, measure="target_nll", questions=40, users=40, values=costs, gains=one,
+                   beyond=one, alike=HELPS, tokens=costs, milliseconds=costs, best=("bm25",), needed=9,
+                   measures=measures, groups=groups)  # fmt: skip
+
+
+def test_a_yes_names_the_measures_in_which_it_is_worse() -> None:
+    worse, few, open = (
+        Measure(f"m{n}", n, n, 0.4, 0.1, gain, NONE) for n, gain in ((40, HARMS), (9, HARMS), (30, NONE))
+    )
+    page = told(verdict_of("helps", worse, few, open))
+    assert "does worse with the own history than without documents: m40 -0.500 [-0.700, -0.300]" in page
+    assert "(40 questions). Read some answers" in page
+    assert "But by other" not in told(verdict_of("helps", few, open))
+    assert "But by other" not in told(verdict_of("cannot_tell", worse))
+
+
+def test_groups_of_few_users_show_no_interval() -> None:
+    some = [Group("1 to 4", 20, 12, HELPS), Group("5 to 90", 20, 9, HELPS), Group("91", 30, 30, NONE)]
+    found = verdict_of("helps", **{"documents in the history": some})
+    page, (forest,) = told(found), [block for block in blocks(found) if isinstance(block, Forest)]
+    assert [None if one is None else one.value for _, one in forest.lines] == [0.5, None, 0.1]
+    assert "| 5 to 90 | 20 | 9 | too few users |" in page
+    assert "a gain is shown for documents in the history 1 to 4." in page
+    assert "For whom: the questions are too few" in told(verdict_of("helps"))
+
+
 def test_so_many_questions_would_tell() -> None:
     generator = np.random.default_rng(0)
 
@@ -60,8 +89,8 @@ def test_so_many_questions_would_tell() -> None:
     few = found(100)._replace(value=0.2)
     wanted = needed(few, 100)
     assert wanted is not None
-    told = [found(wanted).low > 0 for _ in range(200)]
-    assert 0.7 < np.mean(told) < 0.9  # the power is .8
+    seen = [found(wanted).low > 0 for _ in range(200)]
+    assert 0.7 < np.mean(seen) < 0.9  # the power is .8
     assert needed(Difference(0.0, 0.0, 0.0, None, None), 9) is None
 
 
@@ -99,7 +128,9 @@ def test_a_check_from_a_table_to_a_page(made: Callable[..., Verdict], tmp_path: 
     assert "Measured on 25 of 36 questions" in page
     assert (tmp_path / "out" / "verdict.json").is_file()
     text = html.unescape((tmp_path / "out" / "report.html").read_text())
-    assert all(sentence in text for sentence in sentences(found))
+    said = blocks(found)
+    assert all(block.text in text for block in said if isinstance(block, Paragraph))
+    assert all(cell.text in text for block in said if isinstance(block, Table) for cell in block.rows[-1])
 
 
 def test_evidence_of_a_few_users_tells_no_way_from_another(made: Callable[..., Verdict]) -> None:
@@ -128,7 +159,7 @@ def test_where_time_is_left_answers_are_scored_too(made: Callable[..., Verdict],
 def test_of_six_users_it_cannot_be_told(made: Callable[..., Verdict]) -> None:
     found = made(rows(6, 3, lambda u, i: f"user {u} says {i}"))
     assert found.answer == "cannot_tell"
-    assert headline(found).startswith("**It cannot be told** from 6 users: at least 10 are needed.")
+    assert headline(found).startswith("It cannot be told from 6 users: at least 10 are needed.")
 
 
 def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

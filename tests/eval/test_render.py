@@ -3,10 +3,22 @@
 import re
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 
 from pbr_jax.eval.page import html
-from pbr_jax.eval.render import Cell, Figure, Heading, Page, Paragraph, Table, latex, markdown
+from pbr_jax.eval.render import (
+    Cell,
+    Figure,
+    Forest,
+    Heading,
+    Interval,
+    Page,
+    Paragraph,
+    Table,
+    latex,
+    markdown,
+)
 
 HOSTILE = r"<b>&a|b*c_d_e $5% #1 ~^{x}\y `z` [t](u) [0, 1]"
 
@@ -87,3 +99,35 @@ def test_latex_escapes_every_special_character(page):
     assert all(line.endswith(r" \\") for line in body.splitlines())
     assert r"\textbf{1.0}" in body
     assert text.count("{") - text.count(r"\{") == text.count("}") - text.count(r"\}")
+
+
+def test_a_forest_shows_each_interval_on_one_scale():
+    lines = [
+        (["a", "12"], Interval(0.5, 0.0, 1.0)),
+        (["b", "9"], Interval(-0.5, -1.0, -0.25)),
+        (["c", "3"], None),
+    ]
+    forest = Forest("gains", ["group", "questions", "gain"], lines, without="too few users")
+    first, second, third = markdown(Page("t", [forest])).splitlines()[-3:]
+    assert first == f"| a | 12 | +0.500 [+0.000, +1.000] | `{' ' * 12}│─────•──────` |"
+    assert second == f"| b | 9 | -0.500 [-1.000, -0.250] | `──────•───{' ' * 2}│{' ' * 12}` |"
+    assert third == "| c | 3 | too few users |  |"
+    assert "c & 3 & too few users" in latex(Page("t", [forest]))
+    text = html("t", [], verdict=[forest])
+    drawn = re.findall(r'<line x1="([\d.]+)%" x2="([\d.]+)%" y1="11".*?<circle cx="([\d.]+)%"', text)
+    places = np.array(drawn, float)  # in per cent; one value is as far from the next in both lines
+    assert places.shape == (2, 3)
+    values = np.array([[0.0, 1.0, 0.5], [-1.0, -0.25, -0.5]])
+    slope, offset = np.polyfit(values.ravel(), places.ravel(), 1)
+    np.testing.assert_allclose(slope * values + offset, places, atol=0.02)
+    assert slope > 0
+    assert text.count("too few users") == 1
+
+
+def test_a_forest_of_hostile_names_is_text():
+    forest = Forest(HOSTILE, [HOSTILE, HOSTILE, "gain"], [([HOSTILE, HOSTILE], None)], without="none")
+    reader = Reader(html("t", [], verdict=[forest]))
+    assert reader.open == []
+    assert "b" not in reader.tags
+    (line,) = [one for one in markdown(Page("t", [forest])).splitlines() if "none" in one]
+    assert len(re.findall(r"(?<!\\)\|", line)) == 5

@@ -25,7 +25,7 @@ from pbr_jax.eval.page.comparison import Comparison, compare
 from pbr_jax.eval.page.glossary import define, glossary
 from pbr_jax.eval.page.history import by_history
 from pbr_jax.eval.page.questions import BYTES, data
-from pbr_jax.eval.render import Block, Figure, Paragraph, Table
+from pbr_jax.eval.render import Block, Figure, Forest, Paragraph, Table
 from pbr_jax.eval.section import Section, figures, notes, origins, warnings
 from pbr_jax.eval.subsets import without_near_targets
 from pbr_jax.eval.values import categories, confidence_of, intervals, mean, parts, values
@@ -58,6 +58,7 @@ def html(
         "gain_text": words.gain_text,
         "define": define,
         "kind": kind,
+        "scale_of": scale_of,
     }
     script, style = (_file(f"page.{kind}") for kind in ("js", "css"))
     made = [_section(section, questions, BYTES // len(sections)) for section in sections]
@@ -146,5 +147,11 @@ def _more(section: Section) -> list[Block]:
 
 
 def kind(block: Block) -> str:
-    """`table`, `figure`, `paragraph` or `heading`: what the template asks."""
-    return {Table: "table", Figure: "figure", Paragraph: "paragraph"}.get(type(block), "heading")
+    """`table`, `figure`, `forest`, `paragraph` or `heading`: what the template asks."""
+    kinds = {Table: "table", Figure: "figure", Forest: "forest", Paragraph: "paragraph"}
+    return kinds.get(type(block), "heading")
+
+
+def scale_of(block: Forest) -> drawings.Scale:
+    """The scale of all intervals of a block."""
+    return drawings.scale([end for _, one in block.lines if one for end in (one.low, one.high)])
