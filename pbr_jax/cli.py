@@ -28,6 +28,9 @@ from pbr_jax import (
     terminal,
 )
 from pbr_jax.config import listed
+from pbr_jax.estimate.chips import UTILISATION
+from pbr_jax.estimate.estimate import estimate
+from pbr_jax.estimate.table import table
 from pbr_jax.eval.report import report
 from pbr_jax.examples import examples
 from pbr_jax.experiment import Results, follow, run
@@ -117,6 +120,9 @@ def _add_running(commands: Any) -> None:
     run.add_argument("--coordinator")
     run.add_argument("--processes", type=int)
     run.add_argument("--process", type=int)
+    run.add_argument("--cost", action="store_true")
+    run.add_argument("--chip", default="h100")
+    run.add_argument("--utilisation", type=float, default=UTILISATION)
     run.set_defaults(function=_run)
 
     sweep_command.add(commands, _show_examples)
@@ -188,7 +194,11 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
         plan = Plan(config)
         plan.check()
         terminal.out(tree(plan.last))
+        if options.cost:
+            terminal.out(f"\n{table(estimate(plan), options.chip, options.utilisation)}")
         return 0
+    if options.cost:
+        raise UserError("--cost tells what a run would ask; add --dry")
     results = run(config, _required_out(options), overwrite=options.overwrite)
     hosts.finished()
     terminal.out(report([results.path]))

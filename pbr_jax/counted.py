@@ -62,6 +62,7 @@ PLUMBING = {
     "sweeps": "plans configs",
     "sweep_folder": "lists the runs of a sweep",
     "launcher": "makes runs of configs",
+    "estimate": "counts what runs would ask",
     "cli": "the command line",
     "sweep_command": "the command line",
     "flags": "the command line",

@@ -24,6 +24,7 @@ _OPTIONS = {
   --out DIR       where results go: a new or empty folder, or one of the same run
   --overwrite     replace another run's files in DIR
   --dry           print the stages, what is found and what would be made, and stop
+  --cost          with --dry: prompts, tokens, FLOPs and hours on one --chip (h100)
   --distributed   one process on each of several hosts, as Slurm, Open MPI, Kubernetes or Cloud TPU started
                   them; elsewhere each also needs --coordinator HOST:PORT --processes N --process I""",
     SWEEP: """\

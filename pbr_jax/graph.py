@@ -148,16 +148,16 @@ class Value(Node):
         check: Callable[[], object] | None = None,
     ) -> None:
         super().__init__(name, needs, check)
-        self._options, self._make, self._identity = options, make, identity
+        self.options, self._make, self._identity = options, make, identity
 
     def _options_of(self) -> Any:
-        return self._options if self._identity is None else self._identity()
+        return self.options if self._identity is None else self._identity()
 
     def _code(self) -> list[Any]:
-        return [self._make, *_methods(self._options)]
+        return [self._make, *_methods(self.options)]
 
     def _compute(self) -> Any:
-        return self._make(*self._options, **self._values())
+        return self._make(*self.options, **self._values())
 
 
 def _methods(options: tuple[Any, ...]) -> list[type]:
@@ -276,6 +276,10 @@ class Stage(Node):
         assert self._together is not None
         with loaded.making(), hosts.together():
             self._together(self._make, folder, self.options, self._values())
+
+    def make(self, folder: Path, values: Mapping[str, Any]) -> None:
+        """Computes into a folder that nobody finds, from given values of what it needs."""
+        self._make(folder, *self.options, **values)
 
     def _refuse_edited(self, folder: Path) -> None:
         """Raises UserError where code that has run may be another than the one in the key, and empties the

@@ -5,10 +5,24 @@ from pathlib import Path
 
 from pbr_jax import options as schema
 from pbr_jax.llm import answers_file, cache
+from pbr_jax.llm.counting import Counting
 from pbr_jax.llm.protocol import LLM, VERSION, Prompt, Sampling, Score, TooLong, naming
 from pbr_jax.llm.tokens import chat
 
-__all__ = ["LLM", "VERSION", "Prompt", "Sampling", "Score", "TooLong", "chat", "is_t5", "load", "naming"]
+__all__ = [
+    "LLM",
+    "VERSION",
+    "Counting",
+    "Prompt",
+    "Sampling",
+    "Score",
+    "TooLong",
+    "chat",
+    "counting",
+    "is_t5",
+    "load",
+    "naming",
+]
 
 
 def load(config: schema.LLM) -> cache.Cached:
@@ -16,6 +30,12 @@ def load(config: schema.LLM) -> cache.Cached:
     config and model are the same. Weights are read at the first answer that is not in the cache. Raises
     UserError: no such model, or one that is not supported."""
     return _load(config, answers_file.location(), _backend(config).fingerprint)
+
+
+def counting(config: schema.LLM, *, known: bool = True) -> Counting:
+    """The same model as one that only counts what it is asked. `known`: what the cache answers is not
+    counted. Errors as of `load`."""
+    return Counting(_backend(config), answers_file.location() if known else None)
 
 
 @functools.lru_cache(maxsize=4)

@@ -195,7 +195,7 @@ class Cached:
                 raise UserError("these answers are never kept, and llm.offline is set; run without it")
             return ask(done=done, on_batch=on_batch)
         model = self.fingerprint
-        keys = [_hash([model, kind, part]) for part in inputs]
+        keys = [key_of(model, kind, part) for part in inputs]
         if (note := _noting.get()) is not None:
             note(keys)
         answers: dict[int, Any] = dict(done or {})
@@ -231,5 +231,6 @@ class Cached:
         return [answers[place] for place in range(len(keys))]
 
 
-def _hash(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+def key_of(model: str, kind: str, request: Any) -> str:
+    """What an answer is kept by: the model's fingerprint, the answer's kind, and the request as JSON."""
+    return hashlib.sha256(json.dumps([model, kind, request], sort_keys=True).encode()).hexdigest()
