@@ -23,8 +23,7 @@ _OPTIONS = {
     RUN: """\
   --out DIR       where results go: a new or empty folder, or one of the same run
   --overwrite     replace another run's files in DIR
-  --dry           print the stages, what is found and what would be made, and stop
-  --cost          with --dry: prompts, tokens, FLOPs and hours on one --chip (h100)
+  --dry [--cost]  print the stages and what is there [prompts, tokens, time on a --chip], and stop
   --distributed   one process on each of several hosts, as Slurm, Open MPI, Kubernetes or Cloud TPU started
                   them; elsewhere each also needs --coordinator HOST:PORT --processes N --process I""",
     SWEEP: """\
