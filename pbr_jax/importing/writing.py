@@ -283,12 +283,16 @@ class _Import:
             yield question if needed in question else {**question, "scored": False}
 
     def _in_order(self, table: str) -> Iterator[tuple[str, dict[str, Any], int]]:
-        """Each row's user, cells, and place among the user's rows."""
-        for user, record, place in self.database.execute(
-            "SELECT user, record, row_number() OVER (PARTITION BY user ORDER BY moment, number) - 1 "
-            f"FROM {table} ORDER BY user, moment, number"
+        """Each row's user, cells, and place among the user's rows. Of two tables the order is that of the
+        files, so that a sample of the questions is that of any other reader of them."""
+        order, place = "number", "0"
+        if self.own is None:
+            order = "user, moment, number"
+            place = "row_number() OVER (PARTITION BY user ORDER BY moment, number) - 1"
+        for user, record, at in self.database.execute(
+            f"SELECT user, record, {place} FROM {table} ORDER BY {order}"
         ):
-            yield user, json.loads(record), place
+            yield user, json.loads(record), at
 
     def _notes(self) -> None:
         told, of, notes = self.told, self.columns, self.told.notes
