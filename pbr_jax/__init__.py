@@ -13,6 +13,7 @@ answers the questions of a benchmark with one way to choose what is shown, and m
     pbr_jax.report(dense, nothing, format="html")        # the page that `pbr-jax report` writes
 
     pbr_jax.run("bm25", data="mine", k=4)                # data of your own: `pbr-jax data import`
+    pbr_jax.run("bm25", data=frame, columns={"user": "customer", "input": "ticket", "output": "reply"})
     pbr_jax.run("bm25", data="LaMP_7", benchmark="lamp_7", limit=100)
     pbr_jax.run("dense", overrides={"retrieve.index": "exact"}, seed=1)
     pbr_jax.check("mine", minutes=5)                     # does the own history help? a verdict in words

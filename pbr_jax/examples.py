@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pbr_jax.eval.runs import run_folders
 from pbr_jax.opening import plan_of
+from pbr_jax.parts.passages import around
 from pbr_jax.pipeline import Answer
 from pbr_jax.plan import Plan
 from pbr_jax.text import prompts
@@ -35,8 +36,8 @@ def examples(folders: Sequence[str | Path], count: int) -> str:
     return "\n\n".join(parts)
 
 
-def _answered(plan: Plan, asked: list[Example]) -> list[tuple[Answer, list[Candidate]]]:
-    """The answer to each question, and the documents in its prompt."""
+def _answered(plan: Plan, asked: list[Example]) -> list[tuple[Answer, list[Document]]]:
+    """The answer to each question, and the documents in its prompt, as they stand there."""
     store = plan.store.value
     if [example.id for example in islice(store.examples(), len(asked))] != [one.id for one in asked]:
         raise UserError(
@@ -45,14 +46,21 @@ def _answered(plan: Plan, asked: list[Example]) -> list[tuple[Answer, list[Candi
     rankings = list(islice(plan.ranked.value.read(store, store.examples()), len(asked)))
     answers = plan.system().answer(asked, rankings)
     pairs = zip(answers, rankings, strict=True)
-    return [(answer, ranking[: answer.prompt.documents]) for answer, ranking in pairs]
+    return [(answer, _shown(plan, ranking[: answer.prompt.documents])) for answer, ranking in pairs]
 
 
-def _told(plan: Plan, answer: Answer, shown: list[Candidate]) -> str:
+def _shown(plan: Plan, ranking: list[Candidate]) -> list[Document]:
+    """Documents as `prompt.show` has them: passages, these between their neighbours, or whole documents."""
+    store, show, rows = plan.store.value, plan.config.prompt.show, [candidate.row for candidate in ranking]
+    if show == "document":
+        return store.wholes(list(dict.fromkeys(store.firsts[rows].tolist())))
+    documents = [candidate.document for candidate in ranking]
+    return [around(store, *pair) for pair in zip(rows, documents)] if show == "around" else documents
+
+
+def _told(plan: Plan, answer: Answer, shown: list[Document]) -> str:
     """What a run showed the model of a question, and what the model answered."""
-    documents = "\n".join(
-        f"{place}. {_text(plan, candidate.document)}" for place, candidate in enumerate(shown, 1)
-    )
+    documents = "\n".join(f"{place}. {_text(plan, document)}" for place, document in enumerate(shown, 1))
     profile = answer.prompt.profile
     known = f"About the user, in {plan.config.system}: {profile}\n\n" if profile else ""
     told = f"{known}Answer of {plan.config.system}: {parse_answer(plan.task.answers, answer.text)}"

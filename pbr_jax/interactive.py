@@ -5,7 +5,7 @@ import difflib
 import html
 import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,15 +22,18 @@ from pbr_jax.eval.report import report as written
 from pbr_jax.files import cache_folder, private_folder
 from pbr_jax.finished import Results
 from pbr_jax.hashes import file_hash
+from pbr_jax.importing.columns import Columns, from_names
 from pbr_jax.importing.writing import import_table
 from pbr_jax.plan import Plan
 from pbr_jax.types import UserError
 
 Data = str | Path | Iterable[Any]
 """A folder of data, a table's file, or rows in Python: a pandas frame, a dataset, mappings."""
+Names = Mapping[str, str | Sequence[str]]
+"""Columns of a table by what they hold, such as `{"user": "customer", "document": ["subject", "body"]}`."""
 
 _RUNS = Path("runs")
-_KEYWORDS = ("out", "overrides", "data", "benchmark", "k", "overwrite")
+_KEYWORDS = ("out", "overrides", "data", "columns", "benchmark", "k", "overwrite")
 
 
 def run(
@@ -39,6 +42,7 @@ def run(
     overrides: Overrides | None = None,
     *,
     data: Data | None = None,
+    columns: Names | None = None,
     benchmark: str | Benchmark | None = None,
     k: int | None = None,
     overwrite: bool = False,
@@ -56,6 +60,8 @@ def run(
       data: the root of the benchmark. Without the name of a benchmark it is data of your own: a folder that
         `pbr-jax data import` wrote, a table's file, or rows (a pandas frame, a dataset, mappings) whose
         columns are recognised by their names. Tables are written to the cache folder, in `imported`.
+      columns: columns of a table that names alone do not tell, by `user`, `input`, `output`, `time`, `id`,
+        `document`, `query`, `history`, `relevant` or `category` (`pbr_jax.importing.columns.Columns`).
       benchmark: its name, such as "lamp_7".
       k: how many documents a prompt shows.
       overwrite: whether another run's files in `out` may be replaced.
@@ -69,7 +75,9 @@ def run(
     of = {"benchmark" if isinstance(benchmark, Benchmark) else "benchmark.name": benchmark}
     chosen = configs.override(start, {**fields, **(of if benchmark else {}), **(overrides or {})})
     if data is not None:
-        chosen = configs.override(chosen, _place(data, chosen.benchmark))
+        chosen = configs.override(chosen, _place(data, chosen.benchmark, columns))
+    elif columns:
+        raise UserError("columns is given, and no data; give the table as data, or leave columns out")
     if k is not None:
         chosen = configs.override(chosen, _shown(chosen, k))
     folder = _RUNS / f"{_plain(chosen.system)}-{Plan(chosen).name}" if out is None else out
@@ -120,6 +128,7 @@ def check(
     data: Data | Config,
     out: str | Path | None = None,
     *,
+    columns: Names | None = None,
     benchmark: str | None = None,
     minutes: float = 10.0,
 ) -> Checked:
@@ -128,7 +137,7 @@ def check(
         pbr_jax.check("mine", minutes=5)
 
     Args:
-      data: as in `run`; or a config whose benchmark, models and prompt are taken.
+      data, columns: as in `run`; or a config whose benchmark, models and prompt are taken.
       out: the folder of the runs and the verdict; None: `runs/check-<name of the data's folder>`.
       benchmark: its name, such as "lamp_7".
       minutes: wall-clock time that is aimed at; the first round of 25 questions is always run.
@@ -139,7 +148,7 @@ def check(
     if benchmark is not None:
         config = configs.override(config, {"benchmark.name": benchmark})
     if not isinstance(data, Config):
-        config = configs.override(config, _place(data, config.benchmark))
+        config = configs.override(config, _place(data, config.benchmark, columns))
     named = Path(config.benchmark.root).name or config.benchmark.name
     folder = _RUNS / f"check-{_plain(named)}" if out is None else Path(out)
     verdict = checked(config, folder, minutes)
@@ -155,25 +164,29 @@ def _check_names(fields: Iterable[str]) -> None:
             raise UserError(f"run() has no argument {name!r}; {hint}")
 
 
-def _place(data: Data, benchmark: Benchmark) -> dict[str, str]:
+def _place(data: Data, benchmark: Benchmark, columns: Names | None = None) -> dict[str, str]:
     """The fields of a benchmark at a place; without a name of its own it is one's own data."""
     own = {"benchmark.name": "own"} if benchmark.name == Benchmark.name else {}
     if isinstance(data, str | Path) and (not own or not Path(data).is_file()):
+        if columns:
+            raise UserError(
+                f"columns is given, and {data} is no table's file; leave columns out of a folder of data"
+            )
         return {**own, "benchmark.root": str(data)}
-    return {"benchmark.name": "own", "benchmark.root": str(_imported(data))}
+    return {"benchmark.name": "own", "benchmark.root": str(_imported(data, from_names(columns or {})))}
 
 
-def _imported(table: Data) -> Path:
+def _imported(table: Data, columns: Columns) -> Path:
     """The folder of a table in the cache, named by its content; what its columns were taken for is told."""
     place = cache_folder() / "imported"
     private_folder(place)
     with tempfile.TemporaryDirectory(dir=place, prefix=".") as scratch:
-        made = import_table(table, Path(scratch) / "made")
+        made = import_table(table, Path(scratch) / "made", columns)
         folder = place / digest({file.name: file_hash(file) for file in made.folder.iterdir()})
         if not folder.exists():
             made.folder.replace(folder)
-    columns = ", ".join(f"{what}: {name}" for what, name in made.columns.named.items())
-    terminal.err(f"data: {made.questions} questions of {made.users} users; {columns}; written to {folder}")
+    named = ", ".join(f"{what}: {name}" for what, name in made.columns.named.items())
+    terminal.err(f"data: {made.questions} questions of {made.users} users; {named}; written to {folder}")
     return folder
 
 

@@ -85,10 +85,10 @@ def test_a_wrong_override_is_told_in_one_line(overrides: dict[str, object], word
         ("import nothing_of_this_name", ["line 1", "ModuleNotFoundError"]),
         ("x = 1\ny = 1 / 0", ["line 2", "ZeroDivisionError"]),
         ("def get_config(:", ["line 1", "SyntaxError"]),
-        ("from pbr_jax.methods.retrieve import Dense\nDense(k=0)", ["retrieve.k is 0"]),
+        ("from pbr_jax.methods.retrieve import Dense\nDense(k=0)", ["line 2: retrieve.k is 0"]),
         (
             "from pbr_jax.methods.retrieve import Dense\nDense(kk=1)",
-            ["no field 'kk'; did you mean k?"],
+            ["line 2: Dense has no field 'kk'; did you mean k?"],
         ),
     ],
 )

@@ -1,5 +1,7 @@
 """Questions of finished runs in full: what was asked, shown, answered and written, whatever was decoded."""
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,36 @@ def test_examples_are_printed_after_a_run_that_asks_for_them(config, tmp_path: P
     assert "## Example 1 of 1" in capfd.readouterr().out
     assert main(["examples", str(tmp_path / "r"), "--count", "2"]) == 0
     assert "## Example 2 of 2" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("show", "expected"),
+    [("passage", "Three b."), ("around", "Two a. >>> Three b. <<<"), ("document", "One a. Two a. Three b.")],
+)
+def test_documents_are_shown_as_the_prompts_show_them(
+    show: str, expected: str, tmp_path: Path, tiny_models: dict[str, str]
+):
+    """Of a document of three passages, of which the last one is found."""
+    root = tmp_path / "own"
+    root.mkdir()
+    (root / "task.toml").write_text('kind = "generation"\n')
+    document = {"id": "d", "user": "ann", "text": "One a. Two a. Three b."}
+    asked = {"id": "q", "user": "ann", "input": "three b", "target": "b"}
+    (root / "documents.jsonl").write_text(json.dumps(document) + "\n")
+    (root / "dev.jsonl").write_text(json.dumps(asked) + "\n")
+    fields = {
+        "benchmark.name": "own",
+        "benchmark.root": str(root),
+        "retrieve.method": "bm25",
+        "retrieve.k": 1,
+    }
+    fields |= {"corpus.chunk": "sentences", "corpus.words": 2, "corpus.stride": 2, "prompt.show": show}
+    fields |= {"generate.method": "ipa", "generate.max_new_tokens": 1, **tiny_models}
+    found = run(override(Config(), fields), tmp_path / "out")
+    shown = json.loads((found.path / "texts.jsonl").read_text())["prompt"][-1]
+    text = examples([found.path], 1)
+    assert expected in shown["content"]
+    assert re.search(rf"^1\. .*{re.escape(expected)}$", text, flags=re.MULTILINE)
 
 
 def test_what_cannot_be_shown_is_named(config: Config, tmp_path: Path):

@@ -1,6 +1,7 @@
 """The picture of a question: who is drawn where, and what cannot be drawn."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -11,7 +12,8 @@ import pytest
 from pbr_jax import run
 from pbr_jax.cli import main
 from pbr_jax.config import Config, override
-from pbr_jax.picture import groups
+from pbr_jax.eval.cards import cards
+from pbr_jax.picture import groups, marks, picture, ranked
 from pbr_jax.plan import Plan
 
 pytest.importorskip("matplotlib")
@@ -90,9 +92,44 @@ def test_the_command_writes_a_picture_and_tells_what_it_cannot_draw(config: Conf
     assert (tmp_path / "new" / "q.svg").read_text() == "<svg>my own</svg>"
     (tmp_path / "new" / "q.svg").unlink()
     for question, words in (
-        ("q9", "no question 'q9'; its first ones are q1, q2"),
+        ("q9", "no question 'q9'; there are, for example, 'q1' or 'q2'"),
         ("q2", "has no documents"),
     ):
         assert main([*command, question]) == 2
         error = capfd.readouterr().err.splitlines()
         assert words in error[-1]
+
+
+def test_what_was_ranked_is_marked_and_named(config: Config, tmp_path: Path):
+    """By ranks, at the documents' own vectors; by letters what answers and was not ranked."""
+    hostile = "cats \x1b[2J that day <b> $x$ 日本"
+    root = tmp_path / "other"
+    root.mkdir()
+    sessions = {**SESSIONS, "s2": (hostile, False)}
+    (root / "memory.json").write_text(json.dumps([question("q1", sessions)]))
+    fields = {"benchmark.root": str(root), "retrieve.k": 2, "generate.method": "none", "system": "mine"}
+    found = run(override(config, fields), tmp_path / "out")
+    plan = Plan(override(config, fields))
+    (example,) = plan.data.value.examples()
+    ranking = ranked(plan, example)
+    (card,) = cards(found.path)
+    documents = [one["id"] for one in found.records()[0]["documents"]]
+    assert sorted(documents) == sorted(sessions)
+    best = [one for one in ranking if one.document.id != "answer_s3"][:1]
+    label, missed = marks(plan, example, best, card)
+    assert (label.label, missed.label, missed.name) == ("1", "a", "i love violins (answers)")
+    drawn = marks(plan, example, ranking, card)
+    assert [mark.label for mark in drawn] == ["1", "2", "3"]
+    assert [mark.shown for mark in drawn] == [False] * len(drawn)  # nobody was shown a prompt
+    encoder = plan.ranked.needs["retrieve"].needs["encoder"].value
+    for mark, id in zip(drawn, documents, strict=True):
+        (vector,) = encoder.encode([sessions[id][0]])
+        np.testing.assert_allclose(mark.vector, vector / np.linalg.norm(vector), rtol=1e-4, atol=1e-5)
+        assert mark.name.endswith(" (answers)") == (id == "answer_s3")
+    text = picture(found.path, "q1")
+    words = " ".join(ElementTree.fromstring(text).itertext())
+    assert "mine: question q1 of user q1" in words
+    assert "i love football" in words
+    for mark in drawn:
+        assert f"{mark.label}  {mark.name}" in re.sub("\\s*\n\\s*", "\n", words)
+    assert text == picture(found.path, "q1")

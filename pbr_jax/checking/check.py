@@ -32,7 +32,7 @@ def check(what: str | Path | Config, out: str | Path, minutes: float = 10.0) -> 
     Raises UserError where nothing can be measured: no answers to score and no relevant documents.
     """
     if not minutes > 0:
-        raise UserError(f"--minutes is {minutes:g}, want more than 0")
+        raise UserError(f"minutes is {minutes:g}, want more than 0")
     start = time.monotonic()
     end = start + 60 * minutes
     base = what if isinstance(what, Config) else Config(benchmark=Benchmark(name="own", root=str(what)))

@@ -69,12 +69,12 @@ def blamed(path: Path) -> Iterator[None]:
     """Whatever a config file's Python raises as a UserError that says where: it is the user's to mend."""
     try:
         yield
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from error
     except Exception as error:
         frames = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
-        line = frames[-1] if frames else getattr(error, "lineno", "?")
-        raise UserError(f"{path}, line {line}: {type(error).__name__}: {error}") from error
+        line = frames[-1] if frames else getattr(error, "lineno", None)
+        where = f"{path}, line {line}" if line else str(path)
+        what = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+        raise UserError(f"{where}: {what}{error}") from error
 
 
 def execute(path: Path) -> ModuleType:

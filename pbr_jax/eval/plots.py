@@ -3,6 +3,7 @@
 import io
 import math
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,16 @@ class Point:
     low: float
     high: float
     x: float | None = None
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A vector with a name: `label` stands beside it, `name` in a list; `shown`: its ring is bold."""
+
+    label: str
+    name: str
+    vector: Float[np.ndarray, " d"]
+    shown: bool = True
 
 
 def available() -> bool:
@@ -99,8 +110,9 @@ def against(points: Sequence[Point], metric: str, across: str) -> Any:
     return figure
 
 
-def plane(groups: Mapping[str, Float[np.ndarray, "_ d"]]) -> Any:
-    """Vectors of named groups on their two principal axes, which all groups share.
+def plane(groups: Mapping[str, Float[np.ndarray, "_ d"]], title: str = "", marks: Sequence[Mark] = ()) -> Any:
+    """Vectors of named groups on their two principal axes, which all groups share; rings around those of
+    `marks`, whose names stand beside the plane.
 
     Such as a user's documents, a query, its expansions and the documents that answer it (PBR's Figure 5).
     The labels tell how much of the variance each axis holds.
@@ -117,17 +129,30 @@ def plane(groups: Mapping[str, Float[np.ndarray, "_ d"]]) -> Any:
     place.set_xlabel(f"first principal axis ({shares[0]:.0%})")
     place.set_ylabel(f"second principal axis ({shares[1]:.0%})")
     place.set_aspect("equal")
-    place.legend(frameon=False, loc="best")
+    place.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3, fontsize=8)
+    for mark in marks:
+        at = (mark.vector - centre) @ axes[:2].T
+        place.scatter(*at, s=90, facecolors="none", edgecolors="black", lw=1.8 if mark.shown else 0.6)
+        place.annotate(mark.label, at, xytext=(6, 5), textcoords="offset points", fontsize=8)
+    names = "\n".join(f"{mark.label}  {_plain(mark.name)}" for mark in marks)
+    place.text(1.03, 1.0, names, transform=place.transAxes, va="top", fontsize=8, linespacing=1.5)
+    place.set_title(title.replace("$", r"\$"), loc="left", fontsize=10)
     return figure
 
 
-def svg(figure: Any) -> str:
-    """The figure as an `<svg>` element, the same bytes for the same figure."""
+def svg(figure: Any, *, title: str = "") -> str:
+    """The figure as an `<svg>` element, the same bytes for the same figure.
+
+    With a `title` texts stay texts, which readers can search and whose viewers have fonts for any script.
+    """
     import matplotlib
 
     buffer = io.StringIO()
-    with matplotlib.rc_context(_SETTINGS):
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    settings = {**_SETTINGS, "svg.fonttype": "none"} if title else _SETTINGS
+    with matplotlib.rc_context(settings), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # of scripts that the font here lacks
+        metadata = {"Date": None, "Creator": None} | ({"Title": title} if title else {})
+        figure.savefig(buffer, format="svg", metadata=metadata)
     return re.sub(r"^.*?(?=<svg)", "", buffer.getvalue(), count=1, flags=re.DOTALL).strip()
 
 

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -120,10 +120,33 @@ def _check_needed(columns: Columns, there: Sequence[str], **needed: str) -> None
     for what, example in needed.items():
         if not getattr(columns, what):
             raise UserError(
-                f"found no column that says {example} among {', '.join(there)}; name it: --{what} COLUMN"
+                f"found no column that says {example} among {', '.join(there)}; name it: {flag(what)}"
             )
     if bad := next(filter(_unnamed, columns.named.values()), None):
         raise UserError(f"found a column named {bad!r}, wanted no braces or control characters; rename it")
+
+
+def flag(what: str) -> str:
+    """How a column is named, in words."""
+    return f"--{what} COLUMN, in Python columns={{{what!r}: 'COLUMN'}}"
+
+
+def from_names(given: Mapping[str, str | Sequence[str]]) -> Columns:
+    """The columns of these names, `document` of one name or several. Raises UserError for other fields."""
+    known = [item.name for item in fields(Columns)]
+    for what, name in given.items():
+        if what not in known:
+            near = difflib.get_close_matches(what, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            raise UserError(f"columns has no {what!r}; {hint}")
+        if not isinstance(name, str) and (what != "document" or not all(isinstance(n, str) for n in name)):
+            raise UserError(f"columns: {what} is {name!r:.40}, want a column's name")
+    document = given.get("document", ())
+    named: dict[str, Any] = {
+        **given,
+        "document": (document,) if isinstance(document, str) else tuple(document),
+    }
+    return Columns(**named)
 
 
 def _unnamed(name: str) -> bool:

@@ -22,7 +22,7 @@ from pbr_jax.data.own import DOCUMENTS
 from pbr_jax.data.records import whole
 from pbr_jax.files import write_lines, write_text
 from pbr_jax.importing import task_file
-from pbr_jax.importing.columns import Columns, proposed, proposed_documents
+from pbr_jax.importing.columns import Columns, flag, proposed, proposed_documents
 from pbr_jax.importing.tables import Row, rows
 from pbr_jax.options import Benchmark
 from pbr_jax.types import UserError
@@ -217,13 +217,13 @@ class _Import:
         if self.own is None and told.users == told.questions > 1:
             raise UserError(
                 f"{self.name}: column '{self.columns.user}': found {told.users} users in as many rows, so "
-                "nobody has a history; name the column that says who wrote a row: --user COLUMN"
+                f"nobody has a history; name the column that says who wrote a row: {flag('user')}"
             )
         some = "SELECT 1 FROM rows JOIN documents USING (user) LIMIT 1"
         if self.own is not None and not self.database.execute(some).fetchone():
             raise UserError(
                 f"column '{self.own.user}' of the documents: found none of the {told.users} users of column "
-                f"'{self.columns.user}' of the table; name the column that both have: --user COLUMN"
+                f"'{self.columns.user}' of the table; name the column that both have: {flag('user')}"
             )
 
     @property

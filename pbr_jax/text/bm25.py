@@ -100,7 +100,10 @@ def _stemmer(language: str) -> Any:
         ) from error
     if language not in Stemmer.algorithms():
         known = ", ".join(Stemmer.algorithms())
-        raise UserError(f"language is {language!r}, and stems are known of {known}")
+        raise UserError(
+            f"language is {language!r}, want the English name of one whose stems are known: {known}; set "
+            "retrieve.language, or select.language of a selection by BM25"
+        )
     return Stemmer.Stemmer(language)
 
 

@@ -171,7 +171,7 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         ([str(tmp_path / "data"), "--out", "o"], "found no answer to any question"),
         ([str(tmp_path / "bare"), "--out", "o"], "found no answer to any question"),
         ([str(tmp_path / "bare")], "no output folder given"),
-        ([str(tmp_path / "bare"), "--out", "o", "--minutes", "0"], "--minutes is 0, want more than 0"),
+        ([str(tmp_path / "bare"), "--out", "o", "--minutes", "0"], "minutes is 0, want more than 0"),
         ([str(tmp_path / "bare"), "--out", "o", "--retreive.k", "3"], "retrieve.k"),
     ):
         assert main(["check", *words]) == 2

@@ -228,7 +228,9 @@ def test_a_question_in_chinese_finds_its_document():
 
 
 def test_stems_without_pystemmer_and_of_unknown_languages_are_refused_in_a_line(monkeypatch):
-    with pytest.raises(UserError, match=r"language is 'klingon', and stems are known of arabic, .*english"):
+    with pytest.raises(
+        UserError, match=r"language is 'klingon', want .*: arabic, .*english.*; set retrieve.language"
+    ):
         terms("stem", "klingon")
     monkeypatch.setitem(sys.modules, "Stemmer", None)
     with pytest.raises(UserError, match=r"pip install 'pbr-jax\[stem\]'"):
