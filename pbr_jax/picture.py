@@ -44,7 +44,7 @@ def picture(folder: str | Path, question: str) -> str:
     ranking = ranked(plan, example)
     drawn = groups(plan, example, ranking)
     asked = f"{plan.config.system}: question {example.id} of user {example.user_id}"
-    title = visible(f"{asked}\n{_begin(example.input, 90)}")
+    title = visible(f"{asked}\n{_begin(example.input, 70)}")
     figure = plots.plane(drawn, title, marks(plan, example, ranking, card))
     return plots.svg(figure, title=title)
 
@@ -108,10 +108,12 @@ def _vectors(plan: Plan) -> tuple[TextEncoder, Vectors]:
 
 
 def _name(document: Document, example: Example) -> str:
-    """A document's title or first words, whose it is, and whether it answers."""
+    """A document's id with its title or first words, whose it is, and whether it answers."""
     title = document.fields.get("title") or document.text
     owner = "" if document.user_id in ("", example.user_id) else f" (user {document.user_id})"
-    return visible(_begin(title, 40) + owner + " (answers)" * is_relevant(example, document))
+    return visible(
+        _begin(f"{document.whole}: {title}", 44) + owner + " (answers)" * is_relevant(example, document)
+    )
 
 
 def _begin(text: str, most: int) -> str:

@@ -117,7 +117,7 @@ def test_what_was_ranked_is_marked_and_named(config: Config, tmp_path: Path):
     assert sorted(documents) == sorted(sessions)
     best = [one for one in ranking if one.document.id != "answer_s3"][:1]
     label, missed = marks(plan, example, best, card)
-    assert (label.label, missed.label, missed.name) == ("1", "a", "i love violins (answers)")
+    assert (label.label, missed.label, missed.name) == ("1", "a", "answer_s3: i love violins (answers)")
     drawn = marks(plan, example, ranking, card)
     assert [mark.label for mark in drawn] == ["1", "2", "3"]
     assert [mark.shown for mark in drawn] == [False] * len(drawn)  # nobody was shown a prompt
