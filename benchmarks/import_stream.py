@@ -66,8 +66,9 @@ def imported(path: Path, out: Path) -> tuple[float, float]:
     words = [sys.executable, "-m", "pbr_jax", "data", "import", str(path), "--out", str(out)]
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
     if status:
-        raise SystemExit(f"{path}: the import ended with {os.waitstatus_to_exitcode(status)}")
+        raise SystemExit(f"{path}: the import ended with {process.returncode}")
     return time.monotonic() - start, usage.ru_maxrss / 1024  # Linux counts KiB
 
 

@@ -29,7 +29,8 @@ def check(what: str | Path | Config, out: str | Path, minutes: float = 10.0) -> 
       out: where runs, `verdict.md`, `verdict.json` and `report.html` go.
       minutes: wall-clock time that it should end in; the first round of 25 questions is always run.
 
-    Raises UserError where nothing can be measured: no answers to score and no relevant documents.
+    Raises UserError where nothing can be measured: no history, or no answers to score and no relevant
+    documents.
     """
     if not minutes > 0:
         raise UserError(f"minutes is {minutes:g}, want more than 0")
@@ -62,6 +63,11 @@ def measured(base: Config) -> Config:
         raise UserError(
             f"{base.benchmark.root}: found no answer to any question, wanted a `target` of some, or "
             "`relevant` documents and a task of kind retrieval"
+        )
+    if not any(example.profile for example in data.read(base.benchmark) if example.scored):
+        raise UserError(
+            f"{base.benchmark.root}: found no question with a history, wanted documents of its user from "
+            "before; questions see earlier rows only, and with dates of whole days no row of their own day"
         )
     evaluation = dataclasses.replace(base.eval, likelihood=likely)
     return dataclasses.replace(base, generate=generate.Nothing(), eval=evaluation)

@@ -48,7 +48,10 @@ def headline(found: Verdict) -> str:
         f"{_shown(found.gains[CHOSEN])} {unit} against no documents, {_shown(found.beyond[CHOSEN])} against "
         f"other users' documents at random, {_shown(found.alike)} against other users' documents chosen alike"
     )
-    basis = f"{found.questions} questions of {found.users} users, 95 % intervals; more is better"
+    several = "95 % intervals" if found.users > 1 else "which have no interval, and no others to compare with"
+    basis = (
+        f"{_count(found.questions, 'question')} of {_count(found.users, 'user')}, {several}; more is better"
+    )
     if found.answer == "helps":
         return f"Yes. The own history helps: {size} ({basis})."
     if found.answer == "helps_like_any":
@@ -60,8 +63,8 @@ def headline(found: Verdict) -> str:
         return f"No. With the own history the model does worse: {size} ({basis})."
     if found.users < FEWEST:
         return (
-            f"It cannot be told from {found.users} users: at least {FEWEST} are needed. Measured was "
-            f"{size} ({basis}), which may be these users' alone."
+            f"It cannot be told from {_count(found.users, 'user')}: at least {FEWEST} are needed. Measured "
+            f"was {size} ({basis}), which may be these users' alone."
         )
     more = f" About {found.needed:,} questions would tell a difference of this size." if found.needed else ""
     return f"It cannot be told yet: {size} ({basis}).{more}"
@@ -80,7 +83,13 @@ def _but(found: Verdict) -> list[str]:
 
 
 def _shown(one: Difference) -> str:
-    return f"{one.value:+.3f} [{one.low:+.3f}, {one.high:+.3f}]"
+    """The value, and its interval where it has one."""
+    value, low, high = (f"{round(number, 3) + 0.0:+.3f}" for number in (one.value, one.low, one.high))
+    return f"{value} [{low}, {high}]" if one.low < one.high else value
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _table(found: Verdict) -> Table:

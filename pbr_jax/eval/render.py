@@ -109,7 +109,10 @@ def _md_forest(block: Forest) -> str:
 
 
 def _text(one: Interval | None, block: Forest) -> str:
-    return block.without if one is None else f"{one.value:+.3f} [{one.low:+.3f}, {one.high:+.3f}]"
+    if one is None:
+        return block.without
+    value, low, high = (f"{round(number, 3) + 0.0:+.3f}" for number in one)  # a zero has no minus
+    return f"{value} [{low}, {high}]"
 
 
 def _drawn(one: Interval, lowest: float, highest: float) -> str:

@@ -1,5 +1,6 @@
 """What a check says, and that it never says more than its intervals."""
 
+import dataclasses
 import html
 from collections.abc import Callable
 from pathlib import Path
@@ -77,6 +78,14 @@ def test_groups_of_few_users_show_no_interval() -> None:
     assert "| 5 to 90 | 20 | 9 | too few users |" in page
     assert "a gain is shown for documents in the history 1 to 4." in page
     assert "For whom: the questions are too few" in told(verdict_of("helps"))
+
+
+def test_one_user_has_no_interval() -> None:
+    one = Difference(-0.00001, -0.00001, -0.00001, None, None)
+    found = dataclasses.replace(verdict_of("cannot_tell"), questions=1, users=1, gains={"bm25": one})
+    said = headline(found)
+    assert said.startswith("It cannot be told from 1 user: at least 10 are needed. Measured was +0.000 nats")
+    assert "(1 question of 1 user, which have no interval, and no others to compare with; more is" in said
 
 
 def test_so_many_questions_would_tell() -> None:
@@ -166,9 +175,12 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     import_table([{"user": "a", "input": "x"}, {"user": "a", "input": "y"}], tmp_path / "bare")
     import_table([{"user": "a", "input": "x"}, {"user": "a", "input": "y"}], tmp_path / "data")
     (tmp_path / "bare" / "task.toml").unlink()
+    day = [{"user": "a", "input": text, "output": "z", "date": "2024-01-01"} for text in "xy"]
+    import_table(day, tmp_path / "day")
     for words, message in (
         ([str(tmp_path / "none"), "--out", "o"], "found no such folder"),
         ([str(tmp_path / "data"), "--out", "o"], "found no answer to any question"),
+        ([str(tmp_path / "day"), "--out", "o"], "found no question with a history"),
         ([str(tmp_path / "bare"), "--out", "o"], "found no answer to any question"),
         ([str(tmp_path / "bare")], "no output folder given"),
         ([str(tmp_path / "bare"), "--out", "o", "--minutes", "0"], "minutes is 0, want more than 0"),
