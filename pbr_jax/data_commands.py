@@ -47,7 +47,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def _add_import(commands: Any) -> None:
     made = commands.add_parser("import", help="make a benchmark of a table of your own", allow_abbrev=False)
-    made.add_argument("table", type=Path, help="CSV, TSV, JSON lines, JSON or Parquet, or a folder of them")
+    made.add_argument("table", type=Path, help="CSV, TSV, JSON (lines), Parquet, mbox, or a folder")
     for name, text in (
         ("user", "who wrote the row"),
         ("input", "what the user was asked, or asks"),

@@ -317,6 +317,10 @@ class _Import:
             notes.append("no column of answers: only which documents are found can be measured")
         elif told.without_answer:
             notes.append(f"{told.without_answer} rows have no answer: they are not scored")
+        self.database.create_function("hash", 1, hash)  # texts are long to sort
+        copies = "SELECT count(*) - 1 AS more FROM rows GROUP BY user, hash(json_remove(record, '$.id'))"
+        if more := self.database.execute(f"SELECT sum(more) FROM ({copies})").fetchone()[0]:
+            notes.append(f"{more} rows repeat another of the same user in all but the id: take out copies")
         if not of.relevant:
             notes.append("no relevant ids: recall cannot be measured")
         told.examples = [_line(question) for question in islice(self._questions(), _SHOWN)]

@@ -125,6 +125,15 @@ def test_without_dates_rows_count_in_the_order_of_the_file(tmp_path: Path) -> No
         "no column of dates", "no column of answers", "no relevant ids"]  # fmt: skip
 
 
+def test_copies_of_rows_are_told(tmp_path: Path) -> None:
+    told = re.compile(r"(\d+) rows repeat another of the same user")
+    copies = [*ROWS, ROWS[3], ROWS[3], ROWS[7]]
+    later, another = [["c0", "2025-01-07", *ROWS[3][2:]]], [["c9", *ROWS[3][1:]]]
+    for rows, wanted in ((ROWS, []), ([*ROWS, *later, *another], []), (copies, ["3"])):
+        made = import_table(table(tmp_path / f"{len(rows)}.csv", rows), tmp_path / f"out-{len(rows)}")
+        assert [found[1] for note in made.notes if (found := told.match(note))] == wanted
+
+
 def test_rows_without_what_is_measured_are_not_scored(tmp_path: Path) -> None:
     rows = [{"user": "u", "id": f"r{i}", "input": "x", "output": "y" * (i != 1)} for i in range(3)]
     _, found = imported(rows, tmp_path / "answers")
