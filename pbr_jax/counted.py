@@ -42,6 +42,7 @@ PLUMBING = {
     "files": "writes whole files or none",
     "locks": "waits for other processes",
     "claims": "which process makes a run",
+    "slurm": "submits commands",
     "hosts": "which process computes which part",
     "corpus.database": "opens files of stores, and deletes from them",
     "faults": "words of errors",

@@ -30,7 +30,8 @@ _OPTIONS = {
   --out DIR               where the runs' folders go; several processes may share it
   --list, --dry           print a command line a run, or its stages and what is there, and stop
   --index I, --shard I/N  make the I-th run alone, or the I-th of N parts, counted from 0
-  --max-parallel J        so many runs at once, each in a process of its own""",
+  --max-parallel J        so many runs at once, each in a process of its own
+  --launcher submitit     Slurm jobs: [--jobs N] [--slurm.partition P] [--slurm.time MINUTES] ...""",
 }
 _TITLES = "Value error|Invalid choice|Unrecognized options|Missing argument"  # of tyro's boxes
 _OFTEN = (

@@ -2,15 +2,17 @@
 
 import argparse
 import re
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from pbr_jax import flags, terminal
+from pbr_jax import flags, slurm, sweep_folder, terminal
+from pbr_jax.config import ConfigFile
 from pbr_jax.eval.report import report
 from pbr_jax.experiment import Results
 from pbr_jax.launcher import ALL, STALE_AFTER, dry, sweep
-from pbr_jax.sweeps import command, trials
+from pbr_jax.sweeps import Trial, command, trials
 from pbr_jax.types import UserError
 
 
@@ -23,22 +25,27 @@ def add(commands: Any, show: Callable[[Sequence[Results]], None]) -> None:
     parser.add_argument("--dry", action="store_true")
     parser.add_argument("--index", type=int)
     parser.add_argument("--shard")
+    parser.add_argument("--launcher", choices=get_args(slurm.Cluster))
+    parser.add_argument("--jobs", type=int)
     parser.add_argument("--max-parallel", type=int, default=1)
     parser.add_argument("--stale-after", type=float, default=STALE_AFTER)
     parser.set_defaults(function=lambda options, rest: _sweep(options, rest, show))
 
 
 def _sweep(options: argparse.Namespace, rest: list[str], show: Callable[[Sequence[Results]], None]) -> int:
+    given, rest = slurm.parameters(rest)
     file, config = flags.config(rest, flags.SWEEP)
     planned = trials(file, config)
     part = _part(options, len(planned))
+    if options.launcher is None and (given or options.jobs):
+        raise UserError("--slurm and --jobs are of jobs; add --launcher submitit, or --launcher local")
+    if options.launcher is not None:
+        return _launch(options, rest, given, file, planned)
     if options.dry:
         for text in dry(planned, options.out, part):
             terminal.out(text)
         return 0
-    out = options.out
-    if out is None:
-        raise UserError("no output folder given; add --out DIR")
+    out = _out(options)
     if options.list:
         terminal.out("\n".join(command(file, trial, out) for trial in planned[part]))
         return 0
@@ -50,6 +57,42 @@ def _sweep(options: argparse.Namespace, rest: list[str], show: Callable[[Sequenc
     terminal.out(report([result.path for result in results]))
     show(results)
     return 0
+
+
+def _launch(
+    options: argparse.Namespace,
+    rest: list[str],
+    given: Mapping[str, Any],
+    file: ConfigFile,
+    planned: Sequence[Trial],
+) -> int:
+    """Submits the sweep as jobs: a shard each, or, where a job has several nodes, one run each."""
+    if options.index is not None or options.shard is not None:
+        raise UserError("--launcher submits the whole sweep; leave --index and --shard out, or set --jobs")
+    _check(options)
+    out, several = _out(options).absolute(), given.get("nodes", 1) != 1
+    count = len(planned) if options.jobs is None or several else min(options.jobs, len(planned))
+    if options.dry:
+        terminal.out(slurm.script(out, count, given))
+        return 0
+    earlier = sweep_folder.own(out)
+    if several:
+        sweep_folder.note([(trial.name, trial.overrides) for trial in planned], out, earlier)
+        lines = [shlex.split(command(file, trial, out))[1:] for trial in planned]
+        commands = [[*line, "--distributed"] for line in lines]
+    else:
+        words = ["sweep", *rest, "--out", str(out), "--stale-after", str(options.stale_after)]
+        words += ["--max-parallel", str(options.max_parallel)]
+        commands = [[*words, "--shard", f"{place}/{count}"] for place in range(count)]
+    terminal.err(slurm.submit(options.launcher, out, commands, given))
+    terminal.out(report([out]) if options.launcher == "local" else f"pbr-jax report {shlex.quote(str(out))}")
+    return 0
+
+
+def _out(options: argparse.Namespace) -> Path:
+    if options.out is None:
+        raise UserError("no output folder given; add --out DIR")
+    return options.out
 
 
 def _part(options: argparse.Namespace, count: int) -> slice:
@@ -71,6 +114,8 @@ def _part(options: argparse.Namespace, count: int) -> slice:
 
 
 def _check(options: argparse.Namespace) -> None:
+    if options.jobs is not None and options.jobs < 1:
+        raise UserError(f"--jobs is {options.jobs}, want at least 1")
     if options.max_parallel < 1:
         raise UserError(f"--max-parallel is {options.max_parallel}, want at least 1")
     if not 1 <= options.stale_after < float("inf"):

@@ -9,9 +9,11 @@ from pbr_jax.eval.run_files import verified
 from pbr_jax.files import parse_json, private_folder, write_text
 from pbr_jax.parts.run import line
 from pbr_jax.run_folder import OWNER
+from pbr_jax.slurm import JOBS
 from pbr_jax.types import UserError
 
 CLAIMS = ".claims"
+_BESIDE = (CLAIMS, JOBS)  # what is there beside runs and their list
 _LIST = "sweep.jsonl"
 
 
@@ -29,7 +31,7 @@ def own(out: Path) -> dict[str, Any]:
         raise UserError(
             f"cannot write to the output folder {out}: {error.strerror}; choose another --out"
         ) from error
-    foreign = [p.name for p in there if p.name not in (_LIST, CLAIMS) and not (p / OWNER).is_file()]
+    foreign = [p.name for p in there if p.name not in (_LIST, *_BESIDE) and not (p / OWNER).is_file()]
     if (out / OWNER).exists() or (foreign and earlier is None) or (out / _LIST).is_symlink():
         held = "a run" if (out / OWNER).exists() else ", ".join(foreign[:4]) or f"a foreign {_LIST}"
         raise UserError(f"{out} holds {held}, which no sweep wrote; choose a new --out")
