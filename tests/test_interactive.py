@@ -80,7 +80,7 @@ def test_rows_in_python_are_data_of_ones_own(here: Path, fields: dict[str, Any],
     columns = {"user": "who", "input": "x", "output": "y", "document": ["y"]}
     named = pbr_jax.run("bm25", data=other, columns=columns, **fields)
     assert named.values["n"] == found.values["n"]
-    assert named.texts()["documents"][1][0]["text"] == ROWS[0]["reply"]
+    assert named.texts()["documents"].tolist()[1][0]["text"] == ROWS[0]["reply"]
 
 
 @pytest.mark.parametrize(

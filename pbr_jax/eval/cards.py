@@ -114,7 +114,7 @@ def of_user(folder: str | Path, user: str) -> list[str]:
 def unknown(where: object, what: str, name: str, known: Iterable[str]) -> UserError:
     """The error for a name that is not there, with the nearest that are."""
     names = list(dict.fromkeys(known))
-    near = [one for one, *_ in process.extract(name, names, scorer=fuzz.ratio, limit=3, score_cutoff=60)]
+    near = [one for one, *_ in process.extract(name, names, scorer=fuzz.ratio, limit=3, score_cutoff=55)]
     hint = f"did you mean {_either(near)}?" if near else f"there are, for example, {_either(names[:3])}"
     return UserError(f"{where} has no {what} {name!r}; {hint}")
 
