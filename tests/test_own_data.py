@@ -13,7 +13,7 @@ import pytest
 from pbr_jax.cli import main
 
 PAGE = Path(__file__).parents[1] / "docs" / "own_data.md"
-SMALL = ("--generate.max_new_tokens=2", "--eval.resamples=20", "--limit=6")
+SMALL = ("--generate.max_new_tokens=2", "--eval.resamples=20", "--limit=8")
 TICKETS, MAIL, TABLES = "Tickets", "Mail", "Documents in a table of their own"
 DATA = {MAIL: "realtalk", TABLES: "LaMP_4_huffpost"}
 
@@ -96,7 +96,7 @@ def test_the_whole_page(title: str, here: Path, typing: Type, request: pytest.Fi
         if not needs_models(command):
             assert matches(shown, printed), command
         if command == "python compare.py":
-            assert printed.startswith("6 questions, 6 with the same documents, largest difference of")
+            assert printed.startswith("8 questions, 8 with the same documents, largest difference of")
             assert float(printed.split()[-1]) <= 1e-6
         for out in re.findall(r"--out (\S+)", command):
             assert Path(out).exists()
