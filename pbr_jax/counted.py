@@ -44,6 +44,7 @@ PLUMBING = {
     "claims": "which process makes a run",
     "slurm": "submits commands",
     "hosts": "which process computes which part",
+    "peers": "messages between the processes of a run",
     "corpus.database": "opens files of stores, and deletes from them",
     "faults": "words of errors",
     "interrupts": "Ctrl-C",

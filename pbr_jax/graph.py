@@ -41,6 +41,8 @@ def logging_to(log: Log | None) -> Iterator[None]:
 
 def tell(label: str, note: str) -> None:
     """Tells the user, on stderr and in the log, what to know of a stage's result."""
+    if not hosts.leads():  # of several processes one tells
+        return
     terminal.err(f"{label}: note: {note}")
     log = _log.get()
     if log is not None:

@@ -16,32 +16,27 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from queue import SimpleQueue
-from typing import IO, Any, NamedTuple, TypeVar
+from threading import Thread
+from typing import Any, TypeVar
 
 import jax
 from jax._src import distributed
 
-from pbr_jax import terminal
+from pbr_jax import peers, terminal
 from pbr_jax.files import cache_folder, private_folder, write_text
+from pbr_jax.peers import Peer
 from pbr_jax.types import UserError
 
 _START = 300  # seconds in which all processes must have started
 _SILENT = 60  # seconds after which JAX takes a process for dead that it hears nothing of
 _VISIBLE = 30.0  # seconds in which a file that one host wrote must be seen by the others
+_PATIENCE = 5.0  # seconds that process 0 waits until those have ended that it has told to
 _FAILED = 2  # the exit code of a process that ends because another did
 _MISTAKES = (LookupError, TypeError, ValueError, FileExistsError, FileNotFoundError, NotADirectoryError)
 
 Found = TypeVar("Found")
 
-
-class _Peer(NamedTuple):
-    """A process at the other end of a connection, and what it said, in order."""
-
-    number: int
-    heard: IO[str]
-    told: IO[str]
-    said: "SimpleQueue[Any]"
+_SERVED: dict[str, Callable[[Any], Any]] = {}
 
 
 class _State:
@@ -49,10 +44,12 @@ class _State:
 
     index = 0
     count = 1
-    peers: tuple[_Peer, ...] = ()
+    peers: tuple[Peer, ...] = ()
     together = False
     joined = False
     ended = False
+    listeners: tuple[Thread, ...] = ()
+    asking = threading.Lock()
 
 
 def several() -> bool:
@@ -127,14 +124,36 @@ def gather(value: Any = None) -> list[Any]:
     return order()
 
 
-def _say(peer: _Peer, value: Any) -> None:
+def serve(name: str, function: Callable[[Any], Any]) -> None:
+    """Has process 0 answer `ask(name, value)` of the others by a function from JSON to JSON."""
+    _SERVED[name] = function
+
+
+def ask(name: str, value: Any) -> Any:
+    """What process 0 answers. Raises UserError for what its function raises."""
+    with _State.asking:
+        _State.peers[0].write({"ask": name, "of": value})
+        reply = _State.peers[0].replies.get()
+    if "refused" in reply:
+        raise UserError(reply["refused"])
+    return reply["reply"]
+
+
+def _reply(name: str, value: Any) -> dict[str, Any]:
     try:
-        _write(peer, {"value": value})
+        return {"reply": _SERVED[name](value)}
+    except Exception as error:  # theirs to raise
+        return {"refused": str(error) or type(error).__name__}
+
+
+def _say(peer: Peer, value: Any) -> None:
+    try:
+        peer.write({"value": value})
     except OSError:  # the thread that listens to it ends this process
         time.sleep(_VISIBLE)
 
 
-def _listen(peer: _Peer) -> None:
+def _listen(peer: Peer) -> None:
     """Keeps what a peer says; ends this process when the peer has ended before its work was done."""
     reason = ""
     try:
@@ -142,6 +161,10 @@ def _listen(peer: _Peer) -> None:
             message = json.loads(line)
             if "value" in message:
                 peer.said.put(message["value"])
+            elif "ask" in message:
+                peer.write(_reply(message["ask"], message["of"]))
+            elif "reply" in message or "refused" in message:
+                peer.replies.put(message)
             elif message.get("finished"):
                 return
             else:
@@ -157,7 +180,7 @@ def _end(reason: str) -> None:
     _State.ended = True
     terminal.err(f"pbr-jax: error: {reason}, so all processes end; the same command continues from here")
     _tell({"failed": reason})
-    os._exit(_FAILED)
+    _leave(_FAILED)
 
 
 def failed(message: str, code: int, error: Exception | None = None) -> None:
@@ -168,7 +191,15 @@ def failed(message: str, code: int, error: Exception | None = None) -> None:
         if error is not None:
             terminal.err("".join(traceback.format_exception(error)))
         _tell({"failed": f"process {_State.index} ended ({message})"})
-        os._exit(code)
+        _leave(code)
+
+
+def _leave(code: int) -> None:
+    """Ends this process; process 0, with which JAX's service ends, after the others."""
+    for listener in _State.listeners if leads() else ():
+        if listener is not threading.current_thread():
+            listener.join(_PATIENCE)
+    os._exit(code)
 
 
 def finished() -> None:
@@ -180,12 +211,7 @@ def finished() -> None:
 def _tell(message: dict[str, Any]) -> None:
     for peer in _State.peers:
         with suppress(OSError):
-            _write(peer, message)
-
-
-def _write(peer: _Peer, message: dict[str, Any]) -> None:
-    peer.told.write(json.dumps(message) + "\n")
-    peer.told.flush()
+            peer.write(message)
 
 
 # -- the beginning -------------------------------------------------------------------------------------
@@ -228,46 +254,21 @@ def start(coordinator: str | None = None, processes: int | None = None, process:
 def _connect(client: Any, host: str) -> None:
     """A connection of every process with process 0, whose port and password JAX's service tells."""
     if leads():
-        both = socket.has_dualstack_ipv6()
-        family = socket.AF_INET6 if both else socket.AF_INET
-        server = socket.create_server(("", 0), family=family, dualstack_ipv6=both)
         password = secrets.token_hex()
-        client.key_value_set("pbr_jax/link", f"{server.getsockname()[1]} {password}")
-        found: dict[int, _Peer] = {}
-        while len(found) < _State.count - 1:
-            peer = _accepted(server.accept()[0], password)
-            if peer is not None:
-                found[peer.number] = peer
-        server.close()
+        with peers.server() as server:
+            client.key_value_set("pbr_jax/link", f"{server.getsockname()[1]} {password}")
+            found: dict[int, Peer] = {}
+            while len(found) < _State.count - 1:
+                peer = peers.accepted(server.accept()[0], password)
+                if peer is not None:
+                    found[peer.number] = peer
         _State.peers = tuple(found[number] for number in sorted(found))
     else:
         port, password = client.blocking_key_value_get("pbr_jax/link", 1000 * _START).split()
-        heard, told = _files(socket.create_connection((host, int(port)), _START))
-        told.write(f"{password} {_State.index}\n")
-        told.flush()
-        _State.peers = (_Peer(0, heard, told, SimpleQueue()),)
-    for peer in _State.peers:
-        threading.Thread(target=_listen, args=(peer,), name="pbr_jax.hosts", daemon=True).start()
-
-
-def _accepted(connection: socket.socket, password: str) -> _Peer | None:
-    """Whoever has connected; None for a stranger."""
-    heard, told = _files(connection)
-    given, _, number = heard.readline(200).strip().partition(" ")
-    if not secrets.compare_digest(given.encode(), password.encode()):
-        connection.close()
-        return None
-    return _Peer(int(number), heard, told, SimpleQueue())
-
-
-def _files(connection: socket.socket) -> tuple[IO[str], IO[str]]:
-    """Lines that come and that go; a host that has lost its power is found out within half a minute."""
-    connection.settimeout(None)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
-        if hasattr(socket, name):
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    return connection.makefile("r", encoding="utf-8"), connection.makefile("w", encoding="utf-8")
+        _State.peers = (peers.connected((host, int(port)), password, _State.index, _START),)
+    _State.listeners = tuple(Thread(target=_listen, args=(peer,), daemon=True) for peer in _State.peers)
+    for listener in _State.listeners:
+        listener.start()
 
 
 def _check_cache() -> None:
@@ -291,15 +292,15 @@ def _check_cache() -> None:
 
 
 def published(path: Path, find: Callable[[], Found | None]) -> Found | None:
-    """What is found at a path; a process that follows waits until the disk shows what process 0 wrote there.
+    """What is found at a path; waits until the disk shows what another process wrote there.
 
     Raises UserError where it does not within half a minute.
     """
     deadline = time.monotonic() + _VISIBLE
-    while (found := find()) is None and not leads():
+    while (found := find()) is None and (_State.together or not leads()):
         if time.monotonic() > deadline:
             raise UserError(
-                f"{path}, which process 0 made, is not seen here; share the folder with this host"
+                f"{path}, which another process wrote, is not seen here; share the folder with this host"
             )
         time.sleep(0.2)
     return found

@@ -7,7 +7,7 @@ import contextlib
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,9 @@ from pbr_jax.corpus.store import Store
 from pbr_jax.data import task
 from pbr_jax.graph import Node, Slot, Stage, Value, constant, tell, walk
 from pbr_jax.graph_lists import numbered, substituted, unified
+from pbr_jax.llm import is_t5
 from pbr_jax.methods.generate import Ipa
+from pbr_jax.models.pretrained import locate
 from pbr_jax.options import Generate, key_of, swapped
 from pbr_jax.parts import language_model, likelihood
 from pbr_jax.parts.answers import answers, documents_in_prompt
@@ -64,15 +66,11 @@ def _check_hosts(config: Config) -> None:
             f"llm.tensor_parallel is {config.llm.tensor_parallel}, and with --distributed every host has "
             "whole copies of the model; set it to 1, or leave --distributed out"
         )
+    if config.llm.backend == "jax" and is_t5(locate(config.llm.model)):
+        raise UserError(
+            f"llm.model {config.llm.model} is a T5, which takes one process; leave --distributed out"
+        )
 
-
-def _check_stages(nodes: Iterable[Node]) -> None:
-    trained = [node.label for node in nodes if isinstance(node, Stage) and node.name in _TRAINED]
-    if trained:
-        raise UserError(f"stage {trained[0]} trains, which takes one process; leave --distributed out")
-
-
-_TRAINED = {"retriever", "reranker", "purple", "generator", "user_encoder"}
 
 # Of a system.
 _PARTS = {"store", *Pipeline._fields, "write", "generate", "llm", "answer_format"}
@@ -119,8 +117,6 @@ class Plan:
         made = {**made, **judged(self.run, source.node, made.get("answered"))}
         self.last = unified(Value("results", (), made, dict))
         known = {node.key: node for node in walk(self.last)}
-        if hosts.several():
-            _check_stages(known.values())
         self.data, self.ranked = _stage(known[source.node.key]), self.last.needs["ranked"]
         apart = None if source.training is None else known.get(source.training.key)
         self.training = None if apart is None else _stage(apart)  # the store that is learned from, if another

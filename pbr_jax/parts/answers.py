@@ -11,6 +11,7 @@ from pbr_jax.parts import language_model
 from pbr_jax.parts.rankings import EVALUATED, Questions, Rankings
 from pbr_jax.parts.records import Records
 from pbr_jax.parts.run import Run, chunks, metered, write_tally
+from pbr_jax.parts.together import by_questions
 from pbr_jax.system import System
 from pbr_jax.types import Example
 
@@ -39,7 +40,15 @@ def answers(
         "write": language_model.writer(run),
         "generate": Slot(method, run),
     }
-    return Stage("generate", (questions, documents_in_prompt(run)), needs, _generate, Answers, label=label)
+    return Stage(
+        "generate",
+        (questions, documents_in_prompt(run)),
+        needs,
+        _generate,
+        Answers,
+        label=label,
+        together=by_questions(Answers, questions),
+    )
 
 
 def _generate(folder: Path, questions: Questions, k: int, *, ranked: Rankings, **parts: Any) -> None:

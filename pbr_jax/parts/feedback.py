@@ -25,6 +25,7 @@ from pbr_jax.parts.generator import generator
 from pbr_jax.parts.rankings import Questions, Rankings, drop_leaks, rankings
 from pbr_jax.parts.records import Records
 from pbr_jax.parts.run import Run, chunks, metered, once, write_tally
+from pbr_jax.parts.together import by_questions
 from pbr_jax.pipeline import Ranking
 from pbr_jax.system import System
 from pbr_jax.tasks import Task
@@ -174,6 +175,7 @@ def feedback(
         Feedbacks,
         label=f"feedback_{label}",
         check=lambda: _check(run),
+        together=by_questions(Feedbacks, asked),
     )
 
 

@@ -19,6 +19,7 @@ from pbr_jax.options import LLM, TunedGenerator
 from pbr_jax.parts import language_model
 from pbr_jax.parts.rankings import Questions, Rankings, drop_leaks, rankings
 from pbr_jax.parts.run import Run, enable_compilation_cache, once
+from pbr_jax.parts.together import by_rows
 from pbr_jax.parts.trained import check_training, is_saved, save_adapter, save_fitted
 from pbr_jax.pipeline import PromptWriter, Ranking
 from pbr_jax.types import UserError
@@ -96,6 +97,7 @@ def weights(run: Run) -> Stage:
         _train,
         _same,
         check=partial(_check, run.config.llm, options),
+        together=by_rows,
     )
 
 

@@ -18,6 +18,7 @@ from pbr_jax.parts.generator import generator
 from pbr_jax.parts.rankings import EVALUATED, Questions, Rankings
 from pbr_jax.parts.records import Records
 from pbr_jax.parts.run import Run, chunks, metered, write_tally
+from pbr_jax.parts.together import by_questions
 from pbr_jax.system import System
 from pbr_jax.types import Example, UserError
 
@@ -62,6 +63,7 @@ def likelihoods(
         Likelihoods,
         label=label,
         check=partial(run.config.llm.check_scoring, "eval.likelihood on"),
+        together=by_questions(Likelihoods, questions),
     )
 
 

@@ -33,6 +33,7 @@ from pbr_jax.options import Prompt
 from pbr_jax.parts.rankings import EVALUATED, Questions
 from pbr_jax.parts.records import Records
 from pbr_jax.parts.run import Run, chunks, metered, once, write_tally
+from pbr_jax.parts.together import by_questions
 from pbr_jax.parts.users import oldest_first
 from pbr_jax.pipeline import Examples, Tally
 from pbr_jax.tasks import Wording
@@ -248,7 +249,9 @@ def profiles(run: Run, llm: Node, wording: Node, *, evaluated: bool) -> Node:
         method = run.config.similar_users(options.profile_others)
         needs["similar"] = Slot(method, run.changed(neighbours=method))
     if evaluated:
-        texts = Stage(LABEL, (EVALUATED, options), needs, _write, Texts)
+        texts = Stage(
+            LABEL, (EVALUATED, options), needs, _write, Texts, together=by_questions(Texts, EVALUATED)
+        )
         needs = {**needs, "texts": texts}
     return Value(LABEL, (options,), needs, _profiles)
 

@@ -15,6 +15,7 @@ from pbr_jax.options import Retrieve
 from pbr_jax.parts import passages
 from pbr_jax.parts.records import Records
 from pbr_jax.parts.run import Run, chunks, enable_compilation_cache, metered, once, progress, write_tally
+from pbr_jax.parts.together import by_questions
 from pbr_jax.pipeline import Pipeline, Ranking
 from pbr_jax.system import System
 from pbr_jax.types import Candidate, Example, UserError
@@ -92,7 +93,16 @@ def rankings(
     deep = not questions.training if reported is None else reported
     needs = {"store": run.data} | slots(run, reported=deep)
     options = (questions, run.config.collaboration)
-    return Stage("rank", options, needs, _rank, Rankings, label=label, check=lambda: _check(run, questions))
+    return Stage(
+        "rank",
+        options,
+        needs,
+        _rank,
+        Rankings,
+        label=label,
+        check=lambda: _check(run, questions),
+        together=by_questions(Rankings, questions),
+    )
 
 
 def drop_leaks(store: Store, examples: Iterable[Example], ranked: Iterable[Ranking]) -> Iterator[Ranking]:

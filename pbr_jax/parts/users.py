@@ -18,6 +18,7 @@ from pbr_jax.models.user_transformer import UserTransformerConfig, user_transfor
 from pbr_jax.options import UserEncoder
 from pbr_jax.parts import vectors
 from pbr_jax.parts.run import Run, chunks, enable_compilation_cache, once
+from pbr_jax.parts.together import by_rows
 from pbr_jax.parts.trained import check_training, is_saved, load_saved, save_fitted
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.types import Example, Params
@@ -137,6 +138,7 @@ def encoder(run: Run) -> Stage:
         _train,
         load_saved,
         check=partial(check_training, options.training),
+        together=by_rows,
     )
 
 

@@ -11,6 +11,7 @@ from pbr_jax.graph import Node, Stage, Value
 from pbr_jax.models.pretrained import fingerprint, locate
 from pbr_jax.options import Encoder
 from pbr_jax.parts.run import Run, enable_compilation_cache, once
+from pbr_jax.parts.together import by_texts
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.types import Params
 
@@ -38,7 +39,7 @@ def tuned(run: Run, params: Stage, unit: bool = True) -> Node:
 def documents(run: Run, encoder: Node, label: str = "embed") -> Node:
     """The encoder's vectors of all documents (`corpus.vectors.Vectors`), row by row as in the store."""
     needs = {"store": run.documents, "encoder": encoder}
-    encoded = Stage("embed", (), needs, _embed, _nothing, label=label)
+    encoded = Stage("embed", (), needs, _embed, _nothing, label=label, together=by_texts)
     return Value("vectors", (), {**needs, "encoded": encoded}, _vectors)
 
 

@@ -30,6 +30,7 @@ from pbr_jax.parts import feedback, users, vectors
 from pbr_jax.parts.rankings import Questions
 from pbr_jax.parts.run import Run, enable_compilation_cache, once
 from pbr_jax.parts.search import Personalize, search
+from pbr_jax.parts.together import by_rows
 from pbr_jax.parts.trained import check_training, is_saved, load_saved, save_fitted
 from pbr_jax.parts.users import Users
 from pbr_jax.pipeline import Examples, RetrieveSlot, Tally
@@ -90,6 +91,7 @@ class Tuned(Retrieve):
             _train,
             load_saved,
             check=partial(_check, self, run.config.encoder.normalize),
+            together=by_rows,
         )
 
     def needs(self, run: Run) -> Mapping[str, Node]:

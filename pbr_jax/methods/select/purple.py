@@ -38,6 +38,7 @@ from pbr_jax.parts import feedback, language_model, vectors
 from pbr_jax.parts.generator import generator
 from pbr_jax.parts.rankings import Questions, Rankings, at_depth, drop_leaks, rankings
 from pbr_jax.parts.run import Run, enable_compilation_cache, metered, once, tallied
+from pbr_jax.parts.together import by_rows
 from pbr_jax.parts.token_vectors import Ragged
 from pbr_jax.parts.trained import check_training, is_saved, load_report, load_saved, save_fitted
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
@@ -176,6 +177,7 @@ class Purple(ByScore):
             _train,
             _Learned.load,
             check=partial(self._check, run),
+            together=by_rows,
         )
 
     def _check_candidates(self, run: Run) -> None:

@@ -28,6 +28,7 @@ from pbr_jax.parts import feedback, users
 from pbr_jax.parts.rankings import Questions
 from pbr_jax.parts.reranking import Reranker
 from pbr_jax.parts.run import Run, enable_compilation_cache, once
+from pbr_jax.parts.together import by_rows
 from pbr_jax.parts.trained import check_training, is_saved, load_saved, save_fitted
 from pbr_jax.parts.users import Users
 from pbr_jax.pipeline import SelectSlot, Tally
@@ -87,6 +88,7 @@ class Tuned(ByScore):
             _train,
             load_saved,
             check=partial(check_training, self.training),
+            together=by_rows,
         )
 
     def _users(self, run: Run) -> dict[str, Node]:
