@@ -142,8 +142,8 @@ def told(made: Imported) -> str:
     lines += [f"note      {note}" for note in made.notes]
     lines += [f"example   {line.strip()[:_LONGEST]}" for line in made.examples]
     lines.append(
-        f"written   {made.folder}: edit task.toml, then run\n"
-        f"          pbr-jax run bm25 --benchmark.name own --benchmark.root {made.folder} --out runs/bm25"
+        f"written   {made.folder}: edit task.toml, then ask whether the history helps\n"
+        f"          pbr-jax check {made.folder} --out checks/{made.folder.name}"
     )
     return "\n".join(lines)
 

@@ -332,7 +332,7 @@ def _interval(row: Row, column: str, text: str) -> tuple[float, float]:
         return found
     raise row.fault(
         column, f"{text!r:.40}", "a date such as 2024-02-03 or 2024-02-03T14:05",
-        "write it so, or take --time away: rows then count in the order of the file",
+        "write it so; only where the oldest row is the first may --time be left out instead",
     )  # fmt: skip
 
 
