@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from pbr_jax.checking.rounds import ALIKE, CHOSEN, NOTHING, OTHERS
-from pbr_jax.checking.verdict import Group, Measure, Verdict
+from pbr_jax.checking.verdict import Group, Measure, Verdict, needed
 from pbr_jax.eval.render import Block, Cell, Forest, Interval, Page, Paragraph, Table, markdown
 from pbr_jax.eval.significance import FEWEST, Difference
 
@@ -188,8 +188,21 @@ def _next(found: Verdict) -> str:
     if found.answer == "harms":
         return "look at what was shown (pbr-jax examples), then try fewer documents or a larger model."
     if found.answer == "helps_like_any":
-        return (
+        return _open(found) + (
             "show a few fixed examples of the task instead, which costs no search and nobody's privacy, and "
             "compare (pbr-jax run)."
         )
     return "give it more minutes or more questions, or a larger model, which may use a history better."
+
+
+def _open(found: Verdict) -> str:
+    """What the intervals leave open where a gain over other users' documents is not shown."""
+    control = found.control
+    if control.high <= 0:
+        return ""
+    size = needed(control, found.questions) if control.value > 0 else None
+    many = f", and about {size:,} questions would tell one of the size that was measured" if size else ""
+    return (
+        f"a gain of up to {control.high:+.3f} over other users' documents is not excluded{many}; take more "
+        "users or minutes before the own history is dropped. Or "
+    )

@@ -100,7 +100,8 @@ def _md_forest(block: Forest) -> str:
     """A table whose last column draws each interval, with the place of zero."""
     ends = [0.0, *(end for _, one in block.lines if one for end in (one.low, one.high))]
     low, high = min(ends), max(ends)
-    lines = [[*map(_md, block.header), f"{low:+.2f} to {high:+.2f}"]]
+    scale = f"{low:+.2f} to {high:+.2f}" if low < high else ""  # nothing is drawn on a scale of no length
+    lines = [[*map(_md, block.header), scale]]
     lines.append(["---", *["---:"] * (len(block.header) - 1), "---"])
     for cells, one in block.lines:
         drawn = "" if one is None else f"`{_drawn(one, low, high)}`"

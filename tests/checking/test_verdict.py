@@ -76,8 +76,21 @@ def test_groups_of_few_users_show_no_interval() -> None:
     page, (forest,) = told(found), [block for block in blocks(found) if isinstance(block, Forest)]
     assert [None if one is None else one.value for _, one in forest.lines] == [0.5, None, 0.1]
     assert "| 5 to 90 | 20 | 9 | too few users |" in page
+    small = told(verdict_of("helps", category=[some[1], some[1]]))
+    assert "| category | questions | users | gain |  |" in small
     assert "a gain is shown for documents in the history 1 to 4." in page
     assert "For whom: the questions are too few" in told(verdict_of("helps"))
+
+
+def test_what_a_control_leaves_open_is_said_before_the_history_is_dropped() -> None:
+    found = verdict_of("helps_like_any")
+    wide, none, worse = (dataclasses.replace(found, alike=Difference(v, v - 0.8, v + 0.8, 0.1, 1.2))
+                         for v in (0.6, -0.1, -0.9))  # fmt: skip
+    size = "and about 160 questions would tell one of the size that was measured; take more users"  # 40 * 2²
+    assert f"a gain of up to +1.400 over other users' documents is not excluded, {size}" in told(wide)
+    assert "up to +0.700 over other users' documents is not excluded; take more users" in told(none)
+    assert "What to do next: show a few fixed examples" in told(worse)
+    assert "not excluded" not in told(worse) + told(verdict_of("helps"))
 
 
 def test_one_user_has_no_interval() -> None:
