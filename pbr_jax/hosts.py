@@ -230,6 +230,7 @@ def start(coordinator: str | None = None, processes: int | None = None, process:
     """
     try:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        jax.config.update("jax_enable_preemption_service", False)  # it would ignore SIGTERM
         jax.distributed.initialize(
             coordinator,
             processes,
