@@ -1,6 +1,6 @@
 """Several processes, one a host, that make one run together.
 
-Process 0 leads. It alone takes locks, decides what is made, publishes artefacts and writes the run's files.
+Process 0 leads. It alone takes locks, chooses the stages to run, publishes artefacts and writes files.
 The others follow: they wait for its orders, and take part where a stage is divided among processes. All of
 them read the cache of process 0. Every process has a connection to process 0, which carries the orders; a
 process that ends early closes it, and all others end too.

@@ -28,7 +28,7 @@ _REHEARSED = ("generate", "likelihood", "feedback", "judge", "profile")
 
 
 def estimate(plan: Plan) -> list[Row]:
-    """A row for each model that a stage asks, in the order of the stages; what is made is left out."""
+    """A row for each model that a stage asks, in the order of the stages. Finished stages are left out."""
     counting: dict[str, Counting] = {}
     return list(
         chain.from_iterable(

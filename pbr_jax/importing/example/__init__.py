@@ -15,7 +15,7 @@ from pbr_jax.files import write_text
 from pbr_jax.types import UserError
 
 TABLE, COPIED = "tickets.csv", ("task.toml", "commands.sh")
-"""What is made of `words.toml`, and what is copied as it lies beside this module."""
+"""The files written from `words.toml`, and those copied from this folder."""
 
 _HEADER = ("ticket", "customer", "created", "topic", "question", "reply")
 _OF_CUSTOMER = ("name", "router", "phone", "plan", "hello", "bye")
