@@ -3,7 +3,7 @@
 Nkhata et al., "ClusterRAG: Cluster-Based Collaborative Filtering for Personalized Retrieval-Augmented
 Generation", 2026; the paper's values. Collaborative: `--neighbours.own off --neighbours.m 1`; user-only:
 `--neighbours.m 1`. configs/clusterrag_as_released.py follows the code; what the paper leaves open, and what
-was chosen: docs/clusterrag.md.
+was chosen: docs/papers/clusterrag.md.
 
 The paper's models are ColBERTv2, for users and documents, and FLAN-T5-base, all weights tuned:
 `--encoder.model FOLDER` and `--llm.model FOLDER` take them. The defaults run too: MiniLM, whose token states

@@ -3,7 +3,7 @@
 Questions arrive one after the other, and after every 200 the retriever is updated. Anonymous ACL
 submission, "LLM and User Feedback Based Contrastive Learning Improves Retrieval-Augmented
 Generation When Question and Answer Domains Shift". What the paper leaves open, and what was
-decided: docs/luf.md.
+decided: docs/papers/luf.md.
 
 pbr-jax run luf --benchmark.name xquad --benchmark.root FOLDER --benchmark.split de --benchmark.passages en \
     --out DIR

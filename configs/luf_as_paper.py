@@ -6,7 +6,7 @@
 - The encoder moves as a whole, for queries and passages, which are then encoded anew: some 53 hours
   of CPU for 21 million passages, so take an accelerator, or `--retrieve.moves query_tower`.
 - A question's own irrelevant documents are negatives. In a closed collection that punishes what
-  later questions look for, and costs half of the gain (docs/luf.md).
+  later questions look for, and costs half of the gain (docs/papers/luf.md).
 - One user's remark is enough for the shared store: the paper has no quorum.
 
 pbr-jax run luf_as_paper --benchmark.name squad --benchmark.root FOLDER --benchmark.passages FILE --out DIR

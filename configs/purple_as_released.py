@@ -5,7 +5,7 @@
   tokens.
 - Records and queries are cut at 512 tokens, or at what the encoder reads.
 
-Left as here, with why, in docs/purple.md: the step is chosen by held-out training users, never on the
+Left as here, with why, in docs/papers/purple.md: the step is chosen by held-out training users, never on the
 reported split; a short history shortens its own profile alone, not those of its whole batch; the frozen
 encoder drops nothing out; a run that goes on after a kill ends with the same numbers.
 

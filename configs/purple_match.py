@@ -1,8 +1,8 @@
 """PURPLE at a size for a CPU core, given how well records fit the query and what retrievers score.
 
-Ours (docs/purple.md): `fusion match` puts the fit of query and record into the record's vector, `features
-scores` the retrievers' scores, and the held-out users choose the step by the order of their candidates. Every
-record's reward alone is asked once.
+Ours (docs/papers/purple.md): `fusion match` puts the fit of query and record into the record's vector,
+`features scores` the retrievers' scores, and the held-out users choose the step by the order of their
+candidates. Every record's reward alone is asked once.
 
 pbr-jax run configs/purple_match.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """

@@ -1,4 +1,4 @@
-"""docs/new_method.md: the methods that it shows run as it says, outside of the package."""
+"""docs/tutorials/new_method.md: the methods that it shows run as it says, outside of the package."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from pbr_jax.cli import main
 from pbr_jax.config import load, override
 from pbr_jax.types import UserError
 
-DOCS = Path(__file__).parents[1] / "docs" / "new_method.md"
+DOCS = Path(__file__).parents[1] / "docs" / "tutorials" / "new_method.md"
 SMALL = {"generate.max_new_tokens": 2, "prompt.max_tokens": 300, "eval.resamples": 20}
 SMALL |= {"eval.likelihood": "off"}
 

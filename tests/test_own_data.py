@@ -1,4 +1,4 @@
-"""docs/own_data.md: what it shows is typed in an empty folder, and prints what the page says."""
+"""docs/tutorials/own_data.md: what it shows is typed in an empty folder, and prints what the page says."""
 
 import re
 import shlex
@@ -12,7 +12,7 @@ import pytest
 
 from pbr_jax.cli import main
 
-PAGE = Path(__file__).parents[1] / "docs" / "own_data.md"
+PAGE = Path(__file__).parents[1] / "docs" / "tutorials" / "own_data.md"
 SMALL = ("--generate.max_new_tokens=2", "--eval.resamples=20", "--limit=8")
 TICKETS, MAIL, TABLES = "Tickets", "Mail", "Documents in a table of their own"
 DATA = {MAIL: "realtalk", TABLES: "LaMP_4_huffpost"}

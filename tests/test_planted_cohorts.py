@@ -66,7 +66,7 @@ def preferring(count: int, cohorts: int, share: float, seed: int) -> tuple[np.nd
 
 @pytest.mark.parametrize("seed", range(3))
 def test_density_finds_cohorts_that_prefer_topics(seed: int):
-    """At the paper's sizes. Nine in ten documents on topic; what fewer do to it: docs/clusterrag.md."""
+    """At the paper's sizes. Nine in ten documents on topic; what fewer do: docs/papers/clusterrag.md."""
     means, cohort = preferring(120, 6, 0.9, seed)
     for samples in (2, 3):
         assert adjusted_rand_score(cohort, hdbscan(means, min_samples=samples)) > 0.9

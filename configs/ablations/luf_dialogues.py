@@ -2,7 +2,8 @@
 
 `no_store` answers from the conversation alone, `dense` is shown earlier turns as they are, `summaries` what
 the model wrote of them (LUF's personal store); `query2doc` and `rewrite` search the store by an expanded
-turn. Rows are compared by `jga` and `aga`. Some whole dialogues instead of all: docs/data_format.md.
+turn. Rows are compared by `jga` and `aga`. Some whole dialogues instead of all:
+docs/reference/data_format.md.
 
 pbr-jax sweep ablations/luf_dialogues --benchmark.name sgd --benchmark.split test --benchmark.root FOLDER \\
     --out DIR

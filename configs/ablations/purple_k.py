@@ -2,7 +2,7 @@
 
 Prompts have 2,048 tokens, so that fifteen records stand in them. A policy is trained for each number. The
 report in HTML draws the metric over `select.k`, a line for each system. The paper's ICR asks another model
-than the one that answers: `select.llm`, see docs/llm_baselines.md.
+than the one that answers: `select.llm`, see docs/papers/llm_baselines.md.
 
 pbr-jax sweep ablations/purple_k --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """

@@ -1,10 +1,10 @@
 """Data of one's own: `documents.jsonl`, and a file of questions for each split, one JSON object a line.
 
 A document has `id`, `user`, `text` (what is searched) and `fields` (what prompts show beside). A question
-has `id`, `user` and `input`. All else is optional; docs/data_format.md lists the keys. A question sees the
-documents of its user that came before it: where both carry an `order`, those of a lower one; where both carry
-a `time`, those whose whole date lies before. It never sees the document that records its own answer
-(`question`). A `history` names the documents instead.
+has `id`, `user` and `input`. All else is optional; docs/reference/data_format.md lists the keys. A question
+sees the documents of its user that came before it: where both carry an `order`, those of a lower one; where
+both carry a `time`, those whose whole date lies before. It never sees the document that records its own
+answer (`question`). A `history` names the documents instead.
 """
 
 import json

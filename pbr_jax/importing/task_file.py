@@ -49,7 +49,7 @@ def of(
     cue = f"{columns.output or 'answer'}:"
     pieces = list(dict.fromkeys(["date: {date}", *(f"{name}: {{{name}}}" for name in shown)]))
     lines = [
-        "# What is asked, and how prompts word it. Edit what you like; docs/data_format.md explains it.",
+        "# What is asked, and how prompts word it. Edit it; docs/reference/data_format.md explains the keys.",
         f"kind = {_toml(kind)}",
         f"metrics = {_toml(metrics)}",
         *([f"labels = {_toml(labels)}"] if labels else []),
@@ -95,7 +95,7 @@ def taken(task: str, shown: Sequence[str]) -> TaskFile:
 
 def _written(task: Task) -> str:
     """A task as TOML, with all that it says."""
-    lines = ["# What is asked, and how prompts word it. docs/data_format.md explains it."]
+    lines = ["# What is asked, and how prompts word it. docs/reference/data_format.md explains it."]
     lines += _pairs(task, without=("name", "spellings", "prompt"))
     if task.spellings:
         lines += ["", "[spellings]", *(f"{_toml(key)} = {_toml(label)}" for key, label in task.spellings)]

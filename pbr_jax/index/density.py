@@ -36,7 +36,7 @@ def hdbscan(
         on it, but for distances that float32 cannot tell apart. Above, many distances between cores are
         equal, and which of several shortest trees is taken decides much where groups do not lie apart: there
         scikit-learn's own algorithms (brute, which is taken here, and kd_tree) agree by an adjusted Rand of
-        .47 on 1,100 users of LaMP-7, and so do the two sides of `dense`; docs/clusterrag.md.
+        .47 on 1,100 users of LaMP-7, and so do the two sides of `dense`; docs/papers/clusterrag.md.
     """
     return Hierarchy(vectors, min_samples=min_samples, dense=dense).labels(min_cluster_size)
 

@@ -1,6 +1,7 @@
 """The methods: `methods/<slot>/<method>.py` holds a method's options, what it needs, and how it computes.
 
-Each slot's package lists its classes; a config takes these, or a class of your own (docs/new_method.md).
+Each slot's package lists its classes; a config takes these, or a class of your own
+(docs/tutorials/new_method.md).
 """
 
 from pbr_jax.methods import expand, generate, neighbours, retrieve, select

@@ -17,7 +17,7 @@ class Benchmark(Options):
 
     section: ClassVar[str] = "benchmark"
 
-    name: str = "synthetic"  # lamp_1 … lamp_5, lamp_7, longlamp_*, personabench, …: docs/data_format.md
+    name: str = "synthetic"  # lamp_1 … lamp_7, longlamp_*, personabench, …: docs/reference/data_format.md
     root: str = field(default="", metadata=IDLE)  # folder (or file) with the official files
     split: str = "dev"  # LaMP: train|dev|test; PersonaBench: noise_0.0 …; LongMemEval: file stem
     training: str = "train"  # what trained systems learn from, and where neighbours come from too
@@ -27,14 +27,14 @@ class Benchmark(Options):
     training_root: str = field(default="", metadata=IDLE)
     # longmemeval: sessions and relevance as its own code has them, or as PBR's has; LaMP: texts of queries
     # and documents as its own code has them, or as CFRAG's has; locomo, realtalk, lucid: a document is a
-    # session, or a turn (docs/data_format.md)
+    # session, or a turn (docs/reference/data_format.md)
     form: Literal["official", "pbr", "cfrag", "turns"] = "official"
 
     # prefeval: turns between the preference and the question, as many as in the paper's main table
     inter_turns: int = field(default=10, metadata=added(10))
 
-    # shared passages that every question may be answered from (docs/data_format.md): a .jsonl, .tsv or .json,
-    # or the split (xquad: language) of the root whose passages they are
+    # shared passages that every question may be answered from (docs/reference/data_format.md): a .jsonl,
+    # .tsv or .json, or the split (xquad: language) of the root whose passages they are
     passages: str = field(default="", metadata=IDLE)
     # file of further shared passages, relevant to nothing
     distractors: str = field(default="", metadata=IDLE)

@@ -1,7 +1,7 @@
 """Tasks as data: what is asked, how prompts word it, how answers are read and scored.
 
 A task is a TOML file. Those of the benchmarks lie beside this module; a user's file (`--benchmark.task`, or
-`task.toml` in a data folder) says what differs. docs/data_format.md explains the keys.
+`task.toml` in a data folder) says what differs. docs/reference/data_format.md explains the keys.
 
 >>> released("lamp_4").document_target
 'title'
@@ -173,7 +173,9 @@ def load(path: Path, base: Task | None = None) -> Task:
             raise ValueError(f"it is larger than {_LARGEST} bytes")
         values = tomllib.loads(content.decode())
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); want TOML, see docs/data_format.md") from error
+        raise UserError(
+            f"{path}: cannot be read ({error}); want TOML, see docs/reference/data_format.md"
+        ) from error
     if isinstance(table := values.get("spellings"), dict):
         values["spellings"] = tuple(table.items())
     try:
@@ -194,7 +196,7 @@ def _made(cls: type[Options], values: Mapping[str, Any], base: Any, prefix: str 
         found[key] = checked(prefix + key, value, types[key])
     needed = [] if base else [item.name for item in fields(cls) if default_of(item) is MISSING]
     if missing := [prefix + key for key in needed if key not in found]:
-        raise UserError(f"found no {', '.join(missing)}; docs/data_format.md shows a whole task")
+        raise UserError(f"found no {', '.join(missing)}; docs/reference/data_format.md shows a whole task")
     return replace(base, **found) if base else cls(**found)
 
 

@@ -78,7 +78,7 @@ def test_multiwoz_judges_a_turn_as_one_and_leaves_out_turns_without_frames(tmp_p
 
 
 def test_the_files_of_the_docs_are_read(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "data_format.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "data_format.md").read_text(encoding="utf-8")
     section = page[page.index("## Dialogues") : page.index("## Questions without users")]
     talks, schema = map(json.loads, re.findall(r"```json\n(.*?)```", section, re.DOTALL))
     for name in ("sgd", "multiwoz"):

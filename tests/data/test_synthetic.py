@@ -198,7 +198,7 @@ def test_nothing_that_exists_is_overwritten(tmp_path, name, capsys):
 
 
 def test_the_example_of_the_format_page_is_valid(tmp_path):
-    page = (Path(__file__).parents[2] / "docs" / "data_format.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "data_format.md").read_text(encoding="utf-8")
     own, questions, outputs, *_ = re.findall(r"```json\n(.*?)```", page, flags=re.DOTALL)
     (tmp_path / "documents.jsonl").write_text(own.replace("\n ", " "), encoding="utf-8")
     (tmp_path / "dev.jsonl").write_text('{"id": "t2", "user": "ann", "input": "?", "order": 1}')

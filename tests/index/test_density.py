@@ -116,8 +116,8 @@ def test_the_default_is_the_papers_2_which_leaves_the_point_itself_out():
 
 
 def test_above_two_samples_there_are_several_shortest_trees():
-    """docs/clusterrag.md says so: which one an algorithm takes may decide the labels, and the machine may
-    decide which it takes. At 2 there is one, and scikit-learn's algorithms agree."""
+    """docs/papers/clusterrag.md says so: which one an algorithm takes may decide the labels, and the machine
+    may decide which it takes. At 2 there is one, and scikit-learn's algorithms agree."""
     vectors = world(300, 9, 0.8).astype(float)
     distances: np.ndarray = cdist(vectors, vectors)
     for samples, ties in ((2, False), (3, True)):

@@ -166,7 +166,7 @@ def test_spellings_count_where_no_label_stands() -> None:
 
 
 def test_the_example_of_the_docs_is_a_whole_task(config: Callable[..., Config]) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "data_format.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "data_format.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     wanted = config(**{"benchmark.name": "lamp_4", "prompt.form": "lamp"})
     path = Path(wanted.benchmark.root, "task.toml")

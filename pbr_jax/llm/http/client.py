@@ -2,7 +2,7 @@
 
 The key is read from the environment for every request and goes into the `Authorization` header alone.
 Redirects are not followed. Where a server repeats the key, errors have "[key]" in its place, and an answer is
-refused (docs/security.md).
+refused (docs/concepts/security.md).
 """
 
 import itertools
