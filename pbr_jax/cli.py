@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from pbr_jax import (
     __version__,
     check_command,
+    completion_command,
     data_commands,
     export_command,
     faults,
@@ -107,6 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_asking(commands)
     data_commands.add(commands.add_parser("data", help="check, import or make data"))
     _add_cache_commands(commands.add_parser("cache", help="carry language models' answers elsewhere"))
+    completion_command.add(commands, _parser)
     return parser
 
 
