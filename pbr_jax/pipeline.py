@@ -1,5 +1,7 @@
 """One pipeline, six slots: how a question of a user becomes a personalized answer.
 
+::
+
      (user, query)
          │ expand      query text → what is searched for
          │ neighbours  user → users whose histories are searched

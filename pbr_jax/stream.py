@@ -1,6 +1,6 @@
 """Streams: questions in blocks, each answered with the present state before methods learn from it.
 
-A stream is one stage, however many blocks it has. Its folder holds
+A stream is one stage, however many blocks it has. Its folder holds::
 
     blocks/00000/                       rankings, answers and likelihoods of the questions of a block
     blocks/00000/retrieve.000000.jsonl  what the learner in that slot observed, a file for every 64 questions

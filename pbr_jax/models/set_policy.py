@@ -131,8 +131,8 @@ def log_scores(logits: Float[Array, "*b n"], record_mask: Bool[Array, "*b n"]) -
 
 
 def matched(query: Float[Array, "b 1 d"], records: Float[Array, "b n d"]) -> Float[Array, "b n 2*d"]:
-    """How a query's mean state fits a record's: q * r and |q - r| of these at length 1, as entries of about
-    unit size. The mean of the first half is their cosine. Zeros have length 0 and a finite gradient."""
+    """How a query's mean state fits a record's: `q * r` and `|q - r|` of these at length 1, as entries of
+    about unit size. The mean of the first half is their cosine. Zeros have length 0 and a finite gradient."""
     d = query.shape[-1]
     q, r = (x * jax.lax.rsqrt(jnp.square(x).sum(-1, keepdims=True) + 1e-12) for x in (query, records))
     return jnp.concatenate([d * q * r, d**0.5 * jnp.abs(q - r)], -1)

@@ -1,0 +1,250 @@
+"""Pages of the reference, written from the code at each build: API, options, command line, configs."""
+
+import argparse
+import ast
+import contextlib
+import dataclasses
+import io
+import os
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from tyro._docstrings import get_field_docstring  # what `--help-all` prints
+
+from pbr_jax import cli, config, options
+from pbr_jax.methods import METHODS
+
+OUT = Path(__file__).parents[1] / "reference" / "generated"
+TITLE = "<!-- written by docs/_ext/reference_pages.py when the site is built -->\n\n"
+
+API = {
+    "python": (
+        "Python",
+        "What `import pbr_jax` offers. Names are imported when they are first used.",
+        ["pbr_jax"],
+    ),
+    "protocols": (
+        "Methods and data of your own",
+        "A method is a class of one of the slots' bases: "
+        "[how to write one](../../tutorials/new_method.md).",
+        ["pbr_jax.options.slots", "pbr_jax.pipeline", "pbr_jax.types", "pbr_jax.parts.run", "pbr_jax.stream"],
+    ),
+    "methods": (
+        "Methods",
+        "The classes that fill the slots. Their fields are in [Options](options.md).",
+        [f"pbr_jax.methods.{slot}" for slot in METHODS],
+    ),
+    "models": (
+        "Models",
+        "A model is a pair of pure functions, `init` and `apply`, over nested dicts of arrays.",
+        [
+            f"pbr_jax.models.{name}"
+            for name in (
+                "bert", "causal_lm", "t5", "colbert", "cross_encoder", "dual_encoder", "user_transformer",
+                "set_policy", "lora", "pretrained",
+            )
+        ],
+    ),
+    "losses": ("Losses", "Pure functions of arrays. The caller reduces.", ["pbr_jax.losses"]),
+    "index": ("Indices", "Search among vectors.", ["pbr_jax.index"]),
+    "eval": (
+        "Metrics",
+        "Metrics of rankings and answers, and what their differences are worth.",
+        ["pbr_jax.eval.ranking", "pbr_jax.eval.metrics", "pbr_jax.eval.significance"],
+    ),
+}  # fmt: skip
+
+
+def setup(app: Any) -> dict[str, Any]:
+    app.connect("builder-inited", lambda _: write())
+    return {"parallel_read_safe": True}
+
+
+def write(out: Path = OUT) -> None:
+    """Writes all pages; a page that has not changed is left as it is, so that Sphinx reads it once."""
+    out.mkdir(parents=True, exist_ok=True)
+    pages = {name: _api(*parts) for name, parts in API.items()}
+    pages |= {"options": _options(), "command_line": _command_line(), "configs": _configs()}
+    for name, text in pages.items():
+        path, text = out / f"{name}.md", TITLE + text
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+
+
+def _api(title: str, lead: str, modules: list[str]) -> str:
+    several = len(modules) > 1
+    parts = [
+        (f"## {module}\n\n" if several else "")
+        + f"```{{eval-rst}}\n.. automodule:: {module}\n   :members:\n   :show-inheritance:\n```\n"
+        for module in modules
+    ]
+    return f"# {title}\n\n{lead}\n\n" + "\n".join(parts)
+
+
+# -- options -----------------------------------------------------------------------------------------------
+
+
+def _options() -> str:
+    """Sections of the config, then methods slot by slot, then the options that several have in common."""
+    shared: dict[type[options.Options], None] = {}
+    sections = [config.Config]
+    for name, hint in options.hints(config.Config).items():
+        kind = options.options_in(hint)
+        if kind and name not in METHODS:
+            sections.append(kind)
+    text = (
+        "# Options\n\nEvery field of a config. On the command line `--retrieve.k 8` sets one; in Python "
+        "`Dense(k=8)` does. `pbr-jax run CONFIG --help-all` shows the same for one config, with its values. "
+        "A field with † is in no key: it never changes a result.\n"
+    )
+    for kind in sections:
+        text += f"\n## {kind.section or 'config'}\n\n{_table(kind, shared)}"
+    for slot, classes in METHODS.items():
+        text += f"\n## {slot}\n"
+        for kind in classes:
+            text += f"\n### {slot}.method {config.name_of(kind)}\n\n{_table(kind, shared)}"
+    text += "\n## Shared by several\n"
+    done: set[type[options.Options]] = set()
+    while left := [kind for kind in shared if kind not in done]:
+        text += f"\n### {left[0].__name__}\n\n{_table(left[0], shared)}"
+        done.add(left[0])
+    return text
+
+
+def _table(kind: type[options.Options], shared: dict[type[options.Options], None]) -> str:
+    section = f"{kind.section}." if kind.section else ""
+    rows = "".join(
+        f"| `{section}{item.name}`{'†' * ('idle' in item.metadata)} | {_type(hint, shared)} | "
+        f"{_default(item)} | {_cell(get_field_docstring(kind, item.name, ()) or '')} |\n"
+        for item, hint in _fields(kind)
+    )
+    head = "| option | values | default | meaning |\n|---|---|---|---|\n"
+    return f"{_summary(kind)}\n\n" + (head + rows if rows else "It has no options.\n")
+
+
+def _fields(kind: type[options.Options]) -> Iterator[tuple[dataclasses.Field[Any], Any]]:
+    hints = options.hints(kind)
+    for item in dataclasses.fields(kind):
+        nested = options.options_in(hints[item.name])
+        if item.name != "method" and not (kind is config.Config and nested):
+            yield item, hints[item.name]
+
+
+def _summary(kind: type) -> str:
+    return _prose((kind.__doc__ or "").partition("\n\n")[0])
+
+
+def _type(hint: Any, shared: dict[type[options.Options], None]) -> str:
+    if nested := options.options_in(hint) or options.members_in(hint):
+        if issubclass(nested, options.Method):
+            return f"methods of {nested.section}"
+        shared.setdefault(nested)
+        return f"[{nested.__name__}](#{nested.__name__.lower()})"
+    if typing.get_origin(hint) is Literal:
+        return ", ".join(f"`{value}`" for value in typing.get_args(hint))
+    if typing.get_origin(hint) is tuple:
+        return "list of " + _type(typing.get_args(hint)[0], shared)
+    parts = typing.get_args(hint) or (hint,)
+    words = {bool: "on, off", int: "integer", float: "number", str: "text", type(None): "none"}
+    return " or ".join(words[part] if part in words else _type(part, shared) for part in parts)
+
+
+def _default(item: dataclasses.Field[Any]) -> str:
+    value = options.default_of(item)
+    if value is dataclasses.MISSING:
+        return "needed"
+    if isinstance(value, options.Options):
+        fields = ((f, getattr(value, f.name)) for f in dataclasses.fields(value))
+        return ", ".join(f"`{f.name}={now!r}`" for f, now in fields if now != options.default_of(f))
+    if isinstance(value, tuple):
+        words = options.names_of(value) if value and isinstance(value[0], options.Method) else value
+        return " ".join(f"`{word}`" for word in words)
+    shown = {"None": "none", "True": "on", "False": "off"}.get(str(value), str(value))
+    return f"`{shown}`" if shown else ""
+
+
+def _cell(text: str) -> str:
+    return _prose(text).replace("|", "\\|")
+
+
+def _prose(text: str) -> str:
+    """Comments as Markdown: one line, and nothing in it taken for markup."""
+    return (
+        " ".join(text.split())
+        .replace("*", "\\*")
+        .replace("<", "&lt;")
+        .replace("[", "\\[")
+        .replace("$", "\\$")
+    )
+
+
+# -- the command line --------------------------------------------------------------------------------------
+
+
+def _command_line() -> str:
+    os.environ["COLUMNS"] = "100"
+    text = "# Command line\n\nWhat `--help` prints. An error is one line on stderr, and the exit code is 2.\n"
+    text += f"\n```text\n{cli._parser().format_help()}```\n"
+    for name in _actions(cli._parser()):
+        text += f"\n## pbr-jax {name}\n\n```text\n{_help(name)}```\n"
+    return text
+
+
+def _actions(parser: argparse.ArgumentParser, before: str = "") -> Iterator[str]:
+    """The commands, those with actions of their own by their actions."""
+    subs = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    for sub in subs:
+        for name, inner in sub.choices.items():
+            deeper = list(_actions(inner, f"{before}{name} "))
+            yield from deeper or [before + name]
+
+
+def _help(command: str) -> str:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+        cli.main([*command.split(), "--help"])
+    return "\n".join(line.rstrip() for line in printed.getvalue().strip().splitlines()) + "\n"
+
+
+# -- configs -----------------------------------------------------------------------------------------------
+
+
+def _configs() -> str:
+    text = (
+        "# Configs\n\n`pbr-jax run NAME` and `pbr-jax sweep NAME` take these names. Listed are the fields "
+        "that a config sets, and the runs of a sweep.\n"
+    )
+    for name in config.listed():
+        file = config.load(config.found(name))
+        source = ast.parse(file.path.read_text(encoding="utf-8"))
+        lead, _, rest = (ast.get_docstring(source) or "").partition("\n")
+        settings = list(_settings(file.config, config.Config()))
+        text += f"\n## {name}\n\n{_prose(lead)}\n"
+        text += f"\n```text\n{rest.strip()}\n```\n" if rest.strip() else ""
+        text += "\n" + (", ".join(settings) or "All fields have their defaults.") + "\n"
+        if file.sweep is not None:
+            text += "\n" + _runs(file) + "\n"
+    return text
+
+
+def _settings(found: options.Options, base: Any, prefix: str = "") -> Iterator[str]:
+    """The fields that differ from a base's; of another class than the base's, from its own defaults."""
+    same = type(found) is type(base)
+    for item in dataclasses.fields(found):
+        now, name = getattr(found, item.name), prefix + item.name
+        was = getattr(base, item.name) if same else options.default_of(item)
+        if isinstance(now, options.Options):
+            yield from _settings(now, was, f"{name}.")
+        elif isinstance(now, tuple) and now and isinstance(now[0], options.Method):
+            yield f"`{name} {' '.join(options.names_of(now))}`"
+        elif now != was or (item.name == "method" and not same):
+            yield f"`{name} {'none' if now is None else now}`"
+
+
+def _runs(file: config.ConfigFile) -> str:
+    assert file.sweep is not None
+    rows = list(file.sweep())
+    changed = list(dict.fromkeys(name for row in rows for name in row))
+    return f"A sweep of {len(rows)} runs over " + ", ".join(f"`{name}`" for name in changed) + "."

@@ -1,0 +1,88 @@
+"""The reference is written from the code: each option, command and config stands in it."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import pbr_jax
+from pbr_jax import config, options
+from pbr_jax.methods import METHODS
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    sys.path.insert(0, str(DOCS / "_ext"))
+    try:
+        from reference_pages import write  # pyright: ignore[reportMissingImports]
+    finally:
+        sys.path.pop(0)
+    folder = tmp_path_factory.mktemp("generated")
+    write(folder)
+    return {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.md")}
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """The cells of the tables' rows, by the first one."""
+    lines = [re.split(r"(?<!\\)\|", line)[1:-1] for line in text.splitlines() if line.startswith("| `")]
+    return {cells[0].strip("† ").strip("`"): [cell.strip() for cell in cells[1:]] for cells in lines}
+
+
+def test_every_field_of_a_config_has_a_row(pages: dict[str, str]) -> None:
+    known = rows(pages["options"])
+    fields = {name for name in config.names(config.Config()) if not name.endswith("method")}
+    nested = {name for name in fields if name.count(".") > 1}  # of classes that several have in common
+    assert fields - nested <= set(known)
+    assert {name.rpartition(".")[2] for name in nested} <= set(known)
+    assert known["retrieve.k"] == ["integer", "`4`", "documents from each user"]
+    assert known["keep_texts"][:2] == ["on, off", "`on`"]
+    assert {len(cells) for cells in known.values()} == {3}
+
+
+def test_every_method_has_a_section_with_its_own_fields(pages: dict[str, str]) -> None:
+    for slot, classes in METHODS.items():
+        for cls in classes:
+            title = f"### {slot}.method {config.name_of(cls)}\n"
+            assert pages["options"].count(title) == 1, title
+            section = pages["options"].partition(title)[2].partition("\n### ")[0]
+            assert {f"{slot}.{name}" for name in options.hints(cls)} - {f"{slot}.method"} == set(
+                rows(section)
+            )
+
+
+def test_classes_that_rows_link_to_have_a_section(pages: dict[str, str]) -> None:
+    links = set(re.findall(r"\]\(#(\w+)\)", pages["options"]))
+    assert links == {title.lower() for title in re.findall(r"^### (\w+)$", pages["options"], re.M)} != set()
+
+
+def test_every_command_shows_its_help(pages: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    from pbr_jax.cli import main
+
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    commands = re.findall(r"^    (\w+)  ", capsys.readouterr().out, re.M)
+    titles = re.findall(r"^## pbr-jax (.*)", pages["command_line"], re.M)
+    assert {title.split()[0] for title in titles} == set(commands) >= {"run", "sweep", "data", "store"}
+    assert "data import" in titles
+    assert "--overwrite" in pages["command_line"].partition("## pbr-jax run\n")[2].partition("\n## ")[0]
+
+
+def test_every_config_has_a_section_with_what_it_sets(pages: dict[str, str]) -> None:
+    assert re.findall(r"^## (.*)", pages["configs"], re.M) == list(config.listed())
+    small = pages["configs"].partition("## purple_small\n")[2].partition("\n## ")[0]
+    assert "`select.method purple`" in small
+    assert "`select.num_layers 2`" in small
+    assert "`select.training.epochs 2`" in small
+    assert "`limit_training 240`" in small
+    assert "seed" not in small
+
+
+def test_the_modules_of_the_api_are_there(pages: dict[str, str]) -> None:
+    modules = re.findall(r"automodule:: (\S+)", "".join(pages.values()))
+    assert len(modules) == len(set(modules)) > 20
+    for module in modules:
+        assert __import__(module, fromlist=["x"]).__doc__, module
+    assert set(pbr_jax.__all__) <= set(dir(pbr_jax))
