@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from doc_blocks import commands, matches, write_files
 
 from pbr_jax.cli import main
 
-PAGE = Path(__file__).parents[1] / "docs" / "tutorials" / "own_data.md"
+PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "own_data.md"
 SMALL = ("--generate.max_new_tokens=2", "--eval.resamples=20", "--limit=8")
 TICKETS, MAIL, TABLES = "Tickets", "Mail", "Documents in a table of their own"
 DATA = {MAIL: "realtalk", TABLES: "LaMP_4_huffpost"}
@@ -26,15 +27,7 @@ def section(title: str) -> str:
 def typed(text: str) -> Iterator[tuple[str, list[str]]]:
     """Each command of a section, and the lines that are shown under it."""
     for block in re.findall(r"```console\n(.*?)```", text, flags=re.DOTALL):
-        for command in block.split("$ ")[1:]:
-            first, *lines = command.splitlines()
-            yield first, lines
-
-
-def matches(shown: list[str], printed: str) -> bool:
-    """Whether the lines stand there in this order; `...` stands for any lines."""
-    pattern = "".join(r"(?:.*\n)*?" if line == "..." else re.escape(line) + "\n" for line in shown)
-    return re.fullmatch(pattern, printed) is not None
+        yield from commands(block)
 
 
 Type = Callable[[str], str]
@@ -65,11 +58,6 @@ def typing(here: Path, tiny_models: dict[str, str], capfd: pytest.CaptureFixture
     return run
 
 
-def scripts(text: str) -> None:
-    for name, source in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", text, flags=re.DOTALL):
-        Path(name).write_text(source)
-
-
 def needs_models(command: str) -> bool:
     return re.match(r"pbr-jax (run|check|report|examples|show)|python compare", command) is not None
 
@@ -79,7 +67,7 @@ def test_what_the_page_imports_prints_what_it_shows(
     title: str, here: Path, typing: Type, request: pytest.FixtureRequest
 ) -> None:
     _place(title, request)
-    scripts(section(title))
+    write_files(section(title))
     for command, shown in typed(section(title)):
         if not needs_models(command):
             assert matches(shown, typing(command)), command
@@ -90,7 +78,7 @@ def test_what_the_page_imports_prints_what_it_shows(
 def test_the_whole_page(title: str, here: Path, typing: Type, request: pytest.FixtureRequest) -> None:
     """With small models, so that only the numbers of models differ from the page's."""
     _place(title, request)
-    scripts(section(title))
+    write_files(section(title))
     for command, shown in typed(section(title)):
         printed = typing(command)
         if not needs_models(command):

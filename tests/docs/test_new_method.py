@@ -1,7 +1,6 @@
 """docs/tutorials/new_method.md: the methods that it shows run as it says, outside of the package."""
 
 import json
-import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -9,13 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from doc_blocks import write_files
 
 import pbr_jax
 from pbr_jax.cli import main
 from pbr_jax.config import load, override
 from pbr_jax.types import UserError
 
-DOCS = Path(__file__).parents[1] / "docs" / "tutorials" / "new_method.md"
+DOCS = Path(__file__).parents[2] / "docs" / "tutorials" / "new_method.md"
 SMALL = {"generate.max_new_tokens": 2, "prompt.max_tokens": 300, "eval.resamples": 20}
 SMALL |= {"eval.likelihood": "off"}
 
@@ -26,13 +26,10 @@ def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def shown(tmp_path: Path) -> dict[str, Path]:
+def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     """The files that the page shows, by their names."""
-    found = {}
-    for name, source in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", DOCS.read_text(), flags=re.DOTALL):
-        (tmp_path / name).write_text(source)
-        found[name] = tmp_path / name
-    return found
+    monkeypatch.chdir(tmp_path)
+    return {name: path.resolve() for name, path in write_files(DOCS.read_text(encoding="utf-8")).items()}
 
 
 @pytest.fixture
