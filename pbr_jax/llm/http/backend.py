@@ -50,6 +50,8 @@ class HTTPLLM:
         self._tokenizer = pretrained.fingerprint(pretrained.locate(path)) if path else "estimate"
         self._url = check_url(config.url)
         self._manner = Manner(config)
+        # SGLang answers any name in `model` with the base model
+        self._lora = {"lora_path": config.adapter} if config.adapter and config.log_probs == "sglang" else {}
         self._spent: Counter[str] = Counter()
         self._spending = threading.Lock()
         self._client = Client(
@@ -69,7 +71,7 @@ class HTTPLLM:
     def fingerprint(self) -> str:
         """Of the model's name, the tokenizer, what every request has, and this backend's version; the
         server's address is no part of it."""
-        known = ["http", self._name, self._tokenizer, _VERSION, *identity(self._config)]
+        known = ["http", self._name, self._tokenizer, _VERSION, *identity(self._config), *self._lora]
         if self._config.adapter:
             known.append(self._config.model)  # servers of two models may call two adapters the same
         return hashlib.sha256(json.dumps(known).encode()).hexdigest()
@@ -132,7 +134,7 @@ class HTTPLLM:
         else:
             options = {"temperature": 0.0}
         jobs: dict[tuple[int, ...], Callable[[threading.Event], str]] = {}
-        for group in groups([json.dumps(prompt) for prompt in prompts]):
+        for group in _by_beginnings([json.dumps(prompt) for prompt in prompts]):
             ask = functools.partial(self._complete, prompts[group[0]], o.max_new_tokens)
             if o.temperature > 0:
                 jobs |= {
@@ -165,12 +167,13 @@ class HTTPLLM:
             first = codec.encode(prompt)
             if not first:
                 raise UserError(f"prompt {index} is empty; a model needs at least one token to continue")
-            pairs.append((len(first), tuple(first + codec.encode_target(target))))
+            pairs.append((tuple(first + codec.encode_target(target)), len(first)))
         scores = dict(done or {})
         jobs: dict[tuple[int, ...], Callable[[threading.Event], Score]] = {
-            tuple(group): functools.partial(self._sum, dialect, *pairs[group[0]]) for group in groups(pairs)
+            tuple(group): functools.partial(self._sum, dialect, *pairs[group[0]])
+            for group in _by_beginnings(pairs)
         }
-        lengths = ((first, len(ids) - first) for first, ids in pairs)
+        lengths = ((first, len(ids) - first) for ids, first in pairs)
         self._run(jobs, scores, on_batch, self._too_long(lengths, "the target's length"))
         return [scores[index] for index in range(len(prompts))]
 
@@ -207,20 +210,21 @@ class HTTPLLM:
         address = self._url + ("/completions" if is_text else "/chat/completions")
         text = escape_control_tokens(prompt, self._codec)
         given = {"prompt": text} if is_text else {"messages": text}
-        given = {"model": self._name, **given}
+        given = {"model": self._name, **self._lora, **given}
         answer = self._ask(address, lambda: self._manner.asking(given, dict(options), max_new_tokens), stop)
         count = self._codec.count if self._codec else None
         beams = options.get("n", 1)
         return text_of(answer, address, is_text=is_text, limit=max_new_tokens, beams=beams, count=count)
 
-    def _sum(self, dialect: Dialect, first: int, ids: tuple[int, ...], stop: threading.Event) -> Score:
+    def _sum(self, dialect: Dialect, ids: tuple[int, ...], first: int, stop: threading.Event) -> Score:
         if first == len(ids):
             return Score(0.0, 0)
         root = self._url.removesuffix("/v1") if dialect.beside_v1 else self._url
         address = root + dialect.path
 
         def body() -> dict[str, Any]:
-            return self._manner.whole(dialect.body(self._name, list(ids), first, self._manner.neutral))
+            body = dialect.body(self._name, list(ids), first, self._manner.neutral)
+            return self._manner.whole({**body, **self._lora})
 
         log_probs = dialect.read(self._ask(address, body, stop), ids, first, address)
         if wrong := [value for value in log_probs if not _is_log_prob(value)]:
@@ -259,6 +263,12 @@ class HTTPLLM:
             except TooLong as error:
                 late[index] = error
         return late
+
+
+def _by_beginnings(items: Sequence[Any]) -> list[list[int]]:
+    """Positions of equal items together, in the order of the items: those that share a long beginning are
+    asked one after another, so that the server finds it in its prefix cache."""
+    return sorted(groups(items), key=lambda group: items[group[0]])
 
 
 def _is_log_prob(value: Any) -> bool:

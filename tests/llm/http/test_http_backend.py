@@ -179,12 +179,12 @@ def test_a_repeated_call_asks_only_for_what_is_missing():
 
 def test_what_was_finished_before_a_failure_is_reported():
     told: dict[int, str] = {}
-    prompts = [f"p{n}" for n in range(30)]
+    prompts = [f"p{n:02}" for n in range(30)]
     with Server(fake_answer, [None, None, None, Fault(404)]) as server:
         llm = load(server.url, concurrency=1)
         with pytest.raises(UserError, match="404"):
             llm.generate(prompts, Sampling(4), on_batch=lambda i, t: told.update(zip(i, t)))
-        assert told == {0: "p0?", 1: "p1?", 2: "p2?"}
+        assert told == {0: "p00?", 1: "p01?", 2: "p02?"}
         assert len(server.requests) == 4
         whole = llm.generate(prompts, Sampling(4), done=told)
     assert whole == [f"{prompt}?" for prompt in prompts]
