@@ -6,9 +6,11 @@ them read the cache of process 0. Every process has a connection to process 0, w
 process that ends early closes it, and all others end too.
 """
 
+import ctypes
 import json
 import os
 import secrets
+import signal
 import socket
 import threading
 import time
@@ -27,7 +29,7 @@ from pbr_jax.files import cache_folder, private_folder, write_text
 from pbr_jax.peers import Peer
 from pbr_jax.types import UserError
 
-_START = 300  # seconds in which all processes must have started
+_START = 60  # seconds in which all processes must have started
 _SILENT = 60  # seconds after which JAX takes a process for dead that it hears nothing of
 _VISIBLE = 30.0  # seconds in which a file that one host wrote must be seen by the others
 _PATIENCE = 5.0  # seconds that process 0 waits until those have ended that it has told to
@@ -226,8 +228,13 @@ def start(coordinator: str | None = None, processes: int | None = None, process:
       processes: how many there are.
       process: the number of this one, from 0.
 
-    Raises UserError where they are not known, and where the hosts do not share the cache.
+    Ends this process where another one does not start within a minute. Raises UserError where they are not
+    known, and where the hosts do not share the cache.
     """
+    _delay_aborts()
+    late = threading.Timer(_START, _late)
+    late.daemon = True
+    late.start()
     try:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.config.update("jax_enable_preemption_service", False)  # it would ignore SIGTERM
@@ -235,7 +242,7 @@ def start(coordinator: str | None = None, processes: int | None = None, process:
             coordinator,
             processes,
             process,
-            initialization_timeout=_START,
+            initialization_timeout=2 * _START,  # at which JAX would abort
             heartbeat_timeout_seconds=_SILENT,
         )
     except (ValueError, TypeError, RuntimeError) as error:
@@ -243,6 +250,8 @@ def start(coordinator: str | None = None, processes: int | None = None, process:
             f"the processes cannot be joined ({error}); start them by a cluster's launcher (Slurm, Open MPI, "
             "Kubernetes, Cloud TPU), or give each --coordinator HOST:PORT --processes N --process I"
         ) from error
+    finally:
+        late.cancel()
     known = distributed.global_state
     _State.index, _State.count = known.process_id or 0, known.num_processes or 1
     _State.joined = True
@@ -250,6 +259,24 @@ def start(coordinator: str | None = None, processes: int | None = None, process:
     if several():
         _connect(known.client, (known.coordinator_address or "").rsplit(":", 1)[0].strip("[]"))
         _check_cache()
+
+
+def _late() -> None:
+    """Ends this process, which waits in vain."""
+    terminal.err(
+        f"pbr-jax: error: after {_START} s not all processes have started; start them all at once, with one "
+        "--coordinator, which all hosts must reach, and one number of --processes"
+    )
+    os._exit(_FAILED)
+
+
+def _delay_aborts() -> None:
+    """JAX aborts a process whose process 0 has gone. The signal's handler becomes `sleep`, which takes the
+    signal's number for seconds; meanwhile the thread that listens to process 0 ends this process in order."""
+    library = ctypes.CDLL(None)
+    handler = ctypes.cast(library.sleep, ctypes.c_void_p)
+    library.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
+    library.signal(signal.SIGABRT, handler)
 
 
 def _connect(client: Any, host: str) -> None:
