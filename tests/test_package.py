@@ -10,6 +10,7 @@ ABSENT = (
     "torch",
     "tensorflow",
     "scann",
+    "lancedb",
     "matplotlib",
     "pyarrow",
     "sklearn",

@@ -154,6 +154,8 @@ def copy(source: sqlite3.Connection, path: Path) -> None:
         partial.touch(mode=0o600)
         with closing(sqlite3.connect(partial)) as target:
             source.backup(target)
+            target.execute("INSERT OR REPLACE INTO summary VALUES ('identity', hex(randomblob(16)))")
+            target.commit()
             target.execute("PRAGMA journal_mode=WAL")
         os.replace(partial, path)
 

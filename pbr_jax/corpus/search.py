@@ -16,13 +16,13 @@ from pbr_jax.index import ExactIndex, Found, Matrix, ScannIndex, nearest
 from pbr_jax.index import scann as scann_index
 from pbr_jax.index.base import check_k, check_matrix
 
-Kind = Literal["auto", "exact", "per_user", "scann"]
+Kind = Literal["auto", "exact", "per_user", "scann", "lancedb"]
 Scopes = Sequence[np.ndarray]
 """For each query, the rows that may be returned for it."""
 
 APPROXIMATE_FROM = 50_000  # vectors in a collection; auto takes ScaNN from here on, where it is installed
 _ROWS = "rows.npy"
-_SLACK = 2  # times k: rows that the exact index proposes
+SLACK = 2  # times k: rows that an index proposes whose search is exact
 _REBUILT = 0.1  # of the rows added since; below, they are scored beside those that the index proposes
 
 
@@ -42,7 +42,7 @@ class InScope:
         self._vectors = vectors
 
     def search(self, queries: Float[np.ndarray, "q d"], k: int, scopes: Scopes) -> Found:
-        return _scored(self._vectors, queries, k, scopes)
+        return scored(self._vectors, queries, k, scopes)
 
 
 class Collection:
@@ -69,18 +69,18 @@ class Collection:
     def search(self, queries: Float[np.ndarray, "q d"], k: int, scopes: Scopes | None = None) -> Found:
         """As `Search.search`; without scopes every row may be returned."""
         check_k(k)
-        every = [self._current()] * len(queries) if scopes is None else [_ascending(rows) for rows in scopes]
+        every = [self._current()] * len(queries) if scopes is None else [ascending(rows) for rows in scopes]
         last = max((rows[-1] for rows in every if len(rows)), default=-1)
         if self._index is None or (last > self._rows.max(initial=-1) and self._has_grown()):
             self._build()
         proposed = self._proposed(queries, k)
         found = []
         for rows, some in zip(every, proposed, strict=True):
-            some = np.sort(some[_among(some, rows)])
+            some = np.sort(some[among(some, rows)])
             added = rows[np.searchsorted(rows, self._rows.max(initial=-1), side="right") :]
             enough = len(some) + len(added) >= min(k, len(rows))
             found.append(np.concatenate([some, added]) if enough else rows)
-        return _scored(self._vectors, queries, k, found)
+        return scored(self._vectors, queries, k, found)
 
     def _has_grown(self) -> bool:
         rows = self._current()
@@ -105,7 +105,7 @@ class Collection:
             places = self._index.candidates(queries, k)
         else:
             assert self._index is not None
-            places = self._index.search(queries, min(_SLACK * k, max(len(self._rows), 1))).rows
+            places = self._index.search(queries, min(SLACK * k, max(len(self._rows), 1))).rows
         return [self._rows[some[some >= 0]] for some in places]
 
 
@@ -140,7 +140,7 @@ def save_index(vectors: Matrix, rows: np.ndarray, kind: Kind, folder: Path) -> N
         ScannIndex(_Rows(vectors, rows)).save(folder)
 
 
-def _scored(vectors: Matrix, queries: np.ndarray, k: int, rows: Scopes) -> Found:
+def scored(vectors: Matrix, queries: np.ndarray, k: int, rows: Scopes) -> Found:
     """The `k` best of each query's rows."""
     check_k(k)
     queries = check_matrix(queries, vectors.shape[1], "queries")
@@ -151,11 +151,11 @@ def _scored(vectors: Matrix, queries: np.ndarray, k: int, rows: Scopes) -> Found
     return found
 
 
-def _ascending(rows: np.ndarray) -> np.ndarray:
+def ascending(rows: np.ndarray) -> np.ndarray:
     return rows if (rows[1:] > rows[:-1]).all() else np.unique(rows)
 
 
-def _among(some: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def among(some: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Which of some rows are among ascending rows, bool [s]."""
     places = np.minimum(np.searchsorted(rows, some), len(rows) - 1)
     return rows[places] == some if len(rows) else np.zeros(len(some), bool)

@@ -125,6 +125,12 @@ class Store(Visibility):
         return self._value("content")
 
     @property
+    def identity(self) -> str:
+        """Equal for two stores only where one is the other, or none of the two changes and their content is
+        equal."""
+        return f"{self._value('identity')} {self._path.resolve()}" if self.living else self.content
+
+    @property
     def remarks(self) -> int:
         """The latest version of a log of remarks (`pbr_jax.remarks`) that the documents follow; 0: none."""
         return self._value("remarks")

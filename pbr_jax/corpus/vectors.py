@@ -21,6 +21,7 @@ from pbr_jax import terminal
 from pbr_jax.corpus.store import Store
 from pbr_jax.faults import located
 from pbr_jax.files import cache_folder, private_folder
+from pbr_jax.index import lance
 from pbr_jax.locks import locked
 from pbr_jax.models.sentence_folder import Role
 from pbr_jax.types import UserError
@@ -56,7 +57,8 @@ class VectorStore:
         self.encoder, self.dim = encoder, encoder.dim
         self.role: Role = role
         name = f"{encoder.vectors_key(role)[:32]}-{self.dim}"
-        self._files = _Files((folder or _folder()) / name, self.dim)
+        self.folder = (folder or _folder()) / name
+        self._files = _Files(self.folder, self.dim)
         self._places: dict[bytes, int] = {}
         self._count = 0  # of digests that were read
 
@@ -126,6 +128,11 @@ class _Files:
         _write(self.names, [(place * _DIGEST, _ERASED) for place in places])
         return len(places)
 
+    def erased(self) -> np.ndarray:
+        """Which places are erased, bool [n]."""
+        data = np.frombuffer(self.names.read_bytes(), np.uint8)
+        return data[: len(data) // _DIGEST * _DIGEST].reshape(-1, _DIGEST).max(axis=1) == 0
+
     def digests(self, start: int) -> list[bytes]:
         with self.names.open("rb") as file:
             file.seek(start * _DIGEST)
@@ -140,12 +147,17 @@ class _Files:
 
 
 def erase(texts: Iterable[str]) -> int:
-    """Overwrites the vectors of these texts, by all encoders, on disk; says how many there were."""
+    """Overwrites the vectors of these texts, by all encoders, on disk; says how many there were.
+
+    They go from tables of engines too.
+    """
     gone, erased = {digest(text) for text in texts}, 0
     for folder in sorted(_folder().glob("*-*")):
-        files = _Files(folder, int(folder.name.rpartition("-")[2]))
+        width = int(folder.name.rpartition("-")[2])
+        files = _Files(folder, width)
         with files.writing():
             erased += files.erase(gone)
+        lance.erase(folder, files.erased(), width)
     return erased
 
 
@@ -208,6 +220,15 @@ class Vectors:
             self._look_up(flat[erased])
             vectors = self._read(flat)
         return vectors.reshape(*numbers.shape, self._vectors.dim)
+
+    @property
+    def folder(self) -> Path:
+        """Where the vectors lie."""
+        return self._vectors.folder
+
+    def places(self, rows: np.ndarray) -> np.ndarray:
+        """Where in their files the vectors of rows stand that were just read; below 0: deleted documents."""
+        return self._places[rows]
 
     def _read(self, rows: np.ndarray) -> np.ndarray:
         places = self._places[rows]

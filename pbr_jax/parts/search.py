@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from pbr_jax.corpus.engine import EngineSearch
 from pbr_jax.corpus.search import InScope, Search
 from pbr_jax.corpus.store import Store
 from pbr_jax.index import Matrix
@@ -26,10 +27,11 @@ def search(
 ) -> RetrieveSlot:
     """The `k` nearest documents of each user; an expansion's own vector stands in for its texts.
 
-    `shared` searches the documents that belong to nobody; where left out, they are searched as a history is.
+    `shared` searches the documents that belong to nobody, an engine those of users too; where left out, they
+    are searched as a history is.
     Of users' documents those are left out whose inner product with the query is below `least_own`.
     """
-    own = InScope(embeddings)
+    own = shared if isinstance(shared, EngineSearch) else InScope(embeddings)
 
     def retrieve(
         examples: Examples, queries: Sequence[Query], neighbours: Sequence[Sequence[Neighbour]]

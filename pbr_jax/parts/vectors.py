@@ -4,10 +4,12 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from pbr_jax.corpus.search import Collection, InScope, Kind, Search, save_index
+from pbr_jax.corpus.engine import EngineSearch, shared_search
+from pbr_jax.corpus.search import Kind, Search, save_index
 from pbr_jax.corpus.store import Store
 from pbr_jax.corpus.vectors import Vectors, VectorStore, complete
 from pbr_jax.graph import Node, Stage, Value
+from pbr_jax.index.lance import check_installed
 from pbr_jax.models.pretrained import fingerprint, locate
 from pbr_jax.options import Encoder
 from pbr_jax.parts.run import Run, enable_compilation_cache, once
@@ -45,8 +47,11 @@ def documents(run: Run, encoder: Node, label: str = "embed") -> Node:
 
 @once
 def shared(run: Run, embeddings: Node, index: Kind) -> Node:
-    """The search in shared documents. An index that takes long to build is kept."""
+    """The search in shared documents, of an engine in all. An index that takes long to build is kept."""
     needs = {"store": run.documents, "embeddings": embeddings}
+    if index == "lancedb":
+        stage = Stage("index", (index,), needs, _table, _nothing, check=check_installed)
+        return Value("shared documents", (index,), {**needs, "saved": stage}, _shared)
     if run.config.benchmark.shares and index in ("auto", "scann"):
         needs["saved"] = Stage("index", (index,), needs, _index, _folder)
     return Value("shared documents", (index,), needs, _shared)
@@ -80,7 +85,7 @@ def _embed(folder: Path, *, store: Store, encoder: TextEncoder) -> None:
 
 
 def _nothing(folder: Path) -> None:
-    """The vectors lie in the cache, by content."""
+    """The vectors lie in the cache, by content, and so do tables of engines."""
 
 
 def _vectors(*, store: Store, encoder: TextEncoder, encoded: None) -> Vectors:
@@ -95,7 +100,9 @@ def _folder(folder: Path) -> Path:
     return folder
 
 
+def _table(folder: Path, index: Kind, *, store: Store, embeddings: Vectors) -> None:
+    EngineSearch(store, embeddings).follow(store.columns, "index")
+
+
 def _shared(index: Kind, *, store: Store, embeddings: Vectors, saved: Path | None = None) -> Search:
-    if index == "per_user":
-        return InScope(embeddings)
-    return Collection(embeddings, partial(store.history, ""), index, saved)
+    return shared_search(store, embeddings, index, saved)

@@ -6,13 +6,14 @@ there as long as nothing was learned.
 
 import json
 import shutil
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from pbr_jax.corpus.search import Collection, InScope, Kind, Search
+from pbr_jax.corpus.engine import shared_search
+from pbr_jax.corpus.search import Kind, Search
 from pbr_jax.corpus.store import Store
 from pbr_jax.corpus.vectors import Vectors, VectorStore
 from pbr_jax.files import write_text
@@ -118,9 +119,7 @@ def searching(
 def searched(store: Store, encoder: TextEncoder, index: Kind) -> tuple[Matrix, Search]:
     """An encoder's vectors of a store's documents, and the search in the shared ones."""
     embeddings = Vectors(store, VectorStore(encoder))
-    if index == "per_user":
-        return embeddings, InScope(embeddings)
-    return embeddings, Collection(embeddings, partial(store.history, ""), index)
+    return embeddings, shared_search(store, embeddings, index)
 
 
 def mapping(found: Params) -> Any:

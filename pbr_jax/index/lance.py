@@ -1,0 +1,266 @@
+"""Vectors in a table of LanceDB: on disk, filtered inside the engine, added to and deleted from.
+
+The engine proposes rows; their scores are computed elsewhere (`corpus.engine`). Fewer than `APPROXIMATE_FROM`
+rows in a filter are searched exactly, more through an index of 8-bit codes in partitions (IVF_SQ; of 100,000
+vectors it is built in a quarter of IVF_PQ's time and finds more), whose effort is tuned by recall measured
+against exact search. Needs `pbr-jax[lancedb]`.
+"""
+
+import importlib.util
+import json
+import math
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from pbr_jax.files import parse_json, private_folder, write_text
+from pbr_jax.index.base import Found
+from pbr_jax.locks import locked
+from pbr_jax.types import UserError
+
+T = TypeVar("T")
+
+APPROXIMATE_FROM = 50_000  # rows in a filter; fewer are searched exactly in some 10 ms
+SAMPLE = 100  # queries that measure recall
+TARGET, FLOOR = 0.95, 0.8  # recall that the effort is tuned for, and below which building is an error
+_QUERIES = 256  # searched together
+_LISTED = 10_000  # rows named in one condition
+_STALE = 0.1  # of the rows not in the indices; more are slow to search
+_FRAGMENTS = 64  # files of vectors, beyond which small ones are merged
+_TABLE, _HEADER, _FOLDERS = "vectors", "state.json", "lancedb-"
+
+
+class Header(NamedTuple):
+    """What is written after a change: the store's generation that the table follows, its rows, and the
+    partitions of its index that a search reads."""
+
+    generation: int = -1
+    size: int = -1
+    probes: int = 0
+
+
+class LanceTable:
+    """The table in a folder; made where there is none.
+
+    Columns: `row` of the store, `user` (the code of the owner), `until` (the end of its date in seconds, or
+    null), `place` in the store of vectors, `vector`. Any number of processes read; one writes, inside
+    `writing`.
+    """
+
+    def __init__(self, folder: Path, width: int) -> None:
+        self._lancedb, self.folder, self._width = _module(), folder, width
+        private_folder(folder)
+        with self.writing():  # two processes do not make it at once
+            self._open()
+
+    def _open(self) -> None:
+        import pyarrow as pa
+
+        vector = pa.list_(pa.float32(), self._width)
+        kinds = {"row": pa.int64(), "user": pa.int32(), "until": pa.float64(), "place": pa.int64()}
+        self._schema = pa.schema([*kinds.items(), ("vector", vector)])
+        # Every read looks for what other processes have written.
+        database = self._lancedb.connect(self.folder, read_consistency_interval=timedelta(0))
+        self._table = database.create_table(_TABLE, schema=self._schema, exist_ok=True)
+
+    def writing(self) -> Any:
+        """One process at a time."""
+        return locked(self.folder / "lock", f"waiting for another process that writes to {self.folder}")
+
+    @property
+    def header(self) -> Header:
+        """As it was written last; nothing where it is damaged, then the table is compared anew."""
+        try:
+            return Header(**parse_json((self.folder / _HEADER).read_bytes()))
+        except (OSError, ValueError, TypeError):
+            return Header()
+
+    def write_header(self, generation: int) -> None:
+        """Marks the table as complete."""
+        header = Header(generation, len(self), self.header.probes)
+        write_text(self.folder / _HEADER, json.dumps(header._asdict()))
+
+    def __len__(self) -> int:
+        return self._reading(lambda table: table.count_rows())
+
+    def column(self, name: str) -> Int[np.ndarray, " n"]:
+        """`row` or `place` of everything, ascending."""
+        found = self._reading(lambda table: table.search().select([name]).to_arrow())
+        return np.sort(found[name].to_numpy())
+
+    # -- writing ---------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        rows: Int[np.ndarray, " n"],
+        users: Int[np.ndarray, " n"],
+        untils: Float[np.ndarray, " n"],
+        places: Int[np.ndarray, " n"],
+        vectors: Float[np.ndarray, "n d"],
+    ) -> None:
+        """Adds rows. Those of one call are in the table together, or none is. UserError for NaN, infinity."""
+        import pyarrow as pa
+
+        if not np.isfinite(vectors).all():
+            raise UserError("vectors hold NaN or infinity; encode the documents again")
+        flat = pa.array(np.ascontiguousarray(vectors, np.float32).reshape(-1))
+        columns = [pa.array(rows), pa.array(users), pa.array(untils, from_pandas=True), pa.array(places)]
+        columns.append(pa.FixedSizeListArray.from_arrays(flat, self._width))
+        self._table.add(pa.Table.from_arrays(columns, schema=self._schema))
+
+    def delete(self, column: str, values: Int[np.ndarray, " n"]) -> None:
+        """Deletes what has one of these values of `row` or `place`; no byte of it is in a file afterwards.
+
+        LanceDB writes files once, and compacts those of which more than a tenth is deleted. So what is left
+        of a file is added anew, and the file goes as a whole. The index of codes goes too; `index` makes it.
+        """
+        fragments: set[int] = set()
+        for listed in _listed(column, values):
+            found = self._table.search().where(listed).with_row_address(True).select(["_rowaddr"]).to_arrow()
+            fragments |= set((found["_rowaddr"].to_numpy() >> np.uint64(32)).tolist())
+            self._table.delete(listed)
+        for fragment in sorted(fragments):
+            inside = f"_rowaddr >= {fragment << 32} AND _rowaddr < {(fragment + 1) << 32}"
+            if self._table.count_rows(inside):
+                self._table.add(self._table.search().where(inside).select(self._schema.names).to_batches())
+                self._table.delete(inside)  # dead now: a row stands there twice (`corpus.engine` mends that)
+        for index in self._table.list_indices():
+            if index.columns == ["vector"]:
+                self._table.drop_index(index.name)
+        self._optimize(timedelta(0))
+
+    def index(self) -> None:
+        """Makes what is missing of the indices, and takes in what was added."""
+        from lancedb.index import BTree, IvfSq
+
+        count, indexed = len(self), {i.columns[0]: i.name for i in self._table.list_indices()}
+        if count and "user" not in indexed:
+            self._table.create_index("user", config=BTree())
+        unindexed = [self._table.index_stats(name).num_unindexed_rows for name in indexed.values()]
+        fragments = self._table.stats()["fragment_stats"]["num_small_fragments"]
+        if max(unindexed, default=0) > _STALE * count or fragments > _FRAGMENTS:
+            self._optimize(timedelta(minutes=5))
+        if count >= APPROXIMATE_FROM and "vector" not in indexed:
+            parts = math.isqrt(count)
+            kind = IvfSq(distance_type="dot", num_partitions=parts, max_iterations=10)
+            self._table.create_index("vector", config=kind)
+            self._tune(parts)
+
+    def _optimize(self, older: timedelta) -> None:
+        with warnings.catch_warnings():  # readers of older versions fail, and read again (`_reading`)
+            warnings.filterwarnings("ignore", "optimize")
+            self._table.optimize(cleanup_older_than=older, delete_unverified=True)
+
+    def _tune(self, parts: int, k: int = 10) -> None:
+        rows = self.column("row")
+        some = rows[:: max(1, len(rows) // SAMPLE)][:SAMPLE]
+        (listed,) = _listed("row", some)
+        queries = np.stack(self._table.search().where(listed).to_arrow()["vector"].to_pylist())
+        best = self.nearest(queries.astype(np.float32), k, "true", len(rows), exact=True).rows
+        probes, recall = 4, 0.0
+        while recall < TARGET and probes < parts:
+            probes = min(2 * probes, parts)
+            write_text(self.folder / _HEADER, json.dumps(self.header._replace(probes=probes)._asdict()))
+            found = self.nearest(queries.astype(np.float32), 2 * k, "true", len(rows)).rows
+            recall = float((best[:, :, None] == found[:, None]).any(axis=2).mean())
+        if recall < FLOOR:
+            raise UserError(
+                f"recall@{k} of LanceDB's index is {recall:.3f} with all {parts} partitions, below {FLOOR}; "
+                "set retrieve.index to exact"
+            )
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    def nearest(
+        self, queries: Float[np.ndarray, "q d"], k: int, where: str, within: int, *, exact: bool = False
+    ) -> Found:
+        """The `k` rows of highest dot product for which `where` holds, a condition in SQL on the columns.
+
+        `within`: for how many rows it holds. From `APPROXIMATE_FROM` on the search is approximate, unless
+        `exact`. Scores are rounded otherwise than `index.nearest` rounds them.
+        """
+        rows = np.full((len(queries), k), -1, np.int64)
+        scores = np.full((len(queries), k), -np.inf, np.float32)
+        for start in range(0, len(queries), _QUERIES):
+            some = queries[start : start + _QUERIES]
+            found = self._reading(lambda table, some=some: self._query(table, some, k, where, within, exact))
+            of = found["query_index"].to_numpy() if "query_index" in found.column_names else None
+            for q in range(len(some)):
+                hits = found if of is None else found.filter(of == q)
+                rows[start + q, : len(hits)] = hits["row"].to_numpy()
+                scores[start + q, : len(hits)] = 1 - hits["_distance"].to_numpy()
+        return Found(rows, scores)
+
+    def _query(self, table: Any, queries: np.ndarray, k: int, where: str, within: int, exact: bool) -> Any:
+        query = table.search(list(queries), vector_column_name="vector").distance_type("dot")
+        probes = self.header.probes
+        if exact or within < APPROXIMATE_FROM or not probes:
+            query = query.bypass_vector_index()
+        else:  # of partitions as many more as the filter takes away of each
+            query = query.nprobes(math.ceil(probes * table.count_rows() / within))
+        return query.where(where, prefilter=True).limit(k).select(["row", "_distance"]).to_arrow()
+
+    def _reading(self, read: Callable[[Any], T]) -> T:
+        """What a read finds; once more where another process took away the version that it began with."""
+        for left in (3, 2, 1, 0):
+            try:
+                return read(self._table)
+            except (OSError, RuntimeError, ValueError) as error:
+                if not left:
+                    raise UserError(
+                        f"{self.folder} cannot be read ({error}); delete it, it is made anew"
+                    ) from error
+                self._open()
+        raise AssertionError
+
+
+def is_installed() -> bool:
+    """Whether LanceDB is there."""
+    return importlib.util.find_spec("lancedb") is not None
+
+
+def check_installed() -> None:
+    """Raises UserError where LanceDB is not there."""
+    _module()
+
+
+def table_folder(parent: Path, name: str) -> Path:
+    """Where a table of vectors of this folder lies."""
+    return parent / f"{_FOLDERS}{name}"
+
+
+def erase(parent: Path, gone: np.ndarray, width: int) -> None:
+    """Deletes from all tables of a folder what stands at places whose vectors are `gone`, bool [places]."""
+    for folder in sorted(parent.glob(f"{_FOLDERS}*")):
+        if not is_installed():
+            shutil.rmtree(folder)  # made again where it is needed
+            continue
+        table = LanceTable(folder, width)
+        with table.writing():
+            places = table.column("place")
+            if len(places := places[gone[places]]):
+                table.delete("place", places)
+
+
+def _listed(column: str, values: np.ndarray) -> Iterator[str]:
+    """Conditions that together hold for these values."""
+    for start in range(0, len(values), _LISTED):
+        yield f"{column} IN ({','.join(map(str, values[start : start + _LISTED].tolist()))})"
+
+
+def _module() -> Any:
+    """LanceDB, or advice where it is not installed."""
+    try:
+        import lancedb
+    except ImportError as error:
+        raise UserError(
+            f"LanceDB cannot be imported ({error}); pip install 'pbr-jax[lancedb]', or set retrieve.index to "
+            "exact"
+        ) from None
+    return lancedb
