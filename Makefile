@@ -52,7 +52,7 @@ wheel: $(VENV)/.wheel
 	$(BIN)/twine check --strict dist/*
 
 clean:
-	rm -rf $(VENV) dist runs docs/_build docs/reference/generated
+	rm -rf $(VENV) dist runs docs/_build docs/_generated docs/reference/generated
 
 $(VENV)/.base:
 	$(PYTHON) -c 'import sys; sys.exit("pbr-jax needs Python 3.11 or newer, found " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
