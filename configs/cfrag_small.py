@@ -3,7 +3,7 @@
 What differs from configs/cfrag.py, all of it ours: feedback is the likelihood of the target (graded, nothing
 is decoded) on 60 training questions with 4 x 3 candidates each; the teacher is z-scored within a question,
 but values that differ by less than .1 nat are not blown up; cosines are divided by .1 before their softmax,
-which is nearly flat otherwise; three epochs. What came of it: docs/results.md.
+which is nearly flat otherwise; three epochs. What came of it: docs/results/cfrag.md.
 Rows carry the feedback in their name: "cfrag, likelihood feedback".
 
 pbr-jax run configs/cfrag_small.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR

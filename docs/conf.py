@@ -4,7 +4,8 @@ import os
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent / "_ext"), str(Path(__file__).parents[1])]
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE / "_ext"), str(HERE), str(HERE.parent)]
 
 import pbr_jax  # noqa: E402
 
@@ -21,6 +22,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "reference_pages",
+    "tables",
 ]
 exclude_patterns = ["_build", "**.ipynb_checkpoints"]
 nitpicky = False  # types of other packages have no pages here

@@ -6,10 +6,9 @@ from collections import defaultdict
 from typing import Any
 
 import matplotlib as mpl
+import tables
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-
-import tables
 
 # Okabe and Ito's colours, which people with any colour vision can distinguish; markers differ too.
 THEMES = {
@@ -19,7 +18,12 @@ THEMES = {
 MARKERS = ("o", "s", "^", "D")
 WIDTH, ROW, STEP, GAP = 5.6, 0.2, 0.17, 0.14  # inches of a figure, a label, a marker, between rows
 LINE = 64  # characters of a label
-SETTINGS = {"svg.hashsalt": "pbr_jax", "svg.fonttype": "none", "font.size": 11, "font.family": "sans-serif"}
+SETTINGS: Any = {
+    "svg.hashsalt": "pbr_jax",
+    "svg.fonttype": "none",
+    "font.size": 11,
+    "font.family": "sans-serif",
+}
 CURVES = (  # of the tables over history length
     "filled up: nearest users' (means)",
     "filled up: random users'",
@@ -72,7 +76,14 @@ def _panel(ax: Axes, table: dict[str, Any], rows: list[dict[str, Any]], unit: st
         for row in (one for one in rows if one["row"] == label):
             y += STEP / 2
             which = measures.index(row["measure"])
-            _mark(ax, row, -y, colours["colours"][which], MARKERS[which], None if which in seen else row["measure"])
+            _mark(
+                ax,
+                row,
+                -y,
+                colours["colours"][which],
+                MARKERS[which],
+                None if which in seen else row["measure"],
+            )
             seen.add(which)
             y += STEP / 2
         y += GAP
@@ -83,7 +94,9 @@ def _panel(ax: Axes, table: dict[str, Any], rows: list[dict[str, Any]], unit: st
     zero = [0.0] if any(row["less"] or row["interval"][0] <= 0 for row in rows) else []
     _axis(ax, colours, unit + better, [*zero, *([float(measure["chance"])] if "chance" in measure else [])])
     if len(measures) > 1:
-        ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=1, frameon=False, labelcolor=colours["ink"])
+        ax.legend(
+            loc="lower left", bbox_to_anchor=(0, 1.0), ncols=1, frameon=False, labelcolor=colours["ink"]
+        )
 
 
 def _mark(ax: Axes, row: dict[str, Any], y: float, colour: str, marker: str, label: str | None) -> None:
@@ -117,7 +130,9 @@ def _curves(table: dict[str, Any], theme: str) -> Figure:
         style = {"color": colours["colours"][which], "marker": MARKERS[which], "capsize": 2, "label": name}
         ax.errorbar(xs, values, yerr=errors, **style)
     ax.axhline(0, color=colours["faint"], linewidth=1, linestyle=(0, (4, 3)), zorder=0)
-    ax.set_xticks(range(len(columns)), [column.replace(" own", "").replace("all", "all") for column in columns])
+    ax.set_xticks(
+        range(len(columns)), [column.replace(" own", "").replace("all", "all") for column in columns]
+    )
     _axis(ax, colours, "own documents that there are", lines=[])
     ax.spines["left"].set_visible(True)
     ax.spines["left"].set_color(colours["faint"])

@@ -24,7 +24,15 @@ Row = dict[str, Any]
 
 # What each table has. A row may say any of SHARED itself; a measure may say n, users and less.
 SHARED = {"n": int, "users": int, "commit": str, "date": str, "command": list, "hardware": str}
-NEEDED = {"title": str, "page": str, "meaning": list, "rows_are": str, "cost": str, "measures": dict, "rows": list}
+NEEDED = {
+    "title": str,
+    "page": str,
+    "meaning": list,
+    "rows_are": str,
+    "cost": str,
+    "measures": dict,
+    "rows": list,
+}
 FREE = {"setting": str, "recorded": str, "plot": list, "readme": list}
 OF_A_ROW = {"row", "measure", "value", "interval", "sd", "p", "significant", "note", "less", *SHARED}
 MATRIX = ("method", "benchmark", "measure", "paper", "where", "ours", "because")
@@ -159,7 +167,7 @@ def provenance(table: Table) -> str:
 
 def markdown(name: str, table: Table) -> str:
     """The section of a table: what it means, the command, the table and its plot."""
-    parts = [f"({name})=\n## {table['title']}", " ".join(table["meaning"])]
+    parts = [f"(table-{name})=\n## {table['title']}", " ".join(table["meaning"])]
     parts += [table["setting"]] if table.get("setting") else []
     text = "\n".join(table["command"])
     parts += [f"```text\n{text}\n```", provenance(table), pipes(grid(table)).rstrip()]
@@ -176,15 +184,19 @@ def image(path: str, alt: str) -> str:
 
 def matrix(found: dict[str, Table]) -> str:
     """Method, benchmark, the paper's number, ours, and why they differ or cannot be compared."""
-    lines = [["method", "benchmark and measure", "the paper", "ours", "why they differ, or cannot be compared"]]
+    lines = [
+        ["method", "benchmark and measure", "the paper", "ours", "why they differ, or cannot be compared"]
+    ]
     for row in read(RESULTS / "matrix.json"):
         if set(row) != set(MATRIX):
             raise ValueError(f"docs/results/matrix.json: a row has {sorted(row)}, not {sorted(MATRIX)}")
         ours = "–"
         if row["ours"]:
             table = found[row["ours"]["table"]]
-            [value] = [one for one in rows(table) if all(one[k] == row["ours"][k] for k in ("row", "measure"))]
-            ours = f"[{cell(value)}](#{row['ours']['table']})"
+            [value] = [
+                one for one in rows(table) if all(one[k] == row["ours"][k] for k in ("row", "measure"))
+            ]
+            ours = f"[{cell(value)}](#table-{row['ours']['table']})"
         paper = f"{row['paper']} ({row['where']})"
         lines.append([row["method"], f"{row['benchmark']}, {row['measure']}", paper, ours, row["because"]])
     return pipes(lines).replace("---:", "---")

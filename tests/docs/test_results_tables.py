@@ -1,0 +1,188 @@
+"""Results as data: the schema, the tables written from it, README's rows, the pages and the plots."""
+
+import copy
+import json
+import re
+import sys
+from decimal import Decimal
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+REPO = Path(__file__).parents[2]
+sys.path.insert(0, str(REPO / "docs"))
+
+import tables  # noqa: E402  # pyright: ignore[reportMissingImports]
+
+NAMES = sorted(path.stem for path in tables.RESULTS.glob("*.json") if path.stem != "matrix")
+SMALL = {
+    "title": "Small",
+    "page": "speed",
+    "meaning": ["One.", "Two.", "Three."],
+    "rows_are": "shown",
+    "command": ["pbr-jax run dense"],
+    "cost": "a minute",
+    "date": "2026-11-27",
+    "commit": "32dd926",
+    "hardware": None,
+    "n": 1802,
+    "users": 10,
+    "measures": {
+        "nll": {"unit": "nats", "better": "lower", "less": "nothing"},
+        "recall": {"unit": "share", "better": "higher", "n": 5},
+    },
+    "plot": ["nll"],
+    "rows": [
+        {"row": "nothing", "measure": "nll", "value": 3.5, "interval": [3.25, 4.0], "less": None},
+        {"row": "own", "measure": "nll", "value": -0.040, "interval": [-0.06, 0.018], "p": "< 0.001"},
+        {"row": "own", "measure": "recall", "value": 0.5, "significant": True},
+        {"row": "others", "measure": "nll", "value": 0.25, "interval": [0.125, 0.5], "n": 7},
+    ],
+}
+
+
+def small() -> tables.Table:
+    text = json.dumps(SMALL).replace("-0.04,", "-0.040,")
+    return json.loads(text, parse_float=Decimal, parse_int=Decimal)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_table_follows_the_schema(name: str) -> None:
+    table = tables.read(tables.RESULTS / f"{name}.json")
+    tables.check(name, table)
+    assert table["rows"]
+    for row in tables.rows(table):
+        assert {"row", "measure", "value", "interval", *tables.SHARED} <= set(row)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.pop("cost"), "cost is missing"),
+        (lambda t: t.update(command="pbr-jax run dense"), "command is 'pbr-jax run dense', not of type list"),
+        (lambda t: t.update(command=[]), "command is empty"),
+        (lambda t: t.update(meaning=["One.", "Two."]), "meaning has to be three sentences"),
+        (lambda t: t.update(date=None), "it has neither date nor recorded"),
+        (lambda t: t.update(colour="red"), "unknown fields: colour"),
+        (lambda t: t["rows"][1].update(value="-0.04"), "value is '-0.04', not a number"),
+        (lambda t: t["rows"][1].update(value=Decimal("0.1")), r"the value 0.1 lies outside \[-0.06, 0.018\]"),
+        (lambda t: t["rows"][1].update(measure="f1"), "the measure is not among the table's measures"),
+        (lambda t: t["rows"][1].update(date="27.11.2026"), "the date '27.11.2026' is not YYYY-MM-DD"),
+        (lambda t: t["rows"][1].update(commit="head"), "the commit 'head' is no hash"),
+        (lambda t: t["rows"][1].update(note_="x"), "unknown fields: note_"),
+    ],
+)
+def test_a_table_that_breaks_the_schema_is_refused_in_one_line(change, message: str) -> None:
+    tables.check("small", small())
+    broken = copy.deepcopy(small())
+    change(broken)
+    with pytest.raises(ValueError, match=message) as found:
+        tables.check("small", broken)
+    assert "\n" not in str(found.value)
+
+
+def test_a_row_has_what_its_measure_and_its_table_say() -> None:
+    first, _, recall, others = tables.rows(small())
+    assert (first["n"], recall["n"], others["n"]) == (1802, 5, 7)
+    assert (first["less"], recall["less"], others["less"]) == (None, None, "nothing")
+    assert all(row["commit"] == "32dd926" for row in (first, recall, others))
+
+
+def test_markdown_of_a_small_table() -> None:
+    text = tables.markdown("small", small())
+    assert text.startswith(
+        "(table-small)=\n## Small\n\nOne. Two. Three.\n\n```text\npbr-jax run dense\n```\n"
+    )
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert rows == [
+        "| shown | nll | recall |",
+        "| --- | ---: | ---: |",
+        "| nothing | 3.5 [3.25, 4.0] | – |",
+        "| own | −0.040 [−0.06, +0.018], p < 0.001 | 0.5\\* |",
+        "| others | +0.25 [+0.125, +0.5] | – |",
+    ]
+    assert "2026-11-27, commit 32dd926. Cost: a minute." in text
+    assert text.count("_generated/small-") == 2
+
+
+def test_readme_has_the_rows_of_the_data() -> None:
+    text = tables.README.read_text(encoding="utf-8")
+    assert tables.readme(text) == text, "run: python docs/tables.py --readme"
+    [line] = [line for line in text.splitlines() if line.startswith("| own tweets, at random |")]
+    data = json.loads((tables.RESULTS / "baselines.json").read_text(encoding="utf-8"))
+    [row] = [one for one in data["rows"] if one["row"] == "own, random" and "tweets" in one["measure"]]
+    found = [float(value.replace("−", "-")) for value in re.findall(r"−?\d\.\d{3}", line)]
+    assert found == [row["value"], *row["interval"]]
+
+
+def test_a_changed_number_changes_readme() -> None:
+    text = tables.README.read_text(encoding="utf-8")
+    assert tables.readme(text.replace("−0.181", "−0.182")) == text
+
+
+def test_each_table_stands_once_on_its_page() -> None:
+    shown = {}
+    for page in tables.RESULTS.glob("*.md"):
+        for name in re.findall(r"\{include\} \.\./_generated/(\w+)\.inc", page.read_text(encoding="utf-8")):
+            assert name not in shown, f"{name} stands on {shown[name]} and {page.stem}"
+            shown[name] = page.stem
+    assert shown.pop("matrix") == "index"
+    assert shown == {name: table["page"] for name, table in tables.tables().items()}
+
+
+def test_pages_are_short_with_their_tables() -> None:
+    found = tables.tables()
+    for page in tables.RESULTS.glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        for name in re.findall(r"_generated/(\w+)\.inc", text):
+            text += tables.matrix(found) if name == "matrix" else tables.markdown(name, found[name])
+        words = [word for line in text.splitlines() if not line.startswith("|") for word in line.split()]
+        assert len(words) <= 2500, f"{page.name} has {len(words)} words outside tables"
+
+
+def test_the_matrix_finds_our_numbers() -> None:
+    text = tables.matrix(tables.tables())
+    [line] = [line for line in text.splitlines() if line.startswith("| query alone |")]
+    assert line.split(" | ")[1:4] == [
+        "PersonaBench, noise 0.0, recall@5",
+        "0.3783 (PBR, Table 1)",
+        "[0.3783](#table-pbr_paper)",
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_commands_name_configs_and_scripts_that_exist(name: str) -> None:
+    for command in tables.read(tables.RESULTS / f"{name}.json")["command"]:
+        for config in re.findall(r"pbr-jax (?:sweep|run) ([\w/]+)", command):
+            assert (REPO / "configs" / f"{config}.py").exists(), command
+        for script in re.findall(r"python (benchmarks/\w+\.py)|pytest (\S+)", command):
+            assert (REPO / "".join(script)).exists(), command
+
+
+def drawn(theme: str) -> str:
+    plots = pytest.importorskip("plots", reason="matplotlib is not installed")
+    return plots.draw(small(), theme)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_plot_is_the_same_bytes_each_time_and_has_labels_and_a_line_at_zero(theme: str) -> None:
+    text = drawn(theme)
+    assert text == drawn(theme)
+    root = ElementTree.fromstring(text)
+    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"own", "others"} <= set(texts)
+    assert "nothing" not in texts  # an absolute value is no difference
+    assert text.count("stroke-dasharray") == 1
+
+
+def test_markers_of_a_plot_lie_as_their_values_do() -> None:
+    text = drawn("light")
+    own, others = (float(x) for x in re.findall(r'<use [^>]*x="([\d.]+)"[^>]*fill: #0072b2', text))
+    bar = r'<path d="M ([\d.]+) [\d.]+ \nL ([\d.]+) [\d.]+ \n"[^>]*stroke: #0072b2'
+    (low, high), (second_low, second_high) = ((float(a), float(b)) for a, b in re.findall(bar, text))
+    assert low < own < high
+    assert second_low < others < second_high
+    scale = (high - low) / 0.078  # the first interval is [−0.06, 0.018]
+    assert own - low == pytest.approx(0.02 * scale, abs=1e-3)
+    assert others - own == pytest.approx(0.29 * scale, abs=1e-3)
