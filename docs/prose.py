@@ -39,7 +39,6 @@ NOT_YET = {
     "docs/howto/training.md",
     "docs/howto/usage.md",
     "docs/reference/data_format.md",
-    "docs/results.md",
     "docs/tutorials/memory.md",
     "docs/tutorials/new_method.md",
     "docs/tutorials/own_data.md",

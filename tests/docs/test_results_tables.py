@@ -13,6 +13,7 @@ import pytest
 REPO = Path(__file__).parents[2]
 sys.path.insert(0, str(REPO / "docs"))
 
+import prose  # noqa: E402  # pyright: ignore[reportMissingImports]
 import tables  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 NAMES = sorted(path.stem for path in tables.RESULTS.glob("*.json") if path.stem != "matrix")
@@ -139,6 +140,13 @@ def test_pages_are_short_with_their_tables() -> None:
             text += tables.matrix(found) if name == "matrix" else tables.markdown(name, found[name])
         words = [word for line in text.splitlines() if not line.startswith("|") for word in line.split()]
         assert len(words) <= 2500, f"{page.name} has {len(words)} words outside tables"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_sentences_of_a_table_are_plain(name: str) -> None:
+    table = tables.read(tables.RESULTS / f"{name}.json")
+    for text in (table["title"], *table["meaning"], *table.get("setting", "").split("  ")):
+        assert [fault for fault in prose.faults(text) if "characters" not in fault] == []
 
 
 def test_the_matrix_finds_our_numbers() -> None:
