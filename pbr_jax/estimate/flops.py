@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from pbr_jax.models.attention import QUERY_BLOCK, QUERY_BLOCKS
+from pbr_jax.models.attention import LONG, QUERY_BLOCK, QUERY_BLOCKS
 from pbr_jax.models.bert import BertConfig
 from pbr_jax.models.causal_lm_config import CausalLMConfig
+from pbr_jax.models.long_attention import BLOCK
 from pbr_jax.models.t5_config import T5Config
 
 Lengths = Int[np.ndarray, "n"]
@@ -63,7 +64,8 @@ class LanguageModel:
 
 def _seen(tokens: Lengths) -> Flops:
     """Pairs of tokens for which scores are computed: blocks attend to what stands before their end."""
-    blocks = np.clip(-(-tokens // QUERY_BLOCK), 1, QUERY_BLOCKS)
+    short, long = np.clip(-(-tokens // QUERY_BLOCK), 1, QUERY_BLOCKS), -(-tokens // BLOCK)
+    blocks = np.where(tokens > LONG, long, short)
     return tokens**2.0 * (blocks + 1) / (2 * blocks)
 
 

@@ -12,9 +12,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-# A row's tokens attend by at most 8 blocks of a multiple of 64, each to what stands before its end; where
-# blocks would have more than `MOST` tokens, they attend by blocks of `MOST` to everything.
-QUERY_BLOCK, QUERY_BLOCKS, MOST = 64, 8, 512
+from pbr_jax.models.long_attention import blockwise, capped, sees
+
+# A row's tokens attend by at most 8 blocks of a multiple of 64, each to what stands before its end.
+QUERY_BLOCK, QUERY_BLOCKS = 64, 8
+LONG = 1024  # keys of a piece; beyond, they are attended to blockwise, whatever the platform
 SHARED_BLOCK = 64  # packed tokens that attend at once to what stands before all rows, on a CPU
 
 
@@ -37,11 +39,6 @@ class Layout(NamedTuple):
         if self.packed is None:
             return x.reshape(*self.positions.shape, *x.shape[1:])
         return jnp.take(x, self.packed, axis=0, mode="clip")
-
-
-def capped(x: Array, cap: float | None) -> Array:
-    """Squashed into (-cap, cap); None leaves it alone."""
-    return x if cap is None else cap * jnp.tanh(x / cap)
 
 
 Piece = tuple[Float[Array, "*_ k _ h"], Float[Array, "*_ k _ h"], Int[Array, "*_"]]
@@ -77,15 +74,24 @@ def attend(
     """
     n, a, h = query.shape
     k = pieces[0][0].shape[1]
+    t = layout.positions.shape[1]
     query = query.reshape(n, k, a // k, h)
     rows = layout.spread(query)
-    own = _over_rows(rows, [x for x in pieces if x[0].ndim == 4], layout.positions, window, cap)
+    rowwise = [x for x in pieces if x[0].ndim == 4]
+    over = _over_long if any(_is_long(t, x) for x in rowwise) else _over_rows
+    own = over(rows, rowwise, layout.positions, window, cap)
     shared = [x for x in pieces if x[0].ndim == 3]
     if not shared:
         return layout.pack(own.whole().astype(query.dtype)).reshape(n, -1)
     parts = [Part(*map(layout.pack, own))]
     positions = layout.pack(layout.positions)
-    parts += [_over_shared(query, piece, positions, window, cap) for piece in shared]
+    for piece in shared:
+        if _is_long(n, piece):
+            keys, values, places = (x[None] for x in piece)
+            whole = _over_long(query[None], [(keys, values, places)], positions[None], window, cap)
+            parts.append(Part(*(x[0] for x in whole)))
+        else:
+            parts.append(_over_shared(query, piece, positions, window, cap))
     return _joined(parts).whole().astype(query.dtype).reshape(n, -1)
 
 
@@ -152,9 +158,9 @@ def _over_shared(
         # Tokens are moved behind heads before the product: moving its scores would take longer.
         some = some.transpose(1, 2, 0, 3)
         scores = jnp.einsum("kgrh,ksh->kgrs", some, keys, preferred_element_type=jnp.float32)
-        visible = (
-            (places >= 0)[None, :] if window is None else (places >= 0) & (places > own[:, None] - window)
-        )
+        visible = (places >= 0)[None, :]
+        if window is not None:
+            visible &= places[None, :] > own[:, None] - window
         scores = jnp.where(visible, capped(scores, cap), jnp.finfo(jnp.float32).min)
         most = scores.max(axis=-1, keepdims=True)
         weights = jnp.exp(scores - most)
@@ -177,6 +183,24 @@ def _by_blocks(block: Callable[..., Part], size: int, query: Array, positions: A
     return Part(*(x.reshape(-1, *x.shape[2:])[:n] for x in parts))
 
 
+def _is_long(queries: int, piece: Piece) -> bool:
+    return queries > QUERY_BLOCK and piece[0].shape[-2] > LONG
+
+
+def _over_long(
+    query: Float[Array, "b t k g h"],
+    pieces: list[Piece],
+    positions: Int[Array, "b t"],
+    window: Int[Array, ""] | None,
+    cap: float | None,
+) -> Part:
+    """`_over_rows`, a block of keys at a time."""
+    query = query.transpose(0, 2, 3, 1, 4)
+    found = [blockwise(query, keys, values, positions, at, window, cap) for keys, values, at in pieces]
+    whole = _joined([Part(log_sum, jnp.ones_like(log_sum), mixed) for mixed, log_sum in found])
+    return Part(*(x.transpose(0, 3, 1, 2, 4) for x in whole))
+
+
 def _over_rows(
     query: Float[Array, "b t k g h"],
     pieces: list[Piece],
@@ -185,7 +209,7 @@ def _over_rows(
     cap: float | None,
 ) -> Part:
     """Attention of the tokens of each row to what is the row's."""
-    b, t, _, _, h = query.shape
+    t = query.shape[1]
     # Scores come out as [b k g r s] without moving them: the largest arrays of the layer.
     query = query.transpose(0, 2, 3, 1, 4)
 
@@ -197,27 +221,15 @@ def _over_rows(
         mixed = [_mix(x.astype(values.dtype), values) for x, (_, values, _) in zip(weights, pieces)]
         return Part(most, total, functools.reduce(jnp.add, mixed))
 
+    # Tokens stand in order: no block sees what comes after it.
     size = -(-t // (QUERY_BLOCKS * QUERY_BLOCK)) * QUERY_BLOCK
-    if size <= MOST:
-        # Tokens stand in order: no block sees what comes after it.
-        (keys, values, places), *past = pieces
-        parts = []
-        for start in range(0, t, size):
-            end = min(start + size, t)
-            seen = [(keys[:, :, :end], values[:, :, :end], places[:, :end]), *past]
-            parts.append(block(query[:, :, :, start:end], positions[:, start:end], seen))
-        whole = Part(*(jnp.concatenate(x, axis=3) for x in zip(*parts)))
-    else:
-        size = MOST
-        padding = -t % size
-        query = jnp.pad(query, ((0, 0), (0, 0), (0, 0), (0, padding), (0, 0)))
-        own = jnp.pad(positions, ((0, 0), (0, padding)), constant_values=-1)
-        blocks = jnp.moveaxis(query.reshape(*query.shape[:3], -1, size, h), 3, 0)
-        owns = own.reshape(b, -1, size).swapaxes(0, 1)
-        parts = jax.lax.map(lambda rows: block(rows[0], rows[1], pieces), (blocks, owns))
-        whole = Part(
-            *(jnp.moveaxis(x, 0, 3).reshape(*query.shape[:4], x.shape[-1])[:, :, :, :t] for x in parts)
-        )
+    (keys, values, places), *past = pieces
+    parts = []
+    for start in range(0, t, size):
+        end = min(start + size, t)
+        seen = [(keys[:, :, :end], values[:, :, :end], places[:, :end]), *past]
+        parts.append(block(query[:, :, :, start:end], positions[:, start:end], seen))
+    whole = Part(*(jnp.concatenate(x, axis=3) for x in zip(*parts)))
     return Part(*(x.transpose(0, 3, 1, 2, 4) for x in whole))
 
 
@@ -230,11 +242,8 @@ def _masked(
 ) -> Float[Array, "b k g r s"]:
     """Scores of keys at `places` for queries at `own`, those that are not seen made very small. A finite
     fill: a row that sees nothing (padding) averages everything instead of making NaN."""
-    own, places = own[:, :, None], places[:, None, :]
-    visible = (places >= 0) & (places <= own)
-    if window is not None:
-        visible &= places > own - window
-    return jnp.where(visible[:, None, None], capped(scores, cap), jnp.finfo(jnp.float32).min)
+    visible = sees(own, places, window)[:, None, None]
+    return jnp.where(visible, capped(scores, cap), jnp.finfo(jnp.float32).min)
 
 
 def _scores(query: Float[Array, "b k g r h"], keys: Float[Array, "b k s h"]) -> Float[Array, "b k g r s"]:

@@ -277,17 +277,15 @@ def test_packed_tokens_equal_padded_rows(family, tokens_given):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
-# Written out by four and by twelve tokens, and a loop over blocks of eight.
-@pytest.mark.parametrize(("written_out", "most"), [(8, 512), (2, 512), (2, 8)])
-def test_blocks_of_queries_equal_one_block(folder, monkeypatch, written_out, most):
+@pytest.mark.parametrize("blocks", [8, 2])  # of four and of twelve tokens
+def test_blocks_of_queries_equal_one_block(folder, monkeypatch, blocks):
     _, model, params, config = loaded("mistral", folder)
     ids = tokens(2, 23)
     wanted = forward(model, params, ids).hidden
     monkeypatch.setattr(attention, "QUERY_BLOCK", 4)
-    monkeypatch.setattr(attention, "QUERY_BLOCKS", written_out)
-    monkeypatch.setattr(attention, "MOST", most)
-    blocks = causal_lm.causal_lm(config)  # another function, so that it is traced anew
-    np.testing.assert_allclose(forward(blocks, params, ids).hidden, wanted, atol=1e-5)
+    monkeypatch.setattr(attention, "QUERY_BLOCKS", blocks)
+    model = causal_lm.causal_lm(config)  # another function, so that it is traced anew
+    np.testing.assert_allclose(forward(model, params, ids).hidden, wanted, atol=1e-5)
 
 
 def test_bfloat16_stays_near_float32(family):
