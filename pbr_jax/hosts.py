@@ -273,10 +273,10 @@ def _late() -> None:
 def _delay_aborts() -> None:
     """JAX aborts a process whose process 0 has gone. The signal's handler becomes `sleep`, which takes the
     signal's number for seconds; meanwhile the thread that listens to process 0 ends this process in order."""
-    library = ctypes.CDLL(None)
-    handler = ctypes.cast(library.sleep, ctypes.c_void_p)
-    library.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
-    library.signal(signal.SIGABRT, handler)
+    if os.name == "posix":
+        library = ctypes.CDLL(None)
+        library.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
+        library.signal(signal.SIGABRT, ctypes.cast(library.sleep, ctypes.c_void_p))
 
 
 def _connect(client: Any, host: str) -> None:
