@@ -12,6 +12,15 @@ _TABLE = np.dtype([("user", "i4"), ("time", "f8"), ("until", "f8"), ("answer", "
 _UNSORTED = 8  # rows are sorted by user again where more than one in so many is not
 
 
+class Shared(NamedTuple):
+    """The shared documents: rows, ascending; the end of the latest date, -inf where none has one; and whether
+    any of them holds an answer."""
+
+    rows: np.ndarray
+    until: float
+    answers: bool
+
+
 class Columns(NamedTuple):
     """One state of a store in memory; never changed once it is made.
 
@@ -25,7 +34,12 @@ class Columns(NamedTuple):
     codes: dict[str, int]
     order: np.ndarray
     starts: np.ndarray
-    has_shared: bool
+    shared: Shared
+
+    @property
+    def has_shared(self) -> bool:
+        """Whether there are shared documents."""
+        return len(self.shared.rows) > 0
 
     def code(self, user_id: str) -> int:
         """The code of a user, `SHARED` for ""; UserError for an unknown user."""
@@ -41,6 +55,8 @@ class Columns(NamedTuple):
 
     def rows(self, code: int) -> np.ndarray:
         """The rows of one user, ascending."""
+        if code == SHARED:
+            return self.shared.rows
         place, new = code - SHARED, self.table["user"][len(self.order) :]
         bounds = self.starts[place : place + 2]
         old = self.order[slice(*bounds)] if len(bounds) == 2 else self.order[:0]
@@ -49,7 +65,15 @@ class Columns(NamedTuple):
         return rows if alive.all() else rows[alive]
 
 
-EMPTY = Columns(0, np.zeros(0, _TABLE), [], {}, np.zeros(0, np.int64), np.zeros(1, np.int64), False)
+def _shared(table: np.ndarray) -> Shared:
+    rows = np.flatnonzero(table["user"] == SHARED)
+    rows.flags.writeable = False  # every question that sees all of them is given this array
+    until = np.fmax.reduce(table["until"][rows], initial=-np.inf)  # of NaN and a number the number
+    return Shared(rows, float(until), bool(table["answer"][rows].any()))
+
+
+_NOTHING = np.zeros(0, _TABLE)
+EMPTY = Columns(0, _NOTHING, [], {}, np.zeros(0, np.int64), np.zeros(1, np.int64), _shared(_NOTHING))
 
 
 def advanced(connection: sqlite3.Connection, generation: int, last: Columns = EMPTY) -> Columns:
@@ -79,5 +103,4 @@ def advanced(connection: sqlite3.Connection, generation: int, last: Columns = EM
     if len(table) - len(order) > len(table) // _UNSORTED:
         order = np.argsort(table["user"], kind="stable").astype(np.int64)
         starts = np.searchsorted(table["user"][order], np.arange(SHARED, len(users) + 1))
-    has_shared = bool((table["user"] == SHARED).any())
-    return Columns(generation, table, users, codes, order, starts, has_shared)
+    return Columns(generation, table, users, codes, order, starts, _shared(table))

@@ -17,7 +17,18 @@ from jaxtyping import Float
 from pbr_jax import terminal
 from pbr_jax.corpus.columns import Columns
 from pbr_jax.corpus.schema import GONE
-from pbr_jax.corpus.search import SLACK, Collection, InScope, Kind, Scopes, Search, among, ascending, scored
+from pbr_jax.corpus.search import (
+    SLACK,
+    Collection,
+    InScope,
+    Kind,
+    Scopes,
+    Search,
+    among,
+    ascending,
+    of_each,
+    scored,
+)
 from pbr_jax.corpus.store import Store
 from pbr_jax.corpus.vectors import Vectors
 from pbr_jax.index import Found
@@ -45,12 +56,13 @@ class EngineSearch:
         """As `Search.search`."""
         check_k(k)
         queries = check_matrix(queries, self._vectors.shape[1], "queries")
-        found = [ascending(rows) for rows in scopes]
+        found = of_each(scopes, ascending)
         columns, conditions = self._store.columns, dict[str, list[int]]()
-        if any(len(rows) > self._fewest(k) for rows in found) and self.follow(columns):
-            for q, rows in enumerate(found):
-                if len(rows) > self._fewest(k):
-                    conditions.setdefault(condition(columns, rows), []).append(q)
+        wide = [q for q, rows in enumerate(found) if len(rows) > self._fewest(k)]
+        if wide and self.follow(columns):
+            told = of_each([found[q] for q in wide], partial(condition, columns))
+            for q, where in zip(wide, told, strict=True):
+                conditions.setdefault(where, []).append(q)
         for where, places in conditions.items():
             rows = found[places[0]]
             for q, proposed in zip(places, self._proposed(queries[places], k, where, len(rows)), strict=True):

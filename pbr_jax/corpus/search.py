@@ -7,7 +7,7 @@ are left, everything in scope is scored: visibility is exact, and so is the numb
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -15,6 +15,8 @@ from jaxtyping import Float
 from pbr_jax.index import ExactIndex, Found, Matrix, ScannIndex, nearest
 from pbr_jax.index import scann as scann_index
 from pbr_jax.index.base import check_k, check_matrix
+
+T = TypeVar("T")
 
 Kind = Literal["auto", "exact", "per_user", "scann", "lancedb"]
 Scopes = Sequence[np.ndarray]
@@ -69,22 +71,22 @@ class Collection:
     def search(self, queries: Float[np.ndarray, "q d"], k: int, scopes: Scopes | None = None) -> Found:
         """As `Search.search`; without scopes every row may be returned."""
         check_k(k)
-        every = [self._current()] * len(queries) if scopes is None else [ascending(rows) for rows in scopes]
+        every = [self._current()] * len(queries) if scopes is None else of_each(scopes, ascending)
         last = max((rows[-1] for rows in every if len(rows)), default=-1)
-        if self._index is None or (last > self._rows.max(initial=-1) and self._has_grown()):
+        if self._index is None or (last > _last(self._rows) and self._has_grown()):
             self._build()
         proposed = self._proposed(queries, k)
         found = []
         for rows, some in zip(every, proposed, strict=True):
             some = np.sort(some[among(some, rows)])
-            added = rows[np.searchsorted(rows, self._rows.max(initial=-1), side="right") :]
+            added = rows[np.searchsorted(rows, _last(self._rows), side="right") :]
             enough = len(some) + len(added) >= min(k, len(rows))
             found.append(np.concatenate([some, added]) if enough else rows)
         return scored(self._vectors, queries, k, found)
 
     def _has_grown(self) -> bool:
         rows = self._current()
-        added = len(rows) - np.searchsorted(rows, self._rows.max(initial=-1), side="right")
+        added = len(rows) - np.searchsorted(rows, _last(self._rows), side="right")
         return bool(added > _REBUILT * len(self._rows))
 
     def _build(self) -> None:
@@ -153,6 +155,20 @@ def scored(vectors: Matrix, queries: np.ndarray, k: int, rows: Scopes) -> Found:
 
 def ascending(rows: np.ndarray) -> np.ndarray:
     return rows if (rows[1:] > rows[:-1]).all() else np.unique(rows)
+
+
+def of_each(scopes: Scopes, work: Callable[[np.ndarray], T]) -> list[T]:
+    """What `work` gives for each scope. Of an array that stands for many queries, such as all rows of a
+    collection, it is asked once."""
+    scopes = list(scopes)
+    distinct = {id(rows): rows for rows in scopes}
+    found = {key: work(rows) for key, rows in distinct.items()}
+    return [found[id(rows)] for rows in scopes]
+
+
+def _last(rows: np.ndarray) -> int:
+    """The last of ascending rows; -1: there is none."""
+    return int(rows[-1]) if len(rows) else -1
 
 
 def among(some: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -280,3 +280,45 @@ def test_documents_have_an_owner_or_are_shared(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="user_id is empty"):
         build(tmp_path / "store.sqlite", [example("a", "")])
     assert not stored(tmp_path, example("a", "u")).has_shared
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    st.lists(st.tuples(st.sampled_from([None, 1.0, 5.0, 9.0]), st.sampled_from(["", "t", "else"]))),
+    st.sampled_from([None, 1.0, 5.0, 9.5, float("inf")]),
+)
+def test_of_the_shared_documents_a_question_sees_those_before_it_without_its_target(
+    tmp_path_factory: pytest.TempPathFactory, told: list[tuple[float | None, str]], time: float | None
+) -> None:
+    documents = [
+        Document(str(i), "", f"text {i}", {"title": title}, moment, shared=True)
+        for i, (moment, title) in enumerate(told)
+    ]
+    path = tmp_path_factory.mktemp("shared") / "store.sqlite"
+    own = example("1", "u", (document("u", "x", 1.0),), time=time)
+    build(path, [own], "title", shared={"some": documents[1:]})
+    store = Store(path)
+    if documents[1:]:
+        store = store.copy_to(path.with_name("living.sqlite"))
+        store.append(documents[:1])
+    wanted = [
+        d.id
+        for d in documents[1:] + documents[:1] * bool(documents[1:])
+        if (d.time is None or (time is not None and d.time < time)) and d.fields["title"] != "t"
+    ]
+    (asked,) = store.examples()
+    if store.has_shared:
+        assert [d.id for d in store.documents(store.visible(asked, ""))] == wanted
+
+
+def test_questions_that_see_all_shared_documents_share_one_array(tmp_path: Path) -> None:
+    shared = [Document(str(i), "", f"text {i}", {}, 1.0, shared=True) for i in range(3)]
+    asked = [example(str(i), f"u{i}", time=2.0 + i) for i in range(2)]
+    build(tmp_path / "store.sqlite", asked, shared={"some": shared})
+    store = Store(tmp_path / "store.sqlite").copy_to(tmp_path / "living.sqlite")
+    first, second = (store.visible(e, "") for e in store.examples())
+    assert first is second  # 8 MB each, of a million documents
+    with pytest.raises(ValueError, match="read-only"):
+        first[0] = 7
+    store.delete("", ["1"])
+    assert [store.visible(e, "").tolist() for e in store.examples()] == [[0, 2]] * 2
