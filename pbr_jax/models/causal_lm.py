@@ -8,15 +8,13 @@ Hugging Face format and as GGUF: rotary positions, grouped-query attention, RMS 
 returns hidden states; `logits` multiplies out the vocabulary at the positions where it is needed.
 """
 
-import functools
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from pbr_jax.models import gguf_file, pretrained, sharding
@@ -157,13 +155,15 @@ https://arxiv.org/abs/1909.08053, 2019.
 """
 
 
-def load(path: Path, dtype: Any = jnp.float32, devices: int = 1) -> tuple[Model, Params, CausalLMConfig]:
+def load(
+    path: Path, dtype: Any = jnp.float32, mesh: Mesh | None = None, *, fully: bool = False
+) -> tuple[Model, Params, CausalLMConfig]:
     """The model of a Hugging Face folder or GGUF file, its weights in `dtype`.
 
-    With several devices, weights are divided over the first ones by `SHARDING`; keys and values are copied
-    where there are too few heads of them to divide. Parameters go to devices one by one, so neither the
-    host nor a device holds more than its share and one parameter. Raises UserError: an architecture, tensor
-    type or file that is not supported, named; too few devices.
+    Weights are divided over the devices of a mesh by `sharding_rules`, `fully` or not as
+    `models.sharding.spec` says; None: they go to the default device. Parameters go to devices one by one, so
+    neither the host nor a device holds more than its share and one parameter. Raises UserError: an
+    architecture, tensor type or file that is not supported, named.
     """
     config = read_config(path)
     model = causal_lm(config, dtype)
@@ -173,18 +173,16 @@ def load(path: Path, dtype: Any = jnp.float32, devices: int = 1) -> tuple[Model,
     if config.tied:  # some writers keep the tied copy
         rules, ignore = {name: rule for name, rule in rules.items() if name != _HEAD}, [*ignore, _HEAD]
     target = jax.eval_shape(model.init, jax.random.key(0))
-    put = _put(config, devices)
+    put = sharding.placer({} if mesh is None else sharding_rules(config, mesh), mesh, fully=fully)
     params = assign(tensors, rules, target, ignore=ignore, source=str(path), put=put)
     return model, params, config
 
 
-def _put(config: CausalLMConfig, devices: int) -> Callable[[str, np.ndarray], Array]:
-    if devices == 1:
-        return lambda path, array: jax.device_put(array)
-    rules = SHARDING
-    if config.num_kv_heads % devices:  # half a head on each of two devices would be sent about
-        rules = {r"layers/(key|value)/.*": (), **rules}
-    return functools.partial(sharding.place_one, rules=rules, mesh=sharding.mesh(model=devices))
+def sharding_rules(config: CausalLMConfig, mesh: Mesh) -> sharding.Rules:
+    """`SHARDING`; keys and values are copied where there are too few heads of them to divide."""
+    if config.num_kv_heads % mesh.shape.get("model", 1):  # half a head would be sent from device to device
+        return {r"layers/(key|value)/.*": (), **SHARDING}
+    return SHARDING
 
 
 def _divide_fused(tensors: pretrained.Tensors, config: CausalLMConfig) -> None:

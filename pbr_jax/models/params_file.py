@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from pbr_jax.models.rules import flatten, unflatten
+from pbr_jax.models.sharding import whole
 from pbr_jax.types import Params, UserError
 
 
@@ -14,7 +14,7 @@ def save_params(params: Params, path: Path) -> None:
     """Writes every leaf under its path, such as `tower/layers/attention/query/kernel`."""
     from safetensors.numpy import save_file
 
-    leaves = {name: jax.device_get(leaf) for name, leaf in flatten(params).items()}
+    leaves = {name: whole(leaf) for name, leaf in flatten(params).items()}
     save_file({name: np.ascontiguousarray(leaf) for name, leaf in leaves.items()}, path)
 
 

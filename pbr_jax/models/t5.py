@@ -10,7 +10,6 @@ states; `logits` multiplies out the vocabulary.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from pbr_jax.models import pretrained, sharding
@@ -231,17 +231,18 @@ _COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 _IGNORED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)  # never used
 
 
-def load(path: Path, dtype: Any = jnp.float32, devices: int = 1) -> tuple[T5, Params, T5Config]:
-    """The model of a Hugging Face folder, its weights in `dtype`, divided over the first `devices` devices.
-    Raises UserError: an architecture, tensor or file that is not supported, named; fewer devices than
-    that."""
+def load(
+    path: Path, dtype: Any = jnp.float32, mesh: Mesh | None = None, *, fully: bool = False
+) -> tuple[T5, Params, T5Config]:
+    """The model of a Hugging Face folder, its weights in `dtype`, on the devices of a mesh as those of
+    `causal_lm.load`. Raises UserError: an architecture, tensor or file that is not supported, named."""
     config = read_config(path)
     tensors = pretrained.read_tensors(path)
     _drop_copies(tensors, config, str(path))
     config = dataclasses.replace(config, tied=config.tied and "lm_head.weight" not in tensors)
     model = t5(config, dtype)
     target = jax.eval_shape(model.init, jax.random.key(0))
-    put = functools.partial(sharding.place_one, rules=SHARDING, mesh=sharding.mesh(model=devices))
+    put = sharding.placer(SHARDING, mesh, fully=fully)
     params = assign(tensors, RULES, target, ignore=_IGNORED, source=str(path), put=put)
     return model, params, config
 

@@ -12,17 +12,18 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from pbr_jax.losses.language_model import token_cross_entropy
 from pbr_jax.losses.reduction import masked_mean
 from pbr_jax.models import causal_lm, lora, t5
+from pbr_jax.models.sharding import Rules
 from pbr_jax.options import TunedGenerator
 from pbr_jax.text.padding import multiple
 from pbr_jax.train.batches import Rows
 from pbr_jax.train.loop import Fitted, TrainingTask, fit
-from pbr_jax.train.sharding import Batch
+from pbr_jax.train.sharding import Batch, replicated
 from pbr_jax.types import Model, Params, UserError
 
 Ids = tuple[int, ...]
@@ -40,14 +41,16 @@ class Pair(NamedTuple):
 
 
 class Family(NamedTuple):
-    """What is tuned: `nll(params, batch, key)` is the mean loss of each row's counted tokens, [b]."""
+    """What is tuned: `params()` reads its parameters, divided over all devices, by `rules` and beside them;
+    `nll(params, batch, key)` is the mean loss of each row's counted tokens, [b]."""
 
-    params: Params
+    params: Callable[[], Params]
     nll: Callable[[Params, dict[str, Array], Array | None], Float[Array, "b"]]
     arrays: Callable[[Sequence[Pair]], Batch]
     outputs_first: bool
     modules: dict[str, str]
     task: str
+    rules: Rules
 
 
 def train(
@@ -65,7 +68,8 @@ def train(
     training = options.training
     learned, held = _divided(pairs, training.selection, seed)
     start, frozen, scale = _begun(family, options, seed)
-    loss, target_nll = _loss(family, scale), jax.jit(_target_nll(family, scale))
+    loss = _loss(family, scale)
+    target_nll = jax.jit(_target_nll(family, scale), out_shardings=replicated(mesh))
 
     def batch(rows: Rows) -> Batch:
         return family.arrays([learned[i] for i in rows.indices.tolist()]) | {"where": rows.where}
@@ -78,7 +82,7 @@ def train(
         return -float(nll(params, held).mean())
 
     task = TrainingTask(
-        lambda: start,
+        start,
         loss,
         len(learned),
         batch,
@@ -86,6 +90,7 @@ def train(
         frozen=frozen,
         mesh=mesh,
         lengths=np.array([len(pair.prompt) + len(pair.target) for pair in learned]),
+        rules=family.rules if options.method == "full" else None,
     )
     fitted = fit(task, training, folder, seed=seed)
     membership = _membership(nll, start, fitted.params, learned, held, seed)
@@ -111,14 +116,15 @@ def _note(membership: dict[str, Any], users: int) -> str:
     )
 
 
-def _begun(family: Family, options: TunedGenerator, seed: int) -> tuple[Params, Params, float]:
+def _begun(family: Family, options: TunedGenerator, seed: int) -> tuple[Callable[[], Params], Params, float]:
     """What is trained, what is not, and what products of an adapter are multiplied with."""
     if options.method == "full":
-        return {"base": family.params}, {}, 0.0
+        return lambda: {"base": family.params()}, {}, 0.0
+    base = family.params()
     start = lora.init(
-        jax.random.key(seed), family.params, options.targets, options.rank, outputs_first=family.outputs_first
+        jax.random.key(seed), base, options.targets, options.rank, outputs_first=family.outputs_first
     )
-    return {"adapter": start}, {"base": family.params}, options.alpha / options.rank
+    return lambda: {"adapter": start}, {"base": base}, options.alpha / options.rank
 
 
 def _weights(params: Params, scale: float) -> Params:
@@ -167,7 +173,7 @@ def _divided(pairs: Sequence[Pair], share: float, seed: int) -> tuple[list[Pair]
 
 def _membership(
     nll: Callable[[Params, Sequence[Pair]], np.ndarray],
-    start: Params,
+    start: Callable[[], Params],
     end: Params,
     learned: Sequence[Pair],
     held: Sequence[Pair],
@@ -181,7 +187,8 @@ def _membership(
         [some[i] for i in sorted(draw.permutation(len(some))[:_MEMBERS].tolist())] for some in (learned, held)
     )
     report: dict[str, Any] = {"pairs": [len(members), len(others)]}
-    for when, params in (("before", start), ("after", end)):
+    for when, of in (("before", start), ("after", lambda: end)):
+        params = of()
         inside, outside = nll(params, members), nll(params, others)
         lower = (inside[:, None] < outside[None]).mean() + 0.5 * (inside[:, None] == outside[None]).mean()
         report[when] = {
@@ -197,7 +204,7 @@ def causal_family(path: Path, options: TunedGenerator, mesh: Mesh) -> Family:
     training's format where they are frozen, else in float32."""
     dtype = jnp.dtype(options.training.dtype)
     kept = jnp.float32 if options.method == "full" else dtype
-    _, params, config = causal_lm.load(path, kept, mesh.shape.get("model", 1))
+    config = causal_lm.read_config(path)
     model = causal_lm.causal_lm(config, dtype, dropout=options.dropout, remat=options.remat)
 
     def nll(params: Params, batch: dict[str, Array], key: Array | None) -> Float[Array, "b"]:
@@ -211,7 +218,11 @@ def causal_family(path: Path, options: TunedGenerator, mesh: Mesh) -> Family:
     # LongRoPE: long texts read even their beginning otherwise.
     most = config.rope.original if config.rope.long_divisors else None
     arrays = partial(_causal_arrays, most=most)
-    return Family(_placed(params, mesh), nll, arrays, True, causal_lm.MODULES, "CAUSAL_LM")
+    rules = causal_lm.sharding_rules(config, mesh)
+    return Family(
+        lambda: causal_lm.load(path, kept, mesh, fully=True)[1],
+        nll, arrays, True, causal_lm.MODULES, "CAUSAL_LM", rules,
+    )  # fmt: skip
 
 
 def _begun_alike(
@@ -229,7 +240,7 @@ def t5_family(path: Path, options: TunedGenerator, mesh: Mesh) -> Family:
     """A T5 of a folder, like `causal_family`."""
     dtype = jnp.dtype(options.training.dtype)
     kept = jnp.float32 if options.method == "full" else dtype
-    _, params, config = t5.load(path, kept, mesh.shape.get("model", 1))
+    config = t5.read_config(path)
     model = t5.t5(config, dtype, dropout=options.dropout)
 
     def nll(params: Params, batch: dict[str, Array], key: Array | None) -> Float[Array, "b"]:
@@ -237,23 +248,16 @@ def t5_family(path: Path, options: TunedGenerator, mesh: Mesh) -> Family:
         hidden = model.apply(params, batch["ids"], batch["mask"], read, key=key, rows=batch.get("row"))
         return _mean(t5.logits(params, hidden), batch)
 
-    return Family(_placed(params, mesh), nll, _t5_arrays, False, t5.modules(config), "SEQ_2_SEQ_LM")
+    return Family(
+        lambda: t5.load(path, kept, mesh, fully=True)[1],
+        nll, _t5_arrays, False, t5.modules(config), "SEQ_2_SEQ_LM", t5.SHARDING,
+    )  # fmt: skip
 
 
 def _mean(logits: Float[Array, "b t v"], batch: dict[str, Array]) -> Float[Array, "b"]:
     counted = batch["counted"]
     losses = token_cross_entropy(logits, batch["wanted"], where=counted)
     return losses.sum(axis=1) / jnp.maximum(counted.sum(axis=1), 1)
-
-
-def _placed(params: Params, mesh: Mesh) -> Params:
-
-    def place(leaf: Any) -> jax.Array:
-        spec = leaf.sharding.spec if isinstance(leaf.sharding, NamedSharding) else PartitionSpec()
-        known = PartitionSpec(*(axis if axis in mesh.axis_names else None for axis in spec))
-        return jax.device_put(leaf, NamedSharding(mesh, known))
-
-    return jax.tree.map(place, params)
 
 
 def _causal_arrays(pairs: Sequence[Pair], most: int | None = None) -> Batch:

@@ -13,6 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from pbr_jax import terminal
+from pbr_jax.models.sharding import Rules
 from pbr_jax.options import Training
 from pbr_jax.train import sharding, state, steps
 from pbr_jax.train.batches import Batches, Rows
@@ -39,7 +40,9 @@ class TrainingTask(NamedTuple):
     `lengths`: of each example, so that alike ones share a batch. `groups`: the batches, as arrays of
     examples, for losses over pairs in a batch, which is then computed in one part. `act` makes what
     depends on the present parameters, such as actions of a policy and their rewards, from a copy of them,
-    the batch and the loss's key. `updates`: how often in a row a batch is learned from.
+    the batch and the loss's key. `updates`: how often in a row a batch is learned from. `rules`: of the
+    parameters (`models.sharding`); with them, parameters, optimizer state and gradients are divided over all
+    devices of the mesh; None: every device has all of them.
     """
 
     params: Callable[[], Params]
@@ -54,6 +57,7 @@ class TrainingTask(NamedTuple):
     groups: Sequence[np.ndarray] | None = None
     act: Act | None = None
     updates: int = 1
+    rules: Rules | None = None
 
 
 class Fitted(NamedTuple):
@@ -96,24 +100,28 @@ def fit(task: TrainingTask, config: Training, folder: Path, *, seed: int) -> Fit
     batches = Batches(task.examples, config.batch_size, seed, lengths, groups)
     total = batches.steps * config.epochs
     rule = optimizer(config.optimizer, total * task.updates, task.heads)
-    dtype = jnp.dtype(config.dtype)
-    step = steps.compiled(task.loss, rule, mesh, division, dtype=dtype, updates=task.updates)
+    start = task.params()
+    shapes, place, layout = state.shapes(start, rule), sharding.replicated(mesh), None
+    if task.rules is not None and mesh.size > 1:
+        place = layout = sharding.fully_divided(shapes, task.rules, mesh)
+    target, dtype = state.laid_out(shapes, place), jnp.dtype(config.dtype)
+    step = steps.compiled(task.loss, rule, mesh, division, dtype=dtype, updates=task.updates, layout=layout)
     evaluate_every = config.evaluate_every or batches.steps
     save_every = config.checkpoint_every or evaluate_every
     patience = math.inf if config.patience is None else config.patience
     key, own = jax.random.key(seed), sharding.own_rows(config.batch_size)
-    layout = state.abstract(task.params, rule, sharding.replicated(mesh))
     heads = _heads(task)
 
     with Checkpoints(folder / "checkpoints") as checkpoints, Metrics(folder, config.track) as metrics:
         if checkpoints.latest is not None:
-            now, saved = checkpoints.restore(checkpoints.latest, layout)
+            now, saved = checkpoints.restore(checkpoints.latest, target)
             progress = _Progress(**saved)
             metrics.start(progress.step)
         else:
-            now, progress = state.create(task.params, rule, sharding.replicated(mesh)), _Progress()
+            now, progress = state.create(start, rule, place), _Progress()
             metrics.start(-1)
             _evaluate(task, now, progress, metrics, checkpoints, heads)
+        del start  # a device may have no room for it beside the state
         with terminal.bar(desc="steps", initial=progress.step, total=total) as bar:
             while progress.step < total and progress.worse < patience:
                 rows = batches.rows(progress.step)
@@ -132,7 +140,8 @@ def fit(task: TrainingTask, config: Training, folder: Path, *, seed: int) -> Fit
                     checkpoints.save(progress.step, now, dataclasses.asdict(progress), None)
         best = checkpoints.best
         if best is not None and best != progress.step:
-            now, _ = checkpoints.restore(best, layout)
+            del now
+            now, _ = checkpoints.restore(best, target)
         return Fitted(
             now.params, int(now.step) // task.updates, metrics.lines, diagnostics(heads, now.params)
         )

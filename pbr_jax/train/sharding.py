@@ -1,15 +1,16 @@
-"""Data parallelism: a batch is divided over devices, parameters are copied to each.
+"""Data parallelism: a batch is divided over devices, parameters are copied to each or divided too.
 
 Losses are global: `jax.jit` sees the whole batch, on any number of devices and hosts.
 """
 
+import math
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from pbr_jax.models.sharding import mesh
+from pbr_jax.models.sharding import Rules, mesh, spec
 from pbr_jax.types import UserError
 
 Batch = dict[str, np.ndarray]
@@ -35,6 +36,28 @@ def replicated(over: Mesh) -> NamedSharding:
 def divided(over: Mesh) -> NamedSharding:
     """Axis 0 divided over the devices."""
     return NamedSharding(over, PartitionSpec("data"))
+
+
+def fully_divided(shapes: Any, rules: Rules, over: Mesh) -> Any:
+    """How each leaf of a training's state is divided: as the rules say of the parameter that it is, or is
+    kept for, and over what they leave of the mesh (`models.sharding.spec`, fully).
+
+    shapes: the state, or its shapes. Leaves are known by the dict keys on their paths: an optimizer keeps
+    trees like the parameters'.
+    """
+    below = {f"(?:.*/)?(?:{pattern})": axes for pattern, axes in rules.items()}
+
+    def layout(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
+        name = "/".join(str(key.key) for key in path if isinstance(key, jax.tree_util.DictKey))
+        return NamedSharding(over, spec(name, leaf.shape, below, over, fully=True))
+
+    return jax.tree_util.tree_map_with_path(layout, shapes)
+
+
+def bytes_per_device(shapes: Any, layout: Any) -> int:
+    """What each device holds of arrays of these shapes and formats, divided as `layout` says."""
+    held = jax.tree.map(lambda x, how: math.prod(how.shard_shape(x.shape)) * x.dtype.itemsize, shapes, layout)
+    return sum(jax.tree.leaves(held))
 
 
 def own_rows(batch_size: int) -> slice:

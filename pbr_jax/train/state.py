@@ -23,24 +23,31 @@ class TrainState:
     opt_state: optax.OptState
 
 
-def create(
-    params: Callable[[], Params], optimizer: optax.GradientTransformation, sharding: NamedSharding
-) -> TrainState:
-    """The state before the first step, laid out on the devices of `sharding`."""
-    # From the host, and as an argument: read weights are not compiled into a program, and every process
-    # of several gives its own copy. The result is a copy too, which steps may overwrite.
-    weights = jax.tree.map(np.asarray, params())
+def create(params: Params, optimizer: optax.GradientTransformation, sharding: Any) -> TrainState:
+    """The state before the first step, laid out as one `NamedSharding` says, or a tree of them."""
+    # As an argument: read weights are not compiled into a program. From the host, unless they are on several
+    # devices: every process of several gives its own copy. The result is a copy, which steps may overwrite.
+    weights = jax.tree.map(lambda x: x if _is_divided(x) else np.asarray(x), params)
     return jax.jit(_begin(optimizer), out_shardings=sharding)(weights)
 
 
-def abstract(
-    params: Callable[[], Params], optimizer: optax.GradientTransformation, sharding: NamedSharding
-) -> TrainState:
-    """Shapes and layout of `create`'s state: what a checkpoint is restored into, on any devices."""
-    return jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-        jax.eval_shape(_begin(optimizer), jax.eval_shape(params)),
-    )
+def _is_divided(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) > 1
+
+
+def shapes(params: Params, optimizer: optax.GradientTransformation) -> TrainState:
+    """The shapes and formats of `create`'s state."""
+    return jax.eval_shape(_begin(optimizer), params)
+
+
+def laid_out(shapes: TrainState, sharding: Any) -> TrainState:
+    """Shapes with a layout, as for `create`: what a checkpoint is restored into, on any devices."""
+
+    def layout(x: Any, how: NamedSharding) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=how)
+
+    one = isinstance(sharding, NamedSharding)
+    return jax.tree.map(layout, shapes, jax.tree.map(lambda _: sharding, shapes) if one else sharding)
 
 
 def _begin(optimizer: optax.GradientTransformation) -> Callable[[Params], TrainState]:

@@ -68,6 +68,7 @@ def compiled(
     *,
     dtype: Any = jnp.float32,
     updates: int = 1,
+    layout: TrainState | None = None,
 ) -> Step:
     """One update, compiled for a mesh: the batch divided, everything else copied; the old state's memory is
     reused.
@@ -76,6 +77,7 @@ def compiled(
       division: of the batch on one device.
       dtype: what parameters are rounded to inside the loss; they are kept and updated as they are.
       updates: how often in a row a batch is learned from, always with the same key.
+      layout: the `NamedSharding` of each leaf of the state, and so of gradients; None: copied.
 
     The step's last argument are frozen parameters, under other names.
     """
@@ -84,16 +86,23 @@ def compiled(
         cast = jax.tree.map(lambda x: x.astype(dtype) if x.dtype == jnp.float32 else x, params)
         return loss(cast | frozen, batch, key).astype(jnp.float32)
 
+    def spread(computed: _Gradients) -> _Gradients:
+        """Gradients divided at once, so that no device adds up all of them."""
+        if layout is None:
+            return computed
+        return computed[0], jax.lax.with_sharding_constraint(computed[1], layout.params)
+
     def gradients(
         params: Params, batch: dict[str, Array], key: Array, step: Int[Array, ""], frozen: Params
     ) -> _Gradients:
         key = jax.random.fold_in(key, step // updates)
-        return _gradients(lambda *of: rounded(of[0], frozen, *of[1:]), params, batch, key, division.parts)
+        part = jax.value_and_grad(lambda *of: rounded(of[0], frozen, *of[1:]))
+        return _gradients(lambda *of: spread(part(*of)), params, batch, key, division.parts)
 
     if division.workers > 1:
         return _side_by_side(gradients, partial(_moved, optimizer), division.workers)
     copy = replicated(mesh)
-    divided_so = (copy, divided(mesh), copy)
+    kept = copy if layout is None else layout
 
     def over_devices(state: TrainState, batch: dict[str, Array], key: Array, frozen: Params) -> Any:
         return _moved(optimizer, state, gradients(state.params, _numbered(batch), key, state.step, frozen))
@@ -101,7 +110,7 @@ def compiled(
     # Frozen parameters stay as they lie, which may be divided.
     made = jax.jit(
         cores.announced(over_devices),
-        in_shardings=(*divided_so, None), out_shardings=(copy, copy), donate_argnums=0,
+        in_shardings=(kept, divided(mesh), copy, None), out_shardings=(kept, copy), donate_argnums=0,
     )  # fmt: skip
     return lambda state, batch, key, frozen=None: made(state, batch, key, frozen or {})
 
@@ -177,15 +186,16 @@ def _divided(batch: dict[str, Array], parts: int) -> tuple[dict[str, Array], Flo
     return {name: divide(x) for name, x in batch.items()}, counts / jnp.maximum(counts.sum(), 1)
 
 
-def _gradients(loss: Loss, params: Params, batch: dict[str, Array], key: Array, parts: int) -> _Gradients:
+def _gradients(
+    compute: Callable[..., _Gradients], params: Params, batch: dict[str, Array], key: Array, parts: int
+) -> _Gradients:
     """The mean of loss and gradients over the parts of a batch, weighed by the rows that count."""
     if parts == 1:
-        return jax.value_and_grad(loss)(params, batch, key)
+        return compute(params, batch, key)
 
     def part(total: Any, item: tuple[dict[str, Array], Array]) -> tuple[Any, None]:
         rows, share = item
-        computed = jax.value_and_grad(loss)(params, rows, key)
-        return jax.tree.map(lambda x, y: x + _weighed(share, y), total, computed), None
+        return jax.tree.map(lambda x, y: x + _weighed(share, y), total, compute(params, rows, key)), None
 
     zero = jnp.float32(0), jax.tree.map(jnp.zeros_like, params)
     return jax.lax.scan(part, zero, _divided(batch, parts))[0]

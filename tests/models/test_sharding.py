@@ -67,7 +67,7 @@ def read_and_continue(model, params) -> list[np.ndarray]:
 def test_eight_devices_compute_what_one_does(case, folder):
     path = saved(case, folder)
     model, whole, _ = causal_lm.load(path)
-    _, divided, _ = causal_lm.load(path, devices=DEVICES)
+    _, divided, _ = causal_lm.load(path, mesh=sharding.mesh(model=DEVICES))
     jax.tree.map(np.testing.assert_array_equal, divided, whole)
     for found, wanted in zip(read_and_continue(model, divided), read_and_continue(model, whole)):
         np.testing.assert_allclose(found, wanted, atol=1e-5)
@@ -79,7 +79,7 @@ def shards(leaf: jax.Array) -> set[tuple[int, ...]]:
 
 
 def test_a_device_holds_an_eighth_of_every_matrix(folder):
-    _, params, _ = causal_lm.load(saved("llama", folder), jnp.bfloat16, devices=DEVICES)
+    _, params, _ = causal_lm.load(saved("llama", folder), jnp.bfloat16, mesh=sharding.mesh(model=DEVICES))
     layers = params["layers"]
     for name in ("embedding", "head"):
         assert shards(params[name]) == {(12, 32)}
@@ -94,7 +94,7 @@ def test_a_device_holds_an_eighth_of_every_matrix(folder):
 
 def test_too_few_key_heads_are_copied(folder):
     """Their 8 rows would divide by 8 devices, but a head would not."""
-    _, params, _ = causal_lm.load(saved("few_key_heads", folder), devices=DEVICES)
+    _, params, _ = causal_lm.load(saved("few_key_heads", folder), mesh=sharding.mesh(model=DEVICES))
     for name in ("key", "value"):
         assert shards(params["layers"][name]["kernel"]) == {(2, 8, 32)}
         assert shards(params["layers"][name]["bias"]) == {(2, 8)}
@@ -102,7 +102,7 @@ def test_too_few_key_heads_are_copied(folder):
 
 
 def test_axes_that_do_not_divide_are_copied(folder):
-    _, params, _ = causal_lm.load(saved("odd", folder), devices=DEVICES)
+    _, params, _ = causal_lm.load(saved("odd", folder), mesh=sharding.mesh(model=DEVICES))
     assert shards(params["embedding"]) == {(97, 32)}
     assert shards(params["layers"]["gate"]["kernel"]) == {(2, 50, 32)}
     assert shards(params["layers"]["query"]["kernel"]) == {(2, 4, 32)}

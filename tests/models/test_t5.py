@@ -238,7 +238,7 @@ def test_eight_devices_that_share_every_layer_equal_one(tmp_path):
     assert {shard.data.shape for shard in query.addressable_shards} == {(2, 32, 4)}
     found = t5.logits(divided, forward(model, divided, ids, decoder_ids))
     np.testing.assert_allclose(found, wanted, atol=1e-4)
-    loaded = t5.load(tmp_path, devices=8)[1]
+    loaded = t5.load(tmp_path, mesh=mesh)[1]
     jax.tree.map(np.testing.assert_array_equal, loaded, params)
     assert jax.tree.map(lambda x: x.sharding, loaded) == shardings
 

@@ -77,7 +77,7 @@ def gradients(loss: steps.Loss, params: Any, batch: dict[str, np.ndarray], accum
     mesh = sharding.data_mesh(devices)
 
     def parts(params: Any, batch: dict[str, Any]) -> Any:
-        return steps._gradients(loss, params, batch, jax.random.key(7), accumulate)
+        return steps._gradients(jax.value_and_grad(loss), params, batch, jax.random.key(7), accumulate)
 
     run = jax.jit(parts, in_shardings=(sharding.replicated(mesh), sharding.divided(mesh)))
     rows = np.arange(B, dtype=np.int32)

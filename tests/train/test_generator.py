@@ -14,7 +14,7 @@ import pytest
 
 from pbr_jax.config import Optimizer, Training, TunedGenerator
 from pbr_jax.models import adapter_file, causal_lm, lora
-from pbr_jax.train import generator, sharding
+from pbr_jax.train import generator, loop, sharding
 from pbr_jax.train.batches import Batches
 from pbr_jax.train.generator import Pair
 from pbr_jax.types import UserError
@@ -68,7 +68,7 @@ def made_up(count: int, users: int = 6, seed: int = 0, alike: int = 0) -> list[P
 
 def options(**fields: Any) -> TunedGenerator:
     training = {"epochs": 1, "batch_size": 4, "devices": 1, "selection": 0.0}
-    optimizer = Optimizer(name="adamw", learning_rate=1e-2, clip=None)
+    optimizer = Optimizer(name="adamw", learning_rate=fields.pop("learning_rate", 1e-2), clip=None)
     training |= {name: fields.pop(name) for name in list(fields) if hasattr(Training(), name)}
     base = {"method": "lora", "rank": 4, "alpha": 8.0, "dropout": 0.0}
     return TunedGenerator(**{**base, **fields}, training=Training(**{"optimizer": optimizer, **training}))
@@ -118,7 +118,8 @@ def test_loss_gradients_and_a_step_equal_torch_with_peft(
     path: Path = request.getfixturevalue(kind)
     told, pairs = options(), made_up(4, alike=alike)
     found, _ = family(path, told)
-    start = lora.init(jax.random.key(0), found.params, told.targets, 4, outputs_first=found.outputs_first)
+    base = found.params()
+    start = lora.init(jax.random.key(0), base, told.targets, 4, outputs_first=found.outputs_first)
     noise = iter(jax.random.split(jax.random.key(1), 99))
     start = jax.tree.map(lambda x: x + 0.2 * jax.random.normal(next(noise), x.shape), start)
     causal = kind == "llama"
@@ -132,7 +133,7 @@ def test_loss_gradients_and_a_step_equal_torch_with_peft(
     assert "shared" not in batch if not alike else batch["shared"].shape == (4, 16)
 
     def of(adapter: Any) -> Any:
-        return loss({"adapter": adapter, "base": found.params}, batch, jax.random.key(0))
+        return loss({"adapter": adapter, "base": base}, batch, jax.random.key(0))
 
     value, gradients = jax.jit(jax.value_and_grad(of))(start)
     assert float(value) == pytest.approx(float(wanted.detach()), abs=1e-4)
@@ -172,7 +173,7 @@ def test_all_of_t5_is_trained_as_torch_trains_it(flan: Path):
     loss = generator._loss(found, 0.0)
     batch = arrays(found, pairs) | {"where": jnp.ones(4, bool)}
     value, gradients = jax.jit(jax.value_and_grad(lambda p: loss({"base": p}, batch, jax.random.key(0))))(
-        found.params
+        found.params()
     )
     assert float(value) == pytest.approx(float(wanted.detach()), abs=1e-4)
     query = gradients["encoder"]["layers"]["query"]["kernel"][1].T
@@ -186,9 +187,10 @@ def test_all_of_t5_is_trained_as_torch_trains_it(flan: Path):
 def test_padding_and_who_else_is_in_a_batch_change_no_loss(llama: Path, alike: int):
     told, pairs = options(), made_up(4, alike=alike)
     found, _ = family(llama, told)
-    together = np.asarray(jax.jit(lambda b: found.nll(found.params, b, None))(arrays(found, pairs)))
+    base = found.params()
+    together = np.asarray(jax.jit(lambda b: found.nll(base, b, None))(arrays(found, pairs)))
     for pair, value in zip(pairs, together):
-        alone = found.nll(found.params, arrays(found, [pair]), None)
+        alone = found.nll(base, arrays(found, [pair]), None)
         np.testing.assert_allclose(alone[0], value, atol=1e-5)
 
 
@@ -224,6 +226,49 @@ def test_a_base_that_devices_share_and_a_batch_that_they_divide_give_the_same(ll
     for other in (many, shared, parts):
         for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(other.params), strict=True):
             np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def shares(tree: Any) -> list[float]:
+    """Of each leaf of more than one number, the largest share that any device has."""
+    return [
+        max(shard.data.size for shard in leaf.addressable_shards) / leaf.size
+        for leaf in jax.tree.leaves(tree)
+        if leaf.size > 1
+    ]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("kind", "accumulate"), [("llama", 1), ("llama", 2), ("flan", 1)])
+def test_all_weights_are_trained_in_shares_and_go_on_elsewhere(
+    kind: str, accumulate: int, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: Any
+):
+    """On 8 devices, 4 of which share a model: parameters and the optimizer's state; then on 2, and on 1."""
+    path: Path = request.getfixturevalue(kind)
+    saved, save, pairs = list[Any](), loop.Checkpoints.save, made_up(24, alike=20)
+
+    def saving(self: Any, step: int, state: Any, *more: Any) -> None:
+        saved.append((shares(state), state.params))
+        save(self, step, state, *more)
+
+    monkeypatch.setattr(loop.Checkpoints, "save", saving)
+    told: dict[str, Any] = {"method": "full", "batch_size": 8, "learning_rate": 1e-3, "epochs": 2}
+    one = train(path, options(**told), tmp_path / "1", pairs)
+    saved.clear()
+    eight = train(path, options(**told, devices=8, accumulate=accumulate), tmp_path / "8", pairs, 4)
+    assert max(max(found) for found, _ in saved) <= 1 / 3
+    assert len(saved[0][0]) == 3 * len(jax.tree.leaves(one.params))  # with both moments
+    half = {**told, "epochs": 1}
+    train(path, options(**half, devices=8), tmp_path / "moved", pairs, 4)
+    monkeypatch.setattr(loop.Checkpoints, "save", save)
+    moved = train(path, options(**told, devices=2), tmp_path / "moved", pairs, 2)
+    for other in (eight, moved):
+        for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(other.params), strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_a_frozen_base_lies_in_shares(llama: Path):
+    found, _ = family(llama, options(devices=8), 2)
+    assert shares(found.params()) == [1 / 8] * len(jax.tree.leaves(found.params()))
 
 
 def test_t5s_dropout_does_not_know_how_a_batch_is_divided(flan: Path, tmp_path: Path):

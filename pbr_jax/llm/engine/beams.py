@@ -1,8 +1,8 @@
 """Beam search with a decoder-only model: prompts are read once, and their beams share what was read."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,43 +20,54 @@ from pbr_jax.types import Params
 _New = tuple[Past, Int[Array, ""]]  # of the chosen tokens, and how many of its slots are full
 
 
-def search(
+class Batch(NamedTuple):
+    """Prompts that are searched together, as `height` rows."""
+
+    members: list[int]
+    height: int
+
+
+def batches(
     engine: PrefillEngine,
     prompts: Sequence[tuple[int, ...]],
     wanted: Sequence[bool],
-    stops: frozenset[int],
     sampling: Sampling,
-    *,
     batch_size: int,
-) -> Iterator[list[tuple[int, list[int]]]]:
-    """Yields (place of the prompt, tokens of its best beam), batch by batch, the longest prompts first.
-
-    Batches depend on all prompts and not on which are `wanted`; those with no wanted prompt are left out.
-    """
+) -> list[Batch]:
+    """The longest prompts first. Batches depend on all prompts and not on which are `wanted`; those with no
+    wanted prompt are left out."""
     num_beams, new = sampling.num_beams, sampling.max_new_tokens
-    ends = jnp.asarray(np.array(sorted(stops) or [-1], np.int32))
     order = sorted(range(len(prompts)), key=lambda place: (-len(prompts[place]), place))
-    step = _step(engine.apply, engine.config.logit_cap)
-    start = 0
+    found, start = list[Batch](), 0
     while start < len(order):
         width = bucket(len(prompts[order[start]]), 32)
         room = engine.room(num_beams * (width + new))
         height = min(max(1, batch_size // num_beams), 1 << (room.bit_length() - 1))
-        batch = order[start : start + height]
+        found.append(Batch(order[start : start + height], height))
         start += height
-        if not any(wanted[place] for place in batch):
-            continue
-        rows = [prompts[place] for place in batch]
-        ids, positions = padded(rows, [0] * len(rows), height, bucket, 32)
-        held, first, past = _read(engine.apply)(
-            engine.params, ids, positions, num_beams=num_beams, max_new_tokens=new,
-            cap=engine.config.logit_cap,
-        )  # fmt: skip
-        best = beam_search(
-            (engine.params, held), past, first, ends, step=step, reorder=_reorder, num_beams=num_beams,
-            max_new_tokens=new,
-        )  # fmt: skip
-        yield [(place, row) for place, row in zip(batch, np.asarray(best.tokens).tolist()) if wanted[place]]
+    return [batch for batch in found if any(wanted[place] for place in batch.members)]
+
+
+def search(
+    engine: PrefillEngine,
+    prompts: Sequence[tuple[int, ...]],
+    batch: Batch,
+    stops: frozenset[int],
+    sampling: Sampling,
+) -> list[tuple[int, list[int]]]:
+    """(Place of the prompt, tokens of its best beam) of each prompt of a batch."""
+    num_beams, new = sampling.num_beams, sampling.max_new_tokens
+    ends = jnp.asarray(np.array(sorted(stops) or [-1], np.int32))
+    rows = [prompts[place] for place in batch.members]
+    ids, positions = padded(rows, [0] * len(rows), batch.height, bucket, 32)
+    held, first, past = _read(engine.apply)(
+        engine.params, ids, positions, num_beams=num_beams, max_new_tokens=new, cap=engine.config.logit_cap
+    )
+    best = beam_search(
+        (engine.params, held), past, first, ends, step=_step(engine.apply, engine.config.logit_cap),
+        reorder=_reorder, num_beams=num_beams, max_new_tokens=new,
+    )  # fmt: skip
+    return list(zip(batch.members, np.asarray(best.tokens).tolist()))
 
 
 @functools.lru_cache(maxsize=8)

@@ -6,24 +6,24 @@ of the prompts, which gets more done than cores that share every small operation
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pbr_jax import cores, terminal
 from pbr_jax.llm.engine import beams, decoding
 from pbr_jax.llm.engine.batching import bucket, power
-from pbr_jax.llm.engine.local import AnswerBatches, Ids, answer_each, draw
+from pbr_jax.llm.engine.local import AnswerBatches, Ids, answer_each, draw, replicas
 from pbr_jax.llm.engine.prefill import PrefillEngine
 from pbr_jax.llm.engine.sampling import arrays
 from pbr_jax.llm.engine.token_level import TokenLevel
 from pbr_jax.llm.engine.workers import side_by_side
 from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Sampling, Score, TooLong
-from pbr_jax.models import adapter_file, causal_lm, sharding
+from pbr_jax.models import adapter_file, causal_lm
 from pbr_jax.models.causal_lm_config import CausalLMConfig
+from pbr_jax.models.sharding import copied
 from pbr_jax.types import Params, UserError
 
 # Tokens of a batch, and bytes of keys and values that one may copy for its rows.
@@ -51,28 +51,18 @@ class JaxLLM(TokenLevel):
 
     @functools.cached_property
     def _engines(self) -> list[PrefillEngine]:
-        """One for each worker: a core of a CPU, where all share one model, or an accelerator with a copy of
-        its own. Devices that share every layer are one worker."""
+        """One for each worker: a core of a CPU, where all share one model, or the devices that have a copy
+        of their own and share its layers."""
         terminal.doing(f"loading {self._path.name}", slow=True)
-        model, params, config = causal_lm.load(self._path, self._dtype, self._devices)
+        meshes = replicas(self._devices)
+        model, params, config = causal_lm.load(self._path, self._dtype, meshes[0] if meshes else None)
         if self._adapter is not None:
             params = adapter_file.tuned(self._adapter, causal_lm.MODULES, params, outputs_first=True)
         self._check_unchanged()
-        if self._devices > 1:
-            return [PrefillEngine(model.apply, params, config, heads=self._head_axis(config), **_ACCELERATOR)]
-        places = _replicas()
-        if places is None:
-            workers = cores.count()
-            return [PrefillEngine(model.apply, params, config, one_core=workers > 1, **_CPU)] * workers
-        return [_replica(model.apply, params, config, device) for device in places]
-
-    def _head_axis(self, config: CausalLMConfig) -> Callable[[int], jax.sharding.Sharding]:
-        """Keys and values are divided as their heads are, from the start."""
-        mesh = sharding.mesh(model=self._devices)
-        divided = config.num_kv_heads % self._devices == 0
-        return lambda axis: NamedSharding(
-            mesh, PartitionSpec(*[None] * axis, "model") if divided else PartitionSpec()
-        )
+        if meshes:
+            return [_replica(model.apply, params, config, mesh) for mesh in meshes]
+        workers = cores.count()
+        return [PrefillEngine(model.apply, params, config, one_core=workers > 1, **_CPU)] * workers
 
     def generate(
         self,
@@ -91,15 +81,23 @@ class JaxLLM(TokenLevel):
         def compute(distinct: list[tuple[Ids, int]], wanted: list[bool]) -> AnswerBatches[str]:
             ids = [ids for ids, _ in distinct]
             if sampling.num_beams > 1:
-                batches = beams.search(
-                    self._engine, ids, wanted, self._codec.stops, sampling, batch_size=self._batch_size
-                )
+                batches = self._searched(ids, wanted, sampling)
             else:
                 batches = self._decoded(ids, [draw(*request) for request in distinct], wanted, sampling)
             for batch in batches:
                 yield [(place, self._text(tokens)) for place, tokens in batch]
 
         return answer_each(requests, errors, done, on_batch, compute)
+
+    def _searched(
+        self, prompts: Sequence[Ids], wanted: Sequence[bool], sampling: Sampling
+    ) -> AnswerBatches[list[int]]:
+        def work(engine: PrefillEngine, batch: beams.Batch) -> Iterator[tuple[int, list[int]]]:
+            found = beams.search(engine, prompts, batch, self._codec.stops, sampling)
+            yield from ((place, tokens) for place, tokens in found if wanted[place])
+
+        batches = beams.batches(self._engine, prompts, wanted, sampling, self._batch_size)
+        return self._windowed(batches, work, list(dict.fromkeys(self._engines)))
 
     def _not_searched(self, prompts: Sequence[Ids], new: int) -> dict[int, TooLong]:
         """Prompts from which beams would grow past LongRoPE's original context, where all is read again."""
@@ -193,15 +191,15 @@ class JaxLLM(TokenLevel):
         return [known.get(i, Score(sum(row), len(row))) for i, row in enumerate(rows)]
 
 
-def _replicas() -> Sequence[Any] | None:
-    """The accelerators that have a copy of the model each; None on a CPU."""
-    devices = jax.local_devices()
-    return None if devices[0].platform == "cpu" else devices
+def _replica(apply: Any, params: Params, config: CausalLMConfig, mesh: Mesh) -> PrefillEngine:
+    """A copy of the model on the devices of a mesh; keys and values are divided as their heads are, from the
+    start."""
+    model = "model" if config.num_kv_heads % mesh.size == 0 else None
 
+    def heads(axis: int) -> NamedSharding:
+        return NamedSharding(mesh, PartitionSpec(*[None] * axis, model))
 
-def _replica(apply: Any, params: Params, config: CausalLMConfig, device: Any) -> PrefillEngine:
-    here = SingleDeviceSharding(device)
-    return PrefillEngine(apply, jax.device_put(params, here), config, heads=lambda axis: here, **_ACCELERATOR)
+    return PrefillEngine(apply, copied(params, mesh), config, heads=heads, **_ACCELERATOR)
 
 
 def _classes(lengths: Sequence[int], least: int) -> list[tuple[int, list[int]]]:

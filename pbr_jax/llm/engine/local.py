@@ -10,13 +10,14 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from pbr_jax import interrupts
 from pbr_jax import options as schema
 from pbr_jax.llm.protocol import Prompt, Sampling, TooLong, occurrences
 from pbr_jax.llm.tokens import chat
 from pbr_jax.llm.tokens.templates import DATE
-from pbr_jax.models import adapter_file, pretrained
+from pbr_jax.models import adapter_file, pretrained, sharding
 from pbr_jax.types import UserError
 
 Ids = tuple[int, ...]
@@ -35,7 +36,7 @@ class LocalModel(abc.ABC):
       dtype: the number format of weights and activations.
       batch_size: prompts computed together.
       context: tokens that the model may see; None: as many as it says itself.
-      devices: that share the weights of every layer.
+      devices: that share the weights of every layer; the others have copies, which share the work.
       date: what a chat template takes for today.
       overflow: what becomes of prompts over the context: `refuse` or `cut`, in the middle.
       adapter: a folder with a LoRA adapter, or with tuned parameters.
@@ -182,6 +183,14 @@ class LocalModel(abc.ABC):
             except TooLong as error:
                 errors[index] = error
         return fitting, errors
+
+
+def replicas(devices: int) -> list[Mesh]:
+    """Where this process has copies of a model that so many devices share; none on a CPU where each copy
+    would have one device: its cores share a copy."""
+    if devices == 1 and jax.local_devices()[0].platform == "cpu":
+        return []
+    return sharding.replicas(devices)
 
 
 def answer_each(

@@ -6,20 +6,28 @@ shapes are compiled.
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from pbr_jax import terminal
 from pbr_jax.llm.engine import t5_decoding
 from pbr_jax.llm.engine.batching import bucket
-from pbr_jax.llm.engine.local import AnswerBatches, Ids, LocalModel, Request, answer_each, draw
+from pbr_jax.llm.engine.local import AnswerBatches, Ids, LocalModel, Request, answer_each, draw, replicas
 from pbr_jax.llm.engine.sampling import arrays
+from pbr_jax.llm.engine.workers import shared_out
 from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Sampling, Score
 from pbr_jax.models import adapter_file, t5
+from pbr_jax.models.sharding import copied
 from pbr_jax.types import Params
 
 Value = TypeVar("Value", str, Score)
+
+
+class _Replica(NamedTuple):
+    model: t5.T5
+    params: Params
+    start: int  # the token that answers begin with
 
 
 class T5LLM(LocalModel):
@@ -33,13 +41,16 @@ class T5LLM(LocalModel):
     separate = True
 
     @functools.cached_property
-    def _weights(self) -> tuple[t5.T5, Params, int]:
+    def _replicas(self) -> list[_Replica]:
+        """The copies of the model, which work side by side."""
         terminal.doing(f"loading {self._path.name}", slow=True)
-        model, params, config = t5.load(self._path, self._dtype, self._devices)
+        meshes = replicas(self._devices)
+        model, params, config = t5.load(self._path, self._dtype, meshes[0] if meshes else None)
         if self._adapter is not None:
             params = adapter_file.tuned(self._adapter, t5.modules(config), params, outputs_first=False)
         self._check_unchanged()
-        return model, params, config.start_id
+        copies = [copied(params, mesh) for mesh in meshes] or [params]
+        return [_Replica(model, weights, config.start_id) for weights in copies]
 
     @property
     def vocabulary(self) -> int:
@@ -61,8 +72,8 @@ class T5LLM(LocalModel):
         requests, errors = self._requests(prompts, sampling)
         choice, drawing = arrays(self._codec.stops, sampling)
 
-        def decode(rows: Sequence[tuple[Ids, int]]) -> list[str]:
-            model, params, start = self._weights
+        def decode(replica: _Replica, rows: Sequence[tuple[Ids, int]]) -> list[str]:
+            model, params, start = replica
             ids, mask = _pad([row for row, _ in rows], 32)
             names = np.array([draw(*row) for row in rows], np.uint32)
             tokens = t5_decoding.generate(
@@ -87,8 +98,8 @@ class T5LLM(LocalModel):
         """log p(target | prompt), teacher-forced, without the end token. Equal pairs are computed once."""
         pairs, errors = self._pairs(prompts, targets)
 
-        def force(rows: Sequence[tuple[Ids, Ids]]) -> list[Score]:
-            model, params, start = self._weights
+        def force(replica: _Replica, rows: Sequence[tuple[Ids, Ids]]) -> list[Score]:
+            model, params, start = replica
             ids, mask = _pad([first for first, _ in rows], 32)
             target_ids, where = _pad([second for _, second in rows], 8)
             totals = np.asarray(
@@ -108,18 +119,23 @@ class T5LLM(LocalModel):
         rows: Sequence[Request],
         wanted: Sequence[bool],
         order: Callable[[Request], tuple[int, ...]],
-        compute: Callable[[Sequence[Request]], list[Value]],
+        compute: Callable[[_Replica, Sequence[Request]], list[Value]],
     ) -> AnswerBatches[Value]:
         """Batches of rows of like length, the longest first (so memory runs out early). A batch depends
         on all rows and not on which are wanted, so resuming changes no shape and no rounding. AnswerBatches
         without a wanted row are left out."""
         by_length = sorted(range(len(rows)), key=lambda place: order(rows[place]))
-        for start in range(0, len(by_length), self._batch_size):
-            batch = by_length[start : start + self._batch_size]
-            if any(wanted[place] for place in batch):
-                # Few numbers of rows are compiled: the last row is repeated up to a power of two.
-                count = min(1 << (len(batch) - 1).bit_length(), self._batch_size)
-                yield list(zip(batch, compute([rows[i] for i in batch + batch[-1:] * (count - len(batch))])))
+        starts = range(0, len(by_length), self._batch_size)
+        batches = [by_length[start : start + self._batch_size] for start in starts]
+
+        def one(replica: _Replica, batch: list[int]) -> list[tuple[int, Value]]:
+            # Few numbers of rows are compiled: the last row is repeated up to a power of two.
+            count = min(1 << (len(batch) - 1).bit_length(), self._batch_size)
+            filled = batch + batch[-1:] * (count - len(batch))
+            return list(zip(batch, compute(replica, [rows[i] for i in filled])))
+
+        asked = [batch for batch in batches if any(wanted[place] for place in batch)]
+        return shared_out(asked, one, self._replicas)
 
 
 def _pad(rows: Sequence[Ids], floor: int) -> tuple[np.ndarray, np.ndarray]:

@@ -2,7 +2,6 @@
 
 import abc
 import functools
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeVar
@@ -15,10 +14,11 @@ from pbr_jax.llm.engine.batching import power
 from pbr_jax.llm.engine.local import AnswerBatches, Ids, LocalModel, answer_each, check_context, draw, groups
 from pbr_jax.llm.engine.prefill import PrefillEngine
 from pbr_jax.llm.engine.sampling import arrays
-from pbr_jax.llm.engine.workers import side_by_side
+from pbr_jax.llm.engine.workers import shared_out
 from pbr_jax.llm.protocol import Prompt, Sampling, TooLong
 
 T = TypeVar("T")
+W = TypeVar("W")
 
 
 class TokenLevel(LocalModel):
@@ -195,18 +195,14 @@ class TokenLevel(LocalModel):
 
     def _windowed(
         self,
-        windows: Sequence[list[int]],
-        work: Callable[[PrefillEngine, list[int]], Iterator[tuple[int, Any]]],
+        windows: Sequence[W],
+        work: Callable[[PrefillEngine, W], Iterator[tuple[int, Any]]],
+        engines: Sequence[PrefillEngine] | None = None,
     ) -> AnswerBatches[Any]:
-        """What each worker computes: it takes one window after another while there are any."""
-        waiting = deque(windows)
+        """What each worker computes: it takes one window after another while there are any. `engines`: the
+        workers; None: all."""
 
-        def run(engine: PrefillEngine) -> AnswerBatches[Any]:
-            while True:
-                try:
-                    window = waiting.popleft()
-                except IndexError:
-                    return
-                yield list(work(engine, window))
+        def compute(engine: PrefillEngine, window: W) -> list[tuple[int, Any]]:
+            return list(work(engine, window))
 
-        return side_by_side([run(engine) for engine in self._engines]) if windows else iter(())
+        return shared_out(windows, compute, engines or self._engines) if windows else iter(())

@@ -1,12 +1,15 @@
 """Work side by side: iterators that each advance in a thread of their own."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from threading import Event
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+Job = TypeVar("Job")
+Worker = TypeVar("Worker")
 
 
 def side_by_side(works: Sequence[Iterable[T]]) -> Iterator[T]:
@@ -43,3 +46,20 @@ def side_by_side(works: Sequence[Iterable[T]]) -> Iterator[T]:
                     raise item
         finally:
             stop.set()
+
+
+def shared_out(
+    jobs: Iterable[Job], compute: Callable[[Worker, Job], T], workers: Sequence[Worker]
+) -> Iterator[T]:
+    """What workers compute side by side: each takes one job after another while there are any."""
+    waiting = deque(jobs)
+
+    def run(worker: Worker) -> Iterator[T]:
+        while True:
+            try:
+                job = waiting.popleft()
+            except IndexError:
+                return
+            yield compute(worker, job)
+
+    return side_by_side([run(worker) for worker in workers])

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType
 
 from pbr_jax import config as schema
 from pbr_jax import llm as llms
@@ -95,14 +96,28 @@ def test_beams_equal_hugging_face(tiny, num_beams):
 
 
 @pytest.mark.long
-def test_weights_divided_over_devices_give_the_same_texts_and_scores(tiny):
+def test_four_replicas_of_two_devices_give_what_one_device_gives(tiny, monkeypatch):
+    """Texts, beams and scores; every replica does a part of them."""
     path, _ = tiny
-    one, two = JaxLLM(path, batch_size=4), JaxLLM(path, batch_size=4, devices=2)
-    assert len(two._engine.params["layers"]["gate"]["kernel"].sharding.device_set) == 2
-    assert two.generate(PROMPTS, Sampling(9)) == one.generate(PROMPTS, Sampling(9))
-    targets = ["dog hat"] * len(PROMPTS)
-    found, wanted = two.score(PROMPTS, targets), one.score(PROMPTS, targets)
+    one, grid = JaxLLM(path, batch_size=4), JaxLLM(path, batch_size=4, devices=2)
+    places = [engine.params["layers"]["gate"]["kernel"].sharding.device_set for engine in grid._engines]
+    assert [len(of) for of in places] == [2] * 4
+    assert set.union(*places) == set(jax.devices())
+    busy, read = set[int](), prefill.PrefillEngine.read
+
+    def reading(self, *arguments, **named):
+        busy.add(id(self))
+        return read(self, *arguments, **named)
+
+    monkeypatch.setattr(prefill.PrefillEngine, "read", reading)
+    assert grid.generate(PROMPTS, Sampling(9)) == one.generate(PROMPTS, Sampling(9))
+    prompts = [f"{prompt} {i}" for i in range(16) for prompt in PROMPTS]
+    targets = ["dog hat"] * len(prompts)
+    found, wanted = grid.score(prompts, targets), one.score(prompts, targets)
     np.testing.assert_allclose([s.total for s in found], [s.total for s in wanted], atol=1e-4)
+    assert busy > set(map(id, grid._engines))  # and the one of `one`
+    beams = Sampling(5, num_beams=2)
+    assert grid.generate(PROMPTS, beams) == one.generate(PROMPTS, beams)
 
 
 def test_score_equals_cross_entropy(tiny):
@@ -367,7 +382,8 @@ def test_copies_of_a_model_share_the_work(tiny, monkeypatch):
     path, _ = tiny
     wanted = JaxLLM(path, batch_size=4)
     devices = jax.devices()[2:4]
-    monkeypatch.setattr(jax_backend, "_replicas", lambda: devices)
+    meshes = [jax.make_mesh((1,), ("model",), devices=[d], axis_types=(AxisType.Auto,)) for d in devices]
+    monkeypatch.setattr(jax_backend, "replicas", lambda count: meshes)
     llm = JaxLLM(path, batch_size=4)
     assert [r.params["embedding"].devices() for r in llm._engines] == [{d} for d in devices]
     assert llm.generate(PROMPTS, Sampling(9)) == wanted.generate(PROMPTS, Sampling(9))

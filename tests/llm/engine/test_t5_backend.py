@@ -282,11 +282,22 @@ def test_load_is_lazy_and_reads_the_config(tiny):
     found = t5_backend.T5LLM.load(config)
     assert isinstance(found, LLM)
     assert found.context == 64  # above the 48 of the model: distances have no bound
-    assert "_weights" not in vars(found)
+    assert "_replicas" not in vars(found)
     assert len(found.generate(["a" * 60, "b", "c"], Sampling(2))) == 3
-    kernel = found._weights[1]["encoder"]["layers"]["query"]["kernel"]
-    assert kernel.dtype == jnp.bfloat16
-    assert {shard.data.shape for shard in kernel.addressable_shards} == {(2, 32, 16)}
+    kernels = [replica.params["encoder"]["layers"]["query"]["kernel"] for replica in found._replicas]
+    assert {kernel.dtype for kernel in kernels} == {jnp.dtype(jnp.bfloat16)}
+    shards = [shard for kernel in kernels for shard in kernel.addressable_shards]
+    assert {shard.data.shape for shard in shards} == {(2, 32, 16)}
+    assert [shard.device for shard in shards] == jax.devices()  # four replicas of two devices
+
+
+@pytest.mark.long
+def test_replicas_give_what_one_device_gives(tiny, llm):
+    grid = t5_backend.T5LLM(tiny[0], batch_size=2, devices=4)
+    prompts = ["a" * n for n in (3, 40, 9, 17, 2)]
+    assert grid.generate(prompts, Sampling(4)) == llm.generate(prompts, Sampling(4))
+    found, wanted = (model.score(prompts, ["b"] * 5) for model in (grid, llm))
+    np.testing.assert_allclose([s.total for s in found], [s.total for s in wanted], atol=1e-4)
 
 
 def test_fingerprint_tells_weights_and_formats_apart(tiny, tmp_path):
