@@ -25,7 +25,7 @@ def tokenizer(source: str, metadata: Mapping[str, Any]) -> "Tokenizer":
     try:
         if kind == "llama":
             return _sentencepiece(metadata)
-        if kind == "gpt2" and split in _SPLITS:
+        if kind == "gpt2" and split in SPLITS:
             return _byte_level(metadata, split)
     except KeyError as error:
         raise UserError(f"{source} has no metadata field {error}; convert the model to GGUF again") from None
@@ -35,7 +35,7 @@ def tokenizer(source: str, metadata: Mapping[str, Any]) -> "Tokenizer":
         ) from error
     raise UserError(
         f"{source}: tokenizer {kind!r} with pre-tokenizer {split!r} is not supported; use one with 'llama', "
-        f"or 'gpt2' and one of {sorted(_SPLITS)}, or the Hugging Face folder of the model"
+        f"or 'gpt2' and one of {sorted(SPLITS)}, or the Hugging Face folder of the model"
     )
 
 
@@ -49,7 +49,7 @@ def _byte_level(metadata: Mapping[str, Any], split: str) -> "Tokenizer":
     tokenizer = Tokenizer(model)
     if split == "qwen2":
         tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = _SPLITS[split]()
+    tokenizer.pre_tokenizer = SPLITS[split]()
     tokenizer.decoder = decoders.ByteLevel()
     return _finished(tokenizer, metadata, begins=split == "llama-bpe")
 
@@ -153,7 +153,7 @@ _CASED_WORDS = (  # a word also ends where an upper-case letter follows a lower-
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_ENDINGS}?|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_ENDINGS}?"
     rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_BLANKS}"
 )
-_SPLITS: dict[str, Callable[[], Any]] = {
+SPLITS: dict[str, Callable[[], Any]] = {
     "gpt-2": _gpt2,
     "smollm": _smollm,
     "qwen2": _pattern(_words(r"\p{N}")),

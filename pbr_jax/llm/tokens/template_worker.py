@@ -1,4 +1,5 @@
-"""A program of its own that applies chat templates; `templates` starts it and asks it, a line of JSON each.
+"""A program of its own that applies chat templates; `templates` starts it and asks it, a line of JSON a
+request, and it answers each prompt of a request with a line.
 
 Templates come with models and are not trusted. The sandbox of transformers keeps them from files and from
 Python's internals; a process of its own limits their time and memory.
@@ -40,9 +41,10 @@ def _text(template: str, names: dict[str, Any], day: str) -> str:
     return "".join(pieces)
 
 
-def _answer(request: dict[str, Any]) -> dict[str, str]:
+def _answer(request: dict[str, Any], messages: list[dict[str, str]]) -> dict[str, str]:
     try:
-        return {"text": _text(request["template"], request["names"], request["date"])}
+        names = {**request["names"], "messages": messages}
+        return {"text": _text(request["template"], names, request["date"])}
     except MemoryError:
         return {"stopped": f"it takes more than {MEMORY >> 20} MB of memory"}
     except _TooMuch as error:
@@ -72,10 +74,11 @@ def main() -> None:
     _limit_memory()
     for line in sys.stdin.buffer:
         request = json.loads(line)
-        _limit_time(SECONDS)
-        answer = json.dumps(_answer(request)).encode()
-        _limit_time(0)
-        sys.stdout.buffer.write(answer + b"\n")
+        for messages in request["prompts"]:
+            _limit_time(SECONDS)
+            answer = json.dumps(_answer(request, messages)).encode()
+            _limit_time(0)
+            sys.stdout.buffer.write(answer + b"\n")
         sys.stdout.buffer.flush()
 
 

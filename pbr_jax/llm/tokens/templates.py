@@ -23,11 +23,8 @@ from pbr_jax.types import UserError
 
 _PROGRAM = Path(__file__).with_name("template_worker.py")
 DATE = "2024-07-26"
+_TOGETHER = 64  # prompts of one request: each request wakes a process
 _PATIENCE = 10.0  # seconds, where the system cannot stop the process after so much computing
-
-
-class _Refused(Exception):
-    """The template does not take these messages, or is malformed; says why."""
 
 
 class _Stopped(Exception):
@@ -51,31 +48,68 @@ def render(
 
     Raises UserError where the template is malformed, takes too much, or refuses the messages.
     """
+    return render_each(template, [messages], specials, source=source, opened=opened, date=date)[0]
 
-    def write(messages: Sequence[Mapping[str, str]]) -> str:
-        names = {
-            "messages": [dict(message) for message in messages], "tools": None, "documents": None,
-            "add_generation_prompt": opened, "enable_thinking": False, **specials,
-        }  # fmt: skip
-        text = _worker(os.getpid()).ask({"template": template, "names": names, "date": date})
-        check_text(text, f"{source}: what the chat template writes")
-        return text
 
-    try:
-        return write(messages)
-    except _Stopped as error:
+def render_each(
+    template: str,
+    prompts: Sequence[Sequence[Mapping[str, str]]],
+    specials: Mapping[str, str],
+    *,
+    source: str = "",
+    opened: bool = True,
+    date: str = DATE,
+) -> list[str]:
+    """`render` of each of several prompts."""
+    names = {
+        "tools": None, "documents": None, "enable_thinking": False, "add_generation_prompt": opened,
+        **specials,
+    }  # fmt: skip
+
+    def write(some: Sequence[Sequence[Mapping[str, str]]]) -> list[dict[str, str]]:
+        texts = [[dict(message) for message in messages] for messages in some]
+        request = {"template": template, "names": names, "date": date, "prompts": texts}
+        return _worker(os.getpid()).ask(request, len(texts)) if texts else []
+
+    rendered: list[str] = []
+    for start in range(0, len(prompts), _TOGETHER):
+        some = prompts[start : start + _TOGETHER]
+        try:
+            answers = write(some)
+            refused = [i for i, answer in enumerate(answers) if "refused" in answer and _begins(some[i])]
+            again = write([_without_system(some[i]) for i in refused])
+        except _Stopped as error:
+            raise _too_much(source, error) from error
+        for i, answer in zip(refused, again, strict=True):
+            answers[i] = answers[i] if "refused" in answer else answer
+        rendered += map(functools.partial(_text, source), some, answers)
+    return rendered
+
+
+def _text(source: str, messages: Sequence[Mapping[str, str]], answer: Mapping[str, str]) -> str:
+    """The text of an answer. Raises UserError where there is none."""
+    if "stopped" in answer:
+        raise _too_much(source, answer["stopped"])
+    if "refused" in answer:
         raise UserError(
-            f"{source}: the chat template was stopped: {error}; take the template as released"
-        ) from error
-    except _Refused as error:
-        roles = [message.get("role") for message in messages]
-        if roles[:2] == ["system", "user"]:
-            with contextlib.suppress(_Refused):
-                return write(_without_system(messages))
-        raise UserError(
-            f"{source}: the chat template cannot write messages with roles {roles}: "
-            f"{' '.join(str(error).split()):.300}; change the roles, or give the prompt as plain text"
-        ) from error
+            f"{source}: the chat template cannot write messages with roles {_roles(messages)}: "
+            f"{' '.join(answer['refused'].split()):.300}; change the roles, or give the prompt as plain text"
+        )
+    check_text(answer["text"], f"{source}: what the chat template writes")
+    return answer["text"]
+
+
+def _too_much(source: str, why: object) -> UserError:
+    return UserError(f"{source}: the chat template was stopped: {why}; take the template as released")
+
+
+def _roles(messages: Sequence[Mapping[str, str]]) -> list[str | None]:
+    return [message.get("role") for message in messages]
+
+
+def _begins(messages: Sequence[Mapping[str, str]]) -> bool:
+    """Whether a system message stands in front of a user's."""
+    return _roles(messages)[:2] == ["system", "user"]
 
 
 def _without_system(messages: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
@@ -99,23 +133,17 @@ class _Worker:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def ask(self, request: Mapping[str, Any]) -> str:
+    def ask(self, request: Mapping[str, Any], count: int) -> list[dict[str, str]]:
+        """What it answers to each of the so many prompts of a request. Raises _Stopped where it ended."""
         line = json.dumps(request).encode() + b"\n"
         with self._lock:
             process = self._process or _start()
             self._process = None  # an interrupt on the way would leave an answer to an earlier line in it
-            answer = _asked(process, line)
-            if not answer:
+            answers = _asked(process, line, count)
+            if not all(answers):
                 raise _Stopped(_why(_stop(process)))
             self._process = process
-        match json.loads(answer):
-            case {"text": text}:
-                return text
-            case {"stopped": reason}:
-                raise _Stopped(reason)
-            case {"refused": reason}:
-                raise _Refused(reason)
-        raise AssertionError(answer)
+        return [*map(json.loads, answers)]
 
     def close(self) -> None:
         """Ends the process."""
@@ -135,20 +163,20 @@ def _start() -> "subprocess.Popen[bytes]":
     )  # fmt: skip
 
 
-def _asked(process: "subprocess.Popen[bytes]", line: bytes) -> bytes:
-    """The answer to a line; nothing where the process ended."""
+def _asked(process: "subprocess.Popen[bytes]", line: bytes, count: int) -> list[bytes]:
+    """The so many answers to a line; nothing where the process ended."""
     assert process.stdin is not None
     assert process.stdout is not None
     timer = None
     if not hasattr(signal, "setitimer"):
-        timer = threading.Timer(_PATIENCE, process.kill)
+        timer = threading.Timer(_PATIENCE * count, process.kill)
         timer.start()
     try:
         process.stdin.write(line)
         process.stdin.flush()
-        return process.stdout.readline()
+        return [process.stdout.readline() for _ in range(count)]
     except BrokenPipeError:
-        return b""
+        return [b""]
     except BaseException:
         process.kill()
         _stop(process)
