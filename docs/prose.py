@@ -37,7 +37,6 @@ NOT_YET = {
     "docs/howto/language_models.md",
     "docs/howto/slurm.md",
     "docs/howto/training.md",
-    "docs/howto/usage.md",
     "docs/reference/data_format.md",
     "docs/tutorials/memory.md",
     "docs/tutorials/new_method.md",
