@@ -32,7 +32,6 @@ BANNED = {
 }
 
 NOT_YET = {
-    "README.md",
     "docs/concepts/security.md",
     "docs/howto/language_models.md",
     "docs/howto/slurm.md",

@@ -82,4 +82,8 @@ def type_command(command: str, models: dict[str, str], *, dry: bool = False) -> 
     if words[1] in ("run", "sweep", "check"):
         small = {**SMALL, **{f"--{name}": value for name, value in models.items()}}
         words += [f"{name}={value}" for name, value in small.items() if name not in words]
-    assert main([*words[1:], *(["--dry"] if dry else [])]) == 0, command
+    try:
+        code = main([*words[1:], *(["--dry"] if dry else [])])
+    except SystemExit as ended:  # --help ends so
+        code = ended.code
+    assert code == 0, command

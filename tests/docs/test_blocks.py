@@ -1,5 +1,6 @@
 """README, start, tutorials and how-to: each command is read, and each block is run, in order."""
 
+import re
 import shlex
 import subprocess
 import sys
@@ -42,7 +43,9 @@ def test_each_command_line_is_one_that_the_program_reads(page: Path) -> None:
     """Also of blocks that are not run: no option is misspelt."""
     for block in blocks(page):
         for command, _ in commands(block.text) if block.language in TYPED else ():
-            words = shlex.split(command.partition(" | ")[0].partition(" > ")[0])
+            if "--help" in command or " FOLDER" in command:
+                continue
+            words = shlex.split(re.split(r" [|>&]( |$)", command)[0])
             if words[0] == "pbr-jax":
                 read(words[1:])
 
