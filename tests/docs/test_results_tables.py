@@ -3,12 +3,15 @@
 import copy
 import json
 import re
+import shlex
 import sys
 from decimal import Decimal
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+
+from pbr_jax import flags
 
 REPO = Path(__file__).parents[2]
 sys.path.insert(0, str(REPO / "docs"))
@@ -166,6 +169,19 @@ def test_commands_name_configs_and_scripts_that_exist(name: str) -> None:
             assert (REPO / "configs" / f"{config}.py").exists(), command
         for script in re.findall(r"python (benchmarks/\w+\.py)|pytest (\S+)", command):
             assert (REPO / "".join(script)).exists(), command
+
+
+FILLED = {"NAME": "lamp_7", "S": "0", "B": "2"}  # what stands in a command for a value
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", NAMES)
+def test_commands_have_options_that_exist(name: str) -> None:
+    for command in tables.read(tables.RESULTS / f"{name}.json")["command"]:
+        program, *words = shlex.split(command)
+        if program == "pbr-jax" and words[0] in ("run", "sweep"):
+            kept = words[1 : words.index("--out")]
+            flags.config([FILLED.get(word, word) for word in kept], flags.RUN)
 
 
 def drawn(theme: str) -> str:
