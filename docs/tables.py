@@ -170,10 +170,15 @@ def markdown(name: str, table: Table) -> str:
     parts = [f"(table-{name})=\n## {table['title']}", " ".join(table["meaning"])]
     parts += [table["setting"]] if table.get("setting") else []
     text = "\n".join(table["command"])
-    parts += [f"```text\n{text}\n```", provenance(table), pipes(grid(table)).rstrip()]
+    parts += [f"```text\n{text}\n```", provenance(table), _unbroken(pipes(grid(table))).rstrip()]
     if table.get("plot"):
         parts += [image(f"/_generated/{name}", f"{table['title']}: the intervals of the table above")]
     return "\n\n".join(parts) + "\n"
+
+
+def _unbroken(text: str) -> str:
+    """No line of a narrow cell ends inside an interval."""
+    return re.sub(r", (?=[+−\d.,]+\])", ",\u00a0", text)
 
 
 def image(path: str, alt: str) -> str:

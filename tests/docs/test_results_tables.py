@@ -102,9 +102,9 @@ def test_markdown_of_a_small_table() -> None:
     assert rows == [
         "| shown | nll | recall |",
         "| --- | ---: | ---: |",
-        "| nothing | 3.5 [3.25, 4.0] | – |",
-        "| own | −0.040 [−0.06, +0.018], p < 0.001 | 0.5\\* |",
-        "| others | +0.25 [+0.125, +0.5] | – |",
+        "| nothing | 3.5 [3.25,\u00a04.0] | – |",
+        "| own | −0.040 [−0.06,\u00a0+0.018], p < 0.001 | 0.5\\* |",
+        "| others | +0.25 [+0.125,\u00a0+0.5] | – |",
     ]
     assert "2026-11-27, commit 32dd926. Cost: a minute." in text
     assert text.count("_generated/small-") == 2
