@@ -5,7 +5,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from pbr_jax import data, terminal
+from pbr_jax import data, recipes, terminal
 from pbr_jax.config import Benchmark
 from pbr_jax.data import prepared, synthetic
 from pbr_jax.importing import example
@@ -38,11 +38,22 @@ def add(parser: argparse.ArgumentParser) -> None:
     init.set_defaults(function=_init)
     _add_import(commands)
 
+    _add_recipe(commands)
+
     synthetic = commands.add_parser("synthetic", help="write the synthetic benchmark, in LaMP's format")
     synthetic.add_argument("--out", type=Path, required=True)
     synthetic.add_argument("--seed", type=int, default=0)
     synthetic.add_argument("--users", type=int, default=60)
     synthetic.set_defaults(function=_synthetic)
+
+
+def _add_recipe(commands: Any) -> None:
+    made = commands.add_parser("recipe", help="get the data of the docs' tables", allow_abbrev=False)
+    made.add_argument("name", nargs="?", metavar="NAME", help="without it all recipes are listed")
+    made.add_argument("--out", type=Path, metavar="FOLDER", help="where the benchmark goes")
+    made.add_argument("--from", dest="given", type=Path, metavar="FOLDER", help="files downloaded by hand")
+    made.add_argument("--check", type=Path, metavar="FOLDER", help="compare a folder with that of the tables")
+    made.set_defaults(function=_recipe)
 
 
 def _add_import(commands: Any) -> None:
@@ -70,6 +81,24 @@ def _add_import(commands: Any) -> None:
     made.add_argument("--task", default="", metavar="NAME|FILE", help="a benchmark's task, or a task's file")
     made.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     made.set_defaults(function=_import)
+
+
+def _recipe(options: argparse.Namespace, rest: list[str]) -> int:
+    _nothing_left(rest)
+    if options.name is None:
+        width = max(map(len, recipes.recipes()))
+        for name, recipe in recipes.recipes().items():
+            terminal.out(f"{name:{width}}  {recipe.what} ({recipe.licence})")
+    elif options.check is not None:
+        terminal.out("\n".join(recipes.check(options.name, options.check)))
+    elif options.out is not None:
+        said = recipes.make(options.name, options.out, options.given)
+        benchmark = recipes.named(options.name).benchmark
+        fields = f"--benchmark.name {benchmark} --benchmark.root {options.out}"
+        terminal.out("\n".join([*said, f"use it with {fields}"]))
+    else:
+        terminal.out(recipes.described(options.name))
+    return 0
 
 
 def _validate(options: argparse.Namespace, rest: list[str]) -> int:
