@@ -35,7 +35,7 @@ from pbr_jax.index import Found
 from pbr_jax.index.base import check_k, check_matrix
 from pbr_jax.index.lance import LanceTable, table_folder
 
-DIRECT = 2_000  # rows in scope, up to which scoring all of them is as fast as asking the engine
+DIRECT = 5_000  # rows in scope, up to which scoring all of them takes no more CPU than asking the engine
 _ADDED = 65_536  # rows at once
 _NEAR = 1e-5  # relative; scores closer than that may be ties
 

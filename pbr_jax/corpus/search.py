@@ -130,6 +130,8 @@ class _Rows:
 
 def chosen(kind: Kind, count: int) -> Literal["exact", "scann"]:
     """The index for a collection of so many vectors."""
+    if kind == "lancedb":
+        raise ValueError("LanceDB is no index of a Collection; use corpus.engine.shared_search")
     if kind == "auto":
         return "scann" if count >= APPROXIMATE_FROM and scann_index.is_installed() else "exact"
     return "scann" if kind == "scann" else "exact"
