@@ -126,8 +126,7 @@ class Store(Visibility):
 
     @property
     def identity(self) -> str:
-        """Equal for two stores only where one is the other, or none of the two changes and their content is
-        equal."""
+        """Of a living store what no other one has, else its content."""
         return f"{self._value('identity')} {self._path.resolve()}" if self.living else self.content
 
     @property
@@ -203,10 +202,8 @@ class Store(Visibility):
                     "SELECT row, text FROM texts WHERE row=? AND text IS NOT NULL", (int(row),)
                 )
             return
-        query, last = (
-            "SELECT row, text FROM texts WHERE row > ? AND text IS NOT NULL ORDER BY row LIMIT ?",
-            -1,
-        )
+        query = "SELECT row, text FROM texts WHERE row > ? AND text IS NOT NULL ORDER BY row LIMIT ?"
+        last = -1
         while page := self._rows(query, (last, _PAGE)):
             yield from page
             last = page[-1][0]

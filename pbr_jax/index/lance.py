@@ -13,6 +13,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -146,10 +147,10 @@ class LanceTable:
         fragments = self._table.stats()["fragment_stats"]["num_small_fragments"]
         if max(unindexed, default=0) > _STALE * count or fragments > _FRAGMENTS:
             self._optimize(timedelta(minutes=5))
-        if count >= APPROXIMATE_FROM and "vector" not in indexed:
+        if count >= APPROXIMATE_FROM and not ("vector" in indexed and self.header.probes):
             parts = math.isqrt(count)
             kind = IvfSq(distance_type="dot", num_partitions=parts, max_iterations=10)
-            self._table.create_index("vector", config=kind)
+            self._table.create_index("vector", config=kind, replace=True)
             self._tune(parts)
 
     def _optimize(self, older: timedelta) -> None:
@@ -162,34 +163,47 @@ class LanceTable:
         some = rows[:: max(1, len(rows) // SAMPLE)][:SAMPLE]
         (listed,) = _listed("row", some)
         queries = np.stack(self._table.search().where(listed).to_arrow()["vector"].to_pylist())
-        best = self.nearest(queries.astype(np.float32), k, "true", len(rows), exact=True).rows
+        queries = queries.astype(np.float32)
+        best = self.nearest(queries, k, "true", len(rows), probes=0).rows
         probes, recall = 4, 0.0
         while recall < TARGET and probes < parts:
             probes = min(2 * probes, parts)
-            write_text(self.folder / _HEADER, json.dumps(self.header._replace(probes=probes)._asdict()))
-            found = self.nearest(queries.astype(np.float32), 2 * k, "true", len(rows)).rows
+            found = self.nearest(queries, 2 * k, "true", len(rows), probes=probes).rows
             recall = float((best[:, :, None] == found[:, None]).any(axis=2).mean())
         if recall < FLOOR:
             raise UserError(
                 f"recall@{k} of LanceDB's index is {recall:.3f} with all {parts} partitions, below {FLOOR}; "
                 "set retrieve.index to exact"
             )
+        write_text(self.folder / _HEADER, json.dumps(self.header._replace(probes=probes)._asdict()))
 
     # -- reading ---------------------------------------------------------------------------------------
 
     def nearest(
-        self, queries: Float[np.ndarray, "q d"], k: int, where: str, within: int, *, exact: bool = False
+        self,
+        queries: Float[np.ndarray, "q d"],
+        k: int,
+        where: str,
+        within: int,
+        *,
+        probes: int | None = None,
     ) -> Found:
         """The `k` rows of highest dot product for which `where` holds, a condition in SQL on the columns.
 
-        `within`: for how many rows it holds. From `APPROXIMATE_FROM` on the search is approximate, unless
-        `exact`. Scores are rounded otherwise than `index.nearest` rounds them.
+        Args:
+          within: for how many rows it holds.
+          probes: partitions of the index to read, 0 for an exact search; None: exact below
+            `APPROXIMATE_FROM` rows, else as many as were tuned.
+
+        Scores are rounded otherwise than `index.nearest` rounds them.
         """
+        if probes is None:
+            probes = self.header.probes if within >= APPROXIMATE_FROM else 0
         rows = np.full((len(queries), k), -1, np.int64)
         scores = np.full((len(queries), k), -np.inf, np.float32)
         for start in range(0, len(queries), _QUERIES):
             some = queries[start : start + _QUERIES]
-            found = self._reading(lambda table, some=some: self._query(table, some, k, where, within, exact))
+            found = self._reading(partial(self._query, some, k, where, within, probes))
             of = found["query_index"].to_numpy() if "query_index" in found.column_names else None
             for q in range(len(some)):
                 hits = found if of is None else found.filter(of == q)
@@ -197,13 +211,12 @@ class LanceTable:
                 scores[start + q, : len(hits)] = 1 - hits["_distance"].to_numpy()
         return Found(rows, scores)
 
-    def _query(self, table: Any, queries: np.ndarray, k: int, where: str, within: int, exact: bool) -> Any:
+    def _query(self, queries: np.ndarray, k: int, where: str, within: int, probes: int, table: Any) -> Any:
         query = table.search(list(queries), vector_column_name="vector").distance_type("dot")
-        probes = self.header.probes
-        if exact or within < APPROXIMATE_FROM or not probes:
+        if probes:  # more of them by what the condition takes away of each
+            query = query.nprobes(math.ceil(probes * max(table.count_rows() / within, 1)))
+        else:
             query = query.bypass_vector_index()
-        else:  # of partitions as many more as the filter takes away of each
-            query = query.nprobes(math.ceil(probes * table.count_rows() / within))
         return query.where(where, prefilter=True).limit(k).select(["row", "_distance"]).to_arrow()
 
     def _reading(self, read: Callable[[Any], T]) -> T:

@@ -96,6 +96,12 @@ def test_auto_goes_by_size_and_by_what_is_installed(monkeypatch: pytest.MonkeyPa
     assert chosen("auto", 10**6) == "exact"
 
 
+def test_an_engine_is_no_index_of_a_collection() -> None:
+    one = np.ones((1, 3), np.float32)
+    with pytest.raises(ValueError, match="is no index of a Collection"):
+        Collection(one, lambda: np.arange(1), "lancedb").search(one, 1)
+
+
 def test_an_empty_collection_finds_nothing() -> None:
     found = Collection(np.zeros((0, 3), np.float32), lambda: np.zeros(0, np.int64)).search(
         np.ones((2, 3), np.float32), 2

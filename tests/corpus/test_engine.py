@@ -114,8 +114,8 @@ def test_the_engine_itself_keeps_to_the_condition(tmp_path):
             continue
         where = condition(store.columns, rows)
         query = rng.normal(size=(1, WIDTH)).astype(np.float32)
-        for exact in (True, False):
-            hits = search._table.nearest(query, len(every), where, len(rows), exact=exact).rows[0]
+        for probes in (0, None):
+            hits = search._table.nearest(query, len(every), where, len(rows), probes=probes).rows[0]
             assert sorted(hits[hits >= 0]) == rows.tolist()
 
 

@@ -21,7 +21,8 @@ class Dense(Retrieve):
     """Any BERT-family encoder (`encoder.model`), as it comes."""
 
     method: Literal["dense"] = "dense"
-    # of shared documents; histories are scored whole. auto: exact, from 50,000 on scann where it is installed
+    # of shared documents; histories are scored whole, by lancedb where they are large. auto: exact, from
+    # 50,000 on scann where it is installed
     index: Kind = "auto"
     # least inner product with the query of users' documents; shared ones have none. None: of any
     least_own: float | None = field(default=None, metadata=added(None))
