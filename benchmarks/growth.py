@@ -4,12 +4,14 @@
 
 Made-up users with dated documents of 12 words each, a training question and an evaluated one. "import" is
 `pbr-jax data import` of two CSV files; the systems are `pbr-jax run` with no generation, a random encoder
-(BERT of one layer, 16 wide) and a random language model (Llama of one layer, 16 wide), for the encoder's and
-the model's FLOPs are not the subject. Every system and size is a process of its own, which first runs 200
-users, so that nothing is compiled in what is measured. Runs of a size share a cache, in the order given:
-what an earlier one has made is not made again. A stage's peak is of the process while the stage is made.
-CPU seconds are of all threads and children. The exponent is log(CPU ratio) / log(users ratio), from the
-first size to the last. "the rest" is what no stage does: keys, users as vectors, evaluation, files.
+(BERT of one layer, 16 wide) and a random language model (Llama of one layer, 16 wide), for the encoder's
+and the model's FLOPs are not the subject. Every system and size is a process of its own, which first runs
+200 users, so that nothing is compiled in what is measured. Runs of a size share a cache, in the order
+given: what an earlier one has made is not made again. A stage's peak is of the process while the stage is
+made. CPU seconds are of all threads and children. Other work makes them longer: once in a CPU second a
+fixed loop is timed, and they are given as if it always took as long as it ever took at the least. The
+exponent is log(CPU ratio) / log(users ratio), from the first size to the last. "the rest" is what no stage
+does: keys, users as vectors, evaluation, files.
 """
 
 import argparse
@@ -20,6 +22,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -28,6 +31,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import date, timedelta
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 WARM = 200  # users
@@ -159,19 +163,31 @@ def config(system: str, root: Path, models: Path) -> Any:
 
 
 class Stages:
-    """CPU seconds, seconds and peak memory (GiB) of named parts of this process."""
+    """CPU seconds, seconds, peak GiB and pace (CPU seconds of a fixed loop) of parts of this process."""
 
     def __init__(self) -> None:
-        self.found: dict[str, tuple[float, float, float]] = {}
+        self.found: dict[str, list[float]] = {}
+        self.most, self._paces = 0.0, [_pace()]
+        signal.signal(signal.SIGPROF, lambda *_: self._paces.append(_pace()))
+        signal.setitimer(signal.ITIMER_PROF, 1, 1)
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        begun, outer = (_cpu(), time.perf_counter()), _peak()
-        Path("/proc/self/clear_refs").write_text("5")
+        begun, first = (_cpu(), time.perf_counter()), len(self._paces)
+        self.most = max(self.most, _peak())
+        Path("/proc/self/clear_refs").write_text("5")  # the peak counts from now on
+        self._paces.append(_pace())
         yield
-        cpu, wall, peak = self.found.get(name, (0.0, 0.0, 0.0))
-        self.found[name] = cpu + _cpu() - begun[0], wall + time.perf_counter() - begun[1], max(peak, _peak())
-        self.most = max(outer, _peak(), getattr(self, "most", 0.0))
+        self._paces.append(_pace())
+        cpu, wall, peak, _ = self.found.get(name, [0.0, 0.0, 0.0, 0.0])
+        self.most, spent = max(self.most, _peak()), (_cpu() - begun[0], time.perf_counter() - begun[1])
+        self.found[name] = [cpu + spent[0], wall + spent[1], max(peak, _peak()), fmean(self._paces[first:])]
+
+
+def _pace() -> float:
+    start = time.thread_time()
+    sum(i * i for i in range(50_000))
+    return time.thread_time() - start
 
 
 def _cpu() -> float:
@@ -204,7 +220,7 @@ def child(system: str, folder: Path, users: int) -> None:
             assert main(["report", *runs, "--format", "html", "--out", str(folder / "report.html")]) == 0
     else:
         _run(system, folder, users, stages)
-    print(json.dumps({"stages": stages.found, "most": stages.most}))
+    print(json.dumps(stages.found))
 
 
 def _run(system: str, folder: Path, users: int, stages: Stages) -> None:
@@ -218,9 +234,9 @@ def _run(system: str, folder: Path, users: int, stages: Stages) -> None:
     _wrap(results, "evaluated", lambda _: "evaluate", stages)
     with stages.timed("all"):
         experiment.run(made[users], folder / f"run-{system}-{users}")
-    cpu, wall, peak = stages.found.pop("all")
-    rest = (cpu - sum(s[0] for s in stages.found.values()), wall - sum(s[1] for s in stages.found.values()))
-    stages.found |= {"the rest": (*rest, peak), "all": (cpu, wall, stages.most)}
+    cpu, wall, peak, pace = stages.found.pop("all")
+    rest = [cpu - sum(s[0] for s in stages.found.values()), wall - sum(s[1] for s in stages.found.values())]
+    stages.found |= {"the rest": [*rest, peak, pace], "all": [cpu, wall, stages.most, pace]}
 
 
 def _wrap(
@@ -248,29 +264,36 @@ def _wrap(
 # -- all of them ---------------------------------------------------------------------------------------
 
 
-def measured(system: str, folder: Path, users: int) -> dict[str, Any]:
+def measured(system: str, folder: Path, users: int) -> dict[str, list[float]]:
     words = [sys.executable, __file__, CHILD, system, "--folder", str(folder), "--users", str(users)]
     told = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout
-    return json.loads(told.splitlines()[-1])
+    found = json.loads(told.splitlines()[-1])
+    with (folder / "growth.jsonl").open("a") as file:
+        file.write(json.dumps({"system": system, "users": users, "stages": found}) + "\n")
+    return found
 
 
-def table(systems: list[str], folder: Path, sizes: list[int]) -> None:
+def table(folder: Path, sizes: list[int]) -> None:
+    """All that was measured in a folder at these sizes."""
+    found: dict[str, dict[int, dict[str, list[float]]]] = {}
+    for line in map(json.loads, (folder / "growth.jsonl").open()):
+        found.setdefault(line["system"], {})[line["users"]] = line["stages"]
+    best = min(s[3] for of in found.values() for stages in of.values() for s in stages.values())
     few, many = sizes[0], sizes[-1]
     heads = [f"{size:,} users: CPU s, s, peak GiB" for size in sizes]
     print("| system | stage | " + " | ".join(heads) + " | exponent |")
     print("|---|---|" + "---|" * len(sizes) + "---|")
-    for system in systems:
-        found = {size: measured(system, folder, size)["stages"] for size in sizes}
-        for stage, last in found[many].items():
+    for system, of in found.items():
+        for stage, last in of.get(many, {}).items():
+            cpu = {n: of[n][stage][0] * best / of[n][stage][3] for n in sizes if stage in of.get(n, {})}
             cells = [
-                "{:.1f}, {:.1f}, {:.2f}".format(*found[size][stage]) if stage in found[size] else "–"
-                for size in sizes
+                "{:.1f}, {:.1f}, {:.2f}".format(cpu[n], *of[n][stage][1:3]) if n in cpu else "–"
+                for n in sizes
             ]
-            first = found[few].get(stage)
             grown = "–"
-            if first is not None and few < many and last[0] >= SMALL:
-                grown = f"{math.log(last[0] / max(first[0], 1e-2)) / math.log(many / few):.2f}"
-            print(f"| {system} | {stage} | " + " | ".join(cells) + f" | {grown} |", flush=True)
+            if few in cpu and few < many and last[0] >= SMALL:
+                grown = f"{math.log(cpu[many] / max(cpu[few], 1e-2)) / math.log(many / few):.2f}"
+            print(f"| {system} | {stage} | {' | '.join(cells)} | {grown} |")
 
 
 def main() -> None:
@@ -294,7 +317,10 @@ def main() -> None:
                 tables(folder / f"tables-{size}", size, told.documents)
         if not (folder / f"own-{WARM}").exists():
             measured("import", folder, WARM)
-        table(told.systems, folder, told.users)
+        for system in told.systems:
+            for size in told.users:
+                measured(system, folder, size)
+        table(folder, told.users)
     return None
 
 

@@ -5,7 +5,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,14 +35,32 @@ class Block(NamedTuple):
     `answers` and `likelihoods` are as `parts.answers.Answers` and `parts.likelihood.Likelihoods` say, and
     empty where there are none. Where the learner is not `supervised`, examples have neither targets nor
     relevant documents, and there are no likelihoods, but in `report`. `observations` are the learner's own,
-    in `learn` and `report`.
+    in `learn` and `report`. A list is read from the disk when it is first looked into.
     """
 
-    examples: list[Example]
-    rankings: list[Ranking]
-    answers: list[dict[str, Any]]
-    likelihoods: list[dict[str, Any]]
-    observations: list[Any]
+    examples: Sequence[Example]
+    rankings: Sequence[Ranking]
+    answers: Sequence[dict[str, Any]]
+    likelihoods: Sequence[dict[str, Any]]
+    observations: Sequence[Any]
+
+
+class _Later(Sequence[Any]):
+    """A list that is read when it is first looked into. After every block a learner may go through all that
+    came before, and what it does not need there, such as all rankings, is not read."""
+
+    def __init__(self, read: Callable[[], list[Any]]) -> None:
+        self._read = read
+
+    @cached_property
+    def _values(self) -> list[Any]:
+        return self._read()
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._values[place]
 
 
 @dataclass(frozen=True)
@@ -151,14 +169,18 @@ class Making(abc.ABC):
     ) -> Block:
         """A block as the learner in a slot sees it. `folder`: where it is under way; `blind`: unless the
         learner is supervised, without what the data says of the answers."""
-        folder, examples = folder or self.observed(number), self.blocks[number]
-        rankings = list(Rankings(folder).read(store, examples))
+        place, examples = folder or self.observed(number), self.blocks[number]
+        rankings = _Later(lambda: list(Rankings(place).read(store, examples)))
         answers, likelihoods = (
-            list(kind(folder).records(examples)) if (folder / kind.file).exists() else []
+            _Later(lambda kind=kind: list(kind(place).records(examples)))
+            if (place / kind.file).exists()
+            else []
             for kind in (Answers, Likelihoods)
         )
-        files = sorted(folder.glob(f"{slot}.*.jsonl"))
-        observations = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+        files = sorted(place.glob(f"{slot}.*.jsonl"))
+        observations = _Later(
+            lambda: [json.loads(line) for file in files for line in file.read_text().splitlines()]
+        )
         if not blind or self.learners[slot].method.supervised:
             return Block(examples, rankings, answers, likelihoods, observations)
         unanswered = [replace(e, target=None, alternatives=(), relevant=()) for e in examples]

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ import pytest
 import pbr_jax
 from pbr_jax.cli import main
 from pbr_jax.config import Config, load, override
-from pbr_jax.parts.rankings import Questions, rankings
+from pbr_jax.parts.rankings import Questions, Rankings, rankings
 from pbr_jax.plan import Plan
 from pbr_jax.types import UserError
 
@@ -437,6 +438,24 @@ def test_an_observation_is_resumed_within_a_block(config: Config, write, tmp_pat
     stop.unlink()
     pbr_jax.run(told, tmp_path / "out")
     assert calls.read_text().splitlines() == ["observe 64", "observe 64", "observe 22"]
+
+
+def test_what_learners_do_not_look_into_is_not_read(
+    config: Config, write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Else the rankings of all earlier blocks would be read after every block."""
+    read, original = Counter[str](), Rankings.read
+
+    def counted(self: Rankings, *args: Any) -> Any:
+        read[self._folder.name.split(".")[0]] += 1
+        return original(self, *args)
+
+    monkeypatch.setattr(Rankings, "read", counted)
+    pbr_jax.run(override(config, {**write(15), "stream.size": 3}), tmp_path / "out")
+    learners = 2  # each observes a block once
+    assert {block: read[block] for block in sorted(read) if len(block) == 5} == {
+        f"{number:05}": learners for number in range(5)
+    }
 
 
 # -- errors ------------------------------------------------------------------------------------------------
