@@ -1,12 +1,13 @@
 """Scores of candidates that are read together with the query: what cross-encoders stand on."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from pbr_jax.fetching import fetched
 from pbr_jax.models.cross_encoder import CrossEncoder, CrossEncoderConfig
 from pbr_jax.parts.users import Users
 from pbr_jax.text.padding import multiple, power_of_two
@@ -59,23 +60,29 @@ class Reranker:
         flat = [pair for of_example in pairs for pair in of_example]
         owners = np.repeat(np.arange(len(examples)), counts)
         users = self._users(examples)
-        tokens = self.tokenizer.encode_pairs(flat)
         found = np.zeros(len(flat), np.float32)
+        for rows, scores in fetched(self._started(self.tokenizer.encode_pairs(flat), users[owners])):
+            found[rows] = scores[: len(rows)]
+        return np.split(found, np.cumsum(counts)[:-1])
+
+    def _started(
+        self, tokens: list[tuple[list[int], list[int]]], users: np.ndarray
+    ) -> Iterator[tuple[np.ndarray, jax.Array]]:
+        """The pairs of each batch, and their scores."""
         order = np.argsort([len(ids) for ids, _ in tokens], kind="stable")
         start = len(order)
         while start > 0:  # longest first
             width = multiple(len(tokens[order[start - 1]][0]), _WIDTH)
             rows = order[max(0, start - max(1, self._tokens // width)) : start]
-            found[rows] = self._scores([tokens[i] for i in rows], width, users[owners[rows]])
+            yield rows, self._scores([tokens[i] for i in rows], width, users[rows])
             start -= len(rows)
-        return np.split(found, np.cumsum(counts)[:-1])
 
     def _users(self, examples: Sequence[Example]) -> np.ndarray:
         if self.users is None or self.config.user_width is None:
             return np.zeros((len(examples), 0), np.float32)
         return self.users.asking(examples)
 
-    def _scores(self, tokens: list[tuple[list[int], list[int]]], width: int, users: np.ndarray) -> np.ndarray:
+    def _scores(self, tokens: list[tuple[list[int], list[int]]], width: int, users: np.ndarray) -> jax.Array:
         count = len(tokens)
         missing = min(power_of_two(count), max(1, self._tokens // width)) - count
         tokens = tokens + tokens[:1] * max(
@@ -85,5 +92,4 @@ class Reranker:
         arguments: list[Any] = [pairs.ids]
         if self.tuned:
             arguments.append(np.concatenate([users, np.repeat(users[:1], len(tokens) - count, axis=0)]))
-        scores = self._apply(self.params, *arguments, mask=pairs.mask, types=pairs.types)
-        return np.asarray(scores)[:count]
+        return self._apply(self.params, *arguments, mask=pairs.mask, types=pairs.types)

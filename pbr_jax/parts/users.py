@@ -6,12 +6,14 @@ So nobody needs to be known to a training, and no vector knows a document that i
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 
 from pbr_jax.corpus.store import Store
 from pbr_jax.data import views
+from pbr_jax.fetching import fetched
 from pbr_jax.graph import Node, Stage, Value
 from pbr_jax.index import Matrix
 from pbr_jax.models.user_transformer import UserTransformerConfig, user_transformer
@@ -45,13 +47,16 @@ def transformer(params: Params, model: UserTransformerConfig) -> Encode:
     def encode(histories: Sequence[np.ndarray], embeddings: Matrix) -> np.ndarray:
         width = min(model.max_documents, max(map(len, histories), default=1) or 1)
         found = np.zeros((len(histories), model.width), np.float32)
-        for start in range(0, len(histories), _TOGETHER):
+
+        def begin(start: int) -> tuple[slice, Any]:
             some = [*histories[start : start + _TOGETHER]]
-            count = len(some)
-            some += [some[0][:0]] * (min(_TOGETHER, len(histories)) - count)  # one shape, one compilation
+            place = slice(start, start + len(some))
+            some += [some[0][:0]] * (min(_TOGETHER, len(histories)) - len(some))  # one shape, one compilation
             seen = views.padded(some, [None] * len(some), width)
-            users = apply(params, np.asarray(embeddings[seen.rows], np.float32), seen.mask)
-            found[start : start + count] = np.asarray(users)[:count]
+            return place, apply(params, np.asarray(embeddings[seen.rows], np.float32), seen.mask)
+
+        for place, users in fetched(map(begin, range(0, len(histories), _TOGETHER))):
+            found[place] = users[: place.stop - place.start]
         return found
 
     return encode

@@ -22,6 +22,7 @@ from jaxtyping import Float32
 from pbr_jax import cores, terminal
 from pbr_jax import options as schema
 from pbr_jax.code import code_of
+from pbr_jax.fetching import fetched
 from pbr_jax.models import bert, pretrained
 from pbr_jax.models.sentence_folder import Role
 from pbr_jax.text.padding import row_sizes
@@ -150,23 +151,27 @@ class TextEncoder:
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Numbers of texts [n], and a batch's vectors [rows d] that begins with theirs.
 
-        `_lanes` batches compute at a time. The first `skipped` tokens of a text are not pooled.
+        `_lanes` batches compute at a time; with one, the next is started before a batch is fetched. The
+        first `skipped` tokens of a text are not pooled.
         """
         lengths = np.array([len(ids) for ids in tokens], np.int32)
         pooling, normalize = self.settings.pooling, self.settings.normalize
         forward = _forward(self.bert_config, pooling, normalize, self._lanes > 1, skipped)
         params = self._params
 
-        def compute(batch: tuple[np.ndarray, tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+        def start(batch: tuple[np.ndarray, tuple[int, int]]) -> tuple[np.ndarray, jax.Array]:
             texts, shape = batch
             ids, used = np.zeros(shape, np.int32), np.zeros(shape[0], np.int32)
             used[: len(texts)] = lengths[texts]
             for row, text in enumerate(texts):
                 ids[row, : used[row]] = tokens[text]
-            return texts, np.asarray(forward(params, *jax.device_put((ids, used), self._rows)))
+            return texts, forward(params, *jax.device_put((ids, used), self._rows))
 
+        if self._lanes == 1:
+            yield from fetched(map(start, self._batches(lengths, role)))
+            return
         with ThreadPoolExecutor(self._lanes) as pool:
-            yield from pool.map(compute, self._batches(lengths, role))
+            yield from pool.map(lambda batch: jax.device_get(start(batch)), self._batches(lengths, role))
 
     @cached_property
     def _lanes(self) -> int:

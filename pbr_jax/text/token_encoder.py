@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from pbr_jax.fetching import fetched
 from pbr_jax.models import bert, colbert, sentence_folder, tokenizer_file
 from pbr_jax.models.pretrained import locate
 from pbr_jax.models.sentence_folder import Role
@@ -94,6 +95,15 @@ class TokenEncoder:
         prompted = [self._prompts[role] + text for text in texts]
         tokens = [self._read(ids, role) for ids in self._tokenizers[role].encode_batch(prompted)]
         vectors_of: list[np.ndarray] = [np.zeros((0, self.dim), np.float32)] * len(texts)
+        for (rows, kept), vectors in fetched(self._started(tokens, role)):
+            for place, row in enumerate(rows):
+                vectors_of[row] = vectors[place][kept[place]]
+        return vectors_of
+
+    def _started(
+        self, tokens: Sequence[Sequence[int]], role: Role
+    ) -> Iterator[tuple[tuple[np.ndarray, np.ndarray], jax.Array]]:
+        """Of each batch its texts, and which of their tokens are compared; and the vectors of all tokens."""
         fill = role == "query" and self._fills
         for rows, shape in self._batches([len(ids) for ids in tokens], role, whole=fill):
             ids, mask = np.zeros(shape, np.int32), np.zeros(shape, bool)
@@ -105,10 +115,7 @@ class TokenEncoder:
                 attended = kept if self.config.attend_to_mask_tokens else mask
             elif self.is_colbert and role == "document":
                 kept = mask & ~np.isin(ids, self._skipped)
-            vectors = np.asarray(self._forward(ids, attended, kept))
-            for place, row in enumerate(rows):
-                vectors_of[row] = vectors[place][kept[place]]
-        return vectors_of
+            yield (rows, kept), self._forward(ids, attended, kept)
 
     def _read(self, ids: list[int], role: Role) -> list[int]:
         return [ids[0], self._markers[role], *ids[1:]] if role in self._markers else ids

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pbr_jax.fetching import fetched
 from pbr_jax.models import bert
 from pbr_jax.text.encode import Role, TextEncoder
 from pbr_jax.text.padding import padded_batches
@@ -33,16 +34,18 @@ class TokenStates:
         tokens = [self._encoder.tokenizer.cut(ids, self.length) for ids in tokens]
         states_of: list[Any] = [None] * len(tokens)
         platform = jax.default_backend()
-        for rows, shape in padded_batches([len(ids) for ids in tokens], platform, widest=self.length):
-            for place, states in zip(rows.tolist(), self._states([tokens[i] for i in rows], shape)):
+        batches = padded_batches([len(ids) for ids in tokens], platform, widest=self.length)
+        started = ((rows, self._states([tokens[i] for i in rows], shape)) for rows, shape in batches)
+        for rows, found in fetched(started):
+            for place, states in zip(rows.tolist(), found):
                 states_of[place] = states[: len(tokens[place])].copy()
         return states_of
 
-    def _states(self, tokens: Sequence[Sequence[int]], shape: tuple[int, int]) -> np.ndarray:
+    def _states(self, tokens: Sequence[Sequence[int]], shape: tuple[int, int]) -> jax.Array:
         ids, mask = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
         for row, of_text in enumerate(tokens):
             ids[row, : len(of_text)], mask[row, : len(of_text)] = of_text, 1
-        return np.asarray(_forward(self._encoder.bert_config)(self._params, ids, mask))
+        return _forward(self._encoder.bert_config)(self._params, ids, mask)
 
     @cached_property
     def _params(self) -> Params:

@@ -6,13 +6,14 @@ the distribution of the values.
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from pbr_jax.fetching import fetched
 from pbr_jax.losses.distillation import kl_distillation
 from pbr_jax.losses.policy_gradient import reinforce
 from pbr_jax.losses.reduction import masked_log_softmax, masked_mean
@@ -88,11 +89,14 @@ def distill(
 
     def evaluated(params: Params, questions: np.ndarray) -> Iterator[tuple[float, list[np.ndarray]]]:
         """The summed values of some questions together, and the scores of each one's candidates."""
-        for start in range(0, len(questions), _BATCH):
-            some = questions[start : start + _BATCH]
+
+        def start(some: np.ndarray) -> tuple[np.ndarray, Any]:
             where = np.arange(min(_BATCH, len(questions))) < len(some)
-            value, scores = evaluation(params, batch(np.resize(some, len(where)), where))
-            yield float(value), [row[: len(feedback[i].rows)] for i, row in zip(some, np.asarray(scores))]
+            return some, evaluation(params, batch(np.resize(some, len(where)), where))
+
+        batches = (questions[begin : begin + _BATCH] for begin in range(0, len(questions), _BATCH))
+        for some, (value, scores) in fetched(map(start, batches)):
+            yield float(value), [row[: len(feedback[i].rows)] for i, row in zip(some, scores)]
 
     def evaluate(params: Params) -> float:
         if config.select_by == "rank_correlation":

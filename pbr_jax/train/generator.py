@@ -15,6 +15,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
+from pbr_jax.fetching import fetched
 from pbr_jax.losses.language_model import token_cross_entropy
 from pbr_jax.losses.reduction import masked_mean
 from pbr_jax.models import causal_lm, lora, t5
@@ -153,10 +154,13 @@ def _target_nll(family: Family, scale: float):
 def _over(compute: Any, family: Family, pairs: Sequence[Pair], size: int) -> np.ndarray:
     values = np.zeros(len(pairs))
     order = np.argsort([len(pair.prompt) + len(pair.target) for pair in pairs], kind="stable")
-    for begin in range(0, len(order), size):
-        rows = order[begin : begin + size]
-        filled = np.resize(rows, size)
-        values[rows] = np.asarray(compute(family.arrays([pairs[i] for i in filled.tolist()])))[: len(rows)]
+    batches = (order[begin : begin + size] for begin in range(0, len(order), size))
+
+    def start(rows: np.ndarray) -> tuple[np.ndarray, Any]:
+        return rows, compute(family.arrays([pairs[i] for i in np.resize(rows, size).tolist()]))
+
+    for rows, found in fetched(map(start, batches)):
+        values[rows] = found[: len(rows)]
     return values
 
 

@@ -54,12 +54,14 @@ class Metrics:
     def add(self, step: int, values: Mapping[str, Any]) -> None:
         """Numbers of a step, which may still be under way on the devices."""
         self._pending.append((step, values))
-        if len(self._pending) >= _TOGETHER:
-            self.flush()
+        if len(self._pending) > _TOGETHER:
+            self.flush(keep=1)
 
-    def flush(self) -> None:
-        """Writes what was added. Raises UserError at a loss or gradient that is not finite."""
-        pending, self._pending = self._pending, []
+    def flush(self, keep: int = 0) -> None:
+        """Writes what was added, but for the last `keep` steps, which devices may be computing. Raises
+        UserError at a loss or gradient that is not finite."""
+        ready = len(self._pending) - keep
+        pending, self._pending = self._pending[:ready], self._pending[ready:]
         for step, values in jax.device_get(pending):
             for name in [name for name in ("loss", "gradient_norm") if name in values]:
                 if not math.isfinite(values[name]):

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from pbr_jax import cores
+from pbr_jax.fetching import fetched
 from pbr_jax.llm.engine import prefixes
 from pbr_jax.llm.engine.local import Ids
 from pbr_jax.llm.engine.prefill import Before, Pool, PrefillBatch, PrefillEngine, past_of
@@ -26,14 +27,15 @@ def masses(engine: PrefillEngine, texts: Sequence[tuple[Ids, range]]) -> Iterato
     tree = prefixes.tree([ids for ids, _ in texts], [where.start for _, where in texts])
     pool, batches = engine.read(tree, _ROWS, long)
     add_up = _masses(engine.apply, engine.one_core)
-    for batch in batches:
+
+    def start(batch: PrefillBatch) -> tuple[PrefillBatch, Any]:
         watched = np.zeros(batch.ids.shape, np.float32)
         for row, member in enumerate(batch.members):
             start, where = tree.leaves[member].start, texts[member][1]
             watched[row, where.start - start : where.stop - start] = 1 / len(where)
-        mass = [
-            np.asarray(x) for x in add_up(engine.params, pool, *batch.inputs, watched, tokens=batch.tokens)
-        ]
+        return batch, add_up(engine.params, pool, *batch.inputs, watched, tokens=batch.tokens)
+
+    for batch, mass in fetched(map(start, batches), engine.ahead):
         for row, member in enumerate(batch.members):
             yield member, _joined(batch, mass, row, len(texts[member][0]))
 

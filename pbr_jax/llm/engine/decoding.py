@@ -232,7 +232,7 @@ def decode(
             waiting = next(batches, None)
         room = rows if waiting is None else len(waiting.members)
         state = go_on(weights, held, state, np.int32(rows - room), sampling, choice=choice)
-        live, tokens, made = (np.asarray(x) for x in (state.live, state.tokens, state.made))
+        live, tokens, made = jax.device_get((state.live, state.tokens, state.made))
         terminal.doing(f"{sum(int(made[place]) for place in members)} tokens of {len(members)} answers")
         finished = [place for place in members if not live[place]]
         if finished:

@@ -26,7 +26,7 @@ from pbr_jax.models.causal_lm_config import CausalLMConfig
 from pbr_jax.models.sharding import copied
 from pbr_jax.types import Params, UserError
 
-# Tokens of a batch, and bytes of keys and values that one may copy for its rows.
+# Tokens of a batch, and bytes of keys and values that one may copy for its rows where devices do not say.
 _CPU: dict[str, Any] = {"tokens": 1024, "memory": 2**29}
 _ACCELERATOR: dict[str, Any] = {"tokens": 8192, "memory": 2**32, "ahead": 4}
 

@@ -5,6 +5,7 @@ in a `Pool`. Rows of unlike length go into one batch up to a number of tokens, s
 """
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from pbr_jax import cores
 from pbr_jax.llm.engine.batching import common, fill, power, size, width
+from pbr_jax.llm.engine.memory import for_rows
 from pbr_jax.llm.engine.prefixes import WINDOW, Node, Tree
 from pbr_jax.models import causal_lm
 from pbr_jax.models.causal_lm_config import CausalLMConfig
@@ -64,7 +66,8 @@ class PrefillEngine:
     Args:
       apply: of `models.causal_lm`.
       tokens: of one batch.
-      memory: bytes of keys and values that a batch may copy for its rows.
+      memory: bytes of keys and values that a batch may copy for its rows on each device, where the devices do
+        not say what they have free (`memory.for_rows`).
       ahead: batches that an accelerator is given beyond the one that is waited for.
       one_core: compile for a single core; several readers then work side by side.
       heads: where keys and values lie, by the axis of their heads; None: on the default device.
@@ -86,8 +89,11 @@ class PrefillEngine:
         self.tokens, self.ahead, self.one_core, self._heads = tokens, ahead, one_core, heads
         self._step = max(128, tokens // 8)  # numbers of tokens that are compiled are its multiples
         c = config
-        dtype = params["embedding"].dtype
-        self._most = max(1, memory // (2 * c.num_layers * c.num_kv_heads * c.head_width * dtype.itemsize))
+        embedding = jax.block_until_ready(params)["embedding"]  # what is free is known once all is there
+        shape = (c.num_layers, c.num_kv_heads, c.head_width)
+        own = shape if heads is None else heads(1).shard_shape(shape)
+        held = for_rows(embedding.sharding.addressable_devices, memory)
+        self._most = max(1, held // (2 * math.prod(own) * embedding.dtype.itemsize))
 
     @property
     def original(self) -> int | None:

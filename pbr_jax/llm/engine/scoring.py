@@ -1,15 +1,15 @@
 """Log-probabilities of given continuations with a decoder-only model."""
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from pbr_jax import terminal
+from pbr_jax.fetching import fetched
 from pbr_jax.llm.engine import prefill, prefixes
 from pbr_jax.llm.engine.local import Ids, groups
-from pbr_jax.llm.engine.prefill import PrefillEngine
+from pbr_jax.llm.engine.prefill import PrefillBatch, PrefillEngine
 
 
 def log_probabilities(engine: PrefillEngine, pairs: Sequence[tuple[Ids, Ids]]) -> list[np.ndarray]:
@@ -37,16 +37,9 @@ def _together(
     pool, batches = engine.read(tree, long=long)
     score = prefill.log_probabilities(engine.apply, engine.config.logit_cap, engine.one_core)
     every = [np.zeros(0)] * len(pairs)
-    pending: deque[tuple[list[int], list[int], Any]] = deque()  # places, their tokens, and what was found
-    read = 0
 
-    def take() -> None:
-        places, lengths, log_probs = pending.popleft()
-        values = np.asarray(log_probs, np.float64)[: sum(lengths)]
-        for place, own in zip(places, np.split(values, np.cumsum(lengths)[:-1]), strict=True):
-            every[place] = own
-
-    for batch in batches:
+    def start(batch: PrefillBatch) -> tuple[tuple[list[int], list[int]], Any]:
+        """Places of pairs and their tokens, and what will be found."""
         scored = [(row, place) for row, member in enumerate(batch.members) for place in same[member]]
         targets = [pairs[place][1] for _, place in scored]
         lengths = list(map(len, targets))
@@ -63,11 +56,13 @@ def _together(
         log_probs = score(
             engine.params, pool, *batch.inputs, rows, places, wanted, np.int32(count), tokens=batch.tokens
         )
-        pending.append(([place for _, place in scored], lengths, log_probs))
-        read += len(scored)
+        return ([place for _, place in scored], lengths), log_probs
+
+    read = 0
+    for (places, lengths), log_probs in fetched(map(start, batches), engine.ahead):
+        values = log_probs.astype(np.float64)[: sum(lengths)]
+        for place, own in zip(places, np.split(values, np.cumsum(lengths)[:-1]), strict=True):
+            every[place] = own
+        read += len(places)
         terminal.doing(f"{read} of {len(pairs)} of a batch")
-        if len(pending) > engine.ahead:
-            take()
-    while pending:
-        take()
     return every

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from pbr_jax.fetching import fetched
 from pbr_jax.models.set_policy import SetPolicyConfig, from_arrays, set_policy
 from pbr_jax.parts.scores import standardised
 from pbr_jax.parts.token_vectors import Ragged
@@ -160,11 +161,14 @@ class PolicyScorer:
         shape = shape_of(longest, most, self._queries.width)
         found: list[Any] = [None] * len(examples)
         order = np.argsort([rows_of(self._records.lengths[of]).sum() for of in rows], kind="stable").tolist()
-        for begin in range(0, len(order), _BATCH):
-            some = order[begin : begin + _BATCH]
+
+        def start(some: list[int]) -> tuple[list[int], Any]:
             read = [question(queries[i], self._records.read(rows[i]), rankings[i], self._parts) for i in some]
             filled = read + read[:1] * (_BATCH - len(read))
-            scores = np.asarray(self._apply(self._params, arrays(filled, shape, self._prior)))
+            return some, self._apply(self._params, arrays(filled, shape, self._prior))
+
+        batches = (order[begin : begin + _BATCH] for begin in range(0, len(order), _BATCH))
+        for some, scores in fetched(map(start, batches)):
             for i, row in zip(some, scores):
                 found[i] = row[: len(rows[i])]
         return found

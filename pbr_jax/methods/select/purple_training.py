@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from pbr_jax.fetching import fetched
 from pbr_jax.losses.policy_gradient import (
     controlled,
     grpo,
@@ -177,9 +178,9 @@ def _scored(
     """Each question with the logits of its candidates; alike ones together, in the same order every time."""
     if policy.lengths is not None:
         questions = questions[np.argsort(policy.lengths[questions], kind="stable")]
-    for begin in range(0, len(questions), _BATCH):
-        some = questions[begin : begin + _BATCH]
-        logits = np.asarray(score(params, policy.arrays(np.resize(some, _BATCH)), None))
+    batches = (questions[begin : begin + _BATCH] for begin in range(0, len(questions), _BATCH))
+    started = ((some, score(params, policy.arrays(np.resize(some, _BATCH)), None)) for some in batches)
+    for some, logits in fetched(started):
         for question, row in zip(some.tolist(), logits):
             yield question, row[: sizes[question]]
 
