@@ -35,7 +35,6 @@ NOT_YET = {
     "docs/concepts/security.md",
     "docs/howto/language_models.md",
     "docs/howto/slurm.md",
-    "docs/howto/training.md",
     "docs/reference/data_format.md",
     "docs/tutorials/memory.md",
     "docs/tutorials/new_method.md",
