@@ -14,6 +14,7 @@ from pbr_jax.faults import located
 from pbr_jax.files import cache_folder, open_private, private_folder
 from pbr_jax.llm.answers_file import Answers
 from pbr_jax.llm.answers_file import location as answers
+from pbr_jax.llm.tokens import word_ids
 from pbr_jax.locks import require_locks
 
 _SCHEMA = "CREATE TABLE IF NOT EXISTS reads(text BLOB, key TEXT, PRIMARY KEY (text, key)) WITHOUT ROWID"
@@ -33,7 +34,9 @@ def note(keys: Iterable[str], texts: Iterable[Sequence[str]]) -> None:
 
 
 def erase(texts: Iterable[str]) -> int:
-    """Erases all cached answers that were made from one of these texts; how many there were."""
+    """Erases all cached answers that were made from one of these texts; how many there were. Nor are words of
+    prompts remembered any longer."""
+    word_ids.clear()
     if not location().is_file():
         return 0
     with _connection() as connection:

@@ -11,6 +11,7 @@ import bisect
 import functools
 import itertools
 import re
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _MOST = 65_536  # words that are remembered
 _LONGEST = 64  # characters of one: longer ones are rare, or texts of a script without spaces
+_tables: "weakref.WeakValueDictionary[int, WordIds]" = weakref.WeakValueDictionary()
 _BLANK = re.compile(r"\s ")
 _CUT = re.compile(r"(?<!\s) ")
 
@@ -32,6 +34,7 @@ class WordIds(dict[str, tuple[int, ...]]):
 
     def __init__(self, tokenizer: "Tokenizer") -> None:
         self._tokenizer, self._separable = tokenizer, is_separable(tokenizer)
+        _tables[id(self)] = self
 
     def __missing__(self, word: str) -> tuple[int, ...]:
         ids = self._encoded(f" {word}")
@@ -75,6 +78,12 @@ class WordIds(dict[str, tuple[int, ...]]):
         if not self._separable:
             return [text]
         return _CUT.split(text) if _BLANK.search(text) else text.split(" ")
+
+
+def clear() -> None:
+    """Forgets all words of all tokenizers of this process, as when a user's texts are deleted."""
+    for table in [*_tables.values()]:
+        table.clear()
 
 
 def is_separable(tokenizer: "Tokenizer") -> bool:

@@ -1,11 +1,14 @@
 """Tokens by words against the tokenizer's own of the whole text."""
 
+import gc
 import random
+import weakref
 from itertools import pairwise, product
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
+from pbr_jax.llm import reads
 from pbr_jax.llm.tokens import chat
 from pbr_jax.llm.tokens.word_ids import WordIds, is_separable
 from pbr_jax.models import pretrained
@@ -76,6 +79,17 @@ def test_words_are_encoded_once_and_long_ones_are_not_remembered(monkeypatch):
     monkeypatch.setattr("pbr_jax.llm.tokens.word_ids._MOST", 5)
     assert words.encode("the hat") + words.encode(text) == words.encode("the hat") + first
     assert len(words) <= 5
+
+
+def test_words_are_forgotten_with_the_texts_that_are_erased(tmp_path, monkeypatch):
+    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path))
+    tables = [WordIds(made("gpt-2")), WordIds(made("smollm"))]
+    assert all(table.encode("the secret word") and "secret" in table for table in tables)
+    assert reads.erase(["another text"]) == 0
+    assert not any(tables)
+    gone = weakref.ref(tables.pop())
+    gc.collect()
+    assert gone() is None  # what clears tables keeps none alive
 
 
 @pytest.mark.parametrize(
