@@ -76,17 +76,25 @@ def asked(number: int, candidates: Sequence[Sequence[Any]]) -> list[tuple[int, t
     ]
 
 
+def cpu() -> float:
+    """CPU seconds of this process and of those that it started (Linux)."""
+    tasks = Path("/proc/self/task").glob("*/children")
+    children = [Path("/proc", pid, "stat") for file in tasks for pid in file.read_text().split()]
+    ticks = [sum(map(int, file.read_text().rpartition(")")[2].split()[11:13])) for file in children]
+    return time.process_time() + sum(ticks) / os.sysconf("SC_CLK_TCK")
+
+
 def child(root: str, name: str) -> None:
     """Makes the calls whose numbers stand in stdin, and says what each took."""
     judge, candidates = rewards(root, name)
     print(len(candidates), flush=True)
     for line in sys.stdin:
         profiles, known, tokens = asked(int(line), candidates), len(judge), judge.prompt_tokens
-        start = time.perf_counter()
+        start, used = time.perf_counter(), cpu()
         values = judge(profiles)
-        seconds = time.perf_counter() - start
+        spent = {"seconds": time.perf_counter() - start, "cpu": cpu() - used}
         found = {"prompts": len(judge) - known, "tokens": judge.prompt_tokens - tokens}
-        print(json.dumps({"seconds": seconds, **found, "sum": float(values.sum())}), flush=True)
+        print(json.dumps({**spent, **found, "sum": float(values.sum())}), flush=True)
 
 
 def started(tree: Path, root: str, name: str, cache: str) -> Callable[[int], dict[str, float]]:
@@ -128,17 +136,22 @@ def main() -> None:
             (cache := Path(caches, side)).mkdir()
             calls[side] = started(tree, options.root, options.name, str(cache))
         rates: dict[str, list[float]] = {side: [] for side in trees}
+        busy: dict[str, list[float]] = {side: [] for side in trees}
         for number in range(options.calls + 1):
             sides = [*calls] if number % 2 else [*calls][::-1]
             made = {side: calls[side](number) for side in sides}
-            same = [{k: v for k, v in one.items() if k != "seconds"} for one in made.values()]
+            same = [{k: v for k, v in one.items() if k not in ("seconds", "cpu")} for one in made.values()]
             assert same[0] == same[-1], same
             if number:  # the first one starts the processes of templates
                 for side, one in made.items():
                     rates[side].append(one["prompts"] / one["seconds"])
+                    busy[side].append(1e3 * one["cpu"] / one["prompts"])
     for side, found in rates.items():
         middle, low, high = statistics.median(found), min(found), max(found)
-        print(f"{side}: {middle:,.0f} prompts/s, median of {len(found)} calls ({low:,.0f} to {high:,.0f})")
+        print(
+            f"{side}: {middle:,.0f} prompts/s, median of {len(found)} calls ({low:,.0f} to {high:,.0f}); "
+            f"{statistics.median(busy[side]):.2f} CPU-ms a prompt"
+        )
     if options.against:
         ratios = [a / b for a, b in zip(rates["now"], rates["before"])]
         medians = statistics.median(rates["now"]) / statistics.median(rates["before"])
