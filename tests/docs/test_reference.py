@@ -63,7 +63,7 @@ def test_every_command_shows_its_help(pages: dict[str, str], capsys: pytest.Capt
 
     with pytest.raises(SystemExit):
         main(["--help"])
-    commands = re.findall(r"^    (\w+)  ", capsys.readouterr().out, re.M)
+    commands = re.findall(r"^    (\w+)(?:  |$)", capsys.readouterr().out, re.M)
     titles = re.findall(r"^## pbr-jax (.*)", pages["command_line"], re.M)
     assert {title.split()[0] for title in titles} == set(commands) >= {"run", "sweep", "data", "store"}
     assert "data import" in titles
