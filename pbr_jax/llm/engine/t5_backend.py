@@ -5,12 +5,14 @@ shapes are compiled.
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Array
 
 from pbr_jax import terminal
+from pbr_jax.fetching import fetched
 from pbr_jax.llm.engine import t5_decoding
 from pbr_jax.llm.engine.batching import bucket
 from pbr_jax.llm.engine.local import AnswerBatches, Ids, LocalModel, Request, answer_each, draw, replicas
@@ -20,8 +22,6 @@ from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Sampling, Score
 from pbr_jax.models import adapter_file, t5
 from pbr_jax.models.sharding import copied
 from pbr_jax.types import Params
-
-Value = TypeVar("Value", str, Score)
 
 
 class _Replica(NamedTuple):
@@ -72,18 +72,18 @@ class T5LLM(LocalModel):
         requests, errors = self._requests(prompts, sampling)
         choice, drawing = arrays(self._codec.stops, sampling)
 
-        def decode(replica: _Replica, rows: Sequence[tuple[Ids, int]]) -> list[str]:
+        def decode(replica: _Replica, rows: Sequence[tuple[Ids, int]]) -> Array:
             model, params, start = replica
             ids, mask = _pad([row for row, _ in rows], 32)
             names = np.array([draw(*row) for row in rows], np.uint32)
-            tokens = t5_decoding.generate(
+            return t5_decoding.generate(
                 params, ids, mask, names, drawing, model=model, start=start, choice=choice,
                 new=sampling.max_new_tokens, num_beams=sampling.num_beams,
             )  # fmt: skip
-            return [self._text(row) for row in np.asarray(tokens).tolist()]
 
         def compute(rows: list[tuple[Ids, int]], wanted: list[bool]) -> AnswerBatches[str]:
-            return self._by_length(rows, wanted, lambda row: (-len(row[0]),), decode)
+            for batch, tokens in self._by_length(rows, wanted, lambda row: (-len(row[0]),), decode):
+                yield [(place, self._text(row)) for place, row in zip(batch, tokens.tolist())]
 
         return answer_each(requests, errors, done, on_batch, compute)
 
@@ -98,18 +98,21 @@ class T5LLM(LocalModel):
         """log p(target | prompt), teacher-forced, without the end token. Equal pairs are computed once."""
         pairs, errors = self._pairs(prompts, targets)
 
-        def force(replica: _Replica, rows: Sequence[tuple[Ids, Ids]]) -> list[Score]:
+        def force(replica: _Replica, rows: Sequence[tuple[Ids, Ids]]) -> Array:
             model, params, start = replica
             ids, mask = _pad([first for first, _ in rows], 32)
             target_ids, where = _pad([second for _, second in rows], 8)
-            totals = np.asarray(
-                t5_decoding.score(params, ids, mask, target_ids, where, model=model, start=start)
-            )
-            self._check_numbers(np.isfinite(totals).all())
-            return [Score(total, len(second)) for total, (_, second) in zip(totals.tolist(), rows)]
+            return t5_decoding.score(params, ids, mask, target_ids, where, model=model, start=start)
 
         def compute(rows: list[tuple[Ids, Ids]], wanted: list[bool]) -> AnswerBatches[Score]:
-            return self._by_length(rows, wanted, lambda row: (-len(row[0]), -len(row[1])), force)
+            def order(row: tuple[Ids, Ids]) -> tuple[int, int]:
+                return -len(row[0]), -len(row[1])
+
+            for batch, totals in self._by_length(rows, wanted, order, force):
+                self._check_numbers(np.isfinite(totals).all())
+                yield [
+                    (place, Score(total, len(rows[place][1]))) for place, total in zip(batch, totals.tolist())
+                ]
 
         empty = {place: Score(0.0, 0) for place, (_, second) in enumerate(pairs) if not second}
         return answer_each(pairs, errors, empty | dict(done or {}), on_batch, compute)
@@ -119,23 +122,26 @@ class T5LLM(LocalModel):
         rows: Sequence[Request],
         wanted: Sequence[bool],
         order: Callable[[Request], tuple[int, ...]],
-        compute: Callable[[_Replica, Sequence[Request]], list[Value]],
-    ) -> AnswerBatches[Value]:
+        compute: Callable[[_Replica, Sequence[Request]], Array],
+    ) -> Iterator[tuple[list[int], np.ndarray]]:
         """Batches of rows of like length, the longest first (so memory runs out early). A batch depends
-        on all rows and not on which are wanted, so resuming changes no shape and no rounding. AnswerBatches
-        without a wanted row are left out."""
+        on all rows and not on which are wanted, so resuming changes no shape and no rounding. Batches
+        without a wanted row are left out. Yields a batch's rows, and what was computed of them first."""
         by_length = sorted(range(len(rows)), key=lambda place: order(rows[place]))
         starts = range(0, len(by_length), self._batch_size)
         batches = [by_length[start : start + self._batch_size] for start in starts]
 
-        def one(replica: _Replica, batch: list[int]) -> list[tuple[int, Value]]:
+        def start(replica: _Replica, batch: list[int]) -> tuple[list[int], Array]:
             # Few numbers of rows are compiled: the last row is repeated up to a power of two.
             count = min(1 << (len(batch) - 1).bit_length(), self._batch_size)
             filled = batch + batch[-1:] * (count - len(batch))
-            return list(zip(batch, compute(replica, [rows[i] for i in filled])))
+            return batch, compute(replica, [rows[i] for i in filled])
+
+        def work(replica: _Replica, taken: Iterator[list[int]]) -> Iterator[tuple[list[int], np.ndarray]]:
+            return fetched(start(replica, batch) for batch in taken)
 
         asked = [batch for batch in batches if any(wanted[place] for place in batch)]
-        return shared_out(asked, one, self._replicas)
+        return shared_out(asked, work, self._replicas)
 
 
 def _pad(rows: Sequence[Ids], floor: int) -> tuple[np.ndarray, np.ndarray]:

@@ -202,7 +202,7 @@ class TokenLevel(LocalModel):
         """What each worker computes: it takes one window after another while there are any. `engines`: the
         workers; None: all."""
 
-        def compute(engine: PrefillEngine, window: W) -> list[tuple[int, Any]]:
-            return list(work(engine, window))
+        def each(engine: PrefillEngine, taken: Iterator[W]) -> AnswerBatches[Any]:
+            return (list(work(engine, window)) for window in taken)
 
-        return shared_out(windows, compute, engines or self._engines) if windows else iter(())
+        return shared_out(windows, each, engines or self._engines) if windows else iter(())

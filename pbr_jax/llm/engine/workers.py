@@ -49,17 +49,17 @@ def side_by_side(works: Sequence[Iterable[T]]) -> Iterator[T]:
 
 
 def shared_out(
-    jobs: Iterable[Job], compute: Callable[[Worker, Job], T], workers: Sequence[Worker]
+    jobs: Iterable[Job], work: Callable[[Worker, Iterator[Job]], Iterable[T]], workers: Sequence[Worker]
 ) -> Iterator[T]:
     """What workers compute side by side: each takes one job after another while there are any."""
     waiting = deque(jobs)
 
-    def run(worker: Worker) -> Iterator[T]:
+    def taken() -> Iterator[Job]:
         while True:
             try:
                 job = waiting.popleft()
             except IndexError:
                 return
-            yield compute(worker, job)
+            yield job
 
-    return side_by_side([run(worker) for worker in workers])
+    return side_by_side([work(worker, taken()) for worker in workers])

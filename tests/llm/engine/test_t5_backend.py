@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pbr_jax import config as schema
+from pbr_jax import fetching
 from pbr_jax.llm import LLM, TooLong
 from pbr_jax.llm.engine import t5_backend, t5_decoding
 from pbr_jax.llm.engine.t5_backend import T5LLM
@@ -152,6 +153,23 @@ def test_a_resumed_call_recomputes_only_unfinished_batches(llm):
             assert seen == [list(batch) for batch in batches[finished:]]
         place = next(iter(batches[0]))
         assert call(done={place: whole[place]}) == whole
+
+
+def test_a_batch_is_fetched_after_the_next_was_started(tiny, monkeypatch):
+    happened, score, fetch = [], t5_decoding.score, jax.device_get
+
+    def started(*arguments, **options):
+        happened.append("start")
+        return score(*arguments, **options)
+
+    def fetched(arrays):
+        happened.append("fetch")
+        return fetch(arrays)
+
+    monkeypatch.setattr(t5_decoding, "score", started)
+    monkeypatch.setattr(fetching.jax, "device_get", fetched)
+    T5LLM(tiny[0], batch_size=2).score([f"the cat {i}" for i in range(6)], ["dog"] * 6)
+    assert happened == ["start", "start", "fetch", "start", "fetch", "fetch"]
 
 
 def test_what_is_done_stands_and_is_not_told_again(llm):
