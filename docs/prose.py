@@ -32,9 +32,6 @@ BANNED = {
 }
 
 NOT_YET = {
-    "docs/concepts/security.md",
-    "docs/howto/language_models.md",
-    "docs/howto/slurm.md",
     "docs/reference/data_format.md",
     "docs/tutorials/memory.md",
     "docs/tutorials/new_method.md",

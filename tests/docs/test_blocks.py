@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from doc_blocks import ROOT, Block, blocks, commands, type_command, write_files
 
-from pbr_jax import cli, flags
+from pbr_jax import cli, flags, slurm
 
 sys.path.insert(0, str(ROOT / "docs"))
 import prose  # pyright: ignore[reportMissingImports]
@@ -54,7 +54,7 @@ def read(words: list[str]) -> None:
     _, rest = cli._parser().parse_known_args(words)
     if words[0] in ("run", "sweep") and Path(rest[0]).suffix != ".py":
         program = flags.RUN if words[0] == "run" else flags.SWEEP
-        flags.config([word for word in rest if not word.startswith("--slurm.")], program)
+        flags.config(slurm.parameters(rest)[1], program)
 
 
 def test_a_misspelt_command_is_found() -> None:
