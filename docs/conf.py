@@ -42,6 +42,7 @@ html_theme = "sphinx_book_theme"
 html_title = "pbr_jax"
 html_static_path = ["_static"]
 html_css_files = ["pictures.css"]
+html_js_files = ["names.js"]
 html_theme_options = {"show_navbar_depth": 1, "show_toc_level": 2, "home_page_in_toc": True}
 copybutton_prompt_text = "$ "
 copybutton_exclude = ".linenos, .gp, .go"
