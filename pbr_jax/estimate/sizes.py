@@ -92,4 +92,5 @@ def encoded(
         lengths = np.minimum(np.array([len(ids) for ids in tokens]), longest)
         count, read = count + len(some), read + int(lengths.sum())
         done += flops.bert(encoder.bert_config, sizes[np.searchsorted(sizes, lengths)]).sum()
-    return Row(stage, base_name(encoder.config), count, read, work=Work(float(done)), note=note)
+    dtype = encoder.config.dtype if most is None else "float32"  # the states of single tokens always are
+    return Row(stage, base_name(encoder.config), count, read, work=Work(float(done)), dtype=dtype, note=note)

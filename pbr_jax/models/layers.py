@@ -45,15 +45,25 @@ def precision(dtype: Any) -> Any:
 
 
 def exact(apply: Apply) -> Apply:
-    """A model's `apply(params, ...)` with products of full precision where its parameters are float32."""
+    """A model's `apply(params, ...)` with products of full precision where all parameters are float32."""
 
     @wraps(apply)
     def applied(params: Params, *arguments: Any, **named: Any) -> Any:
-        full = any(x.dtype == jnp.float32 for x in jax.tree.leaves(params))
+        full = all(x.dtype == jnp.float32 for x in jax.tree.leaves(params))
         with precision(jnp.float32 if full else jnp.bfloat16):
             return apply(params, *arguments, **named)
 
     return cast(Apply, applied)
+
+
+def in_format(params: Params, dtype: Any) -> Params:
+    """An encoder's parameters in a number format, in which its products are then computed. Those of norms
+    stay as they are, and so does the format of what layers add up."""
+
+    def narrow(path: tuple[Any, ...], leaf: Array) -> Array:
+        return leaf if any("norm" in key.key for key in path) else leaf.astype(dtype)
+
+    return jax.tree_util.tree_map_with_path(narrow, params)
 
 
 def check_sizes(config: object, *, positive: tuple[str, ...], width: str, heads: str) -> None:

@@ -67,12 +67,20 @@ class Encoder(Options):
     normalize: Literal["auto", "yes", "no"] = "auto"  # unit length; auto: as the folder says, else no
     max_length: int | None = None  # tokens; None: as the folder says
     batch_tokens: int | None = None  # tokens in one forward pass; None: 512 on CPU, else 16,384
+    # of weights and activations, of this encoder and of select's cross-encoder, once they are trained;
+    # bfloat16 is for accelerators. Norms, softmax, pooling and vectors are float32
+    dtype: Literal["float32", "bfloat16"] = field(default="float32", metadata=added("float32"))
     query_prefix: str = "auto"  # put before every query (BGE, E5); auto: the folder's prompt, else nothing
     document_prefix: str = "auto"  # put before every document
 
     def check(self) -> None:
         self.at_least("max_length", 3, "two of them are special tokens")
         self.at_least("batch_tokens", 1)
+
+    @property
+    def narrow(self) -> list[str]:
+        """What `dtype` adds to what vectors and scores depend on: nothing at float32."""
+        return [] if self.dtype == "float32" else [self.dtype]
 
 
 _ASKED = frozenset(

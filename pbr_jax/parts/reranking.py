@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from pbr_jax.fetching import fetched
+from pbr_jax.models import layers
 from pbr_jax.models.cross_encoder import CrossEncoder, CrossEncoderConfig
 from pbr_jax.parts.users import Users
 from pbr_jax.text.padding import multiple, power_of_two
@@ -27,6 +28,7 @@ class Reranker:
       folder: where the tokenizer is.
       max_length: tokens of a pair.
       users: the asking users' vectors, for a model with `user_width`.
+      dtype: the number format of the encoder's weights and activations; what is on top of it is float32.
 
     Raises:
       UserError: the model was neither tuned nor has it a head that was trained to judge.
@@ -40,6 +42,7 @@ class Reranker:
         folder: Path,
         max_length: int,
         users: Users | None,
+        dtype: str = "float32",
     ) -> None:
         self.tuned = "score" in params
         if not self.tuned and not config.head:
@@ -47,7 +50,8 @@ class Reranker:
                 f"select.model {folder.name} has no head that judges documents; give the folder of a "
                 "reranker, or tune it with select.method tuned"
             )
-        self.params, self.config, self.users = params, config, users
+        self.params = params | {"body": layers.in_format(params["body"], dtype)}
+        self.config, self.users = config, users
         self.tokenizer: Tokenizer = load_tokenizer(folder, max_length=max_length)
         self._apply = jax.jit(model.apply if self.tuned else model.relevance)
         self._tokens = _BATCH_TOKENS.get(jax.default_backend(), _MANY_TOKENS)

@@ -23,7 +23,7 @@ from pbr_jax import cores, terminal
 from pbr_jax import options as schema
 from pbr_jax.code import code_of
 from pbr_jax.fetching import fetched
-from pbr_jax.models import bert, pretrained
+from pbr_jax.models import bert, layers, pretrained
 from pbr_jax.models.sentence_folder import Role
 from pbr_jax.text.padding import row_sizes
 from pbr_jax.text.tokenizing import Settings, load_tokenizer, read_settings
@@ -99,6 +99,7 @@ class TextEncoder:
             *self.settings[:3],
             *parts,
             *([] if self._tuned is None else [self._tuned[1]]),
+            *self.config.narrow,
         ]
         return hashlib.sha256(json.dumps(known).encode()).hexdigest()
 
@@ -184,7 +185,7 @@ class TextEncoder:
     def _params(self) -> Params:
         terminal.doing(f"loading {self.folder.name}", slow=True)
         params = bert.load(self.folder)[1] if self._tuned is None else self._tuned[0]
-        return jax.device_put(params, self._replicated)
+        return jax.device_put(layers.in_format(params, self.config.dtype), self._replicated)
 
 
 def _resolve(config: schema.Encoder, folder: Path, max_positions: int) -> Settings:
@@ -214,7 +215,7 @@ def _forward(
         segments = (places < lengths[:, None]).astype(jnp.int32)
         positions = segments * places  # a row may be longer than the model has positions
         states = model.apply(params, ids, segments=segments, positions=positions)
-        pooled = jnp.where(positions < skipped, 0, segments)
+        pooled, states = jnp.where(positions < skipped, 0, segments), states.astype(jnp.float32)
         return bert.pool(states, pooled, positions - skipped, 1, pooling=pooling, normalize=normalize)[:, 0]
 
     return cores.compiled(forward, one_core)

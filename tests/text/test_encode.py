@@ -1,5 +1,6 @@
 """Encoding against torch one text at a time, alone and in company, on 8 devices and 1."""
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -163,9 +164,12 @@ def test_fingerprint_sees_what_embeddings_depend_on(folder: Path) -> None:
         encoder(folder, pooling="mean", max_length=300),
     ]
     assert len({e.fingerprint for e in same}) == 1
-    changes = [dict(pooling="cls"), dict(normalize="yes"), dict(max_length=9), dict(query_prefix="q")]
+    changes: list[dict[str, Any]] = [
+        dict(pooling="cls"), dict(normalize="yes"), dict(max_length=9), dict(query_prefix="q"),
+        dict(dtype="bfloat16"),
+    ]  # fmt: skip
     others = [encoder(folder, **options) for options in [{}, dict(document_prefix="q"), *changes]]
-    assert len({e.fingerprint for e in others}) == 6
+    assert len({e.fingerprint for e in others}) == 7
 
 
 def test_vectors_key_sees_what_a_roles_vectors_depend_on(folder: Path) -> None:
@@ -173,6 +177,33 @@ def test_vectors_key_sees_what_a_roles_vectors_depend_on(folder: Path) -> None:
     assert asking.vectors_key("document") == plain.vectors_key("document") != plain.vectors_key("query")
     assert asking.vectors_key("query") != plain.vectors_key("query")
     assert encoder(folder, batch_tokens=64).vectors_key("document") != plain.vectors_key("document")
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_bfloat16_is_near_and_its_vectors_are_float32(folder: Path, pooling: str) -> None:
+    texts = some_texts(20)
+    wide = encoder(folder, pooling=pooling, normalize="yes")
+    narrow = encoder(folder, pooling=pooling, normalize="yes", dtype="bfloat16")
+    assert narrow._params["layers"]["up"]["kernel"].dtype == "bfloat16"
+    assert narrow._params["layers"]["mlp_norm"]["scale"].dtype == "float32"
+    found, wanted = narrow.encode(texts), wide.encode(texts)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)  # pooled in float32
+    assert not np.array_equal(found, wanted)
+    assert (found * wanted).sum(1).min() >= 0.999
+
+
+@pytest.mark.long
+@pytest.mark.data
+def test_bfloat16_finds_what_float32_finds(real_data: Path, weights: None) -> None:
+    """Headlines of a benchmark: cosines, and how much of the ten nearest is the same."""
+    rows = json.loads((real_data / "LaMP_4_huffpost" / "train_questions.json").read_text())
+    texts = list(dict.fromkeys(one["text"] for row in rows for one in row["profile"]))[:300]
+    wide, narrow = (TextEncoder(Encoder(dtype=dtype)).encode(texts) for dtype in ("float32", "bfloat16"))
+    assert (wide * narrow).sum(1).min() >= 0.999
+    nearest = [np.argsort(-(x[:60] @ x[60:].T), axis=1)[:, :10] for x in (wide, narrow)]
+    same = [len({*a} & {*b}) / 10 for a, b in zip(*nearest, strict=True)]
+    assert np.mean(same) >= 0.98
 
 
 def test_settings_that_do_not_fit(folder: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -10,7 +11,7 @@ from pbr_jax.methods.select import Tuned
 from pbr_jax.methods.select.cross_encoder import pretrained
 from pbr_jax.models.cross_encoder import cross_encoder
 from pbr_jax.models.pretrained import locate
-from pbr_jax.options import Distillation, Optimizer, Training
+from pbr_jax.options import Distillation, Encoder, Optimizer, Training
 from pbr_jax.parts import reranking
 from pbr_jax.parts.users import Users
 from pbr_jax.text.pairs import pair_arrays
@@ -80,6 +81,12 @@ def test_it_learns_which_documents_help_and_selects_by_the_same_scores(tiny_mode
     pairs[2] = []
     found = selector.scores(examples, pairs)
     assert [len(scores) for scores in found] == [len(of_query) for of_query in pairs]
+    narrow = reranking.Reranker(model, fitted.params, config, folder, 32, Known(users), "bfloat16")
+    assert narrow.params["body"]["embeddings"]["word"]["embedding"].dtype == jnp.bfloat16
+    assert jax.tree.leaves(narrow.params["score"])[0].dtype == jnp.float32
+    for near, scores in zip(narrow.scores(examples, pairs), found, strict=True):
+        assert near.dtype == np.float32
+        np.testing.assert_allclose(near, scores, atol=0.05 * np.abs(np.concatenate(found)).max())
     apply = jax.jit(model.apply)
     for i in (0, 4, 9):
         tokens = selector.tokenizer.encode_pairs(pairs[i])
@@ -90,7 +97,7 @@ def test_it_learns_which_documents_help_and_selects_by_the_same_scores(tiny_mode
 
 
 def test_an_encoder_without_a_head_does_not_judge_untuned(tiny_models):
-    node = pretrained(tiny_models["encoder.model"], 32)
+    node = pretrained(tiny_models["encoder.model"], 32, Encoder())
     with pytest.raises(UserError, match=r"has no head that judges documents; give the folder of a reranker"):
         node.check()
 

@@ -12,7 +12,7 @@ from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import ByScore, by_score
 from pbr_jax.models import cross_encoder
 from pbr_jax.models.pretrained import fingerprint, locate, read_tensors
-from pbr_jax.options import IDLE
+from pbr_jax.options import IDLE, Encoder
 from pbr_jax.parts.reranking import Reranker
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
@@ -33,7 +33,7 @@ class CrossEncoder(ByScore):
         self.at_least("max_length", 8)
 
     def needs(self, run: Run) -> Mapping[str, Node]:
-        return {"reranker": pretrained(self.model, self.max_length), **self.sharing(run)}
+        return {"reranker": pretrained(self.model, self.max_length, run.config.encoder), **self.sharing(run)}
 
     def slot(self, tally: Tally, *, reranker: Reranker, backfill_gains: Curve | None = None) -> SelectSlot:
         return judged(self, reranker, backfill_gains)
@@ -47,22 +47,23 @@ def is_pretrained(model: str) -> bool:
         return False
 
 
-def pretrained(model: str, max_length: int) -> Node:
-    """A cross-encoder with the head that it was trained with; one without is refused before any work."""
+def pretrained(model: str, max_length: int, encoder: Encoder) -> Node:
+    """A cross-encoder with the head that it was trained with; one without is refused before any work.
+    `encoder`: the run's, whose number format the cross-encoder has too."""
     return Value(
         "reranker",
-        (model, max_length),
+        (model, max_length, encoder.dtype),
         {},
         _load,
-        identity=lambda: [fingerprint(locate(model)), max_length],
-        check=lambda: _load(model, max_length),
+        identity=lambda: [fingerprint(locate(model)), max_length, *encoder.narrow],
+        check=lambda: _load(model, max_length, encoder.dtype),
     )
 
 
-def _load(model: str, max_length: int) -> Reranker:
+def _load(model: str, max_length: int, dtype: str) -> Reranker:
     folder = locate(model)
     loaded, params, config = cross_encoder.load(folder, jax.random.key(0), user_width=None)
-    return Reranker(loaded, params, config, folder, max_length, None)
+    return Reranker(loaded, params, config, folder, max_length, None, dtype)
 
 
 def judged(options: ByScore, reranker: Reranker, backfill_gains: Curve | None = None) -> SelectSlot:

@@ -58,10 +58,11 @@ class Tuned(ByScore):
     def needs(self, run: Run) -> Mapping[str, Node]:
         known = self._users(run)
         params = self.params(run)
-        options = (self.model, self.max_length, self.user_layers)
+        told, encoder = (self.max_length, self.user_layers), run.config.encoder
         needs = {"params": params, **known}
         # What the model is, the key of its tuned parameters says.
-        loaded = Value("tuned reranker", options, needs, _load, identity=lambda: options[1:])
+        options = (self.model, *told, encoder.dtype)
+        loaded = Value("tuned reranker", options, needs, _load, identity=lambda: (*told, *encoder.narrow))
         return {"reranker": loaded, **self.sharing(run)}
 
     @once
@@ -137,9 +138,15 @@ def _train(
 
 
 def _load(
-    model: str, max_length: int, user_layers: int, *, params: Params, users: Users | None = None
+    model: str,
+    max_length: int,
+    user_layers: int,
+    dtype: str,
+    *,
+    params: Params,
+    users: Users | None = None,
 ) -> Reranker:
     folder, width = locate(model), 0 if users is None else users.dim
     _, _, config = cross_encoder.load(folder, jax.random.key(0), user_width=width, user_layers=user_layers)
     config = dataclasses.replace(config, head=False)
-    return Reranker(cross_encoder.cross_encoder(config), params, config, folder, max_length, users)
+    return Reranker(cross_encoder.cross_encoder(config), params, config, folder, max_length, users, dtype)
