@@ -61,10 +61,10 @@ def _check_hosts(config: Config) -> None:
         raise UserError(
             "methods that learn from a stream (stream.size) run in one process; leave --distributed out"
         )
-    if config.llm.tensor_parallel > 1:
+    if (there := jax.local_device_count()) % config.llm.tensor_parallel:
         raise UserError(
-            f"llm.tensor_parallel is {config.llm.tensor_parallel}, and with --distributed every host has "
-            "whole copies of the model; set it to 1, or leave --distributed out"
+            f"llm.tensor_parallel is {config.llm.tensor_parallel}, and every host has {there} devices, which "
+            "hold whole copies of the model; set it to a number that divides them"
         )
     if config.llm.backend == "jax" and is_t5(locate(config.llm.model)):
         raise UserError(

@@ -194,6 +194,25 @@ def test_training_goes_on_after_one_and_then_the_other_was_killed(
 
 
 @pytest.mark.long
+def test_two_processes_of_four_devices_train_all_weights_in_shares(
+    trained: Callable[[str], list[str]], start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Two devices share a model: as on one device of one process."""
+    words = [
+        *trained("tuned"),
+        "--generator.method=full",
+        "--generator.training.optimizer.learning_rate=1e-4",
+    ]
+    _ended([_run([*words, "--out", str(tmp_path / "alone")], tmp_path / "own")])
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "4")
+    cache = tmp_path / "cache"
+    for told in _ended(start([*words, "--llm.tensor_parallel=3"], [cache, cache]), 2):
+        assert "set it to a number that divides them" in told[1]
+    _ended(start([*words, "--llm.tensor_parallel=2"], [cache, cache]))
+    _assert_equal(tmp_path / "together", tmp_path / "alone")
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_process_that_dies_ends_all_and_the_run_goes_on(
     words: list[str], start: Start, tmp_path: Path, victim: int
