@@ -5,13 +5,16 @@ import json
 import re
 import shlex
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from pbr_jax import flags
+from pbr_jax import data, flags
+from pbr_jax.config import Config
 
 REPO = Path(__file__).parents[2]
 sys.path.insert(0, str(REPO / "docs"))
@@ -172,16 +175,33 @@ def test_commands_name_configs_and_scripts_that_exist(name: str) -> None:
 
 
 FILLED = {"NAME": "lamp_7", "S": "0", "B": "2"}  # what stands in a command for a value
+FOLDERS = {
+    "lamp_7": "LaMP_7", "lamp_4": "LaMP_4_huffpost", "lamp_3": "LaMP_3_amazon_mi",
+    "longmemeval": "longmemeval_like_locomo",
+}  # fmt: skip
+
+
+def configs(words: dict[str, str]) -> Iterator[Config]:
+    """The config of each command of all tables, with words in the places of others."""
+    for table in tables.tables().values():
+        for command in table["command"]:
+            program, *rest = shlex.split(command)
+            if program == "pbr-jax" and rest[0] in ("run", "sweep"):
+                kept = [FILLED.get(word, word) for word in rest[1 : rest.index("--out")]]
+                yield flags.config([words.get(word, word) for word in kept], flags.RUN)[1]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", NAMES)
-def test_commands_have_options_that_exist(name: str) -> None:
-    for command in tables.read(tables.RESULTS / f"{name}.json")["command"]:
-        program, *words = shlex.split(command)
-        if program == "pbr-jax" and words[0] in ("run", "sweep"):
-            kept = words[1 : words.index("--out")]
-            flags.config([FILLED.get(word, word) for word in kept], flags.RUN)
+@pytest.mark.data
+def test_commands_have_options_and_splits_that_exist(real_data: Path) -> None:
+    places = {name: str(real_data / name.lower()) for name in ("LOCOMO", "REALTALK")}
+    benchmarks = {repr(one.benchmark): one.benchmark for one in configs(places)}
+    assert len(benchmarks) > 10
+    for benchmark in benchmarks.values():
+        name = benchmark.name
+        root = str(real_data / FOLDERS.get(name, name)) if benchmark.root == "FOLDER" else benchmark.root
+        if root:  # ablations/expansions_small has its own
+            assert next(data.read(replace(benchmark, root=root)))
 
 
 def drawn(theme: str) -> str:
