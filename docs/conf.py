@@ -1,6 +1,7 @@
 """The site: `make docs` builds it into docs/_build/html, with warnings as errors."""
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -8,6 +9,9 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE / "_ext"), str(HERE), str(HERE.parent)]
 
 import pbr_jax  # noqa: E402
+
+shutil.rmtree(HERE / "notebooks", ignore_errors=True)
+shutil.copytree(HERE.parent / "notebooks", HERE / "notebooks", ignore=shutil.ignore_patterns(".ipynb_*"))
 
 project = "pbr_jax"
 author = "The pbr_jax authors"
@@ -27,10 +31,15 @@ extensions = [
 exclude_patterns = ["_build", "**.ipynb_checkpoints"]
 nitpicky = False  # types of other packages have no pages here
 
-# Markdown. Notebooks are run by the tests, not by the build.
+# Notebooks: `make docs` shows their code alone, `make notebooks` their outputs too.
+nb_execution_mode = os.environ.get("NOTEBOOKS", "off")
+nb_execution_timeout = 600
+nb_execution_raise_on_error = True
+nb_execution_in_temp = True
+nb_merge_streams = True
+
 myst_enable_extensions = ["colon_fence", "dollarmath", "deflist"]
 myst_heading_anchors = 4
-nb_execution_mode = "off"
 
 # Docstrings: one backtick marks code, and what a package lists in __all__ is public.
 default_role = "code"
@@ -44,6 +53,14 @@ html_static_path = ["_static"]
 html_css_files = ["pictures.css"]
 html_js_files = ["names.js"]
 html_theme_options = {"show_navbar_depth": 1, "show_toc_level": 2, "home_page_in_toc": True}
+if repository := os.environ.get(
+    "GITHUB_REPOSITORY"
+):  # each notebook then has a button that opens it in Colab
+    html_theme_options |= {
+        "repository_url": f"https://github.com/{repository}",
+        "launch_buttons": {"colab_url": "https://colab.research.google.com"},
+        "use_source_button": False,
+    }
 copybutton_prompt_text = "$ "
 copybutton_exclude = ".linenos, .gp, .go"
 
