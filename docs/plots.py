@@ -24,7 +24,8 @@ SETTINGS: Any = {
     "font.size": 11,
     "font.family": "sans-serif",
 }
-CURVES = (  # of the tables over history length
+OWN = "own documents alone"
+CURVES = (  # of the tables over history length, with differences from it
     "filled up: nearest users' (means)",
     "filled up: random users'",
     "nearest users' (means) alone",
@@ -117,25 +118,24 @@ def _axis(ax: Axes, colours: dict[str, Any], label: str, lines: list[float]) -> 
 
 
 def _curves(table: dict[str, Any], theme: str) -> Figure:
-    """Differences from the own documents alone over how many of them there are, with intervals."""
+    """Over how many own documents there are: the likelihood with them alone, and differences from it."""
     colours, columns = THEMES[theme], list(table["measures"])
-    figure = Figure(figsize=(WIDTH, 3.9), layout="constrained")
-    ax = figure.subplots()
-    for which, name in enumerate(CURVES):
+    figure = Figure(figsize=(WIDTH, 5.6), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": (2, 3)})
+    for which, (ax, name) in enumerate([(above, OWN), *((below, name) for name in CURVES)]):
         rows = {row["measure"]: row for row in tables.rows(table) if row["row"] == name}
-        xs = [column + 0.07 * (which - 1) for column in range(len(columns))]
+        xs = [column + 0.07 * (which - 2) * (which > 0) for column in range(len(columns))]
         values = [float(rows[column]["value"]) for column in columns]
         ends = [rows[column]["interval"] or [rows[column]["value"]] * 2 for column in columns]
         errors = [[abs(v - float(end[side])) for v, end in zip(values, ends, strict=True)] for side in (0, 1)]
-        style = {"color": colours["colours"][which], "marker": MARKERS[which], "capsize": 2, "label": name}
-        ax.errorbar(xs, values, yerr=errors, **style)
-    ax.axhline(0, color=colours["faint"], linewidth=1, linestyle=(0, (4, 3)), zorder=0)
-    ax.set_xticks(
-        range(len(columns)), [column.replace(" own", "").replace("all", "all") for column in columns]
-    )
-    _axis(ax, colours, "own documents that there are", lines=[])
-    ax.spines["left"].set_visible(True)
-    ax.spines["left"].set_color(colours["faint"])
-    ax.set_ylabel("nats per token, less own alone", color=colours["ink"])
-    figure.legend(loc="outside upper left", ncols=1, frameon=False, labelcolor=colours["ink"])
+        style = {"color": colours["colours"][which - 1], "marker": MARKERS[which - 1]}
+        ax.errorbar(xs, values, yerr=errors, capsize=2, label=name, **style)
+    below.axhline(0, color=colours["faint"], linewidth=1, linestyle=(0, (4, 3)), zorder=0)
+    below.set_xticks(range(len(columns)), [column.replace(" own", "") for column in columns])
+    for ax, label in ((above, "nats per token"), (below, "less own alone")):
+        _axis(ax, colours, "" if ax is above else "own documents that there are", lines=[])
+        ax.spines["left"].set_visible(True)
+        ax.spines["left"].set_color(colours["faint"])
+        ax.set_ylabel(label, color=colours["ink"])
+    figure.legend(loc="outside upper left", frameon=False, labelcolor=colours["ink"])
     return figure

@@ -230,3 +230,12 @@ def test_markers_of_a_plot_lie_as_their_values_do() -> None:
     scale = (high - low) / 0.078  # the first interval is [−0.06, 0.018]
     assert own - low == pytest.approx(0.02 * scale, abs=1e-3)
     assert others - own == pytest.approx(0.29 * scale, abs=1e-3)
+
+
+def test_curves_over_history_length_have_every_column() -> None:
+    plots = pytest.importorskip("plots", reason="matplotlib is not installed")
+    table = tables.tables()["history_tweets"]
+    text = plots.draw(table, "dark")
+    texts = [one.text for one in ElementTree.fromstring(text).iter("{http://www.w3.org/2000/svg}text")]
+    assert {"0", "1", "2", "4", "8", "all", plots.OWN, *plots.CURVES} <= set(texts)
+    assert text == plots.draw(table, "dark")
