@@ -33,7 +33,6 @@ BANNED = {
 
 NOT_YET = {
     "docs/reference/data_format.md",
-    "docs/tutorials/memory.md",
     "docs/tutorials/new_method.md",
     "docs/tutorials/own_data.md",
 }
