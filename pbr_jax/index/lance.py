@@ -12,6 +12,7 @@ import math
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from jaxtyping import Float, Int
 
+from pbr_jax import faults
 from pbr_jax.files import parse_json, private_folder, write_text
 from pbr_jax.index.base import Found
 from pbr_jax.locks import locked
@@ -35,6 +37,7 @@ _LISTED = 10_000  # rows named in one condition
 _STALE = 0.1  # of the rows not in the indices; more are slow to search
 _FRAGMENTS = 64  # files of vectors, beyond which small ones are merged
 _TABLE, _HEADER, _FOLDERS = "vectors", "state.json", "lancedb-"
+_DELETING = "deleting"  # a file that is there while rows are deleted
 
 
 class Header(NamedTuple):
@@ -66,13 +69,34 @@ class LanceTable:
         vector = pa.list_(pa.float32(), self._width)
         kinds = {"row": pa.int64(), "user": pa.int32(), "until": pa.float64(), "place": pa.int64()}
         self._schema = pa.schema([*kinds.items(), ("vector", vector)])
-        # Every read looks for what other processes have written.
-        database = self._lancedb.connect(self.folder, read_consistency_interval=timedelta(0))
-        self._table = database.create_table(_TABLE, schema=self._schema, exist_ok=True)
+        with self._damage():  # every read looks for what other processes have written
+            database = self._lancedb.connect(self.folder, read_consistency_interval=timedelta(0))
+            self._table = database.create_table(_TABLE, schema=self._schema, exist_ok=True)
 
-    def writing(self) -> Any:
-        """One process at a time."""
-        return locked(self.folder / "lock", f"waiting for another process that writes to {self.folder}")
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """One process at a time. A table whose deletion did not end may hold bytes of what was deleted, so it
+        goes as a whole."""
+        with locked(self.folder / "lock", f"waiting for another process that writes to {self.folder}"):
+            if (self.folder / _DELETING).exists():
+                (self.folder / _HEADER).unlink(missing_ok=True)
+                shutil.rmtree(self.folder / f"{_TABLE}.lance", ignore_errors=True)
+                self._open()
+                (self.folder / _DELETING).unlink()
+            yield
+
+    @contextmanager
+    def _damage(self) -> Iterator[None]:
+        """Says in one line that files are damaged."""
+        try:
+            yield
+        except (RuntimeError, ValueError) as error:
+            if isinstance(error, UserError) or faults.line(error) is not None:
+                raise
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: Exception) -> UserError:
+        return UserError(f"{self.folder} cannot be read ({error}); delete it, it is made anew")
 
     @property
     def header(self) -> Header:
@@ -121,6 +145,12 @@ class LanceTable:
         LanceDB writes files once, and compacts those of which more than a tenth is deleted. So what is left
         of a file is added anew, and the file goes as a whole. The index of codes goes too; `index` makes it.
         """
+        write_text(self.folder / _DELETING, "")
+        with self._damage():
+            self._delete(column, values)
+        (self.folder / _DELETING).unlink()
+
+    def _delete(self, column: str, values: Int[np.ndarray, " n"]) -> None:
         fragments: set[int] = set()
         for listed in _listed(column, values):
             found = self._table.search().where(listed).with_row_address(True).select(["_rowaddr"]).to_arrow()
@@ -131,7 +161,7 @@ class LanceTable:
             if self._table.count_rows(inside):
                 self._table.add(self._table.search().where(inside).select(self._schema.names).to_batches())
                 self._table.delete(inside)  # dead now: a row stands there twice (`corpus.engine` mends that)
-        for index in self._table.list_indices():
+        for index in self._table.list_indices() if len(values) else ():
             if index.columns == ["vector"]:
                 self._table.drop_index(index.name)
         self._optimize(timedelta(0))
@@ -226,9 +256,7 @@ class LanceTable:
                 return read(self._table)
             except (OSError, RuntimeError, ValueError) as error:
                 if not left:
-                    raise UserError(
-                        f"{self.folder} cannot be read ({error}); delete it, it is made anew"
-                    ) from error
+                    raise self._damaged(error) from error
                 self._open()
         raise AssertionError
 
@@ -254,11 +282,14 @@ def erase(parent: Path, gone: np.ndarray, width: int) -> None:
         if not is_installed():
             shutil.rmtree(folder)  # made again where it is needed
             continue
-        table = LanceTable(folder, width)
-        with table.writing():
-            places = table.column("place")
-            if len(places := places[gone[places]]):
-                table.delete("place", places)
+        try:
+            table = LanceTable(folder, width)
+            with table.writing():
+                places = table.column("place")
+                # Also of none: what a process that was killed wrote and did not add goes.
+                table.delete("place", places[gone[places]])
+        except (OSError, RuntimeError, ValueError):  # damaged, or the disk is full
+            shutil.rmtree(folder)
 
 
 def _listed(column: str, values: np.ndarray) -> Iterator[str]:

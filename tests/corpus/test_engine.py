@@ -188,6 +188,58 @@ def test_without_lancedb_an_erasure_takes_the_whole_table(tmp_path, monkeypatch)
     assert not tables(tmp_path)
 
 
+def test_a_damaged_table_is_one_line_and_an_erasure_takes_it(tmp_path):
+    store = made(tmp_path)
+    search, found = opened(store)
+    check(search, found, store)
+    (table,) = tables(tmp_path)
+    for manifest in table.rglob("*.manifest"):
+        manifest.write_bytes(b"damaged")
+    with pytest.raises(UserError, match=r"cannot be read .*; delete it"):
+        opened(store)
+    vectors.erase(store.texts_of("u0")[:1])
+    assert not tables(tmp_path)
+    check(*opened(store), store)
+
+
+@pytest.mark.parametrize("step", ["add", "delete", "optimize"])
+def test_a_deletion_that_did_not_end_is_made_good(tmp_path, monkeypatch, step):
+    store = made(tmp_path)
+    store.append(profile("canary", [77_777]))
+    search, found = opened(store)
+    check(search, found, store)
+    canary = found[store.history("canary")].tobytes()
+    (table,) = tables(tmp_path)
+    store.forget("canary")
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_, **__):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(search._table._table), step, killed)
+        with pytest.raises(Killed):
+            search.follow(store.columns)
+    assert canary in files(table)
+    search.follow(store.columns)
+    assert canary not in files(table)
+    check(search, found, store)
+
+
+def test_an_erasure_takes_what_was_written_and_not_added(tmp_path):
+    store = made(tmp_path)
+    search, found = opened(store)
+    check(search, found, store)
+    (table,) = tables(tmp_path)
+    (some,) = list(table.rglob("data/*.lance"))[:1]
+    (some.parent / f"{'1' * 24}.lance").write_bytes(some.read_bytes() + b"left by a killed process")
+    vectors.erase(["a text that was not added"])
+    assert b"left by a killed process" not in files(table)
+    check(search, found, store)
+
+
 def test_a_reader_of_an_older_state_gets_that_state(tmp_path):
     store = made(tmp_path)
     search, found = opened(store)
