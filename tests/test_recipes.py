@@ -5,6 +5,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,8 +26,13 @@ class Server(BaseHTTPRequestHandler):
 
     broke: ClassVar[bool] = False
     ranges: ClassVar[list[str]] = []
+    encodings: ClassVar[list[str]] = []
 
     def do_GET(self) -> None:
+        Server.encodings.append(self.headers.get("Accept-Encoding", ""))
+        if self.path == "/refuses":
+            self.send_error(416)
+            return
         if self.path not in ("/file", "/ends", "/whole"):
             self.send_error(404)
             return
@@ -53,7 +59,7 @@ class Server(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def address() -> Iterator[str]:
-    Server.broke, Server.ranges = False, []
+    Server.broke, Server.ranges, Server.encodings = False, [], []
     with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
         server.handle_error = lambda *_: None
         thread = threading.Thread(target=server.serve_forever)
@@ -95,7 +101,24 @@ def test_more_than_there_is_begins_anew(address: str, tmp_path: Path):
 def test_another_hash_is_refused_and_nothing_is_kept(address: str, tmp_path: Path):
     with pytest.raises(UserError, match="SHA-256"):
         download(f"{address}/file", tmp_path / "file", "0" * 64)
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] in ([], ["file.lock"])
+
+
+def test_two_that_download_at_once_get_it_whole(address: str, tmp_path: Path):
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: download(f"{address}/file", tmp_path / "file"), range(4)))
+    assert (tmp_path / "file").read_bytes() == CONTENT
+    assert Server.ranges == [""]
+
+
+def test_no_server_is_asked_for_compressed_bytes(address: str, tmp_path: Path):
+    download(f"{address}/file", tmp_path / "file")
+    assert Server.encodings == ["identity"]
+
+
+def test_a_server_that_refuses_ranges_that_were_not_asked_for_is_one_line(address: str, tmp_path: Path):
+    with pytest.raises(UserError, match="answers 416"):
+        download(f"{address}/refuses", tmp_path / "file")
 
 
 def test_a_file_that_is_there_with_another_hash_is_downloaded_again(address: str, tmp_path: Path):
@@ -163,7 +186,16 @@ def test_a_file_that_is_cut_short_is_named(tmp_path: Path):
     (tmp_path / "News_Category_Dataset_v2.json").write_text('{"date": ')
     with pytest.raises(UserError, match="line 1 is not JSON"):
         cuts.headlines(tmp_path, tmp_path)
-    for other in ("[]", '{"authors": ""}'):
+    (tmp_path / "News_Category_Dataset_v2.json").write_bytes(b'{"date": "\xff"}')
+    with pytest.raises(UserError, match="not UTF-8"):
+        cuts.headlines(tmp_path, tmp_path)
+    damaged = bytearray(whole)
+    damaged[20] ^= 0xFF
+    (tmp_path / "reviews_Musical_Instruments_5.json.gz").write_bytes(damaged)
+    with pytest.raises(UserError, match=r"delete the file and download it again"):
+        cuts.reviews(tmp_path, tmp_path)
+    number = '{"authors": "a", "headline": null, "short_description": "b", "date": 20200101}'
+    for other in ("[]", '{"authors": ""}', number):
         (tmp_path / "News_Category_Dataset_v2.json").write_text(other)
         with pytest.raises(UserError, match="line 1 has no"):
             cuts.headlines(tmp_path, tmp_path)

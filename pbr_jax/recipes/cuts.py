@@ -3,8 +3,9 @@
 import gzip
 import json
 import random
+import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,14 @@ _SCORE = (
 _LAMP_7_DEV = 1500
 _MOST, _LEAST = 10, 5  # questions of an author; articles before the first of them
 _SINCE = "2018-02-28"
-_ARTICLE = ("authors", "headline", "short_description", "date")
-_REVIEW = ("reviewerID", "reviewText", "overall", "unixReviewTime")
+_ARTICLE: Mapping[str, Any] = dict.fromkeys(("authors", "headline", "short_description", "date"), str)
+_REVIEW: Mapping[str, Any] = {
+    "reviewerID": str,
+    "reviewText": str,
+    "overall": int | float,
+    "unixReviewTime": int | float,
+}
+_AGAIN = "delete the file and download it again"
 
 
 def lamp_7(source: Path, out: Path) -> None:
@@ -31,7 +38,7 @@ def lamp_7(source: Path, out: Path) -> None:
         golds = {gold["id"]: gold for gold in outputs["golds"]}
         missing = [question["id"] for question in questions if question["id"] not in golds]
     except (TypeError, KeyError) as error:
-        raise UserError(f"{source} holds no LaMP questions and outputs; download them again") from error
+        raise UserError(f"{source} holds no LaMP questions and outputs; {_AGAIN}") from error
     if missing or len(questions) != _LAMP_7_DEV:
         raise UserError(
             f"{source} has {len(questions)} questions, {len(missing)} of them without a target; want the "
@@ -80,7 +87,7 @@ def headlines(source: Path, out: Path) -> None:
     questions, each with all earlier articles as its profile."""
     by_author: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in _lines(source / "News_Category_Dataset_v2.json", _ARTICLE):
-        if row["date"] >= _SINCE and all(row[name].strip() for name in _ARTICLE[:3]):
+        if row["date"] >= _SINCE and all(row[name].strip() for name in _ARTICLE if name != "date"):
             by_author[row["authors"]].append(row)
     kept = [by_author[name] for name in sorted(by_author) if len(by_author[name]) > _LEAST]
     for split, rests in (("train", (0, 1)), ("dev", (2,))):
@@ -126,10 +133,10 @@ def _json(path: Path) -> Any:
     try:
         return parse_json(path.read_bytes())
     except ValueError as error:
-        raise UserError(f"{path} is not JSON ({error}); download it again") from error
+        raise UserError(f"{path} is not JSON ({error}); {_AGAIN}") from error
 
 
-def _lines(path: Path, fields: tuple[str, ...]) -> Iterable[dict[str, Any]]:
+def _lines(path: Path, fields: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
     opened = gzip.open if path.suffix == ".gz" else open
     try:
         with opened(path, "rt", encoding="utf-8") as file:
@@ -138,11 +145,17 @@ def _lines(path: Path, fields: tuple[str, ...]) -> Iterable[dict[str, Any]]:
                     row = parse_json(line)
                 except ValueError as error:
                     what = f"{path} line {number} is not JSON ({error})"
-                    raise UserError(f"{what}; download it again") from error
-                if lacking := [name for name in fields if not isinstance(row, dict) or name not in row]:
+                    raise UserError(f"{what}; {_AGAIN}") from error
+                if wrong := [name for name, kind in fields.items() if not _has(row, name, kind)]:
                     raise UserError(
-                        f"{path} line {number} has no {lacking[0]}; want the file that the recipe names"
+                        f"{path} line {number} has no {wrong[0]}; want the file that the recipe names"
                     )
                 yield row
-    except (EOFError, gzip.BadGzipFile) as error:
-        raise UserError(f"{path} is no whole gzip file ({error}); download it again") from error
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{path} is no whole gzip file ({error}); {_AGAIN}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 ({error}); {_AGAIN}") from error
+
+
+def _has(row: Any, name: str, kind: Any) -> bool:
+    return isinstance(row, dict) and isinstance(row.get(name), kind)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pbr_jax import terminal
+from pbr_jax.locks import locked
 from pbr_jax.types import UserError
 
 if TYPE_CHECKING:
@@ -20,9 +21,19 @@ def download(address: str, path: Path, sha256: str | None = None) -> None:
 
     Raises UserError: no connection, an error of the server, another hash than `sha256`.
     """
-    if path.is_file() and (sha256 is None or _hash(path) == sha256):
+    if _is_there(path, sha256):
         return
     path.parent.mkdir(parents=True, exist_ok=True)
+    with locked(path.with_name(f"{path.name}.lock"), f"waiting for another process that downloads {path}"):
+        if not _is_there(path, sha256):
+            _download(address, path, sha256)
+
+
+def _is_there(path: Path, sha256: str | None) -> bool:
+    return path.is_file() and (sha256 is None or _hash(path) == sha256)
+
+
+def _download(address: str, path: Path, sha256: str | None) -> None:
     part = path.with_name(f"{path.name}.part")
     _fetch(address, part)
     if sha256 is not None and (found := _hash(part)) != sha256:
@@ -38,10 +49,11 @@ def _fetch(address: str, part: Path) -> None:
     import httpx2
 
     have = part.stat().st_size if part.exists() else 0
-    ask = {"Range": f"bytes={have}-"} if have else {}
+    ask = {"Accept-Encoding": "identity"}  # of compressed bytes no part goes on where a file ends
+    ask |= {"Range": f"bytes={have}-"} if have else {}
     try:
         with httpx2.stream("GET", address, headers=ask, follow_redirects=True, timeout=_TIMEOUT) as reply:
-            if reply.status_code == 416:  # nothing is left of it, or it is another file by now
+            if have and reply.status_code == 416:  # nothing is left of it, or it is another file by now
                 part.unlink()
                 return _fetch(address, part)
             if reply.status_code not in (200, 206):
