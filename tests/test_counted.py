@@ -53,7 +53,7 @@ def test_the_modules_that_count_for_each_stage_are_those_that_are_recorded():
 
 
 def test_closures_are_as_narrow_as_they_have_to_be():
-    assert sum(part.lines for part in sources.counted("pbr_jax.parts.vectors")) < 2000
+    assert sum(part.lines for part in sources.counted("pbr_jax.parts.vectors")) < 2200
     assert sum(part.lines for part in sources.counted("pbr_jax.methods.select.purple")) < 8000
 
 
