@@ -96,6 +96,21 @@ def test_beams_equal_hugging_face(tiny, num_beams):
 
 
 @pytest.mark.long
+def test_replicas_of_which_most_have_nothing_to_do(tiny):
+    one, grid = JaxLLM(tiny[0], batch_size=4), JaxLLM(tiny[0], batch_size=4, devices=2)
+    for prompts in ([], ["ab"], ["ab", "ab", "b"]):
+        for sampling in (Sampling(3), Sampling(3, num_beams=2), Sampling(3, temperature=1.0)):
+            assert grid.generate(prompts, sampling) == one.generate(prompts, sampling)
+        ours, theirs = (llm.score(prompts, prompts) for llm in (grid, one))
+        assert [s.tokens for s in ours] == [s.tokens for s in theirs]
+        assert np.allclose([s.total for s in ours], [s.total for s in theirs], atol=1e-5)
+    assert grid.generate(["ab", "b"], Sampling(3), done={0: "known"}) == [
+        "known",
+        *one.generate(["b"], Sampling(3)),
+    ]
+
+
+@pytest.mark.long
 def test_four_replicas_of_two_devices_give_what_one_device_gives(tiny, monkeypatch):
     """Texts, beams and scores; every replica does a part of them."""
     path, _ = tiny
