@@ -31,11 +31,7 @@ BANNED = {
     r"[^.]*;[^.;]*;": "two semicolons in a sentence; write sentences",
 }
 
-NOT_YET = {
-    "docs/reference/data_format.md",
-    "docs/tutorials/new_method.md",
-    "docs/tutorials/own_data.md",
-}
+NOT_YET: set[str] = set()
 """Pages that are still to be rewritten. A page that passes is taken off the list; the tests say so."""
 
 GENERATED = ("docs/_build/", "docs/_generated/", "docs/reference/generated/")
