@@ -34,6 +34,7 @@ NEEDED = {
     "rows": list,
 }
 FREE = {"setting": str, "recorded": str, "plot": list, "readme": list}
+FREE |= {"clusters": str}  # what takes the place of users in intervals, such as conversations
 OF_A_ROW = {"row", "measure", "value", "interval", "sd", "p", "significant", "note", "less", *SHARED}
 MATRIX = ("method", "benchmark", "measure", "paper", "where", "ours", "because")
 
@@ -141,8 +142,8 @@ def pipes(lines: list[list[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in [header, rule, *body])
 
 
-def _counted(name: str, n: Any, users: Any) -> str:
-    parts = [f"{number(n)} questions" if n else "", f"{number(users)} users" if users else ""]
+def _counted(name: str, n: Any, users: Any, clusters: str) -> str:
+    parts = [f"{number(n)} questions" if n else "", f"{number(users)} {clusters}" if users else ""]
     return (f"{name}: " if name else "") + " of ".join(part for part in parts if part)
 
 
@@ -153,7 +154,8 @@ def _counts(table: Table) -> str:
             found.setdefault(counts, name.split(":")[0].split(",")[0])
     if not found and (table["n"] or table["users"]):
         found = {(table["n"], table["users"]): ""}
-    return "; ".join(_counted(name, *counts) for counts, name in found.items())
+    clusters = table.get("clusters", "users")
+    return "; ".join(_counted(name, *counts, clusters) for counts, name in found.items())
 
 
 def provenance(table: Table) -> str:
