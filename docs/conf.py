@@ -26,6 +26,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "reference_pages",
+    "llms",
     "tables",
 ]
 exclude_patterns = ["_build", "**.ipynb_checkpoints"]
