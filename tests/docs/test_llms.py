@@ -12,5 +12,6 @@ def test_pages_are_listed_by_folder_with_their_addresses():
     text = llms.listing(titles, lambda name: f"{name}.html")
     assert text.startswith("# pbr_jax\n\n> ")
     assert text.endswith(
-        "\n## Start\n\n- [Install](start/install.html)\n\n## How-to\n\n- [A](howto/a.html)\n- [B](howto/b.html)\n"
+        "\n## Start\n\n- [Install](start/install.html)\n"
+        "\n## How-to\n\n- [A](howto/a.html)\n- [B](howto/b.html)\n"
     )
