@@ -24,8 +24,8 @@ def _write(app: Any, error: Exception | None) -> None:
 def listing(titles: dict[str, str], address: Any) -> str:
     """The file's text; `titles` has page names, such as howto/sweeps, `address` maps one to its file."""
     text = (
-        "# pbr_jax\n\n> A JAX/Flax toolkit for personalized retrieval-augmented generation: published systems "
-        "as configurations of one pipeline.\n"
+        "# pbr_jax\n\n> A JAX/Flax toolkit for personalized retrieval-augmented generation: published "
+        "systems as configurations of one pipeline.\n"
     )
     for folder, title in _TITLES.items():
         pages = sorted(name for name in titles if name.startswith(f"{folder}/"))
