@@ -42,7 +42,7 @@ def our_step(loss: Any, params: Any, batch: Any, training: Any = None, frozen: A
     accumulate = training.accumulate if training else 1
     division = steps.division(len(batch["where"]), accumulate, mesh, few=bool(frozen))
     step = steps.compiled(loss, rule, mesh, division)
-    now = [state.create(lambda: params, rule, sharding.replicated(mesh))]
+    now = [state.create(params, rule, sharding.replicated(mesh))]
     arrays, key = sharding.put(batch, mesh), jax.random.key(0)
 
     def run() -> float:
