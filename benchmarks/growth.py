@@ -220,6 +220,7 @@ def child(system: str, folder: Path, users: int) -> None:
             assert main(["report", *runs, "--format", "html", "--out", str(folder / "report.html")]) == 0
     else:
         _run(system, folder, users, stages)
+    signal.setitimer(signal.ITIMER_PROF, 0)  # the handler goes before the process does
     print(json.dumps(stages.found))
 
 
