@@ -16,8 +16,12 @@ def fetched(started: Iterable[tuple[T, Any]], ahead: int = 1) -> Iterator[tuple[
       started: (what is known, arrays on devices) of each batch. Taking an item starts the batch's program and
         does not wait for it.
       ahead: batches that are started beyond the one that is waited for, so that no device is idle while the
-        host reads results and makes the next batch. Their results are in memory together.
+        host reads results and makes the next batch. Their results are in memory together. None where
+        several processes share the devices.
     """
+    # Programs of several processes wait for each other, and two that run at once may do so in another order
+    # in each process, without end.
+    ahead = ahead if jax.process_count() == 1 else 0
     waiting: deque[tuple[T, Any]] = deque()
     for batch in started:
         waiting.append(batch)
