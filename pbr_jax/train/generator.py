@@ -224,7 +224,8 @@ def causal_family(path: Path, options: TunedGenerator, mesh: Mesh) -> Family:
     arrays = partial(_causal_arrays, most=most)
     rules = causal_lm.sharding_rules(config, mesh)
     return Family(
-        lambda: causal_lm.load(path, kept, mesh, fully=True)[1],
+        # Several processes keep whole copies: each step would gather the shares over the network.
+        lambda: causal_lm.load(path, kept, mesh, fully=jax.process_count() == 1)[1],
         nll, arrays, True, causal_lm.MODULES, "CAUSAL_LM", rules,
     )  # fmt: skip
 
@@ -253,7 +254,7 @@ def t5_family(path: Path, options: TunedGenerator, mesh: Mesh) -> Family:
         return _mean(t5.logits(params, hidden), batch)
 
     return Family(
-        lambda: t5.load(path, kept, mesh, fully=True)[1],
+        lambda: t5.load(path, kept, mesh, fully=jax.process_count() == 1)[1],
         nll, _t5_arrays, False, t5.modules(config), "SEQ_2_SEQ_LM", t5.SHARDING,
     )  # fmt: skip
 
