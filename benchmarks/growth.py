@@ -137,21 +137,19 @@ def config(system: str, root: Path, models: Path) -> Any:
             "limit_training": 64,
             "retrieve": retrieve.Dense(k=20),
             "select": select.Purple(
-                k=3, num_layers=1, rollouts=2, query_tokens=16, record_tokens=16, training=few
+                k=3, num_layers=1, num_heads=2, rollouts=2, query_tokens=16, record_tokens=16, training=few
             ),
         },
         "luf": {
             "stream": Stream(size=200),
-            "retrieve": retrieve.Luf(
-                k=10, moves="map", starts="last", labels=Labels(kind="answer", depth=10)
-            ),
+            "retrieve": retrieve.Luf(k=10, moves="map", starts="last", labels=Labels(kind="self", depth=10)),
         },
     }
     return Config(
         system=system,
         collaboration="text",
         benchmark=Benchmark(name="own", root=str(root)),
-        encoder=Encoder(model=judged),
+        encoder=Encoder(model=judged, normalize="yes" if system == "luf" else "auto"),
         llm=LLM(model=str(models / "llm")),
         generate=generate.Nothing(),
         eval=Eval(likelihood="off"),

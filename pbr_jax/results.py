@@ -92,11 +92,7 @@ def evaluated(
         evaluation, store, examples, records, label_distribution(task, predictions or []) or places, learned
     )
     if arrivals is not None:
-        values |= {"blocks": evaluation.by_block, "over": evaluation.over}
-        values |= {} if arrivals.shift is None else {"shift": arrivals.shift}
-        for i, (record, (block, place)) in enumerate(zip(records, arrivals.places, strict=True)):
-            parts = [name for name, members in over.items() if members[i]]
-            record |= {"block": block, "place": place, "over": parts}
+        values |= _in_stream(evaluation, records, arrivals, over)
     values["counts"] |= unfinished | _shown(records)
     values["notes"] += _note_unfinished(unfinished["unfinished_thinking"], len(records))
     scored = [record for record, example in zip(records, examples, strict=True) if example.scored]
@@ -107,6 +103,20 @@ def evaluated(
         rest = score(example.scored and not held for example, held in zip(examples, near, strict=True))
         values["without_near_targets"] = {"n": rest.n, **_metrics(rest)}
     return values, records
+
+
+def _in_stream(
+    evaluation: Evaluation,
+    records: Sequence[dict[str, Any]],
+    arrivals: Arrivals,
+    over: Mapping[str, Sequence[bool]],
+) -> dict[str, Any]:
+    """What results.json says of a stream; each record gets its block, its place and the parts it is in."""
+    for i, (record, (block, place)) in enumerate(zip(records, arrivals.places, strict=True)):
+        parts = [name for name, members in over.items() if members[i]]
+        record |= {"block": block, "place": place, "over": parts}
+    shift = {} if arrivals.shift is None else {"shift": arrivals.shift}
+    return {"blocks": evaluation.by_block, "over": evaluation.over, **shift}
 
 
 def _judged(

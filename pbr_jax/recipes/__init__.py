@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from urllib.parse import quote
 
 from pbr_jax.files import cache_folder, new_folder, parse_json
 from pbr_jax.recipes import cuts
@@ -20,8 +21,6 @@ from pbr_jax.types import UserError
 
 Cut = Callable[[Path, Path], None]
 """Reads downloaded files in the first folder and writes a benchmark into the second."""
-
-_GITHUB = "https://raw.githubusercontent.com"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,129 +36,104 @@ class Recipe:
     note: str = ""  # what of the cut is known, and what is not
 
 
-def _github(repository: str, *files: str, under: str = "") -> dict[str, str | None]:
-    return {file: f"{_GITHUB}/{repository}/{under}{file}".replace(" ", "%20") for file in files}
-
-
 @cache
 def hashes() -> Mapping[str, Mapping[str, str]]:
     """Recipe -> file -> SHA-256 of what the tables were made with."""
     return parse_json(resources.files(__name__).joinpath("hashes.json").read_bytes())
 
 
-def _recipes() -> dict[str, Recipe]:
-    lamp = "https://ciir.cs.umass.edu/downloads/LaMP/LaMP_7/dev"
-    many = {name: tuple(files) for name, files in hashes().items()}
-    return {
-        "lamp_7": Recipe(
-            benchmark="lamp_7",
-            what="tweets: 900 training users and 200 others of LaMP-7's user split",
-            page="https://lamp-benchmark.github.io",
-            licence="CC BY-NC-SA 4.0",
-            sources={name: f"{lamp}/{name}" for name in ("dev_questions.json", "dev_outputs.json")},
-            cut=cuts.lamp_7,
-            note="The official dev file is divided anew by users; the test file has no public labels.",
-        ),
-        "headlines": Recipe(
-            benchmark="lamp_4",
-            what="news headlines by author, in LaMP-4's format: 48 training authors and 23 others",
-            page="https://www.kaggle.com/datasets/rmisra/news-category-dataset",
-            licence="CC BY 4.0",
-            sources={"News_Category_Dataset_v2.json": None},
-            cut=cuts.headlines,
-            note="How the authors of the tables were numbered is not known; here the order is that of names.",
-        ),
-        "reviews": Recipe(
-            benchmark="lamp_3",
-            what="reviews of musical instruments, in LaMP-3's format: 800 training users and 200 others",
-            page="https://cseweb.ucsd.edu/~jmcauley/datasets/amazon/links.html",
-            licence="none is stated; for research",
-            sources={
-                "reviews_Musical_Instruments_5.json.gz": "http://snap.stanford.edu/data/amazon/productGraph/"
-                "categoryFiles/reviews_Musical_Instruments_5.json.gz"
-            },
-            cut=cuts.reviews,
-            note="How the reviewers of the tables were numbered is not known; here in the order of the file.",
-        ),
-        "locomo": Recipe(
-            benchmark="locomo",
-            what="LoCoMo as released: ten long conversations",
-            page="https://github.com/snap-research/locomo",
-            licence="CC BY-NC 4.0",
-            sources=_github("snap-research/locomo", *many["locomo"], under="main/data/"),
-        ),
-        "locomo_sessions": Recipe(
-            benchmark="longmemeval",
-            what="LoCoMo's questions about one speaker, in LongMemEval's schema",
-            page="https://github.com/snap-research/locomo",
-            licence="CC BY-NC 4.0",
-            sources={"locomo_dev.json": None},
-            note="The conversion is not public; --check says whether a file is that of the tables.",
-        ),
-        "realtalk": Recipe(
-            benchmark="realtalk",
-            what="REALTALK as released: seven of its ten chats",
-            page="https://github.com/danny911kr/REALTALK",
-            licence="see the page",
-            sources=_github("danny911kr/REALTALK", *many["realtalk"], under="main/data/"),
-        ),
-        "prefeval": Recipe(
-            benchmark="prefeval",
-            what="PrefEval as released: preferences in 14 topics",
-            page="https://github.com/amazon-science/PrefEval",
-            licence="CC BY-NC 4.0",
-            sources=_github("amazon-science/PrefEval", *many["prefeval"], under="main/benchmark_dataset/"),
-        ),
-        "personabench": Recipe(
-            benchmark="personabench",
-            what="PersonaBench as released: six users, four levels of noise",
-            page="https://github.com/SalesforceAIResearch/personabench",
-            licence="see the page",
-            sources=_github(
-                "SalesforceAIResearch/personabench", *many["personabench"], under="main/eval_data/"
-            ),
-        ),
-        "nq_open": Recipe(
-            benchmark="nq_open",
-            what="Natural Questions, open: 3,610 questions and answers",
-            page="https://github.com/google-research-datasets/natural-questions",
-            licence="CC BY-SA 3.0",
-            sources=_github(
-                "google-research-datasets/natural-questions", *many["nq_open"], under="master/nq_open/"
-            ),
-        ),
-        "web_questions": Recipe(
-            benchmark="web_questions",
-            what="WebQuestions",
-            page="https://github.com/brmson/dataset-factoid-webquestions",
-            licence="CC BY 4.0",
-            sources=_github(
-                "brmson/dataset-factoid-webquestions", *many["web_questions"], under="master/main/"
-            ),
-        ),
-        "xquad": Recipe(
-            benchmark="xquad",
-            what="XQuAD: 240 paragraphs and 1,190 questions in English, German and Chinese",
-            page="https://github.com/google-deepmind/xquad",
-            licence="CC BY-SA 4.0",
-            sources=_github("google-deepmind/xquad", *many["xquad"], under="master/"),
-        ),
-        "sgd": Recipe(
-            benchmark="sgd",
-            what="Schema-Guided Dialogue: a part of the test split",
-            page="https://github.com/google-research-datasets/dstc8-schema-guided-dialogue",
-            licence="CC BY-SA 4.0",
-            sources=_github(
-                "google-research-datasets/dstc8-schema-guided-dialogue", *many["sgd"], under="master/"
-            ),
-        ),
-    }
+_LAMP = "https://ciir.cs.umass.edu/downloads/LaMP/LaMP_7/dev"
+_AMAZON = "http://snap.stanford.edu/data/amazon/productGraph/categoryFiles"
+
+_CUT = {
+    "lamp_7": Recipe(
+        benchmark="lamp_7",
+        what="tweets: 900 training users and 200 others of LaMP-7's user split",
+        page="https://lamp-benchmark.github.io",
+        licence="CC BY-NC-SA 4.0",
+        sources={name: f"{_LAMP}/{name}" for name in ("dev_questions.json", "dev_outputs.json")},
+        cut=cuts.lamp_7,
+        note="The official dev file is divided anew by users; the test file has no public labels.",
+    ),
+    "headlines": Recipe(
+        benchmark="lamp_4",
+        what="news headlines by author, in LaMP-4's format: 48 training authors and 23 others",
+        page="https://www.kaggle.com/datasets/rmisra/news-category-dataset",
+        licence="CC BY 4.0",
+        sources={"News_Category_Dataset_v2.json": None},
+        cut=cuts.headlines,
+        note="How the authors of the tables were numbered is not known; here the order is that of names.",
+    ),
+    "reviews": Recipe(
+        benchmark="lamp_3",
+        what="reviews of musical instruments, in LaMP-3's format: 800 training users and 200 others",
+        page="https://cseweb.ucsd.edu/~jmcauley/datasets/amazon/links.html",
+        licence="none is stated; for research",
+        sources={name: f"{_AMAZON}/{name}" for name in ("reviews_Musical_Instruments_5.json.gz",)},
+        cut=cuts.reviews,
+        note="How the reviewers of the tables were numbered is not known; here in the order of the file.",
+    ),
+    "locomo_sessions": Recipe(
+        benchmark="longmemeval",
+        what="LoCoMo's questions about one speaker, in LongMemEval's schema",
+        page="https://github.com/snap-research/locomo",
+        licence="CC BY-NC 4.0",
+        sources={"locomo_dev.json": None},
+        note="The conversion is not public; --check says whether a file is that of the tables.",
+    ),
+}
+
+# name, which is that of the benchmark too -> what it is, repository on GitHub, branch and folder, licence
+_RELEASED = {
+    "locomo": (
+        "LoCoMo as released: ten long conversations", "snap-research/locomo", "main/data", "CC BY-NC 4.0",
+    ),
+    "realtalk": (
+        "REALTALK as released: seven of its ten chats", "danny911kr/REALTALK", "main/data", "see the page",
+    ),
+    "prefeval": (
+        "PrefEval as released: preferences in 14 topics", "amazon-science/PrefEval", "main/benchmark_dataset",
+        "CC BY-NC 4.0",
+    ),
+    "personabench": (
+        "PersonaBench as released: six users, four levels of noise", "SalesforceAIResearch/personabench",
+        "main/eval_data", "see the page",
+    ),
+    "nq_open": (
+        "Natural Questions, open: 3,610 questions and answers", "google-research-datasets/natural-questions",
+        "master/nq_open", "CC BY-SA 3.0",
+    ),
+    "web_questions": (
+        "WebQuestions", "brmson/dataset-factoid-webquestions", "master/main", "CC BY 4.0",
+    ),
+    "xquad": (
+        "XQuAD: 240 paragraphs and 1,190 questions in English, German and Chinese", "google-deepmind/xquad",
+        "master", "CC BY-SA 4.0",
+    ),
+    "sgd": (
+        "Schema-Guided Dialogue: a part of the test split",
+        "google-research-datasets/dstc8-schema-guided-dialogue", "master", "CC BY-SA 4.0",
+    ),
+}  # fmt: skip
+
+
+def _released(name: str) -> Recipe:
+    """The recipe of files that are taken as they are."""
+    what, repository, under, licence = _RELEASED[name]
+    folder = f"https://raw.githubusercontent.com/{repository}/{under}"
+    return Recipe(
+        benchmark=name,
+        what=what,
+        page=f"https://github.com/{repository}",
+        licence=licence,
+        sources={file: f"{folder}/{quote(file)}" for file in hashes()[name]},
+    )
 
 
 @cache
 def recipes() -> Mapping[str, Recipe]:
     """Every recipe by its name."""
-    return _recipes()
+    return _CUT | {name: _released(name) for name in _RELEASED}
 
 
 def named(name: str) -> Recipe:

@@ -42,8 +42,8 @@ class Pair(NamedTuple):
 
 
 class Family(NamedTuple):
-    """What is tuned: `params()` reads its parameters, divided over all devices, by `rules` and beside them;
-    `nll(params, batch, key)` is the mean loss of each row's counted tokens, [b]."""
+    """What is tuned: `params()` reads its parameters, laid out by `rules` and, in one process, over all
+    devices; `nll(params, batch, key)` is the mean loss of each row's counted tokens, [b]."""
 
     params: Callable[[], Params]
     nll: Callable[[Params, dict[str, Array], Array | None], Float[Array, "b"]]

@@ -65,14 +65,6 @@ def test_a_misspelt_command_is_found() -> None:
             read(words)
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "here"
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("page", [page for page in DONE if page.name not in OWN_TESTS], ids=names)
 def test_the_blocks_of_a_page_run_in_order(

@@ -34,14 +34,6 @@ Type = Callable[[str], str]
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "here"
-
-
-@pytest.fixture
 def typing(here: Path, tiny_models: dict[str, str], capfd: pytest.CaptureFixture[str]) -> Type:
     """Types a command; those that load models get small ones, and little to do."""
     models = [f"--{name}={value}" for name, value in tiny_models.items()]
