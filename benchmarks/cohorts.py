@@ -1,6 +1,6 @@
 """How long users take to be clustered, in how much memory, and whether the labels are scikit-learn's.
 
-    python benchmarks/cohorts.py [--users 20000] [--min-samples 3] [--record benchmarks/RESULTS.md]
+    python benchmarks/cohorts.py [--users 20000] [--min-samples 3] [--record FILE]
     python benchmarks/cohorts.py --silhouette  # what choosing among six smallest groups costs
 
 Unit vectors 384 wide of made-up users around cohort centres, in three worlds: 200 cohorts that lie apart,

@@ -1,6 +1,6 @@
 """How fast the anchors of many users are, next to networkx and scipy, in the same process.
 
-    python benchmarks/page_rank.py [--users 2000] [--repeats 3] [--record benchmarks/RESULTS.md]
+    python benchmarks/page_rank.py [--users 2000] [--repeats 3] [--record FILE]
 
 Histories of about 90 documents, the size of PersonaBench's, 384 wide, of clustered synthetic vectors. All
 start from the document vectors and end with the anchors, damping .85, the same stopping rule. Peers: a loop

@@ -1,6 +1,6 @@
 """How fast search is, next to what one would write in numpy, in the same process.
 
-    python benchmarks/search.py [--documents 100000] [--users 1000] [--record benchmarks/RESULTS.md]
+    python benchmarks/search.py [--documents 100000] [--users 1000] [--record FILE]
 
 Vectors are synthetic and clustered, 384 wide. Peers: a score matrix with `argpartition`; a loop over
 users with a matrix product each; rank_bm25's formula in Python. Times are medians of repeated runs;

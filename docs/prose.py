@@ -1,4 +1,4 @@
-"""Checks the prose of README and docs: `python docs/prose.py [FILE ...]` prints what is to be mended.
+"""Checks the prose of README, CHANGELOG and docs: `python docs/prose.py [FILE ...]` prints faults.
 
 A sentence has at most 35 words and makes one claim. A line has at most 100 characters. Code, tables, headings
 and comments are not prose.
@@ -38,8 +38,8 @@ GENERATED = ("docs/_build/", "docs/_generated/", "docs/reference/generated/")
 
 
 def pages() -> list[Path]:
-    """README and all pages of docs that are written by hand."""
-    found = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    """README, CHANGELOG and all pages of docs that are written by hand."""
+    found = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
     return [path for path in found if not name_of(path).startswith(GENERATED)]
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from pbr_jax import cli, flags, slurm
 from pbr_jax.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -50,6 +51,14 @@ def commands(text: str) -> Iterator[tuple[str, list[str]]]:
     for line in text.replace("\\\n", " ").splitlines():
         if command := re.sub(r"(^|\s+)# .*", "", line).strip():
             yield command, []
+
+
+def read_command(words: list[str]) -> None:
+    """Raises UserError where `pbr-jax WORDS` names a command, a config or an option that is not there."""
+    _, rest = cli._parser().parse_known_args(words)
+    if words[0] in ("run", "sweep") and Path(rest[0]).suffix != ".py":
+        program = flags.RUN if words[0] == "run" else flags.SWEEP
+        flags.config(slurm.parameters(rest)[1], program)
 
 
 def matches(shown: list[str], printed: str) -> bool:

@@ -7,9 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from doc_blocks import ROOT, Block, blocks, commands, type_command, write_files
-
-from pbr_jax import cli, flags, slurm
+from doc_blocks import ROOT, Block, blocks, commands, read_command, type_command, write_files
 
 sys.path.insert(0, str(ROOT / "docs"))
 import prose  # pyright: ignore[reportMissingImports]
@@ -47,14 +45,7 @@ def test_each_command_line_is_one_that_the_program_reads(page: Path) -> None:
                 continue
             words = shlex.split(re.split(r" [|>&]( |$)", command)[0])
             if words[0] == "pbr-jax":
-                read(words[1:])
-
-
-def read(words: list[str]) -> None:
-    _, rest = cli._parser().parse_known_args(words)
-    if words[0] in ("run", "sweep") and Path(rest[0]).suffix != ".py":
-        program = flags.RUN if words[0] == "run" else flags.SWEEP
-        flags.config(slurm.parameters(rest)[1], program)
+                read_command(words[1:])
 
 
 def test_a_misspelt_command_is_found() -> None:
@@ -62,7 +53,7 @@ def test_a_misspelt_command_is_found() -> None:
 
     for words in (["run", "dense", "--retrive.k", "3"], ["run", "dens"], ["reprt", "runs"]):
         with pytest.raises(UserError):
-            read(words)
+            read_command(words)
 
 
 @pytest.mark.long

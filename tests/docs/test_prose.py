@@ -1,5 +1,7 @@
 """Prose of README and docs is plain: bad sentences are found, and pages hold none."""
 
+import json
+import re
 import sys
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
 import prose  # noqa: E402  # pyright: ignore[reportMissingImports]
+import tables  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 LONG = " ".join(["so"] * 36)
 BAD = {
@@ -72,9 +75,44 @@ def test_the_list_names_pages_that_are_there() -> None:
     assert {prose.name_of(page) for page in prose.pages()} >= prose.NOT_YET
 
 
-def test_pages_are_short() -> None:
-    """README under 700 words; a page under 2,500, but those of the reference."""
-    for page in prose.pages():
-        name, words = prose.name_of(page), len(page.read_text(encoding="utf-8").split())
-        if name not in prose.NOT_YET and not name.startswith("docs/reference/"):
-            assert words <= (700 if name == "README.md" else 2500), f"{name} has {words} words"
+INCLUDE = re.compile(r"^```\{include\} (\S+)\n.*?^```$", re.DOTALL | re.MULTILINE)
+
+
+def whole(page: Path) -> str:
+    """A page with what it includes; results come from docs/results."""
+
+    def included(match: re.Match[str]) -> str:
+        path = (page.parent / match[1]).resolve()
+        if path.parent != tables.GENERATED:
+            return whole(path)
+        found = tables.tables()
+        return tables.matrix(found) if path.stem == "matrix" else tables.markdown(path.stem, found[path.stem])
+
+    return INCLUDE.sub(included, page.read_text(encoding="utf-8"))
+
+
+def words(text: str) -> int:
+    """Words and numbers; the lines of tables are none."""
+    return sum(bool(re.search(r"\w", word)) for word in text.split())
+
+
+def test_words_are_counted_with_what_a_page_includes(tmp_path: Path) -> None:
+    (tmp_path / "part.inc").write_text("| a | -0.5 |\n| --- | ---: |\n")
+    (tmp_path / "page.md").write_text("# One\n\n```{include} part.inc\n:start-line: 0\n```\n\nTwo three.\n")
+    assert words(whole(tmp_path / "page.md")) == 5
+
+
+@pytest.mark.parametrize("page", prose.pages(), ids=prose.name_of)
+def test_pages_are_short(page: Path) -> None:
+    """README at most 700 words, a page at most 2,500 with what it includes; the reference is exempt."""
+    name = prose.name_of(page)
+    if not name.startswith("docs/reference/"):
+        assert words(whole(page)) <= (700 if name == "README.md" else 2500)
+
+
+def test_notebooks_are_short() -> None:
+    """The text of a notebook is a page of the site, too."""
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        text = " ".join("".join(cell["source"]) for cell in cells)
+        assert words(text) <= 2500, path.name
