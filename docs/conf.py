@@ -21,10 +21,10 @@ extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
-    "sphinx.ext.mathjax",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "sphinx_design",
+    "formulas",
     "reference_pages",
     "llms",
     "tables",
@@ -45,15 +45,22 @@ myst_heading_anchors = 4
 # Docstrings: one backtick marks code, and what a package lists in __all__ is public.
 default_role = "code"
 autodoc_member_order = "bysource"
+autodoc_default_options = {"no-value": True}  # constants such as tables of names
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
+python_maximum_signature_line_length = 72  # a longer signature has a line for each parameter
 
 html_theme = "sphinx_book_theme"
 html_title = "pbr_jax"
 html_static_path = ["_static"]
-html_css_files = ["pictures.css"]
+html_css_files = ["site.css"]
 html_js_files = ["names.js"]
-html_theme_options = {"show_navbar_depth": 1, "show_toc_level": 2, "home_page_in_toc": True}
+html_theme_options = {
+    "show_navbar_depth": 1,
+    "show_toc_level": 2,
+    "home_page_in_toc": True,
+    "navbar_persistent": [],  # the sidebar has the field for searches
+}
 if repository := os.environ.get(
     "GITHUB_REPOSITORY"
 ):  # each notebook then has a button that opens it in Colab

@@ -172,7 +172,11 @@ def markdown(name: str, table: Table) -> str:
     parts = [f"(table-{name})=\n## {table['title']}", " ".join(table["meaning"])]
     parts += [table["setting"]] if table.get("setting") else []
     text = "\n".join(table["command"])
-    parts += [f"```text\n{text}\n```", provenance(table), _unbroken(pipes(grid(table))).rstrip()]
+    parts += [
+        f"```{{code-block}} text\n:class: command\n\n{text}\n```",
+        provenance(table),
+        _unbroken(pipes(grid(table))).rstrip(),
+    ]
     if table.get("plot"):
         parts += [image(f"/_generated/{name}", f"{table['title']}: the intervals of the table above")]
     return "\n\n".join(parts) + "\n"

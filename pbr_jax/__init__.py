@@ -1,7 +1,7 @@
 """Personalized retrieval-augmented generation in JAX: published systems as configurations of one pipeline.
 
 A language model answers better in a person's words when it is shown what that person wrote before. A run
-answers the questions of a benchmark with one way to choose what is shown, and measures the answers.
+answers the questions of a benchmark with one way to choose what is shown, and measures the answers::
 
     import pbr_jax
 

@@ -17,7 +17,8 @@ sample of questions that grows while the minutes last, and a verdict in words wi
 
   FOLDER          data of your own (pbr-jax data import), or else --benchmark.name and --benchmark.root
   --out DIR       where the runs, verdict.md, verdict.json and report.html go
-  --minutes M     wall-clock minutes that are aimed at (10)"""
+  --minutes M     wall-clock minutes that are aimed at (10); a first round of 25 questions, or of 10 on a
+                  slow machine, is always run"""
 
 
 def check(options: argparse.Namespace, rest: list[str]) -> int:

@@ -89,6 +89,8 @@ def _recipe(options: argparse.Namespace, rest: list[str]) -> int:
         width = max(map(len, recipes.recipes()))
         for name, recipe in recipes.recipes().items():
             terminal.out(f"{name:{width}}  {recipe.what} ({recipe.licence})")
+    elif options.given is not None and options.out is None:
+        raise UserError("--from needs --out FOLDER, where the benchmark goes")
     elif options.check is not None:
         terminal.out("\n".join(recipes.check(options.name, options.check)))
     elif options.out is not None:

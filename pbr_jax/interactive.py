@@ -140,7 +140,8 @@ def check(
       data, columns: as in `run`; or a config whose benchmark, models and prompt are taken.
       out: the folder of the runs and the verdict; None: `runs/check-<name of the data's folder>`.
       benchmark: its name, such as "lamp_7".
-      minutes: wall-clock time that is aimed at; the first round of 25 questions is always run.
+      minutes: wall-clock time that is aimed at; a first round is always run, of 25 questions, or of as few
+        as 10 where the machine is slow.
 
     Raises UserError where nothing can be measured, and as `run` does.
     """

@@ -138,6 +138,12 @@ def test_a_missing_page_is_one_line(address: str, tmp_path: Path):
         download(f"{address}/none", tmp_path / "file", SHA)
 
 
+def test_from_without_out_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert cli.main(["data", "recipe", "locomo", "--from", str(tmp_path)]) == 2
+    assert "--from needs --out FOLDER" in capsys.readouterr().err
+    assert cli.main(["data", "recipe", "locomo", "--from", str(tmp_path), "--check", str(tmp_path)]) == 2
+
+
 def test_a_recipe_downloads_and_checks(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

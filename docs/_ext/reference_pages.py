@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import io
 import os
+import re
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,7 +48,7 @@ API = {
             )
         ],
     ),
-    "losses": ("Losses", "Pure functions of arrays. The caller reduces.", ["pbr_jax.losses"]),
+    "losses": ("Losses", "", ["pbr_jax.losses"]),
     "index": ("Indices", "Search among vectors.", ["pbr_jax.index"]),
     "eval": (
         "Metrics",
@@ -59,6 +60,8 @@ API = {
 
 def setup(app: Any) -> dict[str, Any]:
     app.connect("builder-inited", lambda _: write())
+    app.connect("autodoc-process-signature", _signature)
+    app.connect("autodoc-process-bases", _bases)
     return {"parallel_read_safe": True}
 
 
@@ -75,12 +78,46 @@ def write(out: Path = OUT) -> None:
 
 def _api(title: str, lead: str, modules: list[str]) -> str:
     several = len(modules) > 1
-    parts = [
-        (f"## {module}\n\n" if several else "")
-        + f"```{{eval-rst}}\n.. automodule:: {module}\n   :members:\n   :show-inheritance:\n```\n"
-        for module in modules
-    ]
-    return f"# {title}\n\n{lead}\n\n" + "\n".join(parts)
+    parts = [(f"## {module}\n\n" if several else "") + _module(module) for module in modules]
+    return f"# {title}\n\n" + (f"{lead}\n\n" if lead else "") + "\n".join(parts)
+
+
+def _module(name: str) -> str:
+    """A module with its members; of methods the classes alone, each with a link to its options."""
+    slot = name.removeprefix("pbr_jax.methods.")
+    if slot not in METHODS:
+        return _rst(f".. automodule:: {name}\n   :members:\n   :show-inheritance:")
+    text = _rst(f".. automodule:: {name}\n   :no-members:")
+    for kind in METHODS[slot]:
+        link = f"{slot}.method {config.name_of(kind)}"
+        text += (
+            "\n" + _rst(f".. autoclass:: {name}.{kind.__name__}") + f"\nOptions: [{link}](#{_label(link)})\n"
+        )
+    return text
+
+
+def _rst(text: str) -> str:
+    return f"```{{eval-rst}}\n{text}\n```\n"
+
+
+def _label(title: str) -> str:
+    return "options-" + re.sub(r"\W+", "-", title)
+
+
+def _signature(
+    app: Any, what: str, name: str, found: Any, flags: Any, signature: str | None, returned: str | None
+) -> tuple[str | None, str | None]:
+    """Arrays by their short name; a class of options has its fields in the page of options instead."""
+    if what == "class" and issubclass(found, options.Options):
+        return "", None
+    short = [text and re.sub(r"jaxlib\._?jax\.Array", "Array", text) for text in (signature, returned)]
+    return short[0], short[1]
+
+
+def _bases(app: Any, name: str, found: Any, flags: Any, bases: list[type]) -> None:
+    """Only bases that a reader can look up are named."""
+    known = [base for base in bases if base is not object and not base.__name__.startswith("_")]
+    bases[:] = known or [object]
 
 
 # -- options -----------------------------------------------------------------------------------------------
@@ -89,7 +126,7 @@ def _api(title: str, lead: str, modules: list[str]) -> str:
 def _options() -> str:
     """Sections of the config, then methods slot by slot, then the options that several have in common."""
     shared: dict[type[options.Options], None] = {}
-    sections = [config.Config]
+    sections: list[type[options.Options]] = [config.Config]
     for name, hint in options.hints(config.Config).items():
         kind = options.options_in(hint)
         if kind and name not in METHODS:
@@ -104,7 +141,8 @@ def _options() -> str:
     for slot, classes in METHODS.items():
         text += f"\n## {slot}\n"
         for kind in classes:
-            text += f"\n### {slot}.method {config.name_of(kind)}\n\n{_table(kind, shared)}"
+            title = f"{slot}.method {config.name_of(kind)}"
+            text += f"\n({_label(title)})=\n### {title}\n\n{_table(kind, shared)}"
     text += "\n## Shared by several\n"
     done: set[type[options.Options]] = set()
     while left := [kind for kind in shared if kind not in done]:

@@ -62,7 +62,7 @@ def pipeline(theme: str) -> str:
         "A user's question passes expand, neighbours, retrieve, select, prompt and generate. The result is "
         "an answer in the user's manner. Feedback on answers trains the slots."
     )
-    art = Drawing(theme, 500, 366, "The six slots of a system", about)
+    art = Drawing(theme, 516, 370, "The six slots of a system", about)
     art.text(8, 20, "a user and a question")
     slots = [
         ("1 expand", "reword the question,", "add what the user may mean"),
@@ -81,8 +81,11 @@ def pipeline(theme: str) -> str:
             art.arrow(f"M376 {y + 74}v12H124v10")
     art.arrow("M376 304v20")
     art.text(376, 344, "an answer in the user's manner", anchor="middle")
-    art.arrow("M262 340H124V306", "warm")
-    art.text(8, 360, "feedback trains 1 to 4 and 6", kind="note")
+    for path in ("M262 340H0V169H6", "M0 169V71H6"):
+        art.arrow(path, "warm")
+    for path in ("M490 340H508V267H494", "M508 267V169H494", "M508 169V71H494"):
+        art.arrow(path, "warm")
+    art.text(8, 362, "feedback trains 1 to 4 and 6", kind="note")
     return art.svg()
 
 

@@ -27,7 +27,8 @@ def check(what: str | Path | Config, out: str | Path, minutes: float = 10.0) -> 
     Args:
       what: a folder of the benchmark `own`, or a config whose benchmark, models and prompt are taken.
       out: where runs, `verdict.md`, `verdict.json` and `report.html` go.
-      minutes: wall-clock time that it should end in; the first round of 25 questions is always run.
+      minutes: wall-clock time that it should end in; a first round is always run, of 25 questions, or of as
+        few as 10 where the machine is slow.
 
     Raises UserError where nothing can be measured: no history, or no answers to score and no relevant
     documents.
@@ -82,7 +83,7 @@ def _answers(base: Config, out: Path, scored: Round, end: float) -> Round | None
     labelled = data.task(base.benchmark).kind in ("classification", "rating")
     if labelled and isinstance(base.generate, generate.Auto):
         base = dataclasses.replace(base, generate=generate.Label())
-    *_, last = rounds(base, ANSWERED, out, total, end, first=_SPOKEN)
+    *_, last = rounds(base, ANSWERED, out, total, end, first=_SPOKEN, what="answers")
     return last
 
 

@@ -2,22 +2,12 @@
 
 from collections.abc import Sequence
 
-from pbr_jax.checking.rounds import ALIKE, CHOSEN, NOTHING, OTHERS
+from pbr_jax.checking.rounds import CHOSEN, NAMES
 from pbr_jax.checking.verdict import Group, Measure, Verdict, needed
 from pbr_jax.eval.render import Block, Cell, Forest, Interval, Page, Paragraph, Table, markdown
 from pbr_jax.eval.significance import FEWEST, Difference
 
 _UNITS = {"target_nll": "nats a token of what the user wrote", "target_bpb": "bits a byte"}
-_NAMES = {
-    NOTHING: "no documents",
-    OTHERS: "other users', at random",
-    ALIKE: "other users', by words (BM25)",
-    "random": "own, at random",
-    "recency": "own, the newest",
-    "bm25": "own, by words (BM25)",
-    "dense": "own, by meaning (dense)",
-    "fused": "own, by both (fused)",
-}
 TITLE = "Does the own history help?"
 
 
@@ -106,7 +96,7 @@ def _table(found: Verdict) -> Table:
         gain = _shown(found.gains[name]) if name in found.gains else "–"
         beyond = _shown(found.beyond[name]) if name in found.beyond else "–"
         spent = f"{found.tokens[name]:.0f}", f"{found.milliseconds[name]:.1f}"
-        lines.append([_NAMES.get(name, name), f"{value:.3f}", gain, beyond, *spent])
+        lines.append([NAMES.get(name, name), f"{value:.3f}", gain, beyond, *spent])
     return Table("What was shown, what it gave, and what it cost a question", header, _cells(lines))
 
 
@@ -115,7 +105,7 @@ def _measures(some: Sequence[Measure]) -> Table:
         "measure",
         "questions",
         "no documents",
-        _NAMES[CHOSEN],
+        NAMES[CHOSEN],
         "gain",
         "gain over others' chosen alike",
     ]
@@ -139,7 +129,7 @@ def _cells(lines: Sequence[Sequence[str]]) -> list[list[Cell]]:
 
 def _groups(title: str, some: Sequence[Group]) -> Forest:
     lines = [([one.name, str(one.questions), str(one.users)], _interval(one)) for one in some]
-    caption = f"Gain of {_NAMES[CHOSEN]} over no documents, by {title}"
+    caption = f"Gain of {NAMES[CHOSEN]} over no documents, by {title}"
     return Forest(caption, [title, "questions", "users", "gain"], lines, without="too few users")
 
 
@@ -167,13 +157,13 @@ def _whom(found: Verdict) -> str:
 
 
 def _retriever(found: Verdict) -> str:
-    names = [_NAMES.get(name, name) for name in found.best]
+    names = [NAMES.get(name, name) for name in found.best]
     if len(names) == 1:
         return f"Which documents: {names[0]}; it is better than each other way that was tried."
     cheapest = min(found.best, key=lambda name: found.milliseconds[name])
     return (
         f"Which documents: {'; '.join(names)} cannot be distinguished here. Take the one that takes the "
-        f"least time: {_NAMES[cheapest]}."
+        f"least time: {NAMES[cheapest]}."
     )
 
 

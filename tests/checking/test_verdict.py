@@ -12,7 +12,7 @@ import pytest
 
 from pbr_jax.checking import rounds as check_rounds
 from pbr_jax.checking.check import check
-from pbr_jax.checking.rounds import FIRST, ROWS
+from pbr_jax.checking.rounds import FEWEST, ROWS
 from pbr_jax.checking.verdict import Answer, Group, Measure, Verdict, answer, needed, turned
 from pbr_jax.checking.words import blocks, headline, told
 from pbr_jax.cli import main
@@ -126,7 +126,7 @@ def rows(users: int, each: int, own: Callable[[int, int], str]) -> list[dict[str
 
 @pytest.fixture
 def made(tmp_path: Path, tiny_models: dict[str, str]) -> Callable[..., Verdict]:
-    def checked(table: list[dict[str, object]], minutes: float = 0.01, **columns: Any) -> Verdict:
+    def checked(table: list[dict[str, object]], minutes: float = 0.001, **columns: Any) -> Verdict:
         import_table(table, tmp_path / "data", Columns(**columns))
         base = override(
             Config(), {"benchmark.name": "own", "benchmark.root": str(tmp_path / "data"), **tiny_models}
@@ -138,16 +138,16 @@ def made(tmp_path: Path, tiny_models: dict[str, str]) -> Callable[..., Verdict]:
 
 def test_a_check_from_a_table_to_a_page(made: Callable[..., Verdict], tmp_path: Path) -> None:
     found = made(rows(12, 3, lambda u, i: f"user {u} says {i}"))
-    assert (found.measure, found.questions, found.users) == ("target_nll", FIRST, 12)
+    assert (found.measure, found.questions, found.users) == ("target_nll", FEWEST, 10)
     assert found.values.keys() == ROWS.keys()
     for name, one in found.gains.items():
         assert one.value == pytest.approx(found.values["zero_shot"] - found.values[name], abs=1e-9)
         assert one.low <= one.value <= one.high
     assert found.tokens["bm25"] > found.tokens["zero_shot"]
-    assert found.needed == needed(found.gains["bm25"], FIRST)
+    assert found.needed == needed(found.gains["bm25"], FEWEST)
     page = (tmp_path / "out" / "verdict.md").read_text()
     assert headline(found) in page
-    assert "Measured on 25 of 36 questions" in page
+    assert "Measured on 10 of 36 questions" in page
     assert (tmp_path / "out" / "verdict.json").is_file()
     text = html.unescape((tmp_path / "out" / "report.html").read_text())
     said = blocks(found)
@@ -220,7 +220,7 @@ def test_rounds_grow_as_far_as_time_allows(monkeypatch: pytest.MonkeyPatch, tmp_
         (1e9, 1000, [25, 50, 100, 200, 400]),
         (1e9, 60, [25, 50, 60]),
         (1e9, 61, [25, 50, 61]),
-        (1.0, 60, [25]),
+        (20.0, 60, [25]),
         (25.0 + 25 + 20, 1000, [25, 50, 66]),
         (25.0 + 25 + 10, 1000, [25, 50]),
     ):
@@ -232,3 +232,33 @@ def test_rounds_grow_as_far_as_time_allows(monkeypatch: pytest.MonkeyPatch, tmp_
             assert one.rate == 1.0
         assert sizes == wanted
         assert now[0] <= max(end, 25)
+
+
+@pytest.mark.parametrize(
+    ("each", "end", "wanted"), [(1.0, 60.0, 25), (1.0, 50.0, 25), (2.0, 60.0, 15), (9.0, 60.0, FEWEST)]
+)
+def test_a_first_round_that_would_end_late_asks_fewer_questions(
+    each: float,
+    end: float,
+    wanted: int,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now, asked = [0.0], set()
+
+    def took(config: Config, out: Path, *, overwrite: bool) -> SimpleNamespace:
+        new = {(config.system, n) for n in range(config.limit or 0)} - asked
+        asked.update(new)
+        now[0] += each * len(new)
+        return SimpleNamespace(path=out)
+
+    monkeypatch.setattr(check_rounds, "run", took)
+    ways: dict[str, Any] = {name: {} for name in ("zero_shot", "bm25", "dense", "fused")}
+    first = next(check_rounds.rounds(Config(), ways, tmp_path, 100, end, clock=lambda: now[0]))
+    assert first.questions == wanted
+    assert {name: sum(1 for row, _ in asked if row == name) for name in ways} == {
+        "zero_shot": 25, "bm25": wanted, "dense": wanted, "fused": wanted}  # fmt: skip
+    said = capsys.readouterr().err
+    assert f"way 2 of 4, {wanted} questions: own, by words (BM25)" in said
+    assert ("would take too long" in said) == (wanted < 25)

@@ -100,7 +100,8 @@ def test_a_row_has_what_its_measure_and_its_table_say() -> None:
 def test_markdown_of_a_small_table() -> None:
     text = tables.markdown("small", small())
     assert text.startswith(
-        "(table-small)=\n## Small\n\nOne. Two. Three.\n\n```text\npbr-jax run dense\n```\n"
+        "(table-small)=\n## Small\n\nOne. Two. Three.\n\n"
+        "```{code-block} text\n:class: command\n\npbr-jax run dense\n```\n"
     )
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert rows == [
