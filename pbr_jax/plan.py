@@ -169,6 +169,8 @@ class Plan:
             nodes |= {} if stage is None else stage.needs
         nodes |= self.last_slots
         nodes = {name: node for name, node in nodes.items() if name in _PARTS}
+        compared = config.neighbours.needs(run)
+        nodes |= {name: compared[name] for name in ("users", "cohorts") if name in compared}
         living = _Corpus(self.data, nodes, corpus)
         return System(
             living.parts if corpus is not None and corpus.is_file() else _Values(nodes),

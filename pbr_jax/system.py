@@ -48,6 +48,15 @@ class Reply(NamedTuple):
     profile: str = ""
 
 
+class UserVectors(NamedTuple):
+    """Users who have written something, as a method compares them: `ids`, `vectors` float32 [u d], and the
+    cluster of each, 0, 1, ... or -1 for none; `clusters` is None where users are in no clusters."""
+
+    ids: list[str]
+    vectors: np.ndarray
+    clusters: np.ndarray | None = None
+
+
 class System(Living):
     """Methods in their slots, over one store.
 
@@ -56,8 +65,8 @@ class System(Living):
     Args:
       parts: the values of a run's nodes by name, read when they are first needed: `store`
         (`corpus.store.Store`); `expand`, `neighbours`, `retrieve`, `select` and `generate` (each makes its
-        slot from a `Tally`); `write` (`PromptWriter`); `llm`; `answer_format`. What no call needs may be
-        missing.
+        slot from a `Tally`); `write` (`PromptWriter`); `llm`; `answer_format`; `users` and their `cohorts`,
+        where users are compared. What no call needs may be missing.
       collaboration: as in the config; None: given rankings have passed the gate before.
       documents: how many documents of a ranking are offered to a prompt; None: all.
       tally: what the slots count and time is added to it.
@@ -164,6 +173,26 @@ class System(Living):
             users = self.pipeline.neighbours(examples)
         shared = [Neighbour("")] if self.store.has_shared else []
         return [[*of_example, *shared] for of_example in users]
+
+    def user_vectors(self) -> UserVectors:
+        """Users as the method of the slot `neighbours` compares them, at the latest moment that it reads.
+
+        Raises UserError where the method compares nobody.
+        """
+        self.check()
+        if "users" not in self._parts:
+            raise UserError(
+                "the run compares no users; set neighbours.method to contrastive, mean or cohorts, and "
+                "neighbours.m above 1"
+            )
+        users, moment, labels = self._parts["users"], math.inf, None
+        with self._lock:
+            if "cohorts" in self._parts:
+                moment, labels = self._parts["cohorts"].at(moment)
+            vectors = users.at(moment)
+        there = np.flatnonzero(vectors.any(axis=1))
+        ids = [users.store.users[code] for code in there]
+        return UserVectors(ids, vectors[there], None if labels is None else labels[there])
 
     def rank(
         self, examples: Iterable[Example], users: Sequence[Sequence[Neighbour]] | None = None

@@ -206,6 +206,13 @@ def test_others_are_grouped_by_what_they_had_written_before(tmp_path):
     assert found(world, [ask("u", history("u", 0, [1.0]), None)], tmp_path, m=2) == [["u"]]
 
 
+def test_users_of_no_cluster_are_noted_once_however_many_moments_there_are(tmp_path, capsys):
+    world = resources(tmp_path, [ask(f"u{i}", history(f"u{i}", i, [1.0]), 10.0 + i) for i in range(3)])
+    cohorts = made(world, Cohorts(min_cluster_size=3), tmp_path / "cohorts")
+    assert [set(labels) for labels in cohorts.labels[1:].tolist()] == [{NOISE}] * 3
+    assert capsys.readouterr().err.count("3 of 3 users are in no cluster") == 1
+
+
 def test_a_cut_history_does_not_know_the_cohort_of_the_whole_one(tmp_path):
     """A question that sees the last document alone is placed by it, not by what its user wrote before."""
     crowd = [

@@ -92,15 +92,17 @@ def cohorts(run: Run, users: Node, grouping: Grouping) -> Stage:
 def _make(folder: Path, grouping: Grouping, seed: int | None, *, store: Store, users: Users) -> None:
     moments = Moments(store, grouping.snapshots).all
     labels = np.full((len(moments), len(store.users)), ABSENT, np.int32)
-    told = {}
+    told, last = {}, None
     for place, moment in enumerate(moments):
         vectors = users.at(moment)
         present = np.flatnonzero(vectors.any(axis=1))
         grouped = unit(vectors[present]) if grouping.unit else vectors[present]
         labels[place, present], chosen = grouping.labels(grouped, seed or 0)
-        if len(present):  # of the last moment, at which most is known
-            told = _measured(grouped, labels[place, present])
-            told |= {} if chosen is None else {"chosen_by_silhouette": chosen}
+        if len(present):
+            told = {} if chosen is None else {"chosen_by_silhouette": chosen}
+            last = grouped, labels[place, present]
+    if last is not None:  # of the last moment, at which most is known
+        told = _measured(*last) | told
     keep_measures(folder, told)
     write_text(folder / "moments.json", json.dumps(moments))
     np.save(folder / _LABELS, labels, allow_pickle=False)
