@@ -38,6 +38,7 @@ nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 nb_execution_in_temp = True
 nb_merge_streams = True
+nb_output_stderr = "remove"  # the stages of each run, in the place of a progress bar
 
 myst_enable_extensions = ["colon_fence", "dollarmath", "deflist"]
 myst_heading_anchors = 4

@@ -16,6 +16,7 @@ answers the questions of a benchmark with one way to choose what is shown, and m
     pbr_jax.run("bm25", data=frame, columns={"user": "customer", "input": "ticket", "output": "reply"})
     pbr_jax.run("bm25", data="LaMP_7", benchmark="lamp_7", limit=100)
     pbr_jax.run("dense", overrides={"retrieve.index": "exact"}, seed=1)
+    pbr_jax.import_table("tickets.csv", "mine")          # a folder of data that you may edit
     pbr_jax.check("mine", minutes=5)                     # does the own history help? a verdict in words
 
     system = pbr_jax.open(dense.path)                    # a finished run, ready to answer
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from pbr_jax.exporting.export import export as export
     from pbr_jax.finished import Results as Results
     from pbr_jax.interactive import check as check
+    from pbr_jax.interactive import import_table as import_table
     from pbr_jax.interactive import report as report
     from pbr_jax.interactive import run as run
     from pbr_jax.last_state import backward_transfer as backward_transfer
@@ -58,7 +60,7 @@ _NAMES = {
     "config": ("Config",),
     "exporting.export": ("export",),
     "finished": ("Results",),
-    "interactive": ("check", "report", "run"),
+    "interactive": ("check", "import_table", "report", "run"),
     "last_state": ("backward_transfer",),
     "launcher": ("sweep",),
     "opening": ("ask", "open"),
@@ -81,6 +83,7 @@ __all__ = [  # `help` shows these
     "check",
     "compare",
     "export",
+    "import_table",
     "open",
     "report",
     "run",

@@ -10,10 +10,8 @@ from pbr_jax.config import Benchmark
 from pbr_jax.data import prepared, synthetic
 from pbr_jax.importing import example
 from pbr_jax.importing.columns import Columns
-from pbr_jax.importing.writing import Imported, import_table
+from pbr_jax.importing.writing import import_table
 from pbr_jax.types import UserError
-
-_LONGEST = 100  # characters of a question that is shown
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -157,30 +155,8 @@ def _import(options: argparse.Namespace, rest: list[str]) -> int:
         documents=options.documents,
         task=options.task,
     )
-    terminal.out(told(made))
+    terminal.out(made.text())
     return 0
-
-
-def told(made: Imported) -> str:
-    """What was understood, in lines."""
-    lines = [f"columns   {_named(made.columns)}"]
-    lines.append(f"found     {made.questions} questions of {made.users} users, task of kind {made.kind}")
-    if made.document_columns:
-        lines.append(f"documents {made.documents}; {_named(made.document_columns)}")
-    if made.first:
-        lines.append(f"dates     {made.first} to {made.last}")
-    lines.append(f"history   {made.without_history} questions have none, since nothing came before them")
-    lines += [f"note      {note}" for note in made.notes]
-    lines += [f"example   {line.strip()[:_LONGEST]}" for line in made.examples]
-    lines.append(
-        f"written   {made.folder}: edit task.toml, then ask whether the history helps\n"
-        f"          pbr-jax check {made.folder} --out checks/{made.folder.name}"
-    )
-    return "\n".join(lines)
-
-
-def _named(columns: Columns) -> str:
-    return ", ".join(f"{what}: {name}" for what, name in columns.named.items())
 
 
 def _nothing_left(rest: list[str]) -> None:

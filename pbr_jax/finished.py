@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pbr_jax.eval.card_text import QuestionCard
 from pbr_jax.eval.cards import cards
-from pbr_jax.files import parse_json
+from pbr_jax.files import cache_folder, parse_json
 from pbr_jax.small_tables import SmallTable, interval, number
 from pbr_jax.types import UserError
 
@@ -50,6 +50,18 @@ class Results:
         """
         return frame(self._lines("texts.jsonl"))
 
+    def trainings(self) -> dict[str, list[dict[str, Any]]]:
+        """What each training of the run measured, by the label of its stage, such as `purple`.
+
+        These are the lines of its metrics.jsonl, with `step` and `loss`, `reward` or `selection`. Trainings
+        that the cache no longer has are left out.
+        """
+        found = {
+            label: next(cache_folder().glob(f"*/{key}/metrics.jsonl"), None)
+            for label, key in self.values["keys"].items()
+        }
+        return {label: _json_lines(file) for label, file in found.items() if file is not None}
+
     def card(self, question: str) -> QuestionCard:
         """What the run found, answered and scored of a question, by its id; `pbr-jax show` in a notebook."""
         (card,) = cards(self.path, [question])
@@ -69,8 +81,7 @@ class Results:
                 f"{self.path} has no {name}: the run keeps no texts, or its folder was shared without them; "
                 "run it with keep_texts"
             )
-        with (self.path / name).open(encoding="utf-8") as file:
-            return [parse_json(line) for line in file]
+        return _json_lines(self.path / name)
 
     def _table(self) -> SmallTable:
         values = self.values
@@ -86,6 +97,11 @@ class Results:
 
     def _repr_html_(self) -> str:
         return self._table().html()
+
+
+def _json_lines(path: Path) -> list[dict[str, Any]]:
+    with path.open(encoding="utf-8") as file:
+        return [parse_json(line) for line in file]
 
 
 def frame(rows: Iterable[Mapping[str, Any]], columns: list[str] | None = None) -> "pandas.DataFrame":

@@ -22,8 +22,9 @@ from pbr_jax.eval.report import report as written
 from pbr_jax.files import cache_folder, private_folder
 from pbr_jax.finished import Results
 from pbr_jax.hashes import file_hash
+from pbr_jax.importing import writing
 from pbr_jax.importing.columns import Columns, from_names
-from pbr_jax.importing.writing import import_table
+from pbr_jax.importing.imported import Imported
 from pbr_jax.plan import Plan
 from pbr_jax.types import UserError
 
@@ -124,6 +125,33 @@ class Checked:
         return self.page
 
 
+def import_table(
+    table: Data,
+    out: str | Path,
+    *,
+    columns: Names | None = None,
+    instruction: str = "",
+    documents: Data | None = None,
+    task: str = "",
+) -> Imported:
+    """Writes a table of your own as a folder of data, and shows what was understood; `pbr-jax data import`.
+
+        pbr_jax.import_table("tickets.csv", "mine", columns={"user": "customer"}, instruction="Answer it.")
+
+    Args:
+      table: a file, a folder of files, or rows (a pandas frame, a dataset, mappings).
+      out: a folder that is new or empty.
+      columns: as in `run`; the others are recognised by their names.
+      instruction: what the model is told to do, in one sentence.
+      documents: a table of documents; None: the rows themselves, each for its user's later questions.
+      task: the name of a benchmark or a TOML file, whose wording and metrics are taken.
+
+    Raises UserError for a folder that holds something, and for columns and rows that cannot be read.
+    """
+    given = from_names(columns or {})
+    return writing.import_table(table, out, given, instruction, documents=documents, task=task)
+
+
 def check(
     data: Data | Config,
     out: str | Path | None = None,
@@ -182,7 +210,7 @@ def _imported(table: Data, columns: Columns) -> Path:
     place = cache_folder() / "imported"
     private_folder(place)
     with tempfile.TemporaryDirectory(dir=place, prefix=".") as scratch:
-        made = import_table(table, Path(scratch) / "made", columns)
+        made = writing.import_table(table, Path(scratch) / "made", columns)
         folder = place / digest({file.name: file_hash(file) for file in made.folder.iterdir()})
         if not folder.exists():
             made.folder.replace(folder)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import pbr_jax
+from pbr_jax import cli
 from pbr_jax.config import LLM, Config, Encoder, override
 from pbr_jax.finished import Results
 from pbr_jax.interactive import Report
@@ -81,6 +82,21 @@ def test_rows_in_python_are_data_of_ones_own(here: Path, fields: dict[str, Any],
     named = pbr_jax.run("bm25", data=other, columns=columns, **fields)
     assert named.values["n"] == found.values["n"]
     assert named.texts()["documents"].tolist()[1][0]["text"] == ROWS[0]["reply"]
+
+
+def test_an_imported_table_is_the_folder_that_the_command_writes(here: Path, capfd: Any):
+    """And what it shows is what the command prints, but for the name of the folder."""
+    pytest.importorskip("pandas").DataFrame(ROWS).to_csv("tickets.csv", index=False)
+    told = "Answer it."
+    made = pbr_jax.import_table("tickets.csv", "mine", columns={"user": "customer"}, instruction=told)
+    command = ["data", "import", "tickets.csv", "--user", "customer", "--instruction", told, "--out", "other"]
+    assert cli.main(command) == 0
+    assert repr(made) == capfd.readouterr().out.rstrip().replace("other", "mine")
+    assert "12 questions of 3 users" in repr(made)
+    mine, other = (
+        {file.name: file.read_bytes() for file in Path(name).iterdir()} for name in ("mine", "other")
+    )
+    assert mine == other
 
 
 @pytest.mark.parametrize(

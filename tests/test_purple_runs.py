@@ -1,6 +1,7 @@
 """PURPLE, end to end on tiny random models: training, ranking, refusals, odd users, kills."""
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,11 @@ def test_one_command_trains_and_ranks(tiny_models, tweets: Path, tmp_path: Path)
         scores = [document["score"] for document in record["documents"]]
         assert scores == sorted(scores, reverse=True)
         assert all(document["user_id"] == record["user_id"] for document in record["documents"])
+    (file,) = (tmp_path / "cache").glob("**/metrics.jsonl")
+    assert results.trainings() == {"purple": [*map(json.loads, file.read_text().splitlines())]}
+    assert {"step", "loss", "reward"} <= results.trainings()["purple"][1].keys()
+    file.unlink()
+    assert results.trainings() == {}
 
 
 def key_of_training(chosen: Config) -> str:

@@ -11,7 +11,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from pbr_jax.data.records import whole
 from pbr_jax.files import write_lines, write_text
 from pbr_jax.importing import task_file
 from pbr_jax.importing.columns import Columns, flag, proposed, proposed_documents
+from pbr_jax.importing.imported import Imported
 from pbr_jax.importing.tables import Row, rows
 from pbr_jax.options import Benchmark
 from pbr_jax.types import UserError
@@ -35,25 +36,6 @@ _SHOWN = 3  # questions that are shown
 _TARGETS = 100  # different answers that are counted: a task has far fewer labels
 _TRAINING = f"{Benchmark.training}/"  # begins names that only users of the training split may have
 _MEMORY = 16 << 10  # KiB of the rows that the database holds in memory
-
-
-@dataclass
-class Imported:
-    """What was understood of a table. `document_columns`: of documents that have a table of their own."""
-
-    folder: Path
-    columns: Columns
-    document_columns: Columns | None
-    kind: str
-    questions: int = 0
-    users: int = 0
-    documents: int = 0
-    without_history: int = 0
-    without_answer: int = 0
-    first: str = ""
-    last: str = ""
-    examples: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
 
 
 def import_table(

@@ -12,6 +12,7 @@ https://doi.org/10.1561/1500000019; the floor is rank_bm25's own. Lucene's idf, 
 is ln(1 + (N - n_t + 1/2) / (n_t + 1/2)).
 """
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain, pairwise
@@ -81,9 +82,9 @@ def _without(left_out: frozenset[str], split: Terms, text: str) -> list[str]:
 
 
 def _stop_words(language: str) -> frozenset[str]:
-    from bm25s import stopwords  # takes a second to import
-
-    return frozenset(getattr(stopwords, f"STOPWORDS_{'EN' if language == 'english' else language.upper()}"))
+    return frozenset(
+        getattr(_bm25s().stopwords, f"STOPWORDS_{'EN' if language == 'english' else language.upper()}")
+    )
 
 
 def _stemmed(stemmer: Any, split: Terms, text: str) -> list[str]:
@@ -158,12 +159,18 @@ def _index(scores: dict[str, Any]) -> Any:
     We fill its sparse matrix of scores: bm25s has no floor for negative idf, orders terms by a hash that
     changes from process to process, and loops over documents in Python.
     """
-    import bm25s  # takes a second to import
-
-    index = bm25s.BM25(dtype="float64", backend="numpy")
+    index = _bm25s().BM25(dtype="float64", backend="numpy")
     index.scores = scores
     index.nonoccurrence_array = None  # a term that a document lacks adds nothing
     return index
+
+
+def _bm25s() -> Any:
+    """The library, which takes a second to import, without its warning that a notebook lacks ipywidgets."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="IProgress not found")
+        import bm25s
+    return bm25s
 
 
 def _score_matrix(
