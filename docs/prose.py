@@ -38,8 +38,9 @@ GENERATED = ("docs/_build/", "docs/_generated/", "docs/reference/generated/")
 
 
 def pages() -> list[Path]:
-    """README, CHANGELOG and all pages of docs that are written by hand."""
-    found = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    """README, CHANGELOG, the list of benchmarks and all pages of docs that are written by hand."""
+    others = [ROOT / name for name in ("README.md", "CHANGELOG.md", "benchmarks/RESULTS.md")]
+    found = [*others, *sorted((ROOT / "docs").rglob("*.md"))]
     return [path for path in found if not name_of(path).startswith(GENERATED)]
 
 

@@ -71,6 +71,8 @@ def check(name: str, table: Table) -> None:
         raise wrong("meaning has to be three sentences")
     if not table["command"]:
         raise wrong("command is empty")
+    if table["cost"] in ("", "not noted"):
+        raise wrong(f"cost is {table['cost']!r}, which nobody can plan with")
     if table["date"] is None and table.get("recorded") is None:
         raise wrong("it has neither date nor recorded")
     for row in table["rows"]:

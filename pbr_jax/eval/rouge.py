@@ -1,4 +1,4 @@
-"""ROUGE at the speed of feedback: equal to rouge-score, tens of times as fast (benchmarks/RESULTS.md).
+"""ROUGE for feedback: the values of rouge-score, computed for many texts at once.
 
 Reports use rouge-score itself. A language model's feedback needs a value for every candidate document of
 every question, hundreds of thousands for a run, and must not wait for them.

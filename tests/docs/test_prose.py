@@ -110,6 +110,23 @@ def test_pages_are_short(page: Path) -> None:
         assert words(whole(page)) <= (700 if name == "README.md" else 2500)
 
 
+@pytest.mark.parametrize("page", prose.pages(), ids=prose.name_of)
+def test_scripts_that_a_page_names_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    names = re.findall(r"benchmarks/\w+\.(?:py|mjs)", text)
+    if page.parent.name == "benchmarks":
+        names = [f"benchmarks/{name}" for name in re.findall(r"`(\w+\.(?:py|mjs))`", text)]
+        assert len(names) > 20
+    for name in names:
+        assert (ROOT / name).exists(), name
+
+
+def test_each_benchmark_is_in_the_list_of_benchmarks() -> None:
+    text = (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
+    for script in (ROOT / "benchmarks").glob("*.*"):
+        assert script.suffix == ".md" or f"`{script.name}`" in text, script.name
+
+
 def test_notebooks_are_short() -> None:
     """The text of a notebook is a page of the site, too."""
     for path in (ROOT / "notebooks").glob("*.ipynb"):

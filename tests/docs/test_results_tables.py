@@ -70,6 +70,8 @@ def test_every_table_follows_the_schema(name: str) -> None:
         (lambda t: t.pop("cost"), "cost is missing"),
         (lambda t: t.update(command="pbr-jax run dense"), "command is 'pbr-jax run dense', not of type list"),
         (lambda t: t.update(command=[]), "command is empty"),
+        (lambda t: t.update(cost="not noted"), "cost is 'not noted', which nobody can plan with"),
+        (lambda t: t.update(cost=""), "cost is '', which nobody can plan with"),
         (lambda t: t.update(meaning=["One.", "Two."]), "meaning has to be three sentences"),
         (lambda t: t.update(date=None), "it has neither date nor recorded"),
         (lambda t: t.update(colour="red"), "unknown fields: colour"),
