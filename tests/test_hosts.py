@@ -77,20 +77,39 @@ def _errors(told: str) -> list[str]:
     return [line for line in told.splitlines() if line.startswith("pbr-jax: error: ")]
 
 
+def _kill(words: Sequence[str], start: Start, cache: Path, victim: int, line: str) -> None:
+    """Starts two processes and kills one when the line is there: the other ends too and says why."""
+    both = start(words, [cache, cache])
+    _until(both[0], line)
+    both[victim].send_signal(signal.SIGKILL)
+    (_, told), code = both[1 - victim].communicate(timeout=300), both[1 - victim].returncode
+    assert (code, len(_errors(told))) == (2, 1), told  # JAX, whose service dies with process 0, says more
+    assert f"process {victim} has died" in told
+
+
+def _repeat(words: Sequence[str], start: Start, tmp_path: Path, stage: str) -> None:
+    """Both make the run once more, and find the stage in the cache that they share."""
+    shutil.rmtree(tmp_path / "together")
+    again, _ = _ended(start(words, [tmp_path / "cache"] * 2))
+    assert f"{stage} ..." not in again[1]
+    _assert_equal(tmp_path / "together", tmp_path / "alone")
+
+
 @pytest.mark.long
-def test_two_processes_make_what_one_makes(words: list[str], start: Start, tmp_path: Path):
+def test_two_processes_make_what_one_makes_also_after_each_was_killed(
+    words: list[str], start: Start, tmp_path: Path
+):
     alone, cache = tmp_path / "alone", tmp_path / "cache"
     _ended([_run([*words, "--out", str(alone)], tmp_path / "own")])
+    for victim in (0, 1):
+        _kill(words, start, cache, victim, "embed ...")
     leader, follower = _ended(start(words, [cache, cache]))
     assert "dense" in leader[0]
     assert follower[0] == ""  # one process reports
     _assert_equal(tmp_path / "together", alone)
     texts = [(folder / "texts.jsonl").read_bytes() for folder in (tmp_path / "together", alone)]
     assert texts[0] == texts[1]
-    shutil.rmtree(tmp_path / "together")
-    again, _ = _ended(start(words, [cache, cache]))
-    assert "embed ..." not in again[1]  # from the shared cache
-    _assert_equal(tmp_path / "together", alone)
+    _repeat(words, start, tmp_path, "embed")
 
 
 TRAINED: dict[str, tuple[Sequence[str], dict[str, Any]]] = {  # what trains, and sizes
@@ -159,38 +178,20 @@ def _assert_equal(made: Path, expected: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [*TRAINED])
-def test_two_processes_train_what_one_trains(
-    trained: Callable[[str], list[str]], start: Start, tmp_path: Path, name: str
+@pytest.mark.parametrize(
+    ("name", "victims"), [("cfrag_small", (0, 1)), ("purple_small", (0,)), ("tuned", (1,))]
+)
+def test_two_processes_train_what_one_trains_also_after_one_was_killed(
+    trained: Callable[[str], list[str]], start: Start, tmp_path: Path, name: str, victims: tuple[int, ...]
 ):
     words, cache = trained(name), tmp_path / "cache"
-    _ended([_run([*words, "--out", str(tmp_path / "alone")], tmp_path / "own")])
-    _ended(start(words, [cache, cache]))
-    _assert_equal(tmp_path / "together", tmp_path / "alone")
-    assert not [*cache.rglob("process-*"), *cache.rglob("part-*"), *cache.rglob("*.partial")]
-    shutil.rmtree(tmp_path / "together")
-    again, _ = _ended(start(words, [cache, cache]))
-    assert f"{STAGES[name]} ..." not in again[1]  # from the shared cache
-    _assert_equal(tmp_path / "together", tmp_path / "alone")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", [*TRAINED])
-def test_training_goes_on_after_one_and_then_the_other_was_killed(
-    trained: Callable[[str], list[str]], start: Start, tmp_path: Path, name: str
-):
-    words, cache = trained(name), tmp_path / "cache"
-    for victim in (0, 1):
-        both = start(words, [cache, cache])
-        _until(both[0], f"{STAGES[name]} ...")
-        both[victim].send_signal(signal.SIGKILL)
-        (_, told), code = both[1 - victim].communicate(timeout=60), both[1 - victim].returncode
-        assert (code, len(_errors(told))) == (2, 1), told
-        assert f"process {victim} has died" in told
+    for victim in victims:
+        _kill(words, start, cache, victim, f"{STAGES[name]} ...")
     _ended(start(words, [cache, cache]))
     _ended([_run([*words, "--out", str(tmp_path / "alone")], tmp_path / "own")])
     _assert_equal(tmp_path / "together", tmp_path / "alone")
     assert not [*cache.rglob("process-*"), *cache.rglob("part-*"), *cache.rglob("*.partial")]
+    _repeat(words, start, tmp_path, STAGES[name])
 
 
 @pytest.mark.long
@@ -209,23 +210,6 @@ def test_two_processes_of_four_devices_train_all_weights_in_shares(
     for told in _ended(start([*words, "--llm.tensor_parallel=3"], [cache, cache]), 2):
         assert "set it to a number that divides them" in told[1]
     _ended(start([*words, "--llm.tensor_parallel=2"], [cache, cache]))
-    _assert_equal(tmp_path / "together", tmp_path / "alone")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_process_that_dies_ends_all_and_the_run_goes_on(
-    words: list[str], start: Start, tmp_path: Path, victim: int
-):
-    cache = tmp_path / "cache"
-    both = start(words, [cache, cache])
-    _until(both[0], "embed ...")
-    both[victim].send_signal(signal.SIGKILL)
-    (_, told), code = both[1 - victim].communicate(timeout=60), both[1 - victim].returncode
-    assert (code, len(_errors(told))) == (2, 1), told  # JAX, whose service dies with process 0, says more
-    assert f"process {victim} has died" in told
-    _ended(start(words, [cache, cache]))
-    _ended([_run([*words, "--out", str(tmp_path / "alone")], tmp_path / "own")])
     _assert_equal(tmp_path / "together", tmp_path / "alone")
 
 

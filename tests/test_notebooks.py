@@ -1,5 +1,6 @@
 """Every notebook runs from top to bottom on data and models that the package has; none has outputs."""
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -29,13 +30,26 @@ def test_a_notebook_has_a_title_plain_prose_and_no_output(path: Path):
     assert not re.search(r"\bpip\b|\bjaxlib\b", "".join(code[1:]))
 
 
+@pytest.fixture(scope="session")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all notebooks: what two of them ask the embedded models, the first one asks."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "notebooks"
+
+
+ALONE = ("11_devices",)  # whose device computes, whatever other notebooks have asked
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: None):
+def test_notebook_runs(
+    path: Path, tmp_path: Path, shared_cache: Path, monkeypatch: pytest.MonkeyPatch, weights: None
+):
     from nbclient import NotebookClient
 
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+    cache = tmp_path / "cache" if path.stem in ALONE else shared_cache
+    monkeypatch.setenv("PBR_JAX_CACHE", str(cache))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
     notebook = nbformat.read(path, as_version=4)

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from doc_blocks import ROOT, Block, blocks, commands, read_command, type_command, write_files
 
+from pbr_jax.models import pretrained
+
 sys.path.insert(0, str(ROOT / "docs"))
 import prose  # pyright: ignore[reportMissingImports]
 
@@ -56,19 +58,28 @@ def test_a_misspelt_command_is_found() -> None:
             read_command(words)
 
 
+@pytest.fixture
+def small_models(tiny_models: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Small models under the names of the embedded ones, which Python blocks use too."""
+    small = dict(zip(pretrained.EMBEDDED, (tiny_models["encoder.model"], tiny_models["llm.model"])))
+    monkeypatch.setattr(pretrained, "_locate_embedded", lambda name, _: Path(small[name]))
+    return tiny_models
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("page", [page for page in DONE if page.name not in OWN_TESTS], ids=names)
-def test_the_blocks_of_a_page_run_in_order(
-    page: Path, here: Path, tiny_models: dict[str, str], weights: None
-) -> None:
-    """Commands with small models and few questions, Python as it stands."""
+def test_the_blocks_of_a_page_run_in_order(page: Path, here: Path, small_models: dict[str, str]) -> None:
+    """Commands with small models and few questions, Python as it stands with small models.
+
+    The notebooks run the same Python with the embedded models.
+    """
     write_files(page.read_text(encoding="utf-8"))
     own: dict[str, object] = {"__name__": "__main__"}
     for block in blocks(page):
         if block.mark == "not run" or (block.text.startswith("# ") and ".py\n" in block.text[:40]):
             continue
         try:
-            run(block, tiny_models, own)
+            run(block, small_models, own)
         except BaseException as error:
             error.add_note(f"{prose.name_of(page)}, line {block.line}")
             raise

@@ -26,8 +26,7 @@ def test_the_papers_fusion_does_not():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("layers", [0, 1])
+@pytest.mark.parametrize(("layers", "seed"), [(0, 1), (1, 2)])
 def test_match_learns_it_with_other_seeds_and_where_records_see_each_other(layers: int, seed: int):
     assert share("match", 1.0, seed, 400, num_layers=layers) > OF_ATTAINABLE
 
