@@ -49,7 +49,7 @@ def run(
     overwrite: bool = False,
     **fields: Any,
 ) -> Results:
-    """Runs one system; a run that is there already is read.
+    """Runs one system; a run that is there already is read::
 
         pbr_jax.run("bm25", data="mine", k=4)
         pbr_jax.run("dense", overrides={"retrieve.index": "exact"}, limit=50, seed=1)
@@ -99,7 +99,7 @@ class Report(str):
 
 
 def report(*runs: Results | str | Path, format: str = "md", **options: Any) -> Report:
-    """The report on finished runs and on folders of runs, as text: `format` is md, html or latex.
+    """The report on finished runs and on folders of runs, as text: `format` is md, html or latex::
 
         pbr_jax.report(zero_shot, dense)
         Path("report.html").write_text(pbr_jax.report("runs", format="html"))
@@ -160,7 +160,7 @@ def check(
     benchmark: str | None = None,
     minutes: float = 10.0,
 ) -> Checked:
-    """Whether showing users' own history to the language model helps, and whom: a verdict in words.
+    """Whether showing users' own history to the language model helps, and whom: a verdict in words::
 
         pbr_jax.check("mine", minutes=5)
 

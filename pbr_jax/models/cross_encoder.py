@@ -1,6 +1,6 @@
 """The reranker: query and document are read together, then weighed for a user.
 
-Shi et al. (CFRAG), https://arxiv.org/abs/2504.05731, 2025, Eq. 9-10:
+Shi et al. (CFRAG), https://arxiv.org/abs/2504.05731, 2025, Eq. 9-10::
 
     h = [CLS] state of (query, document),  S(u, q, d) = MLP_3(concat(h, MLP_2(e_u)))
 

@@ -1,6 +1,6 @@
 """The dual encoder: queries, documents and users in one space, where cosine is relevance.
 
-Shi et al. (CFRAG), https://arxiv.org/abs/2504.05731, 2025, Eq. 3-5:
+Shi et al. (CFRAG), https://arxiv.org/abs/2504.05731, 2025, Eq. 3-5::
 
     S(u, q, d) = (1 - α) cos(q, d) + α cos(MLP_1(e_u), d)
 
