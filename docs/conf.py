@@ -56,7 +56,7 @@ html_title = "pbr_jax"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_js_files = ["names.js"]
-html_search_scorer = "_static/scorer.js"
+html_search_scorer = str(HERE / "_ext" / "scorer.js")
 html_theme_options = {
     "show_navbar_depth": 1,
     "show_toc_level": 2,
