@@ -42,7 +42,7 @@ notebooks: $(VENV)/.docs
 
 docs-links: $(VENV)/.docs
 	$(BIN)/python -m sphinx -q -W --keep-going -b linkcheck docs docs/_build/links
-	cat docs/_build/links/output.txt
+	cat docs/_build/links/output.json
 
 bench: $(VENV)/.test
 	test -d $(TEXTS) || $(BIN)/pbr-jax data synthetic --users 300 --out $(TEXTS)

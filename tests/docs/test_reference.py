@@ -58,6 +58,14 @@ def test_classes_that_rows_link_to_have_a_section(pages: dict[str, str]) -> None
     assert links == {title.lower() for title in re.findall(r"^### (\w+)$", pages["options"], re.M)} != set()
 
 
+def test_methods_link_to_their_options(pages: dict[str, str]) -> None:
+    links = re.findall(r"^Options: \[(\S+ \S+|\S+ \S+ \S+)\]\(#(\S+)\)$", pages["methods"], re.M)
+    wanted = [f"{slot}.method {config.name_of(cls)}" for slot, classes in METHODS.items() for cls in classes]
+    assert [title for title, _ in links] == wanted
+    for title, label in links:
+        assert f"\n({label})=\n### {title}\n" in pages["options"]
+
+
 def test_every_command_shows_its_help(pages: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     from pbr_jax.cli import main
 
