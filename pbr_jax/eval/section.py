@@ -84,7 +84,7 @@ def notes(section: Section) -> list[str]:
     """What a reader of the numbers must know, each note once."""
     rows, runs = section.rows, section.runs
     found = [f"{name}: {variant}." for run in runs for name, variant in run.variants.items()]
-    found += [note[:1].upper() + note[1:].rstrip(".") + "." for run in runs for note in run.notes]
+    found += [_sentence(note) for run in runs for note in run.notes]
     found += [
         note for row in rows for note in (remarks.unreadable_answers(row), remarks.fallbacks(row)) if note
     ]
@@ -94,6 +94,12 @@ def notes(section: Section) -> list[str]:
     if len(rows) > 1 and any(run.records is None for run in runs):
         found.append("Runs without predictions.jsonl have no paired difference.")
     return list(dict.fromkeys(found))
+
+
+def _sentence(note: str) -> str:
+    """With a full stop and, where it does not begin with an option's name, a capital."""
+    named = "." in note.partition(" ")[0].rstrip(".:")
+    return (note[:1] if named else note[:1].upper()) + note[1:].rstrip(".") + "."
 
 
 def origins(rows: Sequence[Row]) -> Table:

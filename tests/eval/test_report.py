@@ -120,6 +120,17 @@ def test_withheld_labels_are_said(tmp_path, write):
     assert "targets are withheld" in report([path], "html")
 
 
+def test_notes_are_sentences_and_names_of_options_stay_as_they_are(tmp_path, write, reseal):
+    path = write(tmp_path / "a", "dense", answers(1, 0.6))
+    results = json.loads((path / "results.json").read_text())
+    results["notes"] = ["retrieve.method luf learns.", "two folds were answered", "none."]
+    (path / "results.json").write_text(json.dumps(results))
+    reseal(path)
+    lines = report([path], "md").splitlines()
+    for sentence in ("retrieve.method luf learns.", "Two folds were answered.", "None."):
+        assert sentence in lines
+
+
 def test_ranking_metrics_are_shown_at_five():
     names = (*released("longmemeval").metrics, "token_f1")
     shown = headline_metrics(names)
