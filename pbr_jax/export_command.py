@@ -18,7 +18,8 @@ def add(commands: Any) -> None:
         choices=get_args(Format),
         required=True,
         help="rankings (trec, ranx), tables of predictions and rankings (csv, parquet), the tuned encoder "
-        "(sentence-transformers), what the run's stream has taught a method (state)",
+        "(sentence-transformers), the tuned generator's LoRA adapter (adapter), what the run's stream has "
+        "taught a method (state)",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="a new folder")
     parser.add_argument("--slot", help="of a state: the method's slot, such as retrieve")

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from pbr_jax import Config, ask, run
+from pbr_jax import Config, ask, export, run
 from pbr_jax.config import override
 from pbr_jax.methods import generate, retrieve
+from pbr_jax.models import adapter_file
 from pbr_jax.options import Eval, TunedGenerator
 from pbr_jax.plan import Plan
 from pbr_jax.types import UserError
@@ -76,11 +77,11 @@ def test_one_tuned_reader_serves_every_row_of_a_table(tiny_models, tweets: Path,
 
 @pytest.mark.long
 def test_its_answers_are_those_of_the_adapter_it_keeps(tiny_models, tweets: Path, tmp_path: Path):
-    """`llm.adapter` with the same folder, and `ask`."""
+    """The exported folder as `llm.adapter`, and `ask`."""
     fields = {"generate.method": "ipa", "generate.max_new_tokens": 4}
     tuned = run(config(tiny_models, tweets, **fields), tmp_path / "tuned")
-    plan = Plan(config(tiny_models, tweets, **fields))
-    folder = tuned_stage(plan).value
+    folder = export(tmp_path / "tuned", tmp_path / "adapter", "adapter")
+    assert sorted(file.name for file in folder.iterdir()) == [adapter_file.CONFIG, adapter_file.WEIGHTS]
     given = {**fields, "generator.method": "frozen", "llm.adapter": str(folder)}
     same = run(config(tiny_models, tweets, **given), tmp_path / "given")
     assert nll(same) == pytest.approx(nll(tuned), abs=1e-6)
@@ -88,6 +89,9 @@ def test_its_answers_are_those_of_the_adapter_it_keeps(tiny_models, tweets: Path
     assert texts[0] == texts[1]
     with pytest.raises(UserError, match="one of them tunes the model; leave the other out"):
         run(config(tiny_models, tweets, **{**given, "generator.method": "lora"}), tmp_path / "both")
+    with pytest.raises(UserError, match=r"generator.method frozen trains no adapter; export a"):
+        export(tmp_path / "given", tmp_path / "none", "adapter")
+    assert not (tmp_path / "none").exists()
     assert isinstance(ask(tmp_path / "tuned", "b2", "Say it anew: hello").text, str)
 
 

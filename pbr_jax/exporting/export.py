@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Literal, get_args
 
-from pbr_jax.exporting import encoder_folder, ranked, tables
+from pbr_jax.exporting import adapter_folder, encoder_folder, ranked, tables
 from pbr_jax.files import new_folder
 from pbr_jax.last_state import write_state
 from pbr_jax.types import UserError
 
-Format = Literal["trec", "ranx", "csv", "parquet", "sentence-transformers", "state"]
+Format = Literal["trec", "ranx", "csv", "parquet", "sentence-transformers", "adapter", "state"]
 
 
 def export(
@@ -24,6 +24,7 @@ def export(
         ranx: run.json and qrels.json, of ranx.
         csv, parquet: tables of predictions and rankings.
         sentence-transformers: the tuned encoder of the run's retriever, with a model card.
+        adapter: the LoRA adapter of the run's tuned generator, in PEFT's format.
         state: what the run's stream has taught the method in a slot.
       slot: of a state, such as retrieve.
       blocks: of a state: what the first so many blocks have taught; None: all questions.
@@ -44,6 +45,8 @@ def export(
             write_state(folder, run, slot, blocks)
         elif format == "sentence-transformers":
             encoder_folder.write(folder, run)
+        elif format == "adapter":
+            adapter_folder.write(folder, run)
         elif format in ("trec", "ranx"):
             ranked.write(folder, run, format)
         else:
