@@ -17,7 +17,12 @@ from pbr_jax import cli, flags, slurm
 from pbr_jax.cli import main
 
 ROOT = Path(__file__).parents[1]
-SMALL = {"--generate.max_new_tokens": "2", "--eval.resamples": "20", "--limit": "8"}
+SMALL = {
+    "--generate.max_new_tokens": "2",
+    "--eval.resamples": "20",
+    "--limit": "8",
+    "--encoder.normalize": "yes",
+}
 _BLOCK = r"(?:^<!-- (not run|only --dry) here: ([^\n]+) -->\n)?^```([^\n]*)\n(.*?)^```$"
 _SHELL = r"[|&;<>$`*]"
 
