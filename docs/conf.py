@@ -38,6 +38,7 @@ nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 nb_execution_in_temp = True
 nb_merge_streams = True
+nb_render_markdown_format = "myst"  # tables of outputs too
 nb_output_stderr = "remove"  # the stages of each run, in the place of a progress bar
 
 myst_enable_extensions = ["colon_fence", "dollarmath", "deflist"]
@@ -68,6 +69,7 @@ if repository := os.environ.get(
 ):  # each notebook then has a button that opens it in Colab
     html_theme_options |= {
         "repository_url": f"https://github.com/{repository}",
+        "repository_branch": "main",
         "launch_buttons": {"colab_url": "https://colab.research.google.com"},
         "use_source_button": False,
     }
