@@ -38,7 +38,7 @@ nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 nb_execution_in_temp = True
 nb_merge_streams = True
-nb_render_markdown_format = "myst"  # tables of outputs too
+nb_render_markdown_format = "gfm"  # tables of outputs too
 nb_output_stderr = "remove"  # the stages of each run, in the place of a progress bar
 
 myst_enable_extensions = ["colon_fence", "dollarmath", "deflist"]
