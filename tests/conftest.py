@@ -29,15 +29,8 @@ import jax
 import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
+from shaped import SHAPED
 
-# Modules that annotate shapes check all their annotations at every call. Elsewhere pyright does: a plan,
-# which is plain Python, takes eight times as long with the checks.
-PACKAGE = Path(__file__).parents[1] / "pbr_jax"
-SHAPED = [
-    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
-    for path in sorted(PACKAGE.rglob("*.py"))
-    if "\nfrom jaxtyping import" in path.read_text(encoding="utf-8")
-]
 install_import_hook(SHAPED, "beartype.beartype")
 
 # Type checks of containers draw the item to look at. They draw it from a generator of their own: a finalizer

@@ -4,7 +4,7 @@ import sys
 
 import jax.numpy as jnp
 import pytest
-from conftest import SHAPED
+from shaped import SHAPED
 
 from pbr_jax.losses import info_nce
 
