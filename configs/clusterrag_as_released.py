@@ -6,7 +6,8 @@
   two stages are a flat ranking by MaxSim (`top_clusters None`). The code takes this path for a ColBERT alone,
   and the default model is none: give `--encoder.model FOLDER` that of one, or take the path of Contriever and
   BGE, which is configs/clusterrag_pooled_as_released.py.
-- One document in the prompt (its README: `--num_retrieved 1`), gamma .6, LaMP's structure of prompts.
+- One document in the prompt (the README of its code: `--num_retrieved 1`), gamma .6, LaMP's structure of
+  prompts.
 - Half precision: bfloat16.
 
 Left as here: HDBSCAN of documents is computed once a profile, not once a query over all profiles together;

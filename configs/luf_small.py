@@ -1,8 +1,9 @@
 """LUF for a CPU core: a map of query vectors learns from gold labels (supervision).
 
 What differs from configs/luf.py, all of it ours: `retrieve.moves map` trains in seconds; its rate
-was chosen on other languages than the README's; `labels.kind gold`, because a model of 135 million
-parameters labels by chance; nothing is answered, so rows are compared by recall.
+was chosen on Chinese and English questions, not on the German ones that are reported; `labels.kind gold`,
+because a model of 135 million parameters labels by chance; nothing is answered, so rows are compared
+by recall.
 
 pbr-jax run luf_small --benchmark.name xquad --benchmark.root FOLDER --benchmark.split de \
     --benchmark.passages en --out DIR

@@ -18,6 +18,7 @@ from pbr_jax import cli, config, options
 from pbr_jax.methods import METHODS
 
 OUT = Path(__file__).parents[1] / "reference" / "generated"
+PAGE = r"\bdocs/([\w/]+)\.md\b"  # a page of the site, as code and configs name it
 TITLE = "<!-- written by docs/_ext/reference_pages.py when the site is built -->\n\n"
 
 API = {
@@ -62,6 +63,7 @@ def setup(app: Any) -> dict[str, Any]:
     app.connect("builder-inited", lambda _: write())
     app.connect("autodoc-process-signature", _signature)
     app.connect("autodoc-process-bases", _bases)
+    app.connect("autodoc-process-docstring", _attribute, priority=400)  # before napoleon reads it
     return {"parallel_read_safe": True}
 
 
@@ -112,6 +114,13 @@ def _signature(
         return "", None
     short = [text and re.sub(r"jaxlib\._?jax\.Array", "Array", text) for text in (signature, returned)]
     return short[0], short[1]
+
+
+def _attribute(app: Any, what: str, name: str, found: Any, flags: Any, lines: list[str]) -> None:
+    """Ends the line at its first colon, since napoleon takes what stands before one for a type."""
+    if what in ("attribute", "property", "data") and lines and ": " in lines[0]:
+        first, _, rest = lines[0].partition(": ")
+        lines[:1] = [f"{first}:", rest]
 
 
 def _bases(app: Any, name: str, found: Any, flags: Any, bases: list[type]) -> None:
@@ -208,14 +217,9 @@ def _cell(text: str) -> str:
 
 
 def _prose(text: str) -> str:
-    """Comments as Markdown: one line, and nothing in it taken for markup."""
-    return (
-        " ".join(text.split())
-        .replace("*", "\\*")
-        .replace("<", "&lt;")
-        .replace("[", "\\[")
-        .replace("$", "\\$")
-    )
+    """Comments as Markdown: one line, nothing in it taken for markup, and links to the pages it names."""
+    escaped = " ".join(text.split()).replace("*", "\\*").replace("<", "&lt;").replace("[", "\\[")
+    return re.sub(PAGE, r"[](../../\1.md)", escaped.replace("$", "\\$"))
 
 
 # -- the command line --------------------------------------------------------------------------------------
@@ -260,11 +264,20 @@ def _configs() -> str:
         lead, _, rest = (ast.get_docstring(source) or "").partition("\n")
         settings = list(_settings(file.config, config.Config()))
         text += f"\n## {name}\n\n{_prose(lead)}\n"
-        text += f"\n```text\n{rest.strip()}\n```\n" if rest.strip() else ""
+        text += "".join(f"\n{part}\n" for part in _parts(rest))
         text += "\n" + (", ".join(settings) or "All fields have their defaults.") + "\n"
         if file.sweep is not None:
-            text += "\n" + _runs(file) + "\n"
+            text += f"\n{_runs(file)}\n\n:::{{dropdown}} The file\n```python\n{_code(file.path)}```\n:::\n"
     return text
+
+
+def _parts(docstring: str) -> Iterator[str]:
+    """Its paragraphs and items of lists as prose, its commands as code."""
+    for part in re.split(r"\n\s*\n|\n(?=- )", docstring.strip()):
+        if re.match(r"pbr-jax |python ", part):
+            yield f"```text\n{part}\n```"
+        elif part:
+            yield _prose(part)
 
 
 def _settings(found: options.Options, base: Any, prefix: str = "") -> Iterator[str]:
@@ -279,6 +292,13 @@ def _settings(found: options.Options, base: Any, prefix: str = "") -> Iterator[s
             yield f"`{name} {' '.join(options.names_of(now))}`"
         elif now != was or (item.name == "method" and not same):
             yield f"`{name} {'none' if now is None else now}`"
+
+
+def _code(path: Path) -> str:
+    """A config's code, without its docstring."""
+    text = path.read_text(encoding="utf-8")
+    begin = ast.parse(text).body[0].end_lineno or 0
+    return "".join(text.splitlines(keepends=True)[begin:]).lstrip()
 
 
 def _runs(file: config.ConfigFile) -> str:

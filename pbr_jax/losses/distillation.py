@@ -43,8 +43,8 @@ def kl_distillation(
     Returns:
       One float32 value per group of candidates; 0 with gradients of 0 where none counts, or all have -inf.
 
-    Shi et al. (CFRAG), https://arxiv.org/abs/2504.05731, 2025, Eq. 8 and 12 (reverse); LUF (anonymous ACL
-    submission), Eq. 3 (forward).
+    Shi et al. (CFRAG), https://arxiv.org/abs/2504.05731, 2025, Eq. 7, 8, 11 and 12 (reverse); LUF
+    (anonymous ACL submission), Eq. 3 (forward).
 
     >>> import jax.numpy as jnp
     >>> teacher = jnp.log(jnp.array([1.0, 0.0]))  # the student is even: log 2 forwards

@@ -170,7 +170,8 @@ def reinforce(
 
     The value has no meaning. Advantages are constants to the gradient. Masked rollouts give 0.
 
-    Williams, https://doi.org/10.1007/BF00992696, 1992; Du et al. (PURPLE), Eq. 5.
+    Williams, https://doi.org/10.1007/BF00992696, 1992; Du et al. (PURPLE), Eq. 1, 2
+    and 5.
     """
     log_probs, advantages = _masked(where, log_probs, advantages)
     return -jax.lax.stop_gradient(advantages) * log_probs

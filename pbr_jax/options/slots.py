@@ -27,7 +27,7 @@ class Method(Options, abc.ABC):
 
     @property
     def ceiling(self) -> bool:
-        """Whether it reads what is to be predicted: a bound on what a system can reach, never one itself."""
+        """Whether it reads what is to be predicted. Its row is then a bound on what a system can reach."""
         return False
 
     def learns(self) -> TrainingSplit:
@@ -184,7 +184,7 @@ class Generate(Method):
     section: ClassVar[str] = "generate"
 
     own_likelihood: ClassVar[bool] = False
-    """Whether the slot says itself how probable an answer is (`pipeline.Scoring`): not one prompt does."""
+    """Whether the slot computes itself how probable an answer is (`pipeline.Scoring`)."""
 
     max_new_tokens: int | None = None  # None: as the task says
     temperature: float = 0.0  # 0: greedy

@@ -1,6 +1,6 @@
 """How probable the language model finds what the user really wrote, given the prompt of the run.
 
-No answer is decoded: the target is read once behind the prompt (PURPLE's reward, Du et al., 2026, Eq. 3). So
+No answer is decoded: the target is read once behind the prompt (PURPLE's reward, Du et al., 2026, Eq. 4). So
 the measure is graded where answers of a small model are all alike, and it costs a fraction of theirs.
 """
 

@@ -32,7 +32,7 @@ Encode = Callable[[Sequence[np.ndarray], Matrix], np.ndarray]
 
 
 def mean(histories: Sequence[np.ndarray], embeddings: Matrix) -> np.ndarray:
-    """The mean of each history's document embeddings, float32 [u d] (CFRAG Table 3, row 2)."""
+    """The mean of each history's document embeddings, float32 [u d] (ClusterRAG, Eq. 1)."""
     found = np.zeros((len(histories), embeddings.shape[1]), np.float32)
     for place, rows in enumerate(histories):
         if len(rows):

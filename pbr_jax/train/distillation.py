@@ -1,7 +1,7 @@
 """Distillation of feedback into a scorer of candidates: the part that retriever and reranker share.
 
 A question's candidates have values (`parts.feedback`); the scorer's distribution over them is drawn to
-the distribution of the values.
+the distribution of the values (CFRAG, Eq. 7, 8, 11 and 12).
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -94,3 +94,25 @@ def test_the_modules_of_the_api_are_there(pages: dict[str, str]) -> None:
     for module in modules:
         assert __import__(module, fromlist=["x"]).__doc__, module
     assert set(pbr_jax.__all__) <= set(dir(pbr_jax))
+
+
+def test_configs_are_prose_with_links_and_sweeps_show_their_code(pages: dict[str, str]) -> None:
+    section = pages["configs"].partition("\n## cfrag_small\n")[2].partition("\n## ")[0]
+    assert "What came of it: [](../../results/cfrag.md)." in section
+    assert not re.findall(r"[^(]docs/\S+\.md", pages["configs"] + pages["options"])
+    quickstart = pages["configs"].partition("\n## quickstart\n")[2].partition("\n## ")[0]
+    assert 'yield {"system": "recency", "retrieve.method": "recency"}' in quickstart
+
+
+def test_a_colon_in_the_docstring_of_an_attribute_is_no_type() -> None:
+    sys.path.insert(0, str(DOCS / "_ext"))
+    try:
+        import reference_pages  # pyright: ignore[reportMissingImports]
+    finally:
+        sys.path.pop(0)
+    napoleon = pytest.importorskip("sphinx.ext.napoleon.docstring")
+    lines = ["Path of a parameter -> axes: heads are divided.", "Norms are copied."]
+    reference_pages._attribute(None, "attribute", "", None, None, lines)
+    text = str(napoleon.GoogleDocstring(lines, what="attribute"))
+    assert ":type:" not in text
+    assert " ".join(text.split()) == "Path of a parameter -> axes: heads are divided. Norms are copied."

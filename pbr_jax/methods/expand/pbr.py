@@ -36,7 +36,10 @@ _Released = Callable[[str], Expansion]
 
 @dataclass(frozen=True, kw_only=True)
 class PBR(HistoryExpand):
-    """Texts: the query, the utterances, the reasoning. Vector: their fusion with the user's anchor."""
+    """Texts: the query, the utterances, the reasoning. Vector: their fusion with the user's anchor.
+
+    The language model writes utterances and reasoning (PBR, Eq. 5 and 6).
+    """
 
     method: Literal["pbr"] = "pbr"
     m: int = 5  # utterances; of fewer than half of them that can be used the answer is a failure

@@ -1,7 +1,8 @@
 """The wording of every prompt of the expansions, in one place.
 
-Each asks for what its paper asks for, in words of our own, so that small models understand it too. `{query}`
-is the user's question, `{documents}` are texts of the user's history, `{m}` is a number.
+Each asks for what its paper asks for (PBR, Eq. 5 and 6, and others), in words of our own, so that small
+models understand it too. `{query}` is the user's question, `{documents}` are texts of the user's history,
+`{m}` is a number.
 """
 
 from collections.abc import Sequence

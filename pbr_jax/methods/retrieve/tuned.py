@@ -40,7 +40,10 @@ from pbr_jax.types import Params, UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Tuned(Retrieve):
-    """A dual encoder that starts from `encoder.model` and learns from `feedback`."""
+    """A dual encoder that starts from `encoder.model` and learns from `feedback`.
+
+    CFRAG, Eq. 3 to 5.
+    """
 
     training_split: ClassVar[TrainingSplit] = "needed"
 

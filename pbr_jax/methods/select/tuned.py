@@ -1,7 +1,7 @@
 """CFRAG: a cross-encoder that knows who asks, tuned on what the language model makes of each document.
 
 Shi et al., "Retrieval Augmented Generation with Collaborative Filtering for Personalized Text Generation",
-2025, section 4.3, Eq. 10 to 12.
+2025, section 4.3, Eq. 9 to 12.
 """
 
 import dataclasses
@@ -37,7 +37,10 @@ from pbr_jax.types import Params
 
 @dataclass(frozen=True, kw_only=True)
 class Tuned(ByScore):
-    """A cross-encoder that starts from `model` and learns from `feedback`."""
+    """A cross-encoder that starts from `model` and learns from `feedback`.
+
+    CFRAG, Eq. 9 and 10.
+    """
 
     training_split: ClassVar[TrainingSplit] = "needed"
 
