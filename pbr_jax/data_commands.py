@@ -58,9 +58,9 @@ def _add_import(commands: Any) -> None:
     made = commands.add_parser("import", help="make a benchmark of a table of your own", allow_abbrev=False)
     made.add_argument("table", type=Path, help="CSV, TSV, JSON (lines), Parquet, mbox, or a folder")
     for name, text in (
-        ("user", "who wrote the row"),
+        ("user", "who wrote or got the row: the person whose history it joins"),
         ("input", "what the user was asked, or asks"),
-        ("output", "what the user wrote to it, or the right answer"),
+        ("output", "what the user wrote or got, or the right answer"),
         ("time", "when; without it rows count in the order of the file"),
         ("id", "what a row is called"),
         ("query", "what is searched for; without it all of the input"),
@@ -105,12 +105,7 @@ def _validate(options: argparse.Namespace, rest: list[str]) -> int:
     _nothing_left(rest)
     fields = {name: getattr(options, name) for name in ("name", "root", "form", "passages", "distractors")}
     for split in data.validate(Benchmark(**fields)):
-        counts = (
-            f"{count} {what.replace('_', ' ')}"
-            for what, count in dataclasses.asdict(split).items()
-            if type(count) is int
-        )
-        terminal.out(f"{split.split}: {', '.join(counts)}")
+        terminal.out(str(split))
         for repair in split.repairs:
             terminal.out(f"  repaired: {repair}")
     return 0

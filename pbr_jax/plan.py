@@ -177,6 +177,7 @@ class Plan:
             collaboration=config.collaboration,
             documents=documents_in_prompt(run),
             living=living,
+            limit=config.limit,
         )
 
     @cached_property

@@ -72,6 +72,7 @@ class System(Living):
       tally: what the slots count and time is added to it.
       living: gives the parts over a store that may be written to (`add`, `forget`, `observe`), which then
         have the `judge` of remarks, the `claim_encoder` and the options `remarks` too; None: documents stay.
+      limit: how many examples the store was limited to, for messages; None: all.
 
     `check` is called before every question; `pbr_jax.open` has it raise UserError where files have changed.
     """
@@ -84,10 +85,11 @@ class System(Living):
         documents: int | None = None,
         tally: Tally | None = None,
         living: Corpus | None = None,
+        limit: int | None = None,
     ) -> None:
         self.tally = Tally() if tally is None else tally
         self._parts, self._collaboration, self._documents = parts, collaboration, documents
-        self._living = living
+        self._living, self._limit = living, limit
         self._bound: dict[str, tuple[str, Any]] = {}  # slots by name, each with the content of the store
         self.check: Callable[[], None] = lambda: None
         self._lock = threading.RLock()  # slots are bound once, and used by one thread at a time
@@ -119,6 +121,7 @@ class System(Living):
             collaboration=self._collaboration,
             documents=self._documents,
             tally=self.tally,
+            limit=self._limit,
         )
         slots = (name for name in (*Pipeline._fields, "generate") if name in self._parts)
         content = system._content()
@@ -151,7 +154,7 @@ class System(Living):
         """
         check_filled(user, "user")
         check_filled(query, "query")
-        self.store.history(user)  # an unknown user is an error before any model is loaded
+        self._check_user(user)  # before any model is loaded
         # Asked now: after everything that is dated.
         example = Example(id="", user_id=user, query=query, input=query, target=None, time=math.inf)
         (ranking,) = self.rank([example])
@@ -164,6 +167,16 @@ class System(Living):
                 "model's thinking off, and run again"
             )
         return Reply(text, ranking[: answer.prompt.documents], answer.prompt.profile)
+
+    def _check_user(self, user: str) -> None:
+        """Raises UserError for an unknown user."""
+        try:
+            self.store.history(user)
+        except UserError as error:
+            if self._limit is None:
+                raise
+            message = str(error).replace("of this data", f"of this run (limit {self._limit})")
+            raise UserError(f"{message}; without a limit a run knows all users of the data") from None
 
     def neighbours(self, examples: Iterable[Example]) -> list[list[Neighbour]]:
         """The users whose histories are searched for each example, and "" for shared documents."""

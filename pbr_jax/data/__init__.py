@@ -5,6 +5,7 @@
 """
 
 import difflib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -79,21 +80,43 @@ TASK_FILE = "task.toml"
 class SplitSummary:
     """What a split holds.
 
-    `documents` and `undated` count history records (without a date) example by example, so a record
-    in the histories of two questions counts twice. `empty_profiles` counts examples, `units` what questions
-    belong together by, `passages` shared ones, distractors too. `repairs` says in one line each what a reader
-    mended.
+    `documents` and `undated` count the documents of all histories (without a date), each once. `fewest` and
+    `most` are the documents of one question's history. `targets`, `relevant`, `unscored` and `empty_profiles`
+    count questions: with an answer, with known relevant documents, kept out of all numbers, without history.
+    `units` counts what questions belong together by, `passages` shared ones, distractors too. `repairs` says
+    in one line each what a reader mended.
     """
 
     split: str
     examples: int = 0
     users: int = 0
     documents: int = 0
+    fewest: int = 0
+    most: int = 0
+    targets: int = 0
+    relevant: int = 0
+    unscored: int = 0
     empty_profiles: int = 0
     undated: int = 0
     units: int = 0
     passages: int = 0
     repairs: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        sees = f"{self.fewest} to {self.most}" if self.fewest < self.most else str(self.most)
+        documents = f"a question sees {sees} of {_counted(self.documents, 'document')}"
+        counts = [
+            f"{_counted(self.examples, 'question')} of {_counted(self.users, 'user')}",
+            documents if self.documents else "",
+            f"{self.targets or 'none'} with a target",
+            f"{self.relevant} with relevant documents" if self.relevant else "",
+            f"{self.unscored} not scored" if self.unscored else "",
+            f"{self.empty_profiles} without history" if self.empty_profiles else "",
+            f"{_counted(self.undated, 'document')} without date" if self.undated else "",
+            _counted(self.units, "unit") if self.units else "",
+            _counted(self.passages, "shared passage") if self.passages else "",
+        ]
+        return f"{self.split}: {'; '.join(filter(None, counts))}"
 
 
 def task(benchmark: Benchmark) -> Task:
@@ -119,8 +142,12 @@ def read(benchmark: Benchmark, limit: int | None = None) -> Iterator[Example]:
     return _all(benchmark) if limit is None else _sample(benchmark, limit)
 
 
-def _all(benchmark: Benchmark) -> Iterator[Example]:
-    return _reader(benchmark).examples(benchmark, _ignore)
+def _all(benchmark: Benchmark, note: Note = lambda repair: None) -> Iterator[Example]:
+    """The examples of a split; repairs, which `validate` reports, go to `note`."""
+    examples = _reader(benchmark).examples(benchmark, note)
+    if benchmark.name == "own" and task(benchmark).kind != "retrieval":
+        return own.with_targets(examples, benchmark)
+    return examples
 
 
 def files(benchmark: Benchmark) -> tuple[Path, ...]:
@@ -175,28 +202,44 @@ def _summary(benchmark: Benchmark, shared: int) -> SplitSummary:
     repairs: list[str] = []
     users: set[str] = set()
     units: set[str] = set()
-    examples = documents = empty = undated = 0
-    for example in _reader(benchmark).examples(benchmark, repairs.append):
-        examples += 1
+    known: dict[bool, set[int]] = {
+        True: set(),
+        False: set(),
+    }  # hashes of ids, of documents with a date or not
+    counts: Counter[str] = Counter()
+    sizes: set[int] = set()
+    for example in _all(benchmark, repairs.append):
         users.add(example.user_id)
         units |= {example.unit} - {""}
-        documents += len(example.profile)
-        empty += not example.profile
-        undated += sum(document.time is None for document in example.profile)
-    if not examples:
+        sizes.add(len(example.profile))
+        for document in example.profile:
+            known[document.time is not None].add(hash((document.user_id, document.id)))
+        counts.update(
+            examples=1,
+            targets=example.target is not None,
+            relevant=bool(example.relevant),
+            unscored=not example.scored,
+            empty_profiles=not example.profile,
+        )
+    if not sizes:
         raise UserError(f"{benchmark.root}: found no example in the split {benchmark.split}; take "
                         f"{benchmark.name} as released")  # fmt: skip
     return SplitSummary(
         split=benchmark.split,
-        examples=examples,
         users=len(users),
-        documents=documents,
-        empty_profiles=empty,
-        undated=undated,
+        documents=len(known[True] | known[False]),
+        fewest=min(sizes),
+        most=max(sizes),
+        undated=len(known[False]),
         units=len(units),
         passages=shared,
         repairs=tuple(repairs),
+        **counts,
     )
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _sample(benchmark: Benchmark, count: int) -> Iterator[Example]:
@@ -226,7 +269,3 @@ def _released(benchmark: Benchmark) -> _Released:
     if form not in (forms := _READERS[name].FORMS):
         raise UserError(f"benchmark.form: found {form!r}, wanted {' or '.join(forms)} for {name}")
     return _READERS[name]
-
-
-def _ignore(repair: str) -> None:
-    """Repairs are reported by `validate`."""

@@ -9,7 +9,7 @@ answer (`question`). A `history` names the documents instead.
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
@@ -23,6 +23,11 @@ from pbr_jax.types import Document, Example
 BENCHMARKS = {"own": "own"}
 FORMS = ("official",)
 DOCUMENTS = "documents.jsonl"
+_OF_DOCUMENT = ("id", "user", "text", "fields", "time", "order", "question")
+_OF_QUESTION = (
+    "id", "user", "input", "query", "target", "alternatives", "time", "order", "history", "relevant",
+    "category", "unit", "options", "scored",
+)  # fmt: skip
 
 
 class _Known(NamedTuple):
@@ -70,10 +75,31 @@ def examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
             ]
 
         for record in json_stream.lines(questions):
+            record.check_keys(_OF_QUESTION)
             if (name := record.name("id")) in seen:
                 raise record.fault("id", f"the id {name!r} a second time", "unique ids")
             seen.add(name)
             yield _example(record, history(users.of_person(record, "user", benchmark)))
+
+
+def with_targets(examples: Iterable[Example], benchmark: Benchmark) -> Iterator[Example]:
+    """The questions of a split. Raises UserError where some of the scored ones have a target and some not."""
+    first: dict[bool, tuple[int, str]] = {}
+    for place, example in enumerate(examples):
+        if example.scored:
+            first.setdefault(example.target is not None, (place, example.id))
+        if len(first) == 2:
+            place, name = first[False]
+            record = Record(
+                {}, Path(benchmark.root, f"{benchmark.split}.jsonl"), f"record {place} (id {name!r})"
+            )
+            raise record.fault(
+                "target",
+                f"none, but one in record {first[True][0]}",
+                "a target in all scored questions of a split or in none",
+                'write it, or "scored": false to keep the question out of all numbers',
+            )
+        yield example
 
 
 def _index(index: sqlite3.Connection, paths: list[Path]) -> None:
@@ -81,6 +107,7 @@ def _index(index: sqlite3.Connection, paths: list[Path]) -> None:
     index.execute("CREATE UNIQUE INDEX by_user ON documents (user, id)")
     for path in paths:
         for line, record in enumerate(json_stream.lines(path)):
+            record.check_keys(_OF_DOCUMENT)
             _known(record)  # faults of documents that no question sees are faults too
             row = (record.name("user"), record.name("id"), line, json.dumps(dict(record.values)))
             if not index.execute("INSERT OR IGNORE INTO documents VALUES (?, ?, ?, ?)", row).rowcount:

@@ -4,7 +4,8 @@ A `Record` is a JSON object that knows where it stands, so that every fault name
 field in one line. Readers ask it for what they need and never check types themselves.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import difflib
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
@@ -54,6 +55,13 @@ class Record:
         place = ", ".join(part for part in (self.label, f"field '{field}'" if field else "") if part)
         remedy = remedy or "correct the record or take the file as released"
         return UserError(f"{self.file}: {place}: found {found}, wanted {wanted}; {remedy}")
+
+    def check_keys(self, known: Collection[str]) -> None:
+        """Raises UserError for a key that is none of the known ones."""
+        if unknown := next((key for key in self.values if key not in known), None):
+            near = difflib.get_close_matches(unknown, known, n=1)
+            remedy = f"did you mean {near[0]}?" if near else "rename it or take it out"
+            raise self.fault(unknown, "an unknown key", f"one of {', '.join(known)}", remedy)
 
     def has(self, key: str) -> bool:
         """Whether the field is there and not null."""

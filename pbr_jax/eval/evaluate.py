@@ -124,7 +124,9 @@ def evaluate(
     if task.kind == "choice" and columns:
         columns += choices.columns(answers[2] or [], _take(probabilities, kept))
         notes += choices.chance(_take(options, kept))
-    columns += _likelihood_columns(_take(likelihoods, kept))
+    columns += _likelihood_columns(likelihoods := _take(likelihoods, kept))
+    if 0 < (lacking := sum(one["total"] is None for one in likelihoods or [])) < len(kept):
+        notes += [f"{lacking} of {len(kept)} questions have no target, so target_nll is not measured"]
     rankings, relevant = _take(rankings, kept), _take(relevant, kept)
     if task.kind == "retrieval":
         columns = _ranking_columns(task, task.metrics, scored_ids, rankings, relevant) + columns
@@ -243,6 +245,8 @@ def _answer_columns(
     missing = [id for id, target in zip(ids, targets or [None] * len(ids), strict=True) if target is None]
     if targets is None or len(missing) == len(ids):
         return [], ["all targets are withheld, so answers are not scored"]
+    if missing and retrieval:
+        return [], [f"{len(missing)} of {len(ids)} questions have no target, so answers are not scored"]
     if missing:
         raise UserError(
             f"{task.name}: {len(missing)} of {len(ids)} targets are missing, the first of example "

@@ -64,7 +64,7 @@ def proposed(given: Columns, sample: Sequence[Row]) -> Columns:
     Raises UserError where a given column is not there, has a name that a task cannot hold, or is both the
     input and the output, and where no user or input can be proposed.
     """
-    there = _there(sample)
+    there = column_names(sample)
     for what, name in given.named.items():
         if name not in there:
             near = difflib.get_close_matches(name, there, n=1)
@@ -93,7 +93,7 @@ def proposed_documents(given: Columns, sample: Sequence[Row]) -> Columns:
 
     Raises UserError where a given column of documents is not there, and where no user can be proposed.
     """
-    there = _there(sample)
+    there = column_names(sample)
     if gone := [name for name in given.document if name not in there]:
         raise UserError(
             f"--document: found no column {gone[0]!r} in the documents; they have {', '.join(there)}"
@@ -112,7 +112,8 @@ def proposed_documents(given: Columns, sample: Sequence[Row]) -> Columns:
     return columns
 
 
-def _there(sample: Sequence[Row]) -> list[str]:
+def column_names(sample: Sequence[Row]) -> list[str]:
+    """The columns of these rows."""
     return list(dict.fromkeys(name for row in sample for name in row.values))
 
 

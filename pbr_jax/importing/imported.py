@@ -5,13 +5,19 @@ from pathlib import Path
 
 from pbr_jax import terminal
 from pbr_jax.importing.columns import Columns
+from pbr_jax.importing.task_file import new_tokens
 
 _LONGEST = 100  # characters of a question that is shown
 
 
 @dataclass(repr=False)
 class Imported:
-    """What was understood of a table. `document_columns`: of documents that have a table of their own."""
+    """What was understood of a table.
+
+    `document_columns`: of documents that have a table of their own. `unused`: columns of either table that
+    mean nothing here. `longest`: characters of an answer, where the task was made of the answers. `prompt`:
+    lines of task.toml that say who answers, and what is asked.
+    """
 
     folder: Path
     columns: Columns
@@ -24,24 +30,36 @@ class Imported:
     without_answer: int = 0
     first: str = ""
     last: str = ""
+    longest: int = 0
+    unused: tuple[str, ...] = ()
+    prompt: tuple[str, ...] = ()
     examples: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def text(self) -> str:
         """All of it, a line each: columns, counts, dates, notes, the first questions, and what to do next."""
         lines = [f"columns   {_named(self.columns)}"]
+        if self.unused:
+            lines.append(f"not used  {', '.join(self.unused)}")
         lines.append(f"found     {self.questions} questions of {self.users} users, task of kind {self.kind}")
         if self.document_columns:
             lines.append(f"documents {self.documents}; {_named(self.document_columns)}")
         if self.first:
             lines.append(f"dates     {self.first} to {self.last}")
-        lines.append(f"history   {self.without_history} questions have none, since nothing came before them")
+        none = f"{self.without_history} questions have none, since nothing came before them"
+        lines.append(f"history   {none if self.without_history else 'every question has one'}")
+        if self.longest:
+            limit = new_tokens(self.longest)
+            lines.append(f"answers   up to {self.longest} characters, so max_new_tokens is {limit}")
         lines += [f"note      {note}" for note in self.notes]
         lines += [f"example   {line.strip()[:_LONGEST]}" for line in self.examples]
-        lines.append(
-            f"written   {self.folder}: edit task.toml, then ask whether the history helps\n"
-            f"          pbr-jax check {self.folder} --out checks/{self.folder.name}"
-        )
+        lines += [f"prompt    {line}" for line in self.prompt]
+        lines += [
+            "          The user is the person whose history is shown. Do these two lines say who answers,",
+            "          and whom? Edit them where the user got the answers, as a customer does.",
+            f"written   {self.folder}: edit task.toml, then ask whether the history helps",
+            f"          pbr-jax check {self.folder} --out checks/{self.folder.name}",
+        ]
         return "\n".join(lines)
 
     def __repr__(self) -> str:

@@ -20,10 +20,11 @@ _SHORT = 40  # characters of a label
 
 
 class TaskFile(NamedTuple):
-    """Its kind, and its text."""
+    """Its kind, its text, and the lines of the prompt that a user should read."""
 
     kind: str
     text: str
+    prompt: tuple[str, ...] = ()
 
 
 def of(
@@ -48,25 +49,38 @@ def of(
     wanted = instruction or "Write what this person would write next."
     cue = f"{columns.output or 'answer'}:"
     pieces = list(dict.fromkeys(["date: {date}", *(f"{name}: {{{name}}}" for name in shown)]))
+    prompt = _prompt(
+        "You answer for one particular person, as that person would. Reply with the answer only.", wanted
+    )
     lines = [
-        "# What is asked, and how prompts word it. Edit it; docs/reference/data_format.md explains the keys.",
+        '# What is asked, and how prompts word it. Edit it: the documentation\'s page "Bring your own data"',
+        "# explains the keys.",
         f"kind = {_toml(kind)}",
         f"metrics = {_toml(metrics)}",
         *([f"labels = {_toml(labels)}"] if labels else []),
         *(['answer = "text"'] if kind in ("generation", "retrieval") else []),
-        f"max_new_tokens = {min(256, max(16, longest // 3))}",
+        f"max_new_tokens = {new_tokens(longest)}  # a third of the longest answer's characters, 16 to 256",
         f"fields = {_toml(['text', *shown])}",
         f"document_target = {_toml(columns.output)}" if columns.output in shown else "",
         "",
         "[prompt.own]",
-        'system = "You answer for one particular person, as that person would. Reply with the answer only."',
+        prompt[0],
         'history = "Earlier entries of {who}:"',
         f"document = {_toml(pieces)}",
         f"main = {_toml(shown[0])}",
-        f"instruction = {_toml(wanted)}",
+        prompt[1],
         f"cue = {_toml(cue)}",
     ]
-    return TaskFile(kind, "\n".join(line for line in lines if line is not None) + "\n")
+    return TaskFile(kind, "\n".join(line for line in lines if line is not None) + "\n", prompt)
+
+
+def new_tokens(longest: int) -> int:
+    """How many tokens an answer may have, where the longest has so many characters."""
+    return min(256, max(16, longest // 3))
+
+
+def _prompt(system: str, instruction: str) -> tuple[str, ...]:
+    return f"system = {_toml(system)}", f"instruction = {_toml(instruction)}"
 
 
 def taken(task: str, shown: Sequence[str]) -> TaskFile:
@@ -90,12 +104,15 @@ def taken(task: str, shown: Sequence[str]) -> TaskFile:
                 f"{', '.join(shown)}; name the columns as the task does, or edit its prompt"
             )
     whole = task in names
-    return TaskFile(found.kind, _written(found) if whole else Path(task).read_text(encoding="utf-8"))
+    text = _written(found) if whole else Path(task).read_text(encoding="utf-8")
+    return TaskFile(found.kind, text, _prompt(found.prompt.own.system, found.prompt.own.instruction))
 
 
 def _written(task: Task) -> str:
     """A task as TOML, with all that it says."""
-    lines = ["# What is asked, and how prompts word it. docs/reference/data_format.md explains it."]
+    lines = [
+        '# What is asked, and how prompts word it: see the page "Bring your own data" of the documentation.'
+    ]
     lines += _pairs(task, without=("name", "spellings", "prompt"))
     if task.spellings:
         lines += ["", "[spellings]", *(f"{_toml(key)} = {_toml(label)}" for key, label in task.spellings)]

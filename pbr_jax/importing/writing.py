@@ -22,7 +22,7 @@ from pbr_jax.data.own import DOCUMENTS
 from pbr_jax.data.records import whole
 from pbr_jax.files import write_lines, write_text
 from pbr_jax.importing import task_file
-from pbr_jax.importing.columns import Columns, flag, proposed, proposed_documents
+from pbr_jax.importing.columns import Columns, column_names, flag, proposed, proposed_documents
 from pbr_jax.importing.imported import Imported
 from pbr_jax.importing.tables import Row, rows
 from pbr_jax.options import Benchmark
@@ -67,10 +67,13 @@ def import_table(
     if task and instruction:
         raise UserError("found both --task and --instruction; a task has an instruction: edit task.toml")
     given = columns or Columns()
-    questions, of = _opened(source, proposed, given if documents is None else replace(given, document=()))
+    shown = given if documents is None else replace(given, document=())
+    questions, of, unused = _opened(source, proposed, shown)
     own = None
     if documents is not None:
-        documents, own = _opened(documents, proposed_documents, replace(of, document=given.document))
+        known = replace(of, document=given.document)
+        documents, own, more = _opened(documents, proposed_documents, known)
+        unused = tuple(dict.fromkeys((*unused, *more)))
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(dir=folder.parent, prefix=".pbr_jax-import-") as scratch,
@@ -80,7 +83,7 @@ def import_table(
         made.mkdir()
         told = _Import(database, of, own, made, _name(source)).write(questions, documents, instruction, task)
         made.replace(folder)  # at once, so that no half of it is ever taken for data
-    return replace(told, folder=Path(out))
+    return replace(told, folder=Path(out), unused=unused)
 
 
 def _name(source: Table) -> str:
@@ -89,16 +92,18 @@ def _name(source: Table) -> str:
 
 def _opened(
     source: Table, propose: Callable[[Columns, Sequence[Row]], Columns], given: Columns
-) -> tuple[Iterator[Row], Columns]:
-    """All rows, and the columns that are proposed from the first of them."""
+) -> tuple[Iterator[Row], Columns, tuple[str, ...]]:
+    """All rows, the columns that are proposed from the first of them, and those that are not used."""
     table = rows(source)
     sample = list(islice(table, _SAMPLE))
     if not sample:
         raise UserError(f"{_name(source)}: found no row, wanted at least one")
     try:
-        return chain(sample, table), propose(given, sample)
+        columns = propose(given, sample)
     except UserError as error:
         raise UserError(f"{_name(source)}: {error}") from None
+    used = columns.named.values()
+    return chain(sample, table), columns, tuple(name for name in column_names(sample) if name not in used)
 
 
 class _Cells(NamedTuple):
@@ -144,7 +149,8 @@ class _Import:
                 self.targets, self.longest, told.questions, self.shown, self.columns, instruction
             )
         )
-        told.kind = made.kind
+        told.kind, told.prompt = made.kind, made.prompt
+        told.longest = 0 if task else self.longest
         write_lines(self.folder / DOCUMENTS, map(_line, self._documents()))
         write_lines(self.folder / "dev.jsonl", map(_line, self._questions()))
         write_text(self.folder / "task.toml", made.text)
@@ -304,7 +310,7 @@ class _Import:
         if more := self.database.execute(f"SELECT sum(more) FROM ({copies})").fetchone()[0]:
             notes.append(f"{more} rows repeat another of the same user in all but the id: take out copies")
         if not of.relevant:
-            notes.append("no relevant ids: recall cannot be measured")
+            notes.append("no column of relevant ids (--relevant): recall is not measured")
         told.examples = [_line(question) for question in islice(self._questions(), _SHOWN)]
 
 

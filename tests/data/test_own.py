@@ -60,7 +60,7 @@ def test_fields_and_everything_that_is_optional(tmp_path: Path) -> None:
         "relevant": ["a", ["b", "c"]],
         "time": "2024-03",
     }
-    write(tmp_path, [question, {"id": "q2", "user": "new", "input": "hi"}])
+    write(tmp_path, [question, {"id": "q2", "user": "new", "input": "hi", "scored": False}])
     first, second = read(tmp_path)
     assert (first.id, first.query, first.input, first.target) == ("7", "short", "long input", "x")
     assert (first.relevant, first.alternatives) == ((("a",), ("b", "c")), ("y",))
@@ -69,7 +69,11 @@ def test_fields_and_everything_that_is_optional(tmp_path: Path) -> None:
     assert cake.fields == {"text": "cake", "title": "A cake", "n": "3"}
     assert fields.text == "only fields"
     assert (second.profile, second.target, second.time) == ((), None, None)
-    assert [split.documents for split in data.validate(Benchmark(name="own", root=str(tmp_path)))] == [4]
+    (split,) = data.validate(Benchmark(name="own", root=str(tmp_path)))
+    assert str(split) == (
+        "dev: 2 questions of 2 users; a question sees 0 to 4 of 4 documents; 1 with a target; "
+        "1 with relevant documents; 1 not scored; 1 without history; 2 documents without date; 1 unit"
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,6 +95,12 @@ def test_fields_and_everything_that_is_optional(tmp_path: Path) -> None:
         ({"id": "q", "user": "ann", "input": "?", "relevant": ["a"], "time": "2024-01"}, "does not see"),
         ({"id": "q", "user": "ann", "input": "?", "alternatives": [1]}, "found a number, wanted a string"),
         ({"id": "q", "user": "train/ann", "input": "?"}, "which a user of the training split may be called"),
+        ({"id": "q", "user": "ann", "input": "?", "ordr": 1}, "field 'ordr': found an unknown key"),
+        ({"id": "q", "user": "ann", "input": "?", "ordr": 1}, "; did you mean order?"),
+        (
+            {"id": "q", "user": "ann", "input": "?", "answer": "x"},
+            "wanted one of id, user, input, query, target",
+        ),
     ],
 )
 def test_faults_of_questions_are_one_line(tmp_path: Path, question: dict[str, Any], message: str) -> None:
@@ -101,6 +111,44 @@ def test_faults_of_questions_are_one_line(tmp_path: Path, question: dict[str, An
     assert "dev.jsonl: record 0" in str(error.value)
 
 
+def test_documents_are_counted_once_and_histories_by_question(tmp_path: Path) -> None:
+    """Two users with two documents each; of ann's three questions the first sees one."""
+    documents = [{"id": str(i % 2), "user": user, "text": "t", "time": f"2024-0{i + 1}"}
+                 for i, user in enumerate(["ann", "ann", "bob", "bob"])]  # fmt: skip
+    questions = [
+        {"id": str(i), "user": user, "input": "?", "time": time}
+        for i, (user, time) in enumerate(
+            [("ann", "2024-02"), ("ann", "2025"), ("ann", "2025"), ("bob", "2025")]
+        )
+    ]
+    write(tmp_path, questions, documents)
+    (split,) = data.validate(Benchmark(name="own", root=str(tmp_path)))
+    assert (
+        str(split) == "dev: 4 questions of 2 users; a question sees 1 to 2 of 4 documents; none with a target"
+    )
+
+
+def test_a_target_is_in_all_scored_questions_or_in_none(tmp_path: Path) -> None:
+    answered = {"id": "a", "user": "ann", "input": "?", "target": "x"}
+    open = {"id": "b", "user": "ann", "input": "?", "relevant": ["a"]}
+    write(tmp_path, [answered, answered | {"id": "c"}, open])
+    with pytest.raises(UserError, match=r"^[^\n]*$") as error:
+        data.validate(Benchmark(name="own", root=str(tmp_path)))
+    assert str(error.value) == (
+        f"{tmp_path / 'dev.jsonl'}: record 2 (id 'b'), field 'target': found none, but one in record 0, "
+        "wanted a target in all scored questions of a split or in none; "
+        'write it, or "scored": false to keep the question out of all numbers'
+    )
+    write(tmp_path, [open, answered])
+    with pytest.raises(UserError, match=r"record 0 .*none, but one in record 1"):
+        read(tmp_path)
+    write(tmp_path, [answered, open | {"scored": False}])
+    assert [example.scored for example in read(tmp_path)] == [True, False]
+    write(tmp_path, [answered, open])
+    (tmp_path / "task.toml").write_text('kind = "retrieval"\nmetrics = ["recall@1"]\n')
+    assert [example.target for example in read(tmp_path)] == ["x", None]  # recall needs no target
+
+
 @pytest.mark.parametrize(
     ("document", "message"),
     [
@@ -109,6 +157,11 @@ def test_faults_of_questions_are_one_line(tmp_path: Path, question: dict[str, An
         ({"id": "z", "user": "zoe", "fields": {}}, "field 'text': found no text"),
         ({"id": "z", "user": "zoe", "fields": []}, "field 'fields': found a list, wanted an object"),
         ({"id": "z", "text": "x"}, "field 'user': found no such key"),
+        (
+            {"id": "z", "user": "zoe", "text": "x", "tiem": "2024"},
+            "5 (id 'z'), field 'tiem': found an unknown",
+        ),
+        ({"id": "z", "user": "zoe", "text": "x", "tiem": "2024"}, "; did you mean time?"),
     ],
 )
 def test_faults_of_documents_too_also_where_nobody_sees_them(

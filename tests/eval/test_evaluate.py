@@ -176,6 +176,20 @@ def test_answers_that_cannot_be_read_are_counted(name, predictions, unread):
     assert evaluate(released(name), ids=["a"], users=["u"], targets=[right]).unreadable is None
 
 
+def test_questions_without_a_target_are_noted():
+    """One of two targets is missing: of a retrieval task only the ranking counts, and notes say so."""
+    known = [{"total": -2.0, "tokens": 2, "bytes": 4}, {"total": None, "tokens": None, "bytes": None}]
+    found = evaluate(
+        RANKED, ids=["a", "b"], users=["u", "v"], predictions=["1", "2"], targets=["1", None],
+        rankings=[["d"], ["d"]], relevant=[[("d",)], [("d",)]], likelihoods=known,
+    )  # fmt: skip
+    assert set(found.metrics) == set(RANKED.metrics)
+    assert found.notes[:2] == [
+        "1 of 2 questions have no target, so answers are not scored",
+        "1 of 2 questions have no target, so target_nll is not measured",
+    ]
+
+
 def test_user_errors_name_the_example():
     with pytest.raises(UserError, match=r"lamp_3: 1 of 2 targets are missing, the first of example 'b'"):
         evaluate(

@@ -51,7 +51,7 @@ def test_its_commands_run_as_they_stand(
         assert main([*words, *(short if words[0] in ("run", "check") else [])]) == 0
     told = capsys.readouterr().out
     assert "found     96 questions of 8 users, task of kind generation" in told
-    assert "dev: 96 examples, 8 users, 528 documents, 8 empty profiles" in told
+    assert "dev: 96 questions of 8 users; a question sees 0 to 11 of 88 documents; 96 with a target" in told
     assert "It cannot be told from 8 users: at least 10 are needed" in told
     assert "## Example 2 of 2" in told
     task = data.task(Benchmark(name="own", root="mine"))

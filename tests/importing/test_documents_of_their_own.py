@@ -46,7 +46,7 @@ def test_a_question_sees_documents_of_its_user_that_were_there_before(tmp_path: 
     )  # all that are no user, date or id
     assert found[0].profile[0].text == "title 0 body 0"
     assert found[0].profile[0].fields["body"] == "body 0"
-    assert "no relevant ids: recall cannot be measured" in made.notes
+    assert "no column of relevant ids (--relevant): recall is not measured" in made.notes
 
 
 def test_columns_of_documents_may_be_called_otherwise(tmp_path: Path) -> None:

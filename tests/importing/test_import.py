@@ -122,7 +122,22 @@ def test_without_dates_rows_count_in_the_order_of_the_file(tmp_path: Path) -> No
     assert [len(example.profile) for example in found] == [0, 1, 2, 3] * 3
     assert made.kind == "retrieval"
     assert [note.split(":")[0] for note in made.notes] == [
-        "no column of dates", "no column of answers", "no relevant ids"]  # fmt: skip
+        "no column of dates", "no column of answers", "no column of relevant ids (--relevant)"]  # fmt: skip
+
+
+def test_the_output_says_what_is_not_used_and_what_to_edit(tmp_path: Path) -> None:
+    """Of a support table the user is the customer, whom the default prompt does not mean."""
+    header, rows = ["Ticket No", *HEADER, "Priority"], [[f"#{i}", *row, "low"] for i, row in enumerate(ROWS)]
+    rows[0][4] = "x" * 150
+    text = import_table(table(tmp_path / "t.csv", rows, header), tmp_path / "out", Columns(), "Reply.").text()
+    assert "\nnot used  Ticket No, Priority\n" in text
+    assert "\nanswers   up to 150 characters, so max_new_tokens is 50\n" in text
+    assert data.task(Benchmark(name="own", root=str(tmp_path / "out"))).max_new_tokens == 50
+    shown = [line.removeprefix("prompt    ") for line in text.splitlines() if line.startswith("prompt")]
+    assert [line.split(" = ")[0] for line in shown] == ["system", "instruction"]
+    assert set(shown) <= set((tmp_path / "out" / "task.toml").read_text().splitlines())
+    assert shown[1] == 'instruction = "Reply."'
+    assert "not used" not in import_table(table(tmp_path / "u.csv"), tmp_path / "used").text()
 
 
 def test_copies_of_rows_are_told(tmp_path: Path) -> None:
