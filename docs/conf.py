@@ -1,5 +1,6 @@
 """The site: `make docs` builds it into docs/_build/html, with warnings as errors."""
 
+import json
 import os
 import shutil
 import sys
@@ -12,6 +13,12 @@ import pbr_jax  # noqa: E402
 
 shutil.rmtree(HERE / "notebooks", ignore_errors=True)
 shutil.copytree(HERE.parent / "notebooks", HERE / "notebooks", ignore=shutil.ignore_patterns(".ipynb_*"))
+if os.environ.get("NOTEBOOKS", "off") == "off":
+    NOTE = ":::{note}\nThis build shows code alone. `make notebooks` builds the site with outputs.\n:::"
+    for path in (HERE / "notebooks").glob("*.ipynb"):
+        notebook = json.loads(path.read_text(encoding="utf-8"))
+        notebook["cells"].insert(1, {"cell_type": "markdown", "id": "note", "metadata": {}, "source": NOTE})
+        path.write_text(json.dumps(notebook), encoding="utf-8")
 
 project = "pbr_jax"
 author = "The pbr_jax authors"

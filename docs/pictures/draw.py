@@ -60,7 +60,7 @@ class Drawing:
 def pipeline(theme: str) -> str:
     about = (
         "A user's question passes expand, neighbours, retrieve, select, prompt and generate. The result is "
-        "an answer in the user's manner. Feedback on answers trains the slots."
+        "an answer in the user's manner. How probable the true answer is, or labels, train the slots."
     )
     art = Drawing(theme, 516, 370, "The six slots of a system", about)
     art.text(8, 20, "a user and a question")
@@ -85,7 +85,7 @@ def pipeline(theme: str) -> str:
         art.arrow(path, "warm")
     for path in ("M490 340H508V267H494", "M508 267V169H494", "M508 169V71H494"):
         art.arrow(path, "warm")
-    art.text(8, 362, "feedback trains 1 to 4 and 6", kind="note")
+    art.text(8, 362, "the true answer's likelihood trains 1 to 4 and 6", kind="note")
     return art.svg()
 
 
