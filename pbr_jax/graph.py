@@ -130,7 +130,7 @@ def _settle(last: Node, name: str) -> None:
 
 
 class Value(Node):
-    """A value in memory: a model, a number, users as vectors.
+    """What is computed in memory in every run that needs it: a model, users as vectors.
 
     Args:
       options: what it is given beside its needs.
@@ -168,7 +168,7 @@ def _methods(options: tuple[Any, ...]) -> list[type]:
 
 
 def constant(name: str, value: Any) -> Value:
-    """Options or a number as a node."""
+    """A plain value as a node: options, a number, a text. It is part of the key."""
     return Value(name, (value,), {}, _same)
 
 
@@ -209,16 +209,16 @@ class Bound:
 
 
 class Stage(Node):
-    """A folder on disk, made once by anybody who needs it and found by all others.
+    """What is computed once and kept on disk: the first run makes it, later runs read it from the cache.
 
     Args:
-      options: what it is given beside its needs: options, numbers, texts.
-      make: `make(folder, *options, **values of needs)`; it may find files of an interrupted attempt with the
-        same key in the folder, and continues them.
-      load: from the folder to the value.
-      label: what it is called in a run's lists of seconds, where one run has several of a name.
-      content: from the value to JSON that stands for all that others compute with it. They are keyed by that
-        in place of this stage's key, which makes the stage when their keys are asked for.
+      name: letters, digits, `_` and `-`; logs and `--dry` show it.
+      options: a tuple of what it depends on beside its needs: options, numbers, texts.
+      needs: the nodes that it computes with, by the names of `make`'s arguments.
+      make: `make(folder, *options, **values of needs)` writes files, or continues a killed attempt.
+      load: `load(folder)` reads the value, which `slot` and other nodes get.
+      label: its name in a run's lists of seconds, where one run has several stages of a name.
+      content: from the value to JSON, which replaces this key in the keys of others; these need the value.
       together: how several processes make it; None: process 0 alone does.
     """
 

@@ -28,13 +28,34 @@ from pbr_jax.types import UserError
 
 
 def grid(values: Mapping[str, Iterable[Any]]) -> Iterator[dict[str, Any]]:
-    """Every combination of the fields' values."""
+    """Every combination of the fields' values.
+
+    Args:
+      values: lists of values, by the dotted names of fields.
+
+    Returns:
+      Dicts for `sweep()`, one for each run; the last field changes fastest.
+      `grid({"retrieve.k": [1, 4], "seed": [0, 1]})` gives four runs.
+
+    Raises UserError where a value is not a list.
+    """
     for combination in itertools.product(*_columns("grid", values)):
         yield dict(zip(values, combination, strict=True))
 
 
 def zipped(values: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
-    """The first value of every field together, then the second, and so on."""
+    """The first value of every field together, then the second, and so on.
+
+    `zipped({"system": ["bm25", "dense"], "retrieve.method": ["bm25", "dense"]})` gives two runs.
+
+    Args:
+      values: lists of values, all of one length, by the dotted names of fields.
+
+    Returns:
+      Dicts for `sweep()`, one for each run.
+
+    Raises UserError where a value is not a list, or the lists differ in length.
+    """
     columns = _columns("zipped", values)
     lengths = dict(zip(values, map(len, columns), strict=True))
     if len(set(lengths.values())) > 1:
@@ -51,12 +72,16 @@ def _columns(caller: str, values: Mapping[str, Iterable[Any]]) -> list[list[Any]
 
 
 def seeds(count: int) -> Iterator[dict[str, Any]]:
-    """The seeds 0 … count-1."""
+    """Runs with the seeds 0 … count-1, which a report shows as one row: `grid({"seed": range(count)})`."""
     return grid({"seed": range(count)})
 
 
 def product(*sweeps: Iterable[Overrides]) -> Iterator[dict[str, Any]]:
-    """Every combination of several sweeps; a field that two of them set takes the later value."""
+    """Every combination of several sweeps, of which each run is one dict.
+
+    `product(grid({"retrieve.k": [1, 4]}), seeds(3))` gives six runs. A field that two sweeps set takes the
+    value of the later one.
+    """
     for combination in itertools.product(*map(list, sweeps)):
         yield {name: value for overrides in combination for name, value in overrides.items()}
 

@@ -337,8 +337,8 @@ def get_config():
 def test_a_learner_that_writes_to_a_copy_of_the_corpus(
     write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    """docs/tutorials/new_method.md: a question becomes a document of later blocks; the run's store stays."""
-    page = Path(__file__).parents[1] / "docs" / "tutorials" / "new_method.md"
+    """docs/howto/learners.md: a question becomes a document of later blocks; the run's store stays."""
+    page = Path(__file__).parents[1] / "docs" / "howto" / "learners.md"
     (shown,) = re.findall(r"```python\n# methods of the class\n(.*?)```", page.read_text(), flags=re.DOTALL)
     file = tmp_path / "notes.py"
     file.write_text(NOTES.replace("CORPUS", textwrap.indent(shown, "    ")))

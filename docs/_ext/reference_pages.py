@@ -21,6 +21,17 @@ OUT = Path(__file__).parents[1] / "reference" / "generated"
 PAGE = r"\bdocs/([\w/]+)\.md\b"  # a page of the site, as code and configs name it
 TITLE = "<!-- written by docs/_ext/reference_pages.py when the site is built -->\n\n"
 
+USED = {
+    "pbr_jax.methods.retrieve.scored": "scored, scored_together",
+    "pbr_jax.parts.search": "search, candidates",
+    "pbr_jax.parts.vectors": "encoder, documents, searched, shared",
+    "pbr_jax.corpus.store.Store": "visible, documents, history, texts, examples, users, rows, times, owners, "
+    "has_shared, copy_to, append",
+    "pbr_jax.graph": "constant, Value, Stage",
+    "pbr_jax.sweeps": "grid, zipped, product, seeds",
+}
+"""Modules and a class of which a reference page shows these members alone."""
+
 API = {
     "python": (
         "Python",
@@ -32,6 +43,17 @@ API = {
         "A method is a class of one of the slots' bases: "
         "[how to write one](../../tutorials/new_method.md).",
         ["pbr_jax.options.slots", "pbr_jax.pipeline", "pbr_jax.types", "pbr_jax.parts.run", "pbr_jax.stream"],
+    ),
+    "parts": (
+        "What a method uses",
+        "The functions and classes that [a method of your own](../../tutorials/new_method.md) computes with.",
+        [name for name in USED if name != "pbr_jax.sweeps"],
+    ),
+    "sweeps": (
+        "Sweeps",
+        "Functions that build the dicts of a config file's `sweep()` "
+        "([how to run one](../../howto/sweeps.md)).",
+        ["pbr_jax.sweeps"],
     ),
     "methods": (
         "Methods",
@@ -85,7 +107,9 @@ def _api(title: str, lead: str, modules: list[str]) -> str:
 
 
 def _module(name: str) -> str:
-    """A module with its members; of methods the classes alone, each with a link to its options."""
+    """A module with its members, or those of `USED`; of methods the classes alone, with links to options."""
+    if name in USED:
+        return _rst(f".. {_directive(name)}:: {name}\n   :members: {USED[name]}")
     slot = name.removeprefix("pbr_jax.methods.")
     if slot not in METHODS:
         return _rst(f".. automodule:: {name}\n   :members:\n   :show-inheritance:")
@@ -96,6 +120,10 @@ def _module(name: str) -> str:
             "\n" + _rst(f".. autoclass:: {name}.{kind.__name__}") + f"\nOptions: [{link}](#{_label(link)})\n"
         )
     return text
+
+
+def _directive(name: str) -> str:
+    return "autoclass" if name.rpartition(".")[2][0].isupper() else "automodule"
 
 
 def _rst(text: str) -> str:

@@ -64,7 +64,8 @@ class Summary(NamedTuple):
 
 
 class Store(Visibility):
-    """Reads what `build` wrote. Examples come without their profile: ask `visible` for its rows."""
+    """The questions and documents of a run. `visible` gives the row numbers of what a question may see, and
+    `documents` reads these rows. Examples come without their history (`Example.profile` is empty)."""
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():
@@ -296,9 +297,8 @@ class Store(Visibility):
     def append(self, documents: Iterable[Document]) -> np.ndarray:
         """Adds documents, of users who may be new, or shared ones; their rows, int64 [d], of all passages.
 
-        A document of an id that its owner has, and of another content, is a new version: it gets a new row,
-        and the older one is deleted; examples that saw that see the new one. So a row names a version, a
-        later one by a larger number. Of what is there already the row is given.
+        A document of an id that its owner has, and of another content, is a new version: it gets a new,
+        larger row, and the older one is deleted; examples that saw that see the new one.
         """
         with self.changing() as writer:
             return np.array(writer.append(documents), np.int64)

@@ -25,11 +25,21 @@ def search(
     shared: Search | None = None,
     least_own: float | None = None,
 ) -> RetrieveSlot:
-    """The `k` nearest documents of each user; an expansion's own vector stands in for its texts.
+    """A retriever that finds the documents nearest to the query among those that the question may see.
 
-    `shared` searches the documents that belong to nobody, an engine those of users too; where left out, they
-    are searched as a history is.
-    Of users' documents those are left out whose inner product with the query is below `least_own`.
+    Args:
+      store: the run's store, `run.data` in `needs`.
+      encoder: encodes the queries (`vectors.encoder`). A vector that `expand` made is taken as it is.
+      embeddings: the documents' vectors (`vectors.documents`).
+      k: how many documents are taken of each user that is searched.
+      personalize: changes the queries' vectors: `personalize(examples, queries [e d])` returns [e d].
+      shared: searches the documents that belong to nobody (`vectors.shared`); without it, all of their
+        vectors are compared.
+      least_own: leaves out users' documents whose inner product with the query is lower.
+
+    Returns:
+      What `Retrieve.slot` returns: a function of examples, queries and neighbours to a ranking for each
+      example.
     """
     own = shared if isinstance(shared, EngineSearch) else InScope(embeddings)
 
@@ -71,6 +81,6 @@ def query_vectors(encoder: TextEncoder, queries: Sequence[Query]) -> np.ndarray:
 
 
 def candidates(store: Store, rows: np.ndarray, scores: np.ndarray) -> Ranking:
-    """The documents of some rows with their scores."""
+    """The documents of some rows, int64 [r], with their scores, [r], as a ranking in this order."""
     documents = store.documents(rows)
     return [Candidate(d, float(s), int(row)) for d, s, row in zip(documents, scores, rows, strict=True)]

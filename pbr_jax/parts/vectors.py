@@ -20,7 +20,10 @@ from pbr_jax.types import Params
 
 @once
 def encoder(run: Run) -> Node:
-    """The text encoder as it comes."""
+    """The text encoder of `encoder.model`, as it comes (`pbr_jax.text.encode.TextEncoder`).
+
+    `encoder.encode(texts, role="query")` gives vectors, float32 [n d]; `role="document"` is the other role.
+    """
     options = run.config.encoder
     return Value("encoder", (options,), {}, _encoder, identity=partial(_told, options))
 
@@ -39,7 +42,10 @@ def tuned(run: Run, params: Stage, unit: bool = True) -> Node:
 
 @once
 def documents(run: Run, encoder: Node, label: str = "embed") -> Node:
-    """The encoder's vectors of all documents (`corpus.vectors.Vectors`), row by row as in the store."""
+    """An encoder's vectors of all documents, by the row numbers of the store.
+
+    `embeddings[rows]` gives float32 [r d]. Vectors are kept on disk, and read when they are asked for.
+    """
     needs = {"store": run.documents, "encoder": encoder}
     encoded = Stage("embed", (), needs, _embed, _nothing, label=label, together=by_texts)
     return Value("vectors", (), {**needs, "encoded": encoded}, _vectors)
@@ -47,7 +53,13 @@ def documents(run: Run, encoder: Node, label: str = "embed") -> Node:
 
 @once
 def shared(run: Run, embeddings: Node, index: Kind) -> Node:
-    """The search in shared documents, of an engine in all. An index that takes long to build is kept."""
+    """The search in documents that belong to nobody; with `lancedb`, in users' documents too.
+
+    Args:
+      run: what `needs` is given.
+      embeddings: the node that `documents` returned.
+      index: `auto`, `exact`, `scann`, `per_user` or `lancedb`. An index that takes long to build is kept.
+    """
     needs = {"store": run.documents, "embeddings": embeddings}
     if index == "lancedb":
         stage = Stage("index", (index,), needs, _table, _nothing, check=check_installed)
@@ -58,7 +70,10 @@ def shared(run: Run, embeddings: Node, index: Kind) -> Node:
 
 
 def searched(run: Run) -> dict[str, Node]:
-    """The encoder whose vectors the config's retriever searches (else as it comes), and those vectors."""
+    """The encoder and the vectors that the config's retriever searches: two entries for `needs`.
+
+    `{"encoder": ..., "embeddings": ...}`: tuned ones where the retriever is tuned, else as they come.
+    """
     plain, own = encoder(run), run.config.retrieve.encoder(run)
     if own is None or own is plain:
         return {"encoder": plain, "embeddings": documents(run, plain)}

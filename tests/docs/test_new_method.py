@@ -1,4 +1,4 @@
-"""docs/tutorials/new_method.md: the methods that it shows run as it says, outside of the package."""
+"""Methods that docs/tutorials/new_method.md and docs/howto/learners.md show run outside of the package."""
 
 import json
 import shutil
@@ -11,11 +11,13 @@ import pytest
 from doc_blocks import write_files
 
 import pbr_jax
+from pbr_jax import sweeps
 from pbr_jax.cli import main
-from pbr_jax.config import load, override
+from pbr_jax.config import Config, load, override
 from pbr_jax.types import UserError
 
-DOCS = Path(__file__).parents[2] / "docs" / "tutorials" / "new_method.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = (DOCS / "tutorials" / "new_method.md", DOCS / "howto" / "learners.md")
 SMALL = {"generate.max_new_tokens": 2, "prompt.max_tokens": 300, "eval.resamples": 20}
 SMALL |= {"eval.likelihood": "off"}
 
@@ -27,9 +29,10 @@ def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
-    """The files that the page shows, by their names."""
+    """The files that the pages show, by their names."""
     monkeypatch.chdir(tmp_path)
-    return {name: path.resolve() for name, path in write_files(DOCS.read_text(encoding="utf-8")).items()}
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    return {name: path.resolve() for name, path in write_files(text).items()}
 
 
 @pytest.fixture
@@ -128,6 +131,35 @@ def test_a_method_with_a_stage_of_its_own(
     again = main(["run", str(shown["rare.py"]), *flags, "--collaboration", "none", "--out", str(out)])
     assert again == 2
     assert "select.method rare learns from other users' histories" in capsys.readouterr().err
+
+
+def test_a_reweighted_retriever_in_a_sweep_with_built_in_ones(shown: dict[str, Path], tmp_path: Path):
+    """The ranking is that of BM25's scores times the decay of the time before the question."""
+    file = load(shown["decayed.py"])
+    config = override(file.config, {"limit": 6, "eval.likelihood": "off", "retrieve.k": 2})
+    decayed, bm25, dense = (trial.config for trial in sweeps.trials(file, config))
+    assert [c.retrieve.method for c in (decayed, bm25, dense)] == ["decayed_bm25", "bm25", "dense"]
+    assert {c.retrieve.k for c in (decayed, bm25, dense)} == {2}
+
+    whole = pbr_jax.run(override(bm25, {"retrieve.k": 1000}), tmp_path / "whole")
+    store = pbr_jax.open(whole.path).store
+    times = {(d.user_id, d.id): d.time or 0.0 for d in store.documents(range(store.rows))}
+    wanted = []
+    for example, record in zip(store.examples(), whole.records(), strict=True):
+        assert example.time is not None
+        scores = {d["id"]: d["score"] for d in record["documents"]}
+        for id in scores:
+            scores[id] *= np.exp((times[example.user_id, id] - example.time) / (86_400 * 30))
+        wanted.append(sorted(scores, key=scores.__getitem__, reverse=True)[:2])
+
+    def found(config: Config, name: str) -> list[list[str]]:
+        records = pbr_jax.run(config, tmp_path / name).records()
+        return [[document["id"] for document in record["documents"]] for record in records]
+
+    assert found(override(decayed, {"retrieve.days": 30}), "fast") == wanted
+    assert found(override(decayed, {"retrieve.days": 1e30}), "slow") == found(bm25, "bm25") != wanted
+    with pytest.raises(UserError, match=r"retrieve.days is 0.0, want at least 1"):
+        override(config, {"retrieve.days": 0})
 
 
 def test_a_retriever(shown: dict[str, Path], flags: list[str], tmp_path: Path):

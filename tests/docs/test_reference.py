@@ -1,5 +1,6 @@
 """The reference is written from the code: each option, command and config stands in it."""
 
+import pydoc
 import re
 import sys
 from pathlib import Path
@@ -86,6 +87,14 @@ def test_every_config_has_a_section_with_what_it_sets(pages: dict[str, str]) -> 
     assert "`select.training.epochs 2`" in small
     assert "`limit_training 240`" in small
     assert "seed" not in small
+
+
+def test_the_names_that_a_page_chooses_are_there_and_documented(pages: dict[str, str]) -> None:
+    chosen = re.findall(r"auto(?:module|class):: (\S+)\n   :members: (.+)", "".join(pages.values()))
+    assert len(chosen) == 6
+    for place, names in chosen:
+        for name in names.split(", "):
+            assert (pydoc.locate(f"{place}.{name}").__doc__ or "").strip(), f"{place}.{name}"
 
 
 def test_the_modules_of_the_api_are_there(pages: dict[str, str]) -> None:

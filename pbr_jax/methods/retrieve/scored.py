@@ -1,4 +1,4 @@
-"""Retrievers that score visible documents: what `random`, `recency` and `bm25` share."""
+"""From scores of visible documents to a retriever, as in `random`, `recency` and `bm25`."""
 
 from collections.abc import Callable, Sequence
 
@@ -17,7 +17,20 @@ ScoreAll = Callable[[Example, Query, list[np.ndarray]], list[np.ndarray]]
 
 
 def scored(store: Store, k: int, score: ScoreFn) -> RetrieveSlot:
-    """The `k` best of each user, who is scored alone; of equal scores the first in the profile."""
+    """A retriever that ranks each user's documents by scores of its own.
+
+    Args:
+      store: the run's store, `run.data` in `needs`.
+      k: how many documents are taken of each user that is searched.
+      score: called as `score(example, query, rows)` for each user that is searched and has documents which
+        the question may see. `rows` are their row numbers in the store, int64 [r], in the order of the
+        history. Returns one number a row, [r], higher is better.
+
+    Returns:
+      What `Retrieve.slot` returns: a function of examples, queries and neighbours to a ranking for each
+      example. Scores are multiplied by the neighbour's weight, which is 1 for the asking user. Of equal
+      scores the first in the history comes first.
+    """
 
     def each(example: Example, query: Query, rows: list[np.ndarray]) -> list[np.ndarray]:
         return [score(example, query, own) if len(own) else np.zeros(0) for own in rows]
@@ -26,7 +39,14 @@ def scored(store: Store, k: int, score: ScoreFn) -> RetrieveSlot:
 
 
 def scored_together(store: Store, k: int, score: ScoreAll) -> RetrieveSlot:
-    """The `k` best of each user, where a score looks at the documents of all users who are searched."""
+    """The same, where a score depends on the documents of all users that are searched, as BM25's does.
+
+    Args:
+      store: the run's store, `run.data` in `needs`.
+      k: how many documents are taken of each user that is searched.
+      score: called once for each question, as `score(example, query, rows)` with a list of arrays of row
+        numbers, one for each user. Returns a list of arrays of scores of the same lengths.
+    """
 
     def retrieve(
         examples: Examples, queries: Sequence[Query], neighbours: Sequence[Sequence[Neighbour]]
