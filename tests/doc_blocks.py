@@ -48,12 +48,13 @@ def blocks(page: Path) -> list[Block]:
 def commands(text: str) -> Iterator[tuple[str, list[str]]]:
     """The commands of a block, and the lines shown under each. Under `$ ` stands what is typed; a block
     without is typed line by line, `\\` at the end continues, and what follows ` #` is a comment."""
+    text = text.replace("\\\n", " ")
     if "$ " in text.splitlines()[0][:2]:
         for command in text.split("$ ")[1:]:
             first, *lines = command.splitlines()
             yield first, lines
         return
-    for line in text.replace("\\\n", " ").splitlines():
+    for line in text.splitlines():
         if command := re.sub(r"(^|\s+)# .*", "", line).strip():
             yield command, []
 
