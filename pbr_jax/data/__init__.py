@@ -145,9 +145,12 @@ def read(benchmark: Benchmark, limit: int | None = None) -> Iterator[Example]:
 def _all(benchmark: Benchmark, note: Note = lambda repair: None) -> Iterator[Example]:
     """The examples of a split; repairs, which `validate` reports, go to `note`."""
     examples = _reader(benchmark).examples(benchmark, note)
-    if benchmark.name == "own" and task(benchmark).kind != "retrieval":
-        return own.with_targets(examples, benchmark)
-    return examples
+    if benchmark.name != "own":
+        return examples
+    if task(benchmark).kind != "retrieval":
+        return own.complete(examples, benchmark, "target")
+    learned = benchmark.split == benchmark.training  # from those questions that say what is relevant
+    return examples if learned else own.complete(examples, benchmark, "relevant")
 
 
 def files(benchmark: Benchmark) -> tuple[Path, ...]:

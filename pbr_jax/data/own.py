@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from pbr_jax.data import json_stream, users
 from pbr_jax.data.records import Note, Record, kind, moment_after
@@ -82,21 +82,25 @@ def examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
             yield _example(record, history(users.of_person(record, "user", benchmark)))
 
 
-def with_targets(examples: Iterable[Example], benchmark: Benchmark) -> Iterator[Example]:
-    """The questions of a split. Raises UserError where some of the scored ones have a target and some not."""
+def complete(
+    examples: Iterable[Example], benchmark: Benchmark, needed: Literal["target", "relevant"]
+) -> Iterator[Example]:
+    """The questions of a split. Raises UserError where some of the scored ones have what is needed to score
+    them and some not."""
     first: dict[bool, tuple[int, str]] = {}
     for place, example in enumerate(examples):
         if example.scored:
-            first.setdefault(example.target is not None, (place, example.id))
+            has = bool(example.relevant) if needed == "relevant" else example.target is not None
+            first.setdefault(has, (place, example.id))
         if len(first) == 2:
             place, name = first[False]
             record = Record(
                 {}, Path(benchmark.root, f"{benchmark.split}.jsonl"), f"record {place} (id {name!r})"
             )
             raise record.fault(
-                "target",
+                needed,
                 f"none, but one in record {first[True][0]}",
-                "a target in all scored questions of a split or in none",
+                "it in all scored questions of a split or in none",
                 'write it, or "scored": false to keep the question out of all numbers',
             )
         yield example

@@ -136,7 +136,7 @@ def test_a_target_is_in_all_scored_questions_or_in_none(tmp_path: Path) -> None:
         data.validate(Benchmark(name="own", root=str(tmp_path)))
     assert str(error.value) == (
         f"{tmp_path / 'dev.jsonl'}: record 2 (id 'b'), field 'target': found none, but one in record 0, "
-        "wanted a target in all scored questions of a split or in none; "
+        "wanted it in all scored questions of a split or in none; "
         'write it, or "scored": false to keep the question out of all numbers'
     )
     write(tmp_path, [open, answered])
@@ -146,7 +146,11 @@ def test_a_target_is_in_all_scored_questions_or_in_none(tmp_path: Path) -> None:
     assert [example.scored for example in read(tmp_path)] == [True, False]
     write(tmp_path, [answered, open])
     (tmp_path / "task.toml").write_text('kind = "retrieval"\nmetrics = ["recall@1"]\n')
+    write(tmp_path, [answered | {"relevant": ["a"]}, open])
     assert [example.target for example in read(tmp_path)] == ["x", None]  # recall needs no target
+    write(tmp_path, [open, answered])
+    with pytest.raises(UserError, match=r"record 1 .*field 'relevant': found none, but one in record 0"):
+        read(tmp_path)
 
 
 @pytest.mark.parametrize(
