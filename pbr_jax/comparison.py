@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pbr_jax.eval.comparable import obstacles
-from pbr_jax.eval.differences import paired
+from pbr_jax.eval.differences import is_shown, paired
 from pbr_jax.eval.metrics import LOWER_IS_BETTER
 from pbr_jax.eval.runs import Row, read_run, run_labels
 from pbr_jax.eval.significance import FEWEST, Difference
@@ -37,9 +37,12 @@ class Comparison:
     differences: Mapping[str, Difference]
 
     def better(self, metric: str) -> str:
-        """The run that is better in a metric; "" where the interval holds 0, and with fewer than 10 users."""
+        """The run that is shown to be better in a metric; "" where neither is.
+
+        That takes an interval without 0 and p below one less the confidence, so at least 10 users.
+        """
         one = self.differences[metric]
-        if self.members < FEWEST or one.low <= 0 <= one.high:
+        if self.members < FEWEST or not is_shown(one, one.p_value, 1 - self.confidence):
             return ""
         return self.first if (one.value > 0) != (metric in LOWER_IS_BETTER) else self.second
 
@@ -55,17 +58,22 @@ class Comparison:
     def _table(self) -> SmallTable:
         rows = [
             [name, *map(number, self.values[name]), number(one.value, "+"), interval(one[1:3], "+"),
-             self.better(name) or "not shown"]
+             "–" if one.p_value is None else f"{one.p_value:.3f}", self.better(name) or "–"]
             for name, one in self.differences.items()
         ]  # fmt: skip
-        few = f", or there are fewer than {FEWEST} {self.clusters}" if self.members < FEWEST else ""
+        alpha = f"{1 - self.confidence:.2g}"
+        few = (
+            f" There are fewer than {FEWEST} {self.clusters}, so p is not given and no run is called better."
+        )
         return SmallTable(
-            f"{self.first} less {self.second}, paired over {self.questions} questions",
-            ["metric", self.first, self.second, "difference", "interval", "better"],
+            f"Δ: {self.first} less {self.second}, paired over {self.questions} questions",
+            ["metric", self.first, self.second, "Δ", "interval", "p", "better"],
             rows,
             [
-                f"{self.confidence:.0%} intervals over {self.members} {self.clusters}. Not shown: the "
-                f"interval holds 0{few}. Nothing is corrected for the number of metrics."
+                f"{self.confidence:.0%} intervals over {self.members} {self.clusters}. A run is called "
+                f"better where the interval leaves out 0 and p is below {alpha}."
+                f"{few * (self.members < FEWEST)} p is not corrected. A report on several runs corrects it "
+                "for their number, so there the same difference may not be shown."
             ],
         )
 

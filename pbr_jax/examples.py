@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
-from pbr_jax.eval.runs import run_folders
+from pbr_jax import terminal
+from pbr_jax.eval.folders import folders_of
 from pbr_jax.opening import plan_of
 from pbr_jax.parts.passages import around
 from pbr_jax.pipeline import Answer
@@ -22,8 +23,11 @@ def examples(folders: Sequence[str | Path], count: int) -> str:
     """
     if count < 1:
         raise UserError(f"{count} examples were asked for, want at least 1")
-    plans = [plan_of(folder) for path in folders for folder in run_folders(Path(path))]
+    plans = [plan_of(folder) for folder in folders_of(folders)]
     asked = list(islice(plans[0].data.value.examples(), count))
+    if decoded := [plan.config.system for plan in plans if plan.answered is None]:
+        first = f"the first {len(asked)} questions" if len(asked) > 1 else "the first question"
+        terminal.err(f"writing answers of {', '.join(decoded)} to {first}, for the examples alone …")
     answered = [(plan, _answered(plan, asked)) for plan in plans]
     parts = []
     if any(plan.answered is None for plan in plans):

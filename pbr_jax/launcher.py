@@ -15,7 +15,7 @@ from pbr_jax.experiment import Results, run
 from pbr_jax.graph_lists import tree
 from pbr_jax.plan import Plan, require_one_process
 from pbr_jax.sweep_folder import is_finished
-from pbr_jax.sweeps import Trial, command, trials
+from pbr_jax.sweeps import Trial, command, identity, trials
 from pbr_jax.types import UserError
 
 ALL = slice(None)
@@ -39,7 +39,7 @@ def sweep(
 
     Several processes may do so in one folder: each run is claimed by one of them, and those that have nothing
     left to claim wait for the others. `sweep.jsonl` lists names and overrides of the whole sweep, those of
-    earlier sweeps into the same folder last.
+    earlier sweeps into the same folder last, with a mark where this one replaces them.
 
     Args:
       max_parallel: how many runs are made at once, each in a process of its own.
@@ -53,8 +53,11 @@ def sweep(
     planned = trials(file, base)
     chosen, earlier = planned[part], sweep_folder.own(out)
     names = [_name(trial) for trial in chosen]
-    if not set(names) <= set(earlier):  # of many that begin together the first write the same list
-        sweep_folder.note([(_name(trial), trial.overrides) for trial in planned], out, earlier)
+    same = identity(file, base)
+    if not sweep_folder.is_noted(
+        names, len(planned), earlier, same
+    ):  # many that begin together write one list
+        sweep_folder.note([(_name(trial), trial.overrides) for trial in planned], out, earlier, same)
     clock = _Clock([name for name in names if not is_finished(name, out)], max_parallel)
     with Claims(out / sweep_folder.CLAIMS, stale_after) as claims:
 

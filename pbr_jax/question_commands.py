@@ -10,8 +10,9 @@ from typing import Any
 from pbr_jax import terminal
 from pbr_jax.eval.card_text import DOCUMENTS, QuestionCard
 from pbr_jax.eval.cards import Card, cards, of_user
+from pbr_jax.eval.folders import folders_of
 from pbr_jax.eval.run_files import verified
-from pbr_jax.eval.runs import read_run, run_folders, run_labels
+from pbr_jax.eval.runs import read_run, run_labels
 from pbr_jax.files import refuse_unmarked, replace_own
 from pbr_jax.opening import open
 from pbr_jax.picture import picture
@@ -62,7 +63,7 @@ def _show(options: argparse.Namespace, rest: list[str]) -> int:
     for name in ("limit", "documents"):
         if getattr(options, name) < 1:
             raise UserError(f"--{name} is {getattr(options, name)}, want at least 1")
-    folders = [folder for path in options.runs for folder in run_folders(path)]
+    folders = folders_of(options.runs)
     asked = [options.question] if options.user is None else of_user(folders[0], options.user)
     ids = asked[: options.limit]
     by_run = {

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, get_args
 
 from pbr_jax import flags, slurm, sweep_folder, terminal
-from pbr_jax.config import ConfigFile
+from pbr_jax.config import Config, ConfigFile
 from pbr_jax.eval.report import report
 from pbr_jax.experiment import Results
 from pbr_jax.launcher import ALL, STALE_AFTER, dry, sweep
-from pbr_jax.sweeps import Trial, command, trials
+from pbr_jax.sweeps import Trial, command, identity, trials
 from pbr_jax.types import UserError
 
 
@@ -40,7 +40,7 @@ def _sweep(options: argparse.Namespace, rest: list[str], show: Callable[[Sequenc
     if options.launcher is None and (given or options.jobs):
         raise UserError("--slurm and --jobs are of jobs; add --launcher submitit, or --launcher local")
     if options.launcher is not None:
-        return _launch(options, rest, given, file, planned)
+        return _launch(options, rest, given, file, config, planned)
     if options.dry:
         for text in dry(planned, options.out, part):
             terminal.out(text)
@@ -64,6 +64,7 @@ def _launch(
     rest: list[str],
     given: Mapping[str, Any],
     file: ConfigFile,
+    config: Config,
     planned: Sequence[Trial],
 ) -> int:
     """Submits the sweep as jobs: a shard each, or, where a job has several nodes, one run each."""
@@ -77,7 +78,8 @@ def _launch(
         return 0
     earlier = sweep_folder.own(out)
     if several:
-        sweep_folder.note([(trial.name, trial.overrides) for trial in planned], out, earlier)
+        runs = [(trial.name, trial.overrides) for trial in planned]
+        sweep_folder.note(runs, out, earlier, identity(file, config))
         lines = [shlex.split(command(file, trial, out))[1:] for trial in planned]
         commands = [[*line, "--distributed"] for line in lines]
     else:

@@ -18,7 +18,7 @@ _LIST = "sweep.jsonl"
 
 
 def own(out: Path) -> dict[str, Any]:
-    """Makes the folder a sweep's, and tells the runs that earlier sweeps listed in it.
+    """Makes the folder a sweep's, and gives the lines of earlier sweeps' runs in it, by the runs' names.
 
     Raises:
       UserError: it is a run's, or holds files that no sweep wrote.
@@ -38,12 +38,28 @@ def own(out: Path) -> dict[str, Any]:
     return earlier or {}
 
 
-def note(runs: Iterable[tuple[str | None, Overrides]], out: Path, earlier: Mapping[str, Any]) -> None:
-    """Writes the list of runs, those of earlier sweeps last. A run that will be refused has no name."""
-    listed = [{"run": name, "overrides": dict(overrides)} for name, overrides in runs]
+def note(
+    runs: Iterable[tuple[str | None, Overrides]], out: Path, earlier: Mapping[str, Any], sweep: str
+) -> None:
+    """Writes the list of runs, those of earlier sweeps last. A run that will be refused has no name.
+
+    `sweep` says which sweep it is (`sweeps.identity`). Earlier runs of the same one that it does not make any
+    more are `replaced`: a change of code, data or config has put others in their place.
+    """
+    listed: list[dict[str, Any]] = [
+        {"run": name, "overrides": dict(overrides), "sweep": sweep} for name, overrides in runs
+    ]
     known = {one["run"] for one in listed}
-    listed += [{"run": name, "overrides": values} for name, values in earlier.items() if name not in known]
+    for name, record in earlier.items():
+        if name not in known:
+            listed.append({**record, "replaced": True} if record.get("sweep") == sweep else record)
     write_text(out / _LIST, "".join(map(line, listed)))
+
+
+def is_noted(names: Iterable[str | None], count: int, earlier: Mapping[str, Any], sweep: str) -> bool:
+    """Whether the list holds these runs of a sweep of so many as its present ones."""
+    present = {n for n, one in earlier.items() if one.get("sweep") == sweep and not one.get("replaced")}
+    return set(names) <= present and len(present) == count
 
 
 def is_finished(name: str | None, out: Path) -> bool:
@@ -60,6 +76,7 @@ def _listed(path: Path) -> dict[str, Any] | None:
         return None
     try:
         records = [parse_json(text) for text in path.read_text(encoding="utf-8").splitlines()]
-        return {record["run"]: record["overrides"] for record in records if record["run"] is not None}
+        named = [one for one in records if one["run"] is not None]
+        return {one["run"]: {**one, "overrides": one["overrides"]} for one in named}
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} was not written by a sweep; choose a new --out") from error

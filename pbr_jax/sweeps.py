@@ -20,7 +20,9 @@ from typing import Any
 
 from pbr_jax.artefacts import digest
 from pbr_jax.config import Config, ConfigFile, Overrides, named, overridden, override, to_dict
-from pbr_jax.config.reading import blamed
+from pbr_jax.config.fields import members, names, value_of
+from pbr_jax.config.modules import blamed
+from pbr_jax.config.schema import SLOTS
 from pbr_jax.parts.run import line
 from pbr_jax.plan import Plan
 from pbr_jax.run_folder import flat
@@ -130,14 +132,36 @@ def _overrides(file: ConfigFile, base: Config) -> list[Overrides]:
     given = file.sweep(base) if inspect.signature(file.sweep).parameters else file.sweep()
     entries: list[Any] = list(given) if isinstance(given, Iterable) else [given]
     for entry in entries:
-        if not _is_plain(entry):
+        if not (isinstance(entry, Mapping) and _is_plain(_as_fields(entry, base))):
             raise UserError(
-                f"sweep() gives {entry!r:.80}, want dicts of plain values by dotted names, such as "
-                "{'retrieve.k': 4}; yield them, or return a list of them"
+                "sweep() wants dicts of plain values by dotted names, such as {'retrieve.k': 4}, or of a "
+                f"method by its slot, such as {{'retrieve': BM25(k=4)}}; it gives {entry!r}"
             )
     if not entries:
         raise UserError("sweep() gives no runs; yield at least one dict, {} for the config as it is")
-    return entries
+    return [_as_fields(entry, base) for entry in entries]
+
+
+def _as_fields(entry: Mapping[Any, Any], base: Config) -> dict[Any, Any]:
+    """The entry with each method that is given by its slot as the fields that make it."""
+    fields: dict[Any, Any] = {}
+    for name, value in entry.items():
+        if name not in SLOTS or not isinstance(value, SLOTS[name]):
+            fields[name] = value
+            continue
+        chosen: dict[str, Any] = {f"{name}.method": value.method}
+        if parts := members(getattr(value, "of", None)):
+            chosen[f"{name}.of"] = [part.method for part in parts.values()]
+        start = getattr(override(base, chosen), name)
+        if type(start) is not type(value):
+            raise UserError(
+                f"{type(value).__name__} in sweep() has the name of {type(start).__name__}; give it one of "
+                'its own: method: Literal["my_method"] = "my_method"'
+            )
+        inner = [one for one in names(value) if one not in ("method", "of")]
+        changed = {f"{name}.{one}": value_of(value, one) for one in inner}
+        fields |= chosen | {n: v for n, v in changed.items() if value_of(start, n.partition(".")[2]) != v}
+    return fields
 
 
 def _is_plain(entry: Any) -> bool:
@@ -147,6 +171,13 @@ def _is_plain(entry: Any) -> bool:
         return bool(line(dict(entry)))
     except (TypeError, ValueError):
         return False
+
+
+def identity(file: ConfigFile, base: Config) -> str:
+    """What tells sweeps of one folder apart: the config file's name, and what the command line changes."""
+    before, after = flat(to_dict(file.config)), flat(to_dict(base))
+    changed = {name: value for name, value in after.items() if before.get(name) != value}
+    return digest([file.path.name, changed])[:16]
 
 
 def command(file: ConfigFile, trial: Trial, out: Path) -> str:

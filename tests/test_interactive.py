@@ -191,7 +191,7 @@ def test_a_comparison_is_the_mean_of_the_questions_differences(
     table = found.to_frame()
     assert list(table.index) == [name for name in own.metrics if name in nothing.metrics]
     assert "bm25 less zero_shot, paired over 12 questions" in repr(found)
-    assert _cells(found._repr_html_())[:4] == ["metric", "bm25", "zero_shot", "difference"]
+    assert _cells(found._repr_html_())[:4] == ["metric", "bm25", "zero_shot", "Δ"]
     same = pbr_jax.compare(own, own)
     assert {one.value for one in same.differences.values()} == {0}
     assert not any(map(same.better, same.differences))

@@ -15,7 +15,7 @@ from pbr_jax.cli import main
 from pbr_jax.files import cache_folder
 from pbr_jax.flags import config as configured
 from pbr_jax.launcher import _Clock, sweep
-from pbr_jax.sweep_folder import own
+from pbr_jax.sweep_folder import is_noted, note, own
 from pbr_jax.sweeps import command, grid, product, seeds, trials, zipped
 from pbr_jax.types import UserError
 
@@ -121,6 +121,81 @@ def test_after_a_change_runs_are_made_anew_beside_the_old_ones(
     assert not {r.path for r in changed} & {r.path for r in first}
     assert len((tmp_path / "out" / "sweep.jsonl").read_text().splitlines()) == 4
     assert first[0].records() == again[0].records()
+
+
+OWN = """
+from dataclasses import dataclass
+from typing import Literal
+from pbr_jax.config import Config
+from pbr_jax.methods import retrieve
+
+@dataclass(frozen=True, kw_only=True)
+class Sharper(retrieve.BM25):
+    method: Literal["sharper"] = "sharper"
+    k1: float = 0.5
+
+@dataclass(frozen=True, kw_only=True)
+class Nameless(retrieve.BM25):
+    pass
+
+def get_config():
+    return Config(system="dense", retrieve=retrieve.Dense(k=2))
+
+def sweep():
+"""
+
+
+def test_a_row_may_hold_methods_also_of_ones_own(tmp_path: Path):
+    """Listed as plain fields, from which the printed command makes the same run."""
+    rows = [
+        "{'retrieve': retrieve.BM25(k=2)}",
+        "{'retrieve': Sharper(k=3)}",
+        "{'retrieve': retrieve.Fused(of=(retrieve.BM25(b=0.5), Sharper(k1=0.7)))}",
+    ]
+    file = tmp_path / "mine.py"
+    file.write_text(OWN + "".join(f"    yield {row}\n" for row in rows))
+    loaded = c.load(file)
+    planned = trials(loaded, loaded.config)
+    assert [dict(trial.overrides) for trial in planned[:2]] == [
+        {"retrieve.method": "bm25"},
+        {"retrieve.method": "sharper", "retrieve.k": 3},
+    ]
+    bm25, sharper, fused = (trial.config.retrieve for trial in planned)
+    assert (bm25.method, bm25.k, sharper.k, sharper.k1) == ("bm25", 2, 3, 0.5)  # type: ignore[union-attr]
+    assert [(one.method, one.k1, one.b) for one in fused.of] == [("bm25", 1.5, 0.5), ("sharper", 0.7, 0.75)]  # type: ignore[union-attr]
+    json.dumps([dict(trial.overrides) for trial in planned])
+    for trial in planned[:2]:
+        words = shlex.split(command(loaded, trial, tmp_path / "out"))[2:-2]
+        again = configured(words, "pbr-jax run")[1]
+        assert again == trial.config
+
+
+def test_a_method_without_a_name_of_its_own_is_refused_in_a_row(tmp_path: Path):
+    (tmp_path / "mine.py").write_text(OWN + "    yield {'retrieve': Nameless()}\n")
+    loaded = c.load(tmp_path / "mine.py")
+    with pytest.raises(UserError, match="Nameless in .* has the name of BM25; give it one of its own"):
+        trials(loaded, loaded.config)
+
+
+def test_a_changed_sweep_marks_the_runs_that_it_replaces(tmp_path: Path):
+    """Those of the same file and command line alone. An edit that is undone brings them back."""
+
+    def listed() -> dict[str, bool]:
+        lines = map(json.loads, (tmp_path / "sweep.jsonl").read_text().splitlines())
+        return {one["run"]: one.get("replaced", False) for one in lines}
+
+    note([("a", {}), ("b", {})], tmp_path, own(tmp_path), "here")
+    note([("other", {})], tmp_path, own(tmp_path), "seed 2")
+    for name in ("a", "b", "other", "c"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text("{}")
+    assert is_noted(["a"], 2, own(tmp_path), "here")
+    note([("a", {}), ("c", {})], tmp_path, own(tmp_path), "here")
+    assert listed() == {"a": False, "c": False, "b": True, "other": False}
+    assert not is_noted(["a"], 1, own(tmp_path), "here")
+    assert not is_noted(["a", "b"], 2, own(tmp_path), "here")
+    note([("a", {}), ("b", {})], tmp_path, own(tmp_path), "here")
+    assert listed() == {"a": False, "b": False, "c": True, "other": False}
 
 
 def test_a_config_without_a_sweep_is_one_clear_line(
@@ -299,16 +374,15 @@ def test_a_runs_folder_is_no_sweeps_folder(
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ("return None", "sweep() gives None, want dicts"),
-        ("return 5", "sweep() gives 5, want dicts"),
-        ("return {'retrieve.k': 4}", "sweep() gives 'retrieve.k', want dicts"),
-        ("yield 5", "sweep() gives 5, want dicts"),
-        ("yield [1]", "sweep() gives [1], want dicts"),
-        ("yield {1: 2}", "sweep() gives {1: 2}, want dicts"),
+        ("return None", "it gives None"),
+        ("return 5", "it gives 5"),
+        ("return {'retrieve.k': 4}", "it gives 'retrieve.k'"),
+        ("yield 5", "it gives 5"),
+        ("yield [1]", "it gives [1]"),
+        ("yield {1: 2}", "it gives {1: 2}"),
         ("yield {'seed': {}}", "seed is {} (dict), want int"),
-        ("yield {'retrieve': Dense()}", "sweep() gives {'retrieve': Dense("),
-        ("yield {'user_encoder': {'training': Training()}}", "want dicts of plain values by dotted names"),
-        ("yield {'generate.temperature': float('inf')}", "want dicts of plain values"),
+        ("yield {'user_encoder': {'training': Training()}}", "wants dicts of plain values by dotted names"),
+        ("yield {'generate.temperature': float('inf')}", "wants dicts of plain values"),
         ("raise ValueError('out of luck')", "line 5: ValueError: out of luck"),
         ("return grid({'retrieve.k': []})", "sweep() gives no runs"),
         ("yield {'retrieve.kk': 3}", "unknown config field 'retrieve.kk'"),
@@ -319,7 +393,7 @@ def test_a_wrong_sweep_is_one_line_with_its_file(
 ):
     path = tmp_path / "mine.py"
     path.write_text(
-        "from pbr_jax.config import Config, Training\nfrom pbr_jax.methods.retrieve import Dense\n"
+        "from pbr_jax.config import Config, Training\n\n"
         f"from pbr_jax.sweeps import grid, zipped\ndef get_config(): return Config()\ndef sweep(): {body}\n"
     )
     assert main(["sweep", str(path), "--out", str(tmp_path / "out"), "--list"]) == 2

@@ -1,35 +1,27 @@
 """Config files: read, checked, overridden by dotted names, and written as plain values."""
 
-import contextlib
 import dataclasses
 import difflib
-import hashlib
-import importlib.util
 import sys
-import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple, cast
 
-from pbr_jax import hashes
 from pbr_jax.code import code_of
 from pbr_jax.config.fields import members, name_of, unknown
+from pbr_jax.config.modules import FROM_FILES, blamed, execute, own_classes
 from pbr_jax.config.naming import named, overridden
 from pbr_jax.config.schema import SLOTS, Config
-from pbr_jax.loaded import run
 from pbr_jax.methods import METHODS
 from pbr_jax.options import Method, Options, checked, hints, members_in, options_in, swapped
-from pbr_jax.sources import imports
 from pbr_jax.types import UserError
 
 Overrides = Mapping[str, Any]
 """Dotted field names and their values, such as `{"retrieve.k": 4}`."""
 
 _PACKAGE = __name__.partition(".")[0]
-_FROM_FILES: set[str] = set()  # names of modules that are config files, or lie beside one
 
 
 class ConfigFile(NamedTuple):
@@ -62,61 +54,6 @@ def load(path: Path) -> ConfigFile:
     if type(config) is not Config:
         raise UserError(f"{path} must define get_config() that returns pbr_jax.config.Config")
     return ConfigFile(path, config, sweep)
-
-
-@contextlib.contextmanager
-def blamed(path: Path) -> Iterator[None]:
-    """Whatever a config file's Python raises as a UserError that says where: it is the user's to mend."""
-    try:
-        yield
-    except Exception as error:
-        frames = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
-        line = frames[-1] if frames else getattr(error, "lineno", None)
-        where = f"{path}, line {line}" if line else str(path)
-        what = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-        raise UserError(f"{where}: {what}{error}") from error
-
-
-def execute(path: Path) -> ModuleType:
-    """The module of a config file, run anew; its name tells its place, so that classes in it are found."""
-    name = f"pbr_jax_config_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None:
-        raise UserError(f"{path} is no Python file; a config file ends in .py")
-    hashes.watch(path)
-    module, source = importlib.util.module_from_spec(spec), path.read_bytes()
-    _FROM_FILES.update({name}, _beside(path.resolve(), source))
-    sys.modules[name] = module
-    sys.path.insert(0, str(path.resolve().parent))  # a config may import what lies beside it
-    try:
-        run(module, source, compile(source, str(path), "exec"))
-    finally:
-        sys.path.pop(0)
-    return module
-
-
-def _beside(path: Path, source: bytes) -> set[str]:
-    """The modules beside a config that it imports, which are watched, without packages.
-
-    Raises UserError where this process has another module of such a name: it would be run instead.
-    """
-    waiting, seen = [source], set()
-    while waiting:
-        for name in imports(waiting.pop()) - seen:
-            places = (path.parent / name / "__init__.py", path.parent / f"{name}.py")
-            file = next((place for place in places if place.is_file()), None)
-            if file is None:
-                continue
-            seen.add(name)
-            where = Path(getattr(sys.modules.get(name), "__file__", None) or file).resolve()
-            if where != file:
-                raise UserError(
-                    f"{path} imports {name} from beside it, and this process has another module {name} "
-                    f"({where}); give it another name, or start another process"
-                )
-            hashes.watch(file)
-            waiting.append(file.read_bytes())
-    return {name for name in seen if (path.parent / f"{name}.py").is_file()}
 
 
 # -- values ----------------------------------------------------------------------------------------
@@ -184,11 +121,17 @@ def _class(slot: str, name: Any, field: str = "") -> type[Method]:
     for cls in METHODS[slot]:
         if name_of(cls) == name:
             return cls
+    own = own_classes(SLOTS[slot], name)
+    if len(own) > 1:
+        files = ", ".join(sorted(str(sys.modules[cls.__module__].__file__) for cls in own))
+        raise UserError(f"{field or f'{slot}.method'} is {name!r}, which several files define: {files}")
+    if own:
+        return own.pop()
     known = [name_of(cls) for cls in METHODS[slot]]
     near = difflib.get_close_matches(str(name), known, n=1)
     raise UserError(
-        f"{field or f'{slot}.method'} is {name!r}, want one of {', '.join(known)}, or a class of your own in "
-        f"a config file{f'; did you mean {near[0]}?' if near else ''}"
+        f"{field or f'{slot}.method'} is {name!r}, want one of {', '.join(known)}, or a class of your own "
+        f"that this config file defines or imports{f'; did you mean {near[0]}?' if near else ''}"
     )
 
 
@@ -258,7 +201,7 @@ def _plain(value: Any) -> Any:
 def _place(cls: type) -> dict[str, str]:
     """Where a class is found, `module:Class` or a file and its class, and the hash of its code."""
     module, code = sys.modules[cls.__module__], code_of(cls)
-    if cls.__module__ in _FROM_FILES:
+    if cls.__module__ in FROM_FILES:
         file = str(Path(str(module.__file__)).resolve())
         return {"file": file, "class": cls.__qualname__, "code": code}
     return {"class": f"{cls.__module__}:{cls.__qualname__}", "code": code}

@@ -107,7 +107,9 @@ def settings(rows: Sequence[Row]) -> dict[str, list[str]]:
     columns = {field: [_shown(row.first.config, field) for row in rows] for field in fields}
     columns = {field: values for field, values in columns.items() if _differ(rows, field)}
     for name, key in (("task", "task"), ("training data", "training")):
-        columns[name] = [_hashes(run.fingerprint.get(key) for run in row.runs) for row in rows]
+        hashes = [_hashes(run.fingerprint.get(key) for run in row.runs) for row in rows]
+        if len({*hashes} - {ABSENT}) > 1:  # whether a system reads others' data at all, its methods tell
+            columns[name] = hashes
     for part in ("llm", "select.llm", "encoder"):
         if _differs_in_secret(rows, part):
             columns[f"{part} weights"] = [_hashes(run.weights.get(part) for run in row.runs) for row in rows]

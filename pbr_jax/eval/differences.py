@@ -1,10 +1,12 @@
 """Tables of paired differences: each row less a reference, how sure that is, what could have been seen."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pbr_jax.eval.comparable import ABSENT, obstacles, same_variant, shared_clusters, statistics_of
+from pbr_jax.eval.metrics import LOWER_IS_BETTER, within_range
 from pbr_jax.eval.render import Block, Cell, Paragraph, Table
 from pbr_jax.eval.runs import Row
 from pbr_jax.eval.significance import (
@@ -23,7 +25,7 @@ _BINARY = ("accuracy", "exact_match")
 """Metrics that are 0 or 1 for each example."""
 
 UNTESTED = {"target_bpb": "target_nll"}
-"""Metrics that say by another unit what another one says: that one is tested, these are shown."""
+"""Metrics that are another one divided by something else: that one is tested, these are not."""
 
 
 class Counts(NamedTuple):
@@ -34,29 +36,53 @@ class Counts(NamedTuple):
     p_value: float
 
 
-def differences(rows: Sequence[Row], names: Sequence[str], reference: Row) -> list[Block]:
-    """The table of differences from the reference, and sentences on pairs that have none."""
+def differences(
+    rows: Sequence[Row], names: Sequence[str], reference: Row, *, explained: bool = True
+) -> list[Block]:
+    """The table of differences from the reference, how to read it, and sentences on pairs that have none.
+
+    A difference is bold where it is shown (`is_shown`). `explained`: False where the section has said before
+    how intervals and p come about.
+    """
     others = [row for row in rows if row is not reference]
     by_row = [paired(row, reference, names) for row in others]
     counts = [_discordant(row, reference, names) for row in others]
     binary = [name for name in names if any(name in one for one in counts)]
     corrected = corrected_p(by_row)
-    corrected_counts = corrected_p(counts)
+    corrected_counts, alpha = corrected_p(counts), 1 - confidence_of(reference.first)
     header, table = ["run"], []
     for name in names:
-        header += [f"Δ {name}", f"detectable {name}", *([f"McNemar {name}"] if name in binary else [])]
+        header += [
+            f"Δ {name} ({sign(name)})",
+            f"detectable {name}",
+            *([f"McNemar {name}"] if name in binary else []),
+        ]
     for i, row in enumerate(others):
-        cells = [row.label]
+        cells = [Cell(row.label)]
         for name in names:
-            cells += [
-                _difference_text(by_row[i].get(name), corrected.get((i, name))),
-                _seen(by_row[i].get(name)),
-            ]
+            found, p = by_row[i].get(name), corrected.get((i, name))
+            cells += [Cell(_difference_text(found, p), bold=is_shown(found, p, alpha)), Cell(_seen(found))]
             if name in binary:
-                cells.append(_counts_text(counts[i].get(name), corrected_counts.get((i, name))))
-        table.append([Cell(text) for text in cells])
-    caption = _caption(others, reference, names, corrected, bool(binary))
-    return [Table(caption, header, table), *map(Paragraph, reasons(others, reference, names))]
+                cells.append(Cell(_counts_text(counts[i].get(name), corrected_counts.get((i, name)))))
+        table.append(cells)
+    caption = f"Difference from {reference.label}: row less reference, paired"
+    told = reasons(others, reference, names)
+    if explained:
+        caption = f"{caption}, {_caption(others, reference, names, corrected, bool(binary))}"
+        told.append(_how_to_read(reference, bool(corrected)))
+    return [Table(caption, header, table), *map(Paragraph, told)]
+
+
+def sign(name: str) -> str:
+    """Which differences of a metric are better ones, for a header."""
+    return "below 0 is better" if name in LOWER_IS_BETTER else "above 0 is better"
+
+
+def is_shown(difference: Difference | None, p: float | None, alpha: float) -> bool:
+    """Whether a difference is shown: its interval leaves out zero, and the corrected p is below `alpha`."""
+    return (
+        difference is not None and p is not None and p < alpha and not difference.low <= 0 <= difference.high
+    )
 
 
 def paired(row: Row, reference: Row, names: Sequence[str]) -> dict[str, Difference]:
@@ -77,7 +103,17 @@ def paired(row: Row, reference: Row, names: Sequence[str]) -> dict[str, Differen
         resamples=int(setting(reference.first, "eval.resamples", 2000.0)),
         confidence=confidence_of(reference.first),
     )
-    return dict(zip(known, intervals, strict=True))
+    return {name: _in_range(name, one) for name, one in zip(known, intervals, strict=True)}
+
+
+def _in_range(name: str, difference: Difference) -> Difference:
+    """With an interval that ends where differences of the metric do: of a share at -1 and 1.
+
+    The true difference lies there, so an interval that is cut holds it as often.
+    """
+    lowest, highest = within_range(name, (-math.inf, math.inf))
+    most = highest - lowest
+    return difference._replace(low=max(-most, difference.low), high=min(most, difference.high))
 
 
 def _discordant(row: Row, reference: Row, names: Sequence[str]) -> dict[str, Counts]:
@@ -123,16 +159,16 @@ def _caption(
     if several:
         how += f" (rows of several seeds: Student's t, each {one} and each seed left out in turn)"
     sentences = [
-        f"Difference from {reference.label}, paired, n = {first.n} questions of {count or 'unknown'} {what}: "
+        f"n = {first.n} questions of {count or 'unknown'} {what}: "
         f"{confidence_of(first):.0%} intervals from {how}",
         _family(corrected)
         if corrected
         else f"No p is given{f' of fewer than {FEWEST} {what}' if count < FEWEST else ''}",
-        "Detectable: the smallest difference that this comparison would have found with "
-        f"{POWER:.0%} power, before correction",
+        f"Detectable: a true difference of this size would be found in {POWER:.0%} of such samples, before "
+        "correction; a smaller one would often be missed",
     ]
     sentences += [
-        f"{name} is the likelihood of {of} by another unit: it is shown, and not tested"
+        f"{name} is {of} in bits per byte, question by question: it has an interval and no p of its own"
         for name, of in UNTESTED.items()
         if name in names
     ]
@@ -142,6 +178,21 @@ def _caption(
             "exact p, which takes questions as independent, corrected over its column (Holm)"
         )
     return ". ".join(sentences)
+
+
+def _how_to_read(reference: Row, tested: bool) -> str:
+    """What is bold, and how the reference was chosen."""
+    alpha = f"{1 - confidence_of(reference.first):.2g}"
+    shown = (
+        f"Bold: shown to differ, which takes an interval without 0 and a corrected p below {alpha}. "
+        "Intervals are not corrected, so one may leave out 0 without anything being shown"
+        if tested
+        else "No difference is bold, because none is tested"
+    )
+    return (
+        f"{shown}. The reference is {reference.system}; --reference SYSTEM sets another. Choose it before "
+        "you look at the numbers."
+    )
 
 
 def _family(corrected: Mapping[tuple[int, str], float]) -> str:

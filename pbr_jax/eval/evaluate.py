@@ -241,7 +241,9 @@ def _answer_columns(
     """Metrics of answers, or none and the note that says why."""
     retrieval = task.kind == "retrieval"
     if predictions is None:
-        return [], [] if retrieval else ["no answers were generated, so none are scored"]
+        return [], [] if retrieval else [
+            "no answers were generated; only likelihoods of the targets and retrieval are measured"
+        ]
     missing = [id for id, target in zip(ids, targets or [None] * len(ids), strict=True) if target is None]
     if targets is None or len(missing) == len(ids):
         return [], ["all targets are withheld, so answers are not scored"]

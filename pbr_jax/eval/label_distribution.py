@@ -44,6 +44,8 @@ def shares_table(rows: Sequence[Row]) -> list[Table]:
     for row in rows:
         known = [run.answers for run in row.runs if run.answers]
         means = [sum(answers.get(name, 0.0) for answers in known) / max(len(known), 1) for name in names]
-        cells = [Cell(f"{mean:.1%}" if known else "–", bold=mean > _ONE_ANSWER) for mean in means]
+        cells = [
+            Cell(f"{mean:.1%}{' (no signal)' * (mean > _ONE_ANSWER)}" if known else "–") for mean in means
+        ]
         lines.append([Cell(row.label), *cells])
-    return [Table(f"Share of each answer, bold above {_ONE_ANSWER:.0%}: no signal", ["run", *names], lines)]
+    return [Table(f"Share of each answer; above {_ONE_ANSWER:.0%} it is no signal", ["run", *names], lines)]

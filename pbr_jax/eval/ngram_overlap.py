@@ -8,10 +8,10 @@ from pbr_jax.words import words
 
 RUN = 4  # words
 _COLUMNS = {
-    "question": "the question",
-    "documents": "the documents shown",
-    "target_question": "target: the question",
-    "target_documents": "target: the documents shown",
+    "question": "answer: in the question",
+    "documents": "answer: in the documents",
+    "target_question": "target: in the question",
+    "target_documents": "target: in the documents",
 }
 
 
@@ -48,5 +48,8 @@ def copies_table(rows: Sequence[Row]) -> list[Table]:
         known = [run.copied for run in row.runs if run.copied]
         shares = [[copied[name] for copied in known if name in copied] for name in _COLUMNS]
         lines.append([Cell(row.label), *(Cell(f"{sum(s) / len(s):.1%}" if s else "–") for s in shares)])
-    title = f"Share of the answers' runs of {RUN} words that stand in the question or the documents shown"
+    title = (
+        f"How much is copied: share of the {RUN}-word sequences of the answer, and of the target, that stand "
+        "in the question or in the documents shown"
+    )
     return [Table(title, ["run", *_COLUMNS.values()], lines)]

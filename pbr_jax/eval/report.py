@@ -2,8 +2,8 @@
 
 One section for each benchmark and split. Rows are runs, labelled by system and the config fields in
 which runs of that system differ; runs that differ by seed alone are one row. A second table gives
-differences from the zero-shot run, or from the first where there is none, and a last one says what
-each number was computed on. Read `values` and `differences` for what stands in them, `comparable`
+paired differences from one row, a baseline if none is named, and a last one says what each number was
+computed on. Read `values` and `differences` for what stands in them, `comparable`
 for what may be compared, `significance` for how sure it is, `page` for the report as a web page.
 """
 
@@ -14,14 +14,15 @@ from pbr_jax.eval import page, render
 from pbr_jax.eval.blocks import by_block, learned
 from pbr_jax.eval.costs import costs
 from pbr_jax.eval.differences import differences
+from pbr_jax.eval.folders import folders_of, left_out, unfinished
 from pbr_jax.eval.judged import judged_table
 from pbr_jax.eval.label_distribution import shares_table
 from pbr_jax.eval.ngram_overlap import copies_table
 from pbr_jax.eval.orders import orders
 from pbr_jax.eval.render import Block, Heading, Page, Paragraph
-from pbr_jax.eval.runs import Run, read_run, run_folders, table_rows, unfinished
+from pbr_jax.eval.runs import Run, read_run, table_rows
 from pbr_jax.eval.section import Section, headline_metrics, notes, origins, reference, warnings
-from pbr_jax.eval.subsets import order, over, without_near_targets
+from pbr_jax.eval.subsets import near_targets, order, over, without_near_targets
 from pbr_jax.eval.values import categories, parts, values
 from pbr_jax.types import UserError
 
@@ -42,21 +43,22 @@ def report(
 ) -> str:
     """The report on finished runs (folders with results.json, config.json, predictions.jsonl) and sweeps.
 
-    `format` is md, html or latex. Ranking metrics are shown at k = 5 unless `all_metrics`. HTML is
-    one file for people: verdict, plots, tables and single questions (`pbr_jax.eval.page`). Differences are
-    from the system `reference`; None: from zero_shot, or else the first run. `part`: over the questions of a
-    part of the runs' streams alone, in a section for each set of questions that this is, for each order of
+    `format` is md, html or latex. Ranking metrics are shown at k = 5 unless `all_metrics`. HTML is one file
+    for people: verdict, plots, tables and single questions (`pbr_jax.eval.page`). Differences are from the
+    system `reference`; None: from a baseline, see `section.reference`. `part`: over the questions of a part
+    of the runs' streams alone, in a section for each set of questions that this is, for each order of
     arrival has its own; differences are from the first run where a section has no `reference`. `verdict`
     stands at the beginning, in HTML in the place of its own. HTML shows about so many single `questions` of
-    each section; of 0 it holds no text and no name of a user. Raises UserError where a folder is no finished
-    run or has no such part, and where no run is of the reference.
+    each section; of 0 it holds no text and no name of a user. Raises UserError where a folder is no
+    finished run or has no such part, and where no run is of the reference.
     """
     if format not in FORMATS:
         raise UserError(f"no report format {format!r}; there are {', '.join(FORMATS)}")
     if not runs:
         raise UserError("no runs to report on; give at least one run folder")
     sections = _sections(runs, part, reference, all_metrics)
-    missing = [text for text in map(unfinished, map(Path, dict.fromkeys(runs))) if text]
+    given = map(Path, dict.fromkeys(runs))
+    missing = [text for path in given for text in (unfinished(path), left_out(path)) if text]
     title = "Results: " + ", ".join(dict.fromkeys(section.rows[0].first.benchmark for section in sections))
     if format == "html":
         return page.html(title, sections, missing, verdict, questions)
@@ -70,8 +72,7 @@ def _sections(
     runs: Sequence[Path], part: str | None, reference: str | None, all_metrics: bool
 ) -> list[Section]:
     groups: dict[tuple[str, str, object], list[Run]] = {}
-    folders = [folder for path in runs for folder in run_folders(Path(path))]
-    for run in map(read_run, dict.fromkeys(folders)):
+    for run in map(read_run, folders_of(runs)):
         run = run if part is None else over(run, part)
         questions = None if part is None or run.records is None else frozenset(run.records)
         groups.setdefault((run.benchmark, run.split, questions), []).append(run)
@@ -108,10 +109,9 @@ def _without_near(section: Section) -> list[Block]:
         return []
     left = rest[0].first.n
     blocks: list[Block] = [
-        Paragraph(
-            f"The same without the {rows[0].first.n - left} questions of which a document in the user's own "
-            "history holds at least .6 of the target's words:"
-        ),
-        values(rest, names),
+        Paragraph(near_targets(rows[0].first.n, left)),
+        values(rest, names, explained=False),
     ]
-    return blocks + (differences(rest, names, reference(rest, section.wanted)) if len(rest) > 1 else [])
+    if len(rest) > 1:
+        blocks += differences(rest, names, reference(rest, section.wanted), explained=False)
+    return blocks

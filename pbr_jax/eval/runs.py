@@ -12,17 +12,13 @@ from pbr_jax.eval.run_files import (
     parse_object,
     read_json,
     read_text,
-    sweep_lines,
     verified,
-    words_of,
 )
 from pbr_jax.types import UserError
 
 SEEDS = ("seed", "generate.seed")
 UNTOLD = frozenset({*SEEDS, "cache", "benchmark.root"})
 """Config fields that make no different system: seeds are averaged over, places carry no meaning."""
-
-_NAMED = 8  # unfinished runs
 
 
 @dataclass(frozen=True)
@@ -116,32 +112,6 @@ class Row:
     @property
     def system(self) -> str:
         return self.first.system
-
-
-def run_folders(path: Path) -> list[Path]:
-    """The folder itself, or the finished runs in a sweep's folder, in the sweep's order."""
-    if (path / "results.json").is_file() or not path.is_dir():
-        return [path]
-    inside = sorted(file.parent for file in path.glob("*/results.json"))
-    listed = sweep_lines(path)
-    places = {str(record.get("run")): place for place, record in enumerate(listed)}
-    if listed and not inside:
-        raise UserError(f"{path}: none of the sweep's {len(listed)} runs is finished; run the sweep again")
-    return sorted(inside, key=lambda folder: places.get(folder.name, len(places))) or [path]
-
-
-def unfinished(path: Path) -> str:
-    """The runs of a sweep's folder that are not finished, in words; "" where all are, or it is none."""
-    listed = sweep_lines(path)
-    missing = [one for one in listed if not (path / str(one.get("run")) / RESULTS).is_file()]
-    if not missing:
-        return ""
-    runs = [words_of(one) for one in missing[:_NAMED]]
-    rest = f"; and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
-    return (
-        f"{path}: {len(missing)} of the sweep's {len(listed)} runs are not finished, and missing here: "
-        f"{'; '.join(runs)}{rest}"
-    )
 
 
 def read_run(path: Path) -> Run:

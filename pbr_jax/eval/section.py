@@ -15,12 +15,19 @@ from pbr_jax.eval.runs import SEEDS, Row, Run, differing_fields
 from pbr_jax.eval.values import confidence_of, intervals, mean
 from pbr_jax.types import UserError
 
+_PLAIN = ("recency", "random", "bm25", "dense")
+_USUAL = {
+    "neighbours.method": "self", "expand.method": "none", "select.method": "top_k",
+    "generator.method": "frozen",
+}  # fmt: skip
+"""What stands in the other places of a plain system."""
+
 _UNBOUNDED = ("limit_history",)  # fields that say how much at most, where none is all
 
 
 @dataclass(frozen=True)
 class Section:
-    """The rows of a section. `wanted`: the system that differences are from, None: zero_shot, else the first.
+    """The rows of a section. `wanted`: the system that differences are from, None: a baseline (`reference`).
 
     `all_metrics`: whether ranking metrics are shown at other k than 5.
     """
@@ -61,12 +68,31 @@ def metric_names(rows: Sequence[Row]) -> list[str]:
 
 
 def reference(rows: Sequence[Row], wanted: str | None) -> Row:
-    """The row of the wanted system, of zero_shot, or else the first."""
-    found = next((row for row in rows if row.system == (wanted or "zero_shot")), None)
-    if found is None and wanted is not None:
+    """The row of the wanted system.
+
+    None: that of zero_shot, else the first without documents, the first of plain retrieval from the user's
+    own documents, or the first row.
+    """
+    if wanted is None:
+        known = [row for row in rows if not row.first.ceiling]
+        of_name = (row for row in known if row.system == "zero_shot")
+        without = (row for row in known if row.first.config.get("retrieve.method") == "none")
+        return [*of_name, *without, *filter(_is_plain, known), *rows][0]
+    found = next((row for row in rows if row.system == wanted), None)
+    if found is None:
         names = ", ".join(dict.fromkeys(repr(row.system) for row in rows))
         raise UserError(f"no run is of the reference {wanted!r}; there are the systems {names}")
-    return found or rows[0]
+    return found
+
+
+def _is_plain(row: Row) -> bool:
+    """Whether a row is plain retrieval: a baseline of the package, with nothing else in the other slots."""
+    config = row.first.config
+    return (
+        config.get("retrieve.method") in _PLAIN
+        and "retrieve.from.class" not in config
+        and all(config.get(field, usual) == usual for field, usual in _USUAL.items())
+    )
 
 
 def warnings(section: Section) -> list[str]:

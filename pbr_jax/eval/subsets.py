@@ -7,6 +7,8 @@ from pbr_jax.eval import json_fields
 from pbr_jax.eval.runs import Row, Run
 from pbr_jax.types import UserError
 
+_FEW = 10  # questions
+
 
 def without_near_targets(rows: Sequence[Row]) -> list[Row]:
     """The same rows over the questions whose target the user's own history does not nearly hold.
@@ -16,6 +18,16 @@ def without_near_targets(rows: Sequence[Row]) -> list[Row]:
     if not any(run.without_near.get("n") for row in rows for run in row.runs):
         return []
     return [dataclasses.replace(row, runs=tuple(map(_without_near, row.runs))) for row in rows]
+
+
+def near_targets(all_questions: int, left: int) -> str:
+    """What the tables of `without_near_targets` are of, in words."""
+    few = f" {left} questions are too few to show much." if left < _FEW else ""
+    return (
+        f"Only the {left} questions whose answer does not nearly stand in an earlier document. In the other "
+        f"{all_questions - left} one document of the user's history holds at least 60 % of the words of the "
+        f"answer, so a model can copy it.{few}"
+    )
 
 
 def _without_near(run: Run) -> Run:

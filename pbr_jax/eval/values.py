@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pbr_jax.eval import notes as remarks
 from pbr_jax.eval.comparable import (
     ABSENT,
-    obstacles,
-    same_variant,
     settings,
     shared_clusters,
     statistics_of,
@@ -48,10 +46,12 @@ def intervals(row: Row, names: Sequence[str], confidence: float) -> dict[str, In
     return {name: pair for name, pair in known_intervals.items() if pair[0] < pair[1]}
 
 
-def values(rows: Sequence[Row], names: Sequence[str]) -> Table:
-    """Every row's metrics, what they were computed on, and the settings in which rows differ."""
+def values(rows: Sequence[Row], names: Sequence[str], *, explained: bool = True) -> Table:
+    """Every row's metrics, what they were computed on, and the settings in which rows differ.
+
+    `explained`: False where the section has said before how intervals come about.
+    """
     confidence = confidence_of(rows[0].first)
-    best = {name: _best(rows, name) for name in names}
     columns = settings(rows)
     table = []
     for i, row in enumerate(rows):
@@ -59,12 +59,11 @@ def values(rows: Sequence[Row], names: Sequence[str]) -> Table:
         texts = [remarks.label(row), *(columns[field][i] for field in columns), str(row.first.n), _count(row)]
         cells = [Cell(text) for text in texts]
         for name in names:
-            text, value = _text([run.metrics for run in row.runs], name, known.get(name)), mean(row, name)
-            cells.append(Cell(text, bold=value is not None and value == best[name]))
+            cells.append(Cell(_text([run.metrics for run in row.runs], name, known.get(name))))
         table.append(cells)
     several = any(len(row.runs) > 1 for row in rows)
     what = rows[0].first.clusters
-    caption = _caption(names, confidence, several, what)
+    caption = _caption(names, confidence, several, what) if explained else _better(names)
     return Table(caption, ["run", *columns, "n", what, *names], table)
 
 
@@ -119,8 +118,12 @@ def _caption(names: Sequence[str], confidence: float, several: bool, what: str) 
             "; where a run was repeated under several seeds: mean ± standard deviation over seeds, and over "
             f"{what} and seeds Student's t (each {one} and each seed left out in turn)"
         )
+    return f"{caption}. {_better(names)}"
+
+
+def _better(names: Sequence[str]) -> str:
     lower = [name for name in names if name in LOWER_IS_BETTER]
-    return caption + (f". Lower is better for {' and '.join(lower)}." if lower else ". Higher is better.")
+    return f"Lower is better for {' and '.join(lower)}." if lower else "Higher is better."
 
 
 def _mean(metrics: Sequence[dict[str, float]], name: str) -> float | None:
@@ -148,13 +151,3 @@ def _only(here: Sequence[Category], name: str) -> Interval | None:
 def _count(row: Row) -> str:
     clusters = shared_clusters(row.runs)
     return str(len(set(clusters.values()))) if clusters else ABSENT
-
-
-def _best(rows: Sequence[Row], name: str) -> float | None:
-    """The best of several systems; None where they cannot be compared, for then none is the best."""
-    having = [row for row in rows if mean(row, name) is not None and not row.first.ceiling]
-    runs = [run for row in having for run in row.runs]
-    if len(having) < 2 or obstacles(runs) or not same_variant(runs, name):
-        return None
-    means = [value for row in having if (value := mean(row, name)) is not None]
-    return min(means) if name in LOWER_IS_BETTER else max(means)

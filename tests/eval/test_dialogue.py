@@ -183,8 +183,8 @@ def test_differences_are_over_frames(tmp_path: Path, write, tables) -> None:
     assert results["aga"] == pytest.approx((0.5 + 1 + 0) / 3)
     header, row = tables(report(runs))[1]
     told = dict(zip(header, row))
-    assert told["Δ jga"].startswith("-0.75")
-    assert told["Δ aga"].startswith("-0.50")
+    assert told["Δ jga (above 0 is better)"].strip("*").startswith("-0.75")
+    assert told["Δ aga (above 0 is better)"].strip("*").startswith("-0.50")
 
 
 def test_every_metric_of_a_task_of_dialogues_is_there() -> None:

@@ -15,6 +15,7 @@ from pbr_jax.eval.significance import paired_difference
 from pbr_jax.tasks import released
 
 N = 24
+LOWER = "(below 0 is better)"
 LABELS = [released("lamp_1").labels[i % 2] for i in range(N)]
 RATINGS = [str(1 + i % 5) for i in range(N)]
 
@@ -46,7 +47,7 @@ def test_differences_are_t_of_users_and_p_is_holms_over_the_rows_of_one_metric(r
     multitest = pytest.importorskip("statsmodels.stats.multitest")
     text = report(runs)
     table = tables(text)[1]
-    assert table[0] == ["run", "Δ mae", "detectable mae", "Δ rmse", "detectable rmse"]
+    assert table[0] == ["run", f"Δ mae {LOWER}", "detectable mae", f"Δ rmse {LOWER}", "detectable rmse"]
     found = [
         expected(name, seed, share)
         for seed, share in ((1, 0.5), (2, 0.8), (3, 0.3))
@@ -59,7 +60,8 @@ def test_differences_are_t_of_users_and_p_is_holms_over_the_rows_of_one_metric(r
     shown = [(row[i], row[i + 1]) for row in table[1:] for i in (1, 3)]
     for (difference, seen), one, p in zip(shown, found, corrected, strict=True):
         told = f"p={p:.3f}" if p >= 0.001 else "p<0.001"
-        assert difference == f"{one.value:+.4f} [{one.low:+.4f}, {one.high:+.4f}] {told}"
+        bold = "**" if p < 0.1 and not one.low <= 0 <= one.high else ""
+        assert difference == f"{bold}{one.value:+.4f} [{one.low:+.4f}, {one.high:+.4f}] {told}{bold}"
         assert seen == f"{one.detectable:.4f}"
     assert "p corrected over the 3 comparisons of each metric (Holm)" in text
     gaps = [text_metric("mae").statistics(answers(i, share), RATINGS) for i, share in ((2, 0.8), (0, 0.1))]
@@ -127,7 +129,12 @@ def test_mcnemar_stands_beside_accuracy(tmp_path, write, tables):
     ]
     text = report(runs)
     table = tables(text)[1]
-    assert table[0][:4] == ["run", "Δ accuracy", "detectable accuracy", "McNemar accuracy"]
+    assert table[0][:4] == [
+        "run",
+        "Δ accuracy (above 0 is better)",
+        "detectable accuracy",
+        "McNemar accuracy",
+    ]
     dense, bm25 = (row[3] for row in table[1:])
     # Only dense: 8 to 21, only zero_shot: 0 to 3. Only bm25: 8 to 12, only zero_shot: 0 and 1.
     p = [2 * (1 + 18 + 153 + 816 + 3060) / 2**18, 2 * (1 + 7 + 21) / 2**7]
@@ -169,17 +176,17 @@ def test_bits_per_byte_are_shown_and_not_tested(runs, tables):
     nats = {path: draw.normal(3 - 0.1 * i, 0.1, N) for i, path in enumerate(runs)}
     for path in runs:
         add(path, target_nll=nats[path])
-    alone = [dict(zip(*pair))["Δ target_nll"] for pair in _rows(tables(report(runs))[1])]
+    alone = [dict(zip(*pair))[f"Δ target_nll {LOWER}"] for pair in _rows(tables(report(runs))[1])]
     for path in runs:
         add(path, target_bpb=nats[path] / 2)
     text = report(runs)
     beside = [dict(zip(*pair)) for pair in _rows(tables(text)[1])]
-    assert [row["Δ target_nll"] for row in beside] == alone
+    assert [row[f"Δ target_nll {LOWER}"] for row in beside] == alone
     assert all(" p" in cell for cell in alone)
-    assert all(re.fullmatch(r"[+-][\d.]+ \[[^]]+\]", row["Δ target_bpb"]) for row in beside)
+    assert all(re.fullmatch(r"[+-][\d.]+ \[[^]]+\]", row[f"Δ target_bpb {LOWER}"]) for row in beside)
     assert all(float(row["detectable target_bpb"]) > 0 for row in beside)
     assert "p corrected over the 3 comparisons of each metric (Holm)" in text
-    assert "target_bpb is the likelihood of target_nll by another unit" in text.replace("\\", "")
+    assert "target_bpb is target_nll in bits per byte, question by question" in text.replace("\\", "")
 
 
 def _rows(table: list[list[str]]) -> list[tuple[list[str], list[str]]]:
@@ -202,5 +209,60 @@ def test_per_example_metrics_that_no_reader_knows_have_differences_too(tmp_path,
         add(runs[-1], loss=np.random.default_rng(len(name)).normal(3 + shift, 0.1, N))
     values, differences = tables(report(runs))[:2]
     shown = dict(zip(differences[0], differences[1]))
-    assert re.fullmatch(r"-0\.[45]\d+ \[-0.\d+, -0.\d+\] p<0.001", shown["Δ loss"])
+    assert re.fullmatch(
+        r"-0\.[45]\d+ \[-0.\d+, -0.\d+\] p<0.001", shown["Δ loss (above 0 is better)"].strip("*")
+    )
     assert all("[" in dict(zip(values[0], row))["loss"] for row in values[1:])
+
+
+def test_only_a_shown_difference_is_bold_and_the_text_says_when_it_is(runs, tables):
+    """Bold stands for one thing: neither the best value nor an interval without 0 alone has it."""
+    text = report(runs)
+    values, differences = tables(text)[:2]
+    bold = [cell for row in [*values, *differences[1:]] for cell in row if cell.startswith("**")]
+    small = [
+        cell
+        for row in differences[1:]
+        for cell in row[1::2]
+        if float(re.split("p[=<]", cell)[1].strip("*")) < 0.1
+    ]
+    assert bold == small  # at a confidence of .9; t and p agree under 20 users
+    assert 0 < len(bold) < 6
+    assert text.count("an interval without 0 and a corrected p below 0.1") == 1
+    assert "The reference is zero_shot; --reference SYSTEM sets another" in text.replace("\\", "")
+
+
+@pytest.mark.parametrize("users", [6, N])  # Student's t, and a bootstrap
+def test_intervals_of_differences_of_shares_end_at_one(tmp_path, write, tables, users):
+    """A share of questions is at most 1, so a difference of two of them is too."""
+    owners = [f"u{i % users}" for i in range(N)]
+    right = [label if i % users else LABELS[1 - i % 2] for i, label in enumerate(LABELS)]
+    wrong = [LABELS[1 - i % 2] for i in range(N)]
+    runs = [
+        write(tmp_path / name, name, texts, benchmark="lamp_1", users=owners)
+        for name, texts in (("zero_shot", wrong), ("dense", right))
+    ]
+    cell = tables(report(runs))[1][1][1]
+    low, high = (float(end) for end in re.findall(r"[+-]\d\.\d+", cell)[1:3])
+    assert 0 < low < high <= 1
+    assert users == N or high == 1
+
+
+@pytest.mark.parametrize(
+    ("systems", "chosen"),
+    [
+        ([("mine", "mine"), ("bm25", "bm25"), ("zero_shot", "none")], "zero_shot"),
+        ([("mine", "mine"), ("bm25", "bm25"), ("nothing", "none")], "nothing"),
+        ([("mine", "mine"), ("fused", "fused"), ("words", "bm25")], "words"),
+        ([("mine", "mine"), ("fused", "fused")], "mine"),
+    ],
+)
+def test_the_reference_is_a_baseline_where_there_is_one(tmp_path, write, systems, chosen):
+    """A new method stands first in its own sweep, and is what others are not to be compared with."""
+    runs = [
+        write(tmp_path / name, name, answers(i, 0.3 + 0.2 * i), fields={"retrieve": {"method": method}})
+        for i, (name, method) in enumerate(systems)
+    ]
+    text = report(runs).replace("\\", "")
+    assert f"Difference from {chosen}: row less reference" in text
+    assert f"Difference from {systems[0][0]}: " in report(runs, reference=systems[0][0]).replace("\\", "")

@@ -156,7 +156,10 @@ def test_withheld_targets_are_no_error(targets):
 
 def test_nothing_generated_or_nothing_scored_is_said():
     found = evaluate(released("lamp_3"), ids=["a"], users=["u"], targets=["3"])
-    assert (found.n, found.notes) == (0, ["no answers were generated, so none are scored"])
+    assert (found.n, found.notes) == (
+        0,
+        ["no answers were generated; only likelihoods of the targets and retrieval are measured"],
+    )
     empty = evaluate(RANKED, ids=["q"], users=["u"], rankings=[["a"]], relevant=[[]], scored=[False])
     assert (empty.n, empty.metrics, empty.notes) == (0, {}, ["no example is scored"])
 

@@ -42,7 +42,7 @@ def test_a_report_shows_the_shares_of_every_row(tmp_path, write, tables):
     found = next(table for table in tables(text) if table[0][-1] == "other")
     assert found == [
         ["run", "1", "5", "other"],
-        ["a", "5.0%", "**95.0%**", "0.0%"],
+        ["a", "5.0%", "95.0% (no signal)", "0.0%"],
         ["b", "25.0%", "0.0%", "75.0%"],
         ["c", "–", "–", "–"],
     ]
@@ -77,12 +77,14 @@ def test_expected_ratings_have_metrics_intervals_and_paired_differences(tmp_path
         told = ({**line, "metrics": own, "expected": value} for line, own, value in rows)
         (runs[-1] / "predictions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in told))
         reseal(runs[-1])
-    header, row = next(t for t in tables(report(runs)) if t[0][1] == "Δ mae")
+    header, row = next(t for t in tables(report(runs)) if t[0][1].startswith("Δ mae"))
     squares = [np.square(error)[:, None] for error in errors]
     wanted = paired_difference(
         squares[1], squares[0], users, lambda mean: np.sqrt(mean[..., 0]), resamples=300, confidence=0.9
     )
-    shown = row[header.index("Δ expected_rmse")]
+    shown = row[header.index("Δ expected_rmse (below 0 is better)")]
     assert shown.startswith(f"{wanted.value:+.4f} [{wanted.low:+.4f}, {wanted.high:+.4f}]")
     first, second = (np.corrcoef(column, [float(target) for target in TARGETS])[0, 1] for column in expected)
-    assert row[header.index("Δ expected_correlation")].startswith(f"{second - first:+.4f} [")
+    assert row[header.index("Δ expected_correlation (above 0 is better)")].startswith(
+        f"{second - first:+.4f} ["
+    )

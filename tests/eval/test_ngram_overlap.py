@@ -40,5 +40,5 @@ def test_a_report_shows_them_beside_the_targets(tmp_path, write, tables):
     values = json.loads((runs[0] / "results.json").read_text())
     told = {"question": 0.25, "documents": 0.5, "target_question": 0.125, "target_documents": 0.0}
     (runs[0] / "results.json").write_text(json.dumps(sealed(runs[0], values | {"copied": told})))
-    found = next(table for table in tables(report(runs)) if table[0][1] == "the question")
+    found = next(table for table in tables(report(runs)) if table[0][1] == "answer: in the question")
     assert found[1:] == [["a", "25.0%", "50.0%", "12.5%", "0.0%"], ["b", "–", "–", "–", "–"]]

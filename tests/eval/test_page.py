@@ -80,7 +80,7 @@ def test_gains_are_turned_and_shown_where_the_interval_and_the_corrected_p_say_s
 def test_the_verdict_names_what_is_shown_and_what_is_not(runs):
     better, rest, basis = words.verdict(compared(*runs))
     assert better.startswith("Shown to be better than zero_shot in mae: dense by +")
-    assert rest.startswith("Not shown to differ from zero_shot: random; only differences of about ")
+    assert rest.startswith("Not shown to differ from zero_shot: random (detectable: ")
     assert "24 questions of 12 users, with 90% intervals" in basis
     turned = compare(Section("s", table_rows([*map(read_run, runs)]), "dense"))
     assert words.verdict(turned)[0].startswith("Shown to be worse than dense in mae: ")

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from pbr_jax.eval.folders import folders_of, left_out, run_folders, unfinished
 from pbr_jax.eval.run_files import HASHED, RESULTS, sealed
-from pbr_jax.eval.runs import read_run, run_folders, table_rows
+from pbr_jax.eval.runs import read_run, table_rows
 from pbr_jax.types import UserError
 
 
@@ -159,6 +160,21 @@ def test_a_sweeps_folder_stands_for_its_finished_runs_in_order(tmp_path: Path):
     assert run_folders(tmp_path) == [tmp_path / "b", tmp_path / "a"]
     assert run_folders(tmp_path / "a") == [tmp_path / "a"]
     assert run_folders(tmp_path / "c") == [tmp_path / "c"]
+
+
+def test_replaced_runs_are_left_out_and_named_and_a_list_is_passed_over(tmp_path: Path):
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "results.json").write_text("{}")
+    lines = [{"run": "new", "overrides": {"k": 1}}, {"run": "old", "overrides": {"k": 2}, "replaced": True}]
+    (tmp_path / "sweep.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert folders_of([tmp_path]) == [tmp_path / "new"]
+    assert unfinished(tmp_path) == ""
+    assert "left out and not counted: old (k 2)." in left_out(tmp_path)
+    assert left_out(tmp_path / "new") == ""
+    assert folders_of(sorted(tmp_path.iterdir())) == [tmp_path / "new", tmp_path / "old"]  # DIR/*
+    with pytest.raises(UserError, match="no runs are given"):
+        folders_of([tmp_path / "sweep.jsonl"])
 
 
 def test_a_model_of_its_own_is_told_by_its_name(write, tmp_path: Path):

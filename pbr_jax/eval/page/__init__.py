@@ -14,7 +14,7 @@ from pbr_jax.eval import notes as remarks
 from pbr_jax.eval.blocks import by_block, learned
 from pbr_jax.eval.comparable import ABSENT, settings, shared_clusters
 from pbr_jax.eval.costs import costs
-from pbr_jax.eval.differences import reasons
+from pbr_jax.eval.differences import reasons, sign
 from pbr_jax.eval.judged import judged_table
 from pbr_jax.eval.label_distribution import shares_table
 from pbr_jax.eval.metrics import LOWER_IS_BETTER
@@ -27,7 +27,7 @@ from pbr_jax.eval.page.history import by_history
 from pbr_jax.eval.page.questions import BYTES, data
 from pbr_jax.eval.render import Block, Figure, Forest, Paragraph, Table
 from pbr_jax.eval.section import Section, figures, notes, origins, warnings
-from pbr_jax.eval.subsets import without_near_targets
+from pbr_jax.eval.subsets import near_targets, without_near_targets
 from pbr_jax.eval.values import categories, confidence_of, intervals, mean, parts, values
 from pbr_jax.terminal import visible
 
@@ -56,6 +56,8 @@ def html(
     environment.globals |= {
         "interval": words.interval,
         "gain_text": words.gain_text,
+        "difference_text": words.difference_text,
+        "sign": sign,
         "define": define,
         "kind": kind,
         "scale_of": scale_of,
@@ -136,11 +138,8 @@ def _more(section: Section) -> list[Block]:
     rows, names, rest = section.rows, section.names, without_near_targets(section.rows)
     near: list[Block] = []
     if rest:
-        fewer = rows[0].first.n - rest[0].first.n
-        told = (
-            f"Without the {fewer} questions of which a document in the user's own history holds at least .6 "
-        )
-        near = [Paragraph(f"{told}of the target's words:"), values(rest, names)]
+        told = near_targets(rows[0].first.n, rest[0].first.n)
+        near = [Paragraph(told), values(rest, names, explained=False)]
     found: list[Block] = [*by_block(rows, names[0], True), *parts(rows, names), *learned(rows), *near]
     found += [*categories(rows, names), *orders(rows, names), *shares_table(rows), *copies_table(rows)]
     return [*found, *judged_table(rows), *costs(rows), *map(Paragraph, notes(section)), origins(rows)]

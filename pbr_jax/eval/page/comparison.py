@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pbr_jax.eval import notes as remarks
 from pbr_jax.eval.comparable import obstacles
-from pbr_jax.eval.differences import UNTESTED, corrected_p, paired
+from pbr_jax.eval.differences import corrected_p, is_shown, paired
 from pbr_jax.eval.metrics import LOWER_IS_BETTER
 from pbr_jax.eval.runs import Row
 from pbr_jax.eval.section import Section
@@ -25,6 +25,10 @@ class Gain:
     difference: Difference
     p: float | None
     shown: int
+
+    def row_less_reference(self, name: str) -> Difference:
+        """The difference in this metric as it is measured, not turned."""
+        return turned(self.difference, direction(name))
 
     @property
     def label(self) -> str:
@@ -58,17 +62,20 @@ def compare(section: Section) -> Comparison:
     gains: dict[str, dict[str, Gain]] = {}
     for i, row in enumerate(others):
         for name, found in by_row[i].items():
-            p = p_values.get((i, UNTESTED.get(name, name)))
-            better = turned(found, -1.0 if name in LOWER_IS_BETTER else 1.0)
+            p = p_values.get((i, name))
+            better = turned(found, direction(name))
             gains.setdefault(name, {})[row.label] = Gain(row, better, p, _shown(better, p, alpha))
     records = section.reference.first.records or {}
     return Comparison(section, measure, gains, len({record.cluster for record in records.values()}))
 
 
+def direction(name: str) -> float:
+    """1 where more of a metric is better, -1 where less is."""
+    return -1.0 if name in LOWER_IS_BETTER else 1.0
+
+
 def _shown(gain: Difference, p: float | None, alpha: float) -> int:
-    if p is None or p >= alpha or gain.low <= 0 <= gain.high:
-        return 0
-    return 1 if gain.low > 0 else -1
+    return 0 if not is_shown(gain, p, alpha) else 1 if gain.low > 0 else -1
 
 
 def why_not(section: Section) -> list[str]:

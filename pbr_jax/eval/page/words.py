@@ -36,6 +36,12 @@ def shorter(text: str) -> str:
     return _LONG.sub(lambda found: f"{float(found[1]):{'+' if found[1][0] == '+' else ''}.3f}", visible(text))
 
 
+def difference_text(gain: Gain, name: str) -> str:
+    """Row less reference, as the report in Markdown has it."""
+    one = gain.row_less_reference(name)
+    return interval(one.value, one.low, one.high, signed=True)
+
+
 def gain_text(gain: Gain) -> str:
     one = gain.difference
     return interval(one.value, one.low, one.high, signed=True)
@@ -86,11 +92,14 @@ def _open(gains: Sequence[Gain], reference: str) -> list[str]:
     some = [gain for gain in gains if not gain.shown]
     if not some:
         return []
-    names = ", ".join(gain.label for gain in some[:_NAMED])
+    names = ", ".join(f"{gain.label}{_detectable(gain)}" for gain in some[:_NAMED])
     rest = f" and {len(some) - _NAMED} more" if len(some) > _NAMED else ""
-    known = [gain.difference.detectable for gain in some if gain.difference.detectable]
-    size = f"; only differences of about {number(max(known))} or more would be found" if known else ""
-    return [f"Not shown to differ from {reference}: {names}{rest}{size}."]
+    return [f"Not shown to differ from {reference}: {names}{rest}."]
+
+
+def _detectable(gain: Gain) -> str:
+    size = gain.difference.detectable
+    return f" (detectable: {number(size)})" if size else ""
 
 
 def _basis(found: Comparison) -> str:

@@ -1,0 +1,83 @@
+"""The Python of config files: run, and searched for classes of methods."""
+
+import contextlib
+import hashlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pbr_jax import hashes
+from pbr_jax.loaded import run
+from pbr_jax.options import Method
+from pbr_jax.sources import imports
+from pbr_jax.types import UserError
+
+FROM_FILES: set[str] = set()
+"""Names of modules that are config files, or lie beside one."""
+
+
+@contextlib.contextmanager
+def blamed(path: Path) -> Iterator[None]:
+    """Whatever a config file's Python raises as a UserError that says where: it is the user's to mend."""
+    try:
+        yield
+    except Exception as error:
+        frames = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+        line = frames[-1] if frames else getattr(error, "lineno", None)
+        where = f"{path}, line {line}" if line else str(path)
+        what = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+        raise UserError(f"{where}: {what}{error}") from error
+
+
+def execute(path: Path) -> ModuleType:
+    """The module of a config file, run anew; its name tells its place, so that classes in it are found."""
+    name = f"pbr_jax_config_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None:
+        raise UserError(f"{path} is no Python file; a config file ends in .py")
+    hashes.watch(path)
+    module, source = importlib.util.module_from_spec(spec), path.read_bytes()
+    FROM_FILES.update({name}, _beside(path.resolve(), source))
+    sys.modules[name] = module
+    sys.path.insert(0, str(path.resolve().parent))  # a config may import what lies beside it
+    try:
+        run(module, source, compile(source, str(path), "exec"))
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def _beside(path: Path, source: bytes) -> set[str]:
+    """The modules beside a config that it imports, which are watched, without packages.
+
+    Raises UserError where this process has another module of such a name: it would be run instead.
+    """
+    waiting, seen = [source], set()
+    while waiting:
+        for name in imports(waiting.pop()) - seen:
+            places = (path.parent / name / "__init__.py", path.parent / f"{name}.py")
+            file = next((place for place in places if place.is_file()), None)
+            if file is None:
+                continue
+            seen.add(name)
+            where = Path(getattr(sys.modules.get(name), "__file__", None) or file).resolve()
+            if where != file:
+                raise UserError(
+                    f"{path} imports {name} from beside it, and this process has another module {name} "
+                    f"({where}); give it another name, or start another process"
+                )
+            hashes.watch(file)
+            waiting.append(file.read_bytes())
+    return {name for name in seen if (path.parent / f"{name}.py").is_file()}
+
+
+def own_classes(slot: type[Method], name: Any) -> set[type[Method]]:
+    """A slot's classes of this name that the config files of this process define or import."""
+    modules = [module for of_file in FROM_FILES if (module := sys.modules.get(of_file))]
+    values = [value for module in modules for value in vars(module).values()]
+    classes = [value for value in values if isinstance(value, type) and issubclass(value, slot)]
+    return {cls for cls in classes if getattr(cls, "method", None) == name}
