@@ -132,7 +132,7 @@ def _curves(table: dict[str, Any], theme: str) -> Figure:
         ax.errorbar(xs, values, yerr=errors, capsize=2, label=name, **style)
     below.axhline(0, color=colours["faint"], linewidth=1, linestyle=(0, (4, 3)), zorder=0)
     below.set_xticks(range(len(columns)), [column.replace(" own", "") for column in columns])
-    for ax, label in ((above, "nats per token"), (below, "less own alone")):
+    for ax, label in ((above, "nats per token"), (below, "minus own alone")):
         _axis(ax, colours, "" if ax is above else "own documents that there are", lines=[])
         ax.spines["left"].set_visible(True)
         ax.spines["left"].set_color(colours["faint"])
