@@ -17,8 +17,8 @@ sample of questions that grows while the minutes last, and a verdict in words wi
 
   FOLDER          data of your own (pbr-jax data import), or else --benchmark.name and --benchmark.root
   --out DIR       where the runs, verdict.md, verdict.json and report.html go
-  --minutes M     wall-clock minutes that are aimed at (10); a first round of 25 questions, or of 10 on a
-                  slow machine, is always run"""
+  --minutes M     wall-clock minutes, a target and no limit (10): a first round is always finished, of 25
+                  questions, or of fewer, 10 at least, where 25 would take over 1.5 times its time"""
 
 
 def check(options: argparse.Namespace, rest: list[str]) -> int:

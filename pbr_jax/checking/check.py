@@ -1,13 +1,14 @@
 """One command: the rounds of runs, and the verdict on the last one."""
 
 import dataclasses
+import math
 import time
 from pathlib import Path
 
 from pbr_jax import data
-from pbr_jax.checking.rounds import ANSWERED, CHOSEN, NOTHING, ROWS, Round, rounds
+from pbr_jax.checking.rounds import ANSWERED, CHOSEN, NAMES, NOTHING, ROWS, Round, rounds
 from pbr_jax.checking.verdict import Verdict, verdict
-from pbr_jax.checking.words import blocks, told
+from pbr_jax.checking.words import blocks, title, told
 from pbr_jax.config import Benchmark, Config
 from pbr_jax.eval.report import report
 from pbr_jax.files import write_text
@@ -27,8 +28,8 @@ def check(what: str | Path | Config, out: str | Path, minutes: float = 10.0) -> 
     Args:
       what: a folder of the benchmark `own`, or a config whose benchmark, models and prompt are taken.
       out: where runs, `verdict.md`, `verdict.json` and `report.html` go.
-      minutes: wall-clock time that it should end in; a first round is always run, of 25 questions, or of as
-        few as 10 where the machine is slow.
+      minutes: wall-clock time that it should end in; a first round is always run, of 25 questions, or of
+        fewer, 10 at least, where 25 would take too long.
 
     Raises UserError where nothing can be measured: no history, or no answers to score and no relevant
     documents.
@@ -43,14 +44,31 @@ def check(what: str | Path | Config, out: str | Path, minutes: float = 10.0) -> 
     total = total if base.limit is None else min(total, base.limit)
     speaks = scored.eval.likelihood == "on" and data.task(base.benchmark).kind != "retrieval"
     *_, last = rounds(scored, ROWS, folder, total, start + 60 * minutes * (_LIKELIHOOD if speaks else 1))
+    taken = time.monotonic() - start
     answers = _answers(base, folder / "answers", last, end) if speaks else None
     store = plan_of(last.folders[CHOSEN]).store.value
     found = verdict(last.folders, store, None if answers is None else answers.folders)
-    notes = (*found.notes, *_notes(total, last, answers, speaks=speaks))
-    found = dataclasses.replace(found, notes=notes, seconds=(time.monotonic() - start, 60 * minutes))
+    notes = list(_notes(total, last))
+    if speaks and answers is None:
+        notes.append(_no_answers(last, taken))
+    found = dataclasses.replace(
+        found,
+        notes=(*found.notes, *notes),
+        seconds=(time.monotonic() - start, 60 * minutes),
+        data=Path(base.benchmark.root).resolve().name if base.benchmark.root else base.benchmark.name,
+        folder=str(folder),
+        flags=_flags(base),
+    )
     found.write(folder / NUMBERS)
     write_text(folder / PAGE, told(found))
-    page = report([*last.folders.values()], "html", reference=NOTHING, verdict=blocks(found))
+    page = report(
+        [*last.folders.values()],
+        "html",
+        reference=NOTHING,
+        verdict=blocks(found),
+        title=title(found),
+        labels=NAMES,
+    )
     write_text(folder / REPORT, page)
     return found
 
@@ -74,11 +92,17 @@ def measured(base: Config) -> Config:
     return dataclasses.replace(base, generate=generate.Nothing(), eval=evaluation)
 
 
+def _flags(base: Config) -> tuple[str, ...]:
+    """The flags of a command on the same data with a model that is the reader's own, or the one given."""
+    model = "FOLDER" if base.llm.model == Config().llm.model else base.llm.model
+    root = ("--benchmark.root", base.benchmark.root) if base.benchmark.root else ()
+    return ("--benchmark.name", base.benchmark.name, *root, "--llm.model", model)
+
+
 def _answers(base: Config, out: Path, scored: Round, end: float) -> Round | None:
     """The last round of answers that ends in time; None where there is none. Labels are scored."""
     total = scored.questions
-    each = _SLOWER * scored.rate * len(ANSWERED) / len(ROWS)
-    if time.monotonic() + each * min(_SPOKEN, total) > end:
+    if time.monotonic() + _speaking(scored) > end:
         return None
     labelled = data.task(base.benchmark).kind in ("classification", "rating")
     if labelled and isinstance(base.generate, generate.Auto):
@@ -87,13 +111,24 @@ def _answers(base: Config, out: Path, scored: Round, end: float) -> Round | None
     return last
 
 
-def _notes(total: int, scored: Round, answers: Round | None, *, speaks: bool) -> list[str]:
-    notes = []
-    if scored.questions < total:
-        notes.append(
-            f"Measured on {scored.questions} of {total} questions, spread over users; --minutes M gives "
-            "it more."
-        )
-    if speaks and answers is None:
-        notes.append("There was no time to write answers, so the task's metrics are not shown.")
-    return notes
+def _speaking(scored: Round) -> float:
+    """Seconds that the first round of answers is planned to take."""
+    return _SLOWER * scored.rate * len(ANSWERED) / len(ROWS) * min(_SPOKEN, scored.questions)
+
+
+def _no_answers(scored: Round, taken: float) -> str:
+    """What is said where there was no time for answers; `taken`: seconds of the likelihoods."""
+    needed = max(_speaking(scored) / (1 - _LIKELIHOOD), taken + _speaking(scored))
+    return (
+        "There was no time to write answers, so the task's metrics are not shown. At the speed of this check "
+        f"--minutes {math.ceil(needed / 60)} would show them."
+    )
+
+
+def _notes(total: int, scored: Round) -> list[str]:
+    if scored.questions == total:
+        return []
+    return [
+        f"Measured on {scored.questions} of {total} questions, spread over users. Check again with more "
+        "--minutes for more questions: what is measured stays in the cache."
+    ]

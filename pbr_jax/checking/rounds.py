@@ -1,7 +1,7 @@
 """The runs of a check: a few systems on a sample of questions that grows while the budget lasts."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,7 +30,7 @@ user's own."""
 NAMES = {
     NOTHING: "no documents",
     OTHERS: "other users', at random",
-    ALIKE: "other users', by words (BM25)",
+    ALIKE: "other users', same search (BM25)",
     "random": "own, at random",
     "recency": "own, the newest",
     "bm25": "own, by words (BM25)",
@@ -46,10 +46,10 @@ ANSWERED = {name: ROWS[name] for name in (NOTHING, ALIKE, CHOSEN)}
 """The rows that write answers too, where the task's metrics need them."""
 
 FIRST = 25  # questions of the first round
-FEWEST = 10  # of them where the machine is too slow: users that a verdict needs
+FEWEST = 10  # of them where 25 would take too long: users that a verdict needs
 MOST = 400  # questions; more would tell little
 _LEAST = 10  # questions that a further round adds
-_LATE = 2.0  # times the time that is left: what a first round may take, since loading is a part of it
+_LATE = 1.5  # times the time that is left: a round that would take longer asks fewer questions
 _SURE = 0.8  # share of the time left that a round is planned for: a machine may become slower
 
 
@@ -75,35 +75,88 @@ def rounds(
     """Runs all rows on the first questions, then on up to twice as many, as long as a round should end in
     time (`end`, by the clock).
 
-    The first round is always run. Where its first row shows that it would take more than twice the time
-    that is left, the round asks fewer questions, `FEWEST` at least. A larger sample holds the smaller one,
-    whose language model's scores are in the cache, so that a round costs its new questions alone. `total`:
-    questions that there are.
+    The first round is always run. A round's first row shows documents (`CHOSEN`), and in the first round it
+    is timed on `FEWEST` questions. Where, after any row, the round would take more than 1.5 times the time
+    that it has, it goes on with as many questions as fit: at least `FEWEST`, and those of the last round. A
+    larger sample holds the smaller one, whose language model's scores are in the cache, so that a round
+    costs its new questions alone, and a smaller one next to nothing. `total`: questions that there are.
     """
-    done, size = 0, min(first, total, MOST)
-    terminal.err(f"check: {what} in {len(rows)} ways, {size} of {total} questions first")
+    done, size, rate = 0, min(first, total, MOST), 0.0
+    ways = sorted(rows, key=lambda name: (name != CHOSEN, name == NOTHING))  # the shortest prompts last
     while not done or size >= min(done + _LEAST, total) > done:
-        start, folders = clock(), {}
-        for number, (name, row) in enumerate(rows.items(), 1):
-            terminal.err(f"check: way {number} of {len(rows)}, {size} questions: {NAMES.get(name, name)}")
-            folders[name] = _run(base, row, name, out, size)
-            if number == 1 and not done and (fewer := _fewer(size, clock() - start, end - start, len(rows))):
-                terminal.err(f"check: at this speed {size} would take too long, so {fewer} are asked first")
-                size = fewer
-                folders[name] = _run(base, row, name, out, size)
-        rate = (clock() - start) / (size - done)  # of the first round with loading: never too low
-        done = size
-        terminal.err(f"check: {done} of {total} questions are done, {max(end - clock(), 0):.0f} s left")
-        yield Round(folders, done, rate)
+        start, before = clock(), done
+        terminal.err(f"check: {what} in {len(rows)} ways, {size} of {total} questions")
+        asking = _Asking(base, rows, out, before, size, end, clock)
+        folders = asking.all(ways)
+        done = asking.size
+        if done > before:
+            rate = (clock() - start) / (done - before)  # of the first round with loading: never too low
+        terminal.err(f"check: {done} of {total} questions are done, {duration(end - clock())} left")
+        yield Round({name: folders[name] for name in rows}, done, rate)
+        if done == before:
+            return
         size = min(2 * done, done + int(_SURE * max(end - clock(), 0.0) / rate), total, MOST)
 
 
-def _run(base: Config, row: Overrides, name: str, out: Path, size: int) -> Path:
-    config = override(base, {**row, "system": name, "limit": size})
-    return run(config, out / name, overwrite=True).path
+class _Asking:
+    """One round: `size` questions, `done` of which are in the cache, which shrink where time is short."""
+
+    def __init__(
+        self,
+        base: Config,
+        rows: Mapping[str, Overrides],
+        out: Path,
+        done: int,
+        size: int,
+        end: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self.base, self.rows, self.out, self.done, self.size, self.clock = base, rows, out, done, size, clock
+        self.start, self.asked, self.folders = clock(), 0, dict[str, Path]()
+        self.time = max(end - self.start, 0.0)
+
+    def all(self, ways: Sequence[str]) -> Mapping[str, Path]:
+        """The folders of all rows."""
+        if not self.done and self.size > FEWEST:
+            terminal.err(f"check: timing {FEWEST} questions: {NAMES.get(ways[0], ways[0])}")
+            self._run(ways[0], FEWEST)
+            self.asked = FEWEST
+            self._fit(len(ways), FEWEST)
+        for number, name in enumerate(ways, 1):
+            terminal.err(
+                f"check: way {number} of {len(ways)}, {self.size} questions: {NAMES.get(name, name)}"
+                + self._left(len(ways) - number + 1)
+            )
+            self.folders[name] = self._run(name, self.size)
+            self.asked += self.size - self.done if number > 1 else self.size - self.done - self.asked
+            self._fit(len(ways) - number)
+        return self.folders
+
+    def _run(self, name: str, size: int) -> Path:
+        config = override(self.base, {**self.rows[name], "system": name, "limit": size})
+        return run(config, self.out / name, overwrite=True).path
+
+    def _each(self) -> float:
+        """Seconds that a question took in one row, so far."""
+        return (self.clock() - self.start) / self.asked if self.asked else 0.0
+
+    def _left(self, ways: int) -> str:
+        seconds = ways * (self.size - self.done) * self._each()
+        return f" (about {duration(seconds)} for the rest of this round)" if seconds else ""
+
+    def _fit(self, ways: int, ahead: int = 0) -> None:
+        """Takes fewer questions where the remaining `ways` would end too late; `ahead`: done of them."""
+        spent, each = self.clock() - self.start, self._each()
+        if spent + (ways * (self.size - self.done) - ahead) * each <= _LATE * self.time or not ways:
+            return
+        fitting = int((self.time - spent) / (ways * each))
+        size = max(self.done + min(fitting, self.size), self.done or FEWEST)
+        if size < self.size:
+            terminal.err(f"check: {self.size} questions would take too long, so {size} are asked")
+            self.size = size
+            self.folders = {name: self._run(name, size) for name in self.folders}
 
 
-def _fewer(size: int, took: float, budget: float, ways: int) -> int | None:
-    """Questions of a first round whose first way `took` so long, where the others would end too late."""
-    share = _LATE * budget / (took * ways) if took else 1.0
-    return max(FEWEST, int(size * share)) if share < 1 and size > FEWEST else None
+def duration(seconds: float) -> str:
+    """Seconds up to two minutes, then minutes."""
+    return f"{max(seconds, 0.0):.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

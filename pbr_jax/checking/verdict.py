@@ -1,8 +1,8 @@
 """From the rows of a check to a verdict: numbers first, then the sentences that they allow, and no other.
 
 What is compared is fixed before anything is run: the chosen way to use the own history (`CHOSEN`) less no
-documents, less other users' documents at random, and less other users' documents that are chosen alike.
-The last one is needed because a choice by words may help whosever the documents are. Nothing is picked by
+documents, less other users' documents at random, and less other users' documents by the same search.
+The last one is needed because a search may help whosever the documents are. Nothing is picked by
 its result. A difference counts where its interval excludes zero and there are ten users; the interval is of
 `pbr_jax.eval.significance`.
 """
@@ -19,7 +19,7 @@ from pbr_jax.checking.rounds import ALIKE, ANSWERED, CHOSEN, NOTHING, OTHERS
 from pbr_jax.corpus.store import Store
 from pbr_jax.eval.differences import paired
 from pbr_jax.eval.metrics import LOWER_IS_BETTER, plain_mean
-from pbr_jax.eval.runs import Row, Run, read_run
+from pbr_jax.eval.runs import Record, Row, Run, read_run
 from pbr_jax.eval.significance import FEWEST, Difference, paired_difference, turned
 from pbr_jax.files import write_text
 from pbr_jax.types import Example
@@ -28,6 +28,7 @@ _DAY = 86400.0
 _LEAST = 10  # questions of a group that is shown
 _GROUPS = 5  # groups by a number, at most
 _EACH = 20  # questions of such a group, on average
+_LIKELIHOODS = ("target_nll", "target_bpb")
 
 Answer = Literal["helps", "helps_like_any", "harms", "cannot_tell"]
 
@@ -44,6 +45,14 @@ class Group(NamedTuple):
     def shown(self) -> bool:
         """Whether a gain is shown there."""
         return self.users >= FEWEST and self.gain.low > 0
+
+
+class Copies(NamedTuple):
+    """How many questions have most words of the target in one document of the user's own history, and what
+    the chosen row gains on the others; None where they are of fewer than ten users."""
+
+    questions: int
+    gain: Difference | None
 
 
 class Measure(NamedTuple):
@@ -68,8 +77,10 @@ class Verdict:
     """What a check found.
 
     `gains` are less no documents by row, `beyond` less others' documents, `alike` the chosen row's less
-    others' documents that are chosen alike; all are turned so that more is better. `needed`: questions that
-    would tell a gain of this size. `seconds`: what the check took, and what it was given.
+    others' documents by the same search; all are turned so that more is better. `needed`: questions that
+    would tell a gain of this size. `copies`: the questions whose answer the user's history nearly holds.
+    `seconds`: what the check took, and what it was given. `data`, `folder`, `flags`: the name of the data,
+    where the runs are, and the flags that name benchmark and model in a command.
     """
 
     answer: Answer
@@ -84,15 +95,24 @@ class Verdict:
     milliseconds: Mapping[str, float]
     best: tuple[str, ...]
     needed: int | None
+    copies: Copies | None = None
     measures: Sequence[Measure] = ()
     groups: Mapping[str, Sequence[Group]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     seconds: tuple[float, float] = (0.0, 0.0)
+    data: str = ""
+    folder: str = ""
+    flags: tuple[str, ...] = ()
 
     @property
     def control(self) -> Difference:
         """Of the gains over others' documents the one that is less sure."""
         return min(self.beyond[CHOSEN], self.alike, key=lambda one: one.low)
+
+    @property
+    def recommended(self) -> str:
+        """The own row to take: of the best ones the chosen one, else fused, else that of the best value."""
+        return next((name for name in (CHOSEN, "fused") if name in self.best), self.best[0])
 
     def write(self, path: Path) -> None:
         """The numbers as JSON."""
@@ -129,6 +149,7 @@ def verdict(folders: Mapping[str, Path], store: Store, answered: Mapping[str, Pa
         },
         best=best(rows, measure, users),
         needed=needed(gains[CHOSEN], runs[CHOSEN].n),
+        copies=copies(runs, measure) if measure in _LIKELIHOODS else None,
         measures=[*_measures(rows, measure), *_measures(spoken, measure, "target_bpb")],
         groups=groups(runs, measure, store),
     )
@@ -198,6 +219,27 @@ def best(rows: Mapping[str, Row], measure: str, users: int) -> tuple[str, ...]:
     return tuple(kept)
 
 
+def copies(runs: Mapping[str, Run], measure: str) -> Copies:
+    """The questions whose target the user's own history nearly holds, and the gain on the others."""
+    chosen, nothing = runs[CHOSEN].records or {}, runs[NOTHING].records or {}
+    shared = [name for name in chosen if name in nothing]
+    rest = [name for name in shared if not chosen[name].near]
+    users = len({chosen[name].cluster for name in rest})
+    gain = _gain(rest, chosen, nothing, measure) if users >= FEWEST else None
+    return Copies(len(shared) - len(rest), gain)
+
+
+def _gain(
+    questions: Sequence[str], chosen: Mapping[str, Record], nothing: Mapping[str, Record], measure: str
+) -> Difference:
+    """The chosen row less no documents on these questions, turned so that more is better."""
+    first, second = (
+        np.array([[one[name].metrics[measure]] for name in questions]) for one in (chosen, nothing)
+    )
+    clusters = [chosen[name].cluster for name in questions]
+    return turned(paired_difference(first, second, clusters, plain_mean), _sign(measure))
+
+
 def groups(runs: Mapping[str, Run], measure: str, store: Store) -> dict[str, list[Group]]:
     """What the chosen row gains over no documents by length and age of the history, and by category."""
     chosen, nothing = runs[CHOSEN].records or {}, runs[NOTHING].records or {}
@@ -206,26 +248,24 @@ def groups(runs: Mapping[str, Run], measure: str, store: Store) -> dict[str, lis
     lengths = [float(len(store.visible(e, e.user_id))) for e in known]
     ages = [_age(store, e) for e in known]
 
-    def group(name: str, members: Sequence[Example]) -> Group | None:
-        if len(members) < _LEAST:
+    def group(name: str, members: Sequence[Example], least: int = _LEAST) -> Group | None:
+        if len(members) < least:
             return None
-        first, second = (
-            np.array([[one[e.id].metrics[measure]] for e in members]) for one in (chosen, nothing)
-        )
-        clusters = [chosen[e.id].cluster for e in members]
-        gain = turned(paired_difference(first, second, clusters, plain_mean), _sign(measure))
-        return Group(name, len(members), len(set(clusters)), gain)
+        gain = _gain([e.id for e in members], chosen, nothing, measure)
+        return Group(name, len(members), len({chosen[e.id].cluster for e in members}), gain)
 
+    none = [e for e, length in zip(known, lengths, strict=True) if not length]
+    some = [length or float("nan") for length in lengths]
     found = {
-        "documents in the history": _parts(known, lengths, group),
+        "documents in the history": [group("0", none, 1), *_parts(known, some, group)],
         "days since the newest document": _parts(known, ages, group),
         "category": [
             group(name, [e for e in known if e.category == name])
             for name in sorted({e.category for e in known} - {""})
         ],
     }
-    kept = {title: [one for one in some if one is not None] for title, some in found.items()}
-    return {title: some for title, some in kept.items() if len(some) > 1}
+    kept = {title: [one for one in every if one is not None] for title, every in found.items()}
+    return {title: every for title, every in kept.items() if len(every) > 1}
 
 
 def _parts(

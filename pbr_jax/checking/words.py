@@ -1,32 +1,37 @@
 """A verdict in words and tables: the answer first. No sentence says more than an interval does."""
 
+import shlex
 from collections.abc import Sequence
 
-from pbr_jax.checking.rounds import CHOSEN, NAMES
+from pbr_jax.checking.rounds import ALIKE, CHOSEN, NAMES, NOTHING, OTHERS
 from pbr_jax.checking.verdict import Group, Measure, Verdict, needed
-from pbr_jax.eval.render import Block, Cell, Forest, Interval, Page, Paragraph, Table, markdown
+from pbr_jax.eval.render import Block, Cell, Code, Forest, Interval, Page, Paragraph, Table, markdown
 from pbr_jax.eval.significance import FEWEST, Difference
 
 _UNITS = {"target_nll": "nats a token of what the user wrote", "target_bpb": "bits a byte"}
-TITLE = "Does the own history help?"
+_READ = 5  # answers to read before a decision
+
+
+def title(found: Verdict) -> str:
+    return f"Does the history help? {found.data}".strip()
 
 
 def told(found: Verdict) -> str:
     """The verdict as a page in Markdown."""
-    return markdown(Page(TITLE, blocks(found)))
+    return markdown(Page(title(found), blocks(found)))
 
 
 def blocks(found: Verdict) -> list[Block]:
     """The verdict: what can be said, the table, for whom, what to do."""
     return [
         Paragraph(headline(found)),
-        *map(Paragraph, _but(found)),
+        *map(Paragraph, (*_but(found), *_copies(found))),
         _table(found),
         *([_measures(found.measures)] if found.measures else []),
         *(_groups(title, some) for title, some in found.groups.items()),
         Paragraph(_whom(found)),
         Paragraph(_retriever(found)),
-        Paragraph(f"What to do next: {_next(found)}"),
+        *_next(found),
         *map(Paragraph, found.notes),
     ]
 
@@ -35,29 +40,28 @@ def headline(found: Verdict) -> str:
     """What can be said, in two or three sentences."""
     unit = _UNITS.get(found.measure, found.measure)
     size = (
-        f"{_shown(found.gains[CHOSEN])} {unit} against no documents, {_shown(found.beyond[CHOSEN])} against "
-        f"other users' documents at random, {_shown(found.alike)} against other users' documents chosen alike"
+        f"{_shown(found.gains[CHOSEN])} {unit} over {NAMES[NOTHING]}; {_shown(found.beyond[CHOSEN])} over "
+        f"{NAMES[OTHERS]}; {_shown(found.alike)} over {NAMES[ALIKE]}"
     )
-    several = "95 % intervals" if found.users > 1 else "which have no interval, and no others to compare with"
-    basis = (
-        f"{_count(found.questions, 'question')} of {_count(found.users, 'user')}, {several}; more is better"
-    )
+    several = "with 95 % intervals" if found.users > 1 else "which have no interval"
+    sample = f"{_count(found.questions, 'question')} of {_count(found.users, 'user')}"
+    basis = f"Measured on {sample}, {several}; more is better."
     if found.answer == "helps":
-        return f"Yes. The own history helps: {size} ({basis})."
+        return f"Yes. The own history helps: {size}. {basis}"
     if found.answer == "helps_like_any":
         return (
             f"Not as such. Documents help, but the own history is not shown to help beyond other users' "
-            f"documents: {size} ({basis})."
+            f"documents: {size}. {basis}"
         )
     if found.answer == "harms":
-        return f"No. With the own history the model does worse: {size} ({basis})."
+        return f"No. With the own history the model does worse: {size}. {basis}"
     if found.users < FEWEST:
         return (
-            f"It cannot be told from {_count(found.users, 'user')}: at least {FEWEST} are needed. Measured "
-            f"was {size} ({basis}), which may be these users' alone."
+            f"It cannot be told from {_count(found.users, 'user')}: at least {FEWEST} are needed. With these "
+            f"the gain was {size}. It may not hold for other users. {basis}"
         )
     more = f" About {found.needed:,} questions would tell a difference of this size." if found.needed else ""
-    return f"It cannot be told yet: {size} ({basis}).{more}"
+    return f"It cannot be told yet: {size}. {basis}{more}"
 
 
 def _but(found: Verdict) -> list[str]:
@@ -70,6 +74,22 @@ def _but(found: Verdict) -> list[str]:
         f"But by other measures the model does worse with the own history than without documents: {named}. "
         "Read some answers before you decide which measure is the one that counts."
     ]
+
+
+def _copies(found: Verdict) -> list[str]:
+    """How much of the gain may be copying."""
+    if found.copies is None:
+        return []
+    near = found.copies.questions
+    told = (
+        f"Copying: for {near} of {_count(found.questions, 'question')} an earlier document of the user holds "
+        "at least .6 of the words of the answer."
+    )
+    if not near:
+        return [told]
+    gain = found.copies.gain
+    few = f"The others are of fewer than {FEWEST} users, so their gain is not shown."
+    return [f"{told} {few}" if gain is None else f"{told} On the others the gain is {_shown(gain)}."]
 
 
 def _shown(one: Difference) -> str:
@@ -87,7 +107,7 @@ def _table(found: Verdict) -> Table:
         "prompt",
         found.measure,
         "gain over no documents",
-        "over others' at random",
+        f"gain over {NAMES[OTHERS]}",
         "tokens",
         "ms to find",
     ]
@@ -107,7 +127,7 @@ def _measures(some: Sequence[Measure]) -> Table:
         "no documents",
         NAMES[CHOSEN],
         "gain",
-        "gain over others' chosen alike",
+        f"gain over {NAMES[ALIKE]}",
     ]
     lines = [
         [
@@ -150,9 +170,8 @@ def _whom(found: Verdict) -> str:
     if not helped:
         return f"For whom: in no group of its own is a gain shown ({len(every)} groups)."
     return (
-        f"For whom: a gain is shown for {'; '.join(helped)}. Each interval is of its group alone, and of "
-        "many groups some exclude zero by chance; a gain that is shown in one group and not in another does "
-        "not show that the two differ."
+        f"For whom: a gain is shown for {'; '.join(helped)}. Do not compare groups: whether two of them "
+        "differ was not tested, and of many intervals some exclude zero by chance."
     )
 
 
@@ -160,27 +179,66 @@ def _retriever(found: Verdict) -> str:
     names = [NAMES.get(name, name) for name in found.best]
     if len(names) == 1:
         return f"Which documents: {names[0]}; it is better than each other way that was tried."
-    cheapest = min(found.best, key=lambda name: found.milliseconds[name])
+    random = NAMES["random"] in names
+    chance = " Nothing was shown to be better than own documents at random." if random else ""
     return (
-        f"Which documents: {'; '.join(names)} cannot be distinguished here. Take the one that takes the "
-        f"least time: {NAMES[cheapest]}."
+        f"Which documents: {'; '.join(names)} cannot be distinguished here.{chance} Take "
+        f"{NAMES[found.recommended]}{_REASONS.get(found.recommended, ', the best value')}."
     )
 
 
-def _next(found: Verdict) -> str:
+_REASONS = {
+    CHOSEN: ": the answer above was measured with it, and it needs no text encoder. Compare it with "
+    f"{NAMES['fused']} again when histories have grown",
+    "fused": ", which searches by words and by meaning",
+}
+"""Why a row is taken where several cannot be distinguished."""
+
+
+def _next(found: Verdict) -> list[Block]:
+    """What to do, with commands to copy."""
+    blocks: list[Block] = [Paragraph(f"What to do next: {_advice(found)}")]
+    if found.users < FEWEST or not found.folder:
+        return blocks
+    folder, flags = shlex.quote(found.folder), shlex.join(found.flags)
+    name = found.recommended
+    read = f"pbr-jax examples {folder}/{name} {folder}/{NOTHING} --count {_READ}"
+    if found.answer == "helps":
+        read += f"\npbr-jax run {name} {flags} --out runs/{shlex.quote(found.data)}-{name}"
+    blocks.append(Code(read))
+    if found.measure in ("target_nll", "target_bpb"):
+        blocks.append(Paragraph(_CAUTION + _edit(found)))
+    return blocks
+
+
+_CAUTION = (
+    "A good target_nll does not mean good answers: it scores each token of what the user wrote, given the "
+    f"true tokens before it. Read {_READ} answers before you decide."
+)
+
+
+def _edit(found: Verdict) -> str:
+    flags = dict(zip(found.flags[::2], found.flags[1::2], strict=False))
+    if flags.get("--benchmark.name") != "own":
+        return ""
+    file = f"{flags.get('--benchmark.root', '')}/task.toml"
+    return f" Where they are odd, edit the lines `system` and `instruction` of {file}, and check again."
+
+
+def _advice(found: Verdict) -> str:
     if found.users < FEWEST:
         return f"collect at least {FEWEST} users, better 50, and check again."
     if found.answer == "helps":
         return (
-            "run the best rows on all questions with the model that you will use, and read some answers "
-            "(pbr-jax examples)."
+            f"read {_READ} answers with and without documents, then run {NAMES[found.recommended]} on all "
+            "questions with the model that you will use (a folder in place of FOLDER)."
         )
     if found.answer == "harms":
-        return "look at what was shown (pbr-jax examples), then try fewer documents or a larger model."
+        return "look at what was shown, then try fewer documents or a larger model."
     if found.answer == "helps_like_any":
         return _open(found) + (
             "show a few fixed examples of the task instead, which costs no search and nobody's privacy, and "
-            "compare (pbr-jax run)."
+            "compare (pbr-jax run). What was shown:"
         )
     return "give it more minutes or more questions, or a larger model, which may use a history better."
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from pbr_jax.terminal import visible
+
 _WIDE = 25  # characters of a drawn interval
 
 
@@ -26,6 +28,13 @@ class Heading:
 class Paragraph:
     text: str
     warning: bool = False
+
+
+@dataclass(frozen=True)
+class Code:
+    """Lines that are shown as they stand."""
+
+    text: str
 
 
 @dataclass(frozen=True)
@@ -67,7 +76,7 @@ class Forest:
     without: str
 
 
-Block = Heading | Paragraph | Table | Figure | Forest
+Block = Heading | Paragraph | Code | Table | Figure | Forest
 
 
 @dataclass(frozen=True)
@@ -86,6 +95,8 @@ def _md_block(block: Block) -> str:
             return f"## {_md(text)}"
         case Paragraph(text, warning):
             return f"> **Warning:** {_md(text)}" if warning else _md(text)
+        case Code(text):
+            return f"```\n{visible(text)}\n```"
         case Table(caption, header, rows):
             lines = [[_md(name) for name in header], ["---", *["---:"] * (len(header) - 1)]]
             lines += [[f"**{_md(c.text)}**" if c.bold else _md(c.text) for c in row] for row in rows]
@@ -100,7 +111,7 @@ def _md_forest(block: Forest) -> str:
     """A table whose last column draws each interval, with the place of zero."""
     ends = [0.0, *(end for _, one in block.lines if one for end in (one.low, one.high))]
     low, high = min(ends), max(ends)
-    scale = f"{low:+.2f} to {high:+.2f}" if low < high else ""  # nothing is drawn on a scale of no length
+    scale = f"scale: {low:+.2f} to {high:+.2f}" if low < high else ""  # nothing is drawn without a length
     lines = [[*map(_md, block.header), scale]]
     lines.append(["---", *["---:"] * (len(block.header) - 1), "---"])
     for cells, one in block.lines:
@@ -161,6 +172,8 @@ def _latex_block(block: Block) -> str:
             return _latex_block(Table(caption, header, table))
         case Paragraph(text, warning):
             return rf"\noindent\textbf{{Warning:}} {_tex(text)}" if warning else rf"\noindent {_tex(text)}"
+        case Code(text):
+            return "\n".join(rf"\noindent\texttt{{{_tex(line)}}}\\" for line in text.splitlines())
         case Table(caption, header, rows):
             lines = [[rf"\textbf{{{_tex(c.text)}}}" if c.bold else _tex(c.text) for c in row] for row in rows]
             body = "\n".join(" & ".join(line) + r" \\" for line in lines)

@@ -7,7 +7,8 @@ computed on. Read `values` and `differences` for what stands in them, `comparabl
 for what may be compared, `significance` for how sure it is, `page` for the report as a web page.
 """
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pbr_jax.eval import page, render
@@ -40,6 +41,8 @@ def report(
     part: str | None = None,
     verdict: Sequence[Block] = (),
     questions: int = 60,
+    title: str = "",
+    labels: Mapping[str, str] | None = None,
 ) -> str:
     """The report on finished runs (folders with results.json, config.json, predictions.jsonl) and sweeps.
 
@@ -49,8 +52,9 @@ def report(
     of the runs' streams alone, in a section for each set of questions that this is, for each order of
     arrival has its own; differences are from the first run where a section has no `reference`. `verdict`
     stands at the beginning, in HTML in the place of its own. HTML shows about so many single `questions` of
-    each section; of 0 it holds no text and no name of a user. Raises UserError where a folder is no
-    finished run or has no such part, and where no run is of the reference.
+    each section; of 0 it holds no text and no name of a user. `title`: of the document; "": the benchmarks.
+    `labels` name rows by their systems. Raises UserError where a folder is no finished run or has no such
+    part, and where no run is of the reference.
     """
     if format not in FORMATS:
         raise UserError(f"no report format {format!r}; there are {', '.join(FORMATS)}")
@@ -59,7 +63,10 @@ def report(
     sections = _sections(runs, part, reference, all_metrics)
     given = map(Path, dict.fromkeys(runs))
     missing = [text for path in given for text in (unfinished(path), left_out(path)) if text]
-    title = "Results: " + ", ".join(dict.fromkeys(section.rows[0].first.benchmark for section in sections))
+    if labels:
+        sections = [_labelled(section, labels) for section in sections]
+    names = dict.fromkeys(section.rows[0].first.benchmark for section in sections)
+    title = title or "Results: " + ", ".join(names)
     if format == "html":
         return page.html(title, sections, missing, verdict, questions)
     document = Page(title, [*verdict, *(Paragraph(text, warning=True) for text in missing)])
@@ -85,6 +92,11 @@ def _sections(
         of_group = any(run.system == reference for run in group) or not elsewhere
         sections.append(Section(heading, table_rows(group), reference if of_group else None, all_metrics))
     return sections
+
+
+def _labelled(section: Section, labels: Mapping[str, str]) -> Section:
+    rows = [dataclasses.replace(row, label=labels.get(row.system, row.label)) for row in section.rows]
+    return dataclasses.replace(section, rows=rows)
 
 
 def _blocks(section: Section) -> list[Block]:

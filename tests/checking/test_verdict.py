@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pbr_jax.checking import rounds as check_rounds
 from pbr_jax.checking.check import check
 from pbr_jax.checking.rounds import FEWEST, ROWS
-from pbr_jax.checking.verdict import Answer, Group, Measure, Verdict, answer, needed, turned
+from pbr_jax.checking.verdict import Answer, Copies, Group, Measure, Verdict, answer, copies, needed, turned
 from pbr_jax.checking.words import blocks, headline, told
 from pbr_jax.cli import main
 from pbr_jax.config import Config, override
 from pbr_jax.eval.metrics import plain_mean
 from pbr_jax.eval.render import Forest, Paragraph, Table
+from pbr_jax.eval.runs import Record
 from pbr_jax.eval.significance import Difference, paired_difference
 from pbr_jax.importing.columns import Columns
 from pbr_jax.importing.writing import import_table
@@ -78,6 +78,7 @@ def test_groups_of_few_users_show_no_interval() -> None:
     assert "| 5 to 90 | 20 | 9 | too few users |" in page
     small = told(verdict_of("helps", category=[some[1], some[1]]))
     assert "| category | questions | users | gain |  |" in small
+    assert "| scale: " in page
     assert "a gain is shown for documents in the history 1 to 4." in page
     assert "For whom: the questions are too few" in told(verdict_of("helps"))
 
@@ -97,8 +98,10 @@ def test_one_user_has_no_interval() -> None:
     one = Difference(-0.00001, -0.00001, -0.00001, None, None)
     found = dataclasses.replace(verdict_of("cannot_tell"), questions=1, users=1, gains={"bm25": one})
     said = headline(found)
-    assert said.startswith("It cannot be told from 1 user: at least 10 are needed. Measured was +0.000 nats")
-    assert "(1 question of 1 user, which have no interval, and no others to compare with; more is" in said
+    assert said.startswith(
+        "It cannot be told from 1 user: at least 10 are needed. With these the gain was +0.000 nats"
+    )
+    assert "Measured on 1 question of 1 user, which have no interval; more is" in said
 
 
 def test_so_many_questions_would_tell() -> None:
@@ -208,57 +211,61 @@ def test_no_folder_is_one_line() -> None:
         check("/no/such/folder", "out")
 
 
-def test_rounds_grow_as_far_as_time_allows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    now = [0.0]
-
-    def took(config: Config, out: Path, *, overwrite: bool) -> SimpleNamespace:
-        assert config.limit is not None
-        now[0] += config.limit - done[0]  # a second a question and row
-        return SimpleNamespace(path=out)
-
-    for end, total, wanted in (
-        (1e9, 1000, [25, 50, 100, 200, 400]),
-        (1e9, 60, [25, 50, 60]),
-        (1e9, 61, [25, 50, 61]),
-        (20.0, 60, [25]),
-        (25.0 + 25 + 20, 1000, [25, 50, 66]),
-        (25.0 + 25 + 10, 1000, [25, 50]),
-    ):
-        now[0], done, sizes = 0.0, [0], []
-        monkeypatch.setattr(check_rounds, "run", took)
-        for one in check_rounds.rounds(Config(), {"a": {}}, tmp_path, total, end, clock=lambda: now[0]):
-            sizes.append(one.questions)
-            done[0] = one.questions
-            assert one.rate == 1.0
-        assert sizes == wanted
-        assert now[0] <= max(end, 25)
-
-
 @pytest.mark.parametrize(
-    ("each", "end", "wanted"), [(1.0, 60.0, 25), (1.0, 50.0, 25), (2.0, 60.0, 15), (9.0, 60.0, FEWEST)]
+    ("best", "wanted", "said"),
+    [
+        (
+            ("recency", "random", "bm25", "dense", "fused"),
+            "bm25",
+            "better than own documents at random. Take",
+        ),
+        (("dense", "fused"), "fused", "cannot be distinguished here. Take own, by both (fused), which"),
+        (("dense", "recency"), "dense", "Take own, by meaning (dense), the best value."),
+        (("recency",), "recency", "own, the newest; it is better than each other way"),
+    ],
 )
-def test_a_first_round_that_would_end_late_asks_fewer_questions(
-    each: float,
-    end: float,
-    wanted: int,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    now, asked = [0.0], set()
+def test_the_way_to_take_does_not_rest_on_milliseconds(best: tuple[str, ...], wanted: str, said: str) -> None:
+    for fast in best:
+        times = {name: 0.1 if name == fast else 9.0 for name in ROWS}
+        found = dataclasses.replace(verdict_of("helps"), best=best, milliseconds=times)
+        assert found.recommended == wanted
+        assert said in told(found)
 
-    def took(config: Config, out: Path, *, overwrite: bool) -> SimpleNamespace:
-        new = {(config.system, n) for n in range(config.limit or 0)} - asked
-        asked.update(new)
-        now[0] += each * len(new)
-        return SimpleNamespace(path=out)
 
-    monkeypatch.setattr(check_rounds, "run", took)
-    ways: dict[str, Any] = {name: {} for name in ("zero_shot", "bm25", "dense", "fused")}
-    first = next(check_rounds.rounds(Config(), ways, tmp_path, 100, end, clock=lambda: now[0]))
-    assert first.questions == wanted
-    assert {name: sum(1 for row, _ in asked if row == name) for name in ways} == {
-        "zero_shot": 25, "bm25": wanted, "dense": wanted, "fused": wanted}  # fmt: skip
-    said = capsys.readouterr().err
-    assert f"way 2 of 4, {wanted} questions: own, by words (BM25)" in said
-    assert ("would take too long" in said) == (wanted < 25)
+def test_a_yes_prints_commands_that_can_be_copied() -> None:
+    flags = ("--benchmark.name", "own", "--benchmark.root", "my data", "--llm.model", "FOLDER")
+    found = dataclasses.replace(verdict_of("helps"), data="mine", folder="checks/mine", flags=flags)
+    assert told(found).startswith("# Does the history help? mine\n")
+    lines = told(found).splitlines()
+    assert "pbr-jax examples checks/mine/bm25 checks/mine/zero_shot --count 5" in lines
+    run = "pbr-jax run bm25 --benchmark.name own --benchmark.root 'my data' --llm.model FOLDER"
+    assert f"{run} --out runs/mine-bm25" in lines
+    assert "A good target_nll does not mean good answers" in told(found)
+    assert "of my data/task.toml, and check again" in told(found)
+    few = told(dataclasses.replace(found, users=9, answer="cannot_tell"))
+    assert "pbr-jax run" not in few
+    other = dataclasses.replace(found, flags=("--benchmark.name", "lamp_7"))
+    assert "task.toml" not in told(other)
+
+
+def test_copies_of_the_answer_are_counted_and_left_out() -> None:
+    def records(gain: float, near: int) -> Any:
+        rest = {f"{i}": Record(f"u{i}", None, "x", {"target_nll": 2.0 - gain}) for i in range(12)}
+        return rest | {
+            f"near{i}": Record(f"u{i}", None, "x", {"target_nll": 2.0 - 2 * gain}, near=True)
+            for i in range(near)
+        }
+
+    runs: Any = {
+        "bm25": SimpleNamespace(records=records(0.5, 3)),
+        "zero_shot": SimpleNamespace(records=records(0.0, 3)),
+    }
+    found = copies(runs, "target_nll")
+    assert found.questions == 3
+    assert found.gain is not None
+    assert found.gain.value == pytest.approx(0.5)
+    page = told(dataclasses.replace(verdict_of("helps"), copies=Copies(3, HELPS)))
+    assert "Copying: for 3 of 40 questions" in page
+    assert "On the others the gain is +0.500 [+0.300, +0.700]." in page
+    assert "fewer than 10 users" in told(dataclasses.replace(verdict_of("helps"), copies=Copies(38, None)))
+    assert "Copying" not in told(verdict_of("helps"))

@@ -25,7 +25,7 @@ from pbr_jax.eval.page.comparison import Comparison, compare
 from pbr_jax.eval.page.glossary import define, glossary
 from pbr_jax.eval.page.history import by_history
 from pbr_jax.eval.page.questions import BYTES, data
-from pbr_jax.eval.render import Block, Figure, Forest, Paragraph, Table
+from pbr_jax.eval.render import Block, Code, Figure, Forest, Paragraph, Table
 from pbr_jax.eval.section import Section, figures, notes, origins, warnings
 from pbr_jax.eval.subsets import near_targets, without_near_targets
 from pbr_jax.eval.values import categories, confidence_of, intervals, mean, parts, values
@@ -146,8 +146,8 @@ def _more(section: Section) -> list[Block]:
 
 
 def kind(block: Block) -> str:
-    """`table`, `figure`, `forest`, `paragraph` or `heading`: what the template asks."""
-    kinds = {Table: "table", Figure: "figure", Forest: "forest", Paragraph: "paragraph"}
+    """`table`, `figure`, `forest`, `code`, `paragraph` or `heading`: what the template asks."""
+    kinds = {Table: "table", Figure: "figure", Forest: "forest", Code: "code", Paragraph: "paragraph"}
     return kinds.get(type(block), "heading")
 
 

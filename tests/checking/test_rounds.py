@@ -1,0 +1,101 @@
+"""The rounds of a check: how many questions fit into the time, by a clock of the test's own."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pbr_jax.checking import rounds as check_rounds
+from pbr_jax.checking.rounds import FEWEST
+from pbr_jax.config import Config
+
+WAYS: dict[str, Any] = {name: {} for name in ("zero_shot", "bm25", "dense", "fused")}
+
+
+def machine(each: Callable[[str, int], float]) -> tuple[Callable[[], float], Any, dict[str, int]]:
+    """A clock, and runs that move it on by `each` question that a way has not asked before."""
+    now, asked = [0.0], dict.fromkeys(WAYS, 0)
+
+    def took(config: Config, out: Path, *, overwrite: bool) -> SimpleNamespace:
+        size, before = config.limit or 0, asked[config.system]
+        now[0] += sum(each(config.system, number) for number in range(before, size))
+        asked[config.system] = max(size, before)
+        return SimpleNamespace(path=out)
+
+    return lambda: now[0], took, asked
+
+
+def first_round(
+    each: Callable[[str, int], float], end: float, monkeypatch: pytest.MonkeyPatch, out: Path
+) -> tuple[check_rounds.Round, dict[str, int]]:
+    clock, took, asked = machine(each)
+    monkeypatch.setattr(check_rounds, "run", took)
+    return next(check_rounds.rounds(Config(), WAYS, out, 100, end, clock=clock)), asked
+
+
+def test_rounds_grow_as_far_as_time_allows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for end, total, wanted in (
+        (1e9, 1000, [25, 50, 100, 200, 400]),
+        (1e9, 60, [25, 50, 60]),
+        (1e9, 61, [25, 50, 61]),
+        (20.0, 60, [25]),
+        (25.0 + 25 + 20, 1000, [25, 50, 66]),
+        (25.0 + 25 + 10, 1000, [25, 50]),
+    ):
+        clock, took, _ = machine(lambda *_: 1.0)  # a second a question
+        monkeypatch.setattr(check_rounds, "run", took)
+        every = [*check_rounds.rounds(Config(), {"bm25": {}}, tmp_path, total, end, clock=clock)]
+        assert [one.questions for one in every] == wanted
+        assert all(one.rate == 1.0 for one in every)
+        assert clock() <= max(end, 25)
+
+
+@pytest.mark.parametrize(
+    ("each", "end", "wanted"), [(1.0, 110.0, 25), (1.0, 70.0, 25), (2.0, 60.0, FEWEST), (9.0, 60.0, FEWEST)]
+)
+def test_a_first_round_that_would_end_late_asks_fewer_questions(
+    each: float,
+    end: float,
+    wanted: int,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    first, asked = first_round(lambda *_: each, end, monkeypatch, tmp_path)
+    assert first.questions == wanted
+    assert asked == dict.fromkeys(WAYS, wanted)  # ten of the first way tell how many to ask
+    said = capsys.readouterr().err
+    left = check_rounds.duration(3 * wanted * each)
+    assert f"way 2 of 4, {wanted} questions: own, by meaning (dense) (about {left} for the rest" in said
+    assert ("would take too long" in said) == (wanted < 25)
+
+
+def test_a_short_prompt_says_nothing_about_the_time_of_a_long_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first, asked = first_round(
+        lambda name, _: 0.1 if name == "zero_shot" else 4.0, 60.0, monkeypatch, tmp_path
+    )
+    assert (first.questions, asked["bm25"]) == (FEWEST, FEWEST)
+    assert list(first.folders) == list(WAYS)
+
+
+def test_a_round_asks_fewer_questions_where_the_machine_becomes_slower(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, asked = first_round(lambda name, _: 1.0 if name == "bm25" else 8.0, 110.0, monkeypatch, tmp_path)
+    assert first.questions == FEWEST
+    assert asked == {"zero_shot": FEWEST, "bm25": 25, "dense": 25, "fused": FEWEST}
+    assert "25 questions would take too long, so 10 are asked" in capsys.readouterr().err
+
+
+def test_a_later_round_that_becomes_slow_falls_back_to_the_last_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    clock, took, asked = machine(lambda _, number: 1.0 if number < 25 else 50.0)
+    monkeypatch.setattr(check_rounds, "run", took)
+    every = list(check_rounds.rounds(Config(), WAYS, tmp_path, 100, 300.0, clock=clock))
+    assert [one.questions for one in every] == [25, 25]
+    assert sum(asked.values()) == 4 * 25 + 25  # one way of the second round
