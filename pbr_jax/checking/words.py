@@ -85,7 +85,7 @@ def _copies(found: Verdict) -> list[str]:
         f"Copying: for {near} of {_count(found.questions, 'question')} an earlier document of the user holds "
         "at least .6 of the words of the answer."
     )
-    if not near:
+    if near in (0, found.questions):
         return [told]
     gain = found.copies.gain
     few = f"The others are of fewer than {FEWEST} users, so their gain is not shown."
