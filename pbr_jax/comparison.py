@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     import pandas
 
 
+def p_text(p: float) -> str:
+    """`0.012`, or `<0.001`."""
+    return f"{p:.3f}" if p >= 0.001 else "<0.001"
+
+
 @dataclass(frozen=True, repr=False)
 class Comparison:
     """The first run less the second, question by question, in each metric.
@@ -58,7 +63,7 @@ class Comparison:
     def _table(self) -> SmallTable:
         rows = [
             [name, *map(number, self.values[name]), number(one.value, "+"), interval(one[1:3], "+"),
-             "–" if one.p_value is None else f"{one.p_value:.3f}", self.better(name) or "–"]
+             "–" if one.p_value is None else p_text(one.p_value), self.better(name) or "–"]
             for name, one in self.differences.items()
         ]  # fmt: skip
         alpha = f"{1 - self.confidence:.2g}"

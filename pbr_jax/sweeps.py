@@ -11,6 +11,7 @@ will change. The functions here build them: `grid` (every combination), `zipped`
 
 import inspect
 import itertools
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pbr_jax.artefacts import digest
-from pbr_jax.config import Config, ConfigFile, Overrides, named, overridden, override, to_dict
+from pbr_jax.config import CHOSEN, Config, ConfigFile, Overrides, named, overridden, override, to_dict
 from pbr_jax.config.fields import members, names, value_of
 from pbr_jax.config.modules import blamed
 from pbr_jax.config.schema import SLOTS
@@ -182,7 +183,7 @@ def identity(file: ConfigFile, base: Config) -> str:
 
 def command(file: ConfigFile, trial: Trial, out: Path) -> str:
     """The command line of one run, whole: it needs nothing but the config file."""
-    flags = [f"--{name}={shlex.quote(_text(value))}" for name, value in _changes(file, trial)]
+    flags = [f"--{name}={shlex.quote(_text(name, value))}" for name, value in _changes(file, trial)]
     return " ".join(
         ["pbr-jax run", shlex.quote(str(file.path)), *flags, "--out", shlex.quote(str(out / trial.name))]
     )
@@ -190,12 +191,28 @@ def command(file: ConfigFile, trial: Trial, out: Path) -> str:
 
 def _changes(file: ConfigFile, trial: Trial) -> list[tuple[str, Any]]:
     """The fields in which a trial differs from the file's own config; those that bring others first."""
-    before, after = flat(to_dict(file.config)), flat(to_dict(trial.config))
-    first = {name: after[name] for name in after if name.endswith(".method") or name == "select.llm.model"}
-    start = flat(to_dict(override(file.config, first))) if file.config != trial.config else before
+    before, after = _fields(file.config), _fields(trial.config)
+    bring = (*CHOSEN, "generator.method", "select.llm.model")
+    first = {name: after[name] for name in after if name in bring}
+    start = _fields(override(file.config, first)) if file.config != trial.config else before
     rest = {name: value for name, value in after.items() if name not in start or start[name] != value}
     return [(n, v) for n, v in first.items() if before.get(n) != v] + list(rest.items())
 
 
-def _text(value: Any) -> str:
+def _fields(config: Config) -> dict[str, Any]:
+    """A config's values by dotted names; the methods that a method is made of by theirs (`retrieve.of`)."""
+    values = {name: value_of(config, name) for name in names(config)}
+    own = {name: value for name, value in values.items() if not re.search(r"\.of\.\w+\.method$", name)}
+    return {
+        name: [one.method for one in value] if members(value) else _list(value) for name, value in own.items()
+    }
+
+
+def _list(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _text(name: str, value: Any) -> str:
+    if name in CHOSEN and isinstance(value, list):
+        return " ".join(value)
     return "None" if value is None else str(value)

@@ -164,7 +164,7 @@ def test_a_row_may_hold_methods_also_of_ones_own(tmp_path: Path):
     assert (bm25.method, bm25.k, sharper.k, sharper.k1) == ("bm25", 2, 3, 0.5)  # type: ignore[union-attr]
     assert [(one.method, one.k1, one.b) for one in fused.of] == [("bm25", 1.5, 0.5), ("sharper", 0.7, 0.75)]  # type: ignore[union-attr]
     json.dumps([dict(trial.overrides) for trial in planned])
-    for trial in planned[:2]:
+    for trial in planned:
         words = shlex.split(command(loaded, trial, tmp_path / "out"))[2:-2]
         again = configured(words, "pbr-jax run")[1]
         assert c.to_dict(again) == c.to_dict(trial.config)  # the file is run again: a class of its own
