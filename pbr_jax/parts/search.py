@@ -38,8 +38,7 @@ def search(
       least_own: leaves out users' documents whose inner product with the query is lower.
 
     Returns:
-      What `Retrieve.slot` returns: a function of examples, queries and neighbours to a ranking for each
-      example.
+      The function that `slot` returns, from examples, queries and neighbours to a ranking for each example.
     """
     own = shared if isinstance(shared, EngineSearch) else InScope(embeddings)
 

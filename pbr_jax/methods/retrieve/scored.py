@@ -27,8 +27,8 @@ def scored(store: Store, k: int, score: ScoreFn) -> RetrieveSlot:
         history. Returns one number a row, [r], higher is better.
 
     Returns:
-      What `Retrieve.slot` returns: a function of examples, queries and neighbours to a ranking for each
-      example. Scores are multiplied by the neighbour's weight, which is 1 for the asking user. Of equal
+      The function that `slot` returns, from examples, queries and neighbours to a ranking for each example.
+      Scores are multiplied by the neighbour's weight, which is 1 for the asking user. Of equal
       scores the first in the history comes first.
     """
 
