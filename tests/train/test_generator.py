@@ -261,9 +261,10 @@ def test_all_weights_are_trained_in_shares_and_go_on_elsewhere(
     train(path, options(**half, devices=8), tmp_path / "moved", pairs, 4)
     monkeypatch.setattr(loop.Checkpoints, "save", save)
     moved = train(path, options(**told, devices=2), tmp_path / "moved", pairs, 2)
+    # Adam divides by the root of a mean of squares: where a gradient is near 0, rounding moves a weight more.
     for other in (eight, moved):
         for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(other.params), strict=True):
-            np.testing.assert_allclose(a, b, atol=1e-5)
+            np.testing.assert_allclose(a, b, atol=5e-5)  # a step moves a weight by up to 1e-3
 
 
 def test_a_frozen_base_lies_in_shares(llama: Path):
