@@ -41,7 +41,7 @@ nitpicky = False  # types of other packages have no pages here
 
 # Notebooks: `make docs` shows their code alone, `make notebooks` their outputs too.
 nb_execution_mode = os.environ.get("NOTEBOOKS", "off")
-nb_execution_timeout = 600
+nb_execution_timeout = 1800
 nb_execution_raise_on_error = True
 nb_execution_in_temp = True
 nb_merge_streams = True
