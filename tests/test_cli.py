@@ -464,7 +464,10 @@ def test_a_dry_run_reads_the_data_and_says_what_would_be_made(case: Case, capfd:
 
 def test_validate_counts(case: Case, capfd: pytest.CaptureFixture[str]):
     assert main(["data", "validate", "--benchmark.name", "lamp_7", "--benchmark.root", str(case.root)]) == 0
-    assert "dev: 2 examples, 2 users, 3 documents" in capfd.readouterr().out
+    assert (
+        "dev: 2 questions of 2 users; a question sees 1 to 2 of 3 documents; 2 with a target"
+        in capfd.readouterr().out
+    )
 
 
 def test_run_prints_a_table_and_report_joins_runs(case: Case, capfd: pytest.CaptureFixture[str]):

@@ -219,10 +219,10 @@ def _summary(benchmark: Benchmark, shared: int) -> SplitSummary:
             known[document.time is not None].add(hash((document.user_id, document.id)))
         counts.update(
             examples=1,
-            targets=example.target is not None,
-            relevant=bool(example.relevant),
-            unscored=not example.scored,
-            empty_profiles=not example.profile,
+            targets=int(example.target is not None),
+            relevant=int(bool(example.relevant)),
+            unscored=int(not example.scored),
+            empty_profiles=int(not example.profile),
         )
     if not sizes:
         raise UserError(f"{benchmark.root}: found no example in the split {benchmark.split}; take "

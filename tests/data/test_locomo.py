@@ -166,7 +166,10 @@ def test_validate_counts_and_says_what_evidence_names_nothing(
     command = ["data", "validate", "--benchmark.name", "locomo", "--benchmark.root", benchmark.root]
     assert main([*command, "--benchmark.form", "turns"]) == 0
     shown = capsys.readouterr().out
-    assert "locomo10: 1 examples, 1 users, 4 documents" in shown
+    assert (
+        "locomo10: 1 question of 1 user; a question sees 4 of 4 documents; 1 with a target; 1 with relevant"
+        in shown
+    )
     assert "field 'qa[0].evidence[1]': 'D9:9' names a turn that is not there, left out" in shown
 
 
