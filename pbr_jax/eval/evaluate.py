@@ -105,60 +105,63 @@ def evaluate(
     Other tasks have recall, as deep as was ranked, where every question's relevant documents are known, and
     all have answer_recall, the share of questions one of whose first documents holds an accepted answer,
     where `answer_ranks` say which is the first (`answer_recall.Finder`), unless a target is withheld.
-    Where all targets are withheld there is nothing to score: n is 0, and a note says so. Raises UserError,
-    naming the example, where some targets are missing or a scored question of a retrieval benchmark has no
-    relevant document.
+    Where all targets are withheld, n is 0 and a note says so. Raises UserError, naming the example, where
+    some targets are missing or a scored question of a retrieval benchmark has no relevant document.
     """
     fields = dict(users=users, units=units, predictions=predictions, expected=expected, targets=targets,
                   alternatives=alternatives, likelihoods=likelihoods, rankings=rankings, relevant=relevant,
                   answer_ranks=answer_ranks, options=options, probabilities=probabilities, scored=scored,
-                  categories=categories, blocks=blocks, **(subsets or {}))  # fmt: skip
-    _check_lengths(len(ids), fields)
+                  categories=categories, blocks=blocks)  # fmt: skip
+    _check_lengths(len(ids), {**fields, **(subsets or {})})
     kept = [i for i in range(len(ids)) if scored is None or scored[i]]
     per_example: list[dict[str, float]] = [{} for _ in ids]
     if not kept:
         return Evaluation(per_example=per_example, notes=["no example is scored"])
-    scored_ids = [ids[i] for i in kept]
-    answers = [_take(values, kept) for values in (predictions, expected, targets, alternatives)]
-    columns, notes = _answer_columns(task, scored_ids, *answers)
-    if task.kind == "choice" and columns:
-        columns += choices.columns(answers[2] or [], _take(probabilities, kept))
-        notes += choices.chance(_take(options, kept))
-    columns += _likelihood_columns(likelihoods := _take(likelihoods, kept))
-    if 0 < (lacking := sum(one["total"] is None for one in likelihoods or [])) < len(kept):
-        notes += [f"{lacking} of {len(kept)} questions have no target, so target_nll is not measured"]
-    rankings, relevant = _take(rankings, kept), _take(relevant, kept)
-    if task.kind == "retrieval":
-        columns = _ranking_columns(task, task.metrics, scored_ids, rankings, relevant) + columns
-    elif rankings and relevant and all(relevant):
-        names = [f"recall@{k}" for k in _depths(rankings)]
-        columns += _ranking_columns(task, names, scored_ids, rankings, relevant)
-    if rankings and answer_ranks is not None and None not in (answers[2] or [None]):
-        columns += _answer_recall(rankings, _take(answer_ranks, kept))
-    unread, counts = _unreadable(task, answers[0], _take(options, kept)), dict[str, int]()
-    if task.kind == "dialogue" and answers[0] is not None and columns:
-        counts = dialogue.counts(answers[0], _references(task, scored_ids, answers[3]))
-        unread = counts.pop("unreadable_answers")
+    given: dict[str, Any] = {name: _take(values, kept) for name, values in fields.items()}
+    columns, found = _columns(task, [ids[i] for i in kept], given)
     if not columns:
-        return Evaluation(per_example=per_example, notes=notes, unreadable=unread)
+        return replace(found, per_example=per_example)
     for i, values in zip(kept, _of_each(columns, len(kept)), strict=True):
         per_example[i] = values
-    of_unit = units or [""] * len(users)
-    owners = [of_unit[i] or users[i] for i in kept]
-    clusters = "units" if any(of_unit[i] for i in kept) else "users"
+    owners = [(units[i] if units else "") or users[i] for i in kept]
+    clusters = "units" if any(given["units"] or []) else "users"
     how = {"resamples": resamples, "confidence": confidence, "seed": seed}
-    evaluation = _over_users(columns, owners, averages.by_category(_take(categories, kept)), **how)
-    by_block = averages.by_block(columns, np.array(blocks or [], int), kept)
+    evaluation = _over_users(columns, owners, averages.by_category(given["categories"]), **how)
     return replace(
         evaluation,
         per_example=per_example,
         clusters=clusters,
-        notes=notes + averages.cluster_notes(owners, clusters),
-        unreadable=unread,
-        counts=counts,
-        by_block=by_block,
+        notes=found.notes + averages.cluster_notes(owners, clusters),
+        unreadable=found.unreadable,
+        counts=found.counts,
+        by_block=averages.by_block(columns, np.array(blocks or [], int), kept),
         over=averages.by_subset(columns, owners, subsets or {}, kept, **how),
     )
+
+
+def _columns(task: Task, ids: list[str], given: Mapping[str, list | None]) -> tuple[list[Scores], Evaluation]:
+    """The metrics of the scored examples from what `given` has of them; and notes, unreadable, counts."""
+    answers = [given[name] for name in ("predictions", "expected", "targets", "alternatives")]
+    columns, notes = _answer_columns(task, ids, *answers)
+    if task.kind == "choice" and columns:
+        columns += choices.columns(answers[2] or [], given["probabilities"])
+        notes += choices.chance(given["options"])
+    columns += _likelihood_columns(likelihoods := given["likelihoods"])
+    if 0 < (lacking := sum(one["total"] is None for one in likelihoods or [])) < len(ids):
+        notes += [f"{lacking} of {len(ids)} questions have no target, so target_nll is not measured"]
+    rankings, relevant = given["rankings"], given["relevant"]
+    if task.kind == "retrieval":
+        columns = _ranking_columns(task, task.metrics, ids, rankings, relevant) + columns
+    elif rankings and relevant and all(relevant):
+        names = [f"recall@{k}" for k in _depths(rankings)]
+        columns += _ranking_columns(task, names, ids, rankings, relevant)
+    if rankings and given["answer_ranks"] is not None and None not in (answers[2] or [None]):
+        columns += _answer_recall(rankings, given["answer_ranks"])
+    unread, counts = _unreadable(task, answers[0], given["options"]), dict[str, int]()
+    if task.kind == "dialogue" and answers[0] is not None and columns:
+        counts = dialogue.counts(answers[0], _references(task, ids, answers[3]))
+        unread = counts.pop("unreadable_answers")
+    return columns, Evaluation(notes=notes, unreadable=unread, counts=counts)
 
 
 def _of_each(columns: list[Scores], count: int) -> list[dict[str, float]]:

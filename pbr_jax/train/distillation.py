@@ -5,6 +5,7 @@ the distribution of the values (CFRAG, Eq. 7, 8, 11 and 12).
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -88,15 +89,7 @@ def distill(
     evaluation = jax.jit(_evaluation(scorer, distillation))
 
     def evaluated(params: Params, questions: np.ndarray) -> Iterator[tuple[float, list[np.ndarray]]]:
-        """The summed values of some questions together, and the scores of each one's candidates."""
-
-        def start(some: np.ndarray) -> tuple[np.ndarray, Any]:
-            where = np.arange(min(_BATCH, len(questions))) < len(some)
-            return some, evaluation(params, batch(np.resize(some, len(where)), where))
-
-        batches = (questions[begin : begin + _BATCH] for begin in range(0, len(questions), _BATCH))
-        for some, (value, scores) in fetched(map(start, batches)):
-            yield float(value), [row[: len(feedback[i].rows)] for i, row in zip(some, scores)]
+        return _evaluated(partial(evaluation, params), batch, feedback, questions)
 
     def evaluate(params: Params) -> float:
         if config.select_by == "rank_correlation":
@@ -118,6 +111,23 @@ def distill(
     few = f"{informative} are informative, want at least {2 * FEWEST}"
     notes = who_chose(config, len(held), few) + (warnings(fitted.moved, alike) if config.epochs else [])
     return fitted._replace(report=report, notes=tuple(notes))
+
+
+def _evaluated(
+    evaluation: Callable[[Batch], Any],
+    batch: Callable[[np.ndarray, np.ndarray], Batch],
+    feedback: Sequence[Feedback],
+    questions: np.ndarray,
+) -> Iterator[tuple[float, list[np.ndarray]]]:
+    """The summed values of some questions together, and the scores of each one's candidates."""
+
+    def start(some: np.ndarray) -> tuple[np.ndarray, Any]:
+        where = np.arange(min(_BATCH, len(questions))) < len(some)
+        return some, evaluation(batch(np.resize(some, len(where)), where))
+
+    batches = (questions[begin : begin + _BATCH] for begin in range(0, len(questions), _BATCH))
+    for some, (value, scores) in fetched(map(start, batches)):
+        yield float(value), [row[: len(feedback[i].rows)] for i, row in zip(some, scores)]
 
 
 def padded_values(feedback: Sequence[Feedback], width: int) -> tuple[np.ndarray, np.ndarray]:
