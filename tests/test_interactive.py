@@ -233,6 +233,8 @@ def test_a_check_shows_its_verdict(here: Path, monkeypatch: pytest.MonkeyPatch, 
     base = override(Config(), {**tiny_models, "eval.resamples": 20, **_place(ROWS, Config().benchmark)})
     found = pbr_jax.check(base, "out", minutes=0.001)
     assert found.verdict.answer == "cannot_tell"
+    divisions = ("documents in the history", "days since the newest document", "category")
+    assert found.verdict.groups == dict.fromkeys(divisions, [])  # so few questions are not divided
     assert found._repr_markdown_() == (here / "out" / "verdict.md").read_text() == repr(found)
 
 

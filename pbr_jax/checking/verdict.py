@@ -79,6 +79,7 @@ class Verdict:
     `gains` are less no documents by row, `beyond` less others' documents, `alike` the chosen row's less
     others' documents by the same search; all are turned so that more is better. `needed`: questions that
     would tell a gain of this size. `copies`: the questions whose answer the user's history nearly holds.
+    `groups`: by the name of each division; an empty list where the questions are too few or too alike.
     `seconds`: what the check took, and what it was given. `data`, `folder`, `flags`: the name of the data,
     where the runs are, and the flags that name benchmark and model in a command.
     """
@@ -241,7 +242,10 @@ def _gain(
 
 
 def groups(runs: Mapping[str, Run], measure: str, store: Store) -> dict[str, list[Group]]:
-    """What the chosen row gains over no documents by length and age of the history, and by category."""
+    """What the chosen row gains over no documents by length and age of the history, and by category.
+
+    A division with fewer than two groups holds none.
+    """
     chosen, nothing = runs[CHOSEN].records or {}, runs[NOTHING].records or {}
     known = [e for e in store.examples() if {e.id} <= chosen.keys() & nothing.keys()]
     known = [e for e in known if measure in chosen[e.id].metrics and measure in nothing[e.id].metrics]
@@ -265,7 +269,7 @@ def groups(runs: Mapping[str, Run], measure: str, store: Store) -> dict[str, lis
         ],
     }
     kept = {title: [one for one in every if one is not None] for title, every in found.items()}
-    return {title: every for title, every in kept.items() if len(every) > 1}
+    return {title: every if len(every) > 1 else [] for title, every in kept.items()}
 
 
 def _parts(

@@ -28,7 +28,7 @@ def blocks(found: Verdict) -> list[Block]:
         *map(Paragraph, (*_but(found), *_copies(found))),
         _table(found),
         *([_measures(found.measures)] if found.measures else []),
-        *(_groups(title, some) for title, some in found.groups.items()),
+        *(_groups(title, some) for title, some in found.groups.items() if some),
         Paragraph(_whom(found)),
         Paragraph(_retriever(found)),
         *_next(found),
@@ -160,7 +160,7 @@ def _interval(one: Group) -> Interval | None:
 
 def _whom(found: Verdict) -> str:
     """The groups where a gain is shown. Shown in one and not in another is no difference of the two."""
-    if not found.groups:
+    if not any(found.groups.values()):
         return (
             "For whom: the questions are too few, or their histories too alike, to be shown in groups by "
             "length and age of the history, or by category."

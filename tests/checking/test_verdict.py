@@ -81,6 +81,7 @@ def test_groups_of_few_users_show_no_interval() -> None:
     assert "| scale: " in page
     assert "a gain is shown for documents in the history 1 to 4." in page
     assert "For whom: the questions are too few" in told(verdict_of("helps"))
+    assert told(verdict_of("helps", category=[])) == told(verdict_of("helps"))
 
 
 def test_what_a_control_leaves_open_is_said_before_the_history_is_dropped() -> None:
