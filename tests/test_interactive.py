@@ -234,7 +234,7 @@ def test_a_check_shows_its_verdict(here: Path, monkeypatch: pytest.MonkeyPatch, 
     found = pbr_jax.check(base, "out", minutes=0.001)
     assert found.verdict.answer == "cannot_tell"
     divisions = ("documents in the history", "days since the newest document", "category")
-    assert found.verdict.groups == dict.fromkeys(divisions, [])  # so few questions are not divided
+    assert found.verdict.groups == {name: [] for name in divisions}  # so few questions are not divided
     assert found._repr_markdown_() == (here / "out" / "verdict.md").read_text() == repr(found)
 
 
