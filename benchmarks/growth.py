@@ -7,11 +7,12 @@ Made-up users with dated documents of 12 words each, a training question and an 
 (BERT of one layer, 16 wide) and a random language model (Llama of one layer, 16 wide), for the encoder's
 and the model's FLOPs are not the subject. Every system and size is a process of its own, which first runs
 200 users, so that nothing is compiled in what is measured. Runs of a size share a cache, in the order
-given: what an earlier one has made is not made again. A stage's peak is of the process while the stage is
-made. CPU seconds are of all threads and children. Other work makes them longer: once in a CPU second a
-fixed loop is timed, and they are given as if it always took as long as it ever took at the least. The
-exponent is log(CPU ratio) / log(users ratio), from the first size to the last. "the rest" is what no stage
-does: keys, users as vectors, evaluation, files.
+given: what an earlier one has made is not made again. Where "import" is not among the systems, missing
+data is imported first. A stage's peak is of the process while the stage is made. CPU seconds are of all
+threads and children. Other work makes them longer: once in a CPU second a fixed loop is timed, and they
+are given as if it always took as long as it ever took at the least. The exponent is log(CPU ratio) /
+log(users ratio), from the first size to the last. "the rest" is what no stage does: keys, users as
+vectors, evaluation, files.
 """
 
 import argparse
@@ -200,6 +201,14 @@ def _peak() -> float:
 def child(system: str, folder: Path, users: int) -> None:
     """Measures one system at one size, and prints what it took as JSON."""
     stages = Stages()
+    try:
+        _measure(system, folder, users, stages)
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)  # the handler goes before the process does
+    print(json.dumps(stages.found))
+
+
+def _measure(system: str, folder: Path, users: int, stages: Stages) -> None:
     if system == "import":
         from pbr_jax.importing.columns import Columns
         from pbr_jax.importing.writing import import_table
@@ -218,8 +227,6 @@ def child(system: str, folder: Path, users: int) -> None:
             assert main(["report", *runs, "--format", "html", "--out", str(folder / "report.html")]) == 0
     else:
         _run(system, folder, users, stages)
-    signal.setitimer(signal.ITIMER_PROF, 0)  # the handler goes before the process does
-    print(json.dumps(stages.found))
 
 
 def _run(system: str, folder: Path, users: int, stages: Stages) -> None:
@@ -314,8 +321,9 @@ def main() -> None:
         for size in (WARM, *told.users):
             if not (folder / f"tables-{size}").exists():
                 tables(folder / f"tables-{size}", size, told.documents)
-        if not (folder / f"own-{WARM}").exists():
-            measured("import", folder, WARM)
+        for size in (WARM, *([] if "import" in told.systems else told.users)):
+            if not (folder / f"own-{size}").exists():
+                measured("import", folder, size)
         for system in told.systems:
             for size in told.users:
                 measured(system, folder, size)
