@@ -57,7 +57,7 @@ def ranked(plan: Plan, example: Example) -> Ranking:
 
 
 def groups(plan: Plan, example: Example, ranking: Sequence[Candidate] = ()) -> dict[str, np.ndarray]:
-    """Unit vectors [_ d] by what they are; groups without a member are left out."""
+    """Unit vectors [_ d] by what they are, always in the same order; a group may be empty."""
     store: Store = plan.data.value
     rows = store.visible(example, example.user_id)
     if not len(rows):
@@ -79,7 +79,7 @@ def groups(plan: Plan, example: Example, ranking: Sequence[Candidate] = ()) -> d
         "query": encoder.encode([example.query], role="query"),
         "what is searched for": documents[:0] if query.vector is None else query.vector[None],
     }
-    return {name: unit(own) for name, own in drawn.items() if len(own)}
+    return {name: unit(own) for name, own in drawn.items()}
 
 
 def marks(plan: Plan, example: Example, ranking: Ranking, card: Card) -> list[plots.Mark]:

@@ -31,29 +31,28 @@ def test_a_notebook_has_a_title_plain_prose_and_no_output(path: Path):
 
 
 @pytest.fixture(scope="session")
-def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for all notebooks: what two of them ask the embedded models, the first one asks."""
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The working directory and the cache of all notebooks, as where one person opens one after another."""
     base = tmp_path_factory.getbasetemp()
-    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "notebooks"
-
-
-ALONE = ("11_devices",)  # whose device computes, whatever other notebooks have asked
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "notebooks"
+    (folder / "here").mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs(
-    path: Path, tmp_path: Path, shared_cache: Path, monkeypatch: pytest.MonkeyPatch, weights: None
+    path: Path, tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch, weights: None
 ):
     from nbclient import NotebookClient
 
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    cache = tmp_path / "cache" if path.stem in ALONE else shared_cache
-    monkeypatch.setenv("PBR_JAX_CACHE", str(cache))
+    monkeypatch.setenv("PBR_JAX_CACHE", str(shared / "cache"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, timeout=1800, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    resources = {"metadata": {"path": str(shared / "here")}}
+    NotebookClient(notebook, timeout=1800, resources=resources).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     assert not [output.text for output in outputs if "IProgress" in output.get("text", "")]
-    assert list(tmp_path.glob("runs/**/results.json"))

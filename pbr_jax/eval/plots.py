@@ -115,7 +115,8 @@ def plane(groups: Mapping[str, Float[np.ndarray, "_ d"]], title: str = "", marks
     `marks`, whose names stand beside the plane.
 
     Such as a user's documents, a query, its expansions and the documents that answer it (PBR's Figure 5).
-    The labels tell how much of the variance each axis holds.
+    The labels tell how much of the variance each axis holds. A colour belongs to a place in `groups`, so an
+    empty group keeps its own.
     """
     vectors = np.concatenate(list(groups.values()))
     centre = vectors.mean(0)
@@ -124,6 +125,8 @@ def plane(groups: Mapping[str, Float[np.ndarray, "_ d"]], title: str = "", marks
     shares = lengths**2 / max((lengths**2).sum(), 1e-12)
     figure, place = _figure(height=5.0)
     for i, (label, own) in enumerate(groups.items()):
+        if not len(own):
+            continue
         points = (own - centre) @ axes[:2].T
         place.scatter(*points.T, color=_COLOURS[i % len(_COLOURS)], s=26, alpha=0.75, label=_plain(label))
     place.set_xlabel(f"first principal axis ({shares[0]:.0%})")

@@ -70,3 +70,12 @@ def test_the_plane_keeps_the_distances_of_vectors_that_lie_in_one():
     np.testing.assert_allclose(distances, np.linalg.norm(flat[:, None] - flat, axis=-1), atol=1e-9)
     assert shown[:, 0].var() > shown[:, 1].var()
     assert [text.get_text() for text in axes.get_legend().get_texts()] == list(groups)
+
+
+def test_a_group_has_its_colour_also_where_another_one_is_empty():
+    vectors = np.random.default_rng(0).normal(size=(4, 3))
+    groups = {"documents": vectors[:2], "added texts": vectors[2:3], "query": vectors[3:]}
+    (whole,), (less,) = (plane(given).axes for given in (groups, {**groups, "added texts": vectors[:0]}))
+    colours = [[tuple(points.get_facecolor()[0]) for points in axes.collections] for axes in (whole, less)]
+    assert colours[1] == [colours[0][0], colours[0][2]]
+    assert [text.get_text() for text in less.get_legend().get_texts()] == ["documents", "query"]
