@@ -222,7 +222,7 @@ def _edit(found: Verdict) -> str:
     if flags.get("--benchmark.name") != "own":
         return ""
     file = f"{flags.get('--benchmark.root', '')}/task.toml"
-    return f" Where they are odd, edit the lines `system` and `instruction` of {file}, and check again."
+    return f" Where they are odd, edit the lines system and instruction of {file}, and check again."
 
 
 def _advice(found: Verdict) -> str:

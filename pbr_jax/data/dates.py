@@ -8,7 +8,7 @@ our own: `strptime` would read them in the language of the process.
 import calendar
 import math
 import re
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -78,6 +78,17 @@ def parse_interval(text: str) -> tuple[float, float] | None:
         return None if moment is None else (moment, moment)
     first = _iso(text)
     return None if first is None else _interval(first, _iso_length(text))
+
+
+def readable(text: str) -> str:
+    """A date as it is written; a number that counts from 1970 as ISO 8601, in UTC.
+
+    >>> readable("2018-03"), readable("1740816000")
+    ('2018-03', '2025-03-01T08:00:00')
+    """
+    calendar_date = any(pattern.fullmatch(text) for pattern in _PATTERNS)
+    moment = None if calendar_date or not _NUMBER.fullmatch(text) else parse_time(text)
+    return text if moment is None else (datetime(1970, 1, 1) + timedelta(seconds=moment)).isoformat()
 
 
 def _interval(first: float, length: float) -> tuple[float, float]:

@@ -21,6 +21,7 @@ from pbr_jax.types import UserError
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".mbox")
 _PACKED = (".csv", ".tsv", ".jsonl", ".json")  # may end in .gz too
 _COLUMNS = (".csv", ".tsv", ".parquet")  # have the same columns in all rows, so in all files of a folder
+_PARTS = 3  # of an object, that an error names
 _EXACT = 2**53  # from here on a float has lost digits of the integer that it was
 _BATCH = 256  # rows of Parquet in memory
 _BUFFER = 1 << 20  # bytes of each of its columns
@@ -44,7 +45,9 @@ class Row(NamedTuple):
         if isinstance(value, bool | np.bool_ | Iterable):
             found = kind(value)
             found = type(value).__name__ if found == "something else" else found
-            raise self.fault(column, found, "a text or a number")
+            parts = [name for name in self.values if name.startswith(f"{column}.")]
+            remedy = f"name a part of it: {' or '.join(parts[:_PARTS])}" if parts else "correct the row"
+            raise self.fault(column, found, "a text or a number", remedy)
         if value is None or type(value).__name__ == "NAType" or value != value:  # as pandas has them
             return ""
         if isinstance(value, float | np.floating) and value.is_integer():
@@ -156,5 +159,17 @@ def _of_object(source: Iterable[Any]) -> Iterator[Row]:
 
 def _rows(values: Mapping[str, Any], place: str) -> Iterator[Row]:
     """The row of a record, or those of a chat."""
-    found = chats.rows(values, place) if chats.is_chat(values) else [values]
+    found = chats.rows(values, place) if chats.is_chat(values) else [_flat(values, place)]
     return (Row(one, place) for one in found)
+
+
+def _flat(values: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """A record, and the parts of its objects as columns: `text` of `message` is `message.text` too."""
+    flat = dict(values)
+    for name, value in values.items():
+        parts = _flat(value, place) if isinstance(value, Mapping) else {}
+        named = {f"{name}.{part}": one for part, one in parts.items()}
+        if twins := flat.keys() & named.keys():
+            raise UserError(f"{place}: found the column {min(twins)!r} twice, wanted one; rename it")
+        flat |= named
+    return flat

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pbr_jax import terminal
-from pbr_jax.data.dates import parse_interval
+from pbr_jax.data.dates import parse_interval, readable
 from pbr_jax.data.own import DOCUMENTS
 from pbr_jax.data.records import whole
 from pbr_jax.files import write_lines, write_text
@@ -293,7 +293,7 @@ class _Import:
         if of.time:
             ends = "SELECT record FROM rows WHERE moment IS NOT NULL ORDER BY moment {} LIMIT 1"
             told.first, told.last = (
-                json.loads(self.database.execute(ends.format(way)).fetchone()[0])["time"]
+                readable(json.loads(self.database.execute(ends.format(way)).fetchone()[0])["time"])
                 for way in ("", "DESC")
             )
         elif self.own is None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pbr_jax.data.dates import parse_interval, parse_time
+from pbr_jax.data.dates import parse_interval, parse_time, readable
 
 
 def seconds(*parts: int) -> float:
@@ -135,3 +135,13 @@ def test_no_text_at_all_raises(text: str) -> None:
     assert parse_time(text) is None or isinstance(parse_time(text), float)
     interval = parse_interval(text)
     assert interval is None or interval[0] <= interval[1]
+
+
+@given(st.integers(0, 4 * 10**9), st.sampled_from([0, 3, 6, 9]))
+def test_a_count_of_seconds_is_shown_as_a_moment(moment: int, power: int) -> None:
+    text = str(moment * 10**power)
+    shown = readable(text)
+    assert parse_time(shown) == parse_time(text)
+    if parse_time(text) == moment:  # a number that counts, and none of a calendar
+        assert shown == datetime.fromtimestamp(moment, UTC).replace(tzinfo=None).isoformat()
+    assert readable("2018-03") == "2018-03"

@@ -294,3 +294,23 @@ def test_the_command_says_what_it_understood(tmp_path: Path, capsys: pytest.Capt
     assert (
         main(["data", "validate", "--benchmark.name", "own", "--benchmark.root", str(tmp_path / "out")]) == 0
     )
+
+
+def test_objects_in_json_are_columns_of_their_own(tmp_path: Path) -> None:
+    rows = [
+        {"by": {"name": f"u{i % 2}", "at": {"seconds": 1740816000 + i}}, "q": {"text": f"Q{i}"}, "a": f"A{i}"}
+        for i in range(4)
+    ]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    columns = {"user": "by.name", "time": "by.at.seconds", "input": "q.text", "output": "a"}
+    made, read = imported(tmp_path / "t.jsonl", tmp_path / "out", **columns)
+    assert [(e.user_id, e.input, e.target) for e in sorted(read, key=lambda e: e.input)] == [
+        (f"u{i % 2}", f"Q{i}", f"A{i}") for i in range(4)
+    ]
+    assert (made.first, made.last) == ("2025-03-01T08:00:00", "2025-03-01T08:00:03")
+    with pytest.raises(UserError, match=r"row 1: found the column 'q.text' twice"):
+        imported([{"user": "a", "q": {"text": "b"}, "q.text": "c"}], tmp_path / "twins")
+    with pytest.raises(UserError, match=r"column 'q': found an object, wanted .*; name a part of it: q.text"):
+        imported(tmp_path / "t.jsonl", tmp_path / "whole", **{**columns, "input": "q"})
+    with pytest.raises(UserError, match=r"row 1, column 'q.text': found a list, wanted a text"):
+        imported([{"user": "a", "q": {"text": ["b"]}}], tmp_path / "list", input="q.text")
