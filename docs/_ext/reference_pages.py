@@ -21,6 +21,26 @@ OUT = Path(__file__).parents[1] / "reference" / "generated"
 PAGE = r"\bdocs/([\w/]+)\.md\b"  # a page of the site, as code and configs name it
 TITLE = "<!-- written by docs/_ext/reference_pages.py when the site is built -->\n\n"
 
+FROM_PAPERS = {
+    "pbr_jax.data.views": "view",
+    "pbr_jax.parts.users": "mean",
+    "pbr_jax.train.user_encoder": "train",
+    "pbr_jax.parts.feedback": "by_answers, by_likelihood",
+    "pbr_jax.train.distillation": "distill, teacher_logits",
+    "pbr_jax.index.density": "hdbscan, silhouette",
+    "pbr_jax.text.prompts": "write",
+    "pbr_jax.train.generator": "train",
+    "pbr_jax.methods.expand.llm_expand.History": "look",
+    "pbr_jax.methods.expand.wording": "UTTERANCES, REASONING",
+    "pbr_jax.methods.expand.fusion": "fuse",
+    "pbr_jax.index.page_rank": "neighbour_graph, page_rank, anchor",
+    "pbr_jax.train.overlap": "overlap_batches",
+    "pbr_jax.train.luf": "losses",
+    "pbr_jax.parts.simulated": "remarks",
+    "pbr_jax.remarks.agent.Agent": "summarise, judge",
+}
+"""Modules and classes that the pages of papers name, and no other page of the reference: these members."""
+
 USED = {
     "pbr_jax.methods.retrieve.scored": "scored, scored_together",
     "pbr_jax.parts.search": "search, candidates",
@@ -30,7 +50,9 @@ USED = {
     "pbr_jax.graph": "constant, Value, Stage",
     "pbr_jax.sweeps": "grid, zipped, product, seeds",
 }
-"""Modules and a class of which a reference page shows these members alone."""
+"""Modules and a class that a method of one's own computes with: these members alone."""
+
+CHOSEN = USED | FROM_PAPERS
 
 API = {
     "python": (
@@ -73,6 +95,12 @@ API = {
     ),
     "losses": ("Losses", "", ["pbr_jax.losses"]),
     "index": ("Indices", "Search among vectors.", ["pbr_jax.index"]),
+    "papers": (
+        "From the papers",
+        "What the pages under Papers name beside [models](models.md), [losses](losses.md) and "
+        "[methods](methods.md).",
+        [*FROM_PAPERS],
+    ),
     "eval": (
         "Metrics",
         "Metrics of rankings and answers, and what their differences are worth.",
@@ -107,9 +135,9 @@ def _api(title: str, lead: str, modules: list[str]) -> str:
 
 
 def _module(name: str) -> str:
-    """A module with its members, or those of `USED`; of methods the classes alone, with links to options."""
-    if name in USED:
-        return _rst(f".. {_directive(name)}:: {name}\n   :members: {USED[name]}")
+    """A module with its members, or those of `CHOSEN`; of methods the classes, with links to options."""
+    if name in CHOSEN:
+        return _rst(f".. {_directive(name)}:: {name}\n   :members: {CHOSEN[name]}")
     slot = name.removeprefix("pbr_jax.methods.")
     if slot not in METHODS:
         return _rst(f".. automodule:: {name}\n   :members:\n   :show-inheritance:")

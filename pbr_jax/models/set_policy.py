@@ -125,8 +125,8 @@ def from_arrays(model: Model) -> Callable[..., Float[Array, "b n"]]:
 
 
 def log_scores(logits: Float[Array, "*b n"], record_mask: Bool[Array, "*b n"]) -> Float[Array, "*b n"]:
-    """log f_θ, with f_θ = sigmoid(logit) the weights of the Plackett-Luce model (Eq. 3); -inf for
-    padding. Masked logits get a gradient of zero."""
+    """log f_θ, with f_θ = sigmoid(logit) the weights of the Plackett-Luce model (PURPLE,
+    Eq. 3); -inf for padding. Masked logits get a gradient of zero."""
     return jnp.where(record_mask, jax.nn.log_sigmoid(logits), -jnp.inf)
 
 

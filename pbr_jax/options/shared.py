@@ -224,7 +224,7 @@ class Prompt(Options):
     # own: labelled entries, an open label at the end. lamp: LaMP's structure, a sentence an entry, no labels.
     form: Literal["own", "lamp"] = "own"
     max_tokens: int = 512  # of input and profile together (ClusterRAG Eq. 3: L_max)
-    gamma: float = 0.6  # share of max_tokens kept free of profile for a long input (Eq. 3)
+    gamma: float = 0.6  # share of max_tokens kept free of profile for a long input (ClusterRAG Eq. 3)
     # of the documents that fit: as select ranked them, the other way round, or by lot (order_seed, question),
     # which training prompts do not follow: they are best first
     order: Literal["best_first", "best_last", "random"] = "best_first"

@@ -92,7 +92,10 @@ def by_answers(system: System, values: Values) -> RewardFn:
 
 
 def by_likelihood(system: System, *, total: bool = False) -> RewardFn:
-    """Documents are worth log p(target | prompt with them) in nats, per token of the target or in `total`."""
+    """Documents are worth log p(target | prompt with them) in nats, per token of the target or in `total`.
+
+    In total it is the reward of PURPLE, Eq. 4.
+    """
 
     def reward(
         examples: Sequence[Example], rankings: Sequence[Ranking], written: Sequence[Written] | None

@@ -1,6 +1,6 @@
 """Simulated remarks of users on questions that were answered; those accepted become shared documents.
 
-LUF, sections 2.3 and 3.2, prompt A.1.3: 40 % of the questions have a right remark, 40 % a wrong one, and 20 %
+LUF, sections 2.3 and 3.4, prompt A.1.3: 40 % of the questions have a right remark, 40 % a wrong one, and 20 %
 one that says something else. The paper has a language model write a dialogue from question and answer; here a
 rule writes one claim, so that remarks are the same on every machine, and nothing has to be summarised. It is
 supervision: a right remark holds the data's answer.

@@ -69,11 +69,16 @@ class Agent:
         return self._llm.fingerprint
 
     def summarise(self, text: str) -> str:
+        """What a remark tells, in a sentence or two (prompt A.1.4); "" where it tells nothing."""
         written = self._written(SUMMARY.format(remark=self._cut(text, self._options.max_tokens)))
         bare = written.strip(" .\"'").upper()
         return "" if bare in ("", NOTHING) else written
 
     def judge(self, remark: Remark, documents: Sequence[Document]) -> Judgement:
+        """Whether a claim is right, where it belongs, and what becomes of the documents (A.1.5, A.1.6).
+
+        Guided, it is judged beside the documents and what the model knows itself; direct, alone.
+        """
         # One line, as documents have: none of it can look like another part of the prompt.
         claim = self._cut(" ".join((remark.summary or "").split()), self._options.max_tokens // 2)
         said, texts, beside = CLAIM.format(claim=claim), self._shown(claim, documents), ""

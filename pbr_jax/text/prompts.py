@@ -7,10 +7,10 @@ instruction and the untouched input. Entries look like worked examples (`article
 Without documents the prompt is the input and the open label. A wording whose entries are sentences joins
 them by ", and ", in one paragraph with the input, as LaMP does. The wording is the task's (`pbr_jax.tasks`).
 
-The token budget is ClusterRAG's Eq. 3. With L = `max_tokens` and |q| the tokens of the input, all
+The token budget is ClusterRAG's Eq. 3. With L = `max_tokens` and q the tokens of the input, all
 that is not input (system message, wording, entries) gets
 
-    L - min(|q|, floor(gamma L))
+    L - min(q, floor(gamma L))
 
 tokens. Every entry gets an equal share of what the wording leaves; what a short entry leaves goes to
 longer ones, and inside an entry the fields share alike, so a headline stays whole while its article

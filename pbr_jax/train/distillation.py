@@ -176,6 +176,8 @@ def teacher_logits(
 ) -> Float[Array, "b c"]:
     """Logits of the distribution that feedback's values stand for; `Distillation.teacher` says how.
 
+    With `values` at a temperature of 1 it is CFRAG's, Eq. 6.
+
     Mean and standard deviation (of the population) are those of a question's own candidates. Values that
     are all alike stand for the even distribution.
     """

@@ -1,6 +1,6 @@
 """Training the user encoder: two views of one history are alike, those of two users are not.
 
-CFRAG section 4.1; see `models.user_transformer` and `data.views`.
+CFRAG section 4.1, Eq. 2; see `models.user_transformer` and `data.views`.
 """
 
 import functools

@@ -1,5 +1,6 @@
 """The reference is written from the code: each option, command and config stands in it."""
 
+import inspect
 import pydoc
 import re
 import sys
@@ -12,6 +13,8 @@ from pbr_jax import config, options
 from pbr_jax.methods import METHODS
 
 DOCS = Path(__file__).parents[2] / "docs"
+PAPERS = ("cfrag", "clusterrag", "luf", "pbr", "purple")
+ROLES = {"func": callable, "class": inspect.isclass, "data": lambda found: isinstance(found, str)}
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +94,7 @@ def test_every_config_has_a_section_with_what_it_sets(pages: dict[str, str]) -> 
 
 def test_the_names_that_a_page_chooses_are_there_and_documented(pages: dict[str, str]) -> None:
     chosen = re.findall(r"auto(?:module|class):: (\S+)\n   :members: (.+)", "".join(pages.values()))
-    assert len(chosen) == 6
+    assert len(chosen) == 22
     for place, names in chosen:
         for name in names.split(", "):
             assert (pydoc.locate(f"{place}.{name}").__doc__ or "").strip(), f"{place}.{name}"
@@ -103,6 +106,29 @@ def test_the_modules_of_the_api_are_there(pages: dict[str, str]) -> None:
     for module in modules:
         assert __import__(module, fromlist=["x"]).__doc__, module
     assert set(pbr_jax.__all__) <= set(dir(pbr_jax))
+
+
+def documented(pages: dict[str, str]) -> set[str]:
+    """The names that have a place in the reference, by what its pages tell Sphinx to write."""
+    text = "".join(pages.values())
+    found = set(re.findall(r"autoclass:: (\S+)", text))
+    for place, chosen in re.findall(r"auto(?:module|class):: (\S+)\n   :members:(.*)", text):
+        owner = pydoc.locate(place)
+        own = [name for name, one in vars(owner).items() if getattr(one, "__module__", "") == place]
+        names = chosen.split(", ") if chosen.strip() else getattr(owner, "__all__", own)
+        found |= {f"{place}.{name.strip()}" for name in names}
+    return found
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_the_functions_that_a_paper_becomes_are_links(pages: dict[str, str], paper: str) -> None:
+    text = (DOCS / "papers" / f"{paper}.md").read_text(encoding="utf-8")
+    table = text.partition("## From equation to function\n")[2].partition("\n## ")[0]
+    linked = re.findall(r"\{py:(\w+)\}`(?:~|[^`<]*<)(pbr_jax\.[\w.]+)>?`", table)
+    assert len(linked) == table.count("pbr_jax.") >= 8  # no bare name
+    assert {name for _, name in linked} <= documented(pages)
+    for role, name in linked:
+        assert ROLES[role](pydoc.locate(name)), name
 
 
 def test_configs_are_prose_with_links_and_sweeps_show_their_code(pages: dict[str, str]) -> None:

@@ -125,7 +125,7 @@ class History(NamedTuple):
     tally: Tally
 
     def look(self, examples: Examples, queries: Sequence[Query], k: int) -> list[Ranking]:
-        """The `k` nearest documents of the asking user's own history."""
+        """The `k` nearest documents of the asking user's own history (PBR, Eq. 4)."""
         nearest = search(self.store, self.encoder, self.embeddings, k)
         with self.tally.timed("expand_history"):
             return nearest(examples, queries, [[Neighbour(example.user_id)] for example in examples])

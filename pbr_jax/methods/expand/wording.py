@@ -94,7 +94,6 @@ These texts were found in a user's history.
 Which question of the user do they answer? Reply with the question alone.
 Question:"""
 
-# Zhang et al., "Personalize Before Retrieve", 2025 (PBR), the two prompts of P-PRF.
 UTTERANCES = f"""\
 A user asks a question. Below are passages of the same user's earlier conversations; learn the user's voice
 from them.
@@ -105,6 +104,7 @@ Question: {{query}}
 Write {{m}} things that this user might well say around the question. Keep the user's tone and style. Do not
 only rephrase: vary what is stressed and what is told along with it. Each is longer than 25 words.
 Reply with JSON and nothing else: {{{{"candidates": ["...", "..."]}}}}"""
+"""Asks for pseudo utterances: Zhang et al., "Personalize Before Retrieve" (PBR), 2025, Eq. 5."""
 
 REASONING = f"""\
 A user asks a question. Below are passages of the same user's earlier conversations.
@@ -114,6 +114,7 @@ Question: {{query}}
 
 Work towards the answer step by step, from what the passages tell about this user, and in the way this
 user reasons and speaks."""
+"""Asks for pseudo reasoning: Zhang et al., "Personalize Before Retrieve" (PBR), 2025, Eq. 6."""
 
 
 def shown(documents: Sequence[Document], tokens: int, llm: LLM) -> list[str]:

@@ -32,7 +32,7 @@ _TOGETHER = 4096  # documents of others that are compared at once
 
 @dataclass(frozen=True, kw_only=True)
 class Cohorts(Neighbours):
-    """The most similar users of the own cluster.
+    """The most similar users of the own cluster, by `similarity` (ClusterRAG, Eq. 2).
 
     The paper's k leaves the asking user out: its hybrid mode is m = k + 1, its collaborative one m = k with
     `own` off, its user-only one m = 1.

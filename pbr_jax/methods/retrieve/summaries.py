@@ -1,6 +1,7 @@
 """Summaries of what a user has said, written by the language model: LUF's personal store of a dialogue.
 
-"Learning from user feedback" (LUF), sections 2.3 and 3.5: each question of a user is summarised when it was
+"LLM and User Feedback Based Contrastive Learning Improves Retrieval-Augmented Generation When Question and
+Answer Domains Shift" (LUF), sections 2.3 and 3.5: each question of a user is summarised when it was
 answered (the structure of prompt A.1.4, in words of our own); later questions of that user find at most `k`
 summaries whose cosine is at least `least`. Documents of the user's history are not searched.
 """
@@ -49,7 +50,7 @@ class Summaries(Learner, Retrieve):
 
     method: Literal["summaries"] = "summaries"
     k: int = 5  # LUF's number of documents in a prompt
-    least: float = 0.5  # cosine of the query and a summary (LUF, section 2.3)
+    least: float = 0.5  # cosine of the query and a summary (LUF, appendix B)
     # last lines of the input that are summarised; of a dialogue the assistant's turn, which says what a "yes"
     # means, and the user's
     lines: int = 2

@@ -1,4 +1,4 @@
-"""Training the policy that chooses a prompt's records: PURPLE, Du et al., 2026, section 3.3 and appendix A.
+"""Training the policy that chooses a prompt's records: PURPLE, Du et al., 2026, section 3 and Appendix A.
 
 A batch of questions is learned from on-policy: the present policy draws ordered profiles, the language model
 says what each is worth, and the policy moves towards those that are worth more. Or, which is ours, every
