@@ -38,6 +38,7 @@ extensions = [
 ]
 exclude_patterns = ["_build", "**.ipynb_checkpoints"]
 nitpicky = False  # types of other packages have no pages here
+smartquotes_action = "qe"  # no dashes: outputs of notebooks name options such as --minutes
 
 # Notebooks: `make docs` shows their code alone, `make notebooks` their outputs too.
 nb_execution_mode = os.environ.get("NOTEBOOKS", "off")

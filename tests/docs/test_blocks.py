@@ -50,6 +50,19 @@ def test_each_command_line_is_one_that_the_program_reads(page: Path) -> None:
                 read_command(words[1:])
 
 
+def test_a_folder_holds_the_same_on_all_pages() -> None:
+    """Who reads one page after another types them in one folder, and a run is not written over another."""
+    makers: dict[str, str] = {}
+    for page in (page for page in DONE if page.name != "own_data.md"):  # which begins in an empty folder
+        made: dict[str, str] = {}
+        for block in blocks(page):
+            for command, _ in commands(block.text) if block.language in TYPED and not block.mark else ():
+                for out in re.findall(r"--out (\S+)", command):
+                    made.setdefault(out, " ".join(command.split()))
+        for out, command in made.items():
+            assert makers.setdefault(out, command) == command, f"{page} writes something else to {out}"
+
+
 def test_a_misspelt_command_is_found() -> None:
     from pbr_jax.types import UserError
 
