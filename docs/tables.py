@@ -135,7 +135,12 @@ def grid(table: Table) -> list[list[str]]:
     for row in rows(table):
         lines.setdefault(row["row"], {})[row["measure"]] = cell(row)
     body = [[name, *(cells.get(one, "–") for one in measures)] for name, cells in lines.items()]
-    return [[table["rows_are"], *measures], *body]
+    return [[table["rows_are"], *(_headed(one, table["measures"][one]["unit"]) for one in measures)], *body]
+
+
+def _headed(measure: str, unit: str) -> str:
+    """A column's header; a rate says of what, since its name does not."""
+    return f"{measure}, {unit}" if unit.endswith(" per second") else measure
 
 
 def pipes(lines: list[list[str]]) -> str:

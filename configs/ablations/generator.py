@@ -1,11 +1,11 @@
 """What makes a tuned generator: rank, rate, the share without documents. By number of questions learned from:
-reader_questions.py.
+generator_questions.py.
 
 Everything is measured twice, without documents and with three dense own ones: the difference is what is left
 for personalization. Nothing is decoded: rows are compared by `target_nll`.
 
-pbr-jax sweep configs/ablations/generator.py --benchmark.name lamp_7 --benchmark.root FOLDER --limit 150
-  --out D
+pbr-jax sweep configs/ablations/generator.py --benchmark.name lamp_7 --benchmark.root FOLDER --limit 150 \\
+  --out DIR
 """
 
 from collections.abc import Iterator, Mapping
