@@ -163,8 +163,8 @@ class System(Living):
         if not text:
             what = "ends inside its thinking" if after_thinking(answer.text) is None else "has no text"
             raise UserError(
-                f"the model's answer {what}; raise generate.max_new_tokens in the run's config, or turn the "
-                "model's thinking off, and run again"
+                f"the model's answer {what}; raise generate.max_new_tokens in the run's config, turn the "
+                "model's thinking off, or leave out stop strings, and run again"
             )
         return Reply(text, ranking[: answer.prompt.documents], answer.prompt.profile)
 

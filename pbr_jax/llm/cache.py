@@ -100,6 +100,8 @@ class Cached:
         decoding: dict[str, Any] = {"max_new_tokens": o.max_new_tokens}
         if o.num_beams != 1:
             decoding["num_beams"] = o.num_beams
+        if o.stop:
+            decoding["stop"] = list(o.stop)
         if o.temperature == 0:  # nothing is drawn: seed and nucleus do not matter
             inputs: list[Any] = [[prompt, decoding] for prompt in prompts]
         else:

@@ -65,8 +65,9 @@ class Sampling:
 
     `max_new_tokens` is the most tokens of an answer. `temperature` divides the logits, and 0 takes the most
     probable token. `top_p` samples from the most probable tokens that together reach this mass. More than
-    one of `num_beams` searches with so many beams and returns the best, without a temperature. Raises
-    UserError: a value that makes no sense, by its name in a config.
+    one of `num_beams` searches with so many beams and returns the best, without a temperature. An answer ends
+    before the first of the texts in `stop` (`stop_strings.cut`). Raises UserError: a value that makes no
+    sense, by its name in a config.
     """
 
     max_new_tokens: int
@@ -74,6 +75,7 @@ class Sampling:
     top_p: float = 1.0
     num_beams: int = 1
     seed: int = 0
+    stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, fits, wanted in (
@@ -83,9 +85,11 @@ class Sampling:
             ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
             ("num_beams", self.num_beams >= 1, "at least 1"),
             ("num_beams", self.num_beams == 1 or not self.temperature, "1 with a temperature"),
+            ("stop", isinstance(self.stop, tuple) and all(isinstance(one, str) and one for one in self.stop),
+             "a tuple of texts, none of them empty"),
         ):  # fmt: skip
             if not fits:
-                raise UserError(f"generate.{name} is {getattr(self, name)}; it must be {wanted}")
+                raise UserError(f"generate.{name} is {getattr(self, name)!r:.60}; it must be {wanted}")
 
 
 @runtime_checkable

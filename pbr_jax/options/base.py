@@ -69,6 +69,11 @@ class Options:
             hint = f"; {advice}" if advice else ""
             raise UserError(f"{self.named(name)} is {value}, want at least {low}{hint}")
 
+    def filled(self, name: str) -> None:
+        """Raises UserError where one of a field's texts is empty."""
+        if "" in getattr(self, name):
+            raise UserError(f"{self.named(name)} has an empty text; leave it out")
+
     def between(self, name: str, low: int | float, high: int | float) -> None:
         """Raises UserError where a field lies outside `low` … `high`."""
         if not low <= getattr(self, name) <= high:

@@ -3,11 +3,11 @@
 import abc
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from pbr_jax.options.base import Options, TrainingSplit, checked, hints
+from pbr_jax.options.base import Options, TrainingSplit, added, checked, hints
 from pbr_jax.types import UserError
 
 
@@ -190,6 +190,8 @@ class Generate(Method):
     temperature: float = 0.0  # 0: greedy
     top_p: float = 1.0  # nucleus of the sampled distribution
     num_beams: int = 1  # more than 1: beam search, not sampled
+    # texts before which an answer ends, beside those of the task
+    stop: tuple[str, ...] = field(default=(), metadata=added(()))
     # of sampled answers, apart from what is trained and drawn with `seed`; None: that one too
     seed: int | None = None
 
@@ -198,6 +200,7 @@ class Generate(Method):
         self.at_least("temperature", 0)
         self.between("top_p", 0, 1)
         self.at_least("num_beams", 1)
+        self.filled("stop")
         if self.seed is not None:
             self.between("seed", 0, 2**32 - 1)
         if self.num_beams > 1 and self.temperature > 0:
@@ -209,6 +212,10 @@ class Generate(Method):
     def sampling_seed(self, seed: int) -> int:
         """The seed of sampled answers in a run of this seed; 0 where nothing is drawn."""
         return 0 if not self.temperature else seed if self.seed is None else self.seed
+
+    def stop_strings(self, task: Any) -> tuple[str, ...]:
+        """The texts before which an answer to this task ends."""
+        return tuple(dict.fromkeys((*task.stop, *self.stop)))
 
     def resolved(self, task: Any) -> "Generate | None":
         """What answers this task; None: nothing does."""

@@ -10,12 +10,12 @@ import numpy as np
 
 import pbr_jax.llm
 from pbr_jax.corpus.store import Store
-from pbr_jax.graph import Node, Stage, Value
+from pbr_jax.graph import Node, Stage, Value, constant
 from pbr_jax.llm import TooLong, is_t5
 from pbr_jax.llm.tokens import chat
 from pbr_jax.models import adapter_file
 from pbr_jax.models.pretrained import fingerprint, locate
-from pbr_jax.options import LLM, TunedGenerator
+from pbr_jax.options import LLM, Generate, TunedGenerator
 from pbr_jax.parts import language_model
 from pbr_jax.parts.rankings import Questions, Rankings, drop_leaks, rankings
 from pbr_jax.parts.run import Run, enable_compilation_cache, once
@@ -58,6 +58,17 @@ def generator(run: Run) -> Node:
         _load,
         identity=lambda: [model.batch_size, model.tensor_parallel],
     )
+
+
+def decoding(run: Run, method: Generate) -> dict[str, Node]:
+    """What a method needs to write answers: the model, how long they may be, where they end, and the seed."""
+    stop = method.stop_strings(run.task)
+    return {
+        "llm": generator(run),
+        "max_new_tokens": constant("max_new_tokens", method.max_new_tokens or run.task.max_new_tokens),
+        "seed": constant("seed", method.sampling_seed(run.config.seed)),
+        **({"stop": constant("stop", stop)} if stop else {}),
+    }
 
 
 def _load(model: LLM, *, tuned: Path) -> pbr_jax.llm.LLM:

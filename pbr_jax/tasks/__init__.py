@@ -11,13 +11,13 @@ import difflib
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from pbr_jax import hashes
-from pbr_jax.options import Options, checked, default_of, hints, options_in
+from pbr_jax.options import Options, added, checked, default_of, hints, options_in
 from pbr_jax.types import UserError
 
 Kind = Literal["classification", "rating", "choice", "generation", "retrieval", "dialogue"]
@@ -95,12 +95,14 @@ class Task(Options):
     spellings: tuple[tuple[str, str], ...] = ()  # in a file a table: what counts for a label = the label
     answer: Literal["line", "text"] = "line"  # what of an output is the answer, where there are no labels
     max_new_tokens: int = 64  # of an answer
+    stop: tuple[str, ...] = field(default=(), metadata=added(()))  # texts before which an answer ends
     fields: tuple[str, ...]  # of a document, beside `date`
     document_target: str = ""  # field that plays the answer's role: when a history holds the answer itself
     prompt: Prompts
 
     def check(self) -> None:
         self.at_least("max_new_tokens", 1)
+        self.filled("stop")
         self._check_labels()
         self._check_metrics()
         known = (*self.fields, "date")

@@ -181,6 +181,23 @@ def test_an_answer_goes_on_after_another_document(llm, write):
     assert tally.counts["generate_calls"] == -(-len(tokens) // 3)
 
 
+@pytest.mark.parametrize("method", [generate.Replug(), generate.IcRalm(stride=3)])
+def test_answers_end_before_a_stop_string_and_strides_end_with_them(llm, write, method: Any):
+    def answered(stop: tuple[str, ...], told: dict[int, str], tally: Tally) -> list[str]:
+        made = method.slot(tally, llm=llm, max_new_tokens=30, seed=0, stop=stop)
+        answers = made(EXAMPLES, RANKINGS, write, on_batch=lambda i, texts: told.update(zip(i, texts)))
+        return [answer.text for answer in answers]
+
+    whole, ended = Tally(), Tally()
+    texts, told = answered((), {}, whole), {}
+    stop = tuple(text[1:3] for text in texts if len(text) > 2)
+    found = answered(stop, told, ended)
+    assert found == [min((text.partition(one)[0] for one in stop), key=len) for text in texts] != texts
+    assert [told[i] for i in range(3)] == found
+    if method.method == "ic_ralm":
+        assert ended.counts["generate_calls"] < whole.counts["generate_calls"]
+
+
 def test_reranking_by_likelihood_takes_the_document_that_explains_what_was_said(llm, write):
     own, example = ranking([1, 0, 3, 2]), EXAMPLES[2]
     method = generate.IcRalm(stride=4, rerank="likelihood", reranked=6)

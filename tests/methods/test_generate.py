@@ -25,7 +25,7 @@ def slot(method: Ipa, asked: list[Sampling]) -> GenerateSlot:
     llm: Any = SimpleNamespace(
         fingerprint="", generate=answer, score=zip, count=len, truncate=zip, render=str, num_tokens=len
     )
-    return method.slot(Tally(), llm=llm, max_new_tokens=9, seed=4)
+    return method.slot(Tally(), llm=llm, max_new_tokens=9, seed=4, stop=("\n",))
 
 
 def write(examples: Sequence[Example], rankings: Sequence[Any]) -> list[Written]:
@@ -38,7 +38,7 @@ def test_the_model_is_asked_as_the_config_says_and_the_caller_is_told():
     method = Ipa(max_new_tokens=9, top_p=0.5, num_beams=3)
     answers = slot(method, asked)([ASKED], [[]], write, on_batch=lambda *p: told.append(p))
     assert [(a.text, a.prompt.messages, a.prompt_tokens) for a in answers] == [("answer", MESSAGES, 1)]
-    assert asked == [Sampling(9, top_p=0.5, num_beams=3, seed=4)]
+    assert asked == [Sampling(9, top_p=0.5, num_beams=3, seed=4, stop=("\n",))]
     assert told == [([0], ["answer"])]
 
 

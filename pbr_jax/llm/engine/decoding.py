@@ -21,6 +21,7 @@ from pbr_jax.models import causal_lm
 from pbr_jax.types import Params
 
 STEPS = 32  # at most between two looks at what has finished
+TEXT_STEPS = 8  # and at the texts, where these end an answer
 
 
 class DecodingRows(NamedTuple):
@@ -134,13 +135,16 @@ def _sources(order: Int[Array, "1 w"], before: Before) -> Int[Array, "b w"]:
 
 @functools.lru_cache(maxsize=8)
 def advance(apply: Callable[..., causal_lm.Output], cap: float | None, one_core: bool) -> Any:
-    """Decodes until at most `enough` rows are live, or for `STEPS` tokens."""
+    """Decodes until at most `enough` rows are live, or for `steps` tokens; rows that are `over` are not
+    live."""
 
     def run(
         params: Params,
         held: causal_lm.Past,
         rows: DecodingRows,
+        over: Bool[Array, "b"],
         enough: Int[Array, ""],
+        steps: Int[Array, ""],
         sampling: SamplingArrays,
         *,
         choice: Choice,
@@ -155,8 +159,9 @@ def advance(apply: Callable[..., causal_lm.Output], cap: float | None, one_core:
             return count + 1, _next(rows, output, chosen, positions, sampling.stops)
 
         def more(state: tuple[Array, DecodingRows]) -> Array:
-            return (state[0] < STEPS) & (state[1].live.sum() > enough)
+            return (state[0] < steps) & (state[1].live.sum() > enough)
 
+        rows = rows._replace(live=rows.live & ~over)
         return jax.lax.while_loop(more, body, (jnp.int32(0), rows))[1]
 
     return cores.compiled(run, one_core, static_argnames="choice", donate_argnums=2)
@@ -202,26 +207,29 @@ def decode(
     choice: Choice,
     sampling: SamplingArrays,
     long: np.bool_ | None = None,
+    is_over: Callable[[int, list[int]], bool] | None = None,
 ) -> Iterator[list[tuple[int, list[int]]]]:
     """Continues prompts of up to `width` tokens by up to `limits` tokens, `rows` of them at a time.
 
     Yields (place of the prompt, its new tokens with the stop token) of those that have finished. Prompts that
     are not `wanted` are read where others are read with them, and never decoded: what a prompt
-    gets does not depend on which others are wanted.
+    gets does not depend on which others are wanted. `is_over(place, tokens)`: whether an answer may end
+    here; it is asked every few tokens, so an answer goes on for some.
     """
     weights, config = engine.params, engine.config
     start = admit(engine.apply, config.logit_cap, engine.one_core)
     go_on = advance(engine.apply, config.logit_cap, engine.one_core)
     held, state = engine.past(rows, width), empty_rows(engine, rows, new)
     batches = _batches(engine, prompts, wanted, max(1, rows // 4), long)  # few at a time keep the rows full
-    free, members = list(range(rows)), {}
+    steps = np.int32(STEPS if is_over is None else TEXT_STEPS)
+    free, members, over = list(range(rows)), {}, np.zeros(rows, bool)
     waiting = next(batches, None)
     while waiting is not None or members:
         while waiting is not None and len(waiting.members) <= len(free):
             places = np.full(len(waiting.batch.ids), rows, np.int32)
             for row, member in waiting.members.items():
                 places[row] = free.pop()
-                members[int(places[row])] = member
+                members[int(places[row])], over[places[row]] = member, False
             own, most = np.zeros(len(places), np.uint32), np.zeros(len(places), np.int32)
             own[: len(waiting.batch.members)] = [names[member] for member in waiting.batch.members]
             most[: len(waiting.batch.members)] = [limits[member] for member in waiting.batch.members]
@@ -231,10 +239,15 @@ def decode(
             )  # fmt: skip
             waiting = next(batches, None)
         room = rows if waiting is None else len(waiting.members)
-        state = go_on(weights, held, state, np.int32(rows - room), sampling, choice=choice)
+        state = go_on(weights, held, state, over, np.int32(rows - room), steps, sampling, choice=choice)
         live, tokens, made = jax.device_get((state.live, state.tokens, state.made))
         terminal.doing(f"{sum(int(made[place]) for place in members)} tokens of {len(members)} answers")
-        finished = [place for place in members if not live[place]]
+        if is_over is not None:
+            over = np.array([
+                row in members and live[row] and is_over(members[row], tokens[row, : made[row]].tolist())
+                for row in range(rows)
+            ])  # fmt: skip
+        finished = [place for place in members if over[place] or not live[place]]
         if finished:
             yield [(members.pop(place), tokens[place, : made[place]].tolist()) for place in finished]
             free += finished

@@ -21,6 +21,7 @@ from pbr_jax.llm.engine.sampling import arrays
 from pbr_jax.llm.engine.token_level import TokenLevel
 from pbr_jax.llm.engine.workers import side_by_side
 from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Sampling, Score, TooLong
+from pbr_jax.llm.stop_strings import is_settled
 from pbr_jax.models import adapter_file, causal_lm
 from pbr_jax.models.causal_lm_config import CausalLMConfig
 from pbr_jax.models.sharding import copied
@@ -85,7 +86,7 @@ class JaxLLM(TokenLevel):
             else:
                 batches = self._decoded(ids, [draw(*request) for request in distinct], wanted, sampling)
             for batch in batches:
-                yield [(place, self._text(tokens)) for place, tokens in batch]
+                yield [(place, self._text(tokens, sampling.stop)) for place, tokens in batch]
 
         return answer_each(requests, errors, done, on_batch, compute)
 
@@ -120,14 +121,14 @@ class JaxLLM(TokenLevel):
         original, most = self._engine.original, sampling.max_new_tokens
         if original is None:
             limits = [most] * len(prompts)
-            yield from self._side_by_side(prompts, names, limits, wanted, sampling, None)
+            yield from self._side_by_side(prompts, names, limits, wanted, sampling)
             return
         # LongRoPE: a text that grows past the original context is read again, as transformers does.
         limits = [min(most, original + 1 - len(prompt)) for prompt in prompts]
         short = [limit > 0 for limit in limits]
         begun: dict[int, list[int]] = {i: [] for i, first in enumerate(short) if wanted[i] and not first}
         fitting = [a and b for a, b in zip(wanted, short)]
-        for batch in self._side_by_side(prompts, names, limits, fitting, sampling, np.bool_(False)):
+        for batch in self._side_by_side(prompts, names, limits, fitting, sampling, long=np.bool_(False)):
             grown = {
                 place: tokens
                 for place, tokens in batch
@@ -139,19 +140,26 @@ class JaxLLM(TokenLevel):
         places = sorted(begun)
         longer = [(*prompts[place], *begun[place]) for place in places]
         names = [draw(ids, names[place]) for ids, place in zip(longer, places)]
-        limits = [most - len(begun[place]) for place in places]
-        everything = [True] * len(places)
-        for batch in self._side_by_side(longer, names, limits, everything, sampling, np.bool_(True)):
-            yield [(places[i], begun[places[i]] + tokens) for i, tokens in batch]
+        before = [begun[place] for place in places]
+        limits = [most - len(tokens) for tokens in before]
+        for batch in self._side_by_side(
+            longer, names, limits, [True] * len(places), sampling, before, np.bool_(True)
+        ):
+            yield [(places[i], before[i] + tokens) for i, tokens in batch]
 
     def _side_by_side(
         self, prompts: Sequence[Ids], names: Sequence[int], limits: Sequence[int], wanted: Sequence[bool],
-        sampling: Sampling, long: np.bool_ | None,
+        sampling: Sampling, before: Sequence[list[int]] | None = None, long: np.bool_ | None = None,
     ) -> AnswerBatches[list[int]]:  # fmt: skip
-        """What each worker decodes: its part of the prompts of every width, the longest first."""
+        """What each worker decodes: its part of the prompts of every width, the longest first. `before`: what
+        of each answer its prompt ends with."""
         classes = _classes([len(prompt) for prompt in prompts], 2 * self._batch_size)
         engines, new = self._engines, sampling.max_new_tokens
         choice, drawing = arrays(self._codec.stops, sampling)
+
+        def is_over(own: list[int], place: int, tokens: list[int]) -> bool:
+            tokens = before[own[place]] + tokens if before else tokens
+            return is_settled(self._codec.decode(tokens), sampling.stop)
 
         def work(worker: int) -> AnswerBatches[list[int]]:
             for width, members in reversed(classes):
@@ -167,6 +175,7 @@ class JaxLLM(TokenLevel):
                     [limits[place] for place in own], [wanted[place] for place in own],
                     rows=min(power(most, 1), self._batch_size, room), width=width, new=new,
                     choice=choice, sampling=drawing, long=long,
+                    is_over=functools.partial(is_over, own) if sampling.stop else None,
                 ):  # fmt: skip
                     yield [(own[place], tokens) for place, tokens in batch]
 

@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 from pbr_jax import interrupts
 from pbr_jax import options as schema
 from pbr_jax.llm.protocol import Prompt, Sampling, TooLong, occurrences
+from pbr_jax.llm.stop_strings import cut
 from pbr_jax.llm.tokens import chat
 from pbr_jax.llm.tokens.templates import DATE
 from pbr_jax.models import adapter_file, pretrained, sharding
@@ -142,11 +143,11 @@ class LocalModel(abc.ABC):
         first, errors = self._fit(self._encode(prompts), list(map(len, second)), "the target's length")
         return list(zip(first, second)), errors
 
-    def _text(self, tokens: Sequence[int]) -> str:
-        """The text of an answer's tokens up to a stop token; what follows that means nothing."""
+    def _text(self, tokens: Sequence[int], stop: Sequence[str] = ()) -> str:
+        """The text of an answer's tokens up to a stop token or a stop string; what follows means nothing."""
         end = next((i for i, token in enumerate(tokens) if token in self._codec.stops), len(tokens))
         self._check_numbers(min(tokens[:end], default=0) >= 0)
-        return self._codec.decode(tokens[:end])
+        return cut(self._codec.decode(tokens[:end]), stop)
 
     def _check_numbers(self, finite: Any) -> None:
         """UserError where the model's logits were not numbers (tokens of -1, scores of NaN)."""

@@ -83,7 +83,7 @@ class T5LLM(LocalModel):
 
         def compute(rows: list[tuple[Ids, int]], wanted: list[bool]) -> AnswerBatches[str]:
             for batch, tokens in self._by_length(rows, wanted, lambda row: (-len(row[0]),), decode):
-                yield [(place, self._text(row)) for place, row in zip(batch, tokens.tolist())]
+                yield [(place, self._text(row, sampling.stop)) for place, row in zip(batch, tokens.tolist())]
 
         return answer_each(requests, errors, done, on_batch, compute)
 

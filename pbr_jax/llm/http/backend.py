@@ -21,6 +21,7 @@ from pbr_jax.llm.http.dialects import ADVICE, DIALECTS, Dialect
 from pbr_jax.llm.http.replies import text_of
 from pbr_jax.llm.http.requests import Manner, identity
 from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Sampling, Score, TooLong, check_prompt
+from pbr_jax.llm.stop_strings import cut
 from pbr_jax.llm.tokens import chat
 from pbr_jax.llm.tokens.control_tokens import escape_control_tokens
 from pbr_jax.models import pretrained
@@ -133,9 +134,11 @@ class HTTPLLM:
             options = {"temperature": 0.0, "use_beam_search": True, "n": o.num_beams}
         else:
             options = {"temperature": 0.0}
+        if o.stop:
+            options["stop"] = list(o.stop)
         jobs: dict[tuple[int, ...], Callable[[threading.Event], str]] = {}
         for group in _by_beginnings([json.dumps(prompt) for prompt in prompts]):
-            ask = functools.partial(self._complete, prompts[group[0]], o.max_new_tokens)
+            ask = functools.partial(self._complete, prompts[group[0]], o)
             if o.temperature > 0:
                 jobs |= {
                     (i,): functools.partial(ask, {**options, "seed": o.seed + n}) for n, i in enumerate(group)
@@ -204,17 +207,21 @@ class HTTPLLM:
             raise unanswered[0]
 
     def _complete(
-        self, prompt: Prompt, max_new_tokens: int, options: Mapping[str, Any], stop: threading.Event
+        self, prompt: Prompt, sampling: Sampling, options: Mapping[str, Any], stop: threading.Event
     ) -> str:
+        """The answer, cut before a stop string here too: not every server knows them."""
         is_text = isinstance(prompt, str)
         address = self._url + ("/completions" if is_text else "/chat/completions")
         text = escape_control_tokens(prompt, self._codec)
         given = {"prompt": text} if is_text else {"messages": text}
         given = {"model": self._name, **self._lora, **given}
-        answer = self._ask(address, lambda: self._manner.asking(given, dict(options), max_new_tokens), stop)
-        count = self._codec.count if self._codec else None
-        beams = options.get("n", 1)
-        return text_of(answer, address, is_text=is_text, limit=max_new_tokens, beams=beams, count=count)
+        limit = sampling.max_new_tokens
+        answer = self._ask(address, lambda: self._manner.asking(given, dict(options), limit), stop)
+        text = text_of(
+            answer, address, is_text=is_text, limit=limit, beams=options.get("n", 1),
+            count=self._codec.count if self._codec else None, may_be_empty=bool(sampling.stop),
+        )  # fmt: skip
+        return cut(text, sampling.stop)
 
     def _sum(self, dialect: Dialect, ids: tuple[int, ...], first: int, stop: threading.Event) -> Score:
         if first == len(ids):

@@ -45,6 +45,7 @@ def text_of(
     limit: int,
     beams: int = 1,
     count: Callable[[str], int] | None = None,
+    may_be_empty: bool = False,
 ) -> str:
     """The text of the first choice, which is a message's or, with `is_text`, a continuation's.
 
@@ -57,6 +58,7 @@ def text_of(
       limit: the most tokens of the answer.
       beams: how many choices there may be; `usage` counts the tokens of all, so it decides nothing.
       count: of tokens, where the tokenizer is known.
+      may_be_empty: whether the server may have taken all tokens off, as it does with a stop string.
 
     Raises UserError: no text; one that was withheld, or cut off elsewhere; one longer than was asked for.
     """
@@ -80,9 +82,14 @@ def text_of(
     blank = not text.strip()
     if cut:
         _check_length("" if blank and thinks else text, size, made, limit, count, address)
-    elif blank and (thinks or instead or (size == 0 if made is None else made > size + 1)):
-        raise UserError(f"{address}: {_without_text(instead, usage.completion)}")  # a token has a byte
+    elif blank and (thinks or instead or (not may_be_empty and _is_lost(size, made))):
+        raise UserError(f"{address}: {_without_text(instead, usage.completion)}")
     return text
+
+
+def _is_lost(size: int, made: int | None) -> bool:
+    """Whether a blank answer of so many bytes had more tokens than these and the one that ends it."""
+    return size == 0 if made is None else made > size + 1
 
 
 def _check_length(

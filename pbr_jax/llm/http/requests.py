@@ -6,6 +6,7 @@ refuses is left out from then on, with a note.
 
 import datetime
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -60,6 +61,7 @@ class Manner:
             self._own[_THINKING] = {"enable_thinking": False, "date_string": f"{day:%d %b %Y}"}
         self._limit = "max_tokens"
         self._no_temperature = False
+        self._no_stop = False
 
     @property
     def neutral(self) -> Body:
@@ -71,6 +73,8 @@ class Manner:
         options = dict(options)
         if self._no_temperature and options.get("temperature") == 0:
             del options["temperature"]
+        if self._no_stop:
+            options.pop("stop", None)
         own = self._own if "messages" in given else self.neutral
         return self.whole({**given, **own, **options, self._limit: limit})
 
@@ -98,6 +102,10 @@ class Manner:
             if not self._no_temperature:
                 _note("the model takes no temperature, so it is not greedy: its answers may vary")
             self._no_temperature = True
+        elif "stop" in body and re.search(r"\bstop\b", words):
+            if not self._no_stop:
+                _note("the server refuses stop: answers are cut when they are there, and cost more tokens")
+            self._no_stop = True
         elif any(sign in words for sign in _UNKNOWN):
             self._leave_out(own)
 

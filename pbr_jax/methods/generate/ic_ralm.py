@@ -18,6 +18,7 @@ import numpy as np
 from pbr_jax.llm import Sampling, Score, TooLong
 from pbr_jax.llm.abilities import Mixture, TokenLevel
 from pbr_jax.llm.protocol import OnBatch
+from pbr_jax.llm.stop_strings import cut, is_settled
 from pbr_jax.methods.generate.token_level import TokenLevelGenerate
 from pbr_jax.pipeline import Answer, Examples, OnScored, PromptWriter, Ranking, Tally
 from pbr_jax.text.bm25 import BM25
@@ -43,8 +44,10 @@ class IcRalm(TokenLevelGenerate):
         for name in ("stride", "query", "reranked"):
             self.at_least(name, 1)
 
-    def slot(self, tally: Tally, *, llm: TokenLevel, max_new_tokens: int, seed: int) -> "Strides":
-        return Strides(self, tally, llm, max_new_tokens, seed)
+    def slot(
+        self, tally: Tally, *, llm: TokenLevel, max_new_tokens: int, seed: int, stop: tuple[str, ...] = ()
+    ) -> "Strides":
+        return Strides(self, tally, llm, max_new_tokens, seed, stop)
 
 
 class Strides(NamedTuple):
@@ -55,6 +58,7 @@ class Strides(NamedTuple):
     llm: TokenLevel
     max_new_tokens: int
     seed: int
+    stop: tuple[str, ...] = ()
 
     def __call__(
         self,
@@ -81,15 +85,21 @@ class Strides(NamedTuple):
             for i, written, tokens in zip(live, chosen, found, strict=True):
                 answers[i] += tokens
                 shown[i] = shown[i] or written
-            ended = [i for i in live if self.llm.ended(answers[i]) or len(answers[i]) >= limit]
+            ended = [i for i in live if len(answers[i]) >= limit or self._is_over(answers[i])]
             if ended and on_batch is not None:
-                on_batch(ended, [self.llm.text(answers[i]) for i in ended])
+                on_batch(ended, [self._text(answers[i]) for i in ended])
             live = [i for i in live if i not in set(ended)]
         return [
-            Answer(self.llm.text(tokens), written, self.llm.num_tokens(written.messages))
+            Answer(self._text(tokens), written, self.llm.num_tokens(written.messages))
             for tokens, written in zip(answers, shown)
             if written is not None
         ]
+
+    def _is_over(self, tokens: Sequence[int]) -> bool:
+        return self.llm.ended(tokens) or is_settled(self.llm.text(tokens), self.stop)
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        return cut(self.llm.text(tokens), self.stop)
 
     def _extend(self, asked: Sequence[Mixture], new: int, live: Sequence[int]) -> list[list[int]]:
         o = self.options

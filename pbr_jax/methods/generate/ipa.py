@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pbr_jax.graph import Node, constant
+from pbr_jax.graph import Node
 from pbr_jax.llm import LLM, Sampling
 from pbr_jax.llm.protocol import OnBatch
 from pbr_jax.options import Generate
-from pbr_jax.parts.generator import generator
+from pbr_jax.parts.generator import decoding
 from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Answer, Examples, GenerateSlot, PromptWriter, Ranking, Tally
 
@@ -30,17 +30,16 @@ class Ipa(Generate):
         """
         o = run.config.generate
         return cls(
-            max_new_tokens=o.max_new_tokens, temperature=o.temperature, top_p=o.top_p, num_beams=o.num_beams
-        )
+            max_new_tokens=o.max_new_tokens, temperature=o.temperature, top_p=o.top_p, num_beams=o.num_beams,
+            stop=o.stop,
+        )  # fmt: skip
 
     def needs(self, run: Run) -> Mapping[str, Node]:
-        return {
-            "llm": generator(run),
-            "max_new_tokens": constant("max_new_tokens", self.max_new_tokens or run.task.max_new_tokens),
-            "seed": constant("seed", self.sampling_seed(run.config.seed)),
-        }
+        return decoding(run, self)
 
-    def slot(self, tally: Tally, *, llm: LLM, max_new_tokens: int, seed: int) -> GenerateSlot:
+    def slot(
+        self, tally: Tally, *, llm: LLM, max_new_tokens: int, seed: int, stop: tuple[str, ...] = ()
+    ) -> GenerateSlot:
         def generate(
             examples: Examples,
             rankings: Sequence[Ranking],
@@ -50,7 +49,7 @@ class Ipa(Generate):
         ) -> list[Answer]:
             written = write(examples, rankings)
             with tally.timed("generate_llm"):
-                sampling = Sampling(max_new_tokens, self.temperature, self.top_p, self.num_beams, seed)
+                sampling = Sampling(max_new_tokens, self.temperature, self.top_p, self.num_beams, seed, stop)
                 messages = [prompt.messages for prompt in written]
                 texts = llm.generate(messages, sampling, on_batch=on_batch)
             tokens = [llm.num_tokens(prompt.messages) for prompt in written]

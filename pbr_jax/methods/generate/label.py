@@ -69,7 +69,7 @@ class Label(Generate):
     def check(self) -> None:
         super().check()
         self.at_least("permutations", 1)
-        for name in ("max_new_tokens", "temperature", "top_p", "num_beams", "seed"):
+        for name in ("max_new_tokens", "temperature", "top_p", "num_beams", "stop", "seed"):
             value, usual = getattr(self, name), getattr(Generate, name)
             if value != usual:
                 raise UserError(

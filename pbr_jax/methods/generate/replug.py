@@ -13,6 +13,7 @@ import numpy as np
 from pbr_jax.llm import Sampling, Score, TooLong
 from pbr_jax.llm.abilities import Mixture, TokenLevel
 from pbr_jax.llm.protocol import OnBatch
+from pbr_jax.llm.stop_strings import cut
 from pbr_jax.methods.generate.token_level import TokenLevelGenerate
 from pbr_jax.pipeline import Answer, Examples, OnScored, PromptWriter, Ranking, Tally
 from pbr_jax.text.prompts import Written
@@ -33,8 +34,10 @@ class Replug(TokenLevelGenerate):
         if not self.tau > 0:
             raise UserError(f"generate.tau is {self.tau}, want a positive number")
 
-    def slot(self, tally: Tally, *, llm: TokenLevel, max_new_tokens: int, seed: int) -> "Ensemble":
-        return Ensemble(self, tally, llm, max_new_tokens, seed)
+    def slot(
+        self, tally: Tally, *, llm: TokenLevel, max_new_tokens: int, seed: int, stop: tuple[str, ...] = ()
+    ) -> "Ensemble":
+        return Ensemble(self, tally, llm, max_new_tokens, seed, stop)
 
     def mixing(self, ranking: Ranking) -> tuple[float, ...]:
         """The weights of a ranking's documents, which add up to 1."""
@@ -53,6 +56,7 @@ class Ensemble(NamedTuple):
     llm: TokenLevel
     max_new_tokens: int
     seed: int
+    stop: tuple[str, ...] = ()
 
     def __call__(
         self,
@@ -70,13 +74,13 @@ class Ensemble(NamedTuple):
 
         def tell(positions: Sequence[int], rows: Sequence[Sequence[int]]) -> None:
             if on_batch is not None:
-                on_batch(positions, list(map(self.llm.text, rows)))
+                on_batch(positions, list(map(self._text, rows)))
 
         with self.tally.timed("generate_llm"):
             sampling = Sampling(self.max_new_tokens, o.temperature, o.top_p, seed=self.seed)
             tokens = self.llm.extend(asked, sampling, on_batch=tell)
         answers = [
-            Answer(self.llm.text(row), _shown(prompts), self._read(prompts))
+            Answer(self._text(row), _shown(prompts), self._read(prompts))
             for row, prompts in zip(tokens, written, strict=True)
         ]
         counts = self.tally.counts
@@ -130,6 +134,9 @@ class Ensemble(NamedTuple):
             )
         )
         return [[next(flat) for _ in own] for own in singles]
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        return cut(self.llm.text(tokens), self.stop)
 
     def _read(self, prompts: Sequence[Written]) -> int:
         return sum(self.llm.num_tokens(prompt.messages) for prompt in prompts)

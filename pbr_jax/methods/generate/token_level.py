@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pbr_jax.graph import Node, constant
+from pbr_jax.graph import Node
 from pbr_jax.options import Generate
 from pbr_jax.parts import language_model
-from pbr_jax.parts.generator import generator
+from pbr_jax.parts.generator import decoding
 from pbr_jax.parts.run import Run
 from pbr_jax.types import UserError
 
@@ -27,8 +27,4 @@ class TokenLevelGenerate(Generate):
 
     def needs(self, run: Run) -> Mapping[str, Node]:
         language_model.check_tokens(run.config.llm, f"generate.method {self.method}")
-        return {
-            "llm": generator(run),
-            "max_new_tokens": constant("max_new_tokens", self.max_new_tokens or run.task.max_new_tokens),
-            "seed": constant("seed", self.sampling_seed(run.config.seed)),
-        }
+        return decoding(run, self)

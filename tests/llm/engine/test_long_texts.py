@@ -100,3 +100,7 @@ def test_an_answer_that_grows_past_the_original_context_is_as_if_read_anew_with_
     texts = llm.generate(prompts, Sampling(new), on_batch=lambda i, t: found.update(zip(i, t)))
     assert texts == wanted
     assert [found[i] for i in range(len(prompts))] == texts
+    stop = (texts[3][9:11], texts[4][3:5])  # behind the border, and before it
+    assert llm.generate(prompts, Sampling(new, stop=stop)) == [
+        min((text.partition(one)[0] for one in stop), key=len) for text in texts
+    ]

@@ -93,6 +93,9 @@ def test_texts_equal_hugging_face(tiny, llm, num_beams):
     assert len(lengths) > 1
     found = llm.generate(PROMPTS, Sampling(12, num_beams=num_beams))
     assert found == [llm._codec.decode(tokens) for tokens in wanted]
+    stop = (max(found, key=len)[2:4],)
+    cut = llm.generate(PROMPTS, Sampling(12, num_beams=num_beams, stop=stop))
+    assert cut == [text.partition(*stop)[0] for text in found] != found
 
 
 def test_score_equals_cross_entropy(tiny, llm):
