@@ -3,13 +3,14 @@
 import argparse
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pbr_jax import data, recipes, terminal
 from pbr_jax.config import Benchmark
 from pbr_jax.data import prepared, synthetic
 from pbr_jax.importing import example
 from pbr_jax.importing.columns import Columns
+from pbr_jax.importing.task_file import UserIs
 from pbr_jax.importing.writing import import_table
 from pbr_jax.types import UserError
 
@@ -76,6 +77,9 @@ def _add_import(commands: Any) -> None:
         "--documents", type=Path, metavar="FILE", help="a table of documents; without it the rows are"
     )
     made.add_argument("--instruction", default="", help="what the model is told to do, in one sentence")
+    made.add_argument(
+        "--user-is", choices=get_args(UserIs), help="who the user is: wrote the answers (author), or got them"
+    )
     made.add_argument("--task", default="", metavar="NAME|FILE", help="a benchmark's task, or a task's file")
     made.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     made.set_defaults(function=_import)
@@ -149,6 +153,7 @@ def _import(options: argparse.Namespace, rest: list[str]) -> int:
         options.instruction,
         documents=options.documents,
         task=options.task,
+        user_is=options.user_is,
     )
     terminal.out(made.text())
     return 0

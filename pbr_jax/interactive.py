@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pbr_jax import config as configs
 from pbr_jax import experiment, terminal
@@ -133,6 +133,7 @@ def import_table(
     instruction: str = "",
     documents: Data | None = None,
     task: str = "",
+    user_is: Literal["author", "recipient"] | None = None,
 ) -> Imported:
     """Writes a table of your own as a folder of data, and shows what was understood; `pbr-jax data import`.
 
@@ -145,11 +146,15 @@ def import_table(
       instruction: what the model is told to do, in one sentence.
       documents: a table of documents; None: the rows themselves, each for its user's later questions.
       task: the name of a benchmark or a TOML file, whose wording and metrics are taken.
+      user_is: "author" where the user wrote the answers, as in mail; "recipient" where the user got them, as
+        the customer of a helpdesk does. None: worded as for an author, with a note.
 
     Raises UserError for a folder that holds something, and for columns and rows that cannot be read.
     """
     given = from_names(columns or {})
-    return writing.import_table(table, out, given, instruction, documents=documents, task=task)
+    return writing.import_table(
+        table, out, given, instruction, documents=documents, task=task, user_is=user_is
+    )
 
 
 def check(

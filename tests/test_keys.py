@@ -42,7 +42,7 @@ OTHERS: dict[str, Any] = {
     "benchmark.split": "train", "benchmark.training": "dev", "benchmark.form": "cfrag",
     "llm.backend": "jax", "llm.extra_body": '{"top_k": 1}', "llm.date": "2025-01-01",
     "encoder.pooling": "cls", "select.own": 1,
-    "feedback.metric": "rougeL", "feedback.limit": 3, "feedback.candidates": 3,
+    "generate.stop": ["x"], "feedback.metric": "rougeL", "feedback.limit": 3, "feedback.candidates": 3,
     "eval.judge_llm": JudgeLLM(model="x"),
 }  # fmt: skip
 

@@ -16,7 +16,7 @@ class Imported:
 
     `document_columns`: of documents that have a table of their own. `unused`: columns of either table that
     mean nothing here. `longest`: characters of an answer, where the task was made of the answers. `prompt`:
-    lines of task.toml that say who answers, and what is asked.
+    lines of task.toml that say who answers, and what is asked. `user_is`: what the user was said to be.
     """
 
     folder: Path
@@ -33,6 +33,7 @@ class Imported:
     longest: int = 0
     unused: tuple[str, ...] = ()
     prompt: tuple[str, ...] = ()
+    user_is: str | None = None
     examples: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -54,9 +55,13 @@ class Imported:
         lines += [f"note      {note}" for note in self.notes]
         lines += [f"example   {line.strip()[:_LONGEST]}" for line in self.examples]
         lines += [f"prompt    {line}" for line in self.prompt]
+        if self.user_is is None:
+            lines += [
+                "          The user is the person whose history is shown. Do these two lines say who",
+                "          answers, and whom? Where the user got the answers, as a customer does, edit",
+                "          them, or import again with --user-is recipient.",
+            ]
         lines += [
-            "          The user is the person whose history is shown. Do these two lines say who answers,",
-            "          and whom? Edit them where the user got the answers, as a customer does.",
             f"written   {self.folder}: edit task.toml, then ask whether the history helps",
             f"          pbr-jax check {self.folder} --out checks/{self.folder.name}",
         ]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from pbr_jax import tasks
 from pbr_jax.importing.columns import Columns
@@ -17,6 +17,37 @@ from pbr_jax.types import UserError
 _LABELS = 20  # different answers, at most, of a task with labels
 _EACH = 5  # questions of each label, on average, at least
 _SHORT = 40  # characters of a label
+_STOP = '# stop = ["\\n\\n"]  # no answer has a blank line: take away the first # if the model goes on'
+
+
+UserIs = Literal["author", "recipient"]
+"""Whether the user wrote the answers, as in mail, or got them, as the customer of a helpdesk does."""
+
+_SYSTEM: dict[str, str] = {
+    "author": "You answer for one particular person, as that person would. Reply with the answer only.",
+    "recipient": "You answer one particular person, who wrote before. Reply with the answer only.",
+}
+_INSTRUCTION: dict[str, str] = {
+    "author": "Write what this person would write next.",
+    "recipient": "Answer this person, as in the earlier entries.",
+}
+
+
+class Wanted(NamedTuple):
+    """What is asked of the model, as far as the user says."""
+
+    instruction: str = ""
+    task: str = ""
+    user_is: UserIs | None = None
+
+    def check(self) -> None:
+        """Raises UserError for what a task says itself, and for an unknown `user_is`."""
+        if self.task and self.instruction:
+            raise UserError("found both --task and --instruction; a task has an instruction: edit task.toml")
+        if self.task and self.user_is:
+            raise UserError("found both --task and --user-is; a task has its wording: edit task.toml")
+        if self.user_is is not None and self.user_is not in (known := get_args(UserIs)):
+            raise UserError(f"--user-is is {self.user_is!r}; wanted one of {', '.join(known)}")
 
 
 class TaskFile(NamedTuple):
@@ -33,10 +64,12 @@ def of(
     questions: int,
     shown: Sequence[str],
     columns: Columns,
-    instruction: str,
+    said: Wanted,
+    *,
+    one_paragraph: bool,
 ) -> TaskFile:
     """The task: few short answers that recur are labels, numbers among them a scale, all else is written.
-    `longest`: characters of an answer."""
+    `longest`: characters of an answer. `one_paragraph`: no answer has a blank line."""
     kind, labels = _kind(targets, questions)
     if not columns.output:
         kind, labels = "retrieval", []
@@ -46,12 +79,11 @@ def of(
         "rating": ["mae", "rmse", "accuracy"],
         "retrieval": ["recall@1", "recall@5", "recall@10", "ndcg@5", "ndcg@10"],
     }[kind]
-    wanted = instruction or "Write what this person would write next."
+    user_is = said.user_is or "author"
+    wanted = said.instruction or _INSTRUCTION[user_is]
     cue = f"{columns.output or 'answer'}:"
     pieces = list(dict.fromkeys(["date: {date}", *(f"{name}: {{{name}}}" for name in shown)]))
-    prompt = _prompt(
-        "You answer for one particular person, as that person would. Reply with the answer only.", wanted
-    )
+    prompt = _prompt(_SYSTEM[user_is], wanted)
     lines = [
         '# What is asked, and how prompts word it. Edit it: the documentation\'s page "Bring your own data"',
         "# explains the keys.",
@@ -60,6 +92,7 @@ def of(
         *([f"labels = {_toml(labels)}"] if labels else []),
         *(['answer = "text"'] if kind in ("generation", "retrieval") else []),
         f"max_new_tokens = {new_tokens(longest)}  # a third of the longest answer's characters, 16 to 256",
+        *([_STOP] if one_paragraph and kind == "generation" else []),
         f"fields = {_toml(['text', *shown])}",
         f"document_target = {_toml(columns.output)}" if columns.output in shown else "",
         "",

@@ -46,6 +46,7 @@ def import_table(
     *,
     documents: Table | None = None,
     task: str = "",
+    user_is: task_file.UserIs | None = None,
 ) -> Imported:
     """Writes a table (`tables.rows`) as a folder; the folder is new or empty.
 
@@ -54,6 +55,7 @@ def import_table(
       instruction: what the model is told to do; "": a general one.
       documents: the table of documents; None: the rows of `source` are.
       task: a benchmark's name or a TOML file, whose task is taken; "": one is made of the answers.
+      user_is: whether the user wrote the answers or got them, for the wording; None: that is asked.
 
     Raises UserError for a folder that holds something, for columns that are not there or cannot be guessed,
     and for rows without a user or an input, with an id that stands twice, a date that cannot be read, or
@@ -64,8 +66,8 @@ def import_table(
         raise UserError(
             f"{out}: found something there, wanted a new or an empty folder; choose another --out"
         )
-    if task and instruction:
-        raise UserError("found both --task and --instruction; a task has an instruction: edit task.toml")
+    wanted = task_file.Wanted(instruction, task, user_is)
+    wanted.check()
     given = columns or Columns()
     shown = given if documents is None else replace(given, document=())
     questions, of, unused = _opened(source, proposed, shown)
@@ -81,7 +83,7 @@ def import_table(
     ):
         made = Path(scratch, "made")
         made.mkdir()
-        told = _Import(database, of, own, made, _name(source)).write(questions, documents, instruction, task)
+        told = _Import(database, of, own, made, _name(source)).write(questions, documents, wanted)
         made.replace(folder)  # at once, so that no half of it is ever taken for data
     return replace(told, folder=Path(out), unused=unused)
 
@@ -123,7 +125,7 @@ class _Import:
     def __init__(
         self, database: sqlite3.Connection, columns: Columns, own: Columns | None, folder: Path, name: str
     ) -> None:
-        self.name, self.longest = name, 0
+        self.name, self.longest, self.one_paragraph = name, 0, True
         for pragma in ("journal_mode=OFF", "synchronous=OFF", f"cache_size=-{_MEMORY}"):
             database.execute(f"PRAGMA {pragma}")  # what a crash leaves of it is thrown away
         self.database, self.columns, self.own, self.folder = database, columns, own, folder
@@ -132,7 +134,7 @@ class _Import:
         self.told = Imported(folder, columns, own, "generation")
 
     def write(
-        self, questions: Iterable[Row], documents: Iterable[Row] | None, instruction: str, task: str
+        self, questions: Iterable[Row], documents: Iterable[Row] | None, wanted: task_file.Wanted
     ) -> Imported:
         self._read("rows", questions, self.columns, "id")
         if documents is None or self.own is None:
@@ -143,14 +145,20 @@ class _Import:
         self._check_ids()
         told = self.told
         made = (
-            task_file.taken(task, self.shown)
-            if task
+            task_file.taken(wanted.task, self.shown)
+            if wanted.task
             else task_file.of(
-                self.targets, self.longest, told.questions, self.shown, self.columns, instruction
+                self.targets,
+                self.longest,
+                told.questions,
+                self.shown,
+                self.columns,
+                wanted,
+                one_paragraph=self.one_paragraph,
             )
         )
-        told.kind, told.prompt = made.kind, made.prompt
-        told.longest = 0 if task else self.longest
+        told.kind, told.prompt, told.user_is = made.kind, made.prompt, wanted.user_is
+        told.longest = 0 if wanted.task else self.longest
         write_lines(self.folder / DOCUMENTS, map(_line, self._documents()))
         write_lines(self.folder / "dev.jsonl", map(_line, self._questions()))
         write_text(self.folder / "task.toml", made.text)
@@ -193,6 +201,7 @@ class _Import:
             target = cells.get("output", "").strip()
             self.told.without_answer += not target
             self.longest = max(self.longest, len(target))
+            self.one_paragraph &= "\n\n" not in target
             if target and (len(self.targets) < _TARGETS or target in self.targets):
                 self.targets[target] += 1
         name = cells.get("id") or f"{'row' if of is self.columns else 'document'}-{number + 1}"

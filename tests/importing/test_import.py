@@ -140,6 +140,40 @@ def test_the_output_says_what_is_not_used_and_what_to_edit(tmp_path: Path) -> No
     assert "not used" not in import_table(table(tmp_path / "u.csv"), tmp_path / "used").text()
 
 
+@pytest.mark.parametrize("user_is", ["author", "recipient"])
+def test_the_wording_follows_who_the_user_is_and_then_nothing_is_asked(tmp_path: Path, user_is: Any) -> None:
+    source = table(tmp_path / "t.csv")
+    made = import_table(source, tmp_path / "out", user_is=user_is)
+    own = data.task(Benchmark(name="own", root=str(tmp_path / "out"))).prompt.own
+    assert ("as that person would" in own.system) == (user_is == "author")
+    assert own.instruction.startswith({"author": "Write", "recipient": "Answer this person"}[user_is])
+    asks = "Do these two lines say who"
+    assert asks not in made.text()
+    assert asks in import_table(source, tmp_path / "unsaid").text()
+    said = import_table(source, tmp_path / "said", instruction="Reply.", user_is=user_is)
+    assert said.prompt == (made.prompt[0], 'instruction = "Reply."')
+
+
+def test_a_wording_that_a_task_has_and_an_unknown_one_are_refused(tmp_path: Path) -> None:
+    source, unknown = table(tmp_path / "t.csv"), "customer"
+    with pytest.raises(UserError, match="both --task and --user-is"):
+        import_table(source, tmp_path / "out", task="lamp_4", user_is="author")
+    with pytest.raises(UserError, match="--user-is is 'customer'; wanted one of author, recipient"):
+        import_table(source, tmp_path / "out", user_is=unknown)  # pyright: ignore[reportArgumentType]
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_stop_string_is_proposed_where_no_answer_has_it_and_works_when_it_is_taken(tmp_path: Path) -> None:
+    for name, answer in (("plain", "A\nreply"), ("several", "Two\n\nparagraphs")):
+        rows = [*ROWS[:-1], [*ROWS[-1][:3], answer]]
+        import_table(table(tmp_path / f"{name}.csv", rows), tmp_path / name)
+        file = tmp_path / name / "task.toml"
+        assert data.task(Benchmark(name="own", root=str(file.parent))).stop == ()
+        file.write_text(file.read_text().replace("# stop", "stop"))
+        stop = data.task(Benchmark(name="own", root=str(file.parent))).stop
+        assert stop == (("\n\n",) if name == "plain" else ())
+
+
 def test_copies_of_rows_are_told(tmp_path: Path) -> None:
     told = re.compile(r"(\d+) rows repeat another of the same user")
     copies = [*ROWS, ROWS[3], ROWS[3], ROWS[7]]
