@@ -282,7 +282,7 @@ def _found(slot: str, place: Any) -> type[Method]:
     if code_of(cls) != place.get("code"):
         where = place.get("file", module.__name__)
         raise UserError(
-            f"{slot}.method is {name} in {where}, whose code has changed since; "
-            "run it anew, into another folder or with --overwrite"
+            f"{slot}.method is {name} in {where}, whose code has changed since, or that of a "
+            "module it imports (of pbr_jax too); run it anew, into another folder or with --overwrite"
         )
     return cls

@@ -232,7 +232,7 @@ def test_a_class_in_a_module_beside_the_config(
     beside.write_text(beside.read_text().replace("reverse=not", "reverse="))
     capsys.readouterr()
     assert main(["ask", "--run", str(out), "--user", "ann", "tea"]) == 2
-    assert "own_classes.py, whose code has changed since" in capsys.readouterr().err
+    assert "own_classes.py, whose code has changed since, or that of a module" in capsys.readouterr().err
     assert main(["run", str(file), *flags, "--out", str(out)]) == 2
     assert "the code of select.longest" in capsys.readouterr().err
 
