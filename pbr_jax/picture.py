@@ -73,11 +73,11 @@ def groups(plan: Plan, example: Example, ranking: Sequence[Candidate] = ()) -> d
     added = [text for text in dict.fromkeys(query.texts) if text != example.query]
     drawn = {
         "documents": documents[~answers],
-        "documents of others": foreign[~found],
+        "what is searched for": documents[:0] if query.vector is None else query.vector[None],
         "documents that answer": np.concatenate([documents[answers], foreign[found]]),
         "added texts": encoder.encode(added, role="query") if added else documents[:0],
         "query": encoder.encode([example.query], role="query"),
-        "what is searched for": documents[:0] if query.vector is None else query.vector[None],
+        "documents of others": foreign[~found],
     }
     return {name: unit(own) for name, own in drawn.items()}
 
