@@ -1,4 +1,4 @@
-"""README, start, tutorials and how-to: each command is read, and each block is run, in order."""
+"""README, start, tutorials, how-to and papers: each command is read, and each block is run, in order."""
 
 import re
 import shlex
@@ -16,7 +16,7 @@ import prose  # pyright: ignore[reportMissingImports]
 
 PAGES = [
     ROOT / "README.md",
-    *(p for f in ("start", "tutorials", "howto") for p in (ROOT / "docs" / f).glob("*.md")),
+    *(p for f in ("start", "tutorials", "howto", "papers") for p in (ROOT / "docs" / f).glob("*.md")),
 ]
 DONE = sorted(page for page in PAGES if prose.name_of(page) not in prose.NOT_YET)
 TYPED = ("bash", "console")
@@ -24,6 +24,10 @@ OWN_TESTS = (
     "own_data.md",
     "new_method.md",
 )  # whose blocks build on each other: test_own_data, test_new_method
+SIZES = {
+    "clusterrag.md": {"encoder.max_length": "64"},
+    "purple.md": {"select.num_heads": "2", "select.query_tokens": "64"},
+}  # of small models, where a page's config asks for more than they have
 
 
 def names(page: Path) -> str:
@@ -88,11 +92,12 @@ def test_the_blocks_of_a_page_run_in_order(page: Path, here: Path, small_models:
     """
     write_files(page.read_text(encoding="utf-8"))
     own: dict[str, object] = {"__name__": "__main__"}
+    models = small_models | SIZES.get(page.name, {})
     for block in blocks(page):
         if block.mark == "not run" or (block.text.startswith("# ") and ".py\n" in block.text[:40]):
             continue
         try:
-            run(block, small_models, own)
+            run(block, models, own)
         except BaseException as error:
             error.add_note(f"{prose.name_of(page)}, line {block.line}")
             raise
