@@ -57,7 +57,7 @@ def config(words: list[str], program: str) -> tuple[ConfigFile, Config]:
         terminal.out(_short_help(program, file.config))
         sys.exit(0)
     words = ["--help" if word == "--help-all" else word for word in words]
-    return file, parsed(words, file.config, program)
+    return file, parsed(words, file.config, program, file.path)
 
 
 def _positional(words: list[str]) -> str | None:
@@ -85,14 +85,15 @@ def _names(slot: str) -> list[str]:
     return [configs.name_of(cls) for cls in METHODS[slot]]
 
 
-def parsed(words: list[str], default: Config, program: str) -> Config:
+def parsed(words: list[str], default: Config, program: str, file: Path | None = None) -> Config:
     """The default with `--field.name VALUE` overrides: methods first, then their options.
 
-    As by `configs.override`, another method is told by `system` unless that is given too.
+    As by `configs.override`, another method is told by `system` unless that is given too. `file`: the config
+    file that the default is of.
     """
     words, before = _joined(words), default
     chosen, words = _chosen(words)
-    default = configs.choose(default, chosen)
+    default = configs.choose(default, chosen, file)
     default, words = _opened(default, words)
     given = [word[2:].partition("=") for word in words if word.startswith("--")]
     known = set(configs.names(default))

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +184,7 @@ class Slot(Node):
         if isinstance(method, Learner):
             label = f"{method.section}_state"
             needs["state"] = Stage("state", (), needs.copy(), method.start, Path, label=label)
-        super().__init__(f"{method.section}.{method.method}", needs, None)
+        super().__init__(f"{method.section}.{method.method}", needs, partial(method.check_run, run))
         self.method = method
 
     def _options_of(self) -> Any:

@@ -71,10 +71,14 @@ def run(
     Raises UserError for whatever the user can mend: data, weights, fields, a folder that holds something
     else.
     """
-    start = config if isinstance(config, Config) else configs.load(configs.found(str(config))).config
+    if isinstance(config, Config):
+        start, file = config, None
+    else:
+        named = configs.load(configs.found(str(config)))
+        start, file = named.config, named.path
     _check_names(fields)
     of = {"benchmark" if isinstance(benchmark, Benchmark) else "benchmark.name": benchmark}
-    chosen = configs.override(start, {**fields, **(of if benchmark else {}), **(overrides or {})})
+    chosen = configs.override(start, {**fields, **(of if benchmark else {}), **(overrides or {})}, file)
     if data is not None:
         chosen = configs.override(chosen, _place(data, chosen.benchmark, columns))
     elif columns:

@@ -24,7 +24,7 @@ from pbr_jax.data import task
 from pbr_jax.graph import Node, Slot, Stage, Value, constant, tell, walk
 from pbr_jax.graph_lists import numbered, substituted, unified
 from pbr_jax.llm import is_t5
-from pbr_jax.methods.generate import Ipa
+from pbr_jax.methods.generate import Ipa, Label
 from pbr_jax.models.pretrained import locate
 from pbr_jax.options import Generate, key_of, swapped
 from pbr_jax.parts import language_model, likelihood
@@ -39,6 +39,7 @@ from pbr_jax.parts.vectors import encoder
 from pbr_jax.pipeline import Pipeline
 from pbr_jax.run_folder import REMARKS
 from pbr_jax.system import System
+from pbr_jax.tasks.scoring import scorable
 from pbr_jax.types import UserError
 
 
@@ -137,7 +138,23 @@ class Plan:
         """Looks at all models, files and batch sizes before the first second of work."""
         for node in walk(self.last):
             node.check()
+        self._check_questions()
         _ = self.arrivals
+
+    def _check_questions(self) -> None:
+        """Raises UserError for questions that what evaluates the run could not score, and where there are
+        none."""
+        benchmark, store = self.config.benchmark, self.data.value
+        place = f"{benchmark.root or benchmark.name}, split {benchmark.split}"
+        if not store.summary.examples:
+            raise UserError(f"{place}: found no question, wanted some; add them to the split's file")
+        method = self.config.generate.resolved(self.task)
+        if method is not None or self.task.kind == "retrieval":
+            metrics = ["accuracy"] if isinstance(method, Label) else []
+            for _ in scorable(
+                self.task, store.examples(), place, answered=method is not None, metrics=metrics
+            ):
+                pass
 
     @cached_property
     def arrivals(self) -> Arrivals | None:

@@ -119,7 +119,7 @@ def trials(file: ConfigFile, base: Config) -> list[Trial]:
 
 def _trial(file: ConfigFile, base: Config, entry: Overrides) -> Trial:
     """One run. Its name tells methods of `base` that are not the file's, also where the sweep names it."""
-    config = override(base, entry)
+    config = override(base, entry, file.path)
     if "system" in entry:
         methods = overridden(file.config, base)
         config = named(config, file.config, {n: v for n, v in methods.items() if n not in entry})
@@ -133,17 +133,17 @@ def _overrides(file: ConfigFile, base: Config) -> list[Overrides]:
     given = file.sweep(base) if inspect.signature(file.sweep).parameters else file.sweep()
     entries: list[Any] = list(given) if isinstance(given, Iterable) else [given]
     for entry in entries:
-        if not (isinstance(entry, Mapping) and _is_plain(_as_fields(entry, base))):
+        if not (isinstance(entry, Mapping) and _is_plain(_as_fields(entry, base, file.path))):
             raise UserError(
                 "sweep() wants dicts of plain values by dotted names, such as {'retrieve.k': 4}, or of a "
                 f"method by its slot, such as {{'retrieve': BM25(k=4)}}; it gives {entry!r}"
             )
     if not entries:
         raise UserError("sweep() gives no runs; yield at least one dict, {} for the config as it is")
-    return [_as_fields(entry, base) for entry in entries]
+    return [_as_fields(entry, base, file.path) for entry in entries]
 
 
-def _as_fields(entry: Mapping[Any, Any], base: Config) -> dict[Any, Any]:
+def _as_fields(entry: Mapping[Any, Any], base: Config, file: Path) -> dict[Any, Any]:
     """The entry with each method that is given by its slot as the fields that make it."""
     fields: dict[Any, Any] = {}
     for name, value in entry.items():
@@ -153,7 +153,7 @@ def _as_fields(entry: Mapping[Any, Any], base: Config) -> dict[Any, Any]:
         chosen: dict[str, Any] = {f"{name}.method": value.method}
         if parts := members(getattr(value, "of", None)):
             chosen[f"{name}.of"] = [part.method for part in parts.values()]
-        start = getattr(override(base, chosen), name)
+        start = getattr(override(base, chosen, file), name)
         if type(start) is not type(value):
             raise UserError(
                 f"{type(value).__name__} in sweep() has the name of {type(start).__name__}; give it one of "
@@ -194,7 +194,7 @@ def _changes(file: ConfigFile, trial: Trial) -> list[tuple[str, Any]]:
     before, after = _fields(file.config), _fields(trial.config)
     bring = (*CHOSEN, "generator.method", "select.llm.model")
     first = {name: after[name] for name in after if name in bring}
-    start = _fields(override(file.config, first)) if file.config != trial.config else before
+    start = _fields(override(file.config, first, file.path)) if file.config != trial.config else before
     rest = {name: value for name, value in after.items() if name not in start or start[name] != value}
     return [(n, v) for n, v in first.items() if before.get(n) != v] + list(rest.items())
 

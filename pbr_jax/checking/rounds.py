@@ -8,6 +8,8 @@ from typing import NamedTuple
 from pbr_jax import terminal
 from pbr_jax.config import Config, Overrides, override
 from pbr_jax.experiment import run
+from pbr_jax.llm import usage
+from pbr_jax.methods import generate
 
 NOTHING, OTHERS, ALIKE = "zero_shot", "others_random", "others_bm25"
 _OTHERS: Overrides = {
@@ -54,7 +56,8 @@ _SURE = 0.8  # share of the time left that a round is planned for: a machine may
 
 
 class Round(NamedTuple):
-    """The folders of the rows of one sample, by their names, and its size; `rate`: seconds a question."""
+    """The folders of the rows of one sample, by their names, and its size; `rate`: seconds a question in all
+    rows, 0 where all answers were in the cache."""
 
     folders: Mapping[str, Path]
     questions: int
@@ -79,27 +82,33 @@ def rounds(
     is timed on `FEWEST` questions. Where, after any row, the round would take more than 1.5 times the time
     that it has, it goes on with as many questions as fit: at least `FEWEST`, and those of the last round. A
     larger sample holds the smaller one, whose language model's scores are in the cache, so that a round
-    costs its new questions alone, and a smaller one next to nothing. `total`: questions that there are.
+    costs its new questions alone, and a smaller one next to nothing. What the cache answered before the
+    check says nothing of the speed: as long as it answers all, a round begins with a few questions that are
+    timed. `total`: questions that there are.
     """
-    done, size, rate = 0, min(first, total, MOST), 0.0
+    done, size, rate = 0, min(first, total, MOST), 0.0  # unknown
     ways = sorted(rows, key=lambda name: (name != CHOSEN, name == NOTHING))  # the shortest prompts last
     while not done or size >= min(done + _LEAST, total) > done:
-        start, before = clock(), done
+        before = done
         terminal.err(f"check: {what} in {len(rows)} ways, {size} of {total} questions")
-        asking = _Asking(base, rows, out, before, size, end, clock)
+        asking = _Asking(base, rows, out, before, size, end, clock, timed=bool(rate))
         folders = asking.all(ways)
         done = asking.size
-        if done > before:
-            rate = (clock() - start) / (done - before)  # of the first round with loading: never too low
+        rate = len(ways) * asking.each or rate  # of the first round with loading: never too low
         terminal.err(f"check: {done} of {total} questions are done, {duration(end - clock())} left")
         yield Round({name: folders[name] for name in rows}, done, rate)
         if done == before:
             return
-        size = min(2 * done, done + int(_SURE * max(end - clock(), 0.0) / rate), total, MOST)
+        size = min(2 * done, total, MOST)
+        if rate:
+            size = min(size, done + int(_SURE * max(end - clock(), 0.0) / rate))
 
 
 class _Asking:
-    """One round: `size` questions, `done` of which are in the cache, which shrink where time is short."""
+    """One round: `size` questions, `done` of which are in the cache, which shrink where time is short.
+
+    `timed`: whether it is known what a question takes.
+    """
 
     def __init__(
         self,
@@ -110,44 +119,59 @@ class _Asking:
         size: int,
         end: float,
         clock: Callable[[], float],
+        *,
+        timed: bool,
     ) -> None:
         self.base, self.rows, self.out, self.done, self.size, self.clock = base, rows, out, done, size, clock
-        self.start, self.asked, self.folders = clock(), 0, dict[str, Path]()
+        self.start, self.timed, self.folders = clock(), timed, dict[str, Path]()
         self.time = max(end - self.start, 0.0)
+        self.asked = self.spent = 0.0  # questions that models answered, and seconds of the runs that had some
+        self.asks = base.eval.likelihood != "off" or not isinstance(base.generate, generate.Nothing)
 
     def all(self, ways: Sequence[str]) -> Mapping[str, Path]:
         """The folders of all rows."""
-        if not self.done and self.size > FEWEST:
+        first, probe = 0, self.done + FEWEST
+        if not self.timed and self.size > probe:
             terminal.err(f"check: timing {FEWEST} questions: {NAMES.get(ways[0], ways[0])}")
-            self._run(ways[0], FEWEST)
-            self.asked = FEWEST
+            self._run(ways[0], probe, FEWEST)
+            first = FEWEST
             self._fit(len(ways), FEWEST)
         for number, name in enumerate(ways, 1):
             terminal.err(
                 f"check: way {number} of {len(ways)}, {self.size} questions: {NAMES.get(name, name)}"
                 + self._left(len(ways) - number + 1)
             )
-            self.folders[name] = self._run(name, self.size)
-            self.asked += self.size - self.done if number > 1 else self.size - self.done - self.asked
+            new = self.size - self.done - (first if number == 1 else 0)
+            self.folders[name] = self._run(name, self.size, new)
             self._fit(len(ways) - number)
         return self.folders
 
-    def _run(self, name: str, size: int) -> Path:
-        config = override(self.base, {**self.rows[name], "system": name, "limit": size})
-        return run(config, self.out / name, overwrite=True).path
+    def _run(self, name: str, size: int, new: int = 0) -> Path:
+        """The folder of a row's run, in which `new` questions are asked that the rounds have not asked."""
+        config, start = override(self.base, {**self.rows[name], "system": name, "limit": size}), self.clock()
+        with usage.looked_up() as looked:
+            path = run(config, self.out / name, overwrite=True).path
+        # A stage that is found whole looks nothing up.
+        made = size * looked["made"] / max(looked.total(), 1) if self.asks else new
+        if made and new > 0:
+            self.asked += min(new, made)
+            self.spent += self.clock() - start
+        return path
 
-    def _each(self) -> float:
-        """Seconds that a question took in one row, so far."""
-        return (self.clock() - self.start) / self.asked if self.asked else 0.0
+    @property
+    def each(self) -> float:
+        """Seconds that a question took in one row, so far; 0 where the cache had all answers."""
+        return self.spent / self.asked if self.asked else 0.0
 
     def _left(self, ways: int) -> str:
-        seconds = ways * (self.size - self.done) * self._each()
+        seconds = ways * (self.size - self.done) * self.each
         return f" (about {duration(seconds)} for the rest of this round)" if seconds else ""
 
     def _fit(self, ways: int, ahead: int = 0) -> None:
         """Takes fewer questions where the remaining `ways` would end too late; `ahead`: done of them."""
-        spent, each = self.clock() - self.start, self._each()
-        if spent + (ways * (self.size - self.done) - ahead) * each <= _LATE * self.time or not ways:
+        spent, each = self.clock() - self.start, self.each
+        left = (ways * (self.size - self.done) - ahead) * each
+        if spent + left <= _LATE * self.time or not ways or not each:
             return
         fitting = int((self.time - spent) / (ways * each))
         size = max(self.done + min(fitting, self.size), self.done or FEWEST)

@@ -16,8 +16,8 @@ from pbr_jax.options import Method
 from pbr_jax.sources import imports
 from pbr_jax.types import UserError
 
-FROM_FILES: set[str] = set()
-"""Names of modules that are config files, or lie beside one."""
+_OF_FILES: dict[str, set[str]] = {}
+"""The modules that are config files, by name, each with those beside it that it imports, and itself."""
 
 
 @contextlib.contextmanager
@@ -35,13 +35,13 @@ def blamed(path: Path) -> Iterator[None]:
 
 def execute(path: Path) -> ModuleType:
     """The module of a config file, run anew; its name tells its place, so that classes in it are found."""
-    name = f"pbr_jax_config_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]}"
+    name = _name(path)
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None:
         raise UserError(f"{path} is no Python file; a config file ends in .py")
     hashes.watch(path)
     module, source = importlib.util.module_from_spec(spec), path.read_bytes()
-    FROM_FILES.update({name}, _beside(path.resolve(), source))
+    _OF_FILES[name] = {name, *_beside(path.resolve(), source)}
     sys.modules[name] = module
     sys.path.insert(0, str(path.resolve().parent))  # a config may import what lies beside it
     try:
@@ -49,6 +49,15 @@ def execute(path: Path) -> ModuleType:
     finally:
         sys.path.pop(0)
     return module
+
+
+def _name(path: Path) -> str:
+    return f"pbr_jax_config_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]}"
+
+
+def is_of_file(module: str) -> bool:
+    """Whether a module is a config file, or lies beside one that imports it."""
+    return any(module in of_file for of_file in _OF_FILES.values())
 
 
 def _beside(path: Path, source: bytes) -> set[str]:
@@ -75,9 +84,10 @@ def _beside(path: Path, source: bytes) -> set[str]:
     return {name for name in seen if (path.parent / f"{name}.py").is_file()}
 
 
-def own_classes(slot: type[Method], name: Any) -> set[type[Method]]:
-    """A slot's classes of this name that the config files of this process define or import."""
-    modules = [module for of_file in FROM_FILES if (module := sys.modules.get(of_file))]
+def own_classes(slot: type[Method], name: Any, file: Path | None = None) -> set[type[Method]]:
+    """A slot's classes of this name that a config file defines or imports; None: any file of this process."""
+    files = _OF_FILES.values() if file is None else [_OF_FILES.get(_name(file), set())]
+    modules = [sys.modules[one] for of_file in files for one in of_file if one in sys.modules]
     values = [value for module in modules for value in vars(module).values()]
     classes = [value for value in values if isinstance(value, type) and issubclass(value, slot)]
     return {cls for cls in classes if getattr(cls, "method", None) == name}

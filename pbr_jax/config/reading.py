@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 
 from pbr_jax.code import code_of
 from pbr_jax.config.fields import members, name_of, unknown
-from pbr_jax.config.modules import FROM_FILES, blamed, execute, own_classes
+from pbr_jax.config.modules import blamed, execute, is_of_file, own_classes
 from pbr_jax.config.naming import named, overridden
 from pbr_jax.config.schema import SLOTS, Config
 from pbr_jax.methods import METHODS
@@ -59,13 +59,14 @@ def load(path: Path) -> ConfigFile:
 # -- values ----------------------------------------------------------------------------------------
 
 
-def override(config: Config, overrides: Overrides) -> Config:
+def override(config: Config, overrides: Overrides, file: Path | None = None) -> Config:
     """The config with dotted fields replaced; methods first, then their options. All is checked.
 
-    Another method is told by `system`, the name in tables, unless that is overridden too.
+    Another method is told by `system`, the name in tables, unless that is overridden too. `file`: the config
+    file whose classes methods may name; None: any that this process has loaded, if one alone has the name.
     """
     before = config
-    config = choose(config, {name: value for name, value in overrides.items() if name in CHOSEN})
+    config = choose(config, {name: value for name, value in overrides.items() if name in CHOSEN}, file)
     tree: dict[str, Any] = {}
     for name, value in overrides.items():
         if name in CHOSEN:
@@ -81,19 +82,19 @@ def override(config: Config, overrides: Overrides) -> Config:
     return changed if "system" in overrides else named(changed, before, overridden(before, changed))
 
 
-def choose(config: Config, methods: Overrides) -> Config:
+def choose(config: Config, methods: Overrides, file: Path | None = None) -> Config:
     """The config with other methods in some slots; options that old and new have keep their values.
 
     `retrieve.of` and `select.of` are names of methods or methods; those of the names before keep their
-    options.
+    options. `file`: as in `override`.
     """
     for name, value in sorted(methods.items(), key=lambda pair: not pair[0].endswith(".method")):
         slot, _, field = name.partition(".")
         old = getattr(config, slot)
         if field != "method":
-            config = dataclasses.replace(config, **{slot: _composed(old, name, value, config)})
+            config = dataclasses.replace(config, **{slot: _composed(old, name, value, config, file)})
         elif value != old.method:
-            config = dataclasses.replace(config, **{slot: swapped(old, _class(slot, value))})
+            config = dataclasses.replace(config, **{slot: swapped(old, _class(slot, value, file=file))})
     return config
 
 
@@ -101,7 +102,7 @@ CHOSEN = (*(f"{slot}.method" for slot in SLOTS), "retrieve.of", "select.of")
 """The fields that take methods; all others are options of theirs or of the run."""
 
 
-def _composed(old: Method, name: str, value: Any, config: Config) -> Method:
+def _composed(old: Method, name: str, value: Any, config: Config, file: Path | None) -> Method:
     """A method made of others: of those that are named, or given."""
     slot, _, field = name.partition(".")
     hint = hints(type(old)).get(field)
@@ -112,19 +113,23 @@ def _composed(old: Method, name: str, value: Any, config: Config) -> Method:
         if isinstance(one, str):
             seen[one] += 1
             label = one if seen[one] == 1 else f"{one}_{seen[one]}"
-            one = there.get(label) or cast(Any, _class(slot, one, name))()
+            one = there.get(label) or cast(Any, _class(slot, one, name, file))()
         made.append(one)
     return dataclasses.replace(old, **{field: checked(name, made, hint)})
 
 
-def _class(slot: str, name: Any, field: str = "") -> type[Method]:
+def _class(slot: str, name: Any, field: str = "", file: Path | None = None) -> type[Method]:
+    """The method of a name: the package's, or one of the file's."""
     for cls in METHODS[slot]:
         if name_of(cls) == name:
             return cls
-    own = own_classes(SLOTS[slot], name)
+    own = own_classes(SLOTS[slot], name, file)
     if len(own) > 1:
-        files = ", ".join(sorted(str(sys.modules[cls.__module__].__file__) for cls in own))
-        raise UserError(f"{field or f'{slot}.method'} is {name!r}, which several files define: {files}")
+        places = ", ".join(sorted(f"{cls.__name__} of {sys.modules[cls.__module__].__file__}" for cls in own))
+        raise UserError(
+            f"{field or f'{slot}.method'} is {name!r}, which several classes are called: {places}; give them "
+            f"different names, or put the class itself into the config ({slot}=...)"
+        )
     if own:
         return own.pop()
     known = [name_of(cls) for cls in METHODS[slot]]
@@ -201,7 +206,7 @@ def _plain(value: Any) -> Any:
 def _place(cls: type) -> dict[str, str]:
     """Where a class is found, `module:Class` or a file and its class, and the hash of its code."""
     module, code = sys.modules[cls.__module__], code_of(cls)
-    if cls.__module__ in FROM_FILES:
+    if is_of_file(cls.__module__):
         file = str(Path(str(module.__file__)).resolve())
         return {"file": file, "class": cls.__qualname__, "code": code}
     return {"class": f"{cls.__module__}:{cls.__qualname__}", "code": code}

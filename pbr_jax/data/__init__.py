@@ -34,6 +34,7 @@ from pbr_jax.data.sample import spread
 from pbr_jax.hashes import file_hash
 from pbr_jax.options import Benchmark
 from pbr_jax.tasks import Task, load, released
+from pbr_jax.tasks.scoring import check_target, scorable
 from pbr_jax.types import Example, UserError
 
 __all__ = [
@@ -211,7 +212,7 @@ def _summary(benchmark: Benchmark, shared: int) -> SplitSummary:
     }  # hashes of ids, of documents with a date or not
     counts: Counter[str] = Counter()
     sizes: set[int] = set()
-    for example in _all(benchmark, repairs.append):
+    for example in _checked(benchmark, _all(benchmark, repairs.append)):
         users.add(example.user_id)
         units |= {example.unit} - {""}
         sizes.add(len(example.profile))
@@ -239,6 +240,17 @@ def _summary(benchmark: Benchmark, shared: int) -> SplitSummary:
         repairs=tuple(repairs),
         **counts,
     )
+
+
+def _checked(benchmark: Benchmark, examples: Iterator[Example]) -> Iterator[Example]:
+    """The questions of a split. Raises UserError for what its task's metrics cannot score."""
+    of, place = task(benchmark), f"{benchmark.root}, split {benchmark.split}"
+    if benchmark.split != benchmark.training:
+        yield from scorable(of, examples, place)
+        return
+    for example in examples:
+        check_target(of, example, place)
+        yield example
 
 
 def _counted(number: int, what: str) -> str:

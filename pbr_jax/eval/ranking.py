@@ -13,11 +13,10 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import product
 
+from pbr_jax.tasks.scoring import MOST_COMBINATIONS
 from pbr_jax.types import UserError
 
 Groups = Sequence[Sequence[str]]
-
-MOST_COMBINATIONS = 10_000
 
 
 def ranking_metric(name: str, ranking: Sequence[str], groups: Groups) -> float:

@@ -151,6 +151,12 @@ def is_installed() -> bool:
     return importlib.util.find_spec("scann") is not None
 
 
+def check_installed() -> None:
+    """Raises UserError where ScaNN is not there."""
+    if not is_installed():
+        _scann()
+
+
 def _leaves(n: int) -> int:
     """Leaves of the tree over `n` vectors; 0 for no tree."""
     return int(math.sqrt(n)) if n >= TREE_FROM else 0

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from pbr_jax.llm.abilities import Mixture, OnRows, PerToken, TokenLevel, TokenScores, Watch
 from pbr_jax.llm.answers_file import Answers
 from pbr_jax.llm.protocol import LLM, OnBatch, OnScores, Prompt, Sampling, Score, occurrences
+from pbr_jax.llm.usage import look_up
 from pbr_jax.types import UserError
 
 Able = TypeVar("Able")
@@ -228,6 +229,7 @@ class Cached:
                 f"{missing} of {len(keys)} answers are not in {self._answers.file}, and llm.offline is set; "
                 f"run without --llm.offline, or bring them with pbr-jax cache import FILE"
             )
+        look_up(known=len(stored), made=missing)
         if missing:
             keep(range(len(keys)), ask(done=dict(answers), on_batch=keep))
         return [answers[place] for place in range(len(keys))]

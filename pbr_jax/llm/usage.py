@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 _meter: ContextVar[Counter[str] | None] = ContextVar("meter", default=None)
+_looked: ContextVar[Counter[str] | None] = ContextVar("looked", default=None)
 _apart: ContextVar[str] = ContextVar("apart", default="")
 
 
@@ -45,6 +46,22 @@ def count(spent: Mapping[str, int]) -> None:
         meter.update(spent)
         if part:
             meter.update({f"{part}_{name}": value for name, value in spent.items()})
+
+
+@contextmanager
+def looked_up() -> Iterator[Counter[str]]:
+    """Counts the answers that are asked for inside: those `known`, in the cache, and those `made`."""
+    token = _looked.set(counts := Counter[str]())
+    try:
+        yield counts
+    finally:
+        _looked.reset(token)
+
+
+def look_up(*, known: int, made: int) -> None:
+    """Adds to `looked_up` around the caller, if there is one."""
+    if (counts := _looked.get()) is not None:
+        counts.update(known=known, made=made)
 
 
 class Usage(NamedTuple):

@@ -186,6 +186,14 @@ class LLM(Options):
                 f"{self.named('tokenizer')} (the served model's folder or GGUF file); set both"
             )
 
+    def check_beams(self, num_beams: int) -> None:
+        """Raises UserError for a beam search that a server does not offer."""
+        if self.backend == "http" and num_beams > 1 and self.log_probs != "vllm":
+            raise UserError(
+                f"generate.num_beams is {num_beams}, but of servers only vLLM searches beams; "
+                f"set it to 1, or {self.named('log_probs')} to vllm if the server is one"
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class OtherLLM(LLM):

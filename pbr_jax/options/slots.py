@@ -38,6 +38,12 @@ class Method(Options, abc.ABC):
         """The nodes (`pbr_jax.graph`) that `slot` computes with, by the names of its arguments."""
         return {}
 
+    def check_run(self, run: Any) -> None:
+        """Raises UserError for what the run's config, models and data do not allow; called before any work.
+
+        The data has been read by then: `run.data.value` is the store of the documents and the questions.
+        """
+
     @abc.abstractmethod
     def slot(self, *args: Any, **kwargs: Any) -> Any:
         """`slot(tally, *, name=value …)`: the callable of the slot, see `pbr_jax.pipeline`."""
@@ -208,6 +214,9 @@ class Generate(Method):
                 f"generate.num_beams is {self.num_beams} and generate.temperature {self.temperature}; "
                 "beam search does not sample: set one of them back"
             )
+
+    def check_run(self, run: Any) -> None:
+        run.config.llm.check_beams(self.num_beams)
 
     def sampling_seed(self, seed: int) -> int:
         """The seed of sampled answers in a run of this seed; 0 where nothing is drawn."""

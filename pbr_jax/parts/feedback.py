@@ -29,6 +29,7 @@ from pbr_jax.parts.together import by_questions
 from pbr_jax.pipeline import Ranking
 from pbr_jax.system import System
 from pbr_jax.tasks import Task
+from pbr_jax.tasks.scoring import check_target
 from pbr_jax.text.answers import parse_answer
 from pbr_jax.text.prompts import Written
 from pbr_jax.types import Example, Feedback, UserError
@@ -177,13 +178,14 @@ def feedback(
         _collect,
         Feedbacks,
         label=f"feedback_{label}",
-        check=lambda: _check(run),
+        check=lambda: _check(run, asked, f"feedback for the {label}"),
         together=by_questions(Feedbacks, asked),
     )
 
 
-def _check(run: Run) -> None:
-    """Raises UserError for a metric that single answers do not have, and a model that cannot score."""
+def _check(run: Run, asked: Questions, who: str) -> None:
+    """Raises UserError for a metric that single answers do not have, targets that it cannot score, and a
+    model that cannot score."""
     name = run.config.feedback.metric
     if name != LIKELIHOOD and run.task.kind == "choice":
         raise UserError(
@@ -197,6 +199,15 @@ def _check(run: Run) -> None:
             f"feedback.metric is {LIKELIHOOD}, and the server's model cannot score; set llm.log_probs to the "
             "server's kind (vllm, echo or sglang) and llm.tokenizer, or feedback.metric to auto"
         )
+    check_targets(run, asked, who, [] if name == LIKELIHOOD else [metric_of(run.task, name)])
+
+
+def check_targets(run: Run, asked: Questions, who: str, metrics: Sequence[str]) -> None:
+    """Raises UserError for a training question without a target, or one that these metrics cannot score."""
+    store = run.data.value
+    asked.check_known(store, "target", who)
+    for example in asked.read(store) if metrics else ():
+        check_target(run.task, example, f"the split {run.config.benchmark.training}", metrics)
 
 
 class Feedbacks(Records):
@@ -228,6 +239,11 @@ def _collect(
         reward = by_likelihood(system)
     else:
         reward = by_answers(system, metric(name, system.answer_format.labels, errors))
+    if not any(len(record["rows"]) > 1 for record in ranked.records(asked.read(store))):
+        raise UserError(
+            "no training question has two candidate documents to compare; raise retrieve.k or neighbours.m, "
+            "or take data with histories"
+        )
     rankings = drop_leaks(store, asked.read(store), ranked.read(store, asked.read(store)))
 
     def collected() -> Iterator[tuple[str, dict[str, Any]]]:

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 _HALVES = {"hybrid": ("own", "others"), "own_neighbours": ("own", "neighbours")}
 _FOREIGN = {"others", "neighbours"}
+_NO_DOCUMENTS = (
+    "generator.documents wants documents in training prompts, and no training question has any; take data "
+    "with histories, or set generator.documents none"
+)
 
 
 class Room(NamedTuple):
@@ -107,7 +111,7 @@ def weights(run: Run) -> Stage:
         needs,
         _train,
         _same,
-        check=partial(_check, run.config.llm, options),
+        check=partial(_check, run, options, asked),
         together=by_rows,
     )
 
@@ -122,7 +126,8 @@ def _found(run: Run, asked: Questions, source: str) -> Stage:
     return rankings(run, asked, f"rank_for_generator_{source}", **changes)
 
 
-def _check(model: LLM, options: TunedGenerator) -> None:
+def _check(run: Run, options: TunedGenerator, asked: Questions) -> None:
+    model = run.config.llm
     if model.backend == "http":
         raise UserError(
             f"generator.method is {options.method}, and llm.backend http: a server's model cannot be tuned "
@@ -134,6 +139,9 @@ def _check(model: LLM, options: TunedGenerator) -> None:
             "model; leave the other out"
         )
     check_training(options.training, model.tensor_parallel)
+    asked.check_known(run.data.value, "target", "the generator")
+    if set(options.documents) != {"none"} and not run.data.value.summary.documents:
+        raise UserError(_NO_DOCUMENTS)
 
 
 def _train(
@@ -198,9 +206,6 @@ def _pairs(
     from pbr_jax.train.generator import Pair
 
     examples = list(asked.read(store))
-    missing = next((example.id for example in examples if example.target is None), None)
-    if missing is not None:
-        raise UserError(f"training question {missing!r} has no target; a generator is tuned on targets")
     ranked = {name: list(drop_leaks(store, examples, of.read(store, examples))) for name, of in found.items()}
     if codec.end is None:
         raise UserError(
@@ -222,10 +227,7 @@ def _pairs(
                 raise error.of(f"training question {example.id!r}") from error
             pairs.append(Pair(prompt, target, example.user_id))
     if not any(any(ranking) for ranking in ranked.values()) and set(options.documents) != {"none"}:
-        raise UserError(
-            "generator.documents wants documents in training prompts, and no training question has any; take "
-            "data with histories, or set generator.documents none"
-        )
+        raise UserError(_NO_DOCUMENTS)
     return pairs
 
 

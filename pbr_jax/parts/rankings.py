@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -54,6 +54,23 @@ class Questions:
         if self.sample is not None:
             return min(total, self.sample)
         return len(range(total)[self.start : self.stop])
+
+    def check_known(self, store: Store, what: Literal["target", "relevant"], who: str) -> None:
+        """Raises UserError for a question without a target, or where none names relevant documents. `who`:
+        what learns from them."""
+        examples = self.read(store)
+        if what == "target":
+            missing = next((example.id for example in examples if example.target is None), None)
+            if missing is not None:
+                raise UserError(
+                    f"training question {missing!r} has no target, and {who} learns from targets; complete "
+                    "the questions or the outputs file, or take untuned methods"
+                )
+        elif not any(example.relevant for example in examples):
+            raise UserError(
+                f"{who} learns from relevant documents, and no training question names any; name some, or "
+                "take untuned methods"
+            )
 
     def _total(self, store: Store) -> int:
         return store.summary.training if self.training else store.summary.examples
@@ -142,6 +159,9 @@ def _kept(ranking: Ranking) -> dict[str, Any]:
 def _check(run: Run, questions: Questions) -> None:
     if questions.training and isinstance(run.data, Stage) and "training" not in run.data.needs:
         raise UserError("the training split is asked for, and no method of the config says that it learns")
+    if not questions.count(run.data.value):
+        split = run.config.benchmark.training if questions.training else run.config.benchmark.split
+        raise UserError(f"found no question in the split {split}, wanted some; add questions to its file")
 
 
 def _rank(folder: Path, questions: Questions, collaboration: str, **parts: Any) -> None:

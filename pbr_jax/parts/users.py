@@ -23,7 +23,7 @@ from pbr_jax.parts.run import Run, chunks, enable_compilation_cache, once
 from pbr_jax.parts.together import by_rows
 from pbr_jax.parts.trained import check_training, is_saved, load_saved, save_fitted
 from pbr_jax.text.encode import TextEncoder
-from pbr_jax.types import Example, Params
+from pbr_jax.types import Example, Params, UserError
 
 _TOGETHER = 256  # users encoded at once
 
@@ -142,9 +142,18 @@ def encoder(run: Run) -> Stage:
         {**_stands_on(run), "store": run.documents},  # without labels, so one serves all folds
         _train,
         load_saved,
-        check=partial(check_training, options.training),
+        check=partial(_check, run),
         together=by_rows,
     )
+
+
+def _check(run: Run) -> None:
+    check_training(run.config.user_encoder.training)
+    if not run.documents.value.summary.documents:
+        raise UserError(
+            "the user encoder learns from users' documents, and the data has none; take data with histories, "
+            "or another neighbours.method"
+        )
 
 
 def _stands_on(run: Run) -> dict[str, Node]:

@@ -9,7 +9,7 @@ from pbr_jax.corpus.search import Kind, Search, save_index
 from pbr_jax.corpus.store import Store
 from pbr_jax.corpus.vectors import Vectors, VectorStore, complete
 from pbr_jax.graph import Node, Stage, Value
-from pbr_jax.index.lance import check_installed
+from pbr_jax.index import lance, scann
 from pbr_jax.models.pretrained import fingerprint, locate
 from pbr_jax.options import Encoder
 from pbr_jax.parts.run import Run, enable_compilation_cache, once
@@ -62,11 +62,11 @@ def shared(run: Run, embeddings: Node, index: Kind) -> Node:
     """
     needs = {"store": run.documents, "embeddings": embeddings}
     if index == "lancedb":
-        stage = Stage("index", (index,), needs, _table, _nothing, check=check_installed)
+        stage = Stage("index", (index,), needs, _table, _nothing, check=lance.check_installed)
         return Value("shared documents", (index,), {**needs, "saved": stage}, _shared)
     if run.config.benchmark.shares and index in ("auto", "scann"):
         needs["saved"] = Stage("index", (index,), needs, _index, _folder)
-    return Value("shared documents", (index,), needs, _shared)
+    return Value("shared documents", (index,), needs, _shared, check=lambda: _check(index, run))
 
 
 def searched(run: Run) -> dict[str, Node]:
@@ -92,6 +92,11 @@ def _loaded(options: Encoder, content: str) -> TextEncoder:
 
 def _tuned(options: Encoder, stage: Stage, unit: bool, *, params: Params, untuned: Any) -> TextEncoder:
     return TextEncoder(options, tuned=(params["tower"], stage.key), unit=unit)
+
+
+def _check(index: Kind, run: Run) -> None:
+    if index == "scann" and run.documents.value.has_shared:
+        scann.check_installed()
 
 
 def _embed(folder: Path, *, store: Store, encoder: TextEncoder) -> None:

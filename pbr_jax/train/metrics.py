@@ -88,7 +88,7 @@ def _values(line: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _tensorboard(folder: Path) -> Tracker:
-    writer = _library("tensorboardX", "tensorboardX").SummaryWriter(str(folder / "tensorboard"))
+    writer = _library("tensorboard").SummaryWriter(str(folder / "tensorboard"))
 
     def add(line: Mapping[str, Any]) -> None:
         for name, value in _values(line).items():
@@ -100,21 +100,29 @@ def _tensorboard(folder: Path) -> Tracker:
 def _wandb(folder: Path) -> Tracker:
     """A training that goes on after it was killed goes on in the same run: its folder gives the name."""
     name = f"{folder.parent.name}-{folder.name}"
-    run = _library("wandb", "wandb").init(
+    run = _library("wandb").init(
         dir=str(folder), project="pbr_jax", id=name, name=name, resume="allow", reinit="create_new"
     )
     return Tracker(lambda line: run.log(_values(line), step=int(line["step"])), run.finish)
 
 
-def _library(name: str, package: str) -> Any:
+def check_installed(track: str) -> None:
+    """Raises UserError where what `track` names is not installed."""
+    if track in _LIBRARIES:
+        _library(track)
+
+
+def _library(track: str) -> Any:
+    name = _LIBRARIES[track]
     try:
         return importlib.import_module(name)
     except ImportError as error:
         raise UserError(
-            f"tracking needs {name}, which is not installed; pip install {package}, or set track to none"
+            f"tracking needs {name}, which is not installed; pip install {name}, or set track to none"
         ) from error
 
 
+_LIBRARIES = {"tensorboard": "tensorboardX", "wandb": "wandb"}
 _TRACKERS: dict[str, Callable[[Path], Tracker]] = {
     "none": lambda folder: Tracker(),
     "tensorboard": _tensorboard,

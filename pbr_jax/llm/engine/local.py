@@ -73,12 +73,15 @@ class LocalModel(abc.ABC):
 
     @classmethod
     def load(cls: type[Local], config: schema.LLM) -> Local:
-        """The model that a config names."""
-        return cls(
+        """The model that a config names. Raises UserError for a context that it does not have."""
+        model = cls(
             pretrained.locate(config.model), dtype=config.dtype, batch_size=config.batch_size,
             context=config.context, devices=config.tensor_parallel, overflow=config.overflow,
             date=config.date, adapter=Path(config.adapter) if config.adapter else None,
         )  # fmt: skip
+        if config.context is not None:
+            _ = model.context
+        return model
 
     @property
     def fingerprint(self) -> str:

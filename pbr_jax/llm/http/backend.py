@@ -120,11 +120,7 @@ class HTTPLLM:
         answers something else than was asked for (`replies.text_of`).
         """
         o = sampling
-        if o.num_beams > 1 and self._config.log_probs != "vllm":
-            raise UserError(
-                f"generate.num_beams is {o.num_beams}, but of servers only vLLM searches beams; "
-                "set it to 1, or llm.log_probs to vllm if the server is one"
-            )
+        self._config.check_beams(o.num_beams)
         texts = dict(done or {})
         lengths = ((self.num_tokens(prompt), o.max_new_tokens) for prompt in prompts)
         late = self._too_long(lengths, "generate.max_new_tokens")

@@ -80,6 +80,12 @@ class PBR(HistoryExpand):
             needs["llm"] = language_model.frozen(run)
         return needs
 
+    def check_run(self, run: Run) -> None:
+        if self.released and (self.utterances or self.reasoning):
+            written = expansions.read(Path(self.released))
+            for example in run.data.value.examples():
+                written(example.id)
+
     def slot(
         self,
         tally: Tally,

@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node, constant
 from pbr_jax.llm import LLM, Score, TooLong
 from pbr_jax.llm.protocol import OnBatch
@@ -94,6 +95,11 @@ class Label(Generate):
             bare = {"bare": language_model.writer(run.changed(prompt=prompt))}
         return {"llm": generator(run), "labels": constant("labels", run.task.labels), **seed, **bare}
 
+    def check_run(self, run: Run) -> None:
+        store: Store = run.data.value
+        for example in () if run.task.labels else store.examples():
+            _check_options(example)
+
     def slot(
         self,
         tally: Tally,
@@ -153,17 +159,8 @@ class Label(Generate):
         """The prompts that an example is asked by."""
         if labels:
             return [Ballot(example, labels)]
+        _check_options(example)
         count, name = len(options := example.options), f"{example.user_id}\0{example.id}"
-        if len({" ".join(option.split()) for option in options}) < count:
-            raise UserError(
-                f"question {example.id!r} has equal options ({list(options)!r:.80}), and one alone would be "
-                "counted as right; offer each once"
-            )
-        if not 2 <= count <= len(LETTERS):
-            raise UserError(
-                f"question {example.id!r} has {count} options, and generate.method label chooses among 2 to "
-                f"{len(LETTERS)}; take generate.method ipa, or data with options"
-            )
         if self.options == "cloze":
             return [Ballot(example, options)]
         ballots = []
@@ -271,3 +268,18 @@ class _Count:
 def _texts(example: Example, labels: tuple[str, ...]) -> tuple[str, ...]:
     """The answers that there are."""
     return labels or example.options
+
+
+def _check_options(example: Example) -> None:
+    """Raises UserError for options that cannot be chosen among."""
+    count = len(options := example.options)
+    if len({" ".join(option.split()) for option in options}) < count:
+        raise UserError(
+            f"question {example.id!r} has equal options ({list(options)!r:.80}), and one alone would be "
+            "counted as right; offer each once"
+        )
+    if not 2 <= count <= len(LETTERS):
+        raise UserError(
+            f"question {example.id!r} has {count} options, and generate.method label chooses among 2 to "
+            f"{len(LETTERS)}; take generate.method ipa, or data with options"
+        )

@@ -14,6 +14,7 @@ import numpy as np
 from pbr_jax.corpus.search import Collection
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node
+from pbr_jax.index import scann
 from pbr_jax.index.base import unit
 from pbr_jax.methods.neighbours.moments import Moments
 from pbr_jax.options import Neighbours, TrainingSplit
@@ -42,6 +43,10 @@ class Similar(Neighbours):
         """Alone (m = 1) nobody is compared with anybody."""
         others = {"users": parts.users(run)} if self.m > 1 else {}
         return {"store": run.data, **others}
+
+    def check_run(self, run: Run) -> None:
+        if self.index == "scann" and self.m > 1:
+            scann.check_installed()
 
     def slot(self, tally: Tally, *, store: Store, users: Users | None = None) -> NeighboursSlot:
         names, moments = store.users, Moments(store, self.snapshots)

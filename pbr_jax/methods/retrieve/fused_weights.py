@@ -9,6 +9,7 @@ the weights of the fusion, and beta, how sharply they rank, moves no ranking.
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,7 +58,12 @@ def weights(
             run, "fusion", expand=expand, retrieve=even, select=TopK(), generate=answers
         )
     fit = (names, asked, temperature, ridge, feedback.least_range(run))
-    return Stage("fusion", fit, needs, _fit, _load)
+    return Stage("fusion", fit, needs, _fit, _load, check=partial(_check, run, asked, "lessons" in needs))
+
+
+def _check(run: Run, asked: Questions, by_feedback: bool) -> None:
+    if not by_feedback:
+        asked.check_known(run.data.value, "relevant", "retrieve.how weighted")
 
 
 def _load(folder: Path) -> dict[str, float]:

@@ -112,20 +112,27 @@ class Luf(Learner, Retrieve):
             **fused.slots_of(self.of, run),
         }
 
-    def start(
-        self, folder: Path, *, store: Store, encoder: TextEncoder, collaboration: str, **values: Any
-    ) -> None:
-        luf_state.check_encoder(encoder)
-        if not store.has_shared and collaboration != "text":
+    def check_run(self, run: Run) -> None:
+        luf_state.check_encoder(vectors.encoder(run).value)
+        store: Store = run.data.value
+        if not store.has_shared and run.config.collaboration != "text":
             raise UserError(
                 "retrieve.method luf learns from labels on shared documents, and this data has none; set "
                 "collaboration to text to learn from those on the asking user's own documents"
             )
-        if self.labels.kind == "gold" and not any(example.relevant for example in store.examples()):
+        kind, examples = self.labels.kind, store.examples()
+        if kind in ("gold", "shuffled") and not any(example.relevant for example in examples):
             raise UserError(
-                "retrieve.labels.kind is gold, and the data name no relevant documents; take answer, or "
+                f"retrieve.labels.kind is {kind}, and the data name no relevant documents; take answer, or "
                 "labels of the language model (yes_no, query_likelihood)"
             )
+        if kind == "answer" and not any(example.target for example in examples):
+            raise UserError(
+                "retrieve.labels.kind is answer, and no question has one; take labels of the language model "
+                "(yes_no, query_likelihood)"
+            )
+
+    def start(self, folder: Path, *, encoder: TextEncoder, **values: Any) -> None:
         luf_state.write(folder, luf_state.State(self.moves, encoder.fingerprint))
 
     def corpus(self, store: Store, state: Path) -> Store:

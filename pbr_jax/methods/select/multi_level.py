@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 
+from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node
 from pbr_jax.llm import LLM, Sampling
 from pbr_jax.methods.select.backfill import Curve
@@ -56,6 +57,11 @@ class MultiLevel(Judging):
         if self.judge == "llm":
             self.model(run).check_scoring("select.method multi_level")
         return super().needs(run)
+
+    def check_run(self, run: Run) -> None:
+        store: Store = run.data.value
+        if self.judge == "oracle":
+            _check_known(list(store.examples()))
 
     def slot(
         self, tally: Tally, *, llm: LLM, wording: Wording, backfill_gains: Curve | None = None

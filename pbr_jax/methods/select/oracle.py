@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 
+from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node
 from pbr_jax.llm import LLM
 from pbr_jax.methods.select.backfill import Curve
@@ -36,6 +37,11 @@ class Oracle(ByScore):
         run.config.llm.check_scoring("select.method oracle")
         model = {"llm": generator(run), "write": language_model.writer(run)}
         return {**model, **self.sharing(run)}
+
+    def check_run(self, run: Run) -> None:
+        store: Store = run.data.value
+        for example in store.examples():
+            _known(example)
 
     def slot(
         self, tally: Tally, *, llm: LLM, write: PromptWriter, backfill_gains: Curve | None = None

@@ -176,7 +176,7 @@ class Purple(ByScore):
             needs,
             _train,
             _Learned.load,
-            check=partial(self._check, run),
+            check=partial(self._check, learned, asked),
             together=by_rows,
         )
 
@@ -196,11 +196,13 @@ class Purple(ByScore):
                 "PURPLE chooses among them: raise retrieve.k"
             )
 
-    def _check(self, run: Run) -> None:
+    def _check(self, run: Run, asked: Questions) -> None:
         check_training(self.training)
         self.sizes(vectors.encoder(run).value.dim)
         if self.reward == "metric":
             feedback.metric(feedback.metric_of(run.task, run.config.feedback.metric), run.task.labels)
+        metrics = [feedback.metric_of(run.task, run.config.feedback.metric)] * (self.reward == "metric")
+        feedback.check_targets(run, asked, "select.method purple", metrics)
 
     def sizes(self, width: int) -> set_policy.SetPolicyConfig:
         """Of the policy, for token states of this width; features are added where it is trained."""

@@ -12,6 +12,7 @@ stay below to ten times the greatest, and the best is refined. The prior's weigh
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -91,7 +92,14 @@ def fitted(run: Run, first: Select) -> Stage:
             run, "recency_prior", expand=run.config.expand, retrieve=run.config.retrieve, select=first,
             generate=Ipa.like(run),
         )  # fmt: skip
-    return Stage("recency_prior", (asked, feedback.least_range(run)), needs, _make, _load)
+    options = (asked, feedback.least_range(run))
+    check = partial(_check, run, asked, "lessons" in needs)
+    return Stage("recency_prior", options, needs, _make, _load, check=check)
+
+
+def _check(run: Run, asked: Questions, by_feedback: bool) -> None:
+    if not by_feedback:
+        asked.check_known(run.data.value, "relevant", "select.half_life learned")
 
 
 def _make(

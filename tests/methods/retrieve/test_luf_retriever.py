@@ -336,11 +336,17 @@ def test_what_only_the_data_tell_is_told_in_one_line(squad, tmp_path: Path):
         (bare, {}, "luf learns from labels on shared documents, and this data has none"),
         (squad(), {"benchmark.passages": str(own)}, "kind is gold, and the data name no relevant documents"),
         (squad(), {"encoder.normalize": "no"}, "compares by cosine, and the encoder's vectors are not"),
-        (squad(), {"retrieve.labels.keep": 0.0}, "gold found no document that holds the answer in any bl"),
     ]:
         with pytest.raises(UserError, match=message) as error:
-            pbr_jax.run(config(luf(), told, **changes), tmp_path / "out", overwrite=True)
+            Plan(config(luf(), told, **changes)).check()
         assert "\n" not in str(error.value)
+
+
+def test_labels_that_taught_nothing_are_told_in_one_line(squad, tmp_path: Path):
+    wrong = config(luf(), squad(), **{"retrieve.labels.keep": 0.0})
+    with pytest.raises(UserError, match="gold found no document that holds the answer in any bl") as error:
+        pbr_jax.run(wrong, tmp_path / "out")
+    assert "\n" not in str(error.value)
 
 
 def test_a_block_without_an_answer_leaves_the_state_as_it_is(squad, tmp_path: Path, fresh_cache: Path):
