@@ -32,6 +32,7 @@ INPUTS = {
     "lamp_5": "Title of this paper: We study paper: the material",
     "lamp_7": "Say it anew: hello: you",
 }
+ANSWERS = {"lamp_1": "[1]", "lamp_2": "comedy", "lamp_3": "4"}  # of those with labels
 QUERIES = {
     "lamp_1": "A tree A bush",
     "lamp_2": "A cop: alone. description: twice",
@@ -74,7 +75,7 @@ def write(
     root.mkdir(parents=True, exist_ok=True)
     (root / f"{split}_questions.json").write_text(json.dumps(questions))
     if outputs is None:
-        golds = [{"id": record["id"], "output": f"answer {record['id']}"} for record in questions]
+        golds = [{"id": record["id"], "output": ANSWERS.get(task, "an answer")} for record in questions]
         outputs = {"task": task.replace("lamp", "LaMP"), "golds": golds}
     if outputs:
         (root / f"{split}_outputs.json").write_text(json.dumps(outputs))
@@ -100,7 +101,7 @@ def error_of(benchmark: Benchmark) -> str:
 def test_every_task_gives_query_text_and_fields(tmp_path: Path, task: str) -> None:
     benchmark = write(tmp_path, task, [question(task)])
     (example,) = examples(benchmark)
-    assert (example.id, example.user_id, example.target) == ("q0", "q0", "answer q0")
+    assert (example.id, example.user_id, example.target) == ("q0", "q0", ANSWERS.get(task, "an answer"))
     assert example.query == QUERIES[task]
     assert example.input == INPUTS[task]
     assert example.time is None
