@@ -1,4 +1,4 @@
-"""Two finished runs set against each other: the paired difference in every metric that both have."""
+"""Comparison of two finished runs: the paired difference in each metric that both have."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,10 +26,10 @@ def p_text(p: float) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """The first run less the second, question by question, in each metric.
+    """Paired differences of two runs on the same questions, first run minus second, in each metric.
 
-    `values` are the two runs' own. `clusters` is what intervals are over, "users" or "units", and `members`
-    how many of them there are.
+    `values` contains the metrics of both runs. Confidence intervals are computed over `clusters` ("users" or
+    "units"), and `members` is their number. `questions` is the number of questions.
     """
 
     first: str
@@ -42,9 +42,10 @@ class Comparison:
     differences: Mapping[str, Difference]
 
     def better(self, metric: str) -> str:
-        """The run that is shown to be better in a metric; "" where neither is.
+        """The label of the run that is significantly better in a metric, or "" if neither is.
 
-        That takes an interval without 0 and p below one less the confidence, so at least 10 users.
+        The confidence interval must exclude 0, p must be below 1 - confidence, and there must be at least 10
+        users or units.
         """
         one = self.differences[metric]
         if self.members < FEWEST or not is_shown(one, one.p_value, 1 - self.confidence):
@@ -52,7 +53,7 @@ class Comparison:
         return self.first if (one.value > 0) != (metric in LOWER_IS_BETTER) else self.second
 
     def to_frame(self) -> "pandas.DataFrame":
-        """A row for each metric: both values, the difference, its interval, p and which run is better."""
+        """A pandas frame with a row per metric: both values, difference, interval, p-value and better run."""
         rows = (
             {"metric": name, "first": self.values[name][0], "second": self.values[name][1],
              **dict(zip(("difference", "low", "high", "p_value"), one)), "better": self.better(name)}
@@ -90,13 +91,13 @@ class Comparison:
 
 
 def compare(first: Results | str | Path, second: Results | str | Path) -> Comparison:
-    """The paired difference of two finished runs, the first less the second, with intervals.
+    """Computes paired differences between two finished runs, first minus second, with confidence intervals.
 
     Args:
       first, second: results of `pbr_jax.run`, or folders of runs.
 
-    Raises UserError for folders without a run, for runs that did not score the same questions and targets of
-    the same data, and for runs that share no metric.
+    Raises UserError if a folder contains no run, if the runs did not score the same questions and targets of
+    the same data, or if they have no metric in common.
     """
     runs = [read_run(folder_of(one)) for one in (first, second)]
     if why := obstacles(runs):

@@ -1,4 +1,4 @@
-"""What a finished run found, for Python: numbers, lines of its files, pandas frames, a table to look at."""
+"""Results of a finished run in Python: metrics, the lines of its files, pandas frames and a table."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Results:
-    """What a run found; `values` is the content of results.json.
+    """The results of a run: its folder (`path`) and the content of results.json (`values`).
 
-    Frames need pandas, and raise UserError where it is missing.
+    Methods that return a frame need pandas, and raise UserError if it is not installed.
     """
 
     path: Path
@@ -38,23 +38,23 @@ class Results:
         return self._lines("predictions.jsonl")
 
     def predictions(self) -> "pandas.DataFrame":
-        """A row for each question: `records`, with each metric as a column of its own."""
+        """A frame with a row per question: `records`, with a column for each metric."""
         return frame({**record, **record.get("metrics", {})} for record in self.records()).drop(
             columns="metrics", errors="ignore"
         )
 
     def texts(self) -> "pandas.DataFrame":
-        """A row for each question: what the model saw of it (the lines of texts.jsonl).
+        """A frame with a row per question: the texts in its prompt (the lines of texts.jsonl).
 
-        Raises UserError where the run keeps no texts (`keep_texts`).
+        Raises UserError if the run did not keep texts (`keep_texts`).
         """
         return frame(self._lines("texts.jsonl"))
 
     def trainings(self) -> dict[str, list[dict[str, Any]]]:
-        """What each training of the run measured, by the label of its stage, such as `purple`.
+        """The measurements of each training of the run, by the label of its stage, such as `purple`.
 
-        These are the lines of its metrics.jsonl, with `step` and `loss`, `reward` or `selection`. Trainings
-        that the cache no longer has are left out.
+        They are the lines of metrics.jsonl, with `step` and `loss`, `reward` or `selection`. Trainings that
+        are no longer in the cache are left out.
         """
         found = {
             label: next(cache_folder().glob(f"*/{key}/metrics.jsonl"), None)
@@ -63,12 +63,12 @@ class Results:
         return {label: _json_lines(file) for label, file in found.items() if file is not None}
 
     def card(self, question: str) -> QuestionCard:
-        """What the run found, answered and scored of a question, by its id; `pbr-jax show` in a notebook."""
+        """Documents, answer and metrics of the question with this id, as `pbr-jax show` prints them."""
         (card,) = cards(self.path, [question])
         return QuestionCard({self.values["system"]: card})
 
     def to_frame(self) -> "pandas.DataFrame":
-        """A row for each metric: `value`, and the ends of its interval, `low` and `high`."""
+        """A frame with a row per metric: its `value`, and the ends of its interval (`low` and `high`)."""
         rows = (
             {"metric": name, "value": value, **dict(zip(("low", "high"), self.intervals.get(name, ())))}
             for name, value in self.metrics.items()
@@ -105,7 +105,7 @@ def _json_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def frame(rows: Iterable[Mapping[str, Any]], columns: list[str] | None = None) -> "pandas.DataFrame":
-    """Rows as a pandas frame. Raises UserError where pandas is not installed."""
+    """Rows as a pandas frame. Raises UserError if pandas is not installed."""
     try:
         import pandas
     except ImportError as error:

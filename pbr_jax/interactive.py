@@ -1,4 +1,4 @@
-"""What a notebook calls: a run by the name of its config, a report and a check that show themselves."""
+"""Functions for notebooks: `run`, `report`, `check` and `import_table`."""
 
 import dataclasses
 import difflib
@@ -29,9 +29,9 @@ from pbr_jax.plan import Plan
 from pbr_jax.types import UserError
 
 Data = str | Path | Iterable[Any]
-"""A folder of data, a table's file, or rows in Python: a pandas frame, a dataset, mappings."""
+"""A folder of data, the file of a table, or rows: a pandas frame, a Hugging Face dataset or mappings."""
 Names = Mapping[str, str | Sequence[str]]
-"""Columns of a table by what they hold, such as `{"user": "customer", "document": ["subject", "body"]}`."""
+"""Column names of a table by content, such as `{"user": "customer", "document": ["subject", "body"]}`."""
 
 _RUNS = Path("runs")
 _KEYWORDS = ("out", "overrides", "data", "columns", "benchmark", "k", "overwrite")
@@ -49,27 +49,29 @@ def run(
     overwrite: bool = False,
     **fields: Any,
 ) -> Results:
-    """Runs one system; a run that is there already is read::
+    """Runs one system and returns its results. If the run is already finished, its results are read::
 
         pbr_jax.run("bm25", data="mine", k=4)
         pbr_jax.run("dense", overrides={"retrieve.index": "exact"}, limit=50, seed=1)
 
     Args:
-      config: a name that `pbr-jax configs` lists, a config's file, or a `Config`.
-      out: the run's folder; None: `runs/<system>-<hash of all that the run depends on>`.
-      overrides: fields by their dotted names, as on the command line.
-      data: the root of the benchmark. Without the name of a benchmark it is data of your own: a folder that
-        `pbr-jax data import` wrote, a table's file, or rows (a pandas frame, a dataset, mappings) whose
-        columns are recognised by their names. Tables are written to the cache folder, in `imported`.
-      columns: columns of a table that names alone do not tell, by `user`, `input`, `output`, `time`, `id`,
-        `document`, `query`, `history`, `relevant` or `category` (`pbr_jax.importing.columns.Columns`).
-      benchmark: its name, such as "lamp_7".
-      k: how many documents a prompt shows.
-      overwrite: whether another run's files in `out` may be replaced.
+      config: a name from `pbr-jax configs`, the path of a config file, or a `Config`.
+      out: the folder of the run. None: `runs/<system>-<hash>`, where the hash covers everything that the
+        run depends on.
+      overrides: values of fields by dotted name, as on the command line.
+      data: the root folder of the benchmark. If no benchmark is named, it is your own data: a folder that
+        `pbr-jax data import` wrote, the file of a table, or rows (a pandas frame, a Hugging Face dataset or
+        mappings). Tables are imported into the folder `imported` of the cache.
+      columns: names of those columns of a table that are not recognised by name, under the keys `user`,
+        `input`, `output`, `time`, `id`, `document`, `query`, `history`, `relevant` and `category`
+        (`pbr_jax.importing.columns.Columns`).
+      benchmark: the name of the benchmark, such as "lamp_7".
+      k: the number of documents in a prompt.
+      overwrite: whether files of another run in `out` may be replaced.
       fields: any field of `Config`, such as `limit=50`, `seed=1` or `llm=LLM(...)`.
 
-    Raises UserError for whatever the user can mend: data, weights, fields, a folder that holds something
-    else.
+    Raises UserError for errors that the user can correct: invalid data, weights or fields, or an `out` that
+    contains something else.
     """
     if isinstance(config, Config):
         start, file = config, None
@@ -90,7 +92,7 @@ def run(
 
 
 class Report(str):
-    """A report's text, which a notebook shows as what it is."""
+    """The text of a report. Notebooks display it as Markdown or HTML."""
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         if not self.startswith("<!DOCTYPE html>"):
@@ -103,12 +105,14 @@ class Report(str):
 
 
 def report(*runs: Results | str | Path, format: str = "md", **options: Any) -> Report:
-    """The report on finished runs and on folders of runs, as text: `format` is md, html or latex::
+    """Writes a report on finished runs or folders of runs, and returns it as text::
 
         pbr_jax.report(zero_shot, dense)
         Path("report.html").write_text(pbr_jax.report("runs", format="html"))
 
     Args:
+      runs: results of `pbr_jax.run`, folders of runs, or folders that contain runs.
+      format: "md", "html" or "latex".
       options: `reference`, `all_metrics` and `part` of `pbr_jax.eval.report.report`.
     """
     return Report(written([folder_of(run) for run in runs], format, **options))
@@ -116,7 +120,7 @@ def report(*runs: Results | str | Path, format: str = "md", **options: Any) -> R
 
 @dataclass(frozen=True, repr=False)
 class Checked:
-    """What a check found: `verdict` has the numbers, `page` the words (Markdown), `path` is its folder."""
+    """The result of a check: its numbers (`verdict`), page in Markdown (`page`) and folder (`path`)."""
 
     path: Path
     verdict: Verdict
@@ -139,21 +143,21 @@ def import_table(
     task: str = "",
     user_is: Literal["author", "recipient"] | None = None,
 ) -> Imported:
-    """Writes a table of your own as a folder of data, and shows what was understood; `pbr-jax data import`.
+    """Writes a table as a folder of data, and returns how its columns were read, like `pbr-jax data import`::
 
         pbr_jax.import_table("tickets.csv", "mine", columns={"user": "customer"}, instruction="Answer it.")
 
     Args:
-      table: a file, a folder of files, or rows (a pandas frame, a dataset, mappings).
-      out: a folder that is new or empty.
-      columns: as in `run`; the others are recognised by their names.
-      instruction: what the model is told to do, in one sentence.
-      documents: a table of documents; None: the rows themselves, each for its user's later questions.
-      task: the name of a benchmark or a TOML file, whose wording and metrics are taken.
-      user_is: "author" where the user wrote the answers, as in mail; "recipient" where the user got them, as
-        the customer of a helpdesk does. None: worded as for an author, with a note.
+      table: a file, a folder of files, or rows (a pandas frame, a Hugging Face dataset or mappings).
+      out: a new or empty folder.
+      columns: as in `run`. Other columns are recognised by name.
+      instruction: one sentence that tells the model what to do.
+      documents: a table of documents. None: each row is a document for later questions of the same user.
+      task: the name of a benchmark, or a TOML file, from which the wording and the metrics are taken.
+      user_is: "author" if the user wrote the answers, as in mail; "recipient" if the user received them, as
+        the customer of a helpdesk does. None: the wording is that for an author, and a note says so.
 
-    Raises UserError for a folder that holds something, and for columns and rows that cannot be read.
+    Raises UserError if `out` is not empty, or if columns or rows cannot be read.
     """
     given = from_names(columns or {})
     return writing.import_table(
@@ -169,18 +173,19 @@ def check(
     benchmark: str | None = None,
     minutes: float = 10.0,
 ) -> Checked:
-    """Whether showing users' own history to the language model helps, and whom: a verdict in words::
+    """Tests whether documents of the user's own history improve the answers, and for which users::
 
         pbr_jax.check("mine", minutes=5)
 
     Args:
-      data, columns: as in `run`; or a config whose benchmark, models and prompt are taken.
-      out: the folder of the runs and the verdict; None: `runs/check-<name of the data's folder>`.
-      benchmark: its name, such as "lamp_7".
-      minutes: wall-clock time that is aimed at; a first round is always run, of 25 questions, or of as few
-        as 10 where the machine is slow.
+      data: as in `run`, or a `Config` whose benchmark, models and prompt are used.
+      columns: as in `run`.
+      out: the folder for the runs and the verdict. None: `runs/check-<name of the data folder>`.
+      benchmark: the name of the benchmark, such as "lamp_7".
+      minutes: the target for wall-clock time. The first round always runs, with 25 questions, or with as
+        few as 10 on a slow machine.
 
-    Raises UserError where nothing can be measured, and as `run` does.
+    Raises UserError if nothing can be measured, and in the cases of `run`.
     """
     config = data if isinstance(data, Config) else Config()
     if benchmark is not None:
@@ -203,7 +208,7 @@ def _check_names(fields: Iterable[str]) -> None:
 
 
 def _place(data: Data, benchmark: Benchmark, columns: Names | None = None) -> dict[str, str]:
-    """The fields of a benchmark at a place; without a name of its own it is one's own data."""
+    """The fields that set the root of a benchmark. If no benchmark is named, it is the user's own data."""
     own = {"benchmark.name": "own"} if benchmark.name == Benchmark.name else {}
     if isinstance(data, str | Path) and (not own or not Path(data).is_file()):
         if columns:
@@ -215,7 +220,7 @@ def _place(data: Data, benchmark: Benchmark, columns: Names | None = None) -> di
 
 
 def _imported(table: Data, columns: Columns) -> Path:
-    """The folder of a table in the cache, named by its content; what its columns were taken for is told."""
+    """Imports a table into the cache, in a folder named by a hash of its content, and prints its columns."""
     place = cache_folder() / "imported"
     private_folder(place)
     with tempfile.TemporaryDirectory(dir=place, prefix=".") as scratch:
@@ -229,8 +234,8 @@ def _imported(table: Data, columns: Columns) -> Path:
 
 
 def _shown(config: Config, k: int) -> dict[str, int]:
-    """The fields by which a prompt shows `k` documents. Each user's history gives `retrieve.k`, of which the
-    selection takes `select.k` where there are more."""
+    """The fields that put `k` documents into a prompt. `retrieve.k` documents come from each user's history,
+    and the selection keeps at most `select.k` of them."""
     retrieve, select = config.retrieve, config.select
     if retrieve.method == "none":
         raise UserError(f"k is {k}, and {config.system} shows no documents; leave k out")
@@ -240,5 +245,5 @@ def _shown(config: Config, k: int) -> dict[str, int]:
 
 
 def _plain(name: str) -> str:
-    """A name without what a path could not hold."""
+    """A name with characters that are unsafe in a path replaced by hyphens, at most 80 characters."""
     return re.sub(r"[^\w.+-]+", "-", name)[:80]

@@ -1,4 +1,4 @@
-"""What a stream has taught a method: as a folder, and tried on the stream's earlier questions."""
+"""States learned from a stream: exports one, and measures backward transfer to earlier questions."""
 
 import json
 import shutil
@@ -31,15 +31,15 @@ EXPORT = "export.json"
 
 
 def write_state(folder: Path, run: str | Path, slot: str, blocks: int | None = None) -> None:
-    """Writes what a finished run's stream has taught the method in a slot into a folder.
+    """Writes to a folder the state that the method in a slot has learned from a finished run's stream.
 
-    `blocks`: what the first so many blocks have taught; None: all questions.
-    These are the files of the method's state, and export.json: `slot`, `method`, its `options`, the
-    `encoder`'s fingerprint (None: it has no encoder), `benchmark` and `split` of the run, and the `key` of
-    its stream.
+    `blocks`: the state after this number of blocks; None: after all questions.
+    The folder gets the files of the state, and export.json with `slot`, `method`, its `options`, the
+    fingerprint of the `encoder` (None: it has no encoder), `benchmark` and `split` of the run, the `key` of
+    its stream, and `blocks`.
 
-    Raises UserError where the slot's method does not learn, and where the state after these blocks was not
-    kept or never was.
+    Raises UserError if the slot's method does not learn, or if the state after these blocks does not exist
+    or was not kept.
     """
     plan = plan_of(Path(run))
     stage, method = _stage(plan, run), getattr(plan.config, slot, None)
@@ -63,11 +63,11 @@ def write_state(folder: Path, run: str | Path, slot: str, blocks: int | None = N
 
 
 class Transfer(NamedTuple):
-    """A metric of the questions of all blocks but the last, each question once.
+    """Values of one metric over the questions of all blocks except the last, under three states.
 
-    `arrival`: as they were answered; `learned`: by the state that has learned from their block and none
-    after; `last`: by the last state. `backward`: last less learned, negative where later blocks made the
-    method forget.
+    `arrival`: the state before the question's block, as in the run. `learned`: the state right after that
+    block. `last`: the final state. `backward` is `last` minus `learned`. It is negative if later blocks made
+    the method forget.
     """
 
     arrival: float
@@ -77,11 +77,11 @@ class Transfer(NamedTuple):
 
 
 def backward_transfer(run: str | Path) -> dict[str, Transfer]:
-    """How a stream's last state ranks for the questions of earlier blocks, by the names of ranking metrics.
+    """Measures how well a stream's final state ranks for questions of earlier blocks, by ranking metric.
 
-    Lopez-Paz, Ranzato, "Gradient episodic memory for continual learning", NeurIPS 2017: backward transfer.
-    Intervals of the difference are over users or units. Raises UserError where the run is no prequential
-    stream of several blocks with a learner, or did not keep its states (`stream.keep`).
+    Backward transfer is defined in Lopez-Paz, Ranzato, "Gradient episodic memory for continual learning",
+    NeurIPS 2017. Confidence intervals are computed over users or units. Raises UserError if the run is not a
+    prequential stream of several blocks with a learner, or did not keep its states (`stream.keep`).
     """
     plan = plan_of(Path(run))
     _stage(plan, run)

@@ -1,4 +1,4 @@
-"""Makes the runs of a sweep: one after another, several at once, or a part of them beside other processes."""
+"""Executes the runs of a sweep: sequentially, in parallel, or shared with other processes."""
 
 import contextlib
 import shlex
@@ -35,18 +35,21 @@ def sweep(
     part: slice = ALL,
     stale_after: float = STALE_AFTER,
 ) -> list[Results]:
-    """Makes the runs of a sweep, each in `out/<name>`; finished ones are found, not made again.
+    """Executes the runs of a sweep, each in `out/<name>`, and returns their results. Finished runs are read.
 
-    Several processes may do so in one folder: each run is claimed by one of them, and those that have nothing
-    left to claim wait for the others. `sweep.jsonl` lists names and overrides of the whole sweep, those of
-    earlier sweeps into the same folder last, with a mark where this one replaces them.
+    Several processes can work on the same folder. Each run is claimed by one process, and a process waits
+    for the others once no run is left to claim. `sweep.jsonl` lists the names and overrides of all runs of
+    the sweep, followed by those of earlier sweeps into this folder. Runs that this sweep replaces are marked.
 
     Args:
-      max_parallel: how many runs are made at once, each in a process of its own.
-      part: which runs; `slice(i, None, n)` is the i-th of n shards, counted from 0.
-      stale_after: seconds without a sign of life after which a run of another host's process is made here.
+      file: the config file, which defines `sweep()` (`pbr_jax.config.load` reads it).
+      out: the folder of the sweep.
+      base: the config that the sweep changes. None: the file's own.
+      max_parallel: the number of runs at a time, each in its own process.
+      part: the runs to execute; `slice(i, None, n)` is shard i of n, counted from 0.
+      stale_after: takes over a run of another host after this many seconds without a sign of life.
 
-    Raises UserError at the end, which names all runs that failed: one does not stop the others.
+    Raises UserError after all runs have ended, if some failed. The message names them.
     """
     require_one_process()
     out, base = Path(out), base or file.config
@@ -97,7 +100,7 @@ def sweep(
 def _all(
     attempt: Callable[[Trial], _Outcome], chosen: Sequence[Trial], lanes: int, claims: Claims
 ) -> list[_Outcome]:
-    """The outcome of every trial. Those that other processes make are waited for, or taken over."""
+    """The outcome of every trial. Waits for runs of other processes, or takes them over."""
     outcomes = _together(attempt, chosen, lanes)
     told = ""
     while left := [place for place, outcome in enumerate(outcomes) if outcome is None]:
@@ -164,12 +167,12 @@ class _Clock:
 
 
 def dry(planned: Sequence[Trial], out: Path | None, part: slice = ALL) -> Iterator[str]:
-    """What a sweep would do, a piece for each run: whether it is finished, and its stages, shared ones once.
+    """Describes what a sweep would do: for each run its state and its stages. Shared stages are listed once.
 
-    `part`: the runs that are looked at.
+    `part`: the runs that are described.
 
     Raises:
-      UserError: at the end, where runs would be refused.
+      UserError: after the last run, if some runs would be refused.
     """
     shown: set[str] = set()
     refused = 0

@@ -1,4 +1,4 @@
-"""Finished runs and configs, opened to answer questions: `pbr_jax.open` and `pbr_jax.ask`."""
+"""Loads finished runs and configs to answer questions with them: `pbr_jax.open` and `pbr_jax.ask`."""
 
 import contextlib
 import os
@@ -20,13 +20,14 @@ _opening = threading.Lock()
 
 
 def open(what: str | Path | Config) -> System:
-    """The system of a config or of a finished run's folder, ready to rank, answer and score.
+    """Loads the system of a config or of a finished run's folder. It ranks, answers and scores questions.
 
-    The last folder stays open in this process as long as nobody writes to its files, its data or its models.
+    The system of the last folder is kept in memory, and is loaded again after a change of the run's files,
+    data or models.
 
     Raises:
-      UserError: no finished run, or one whose files, data or models are no longer what it used; what
-        `pbr_jax.run` raises for a config.
+      UserError: there is no finished run, or its files, data or models have changed since the run; for a
+        config as in `pbr_jax.run`.
     """
     if isinstance(what, Config):
         plan = Plan(what)
@@ -65,7 +66,7 @@ def _open(folder: Path) -> System:
         del files[file]  # stages look at their artefacts themselves, which may have been made just now
 
     def check() -> None:
-        """Raises UserError where models, data or what the cache holds of them are not what was opened."""
+        """Raises UserError if models, data or their cached results have changed since the run was opened."""
         found = hashes.changed(files)
         own = plan.store.value.living  # of a learner
         if not own and system.store.living != corpus.is_file():
@@ -84,12 +85,12 @@ def _open(folder: Path) -> System:
 
 
 def ask(folder: str | Path, user: str, query: str) -> Reply:
-    """Answers one question of one user with the system, data and models of a finished run; `System.ask`."""
+    """Answers one question of one user with the system, data and models of a finished run (`System.ask`)."""
     return open(folder).ask(user, query)
 
 
 def plan_of(folder: Path) -> Plan:
-    """The plan of a finished run. Raises UserError where its files, data or models are not as they were."""
+    """The plan of a finished run. Raises UserError if its files, data or models have changed since."""
     plan = Plan(read_config(folder))
     plan.check()
     changed = altered(folder, plan.parts, plan.hashes)
@@ -102,7 +103,7 @@ def plan_of(folder: Path) -> Plan:
 
 
 def read_config(folder: Path) -> Config:
-    """The resolved config of a finished run, whose files are as the run wrote them."""
+    """The resolved config of a finished run. Raises UserError if the run's files have changed since."""
     verified(folder)
     path = folder / "config.json"
     try:

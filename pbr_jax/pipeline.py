@@ -1,9 +1,9 @@
-"""One pipeline, six slots: how a question of a user becomes a personalized answer.
+"""The pipeline: six slots that turn a question of a user into a personalized answer.
 
 ::
 
      (user, query)
-         │ expand      query text → what is searched for
+         │ expand      query text → queries to search for
          │ neighbours  user → users whose histories are searched
          │ retrieve    histories → scored candidates
          │ select      candidates → the ordered documents of the prompt
@@ -12,9 +12,9 @@
          ▼
       answer
 
-A slot is a plain callable on a batch of examples; a system is a choice of methods (`pbr_jax.methods`), one
-file each. `pbr_jax.system.System` binds them: runs, training and single questions all go through it, and
-through `rank` here, the first four slots and the privacy check (the gate).
+A slot is a callable on a batch of examples, and a method (`pbr_jax.methods`) fills a slot. A system is a
+choice of methods for all slots, which `pbr_jax.system.System` combines. Runs, training and single questions
+all use it, and with it `rank`: the first four slots and the privacy check (the gate).
 """
 
 import time
@@ -32,7 +32,7 @@ from pbr_jax.types import Candidate, Document, Example
 
 
 class Query(NamedTuple):
-    """What is searched for: texts, and a vector [d] where an expansion has combined several."""
+    """The texts to search for, and a query vector [d] if the expansion computed one."""
 
     texts: tuple[str, ...]
     vector: np.ndarray | None = None
@@ -41,7 +41,7 @@ class Query(NamedTuple):
 class Neighbour(NamedTuple):
     """A user whose history is searched, and the weight of that user's scores.
 
-    `Neighbour("")` stands for the shared documents, which nobody owns.
+    `Neighbour("")` stands for the shared documents, which belong to no user.
     """
 
     user_id: str
@@ -49,11 +49,11 @@ class Neighbour(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A model's raw answer, and the prompt that it was made from.
+    """A model's raw answer and its prompt.
 
-    `probabilities` of the task's labels, or of the question's options, which add up to 1, where all of them
-    were scored. `places`: in which share of the orders in which options were listed that at each place was
-    the most probable one.
+    `probabilities` are those of the task's labels or of the question's options, and add up to 1. None: not
+    all of them were scored. If options were listed in several orders, `places` contains a share for each
+    position in the list: in how many of the orders the option at this position was the most probable.
     """
 
     text: str
@@ -75,8 +75,7 @@ PromptWriter = Callable[[Examples, Sequence[Ranking]], list[Written]]
 
 @runtime_checkable
 class GenerateSlot(Protocol):
-    """Answers to examples from their documents; `on_batch(positions, texts)` is called with
-    finished ones."""
+    """Answers examples, given their documents. Calls `on_batch(positions, texts)` as answers are finished."""
 
     def __call__(
         self,
@@ -89,13 +88,13 @@ class GenerateSlot(Protocol):
 
 
 OnScored = Callable[[int], object]
-"""Called with how many more targets are scored."""
+"""A function that is called with the number of newly scored targets."""
 
 
 @runtime_checkable
 class Scoring(Protocol):
-    """A generate component with its own likelihood: for each example the prompt used, the log-probability
-    and token count of the target."""
+    """A generate slot that computes its own likelihood. `score` returns the prompt of each example, and the
+    log-probability and token count of its target."""
 
     def score(
         self,
@@ -108,7 +107,7 @@ class Scoring(Protocol):
 
 
 class Pipeline(NamedTuple):
-    """The first four slots of a system: from a question to the ordered documents of its prompt."""
+    """The first four slots of a system, which choose and order the documents of a prompt."""
 
     expand: ExpandSlot
     neighbours: NeighboursSlot
@@ -118,14 +117,14 @@ class Pipeline(NamedTuple):
 
 @dataclass(frozen=True)
 class Tally:
-    """Counters and timings."""
+    """Counts, and seconds by part of the computation."""
 
     counts: Counter[str] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:
-        """Adds the seconds of a block to those of this part."""
+        """Adds the duration of a `with` block to the seconds of a part."""
         start = time.perf_counter()
         try:
             yield
@@ -139,12 +138,12 @@ def rank(
     collaboration: str,
     users: Sequence[Sequence[Neighbour]] | None = None,
 ) -> list[Ranking]:
-    """The first four slots: ordered documents for every example.
+    """Applies the first four slots, and returns the ordered documents of every example.
 
-    `users` are what `pipeline.neighbours` gives, where that is known.
+    `users` is the result of `pipeline.neighbours`, if it is known.
 
-    Raises RuntimeError rather than pass another user's document on when `collaboration` is not "text":
-    whatever a method does, this is where private text is stopped. Shared documents are nobody's private text.
+    Raises RuntimeError if a ranking contains another user's document and `collaboration` is not "text". This
+    check applies to every method. Shared documents are not private, so they pass it.
     """
     queries = pipeline.expand(examples)
     users = pipeline.neighbours(examples) if users is None else users
@@ -154,8 +153,8 @@ def rank(
 
 
 def refuse_foreign(examples: Examples, rankings: Sequence[Ranking], collaboration: str) -> None:
-    """The gate: raises RuntimeError where a ranking holds another user's document and `collaboration` is not
-    "text"."""
+    """The privacy check (the gate): raises RuntimeError if a ranking contains another user's document and
+    `collaboration` is not "text"."""
     for example, ranking in zip(examples, rankings, strict=True):
         foreign = [c.document.id for c in ranking if not _is_open_to(example.user_id, c.document)]
         if foreign and collaboration != "text":

@@ -1,8 +1,8 @@
-"""`System`: the methods of a config over one store of documents, which rank, answer and score questions.
+"""`System`: the methods of a config over one store of documents. It ranks, answers and scores questions.
 
-The way of a question: cli -> config -> plan -> cached stages -> System -> experiment writes results.json.
-The stages of a run, feedback, rewards in training, `pbr-jax ask` and notebooks all use a `System`, so there
-is one privacy check (the gate, `pipeline.rank`) and one tally of what was computed.
+A run proceeds as cli -> config -> plan -> cached stages -> System -> experiment, which writes results.json.
+The stages of a run, feedback, rewards in training, `pbr-jax ask` and notebooks all use a `System`. So there
+is one privacy check (the gate, `pipeline.rank`) and one tally of the computation.
 """
 
 import math
@@ -40,8 +40,8 @@ from pbr_jax.types import Candidate, Example, UserError
 
 
 class Reply(NamedTuple):
-    """The answer to one question, and the documents that stood in its prompt; `profile`: the text about the
-    user there, "" where there is none."""
+    """The answer to one question and the documents in its prompt. `profile` is the text about the user in the
+    prompt, or "" if there is none."""
 
     text: str
     documents: list[Candidate]
@@ -49,8 +49,8 @@ class Reply(NamedTuple):
 
 
 class UserVectors(NamedTuple):
-    """Users who have written something, as a method compares them: `ids`, `vectors` float32 [u d], and the
-    cluster of each, 0, 1, ... or -1 for none; `clusters` is None where users are in no clusters."""
+    """Vectors by which a method compares the users who have documents: `ids` and `vectors`, float32 [u d].
+    `clusters` has a number from 0 for each user, or -1 for no cluster. None: users are not clustered."""
 
     ids: list[str]
     vectors: np.ndarray
@@ -58,23 +58,24 @@ class UserVectors(NamedTuple):
 
 
 class System(Living):
-    """Methods in their slots, over one store.
+    """The methods of all slots over one store of documents. `pbr_jax.open` returns one.
 
-    Every slot is bound when it is first used, so a system that only scores needs no retriever.
+    Each slot is built when it is first used, so a system that only scores needs no retriever.
 
     Args:
-      parts: the values of a run's nodes by name, read when they are first needed: `store`
-        (`corpus.store.Store`); `expand`, `neighbours`, `retrieve`, `select` and `generate` (each makes its
-        slot from a `Tally`); `write` (`PromptWriter`); `llm`; `answer_format`; `users` and their `cohorts`,
-        where users are compared. What no call needs may be missing.
-      collaboration: as in the config; None: given rankings have passed the gate before.
-      documents: how many documents of a ranking are offered to a prompt; None: all.
-      tally: what the slots count and time is added to it.
-      living: gives the parts over a store that may be written to (`add`, `forget`, `observe`), which then
-        have the `judge` of remarks, the `claim_encoder` and the options `remarks` too; None: documents stay.
-      limit: how many examples the store was limited to, for messages; None: all.
+      parts: the values of a run's nodes by name, each read when first needed: `store`
+        (`corpus.store.Store`); `expand`, `neighbours`, `retrieve`, `select` and `generate` (each builds its
+        slot from a `Tally`); `write` (`PromptWriter`); `llm`; `answer_format`; and, if users are compared,
+        `users` and `cohorts`. Parts that no call needs may be missing.
+      collaboration: as in the config. None: the rankings that are passed in have already been checked.
+      documents: the number of top-ranked documents that are offered to a prompt. None: all.
+      tally: counts and times of the slots are added to it.
+      living: builds the parts over a store that can be changed (`add`, `forget`, `observe`). The parts then
+        include the `judge` of remarks, `claim_encoder` and the options `remarks`. None: the store is fixed.
+      limit: the number of examples to which the store was limited, for error messages. None: all.
 
-    `check` is called before every question; `pbr_jax.open` has it raise UserError where files have changed.
+    `check` is called before each question. For a system from `pbr_jax.open`, it raises UserError if files
+    have changed.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class System(Living):
         return Pipeline(*map(self._slot, Pipeline._fields))
 
     def _slot(self, name: str) -> Any:
-        """A slot, rebuilt when the store has changed."""
+        """A slot. It is built anew after a change of the store."""
         content = self._content()
         if name not in self._bound or self._bound[name][0] != content:
             self._bound[name] = content, self._parts[name](self.tally)
@@ -115,7 +116,7 @@ class System(Living):
         return self.store.content if "store" in self._parts and self.store.living else ""
 
     def replaced(self, parts: Mapping[str, Any]) -> "System":
-        """A system with these parts in the place of its own, which shares all other slots and the tally."""
+        """A system in which these parts are replaced. It shares the other slots and the tally."""
         system = System(
             {**self._parts, **parts},
             collaboration=self._collaboration,
@@ -130,7 +131,7 @@ class System(Living):
 
     @property
     def write(self) -> PromptWriter:
-        """The writer of prompts, slot 5; another one when documents have changed."""
+        """The function that writes prompts (slot 5). It changes when documents do."""
         return self._parts["write"]
 
     @cached_property
@@ -140,7 +141,7 @@ class System(Living):
 
     @property
     def answer_format(self) -> AnswerFormat:
-        """How answers are read."""
+        """The format by which answers are parsed."""
         return self._parts["answer_format"]
 
     @property
@@ -148,9 +149,9 @@ class System(Living):
         return self._slot("generate") if "generate" in self._parts else None
 
     def ask(self, user: str, query: str) -> Reply:
-        """The answer to a new question of a user, who has a history in the store; all of it is visible.
+        """Answers a new question of a user of the store. The user's whole history may be retrieved.
 
-        Raises UserError for an unknown user, a blank query, and an answer without text.
+        Raises UserError for an unknown user, an empty query or an answer without text.
         """
         check_filled(user, "user")
         check_filled(query, "query")
@@ -179,7 +180,7 @@ class System(Living):
             raise UserError(f"{message}; without a limit a run knows all users of the data") from None
 
     def neighbours(self, examples: Iterable[Example]) -> list[list[Neighbour]]:
-        """The users whose histories are searched for each example, and "" for shared documents."""
+        """The users whose histories are searched for each example. `Neighbour("")` means shared documents."""
         if not (examples := check_examples(examples)):
             return []
         with self._lock:
@@ -188,9 +189,9 @@ class System(Living):
         return [[*of_example, *shared] for of_example in users]
 
     def user_vectors(self) -> UserVectors:
-        """Users as the method of the slot `neighbours` compares them, at the latest moment that it reads.
+        """The user vectors of the method in the slot `neighbours`, computed at its latest point in time.
 
-        Raises UserError where the method compares nobody.
+        Raises UserError if the method does not compare users.
         """
         self.check()
         if "users" not in self._parts:
@@ -210,16 +211,16 @@ class System(Living):
     def rank(
         self, examples: Iterable[Example], users: Sequence[Sequence[Neighbour]] | None = None
     ) -> list[Ranking]:
-        """The documents for each example, best first.
+        """Ranks documents for each example, best first.
 
         Args:
           examples: questions of any split, or new ones.
-          users: what `neighbours` gives for them, where that is known.
+          users: the result of `neighbours` for these examples, if it is known.
 
         Raises:
-          RuntimeError: a method gave another user's document and `collaboration` is not "text", or a
-            document in another's row.
-          UserError: an unknown user; a score that is not a finite number.
+          RuntimeError: a method returned another user's document although `collaboration` is not "text", or
+            a document with a wrong row number.
+          UserError: a user is unknown, or a score is not finite.
         """
         self.check()
         if not (examples := check_examples(examples)):
@@ -246,17 +247,17 @@ class System(Living):
         written: Sequence[Written] | None = None,
         on_batch: OnBatch | None = None,
     ) -> list[Answer]:
-        """The language model's raw answer to each example.
+        """Generates the raw answer to each example.
 
-        A run with generate.method none, once opened, answers with the method ipa.
+        If a run had generate.method none, its opened system uses the method ipa.
 
         Args:
-          rankings: the documents of each example, best first; None: as `rank` finds them.
-          written: their prompts, where they are known.
-          on_batch: called with positions and texts of answers as they are finished.
+          rankings: the documents of each example, best first. None: those that `rank` returns.
+          written: the prompts of the examples, if they are known.
+          on_batch: called with the positions and texts of answers as they are finished.
 
         Raises:
-          UserError: the system was built without `generate`, or a prompt is too long.
+          UserError: the system has no `generate`, or a prompt is too long.
         """
         self.check()
         if not (examples := check_examples(examples)):
@@ -275,11 +276,11 @@ class System(Living):
         written: Sequence[Written] | None = None,
         on_batch: OnScored | None = None,
     ) -> list[tuple[Written, Score | None]]:
-        """Each example's prompt, and log p(target | prompt) in nats; None where there is no target.
+        """Computes each example's prompt and log p(target | prompt) in nats, or None without a target.
 
-        A method that answers otherwise than by continuing one prompt has its own likelihood
-        (`pipeline.Scoring`). Arguments and errors as in `answer`; `on_batch` is called with how many more
-        targets are scored.
+        A method that does not answer by continuing a single prompt computes its own likelihood
+        (`pipeline.Scoring`). Arguments and errors are as in `answer`, except that `on_batch` is called with
+        the number of newly scored targets.
         """
         self.check()
         if not (examples := check_examples(examples)):
@@ -316,7 +317,7 @@ class System(Living):
         return scores
 
     def _shown(self, examples: Examples, rankings: Iterable[Ranking] | None) -> list[Ranking]:
-        """The documents that are offered to the prompts."""
+        """The rankings, cut to the documents that are offered to the prompts."""
         rankings = self.rank(examples) if rankings is None else list(rankings)
         if len(rankings) != len(examples):
             raise UserError(f"found {len(rankings)} rankings for {len(examples)} examples, want one for each")
@@ -333,7 +334,7 @@ class System(Living):
         return write
 
     def _check_rows(self, rankings: Sequence[Ranking]) -> None:
-        """Raises RuntimeError where the document in a candidate's row, which is what is kept, is another."""
+        """Raises RuntimeError if a candidate's row in the store holds another document."""
         candidates = [candidate for ranking in rankings for candidate in ranking]
         given = sorted({c.row for c in candidates if 0 <= c.row < self.store.rows})
         there = dict(zip(given, self.store.documents(given), strict=True))

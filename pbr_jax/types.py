@@ -1,7 +1,7 @@
-"""What flows through the pipeline: documents, examples, candidates, and the model pair.
+"""Data types of the pipeline: documents, examples, candidates and models.
 
-Every other module speaks in these words. They are plain frozen dataclasses: an example read from a
-benchmark, a document of a user's history, a candidate that a retriever scored.
+All modules use these types. They are frozen dataclasses and named tuples: an example of a benchmark, a
+document of a user's history, a candidate that a retriever scored.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,10 +13,10 @@ import numpy as np
 
 
 class UserError(ValueError):
-    """Something the user can mend: a wrong path, a malformed record, an unknown field.
+    """An error that the user can correct: a wrong path, a malformed record, an unknown field.
 
-    The command line prints it as one line and exits with code 2. The message says what was found,
-    what was wanted and what to do, and names file, record and field where there are any.
+    The command line prints the message on one line and exits with code 2. The message says what was found,
+    what was expected and what to do. It names the file, record and field if there are any.
     """
 
 
@@ -24,15 +24,16 @@ class UserError(ValueError):
 class Document:
     """One record of a user's history, or of a shared collection.
 
-    `text` is what a retriever indexes; `fields` holds the record as released (title, abstract, tag,
-    ...), which prompts are written from. `time` is in seconds since 1970-01-01 UTC, or None where
-    the record carries no date; of a coarse date ("2015") it is the first moment, and `until` the last one
-    that it may mean. None: the same as `time`. A `shared` document has no owner: its `user_id` is "", and
-    every user may see it.
+    `text` is the text that a retriever indexes. `fields` contains the record as released (title, abstract,
+    tag, ...), from which prompts are written.
 
-    `part_of` is the id of the document that this is a passage of, and `span` where it begins and ends in that
-    one's text, in characters; "": it is whole. `turns` are the places in `text` where turns of a dialogue
-    begin, ascending; () where it has none.
+    `time` is in seconds since 1970-01-01 UTC; None: the record has no date. For a coarse date ("2015"),
+    `time` is its first moment and `until` its last. `until` None: the same as `time`. A `shared` document
+    has no owner: its `user_id` is "", and every user may see it.
+
+    For a passage, `part_of` is the id of the document that it was cut from, and `span` is its start and end
+    in the text of that document, in characters. `part_of` "": it is a whole document. `turns` are the
+    character offsets in `text` at which turns of a dialogue begin, ascending; (): there are none.
     """
 
     id: str
@@ -48,7 +49,7 @@ class Document:
 
     @property
     def whole(self) -> str:
-        """The id of the document itself, or of the one that it is a passage of."""
+        """The id of this document, or of the document that this passage was cut from."""
         return self.part_of or self.id
 
 
@@ -56,17 +57,22 @@ class Document:
 class Example:
     """One question of one user, with the history that this user had when asking.
 
-    `query` is the text that retrievers see, `input` the whole task input that a prompt contains.
-    `target` is None where labels are withheld; `alternatives` are further answers that count as right,
-    in question sets that accept several; of a dialogue state its one reference
-    (`pbr_jax.tasks.states`). `relevant` is the ground truth of retrieval benchmarks: one group per
-    needed fact, each group the ids of documents that alternatively hold it. `scored` is False for
-    questions that the benchmark's official scorer leaves out of its averages. `time` is the moment of
-    the question, of a coarse date the first, in seconds since 1970-01-01 UTC, None where the data is
-    not dated. `training` marks a question of the training split that stands beside the evaluated one in
-    a store. `unit` names what questions belong together (an article, a dialogue): the cluster of
-    intervals; "": the user is. `options` are the answers that a multiple-choice question offers, the
-    target among them, in an order that does not tell which it is; () where it offers none.
+    `query` is the text for retrievers, and `input` is the complete task input in the prompt. `profile` is the
+    user's history at the time of the question; it is empty in examples that are read from a store.
+
+    `target` is the right answer; None: labels are withheld. `alternatives` are further right answers, for
+    question sets that accept several; for a dialogue state it is its one reference (`pbr_jax.tasks.states`).
+    `options` are the answers of a multiple-choice question, including the target, in an order that does not
+    reveal the target; (): it is not multiple choice.
+
+    `relevant` is the ground truth for retrieval. It has one group per needed fact: the ids of the documents
+    that contain this fact. Any one document of a group is enough.
+
+    `scored` is False for questions that the benchmark's official scorer excludes from its averages. `time` is
+    the time of the question in seconds since 1970-01-01 UTC, for a coarse date its first moment; None: the
+    data has no dates. `training` is True for questions of the training split in a store that also contains
+    the evaluated split. `unit` names the article or dialogue that the question belongs to. Confidence
+    intervals are computed over units; "": they are computed over users.
     """
 
     id: str
@@ -89,8 +95,8 @@ class Example:
 class Candidate:
     """A document with the score that a retriever or selector gave it (higher is better).
 
-    `row` is the document's place in the store and in the embedding matrix. `scores` are those of the parts
-    that the score is made of, as they were given, by the parts' names; empty where it is not made of parts.
+    `row` is the row number of the document in the store and in the embedding matrix. If the score combines
+    several parts, `scores` contains the original score of each part by name. Otherwise it is empty.
     """
 
     document: Document
@@ -103,21 +109,21 @@ _NO_PARTS: Mapping[str, float] = MappingProxyType({})  # one for all: rankings h
 
 
 class Feedback(NamedTuple):
-    """The candidates of one question, as rows of the store, and their values, the higher the better."""
+    """The candidates of one question as row numbers of the store, and their values. Higher is better."""
 
     rows: np.ndarray  # int64 [c]
     values: np.ndarray  # float32 [c]
 
 
 Params = dict[str, Any]
-"""Weights as nested dicts of arrays; every leaf has a path such as `layers/attention/query/kernel`."""
+"""Weights as nested dicts of arrays. Each leaf has a path such as `layers/attention/query/kernel`."""
 
 
 class Model(NamedTuple):
-    """A model is two pure functions.
+    """A model as a pair of pure functions.
 
-    `init(key) -> params` makes random weights; `apply(params, ...) -> output` computes. The factory
-    that returns the pair documents the arguments of `apply`.
+    `init(key) -> params` draws random weights, and `apply(params, ...) -> output` computes the output. The
+    arguments of `apply` are documented by the function that returns the pair.
     """
 
     init: Callable[..., Params]

@@ -1,4 +1,4 @@
-"""One run in the format of another program: `pbr_jax.export`, and `pbr-jax export`."""
+"""Exports a run in the format of another program: `pbr_jax.export` and `pbr-jax export`."""
 
 from pathlib import Path
 from typing import Literal, get_args
@@ -14,23 +14,23 @@ Format = Literal["trec", "ranx", "csv", "parquet", "sentence-transformers", "ada
 def export(
     run: str | Path, out: str | Path, format: Format, *, slot: str | None = None, blocks: int | None = None
 ) -> Path:
-    """Writes a finished run as a new folder, which appears whole or not at all; gives the folder.
+    """Exports a finished run to a new folder and returns its path. If the export fails, no folder is left.
 
     Args:
       run: the folder of the run.
       out: the new folder. Only its owner can read it.
       format:
-        trec: run.trec and qrels.trec, of trec_eval and ir_measures.
-        ranx: run.json and qrels.json, of ranx.
+        trec: run.trec and qrels.trec, for trec_eval and ir_measures.
+        ranx: run.json and qrels.json, for ranx.
         csv, parquet: tables of predictions and rankings.
         sentence-transformers: the tuned encoder of the run's retriever, with a model card.
         adapter: the LoRA adapter of the run's tuned generator, in PEFT's format.
-        state: what the run's stream has taught the method in a slot.
-      slot: of a state, such as retrieve.
-      blocks: of a state: what the first so many blocks have taught; None: all questions.
+        state: the state that the method in `slot` has learned from the run's stream.
+      slot: only with "state": the slot of the method, such as "retrieve".
+      blocks: only with "state": exports the state after this number of blocks. None: after all questions.
 
-    Raises UserError where `run` is no finished run or has nothing of that format, and where there is
-    something at `out`.
+    Raises UserError if `run` is not a finished run, if it has nothing to export in this format, or if `out`
+    already exists.
     """
     run, out = Path(run), Path(out)
     if format not in get_args(Format):
