@@ -40,14 +40,19 @@ SLOTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Options):
-    """One run. Slots take a method (`pbr_jax.methods`, or a class of your own) with its options."""
+    """The configuration of one run. Each slot takes a method with its options (`pbr_jax.methods`, or a
+    class of your own)."""
 
-    system: str = "dense"  # the name this run carries in tables
-    seed: int = 0  # of everything random; of sampled answers where generate.seed is none
-    limit: int | None = None  # N examples, spread over users: `data.sample`
-    limit_training: int | None = None  # likewise of the training split: to learn from, and neighbours
-    limit_history: int | None = None  # newest N documents of the own history of each evaluated question
-    # signals: others' data may shape parameters; text: others' documents may enter prompts too
+    system: str = "dense"  # name of this run in tables
+    seed: int = 0  # seed of all random choices, also of sampled answers if generate.seed is none
+    # number of evaluated examples, spread over the users by `data.sample`; None: all
+    limit: int | None = None
+    # number of examples from the training split, to learn from and to take neighbours from; None: all
+    limit_training: int | None = None
+    # number of newest documents kept in the asking user's own history for each evaluated question; None: all
+    limit_history: int | None = None
+    # how other users' data may be used. none: not at all; signals: to fit parameters; text: also to show
+    # their documents in prompts
     collaboration: Literal["none", "signals", "text"] = "none"
     # whether questions, prompts, documents, answers and targets are kept in the run's folder
     keep_texts: bool = field(default=True, metadata=IDLE)

@@ -8,7 +8,7 @@ from pbr_jax.options.base import Options
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus(Options):
-    """How documents are cut into passages, each a row of the store, and what becomes of those that are found.
+    """How documents are cut into passages, and how the scores of passages become those of documents.
 
     A sentence encoder reads the first 256 or 512 tokens of a text, and one vector says little about many
     things; so a long document is better found by its passages (Dai, Callan, "Deeper Text Understanding for IR
@@ -17,19 +17,20 @@ class Corpus(Options):
 
     section: ClassVar[str] = "corpus"
 
-    # none: documents stay whole. words: windows of `words` words. sentences: as many whole sentences as fit
-    # in `words` words. turns: the turns of a dialogue, windows of words where a document has none
+    # unit of retrieval. none: whole documents; words: windows of `words` words; sentences: as many whole
+    # sentences as fit in `words` words; turns: turns of a dialogue, or windows of words for other documents
     chunk: Literal["none", "words", "sentences", "turns"] = "none"
-    # of a passage, at most; longer sentences and turns are cut into windows. MiniLM reads 256 tokens, but one
-    # vector of 60 words finds better than one of 200
+    # maximum length of a passage, in words. Longer sentences and turns are cut into windows. MiniLM reads 256
+    # tokens, but vectors of 60 words retrieve better than those of 200
     words: int = 60
-    # from the start of a window to that of the next: at half of `words` what one window cuts stands whole in
-    # the next
+    # distance between the starts of two windows, in words, at most `words`. At half of `words`, text cut by
+    # one window is whole in the next
     stride: int = 30
-    # what stands before the text of every passage, a line, where the document has it
+    # line put before the text of every passage: the document's title or date, if it has one
     front: Literal["none", "title", "date"] = "none"
-    # how the passages of a document make its score: the best one; the mean of the best two among the
-    # retrieve.k times as many passages as the longest document has; none: passages are ranked by themselves
+    # how the scores of its passages give the score of a document. max: the best one; mean_best_two: the mean
+    # of the best two among the retrieved passages (retrieve.k times the number of passages of the longest
+    # document); none: passages are ranked individually
     pool: Literal["max", "mean_best_two", "none"] = "max"
 
     @property

@@ -8,21 +8,25 @@ from pbr_jax.options.base import Options, added
 
 @dataclass(frozen=True, kw_only=True)
 class Feedback(Options):
-    """What the language model makes of each candidate alone: the teacher of retriever and reranker."""
+    """How the language model values each candidate document alone. These values train the retriever and
+    the reranker."""
 
     section: ClassVar[str] = "feedback"
 
-    # of the answer; auto: the task's first (mae: as 1 - mae / the worst possible). likelihood: nothing is
-    # answered, a candidate is worth log p(target | prompt with it) per token of the target, in nats
+    # metric of the answer given with a candidate. auto: the task's first metric (mae: 1 - mae / the largest
+    # possible error). likelihood: no answer is generated; the value is log p(target | prompt with the
+    # candidate) per token of the target, in nats
     metric: str = "auto"
-    # what an error of a rating is worth: 1 - error / the worst possible, as ROPG; - error, as CFRAG's code
+    # value of a rating's error. scaled: 1 - error / the largest possible error, as in ROPG; negated: - error,
+    # as in CFRAG's code
     errors: Literal["scaled", "negated"] = "scaled"
-    limit: int | None = None  # training questions asked, drawn by the seed; None: all
-    candidates: int | None = None  # documents from each user; None: as many as retrieve.k
-    num_beams: int = 1  # of the answers
-    max_new_tokens: int | None = None  # of the answers; None: as generate.max_new_tokens
-    # a control: each question's values are permuted among its candidates, drawn by the seed. What is learned
-    # from them then is what training does without knowing which documents help
+    limit: int | None = None  # number of training questions used, drawn by the seed. None: all
+    candidates: int | None = None  # number of documents from each user. None: retrieve.k
+    num_beams: int = 1  # number of beams for decoding the answers
+    # maximum length of the answers, in tokens. None: generate.max_new_tokens
+    max_new_tokens: int | None = None
+    # control: whether each question's values are permuted among its candidates, by the seed. Training then
+    # cannot learn which documents help
     shuffle: bool = field(default=False, metadata=added(False))
 
     def check(self) -> None:
@@ -34,17 +38,17 @@ class Feedback(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Distillation(Options):
-    """How scores of candidates are drawn to what feedback says of them."""
+    """How training fits the scores of the candidates to the feedback."""
 
-    # reverse_kl: KL(scores || feedback), CFRAG Eq. 8 and 12; forward_kl: KL(feedback || scores), CFRAG as
-    # released, and ROPG-KD; reinforce: one sampled candidate against the best-scored one, ROPG-RL
+    # reverse_kl: KL(scores || feedback), CFRAG Eq. 8 and 12; forward_kl: KL(feedback || scores), as in
+    # CFRAG's released code and ROPG-KD; reinforce: one sampled candidate against the best-scored one, ROPG-RL
     loss: Literal["reverse_kl", "forward_kl", "reinforce"] = "reverse_kl"
-    student_temperature: float = 1.0
-    teacher_temperature: float = 1.0  # tau, in the unit of `teacher`
-    # how values v of a question's candidates become the teacher's logits: values: v / tau, tau in the
-    # values' unit (nats of a likelihood, points of a metric). z_scores: (v - mean) / deviation / tau, so that
-    # every question speaks equally loud. bounded_z_scores: (v - mean) / max(deviation, tau), so that a
-    # question whose values differ by less than tau does not shout
+    student_temperature: float = 1.0  # temperature by which the scores are divided
+    teacher_temperature: float = 1.0  # temperature tau of the feedback, in the unit that `teacher` gives
+    # how the values v of a question's candidates become logits. values: v / tau, with tau in the unit of the
+    # values (nats for likelihood, points for a metric). z_scores: (v - mean) / deviation / tau, which gives
+    # all questions the same weight. bounded_z_scores: (v - mean) / max(deviation, tau), which limits the
+    # weight of questions whose values differ by less than tau
     teacher: Literal["values", "z_scores", "bounded_z_scores"] = "values"
 
     def check(self) -> None:

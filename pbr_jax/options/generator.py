@@ -13,7 +13,8 @@ Map = Literal["query", "key", "value", "output", "gate", "up", "down"]
 
 @dataclass(frozen=True, kw_only=True)
 class TunedGenerator(Options):
-    """The model that answers, scores targets and gives feedback; frozen, or tuned on the training split.
+    """The model that answers, scores targets and gives feedback. It is frozen, or tuned on the training
+    split.
 
     A frozen small model gains from any documents that show it the form of an answer. Tuning takes that gain
     away from all rows alike: what documents still add is what the user's own words are worth.
@@ -21,23 +22,28 @@ class TunedGenerator(Options):
 
     section: ClassVar[str] = "generator"
 
-    # lora: narrow matrices beside frozen weights are trained; full: all weights
+    # frozen: no weights are trained; lora: low-rank matrices beside the frozen weights; full: all weights
     method: Literal["frozen", "lora", "full"] = "frozen"
-    rank: int = 8
-    alpha: float = 32.0  # products are multiplied with alpha / rank
-    dropout: float = 0.05  # of what the narrow matrices read; decoder-only models
-    # the linear maps that get them: query, key, value, output, gate, up, down
-    targets: tuple[Map, ...] = ("query", "value")
-    # what stands in training prompts: each question is learned once with each of these, so that
-    # "none own own" is two thirds with own documents. own, others: the nearest of the user's or of random
-    # training users' documents; hybrid: half of each; neighbours: of the most similar user's of the cohort
-    # (`neighbours.method cohorts` at its defaults); own_neighbours: half of each; pipeline: what the config's
-    # own pipeline finds (with the frozen model); beside pipeline the evaluated users are among the others
+    rank: int = 8  # lora: rank of the matrices
+    alpha: float = 32.0  # lora: the low-rank update is multiplied by alpha / rank
+    # lora: dropout probability of the inputs to the low-rank matrices, from 0 to 0.9; decoder-only models
+    dropout: float = 0.05
+    targets: tuple[Map, ...] = ("query", "value")  # lora: linear maps that get low-rank matrices
+    # which documents training prompts show. Each question is learned once with each item of this list; with
+    # "none own own", two thirds of the prompts have own documents. own, others: the nearest documents of the
+    # user, or of random training users; hybrid: half of each. neighbours: those of the most similar user of
+    # the cohort (`neighbours.method cohorts` with its defaults); own_neighbours: half own, half these.
+    # pipeline: what the config's own pipeline retrieves with the frozen model. With pipeline, the other users
+    # include the evaluated ones
     documents: tuple[Documents, ...] = ("none", "own")
-    per_question: int | None = None  # of these, drawn by the seed for each question; None: all
-    k: int = 3  # documents in such a prompt
-    limit: int | None = 300  # training questions learned from and held out, drawn by the seed; None: all
-    remat: bool = False  # layers are computed again for their gradients: less memory, a third more work
+    # number of items of `documents` used for each question, drawn by the seed. None: all
+    per_question: int | None = None
+    k: int = 3  # number of documents in such a prompt
+    # number of training questions, those held out included, drawn by the seed. None: all
+    limit: int | None = 300
+    # whether layers are recomputed for their gradients. This takes less memory and a third more computation
+    remat: bool = False
+    # how the generator is trained
     training: Training = field(
         default_factory=lambda: Training(
             epochs=1, batch_size=8, accumulate=None, optimizer=Optimizer(name="adamw", learning_rate=5e-4)

@@ -8,28 +8,32 @@ from pbr_jax.options.base import Options
 
 @dataclass(frozen=True, kw_only=True)
 class Labels(Options):
-    """Which documents hold the answer (D+), are related (D^r) or irrelevant (D-), LUF section 2.1."""
+    """How documents are labelled: those that hold the answer (D+), related ones (D^r) and irrelevant ones
+    (D-); LUF section 2.1."""
 
     section: ClassVar[str] = "retrieve.labels"
 
-    # yes_no: P(yes) of the language model asked whether a document helps (A.1.1); query_likelihood: how
-    # probable it finds the question after a document. Supervision: answer, whether a document holds an
-    # accepted answer word by word (DPR); gold, the data's relevant documents. Controls: self, the
-    # retriever's own first is D+; random_k, one drawn among the first `among`; shuffled, gold of another
-    # question that arrived with it
+    # source of the labels. yes_no: the probability that the language model answers yes when asked whether a
+    # document helps (A.1.1); query_likelihood: the probability of the question given a document. Supervised:
+    # answer, whether a document contains an accepted answer (DPR); gold, the relevant documents of the data.
+    # Controls: self, the retriever's first document is D+; random_k, a random one of the first `among`;
+    # shuffled, gold labels of another question that arrived with it
     kind: Literal["yes_no", "query_likelihood", "answer", "gold", "self", "random_k", "shuffled"] = "yes_no"
-    depth: int = 40  # documents of a question that are labelled at most, as many as the paper reranks (A.2)
-    judged: int = 10  # the first documents that a language model labels: each costs a call
-    max_tokens: int = 1024  # of question and document in its prompt
-    # yes_no: P(yes) from which a document is D+: from .5 on the model answers yes, and the paper asks no more
+    depth: int = 40  # maximum number of documents labelled for a question, as many as the paper reranks (A.2)
+    judged: int = 10  # number of top-ranked documents that a language model labels. Each costs one call
+    max_tokens: int = 1024  # token budget of question and document in the labelling prompt
+    # yes_no: least P(yes) of a D+ document, from 0 to 1. The default is where the model's answer is yes; the
+    # paper gives no other bound
     positive: float = 0.5
-    # the language model's grade below which a document is D-, above it D^r with this grade; the paper has no
-    # bound. Of ten documents that are equally likely each has .1
+    # grade of the language model below which a document is D-, from 0 to 1. Documents above it are D^r,
+    # weighted by their grade. The paper has no such bound. Each of ten equally likely documents has grade 0.1
     negative: float = 0.1
-    # query_likelihood: documents this near to the best one are D+ too, nats a token; 0: the best one alone
+    # query_likelihood: documents within this margin of the best one are D+ too, in nats per token. 0: only
+    # the best
     margin: float = 0.0
-    among: int = 10  # random_k: the first documents among which one is drawn
-    # probability with which a D+ stays one, else it is D-: Figure 3 simulates models that overlook answers
+    among: int = 10  # random_k: number of top-ranked documents among which one is drawn
+    # probability that a D+ document keeps its label; otherwise it becomes D-. Figure 3 simulates in this way
+    # models that overlook answers
     keep: float = 1.0
 
     def check(self) -> None:

@@ -10,23 +10,28 @@ from pbr_jax.types import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class LUFLoss(Options):
-    """The weighted sum of three losses of labelled documents (LUF section 2.2); the paper gives no number."""
+    """A weighted sum of three losses over labelled documents (LUF section 2.2). The paper does not give
+    these values."""
 
     section: ClassVar[str] = "retrieve.loss"
 
-    strict: float = 1.0  # weight of Eq. 2, lambda 1: the share of the documents that hold the answer
-    flaccid: float = 1.0  # weight of Eq. 3, lambda 2: divergence from the labels' grades
-    hard: float = 1.0  # weight of Eq. 4, lambda 3: the margin over hard negatives
-    temperature: float = 0.05  # tau of Eq. 2 and 3; of cosines, whose softmax is nearly flat at 1
-    margin: float = 0.1  # gamma of Eq. 4, of cosines
-    power: float = 1.0  # of 1 / rank in the weights of Eq. 4, which add up to 1
-    positives: int = 4  # best-ranked documents with the answer, whose mean score is Eq. 4's s(q, d+)
-    hard_negatives: int = 10  # best-ranked irrelevant documents of Eq. 4
-    # batch: the documents of all three losses are those that are relevant to a question of the batch, so that
-    # none is only pushed away. labelled: all that were labelled, as printed, which in a closed collection
-    # punishes what the next questions look for
+    # lambda 1: weight of Eq. 2, which raises the probability of the documents that hold the answer
+    strict: float = 1.0
+    flaccid: float = 1.0  # lambda 2: weight of Eq. 3, the divergence from the grades of the labels
+    hard: float = 1.0  # lambda 3: weight of Eq. 4, the margin over hard negatives
+    # tau of Eq. 2 and 3, by which cosines are divided. At 1 their softmax is nearly uniform
+    temperature: float = 0.05
+    margin: float = 0.1  # gamma of Eq. 4, a difference of cosines
+    power: float = 1.0  # exponent of 1 / rank in the weights of Eq. 4, which sum to 1
+    # number of best-ranked documents with the answer. Their mean score is s(q, d+) of Eq. 4
+    positives: int = 4
+    hard_negatives: int = 10  # number of best-ranked irrelevant documents in Eq. 4
+    # documents in the three losses. batch: those relevant to some question of the batch, so that no document
+    # is only a negative; labelled: all labelled ones, as printed in the paper. In a closed collection,
+    # labelled lowers the scores of documents that later questions need
     negatives: Literal["batch", "labelled"] = "batch"
-    mask: bool = False  # whether a question's own related documents are left out of Eq. 2, not negatives
+    # whether a question's own related documents are left out of Eq. 2. Otherwise they are negatives there
+    mask: bool = False
 
     def check(self) -> None:
         for name in ("strict", "flaccid", "hard", "power"):

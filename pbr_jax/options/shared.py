@@ -13,32 +13,39 @@ from pbr_jax.types import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark(Options):
-    """Which data to run on."""
+    """The data that the run uses."""
 
     section: ClassVar[str] = "benchmark"
 
-    name: str = "synthetic"  # lamp_1 … lamp_7, longlamp_*, personabench, …: docs/reference/data_format.md
+    # name of the benchmark, such as lamp_1 … lamp_7, longlamp_* or personabench:
+    # docs/reference/data_format.md
+    name: str = "synthetic"
     root: str = field(default="", metadata=IDLE)  # folder (or file) with the official files
-    split: str = "dev"  # LaMP: train|dev|test; PersonaBench: noise_0.0 …; LongMemEval: file stem
-    training: str = "train"  # what trained systems learn from, and where neighbours come from too
-    # the benchmark and the root that this split is of, where they are not those above: what was learned on
-    # one data set is tested on another; "": the same
+    # evaluated split. LaMP: train, dev or test; PersonaBench: noise_0.0 …; LongMemEval: the file's name
+    # without its ending
+    split: str = "dev"
+    # training split: what trained methods learn from. Its users can be neighbours too
+    training: str = "train"
+    # benchmark of the training split, if it differs from benchmark.name, for transfer from one data set to
+    # another. "": the same
     training_name: str = field(default="", metadata=added(""))
+    # folder of benchmark.training_name. "": benchmark.root
     training_root: str = field(default="", metadata=IDLE)
-    # longmemeval: sessions and relevance as its own code has them, or as PBR's has; LaMP: texts of queries
-    # and documents as its own code has them, or as CFRAG's has; locomo, realtalk, lucid: a document is a
-    # session, or a turn (docs/reference/data_format.md)
+    # variant of the data. longmemeval: sessions and relevance as in its own code (official) or PBR's (pbr).
+    # LaMP: texts as in its own code (official) or CFRAG's (cfrag). locomo, realtalk, lucid: a document is a
+    # session (official) or a turn (turns); docs/reference/data_format.md
     form: Literal["official", "pbr", "cfrag", "turns"] = "official"
 
-    # prefeval: turns between the preference and the question, as many as in the paper's main table
+    # prefeval: number of turns between the preference and the question. The default is that of the paper's
+    # main table
     inter_turns: int = field(default=10, metadata=added(10))
 
-    # shared passages that every question may be answered from (docs/reference/data_format.md): a .jsonl,
-    # .tsv or .json, or the split (xquad: language) of the root whose passages they are
+    # shared passages that all questions can retrieve (docs/reference/data_format.md): a .jsonl, .tsv or .json
+    # file, or a split of the root (xquad: a language) whose passages are used. "": none
     passages: str = field(default="", metadata=IDLE)
-    # file of further shared passages, relevant to nothing
+    # file of additional shared passages that are relevant to no question. "": none
     distractors: str = field(default="", metadata=IDLE)
-    # TOML file of what is asked, and how prompts word it, where it is not as the benchmark has it
+    # TOML file that defines the task and the wording of its prompts. "": the benchmark's own task
     task: str = field(default="", metadata=IDLE)
 
     def check(self) -> None:
@@ -57,21 +64,28 @@ class Benchmark(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Encoder(Options):
-    """The BERT-family text encoder of dense retrieval."""
+    """The BERT-family text encoder for dense retrieval."""
 
     section: ClassVar[str] = "encoder"
 
-    # the embedded default, or a local folder in Hugging Face format
+    # embedded default model, or a local folder in Hugging Face format
     model: str = field(default="all-MiniLM-L6-v2", metadata=IDLE)
-    pooling: Literal["auto", "cls", "mean"] = "auto"  # auto: as the folder says, else mean
-    normalize: Literal["auto", "yes", "no"] = "auto"  # unit length; auto: as the folder says, else no
-    max_length: int | None = None  # tokens; None: as the folder says
-    batch_tokens: int | None = None  # tokens in one forward pass; None: 512 on CPU, else 16,384
-    # of weights and activations, of this encoder and of select's cross-encoder, once they are trained;
-    # bfloat16 is for accelerators. Norms, softmax, pooling and vectors are float32
+    # how token states become one vector. auto: as the model's folder specifies, otherwise mean
+    pooling: Literal["auto", "cls", "mean"] = "auto"
+    # whether vectors are scaled to unit length. auto: as the model's folder specifies, otherwise no
+    normalize: Literal["auto", "yes", "no"] = "auto"
+    # longest input, in tokens; longer ones are cut. None: as the model's folder specifies
+    max_length: int | None = None
+    # number of tokens in one forward pass. None: 512 on a CPU, 16,384 on an accelerator
+    batch_tokens: int | None = None
+    # type of the weights and activations, here and in the cross-encoder of select, after training. bfloat16
+    # is for accelerators. Norms, softmax, pooling and vectors stay float32
     dtype: Literal["float32", "bfloat16"] = field(default="float32", metadata=added("float32"))
-    query_prefix: str = "auto"  # put before every query (BGE, E5); auto: the folder's prompt, else nothing
-    document_prefix: str = "auto"  # put before every document
+    # text put before every query, as BGE and E5 require. auto: the prompt in the model's folder, otherwise
+    # nothing
+    query_prefix: str = "auto"
+    # text put before every document. auto: the prompt in the model's folder, otherwise nothing
+    document_prefix: str = "auto"
 
     def check(self) -> None:
         self.at_least("max_length", 3, "two of them are special tokens")
@@ -97,37 +111,45 @@ class LLM(Options):
 
     section: ClassVar[str] = "llm"
 
-    # the embedded default, a local folder or GGUF file; http: its name there
+    # embedded default model, or a local folder or GGUF file. http: the model's name on the server
     model: str = field(default="SmolLM2-135M-Instruct", metadata=IDLE)
-    backend: Literal["jax", "http"] = "jax"  # in this process, or a server that speaks OpenAI's protocol
-    dtype: Literal["float32", "bfloat16"] = "float32"  # of weights and activations
-    batch_size: int = 32  # prompts decoded together
-    # longest prompt plus answer, in tokens, longer ones are refused; None: as the model says
+    # jax: the model runs in this process; http: it runs on a server with an OpenAI-compatible API
+    backend: Literal["jax", "http"] = "jax"
+    dtype: Literal["float32", "bfloat16"] = "float32"  # type of the weights and activations
+    batch_size: int = 32  # number of prompts decoded together
+    # maximum length of prompt and answer together, in tokens. None: as the model specifies
     context: int | None = field(default=None, metadata=IDLE)
-    # the day that chat templates take for today (Llama 3 prints it), YYYY-MM-DD
-    date: str = "2024-07-26"
-    # a LoRA adapter for the model: a folder as PEFT saves it; http: its name there; "": none
+    date: str = "2024-07-26"  # date that chat templates show as today's (Llama 3 prints it), as YYYY-MM-DD
+    # LoRA adapter for the model: a folder saved by PEFT. http: the adapter's name on the server. "": none
     adapter: str = field(default="", metadata=IDLE)
-    # prompts over the context: told when all others are answered, or cut in the middle
+    # what happens to a prompt longer than the context. refuse: an error, raised after all other prompts are
+    # answered; cut: its middle is removed
     overflow: Literal["refuse", "cut"] = "refuse"
-    tensor_parallel: int = 1  # devices that share the weights of every layer
-    # answers come from the cache only; one that is not there is an error
+    tensor_parallel: int = 1  # number of devices over which the weights of every layer are split
+    # whether answers come only from the cache. An answer that is not cached is then an error
     offline: bool = field(default=False, metadata=IDLE)
-    url: str = ""  # http: where the server's API starts, such as http://127.0.0.1:8000/v1
-    tokenizer: str = ""  # http: the served model's tokenizer, a folder or GGUF file; "": counts are estimates
-    log_probs: Literal["none", "vllm", "echo", "sglang"] = "none"  # http: how the server gives a prompt's
-    # http: whose fields are sent beside OpenAI's own, to turn thinking and the server's defaults off. auto:
-    # none to OpenAI by its address, else vllm's, which SGLang has too; what is refused is left out
+    url: str = ""  # http: base URL of the server's API, such as http://127.0.0.1:8000/v1
+    # http: tokenizer of the served model, a folder or GGUF file. "": token counts are estimates
+    tokenizer: str = ""
+    # http: the API by which the server returns the log-probabilities of a prompt's tokens. none: it returns
+    # none
+    log_probs: Literal["none", "vllm", "echo", "sglang"] = "none"
+    # http: whose extra request fields turn off thinking and the server's defaults. auto: none for OpenAI's
+    # own address, otherwise vLLM's, which SGLang also accepts; refused fields are left out
     server: Literal["auto", "vllm", "llama_cpp", "openai"] = "auto"
-    extra_body: str = ""  # http: a JSON object whose fields are in every request; null takes a field out
-    # http: of a million tokens, in any currency; results.json then has what the run cost
+    # http: JSON object with fields for every request. A value of null removes a field. "": none
+    extra_body: str = ""
+    # http: price of a million prompt tokens, in any currency. results.json then includes the cost of the run
     price_prompt: float | None = field(default=None, metadata=IDLE)
+    # http: price of a million generated tokens, in any currency
     price_completion: float | None = field(default=None, metadata=IDLE)
-    # http: the environment variable that holds the key, if it is set
+    # http: environment variable that holds the API key, if there is one
     key_variable: str = field(default="OPENAI_API_KEY", metadata=IDLE)
-    concurrency: int = field(default=8, metadata=IDLE)  # http: requests under way at once
-    timeout: float = field(default=120.0, metadata=IDLE)  # http: seconds for one try, to its last byte
-    # http: how often a request that failed for a passing reason is sent again
+    # http: maximum number of requests in progress at a time
+    concurrency: int = field(default=8, metadata=IDLE)
+    # http: time limit of one attempt, in seconds, up to the last byte of the response
+    timeout: float = field(default=120.0, metadata=IDLE)
+    # http: how often a request is repeated after a temporary failure
     retries: int = field(default=6, metadata=IDLE)
 
     def check(self) -> None:
@@ -207,14 +229,14 @@ class OtherLLM(LLM):
 
 @dataclass(frozen=True, kw_only=True)
 class SelectLLM(OtherLLM):
-    """The language model that chooses documents, where it is not the one that answers."""
+    """The language model that selects documents, if it is not the one that answers."""
 
     section: ClassVar[str] = "select.llm"
 
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeLLM(OtherLLM):
-    """The language model that grades answers, where it is not the one that gives them."""
+    """The language model that grades answers, if it is not the one that answers."""
 
     section: ClassVar[str] = "eval.judge_llm"
 
@@ -225,38 +247,46 @@ def _new(default: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt(Options):
-    """Slot 5: the wording of the prompt and its token budget."""
+    """Slot 5: the wording of the prompt, and its token budget."""
 
     section: ClassVar[str] = "prompt"
 
-    # own: labelled entries, an open label at the end. lamp: LaMP's structure, a sentence an entry, no labels.
+    # own: labelled entries, and an open label at the end for the answer; lamp: the structure of LaMP's
+    # prompts, one sentence for each entry, without labels
     form: Literal["own", "lamp"] = "own"
-    max_tokens: int = 512  # of input and profile together (ClusterRAG Eq. 3: L_max)
-    gamma: float = 0.6  # share of max_tokens kept free of profile for a long input (ClusterRAG Eq. 3)
-    # of the documents that fit: as select ranked them, the other way round, or by lot (order_seed, question),
-    # which training prompts do not follow: they are best first
+    # token budget of the prompt: input, documents and wording together (ClusterRAG Eq. 3: L_max)
+    max_tokens: int = 512
+    # share of max_tokens reserved for the input, if the input is that long (ClusterRAG Eq. 3), from 0 to 1
+    gamma: float = 0.6
+    # order of the documents in the prompt. best_first: as select ranked them; best_last: reversed; random:
+    # shuffled for each question by order_seed. Training prompts are always best_first
     order: Literal["best_first", "best_last", "random"] = "best_first"
-    order_seed: int = 0
-    # a sentence behind the question, such as one that reminds the model of the user's preferences; "": none
+    order_seed: int = 0  # seed of prompt.order random
+    # sentence after the question, such as a reminder of the user's preferences. "": none
     reminder: str = field(default="", metadata=added(""))
-    # of a passage that was found (corpus.chunk): itself; with the passages before and after it, between which
-    # it is marked; or its whole document, once where several of its passages were found
+    # what the prompt shows of a retrieved passage (corpus.chunk). passage: the passage; around: also the
+    # passages before and after it, with the retrieved one marked; document: its whole document, shown once
+    # even if several of its passages were retrieved
     show: Literal["passage", "around", "document"] = field(default="passage", metadata=added("passage"))
 
-    # a text about the user, which the language model writes once from the history, before the documents:
-    # summary (Richardson et al., 2023); features: what distinguishes the user from random others (AP-Bots,
-    # 2025); difference: how the user differs from the most similar others (DPL, 2025). The last two show the
-    # model others' documents, which its text can repeat: they need collaboration text
+    # text about the user, which the language model writes once from the history; it comes before the
+    # documents. summary: Richardson et al., 2023; features: what distinguishes the user from random others
+    # (AP-Bots, 2025); difference: how the user differs from the most similar others (DPL, 2025). The last two
+    # also read other users' documents, so they need collaboration text
     profile: Literal["none", "summary", "features", "difference"] = _new("none")
-    profile_documents: int = _new(16)  # of each user that it is written from, at most
-    profile_sample: Literal["newest", "random"] = _new("newest")  # which, where there are more
-    # tokens of all documents that it is written from; with others half of them are the user's
+    profile_documents: int = _new(16)  # maximum number of documents read from each user for this text
+    # which documents are read if a user has more: the newest, or a random sample
+    profile_sample: Literal["newest", "random"] = _new("newest")
+    # token budget of all documents that the text is written from. If other users are included, half of it is
+    # for the user's own documents
     profile_read: int = _new(1024)
-    profile_tokens: int = _new(64)  # of the text: an eighth of the default max_tokens
-    profile_others: int = _new(3)  # users that features and difference compare with
-    # other: that of a random other user, the control of what it says of the user and not of the task
+    # maximum length of the text, in tokens. The default is an eighth of the default max_tokens
+    profile_tokens: int = _new(64)
+    profile_others: int = _new(3)  # number of users that features and difference compare with
+    # own: the asking user's profile; other: a random other user's. The latter is a control: it shows how much
+    # of the gain comes from the task rather than from the user
     profile_whose: Literal["own", "other"] = _new("own")
-    profile_seed: int = _new(0)  # of what is drawn: users, and documents
+    profile_seed: int = _new(0)  # seed of the random users and documents
 
     @property
     def shows_others(self) -> bool:
@@ -274,20 +304,22 @@ class Prompt(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class UserEncoder(Options):
-    """The trained encoder of histories: users as vectors (CFRAG section 4.1)."""
+    """The trained encoder of histories, which represents users as vectors (CFRAG section 4.1)."""
 
     section: ClassVar[str] = "user_encoder"
 
-    num_layers: int = 1
-    num_heads: int = 2
-    max_documents: int = 100  # latest documents of a history that are read
-    dropout: float = 0.1
-    crop: float | None = 0.7  # share of a history that a cropped view keeps; None: no such view
-    mask: float | None = 0.3  # share that a masked view hides
-    reorder: float | None = 0.3  # share that a reordered view shuffles
-    loss: Literal["cross_view", "nt_xent"] = "cross_view"  # as the paper prints it, as released
-    temperature: float = 0.1
-    train_embeddings: bool = False  # whether document embeddings move too, as released
+    num_layers: int = 1  # number of transformer layers
+    num_heads: int = 2  # number of attention heads
+    max_documents: int = 100  # number of newest documents that are read from a history
+    dropout: float = 0.1  # dropout probability
+    crop: float | None = 0.7  # share of a history that a cropped view keeps. None: no such view
+    mask: float | None = 0.3  # share of a history that a masked view hides. None: no such view
+    reorder: float | None = 0.3  # share of a history that a reordered view shuffles. None: no such view
+    # contrastive loss. cross_view: as printed in the paper; nt_xent: as in the released code
+    loss: Literal["cross_view", "nt_xent"] = "cross_view"
+    temperature: float = 0.1  # temperature of the contrastive loss
+    train_embeddings: bool = False  # whether document embeddings are trained too, as in the released code
+    # how the encoder is trained
     training: Training = field(
         default_factory=lambda: Training(
             epochs=5, optimizer=Optimizer(name="adam", learning_rate=1e-3, weight_decay=1e-5)
@@ -301,25 +333,28 @@ class UserEncoder(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Eval(Options):
-    """What is measured, and the intervals of the reported numbers."""
+    """What is measured, and how confidence intervals are computed."""
 
     section: ClassVar[str] = "eval"
 
-    # of the targets; auto: where answers are generated and the model can score; on: without answers too
+    # whether the log-likelihood of the targets is measured. auto: if answers are generated and the model can
+    # score; on: also without generated answers
     likelihood: Literal["auto", "on", "off"] = "auto"
-    resamples: int = 2000  # of the bootstrap over users, where there are 20 of them
-    confidence: float = 0.95
-    # questions that are shown in full at the end, with the answer (decoded for them if it was not)
+    # number of bootstrap resamples of the users. The bootstrap is used for at least 20 users
+    resamples: int = 2000
+    confidence: float = 0.95  # confidence level of the intervals, from 0.5 to 0.9999
+    # number of questions shown in full at the end, with their answers. Answers are decoded for them if
+    # necessary
     examples: int = field(default=0, metadata=IDLE)
-    # llm: a language model grades the answers, the run's as it comes or `judge_llm`; its grades stand in a
-    # table of their own, and nothing is compared, chosen or trained by them
+    # llm: a language model grades the answers, by default the run's own without its tuning (see judge_llm).
+    # Its grades are in a separate table; they are never used for comparison, selection or training
     judge: Literal["none", "llm"] = field(default="none", metadata=added("none"))
+    # language model that grades the answers. None: the model of the run, without its tuning
     judge_llm: JudgeLLM | None = field(default=None, metadata=added(None))
-    # with {question}, {reference} and {answer}; answered by yes or no. "": the package's own
+    # template with {question}, {reference} and {answer} that asks for yes or no. "": the package's own
     judge_prompt: str = field(default="", metadata=added(""))
-    judge_tokens: int = field(
-        default=1024, metadata=added(1024)
-    )  # of question, reference and answer together in that prompt
+    # token budget of question, reference and answer together in that prompt
+    judge_tokens: int = field(default=1024, metadata=added(1024))
 
     def check(self) -> None:
         self.at_least("examples", 0)

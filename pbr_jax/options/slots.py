@@ -135,7 +135,7 @@ class Neighbours(Method):
 
     section: ClassVar[str] = "neighbours"
 
-    m: int = 1  # users, the asking user included
+    m: int = 1  # number of users whose documents are searched, the asking user included
 
     @property
     def others(self) -> int:
@@ -161,7 +161,7 @@ class Retrieve(Method):
 
     section: ClassVar[str] = "retrieve"
 
-    k: int = 4  # documents from each user
+    k: int = 4  # number of documents retrieved from each user
 
     def check(self) -> None:
         self.at_least("k", 1, "configs/zero_shot.py runs without documents")
@@ -177,7 +177,7 @@ class Select(Method):
 
     section: ClassVar[str] = "select"
 
-    k: int | None = None  # documents in the prompt; None: as many as were retrieved
+    k: int | None = None  # number of documents in the prompt. None: all that were retrieved
 
     def check(self) -> None:
         self.at_least("k", 1)
@@ -192,13 +192,13 @@ class Generate(Method):
     own_likelihood: ClassVar[bool] = False
     """Whether the slot computes itself how probable an answer is (`pipeline.Scoring`)."""
 
-    max_new_tokens: int | None = None  # None: as the task says
-    temperature: float = 0.0  # 0: greedy
-    top_p: float = 1.0  # nucleus of the sampled distribution
-    num_beams: int = 1  # more than 1: beam search, not sampled
-    # texts before which an answer ends, beside those of the task
+    max_new_tokens: int | None = None  # maximum length of an answer, in tokens. None: as the task specifies
+    temperature: float = 0.0  # sampling temperature. 0: greedy decoding
+    top_p: float = 1.0  # probability mass of nucleus sampling, from 0 to 1
+    num_beams: int = 1  # number of beams. More than 1: beam search, which does not sample
+    # texts before which an answer ends, in addition to those of the task
     stop: tuple[str, ...] = field(default=(), metadata=added(()))
-    # of sampled answers, apart from what is trained and drawn with `seed`; None: that one too
+    # seed of sampled answers. Training and all other random choices depend on `seed`. None: `seed` for both
     seed: int | None = None
 
     def check(self) -> None:

@@ -9,7 +9,7 @@ from pbr_jax.types import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Stream(Options):
-    """Questions as they arrive, in blocks: each is answered before methods learn from it.
+    """Questions that arrive in blocks. Each block is answered before methods learn from it.
 
     Or, under `cross_users`, in folds of users: each is answered by what the other folds have taught. Under
     `cross_units` so are methods that are trained (on a training split, elsewhere) and the tuned generator.
@@ -17,21 +17,21 @@ class Stream(Options):
 
     section: ClassVar[str] = "stream"
 
-    size: int | None = None  # questions of a block; None: no blocks
-    # of arrival; `shuffled`: drawn by the run's seed, for data that are released user by user; `by_unit`: all
-    # questions of an article, a dialogue or else a user together, units in a drawn order; `shifted`: half of
-    # the units, drawn, and then the other half, each half shuffled; `by_round`: the first question of every
-    # user, then the second ones, no two of them in one block
+    size: int | None = None  # number of questions in a block. None: no blocks
+    # order of arrival. released: as in the data; shuffled: by the seed of the run, for data released user by
+    # user; by_unit: all questions of an article, dialogue or (without these) user together, units in random
+    # order; shifted: a random half of the units, then the other half, each shuffled; by_round: the first
+    # question of every user, then every second question, with no user twice in a block
     order: Literal["released", "shuffled", "by_unit", "shifted", "by_round"] = "released"
-    # cross_users: for methods that learn from a stream; cross_units: for those that are trained on questions
-    # of a training split, of which there is no need then
+    # prequential: block by block. cross_users: folds of users, for methods that learn from a stream.
+    # cross_units: folds of units, for methods trained on a training split; no such split is needed then
     protocol: Literal["prequential", "cross_users", "cross_units"] = field(
         default="prequential", metadata=added("prequential")
     )
-    # of users or units, drawn by the seed; None: one for each user (leave one user out), under cross_units
-    # for each unit, up to 10
+    # number of folds of users or units, drawn by the seed. None: one for each user (leave one user out), or
+    # with cross_units one for each unit, at most 10
     folds: int | None = field(default=None, metadata=added(None))
-    keep: int | None = field(default=None, metadata=IDLE)  # latest states kept on disk; None: all
+    keep: int | None = field(default=None, metadata=IDLE)  # number of newest states kept on disk. None: all
 
     @property
     def active(self) -> bool:

@@ -10,19 +10,21 @@ from pbr_jax.types import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer(Options):
-    """How gradients move parameters."""
+    """How gradients update parameters."""
 
-    name: Literal["adam", "adamw", "sgd"] = "adamw"
-    learning_rate: float = 1e-3  # at its peak
-    # of the heads, which start from random weights where all else is pretrained; None: as all else
+    name: Literal["adam", "adamw", "sgd"] = "adamw"  # the optimizer
+    learning_rate: float = 1e-3  # peak learning rate
+    # learning rate of the heads, which start from random weights. None: learning_rate
     head_learning_rate: float | None = None
-    schedule: Literal["constant", "linear", "cosine"] = "constant"  # after the warm-up; the others fall to 0
-    warmup: float = 0.0  # share of all steps in which the learning rate rises from 0
+    # learning rate after the warm-up. linear and cosine fall to 0
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup: float = 0.0  # share of all steps in which the learning rate rises from 0, from 0 to 1
     weight_decay: float = 0.0  # adam, sgd: added to the gradient (L2); adamw: decoupled
-    clip: float | None = 1.0  # largest global norm of the gradients; None: not clipped
-    b1: float = 0.9
-    b2: float = 0.999
-    frozen: str = ""  # regular expression: parameters whose path begins with a match do not move
+    clip: float | None = 1.0  # maximum global norm of the gradients. None: no clipping
+    b1: float = 0.9  # adam, adamw: decay rate of the mean of the gradients
+    b2: float = 0.999  # adam, adamw: decay rate of the mean of the squared gradients
+    # regular expression. Parameters whose path matches it from the start are not trained. "": none
+    frozen: str = ""
 
     def check(self) -> None:
         self.at_least("learning_rate", 0)
@@ -38,27 +40,31 @@ class Optimizer(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Training(Options):
-    """One trained part: how long, in what batches, and when to look whether it helps."""
+    """How one part is trained: its length, its batches, and how its best step is chosen."""
 
-    epochs: int = 1  # 0: the parameters before training, a control
-    batch_size: int = 64  # examples of one step, over all devices and hosts
-    accumulate: int | None = 1  # parts that a batch is computed in; None: up to 4 on one CPU, else 1
-    dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; parameters stay float32
-    # share held out to choose the best step; 0: the last is taken. Of the users, where the user encoder is
-    # trained; of the users, from 8 to half of them, where a reader is tuned; of the informative questions,
-    # and at least 8, where a retriever or reranker is tuned
+    epochs: int = 1  # number of passes over the training examples. 0: the untrained parameters, a control
+    batch_size: int = 64  # number of examples in one step, over all devices and hosts
+    # number of parts in which the gradient of a batch is computed. None: up to 4 on one CPU, otherwise 1
+    accumulate: int | None = 1
+    dtype: Literal["float32", "bfloat16"] = "float32"  # type of the computation. Parameters stay float32
+    # share held out to choose the best step, from 0 to 0.9. 0: the last step is taken. User encoder: a share
+    # of the users. Generator: of the users, from 8 to half of them. PURPLE: of the users, with at least 8
+    # questions. Retriever or reranker: of the informative questions, at least 8
     selection: float = 0.1
-    # what those prefer. reward: what the training raises, of the choices that parameters make; of a question
-    # it is one noisy value. rank_correlation: Spearman's, of scores with the values of all candidates, inside
-    # a question; only where candidates have values (retriever, reranker, PURPLE, which asks each alone)
+    # criterion of that choice. reward: what training maximizes, for the choices of the parameters; it is one
+    # noisy value per question. rank_correlation: Spearman's, between the scores and the values of all
+    # candidates of a question; only for trainings with such values (retriever, reranker, PURPLE, which asks
+    # for each alone)
     select_by: Literal["reward", "rank_correlation"] = field(default="reward", metadata=added("reward"))
-    evaluate_every: int | None = None  # steps; None: once an epoch
-    patience: int | None = 3  # evaluations without a better one before training stops; None: it never does
-    checkpoint_every: int | None = field(default=None, metadata=IDLE)  # steps; None: with every evaluation
-    devices: int | None = None  # that divide a batch; None: all
-    # where losses go, beside metrics.jsonl
+    evaluate_every: int | None = None  # number of steps between evaluations. None: one epoch
+    # number of evaluations without improvement before training stops. None: it never stops early
+    patience: int | None = 3
+    # number of steps between checkpoints. None: one with every evaluation
+    checkpoint_every: int | None = field(default=None, metadata=IDLE)
+    devices: int | None = None  # number of devices over which a batch is divided. None: all
+    # where losses are logged, in addition to metrics.jsonl
     track: Literal["none", "tensorboard", "wandb"] = field(default="none", metadata=IDLE)
-    optimizer: Optimizer = field(default_factory=Optimizer)
+    optimizer: Optimizer = field(default_factory=Optimizer)  # how gradients update parameters
 
     def check(self) -> None:
         for name in ("batch_size", "accumulate", "evaluate_every", "patience", "checkpoint_every"):

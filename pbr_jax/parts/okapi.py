@@ -11,9 +11,9 @@ from pbr_jax.text import bm25
 class Okapi(Options):
     """BM25 of words between white space, as LaMP runs it."""
 
-    k1: float = 1.5  # term saturation (rank_bm25's default, as in LaMP)
-    b: float = 0.75  # length normalisation
-    epsilon: float = 0.25  # floor of negative idf, as a share of the mean idf
+    k1: float = 1.5  # saturation of term frequency. The default is rank_bm25's, as in LaMP
+    b: float = 0.75  # strength of length normalisation
+    epsilon: float = 0.25  # value that replaces negative idf, as a share of the mean idf
 
     def check(self) -> None:
         super().check()
@@ -30,11 +30,13 @@ class Okapi(Options):
 class Analysed(Okapi):
     """BM25 of terms as the field takes them."""
 
-    # words: lower-cased, without punctuation; stem: their stems (PyStemmer); whitespace: as bm25_lamp
+    # how texts are split. words: lower-cased, without punctuation; stem: stems of these (PyStemmer);
+    # whitespace: at white space only, as in bm25_lamp
     analyser: bm25.Analyser = "words"
-    language: str = "english"  # of the stems: a Snowball algorithm's name
-    stop_words: bm25.StopWords = "none"  # a language's: idf already makes frequent words count little
-    idf: bm25.Idf = "okapi"  # lucene: never negative, no floor
+    language: str = "english"  # language of the stems: the name of a Snowball algorithm
+    # language whose stop words are left out. none: none are; idf already gives frequent words little weight
+    stop_words: bm25.StopWords = "none"
+    idf: bm25.Idf = "okapi"  # okapi: with a floor for negative values; lucene: never negative
 
     @property
     def terms(self) -> bm25.Terms:
