@@ -46,14 +46,15 @@ class _Grounded(HistoryExpand):
 
 @dataclass(frozen=True, kw_only=True)
 class Mill(_Grounded):
-    """Sub-queries with passages, and found documents, each kept where the others agree (MILL).
+    """Sub-queries with generated passages, and retrieved documents. Of each, those that agree best with the
+    others are kept (MILL).
 
     A passage is scored by its similarity to the `k1` documents found for the query, a document by its
     similarity to the passages; the better half of each is kept. An answer that is no list is one passage.
     """
 
     method: Literal["mill"] = "mill"
-    m: int = 5  # sub-queries
+    m: int = 5  # number of sub-queries
 
     def check(self) -> None:
         super().check()
@@ -100,14 +101,14 @@ def _agreeing(passages: list[str], written: np.ndarray, ranking: Ranking, embedd
 
 @dataclass(frozen=True, kw_only=True)
 class ThinkQE(_Grounded):
-    """Passages written in rounds: each sees documents that the passages so far have found (ThinkQE).
+    """Passages written in rounds. Each round reads documents retrieved with the passages so far (ThinkQE).
 
     A document is shown once. Rounds that find nothing new to show, and those whose answer cannot be read,
     add nothing.
     """
 
     method: Literal["thinkqe"] = "thinkqe"
-    rounds: int = 3  # of looking and writing
+    rounds: int = 3  # number of rounds, each with one retrieval and one passage
 
     def check(self) -> None:
         super().check()
@@ -136,7 +137,7 @@ class ThinkQE(_Grounded):
 
 @dataclass(frozen=True, kw_only=True)
 class RaFe(_Grounded):
-    """The one of several rewrites whose documents answer the question best, by the model's own feedback.
+    """The one of several rewrites whose documents explain the query best, according to the language model.
 
     RaFe trains a rewriter with a reranker's scores; here the feedback chooses among rewrites, the query
     itself included: the mean log-probability of the query's tokens after the `k1` documents that a
@@ -144,7 +145,7 @@ class RaFe(_Grounded):
     """
 
     method: Literal["rafe"] = "rafe"
-    m: int = 5  # rewrites
+    m: int = 5  # number of rewrites
 
     def check(self) -> None:
         super().check()

@@ -31,7 +31,7 @@ class LLMExpand(Expand):
 
     own_vector: ClassVar[bool] = True
 
-    max_new_tokens: int = 512  # of an answer of the language model
+    max_new_tokens: int = 512  # maximum length of the language model's answer, in tokens
 
     def check(self) -> None:
         self.at_least("max_new_tokens", 1)
@@ -46,8 +46,8 @@ class LLMExpand(Expand):
 class HistoryExpand(LLMExpand):
     """An expansion that looks at the user's history, whatever the retriever does."""
 
-    history_tokens: int = 2048  # of all documents together that one prompt shows
-    k1: int = 5  # documents of the history that are shown or compared
+    history_tokens: int = 2048  # token budget of all documents together in one prompt
+    k1: int = 5  # number of documents of the user's history that are shown or compared
 
     def check(self) -> None:
         super().check()

@@ -9,7 +9,7 @@ from pbr_jax.pipeline import Examples, ExpandSlot, Query, Tally
 
 @dataclass(frozen=True, kw_only=True)
 class Nothing(Expand):
-    """No expansion."""
+    """No query expansion."""
 
     method: Literal["none"] = "none"
 

@@ -36,29 +36,35 @@ _Released = Callable[[str], Expansion]
 
 @dataclass(frozen=True, kw_only=True)
 class PBR(HistoryExpand):
-    """Texts: the query, the utterances, the reasoning. Vector: their fusion with the user's anchor.
+    """PBR's expansion. Texts: the query, utterances and reasoning. Vector: their fusion with the user's
+    anchor.
 
     The language model writes utterances and reasoning (PBR, Eq. 5 and 6).
     """
 
     method: Literal["pbr"] = "pbr"
-    m: int = 5  # utterances; of fewer than half of them that can be used the answer is a failure
-    # what stands in the utterances' place where their answer failed; raw: the answer itself, as released
+    m: int = 5  # number of utterances. An answer with fewer than half of them usable counts as a failure
+    # what replaces the utterances after a failure. query: the query; raw: the unparsed answer, as in the
+    # released code
     on_failure: Literal["query", "raw"] = "query"
-    # a file of utterances and reasoning by question id; "": the language model writes them
+    # file of utterances and reasoning by question id. "": the language model writes them
     released: str = field(default="", metadata=IDLE)
-    utterances: bool = True  # whether these are added to the query
-    reasoning: bool = True
-    weights: Literal["cosine", "equal"] = "cosine"  # of utterances and reasoning, Eq. 11 and 12, or 1
-    # query: restarts near the query; cluster: the centre nearest to the query
+    utterances: bool = True  # whether utterances are added to the query
+    reasoning: bool = True  # whether the reasoning is added to the query
+    # weights of utterances and reasoning in the fusion. cosine: Eq. 11 and 12; equal: 1
+    weights: Literal["cosine", "equal"] = "cosine"
+    # how the anchor of a user is computed. page_rank: PageRank over the user's documents; query: PageRank
+    # with restarts near the query; mean: the mean of the documents; cluster: the cluster centre nearest to
+    # the query; none: no anchor
     anchor: Literal["page_rank", "query", "mean", "cluster", "none"] = "page_rank"
-    anchor_weight: float = 1.0  # of the anchor in the fusion
-    clusters: int = 4  # of a user's documents, where the anchor is the centre of one
-    theta: float = 0.75  # least cosine of an edge between documents
-    k2: int = 10  # edges from a document, the one to itself included
-    damping: float = 0.85  # share of steps along edges, Eq. 9; 1: no restarts, as released
-    iterations: int = 100  # of PageRank, at most
-    temperature: float = 0.1  # of restarts near the query
+    anchor_weight: float = 1.0  # weight of the anchor in the fusion
+    clusters: int = 4  # anchor cluster: number of clusters of a user's documents
+    theta: float = 0.75  # least cosine of two documents joined by an edge
+    k2: int = 10  # number of edges from a document, including the edge to itself
+    # probability of following an edge in PageRank (Eq. 9). 1: no restarts, as in the released code
+    damping: float = 0.85
+    iterations: int = 100  # maximum number of PageRank iterations
+    temperature: float = 0.1  # anchor query: temperature of the restart distribution
 
     def check(self) -> None:
         super().check()

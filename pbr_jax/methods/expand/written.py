@@ -47,7 +47,7 @@ class _Written(LLMExpand):
 
 @dataclass(frozen=True, kw_only=True)
 class HyDE(_Written):
-    """A hypothetical answer; its vector and the query's are averaged."""
+    """The language model writes a hypothetical answer. Its vector and the query's are averaged."""
 
     prompt: ClassVar[str] = wording.HYDE
     method: Literal["hyde"] = "hyde"
@@ -60,7 +60,7 @@ class HyDE(_Written):
 
 @dataclass(frozen=True, kw_only=True)
 class Query2Doc(_Written):
-    """A passage that answers, appended to the query."""
+    """The language model writes a passage that answers the query. The passage is appended to the query."""
 
     prompt: ClassVar[str] = wording.QUERY2DOC
     method: Literal["query2doc"] = "query2doc"
@@ -68,16 +68,15 @@ class Query2Doc(_Written):
 
 @dataclass(frozen=True, kw_only=True)
 class Query2Term(_Written):
-    """Keywords of an answer, appended to the query.
+    """The language model writes keywords of an answer. They are appended to the query.
 
     What the model writes is taken as it stands; of a list its items, without what makes it a list.
     """
 
     kind: ClassVar[str] = "keywords"
     method: Literal["query2term"] = "query2term"
-    form: Literal["keywords", "rationale"] = (
-        "keywords"  # rationale: PBR's row of this name asks for an answer
-    )
+    # keywords: the prompt asks for keywords; rationale: it asks for an answer, as in PBR's row of this name
+    form: Literal["keywords", "rationale"] = "keywords"
 
     def asks(self) -> str:
         return wording.KEYWORDS if self.form == "keywords" else wording.RATIONALE
@@ -89,7 +88,7 @@ class Query2Term(_Written):
 
 @dataclass(frozen=True, kw_only=True)
 class CoT(_Written):
-    """A step-by-step answer, appended to the query."""
+    """The language model writes a step-by-step answer. It is appended to the query."""
 
     prompt: ClassVar[str] = wording.COT
     kind: ClassVar[str] = "reasoning"
@@ -98,7 +97,8 @@ class CoT(_Written):
 
 @dataclass(frozen=True, kw_only=True)
 class Rewrite(_Written):
-    """The query, reworded; the words of the user's own are no longer searched for."""
+    """The language model rewrites the query. The rewritten query replaces the user's own words in the
+    search."""
 
     prompt: ClassVar[str] = wording.REWRITE
     kind: ClassVar[str] = "rewrites"

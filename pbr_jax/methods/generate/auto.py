@@ -11,8 +11,8 @@ from pbr_jax.tasks import Task
 
 @dataclass(frozen=True, kw_only=True)
 class Auto(Generate):
-    """In-prompt augmentation (ipa), but label where questions have options, and nothing on retrieval
-    benchmarks."""
+    """In-prompt augmentation (ipa). For questions with options label is used instead, and on retrieval
+    benchmarks nothing is answered."""
 
     method: Literal["auto"] = "auto"
 

@@ -29,15 +29,15 @@ from pbr_jax.types import Example
 
 @dataclass(frozen=True, kw_only=True)
 class IcRalm(TokenLevelGenerate):
-    """Documents change while the answer is written."""
+    """The document in the prompt is chosen again while the answer is written (IC-RALM)."""
 
     method: Literal["ic_ralm"] = "ic_ralm"
-    stride: int = 5  # tokens of the answer between two choices of the document
-    query: int = 32  # last tokens of question and answer that are searched for
-    # likelihood: of the documents the one after which the last tokens of the answer are most probable; needs
-    # an answer that has begun
+    stride: int = 5  # number of answer tokens between two choices of the document
+    query: int = 32  # number of last tokens of question and answer that form the query
+    # likelihood: of the candidates, the document that makes the last tokens of the answer most probable. This
+    # applies once the answer has begun
     rerank: Literal["none", "likelihood"] = "none"
-    reranked: int = 16  # last tokens of the answer that this looks at
+    reranked: int = 16  # number of last answer tokens that this likelihood uses
 
     def check(self) -> None:
         super().check()

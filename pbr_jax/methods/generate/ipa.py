@@ -18,7 +18,7 @@ from pbr_jax.pipeline import Answer, Examples, GenerateSlot, PromptWriter, Ranki
 
 @dataclass(frozen=True, kw_only=True)
 class Ipa(Generate):
-    """One prompt, one continuation."""
+    """In-prompt augmentation. All documents are in one prompt, and the answer is its continuation."""
 
     method: Literal["ipa"] = "ipa"
 

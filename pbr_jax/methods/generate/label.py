@@ -44,7 +44,7 @@ class Ballot(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Label(Generate):
-    """The label or option of the highest log p(label | prompt).
+    """The label or option with the highest log p(label | prompt).
 
     Calibration subtracts log p(label | the prompt with "N/A" for what is asked about). As published, what
     stands beside the question stays in that prompt, because the bias comes from there too (labels that are
@@ -55,16 +55,21 @@ class Label(Generate):
     """
 
     method: Literal["label"] = "label"
-    normalize: Literal["none", "tokens"] = "none"  # tokens: the mean over the label's tokens, not their sum
+    # score of a label. none: the sum of its tokens' log-probabilities; tokens: their mean
+    normalize: Literal["none", "tokens"] = "none"
+    # whether a bias of the labels is subtracted: their log-probability with "N/A" in place of the question.
+    # content_free: with the documents and the text about the user in that prompt; content_free_no_documents:
+    # without them
     calibration: Literal["none", "content_free", "content_free_no_documents"] = "none"
-    # what of a question's options is scored. text: each option, listed in the prompt; letter: its letter in
-    # that list; cloze: each option, and none is listed
+    # how a question's options are scored. text: each option, listed in the prompt; letter: its letter in that
+    # list; cloze: each option, without a list
     options: Literal["text", "letter", "cloze"] = field(default="text", metadata=added("text"))
-    # what an option's log-probability is divided by: a total favours short options
+    # divisor of an option's log-probability. total: none, which favours short options
     length: Literal["per_token", "per_byte", "total"] = field(
         default="per_token", metadata=added("per_token")
     )
-    # orders in which options are listed; None: as many as options, so that each stands at each place once
+    # number of orders in which options are listed. None: as many as there are options, so that each option
+    # has each position once
     permutations: int | None = field(default=None, metadata=added(None))
 
     def check(self) -> None:

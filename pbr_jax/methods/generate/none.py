@@ -8,7 +8,7 @@ from pbr_jax.options import Generate
 
 @dataclass(frozen=True, kw_only=True)
 class Nothing(Generate):
-    """No answers."""
+    """No answers are generated."""
 
     method: Literal["none"] = "none"
 

@@ -22,12 +22,14 @@ from pbr_jax.types import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Replug(TokenLevelGenerate):
-    """The mixture over the documents; without documents the prompt that has none."""
+    """A mixture of the next-token distributions after one prompt for each document. Without documents it
+    is the prompt that has none."""
 
     method: Literal["replug"] = "replug"
-    # scores: softmax(score / tau), the scores that select gave (cosines of dense retrieval); equal: all alike
+    # weights of the documents. scores: softmax(score / tau) of the scores from select (for dense retrieval,
+    # cosines); equal: the same for all
     weights: Literal["scores", "equal"] = "scores"
-    tau: float = 0.1
+    tau: float = 0.1  # scores: temperature of that softmax
 
     def check(self) -> None:
         super().check()

@@ -32,7 +32,7 @@ _TOGETHER = 4096  # documents of others that are compared at once
 
 @dataclass(frozen=True, kw_only=True)
 class Cohorts(Neighbours):
-    """The most similar users of the own cluster, by `similarity` (ClusterRAG, Eq. 2).
+    """The most similar users in the asking user's own cluster, by `similarity` (ClusterRAG, Eq. 2).
 
     The paper's k leaves the asking user out: its hybrid mode is m = k + 1, its collaborative one m = k with
     `own` off, its user-only one m = 1.
@@ -42,23 +42,26 @@ class Cohorts(Neighbours):
 
     method: Literal["cohorts"] = "cohorts"
     own: bool = True  # whether the asking user is one of the m
-    vectors: Literal["mean", "trained"] = "mean"  # users: means of document vectors, or CFRAG's encoder
-    unit: bool = True  # whether users are clustered at unit length
-    clustering: Literal["hdbscan", "k_means"] = "hdbscan"
-    # silhouette: whichever of a few sizes, and of numbers of clusters, holds together best by it
+    # how users are represented. mean: the mean of their documents' vectors; trained: CFRAG's encoder
+    vectors: Literal["mean", "trained"] = "mean"
+    unit: bool = True  # whether users' vectors are scaled to unit length before clustering
+    clustering: Literal["hdbscan", "k_means"] = "hdbscan"  # clustering algorithm
+    # hdbscan: least number of users in a cluster. silhouette: the one of a few sizes with the best silhouette
     min_cluster_size: int | Literal["silhouette"] = 2
-    # within reach of a core, itself included, as scikit-learn counts; the paper's library leaves it out, so
-    # that the paper's 2 is 3 here
+    # hdbscan: number of users within reach of a core point, itself included, as in scikit-learn. The paper's
+    # library leaves the point itself out, so its 2 is 3 here
     min_samples: int = 3
-    num_clusters: int | Literal["silhouette"] = 10  # of k_means
-    # users in no cluster: all in one of their own, as the paper has it; each in that of the nearest centroid;
-    # or alone
+    # k_means: number of clusters. silhouette: the one of a few numbers with the best silhouette
+    num_clusters: int | Literal["silhouette"] = 10
+    # users in no cluster. one_cluster: they form one cluster, as in the paper; nearest: each joins the
+    # cluster of the nearest centroid; alone: each is alone
     noise: Literal["one_cluster", "nearest", "alone"] = "one_cluster"
-    # inside a cluster, of users' vectors: cosine, as released; dot: the paper's Eq. 2 to the letter, which
-    # favours users of few documents, since a mean of few vectors is longer; maxsim_documents: each own
-    # document's best match among the other's documents; random: any
+    # similarity of two users of a cluster. cosine: of their vectors, as in the released code; dot: Eq. 2 as
+    # printed, which favours users with few documents, since a mean of few vectors is longer;
+    # maxsim_documents: the best match of each own document among the other user's; random: a random order
     similarity: Literal["dot", "cosine", "maxsim_documents", "random"] = "cosine"
-    snapshots: int = 8  # moments at which dated histories are read anew; a question uses the last before it
+    # number of moments at which dated histories are encoded again. A question uses the last one before it
+    snapshots: int = 8
 
     @property
     def others(self) -> int:

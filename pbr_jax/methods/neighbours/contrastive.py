@@ -8,6 +8,6 @@ from pbr_jax.methods.neighbours.similar import Similar
 
 @dataclass(frozen=True, kw_only=True)
 class Contrastive(Similar):
-    """Users are vectors of the trained encoder (`user_encoder`)."""
+    """The most similar users, by vectors of the trained encoder (`user_encoder`)."""
 
     method: Literal["contrastive"] = "contrastive"

@@ -11,7 +11,7 @@ from pbr_jax.parts.run import Run
 
 @dataclass(frozen=True, kw_only=True)
 class Mean(Similar):
-    """Users are means of vectors; nothing is trained for them."""
+    """The most similar users, by the means of their documents' vectors. Nothing is trained."""
 
     method: Literal["mean"] = "mean"
 

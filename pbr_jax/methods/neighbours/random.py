@@ -17,13 +17,13 @@ from pbr_jax.pipeline import Examples, Neighbour, NeighboursSlot, Tally
 
 @dataclass(frozen=True, kw_only=True)
 class Random(Neighbours):
-    """Others who have something to lend, drawn uniformly without replacement, a function of the seed and the
-    question alone."""
+    """Random other users with documents that the question may see, drawn uniformly without replacement.
+    The draw depends only on the seed and the question."""
 
     training_split: ClassVar[TrainingSplit] = "welcome"
 
     method: Literal["random"] = "random"
-    own: bool = True  # whether the asking user is one of the m; False: others alone, a control
+    own: bool = True  # whether the asking user is one of the m. off: only other users, a control
 
     @property
     def others(self) -> int:

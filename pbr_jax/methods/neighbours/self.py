@@ -9,7 +9,7 @@ from pbr_jax.pipeline import Examples, Neighbour, NeighboursSlot, Tally
 
 @dataclass(frozen=True, kw_only=True)
 class Self(Neighbours):
-    """The own history."""
+    """Only the asking user's own history is searched."""
 
     method: Literal["self"] = "self"
 

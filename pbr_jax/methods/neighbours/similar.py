@@ -30,9 +30,11 @@ class Similar(Neighbours):
 
     training_split: ClassVar[TrainingSplit] = "welcome"
 
-    skip: int = 0  # nearest users passed over first (CFRAG Figure 5: m of them)
-    snapshots: int = 8  # moments at which dated histories are read anew; a question uses the last before it
-    index: Literal["exact", "scann"] = "exact"  # scann: approximate, for tens of thousands of users
+    skip: int = 0  # number of nearest users that are skipped first. m of them in CFRAG Figure 5
+    # number of moments at which dated histories are encoded again. A question uses the last one before it
+    snapshots: int = 8
+    # how users are searched. scann: approximate, for tens of thousands of users
+    index: Literal["exact", "scann"] = "exact"
 
     def check(self) -> None:
         super().check()

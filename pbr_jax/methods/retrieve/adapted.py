@@ -25,12 +25,13 @@ from pbr_jax.types import Params, UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Adapted(Retrieve):
-    """A state of LUF's retriever (`pbr-jax export`) on any data, with the encoder that it began with."""
+    """A saved state of LUF's retriever (`pbr-jax export`), on any data. It needs the encoder that the
+    training started from."""
 
     method: Literal["adapted"] = "adapted"
-    state: str = field(default="", metadata=IDLE)  # the folder
-    index: Kind = "auto"  # of shared documents, as in dense
-    least_own: float | None = None  # least cosine of users' own documents; None: of any
+    state: str = field(default="", metadata=IDLE)  # folder of the state
+    index: Kind = "auto"  # index of the shared documents, as for dense
+    least_own: float | None = None  # least cosine of the query and a user's own document. None: no bound
 
     def encoder(self, run: Run) -> Node:
         return vectors.encoder(run)

@@ -20,14 +20,14 @@ from pbr_jax.types import Example
 
 @dataclass(frozen=True, kw_only=True)
 class BM25(Analysed, Retrieve):
-    """The words of the query, weighed by how rare they are among the documents of all users searched.
+    """BM25. A word's weight depends on its frequency in the documents of all searched users.
 
     One index holds them all, so that scores of different users compare; each user still gives the best `k`.
     """
 
     method: Literal["bm25"] = "bm25"
-    # documents: every passage (corpus.chunk) has the score of its whole document, where the words of a
-    # question stand together more often than in a passage
+    # texts that BM25 scores. passages: each passage (corpus.chunk); documents: each passage gets the score of
+    # its whole document, which is more likely to contain all words of a question
     over: Literal["passages", "documents"] = field(default="passages", metadata=added("passages"))
 
     def needs(self, run: Run) -> Mapping[str, Node]:
@@ -40,8 +40,8 @@ class BM25(Analysed, Retrieve):
 
 @dataclass(frozen=True, kw_only=True)
 class BM25Lamp(Okapi, Retrieve):
-    """BM25 as LaMP's code runs it: words are what stands between white space, in their case and with their
-    punctuation, so that "Tea," does not match "tea". For comparison with published numbers."""
+    """BM25 as in LaMP's code, for comparison with published numbers. Texts are split at white space, and
+    case and punctuation are kept, so "Tea," does not match "tea"."""
 
     method: Literal["bm25_lamp"] = "bm25_lamp"
 

@@ -30,13 +30,14 @@ _STATE = "queries.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Centred(Learner, Retrieve):
-    """Queries less the mean of past ones, of all users who are learned from, at the length that they had.
+    """Dense retrieval after the mean of past queries of all users learned from is subtracted from each query.
+    The length of the query's vector is restored.
 
     A query is what is searched for: where an expansion makes it, the mean is of what that made.
     """
 
     method: Literal["centred"] = "centred"
-    index: Kind = "auto"  # of shared documents, as in dense
+    index: Kind = "auto"  # index of the shared documents, as for dense
 
     def encoder(self, run: Run) -> Node:
         return vectors.encoder(run)

@@ -18,13 +18,14 @@ from pbr_jax.text.encode import TextEncoder
 
 @dataclass(frozen=True, kw_only=True)
 class Dense(Retrieve):
-    """Any BERT-family encoder (`encoder.model`), as it comes."""
+    """Dense retrieval with any BERT-family encoder (`encoder.model`), without training."""
 
     method: Literal["dense"] = "dense"
-    # of shared documents; histories are scored whole, by lancedb where they are large. auto: exact, from
-    # 50,000 on scann where it is installed
+    # index of the shared documents. auto: exact, or scann from 50,000 documents on if it is installed. Users'
+    # histories are always scored in full, except that lancedb indexes large ones
     index: Kind = "auto"
-    # least inner product with the query of users' documents; shared ones have none. None: of any
+    # least inner product of the query and a user's own document. Shared documents have no such bound. None:
+    # no bound
     least_own: float | None = field(default=None, metadata=added(None))
 
     def encoder(self, run: Run) -> Node:

@@ -33,7 +33,7 @@ _ORDER: tuple[TrainingSplit, ...] = ("unused", "welcome", "apart", "needed")
 
 @dataclass(frozen=True, kw_only=True)
 class Fused(Retrieve):
-    """A weighted sum of what other retrievers say of each document; each part's own score is kept.
+    """A weighted sum of the scores of several retrievers. The score of each retriever is kept too.
 
     A part is any retriever with its options; its `k` counts in its own training alone. Where there are shared
     documents or a `depth`, a document that a part did not find has that part's lowest score; of reciprocal
@@ -44,18 +44,22 @@ class Fused(Retrieve):
     """
 
     method: Literal["fused"] = "fused"
-    of: tuple[Retrieve, ...] = (BM25(), Dense())  # by name on a command line: --retrieve.of bm25 dense
-    # what is added. standardised: (score - mean) / deviation over the question's candidates; weighted: the
-    # same with weights that training questions teach; reciprocal_ranks: 1 / (rank_constant + rank)
+    # the retrievers. On the command line by name: --retrieve.of bm25 dense
+    of: tuple[Retrieve, ...] = (BM25(), Dense())
+    # summed quantities. standardised: (score - mean) / deviation over the question's candidates; weighted:
+    # the same, with weights fitted to training questions; reciprocal_ranks: 1 / (rank_constant + rank)
     how: Literal["standardised", "reciprocal_ranks", "weighted"] = "standardised"
-    rank_constant: int = 60  # as Cormack et al. have it
-    # candidates of each user that a part gives; None: whole histories, or 100 where documents are shared
+    rank_constant: int = 60  # reciprocal_ranks: its constant. The default is that of Cormack et al.
+    # number of candidates of each user from each retriever. None: whole histories, or 100 if there are shared
+    # documents
     depth: int | None = None
-    # weighted: what the weights are drawn to. relevant: the documents that the data names, alike; feedback:
-    # the softmax of what the language model makes of each; auto: relevant on retrieval benchmarks
+    # weighted: target of the fitted weights. relevant: the relevant documents in the data, with equal
+    # weights; feedback: the softmax of the language model's feedback; auto: relevant on retrieval benchmarks,
+    # otherwise feedback
     learns_from: Literal["auto", "relevant", "feedback"] = "auto"
-    temperature: float = 1.0  # of that softmax, in the unit of the feedback
-    ridge: float = 1e-4  # weight of half the squared logit weights, so that the fit has one minimum
+    temperature: float = 1.0  # temperature of that softmax, in the unit of the feedback
+    # strength of the L2 penalty, half the squared logit weights. It makes the minimum of the fit unique
+    ridge: float = 1e-4
 
     def check(self) -> None:
         super().check()

@@ -35,30 +35,36 @@ _opened = functools.cache(Store)
 
 @dataclass(frozen=True, kw_only=True)
 class Luf(Learner, Retrieve):
-    """Dense retrieval whose query side, or both sides, learn from labelled documents."""
+    """Dense retrieval that learns from labelled documents, for queries alone or for queries and documents
+    (LUF)."""
 
     method: Literal["luf"] = "luf"
-    # what is trained: the encoder's tower, for queries alone; a linear map of query vectors, which takes
-    # seconds; the tower for documents too, which are then encoded anew after every block (the paper)
+    # trained part. query_tower: the encoder, for queries alone; map: a linear map of query vectors, trained
+    # in seconds; both: the encoder, also for documents, which are encoded again after every block (as in the
+    # paper)
     moves: luf_state.Moves = "query_tower"
-    # frozen: every update begins from the encoder as it comes, with all labels so far, so that nothing is
-    # forgotten; last: from the state before, with the newest block's labels and a part of the older ones
+    # starting point of every update. frozen: the untrained encoder, with all labels so far, so nothing is
+    # forgotten; last: the previous state, with the labels of the newest block and a sample of older ones
     starts: Literal["frozen", "last"] = "frozen"
-    replay: float = 0.5  # starts last: older questions for each new one, drawn by the seed
-    batches: Literal["overlap", "random"] = "overlap"  # overlap: of questions that share documents, Eq. 1
-    labels: Labels = field(default_factory=Labels)
-    loss: LUFLoss = field(default_factory=LUFLoss)
-    # how every update trains; the rate of a map is optimizer.head_learning_rate, 3e-4, chosen on Chinese
-    # questions and on German passages. Not `training`, whose values --retrieve.method luf would take over
+    replay: float = 0.5  # starts last: number of older questions for each new one, drawn by the seed
+    # overlap: a batch has questions that share documents (Eq. 1); random: random questions
+    batches: Literal["overlap", "random"] = "overlap"
+    labels: Labels = field(default_factory=Labels)  # how documents are labelled
+    loss: LUFLoss = field(default_factory=LUFLoss)  # the weights and constants of the loss
+    # how every update is trained. A map uses optimizer.head_learning_rate; its default 3e-4 was chosen on
+    # Chinese questions and German passages. The field is not called `training`, so that --retrieve.method luf
+    # keeps these defaults
     update: Training = field(default_factory=adapting)
-    index: Kind = "auto"  # of shared documents, as in dense
-    least_own: float | None = None  # least cosine of users' own documents; the paper has .5. None: of any
-    # simulated remarks of users on past questions, of which those become shared documents that are right
-    # (oracle), that the language model judges so (judged, as the config's `remarks` says; the paper), or all
-    # (what a judge is needed for). Made from the data's answers: supervision. Nothing is learned from them
+    index: Kind = "auto"  # index of the shared documents, as for dense
+    # least cosine of the query and a user's own document. The paper uses 0.5. None: no bound
+    least_own: float | None = None
+    # which simulated user remarks on past questions become shared documents. oracle: the correct ones;
+    # judged: those that the language model judges correct, by the config's `remarks` (as in the paper); all:
+    # all of them, which shows what a judge is needed for. They are made from the data's answers
+    # (supervision), and nothing is trained on them
     remarks: simulated.Accepts = "none"
-    # further retrievers, such as bm25, whose standardised scores are added to this one's, as in fused. Labels
-    # are on what this one finds by itself
+    # further retrievers, such as bm25. Their standardised scores are added to this retriever's, as in fused.
+    # Only its own candidates are labelled
     of: tuple[Retrieve, ...] = field(default=(), metadata=added(()))
 
     def check(self) -> None:

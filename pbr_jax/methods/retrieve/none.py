@@ -10,7 +10,7 @@ from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, RetrieveSlot, 
 
 @dataclass(frozen=True, kw_only=True)
 class Nothing(Retrieve):
-    """No candidates."""
+    """No documents are retrieved."""
 
     method: Literal["none"] = "none"
 

@@ -18,7 +18,8 @@ from pbr_jax.types import Example
 
 @dataclass(frozen=True, kw_only=True)
 class Random(Retrieve):
-    """Uniform without replacement, a function of the seed and the example's id alone."""
+    """Random documents, drawn uniformly without replacement. The draw depends only on the seed and the
+    question's id."""
 
     method: Literal["random"] = "random"
 

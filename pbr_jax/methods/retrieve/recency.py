@@ -17,7 +17,8 @@ from pbr_jax.types import Example
 
 @dataclass(frozen=True, kw_only=True)
 class Recency(Retrieve):
-    """Newest first. The score is the document's place in time among all that are searched, oldest 0.
+    """The newest documents first. The score is the rank in time among all searched documents; the oldest has
+    0.
 
     Undated documents count as older than dated ones and keep the order of the profile, whose last entry is
     taken as the newest. Where neither date nor profile tells, of documents that stand equally far from the

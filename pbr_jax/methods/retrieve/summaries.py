@@ -46,15 +46,15 @@ def _opened(file: Path, inode: int, written: int) -> Store:
 
 @dataclass(frozen=True, kw_only=True)
 class Summaries(Learner, Retrieve):
-    """What the user said in questions of earlier blocks, summarised."""
+    """Summaries of what the user said in questions of earlier blocks."""
 
     method: Literal["summaries"] = "summaries"
-    k: int = 5  # LUF's number of documents in a prompt
-    least: float = 0.5  # cosine of the query and a summary (LUF, appendix B)
-    # last lines of the input that are summarised; of a dialogue the assistant's turn, which says what a "yes"
-    # means, and the user's
+    k: int = 5  # number of documents in the prompt, as in LUF
+    least: float = 0.5  # least cosine of the query and a summary (LUF, appendix B)
+    # number of last lines of the input that are summarised. The default of 2 covers the assistant's turn,
+    # which shows what a "yes" refers to, and the user's
     lines: int = 2
-    max_new_tokens: int = 48  # of a summary: a sentence
+    max_new_tokens: int = 48  # maximum length of a summary, in tokens: about a sentence
 
     def check(self) -> None:
         super().check()

@@ -40,7 +40,7 @@ from pbr_jax.types import Params, UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Tuned(Retrieve):
-    """A dual encoder that starts from `encoder.model` and learns from `feedback`.
+    """A dual encoder that starts from `encoder.model` and is trained on `feedback`.
 
     CFRAG, Eq. 3 to 5.
     """
@@ -48,13 +48,16 @@ class Tuned(Retrieve):
     training_split: ClassVar[TrainingSplit] = "needed"
 
     method: Literal["tuned"] = "tuned"
-    alpha: float = 0.1  # weight of the user's preference beside the query (CFRAG Eq. 5); 0: no users
-    # of query and document; dot: of vectors of any length, as ROPG's code, with encoder.normalize no
+    # weight of the user's preference relative to the query (CFRAG Eq. 5). 0: the user is ignored
+    alpha: float = 0.1
+    # similarity of query and document. dot: without scaling the vectors to unit length, as in ROPG's code;
+    # set encoder.normalize no
     similarity: Literal["cosine", "dot"] = "cosine"
-    user_layers: int = 2  # of the map of user embeddings (MLP_1); 1 as released
-    index: Kind = "auto"  # of shared documents, as in dense
+    user_layers: int = 2  # number of layers that map user embeddings (MLP_1). The released code has 1
+    index: Kind = "auto"  # index of the shared documents, as for dense
+    # how training fits the scores to the feedback
     distillation: Distillation = field(default_factory=Distillation)
-    training: Training = field(default_factory=tuning)
+    training: Training = field(default_factory=tuning)  # how the encoder is trained
 
     def check(self) -> None:
         super().check()

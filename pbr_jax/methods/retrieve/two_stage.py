@@ -34,28 +34,36 @@ Documents = TokenVectors | PooledVectors
 
 @dataclass(frozen=True, kw_only=True)
 class TwoStage(Retrieve):
-    """The best clusters of all searched profiles are opened; documents inside are ranked, `k` from each user.
+    """The best clusters of all searched profiles are opened. The documents inside are ranked, `k` for each
+    user.
 
     While the opened clusters hold fewer than `k` documents, the next is opened.
     """
 
     method: Literal["two_stage"] = "two_stage"
-    top_clusters: int | None = 2  # opened, of all searched users together; None: all, a flat ranking
-    min_cluster_size: int = 2
-    min_samples: int = 3  # of a core, itself included: the paper's 2, which leaves it out
-    # documents in no cluster: each a cluster of its own, or all of a profile one cluster, as released
+    # number of opened clusters, over all searched users together. None: all, which is a flat ranking
+    top_clusters: int | None = 2
+    min_cluster_size: int = 2  # least number of documents in a cluster
+    # number of documents that make a core point, itself included. The paper's 2 leaves the point itself out
+    min_samples: int = 3
+    # documents in no cluster. alone: each is its own cluster; one_cluster: those of a profile form one
+    # cluster, as in the released code
     noise: Literal["alone", "one_cluster"] = "alone"
-    # mean: of unit vectors, by cosine with the query's mean; token_mean: of token vectors place by place, by
-    # MaxSim with the query's tokens, as released
+    # how clusters are represented and scored. mean: the mean of unit vectors, by the cosine with the query's
+    # mean; token_mean: the mean of token vectors position by position, by MaxSim with the query's tokens, as
+    # in the released code
     centroid: Literal["mean", "token_mean"] = "mean"
-    # inside: MaxSim of query and document; pooled: the cosine of their vectors by encoder.model, which are
-    # clustered too, as they come (Contriever and BGE in Table 3); bm25 (of lower-cased words) and bm25_lamp
-    # (of words between white space), with statistics of what is opened; recency, newest first; how near a
-    # document is to its centroid, those alone in a cluster last (Table 5); or by lot
+    # ranking of the documents in opened clusters. max_sim: MaxSim of query and document; pooled: the cosine
+    # of their vectors from the untrained encoder.model, which are clustered too (Contriever and BGE in Table
+    # 3); bm25, bm25_lamp: with statistics of the opened documents; recency: newest first; centroid: by
+    # closeness to the document's own centroid, noise last (Table 5); random: a random order
     inside: Literal["max_sim", "pooled", "bm25", "bm25_lamp", "recency", "centroid", "random"] = "max_sim"
-    # a ColBERT's folder, or any encoder's, whose states are compared without projection; "": encoder.model
+    # folder of a ColBERT model, or of any encoder, whose token states are then compared without projection.
+    # "": encoder.model
     model: str = field(default="", metadata=IDLE)
-    query_length: int | None = None  # tokens; None: as the model's folder says
+    # maximum length of a query, in tokens. None: as the model's folder specifies
+    query_length: int | None = None
+    # maximum length of a document, in tokens. None: as the model's folder specifies
     document_length: int | None = None
 
     def check(self) -> None:

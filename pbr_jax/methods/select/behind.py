@@ -15,7 +15,8 @@ from pbr_jax.types import UserError
 class Behind(Select):
     """The base of selections behind another one, which scores the candidates first."""
 
-    of: tuple[Select, ...] = (TopK(),)  # one selection, with its options; top_k: the retriever's scores
+    # the selection that scores the candidates first, with its options. top_k: the retriever's scores
+    of: tuple[Select, ...] = (TopK(),)
 
     def check(self) -> None:
         super().check()

@@ -16,7 +16,7 @@ from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
 
 @dataclass(frozen=True, kw_only=True)
 class BM25(Analysed, ByScore):
-    """The words of the query, weighed by how rare they are among the candidates."""
+    """BM25. A word's weight depends on its frequency among the candidates."""
 
     method: Literal["bm25"] = "bm25"
 
@@ -30,7 +30,7 @@ class BM25(Analysed, ByScore):
 
 @dataclass(frozen=True, kw_only=True)
 class BM25Lamp(Okapi, ByScore):
-    """The same of words between white space, as LaMP's code runs BM25."""
+    """BM25 as in LaMP's code, with texts split at white space."""
 
     method: Literal["bm25_lamp"] = "bm25_lamp"
 

@@ -23,8 +23,9 @@ ScoreFn = Callable[[Examples, Sequence[Query], Sequence[Ranking]], list[np.ndarr
 class ByScore(Select):
     """The base of selections that score each candidate; `by_score` makes their callable."""
 
-    # of the k from the own history, the rest from others' (CFRAG Figure 7); auto: the own ones first, others'
-    # in free places where that makes training users' answers more probable
+    # number of the k documents that come from the user's own history; the others come from other users (CFRAG
+    # Figure 7). auto: own documents first, then other users' in the remaining positions if that raised the
+    # likelihood of training users' answers. None: by score alone
     own: int | Literal["auto"] | None = None
 
     def check(self) -> None:

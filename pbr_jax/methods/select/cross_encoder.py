@@ -21,12 +21,12 @@ from pbr_jax.types import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class CrossEncoder(ByScore):
-    """A reranker (bge-reranker and the like) judges each pair."""
+    """A pretrained reranker (such as bge-reranker) scores each pair of query and candidate."""
 
     method: Literal["cross_encoder"] = "cross_encoder"
-    # a reranker's folder; the default has no head, and is refused
+    # folder of a reranker. The default is an encoder without a scoring head, so it is refused
     model: str = field(default="all-MiniLM-L6-v2", metadata=IDLE)
-    max_length: int = 256  # tokens of query and document together
+    max_length: int = 256  # maximum length of query and document together, in tokens
 
     def check(self) -> None:
         super().check()

@@ -18,7 +18,7 @@ from pbr_jax.types import Example
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence(Select):
-    """All relevant documents that the question may see, also those that were not retrieved.
+    """All relevant documents that the question may see, including those that were not retrieved.
 
     Candidates come first, in the retriever's order, then the others in that of the history; nothing where the
     data name none. A document that is cut into passages stands once: by the passage that was retrieved, or by

@@ -25,13 +25,16 @@ from pbr_jax.tasks import Wording
 
 @dataclass(frozen=True, kw_only=True)
 class ICR(Judging):
-    """In-context re-ranking. All candidates stand in one prompt."""
+    """In-context re-ranking. All candidates are in one prompt, and attention to their tokens gives their
+    scores."""
 
     method: Literal["icr"] = "icr"
-    # whose attention counts: the tokens of the query; rest: all after the candidates', nearly as released
+    # tokens whose attention counts. query: those of the query; rest: all tokens after the candidates, nearly
+    # as in the released code
     asking: Literal["query", "rest"] = "query"
-    best: Literal["last", "first"] = "last"  # where the retriever's best candidate stands; released: last
-    calibrated: bool = True  # whether what a query that asks for nothing attends to is subtracted
+    # position of the retriever's best candidate in the prompt. last: as in the released code
+    best: Literal["last", "first"] = "last"
+    calibrated: bool = True  # whether the attention of a content-free query is subtracted
 
     def needs(self, run: Run) -> Mapping[str, Node]:
         language_model.check_tokens(self.model(run), "select.method icr")

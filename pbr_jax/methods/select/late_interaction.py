@@ -19,12 +19,16 @@ from pbr_jax.text.token_encoder import TokenEncoder
 
 @dataclass(frozen=True, kw_only=True)
 class LateInteraction(ByScore):
-    """Each token of the query finds its best match in the document; the matches add up."""
+    """Late interaction (MaxSim). The similarity of each query token to its best match in the document is
+    summed."""
 
     method: Literal["late_interaction"] = "late_interaction"
-    # a ColBERT's folder, or any encoder's, whose states are compared without projection; "": encoder.model
+    # folder of a ColBERT model, or of any encoder, whose token states are then compared without projection.
+    # "": encoder.model
     model: str = field(default="", metadata=IDLE)
-    query_length: int | None = None  # tokens; None: as the model's folder says
+    # maximum length of a query, in tokens. None: as the model's folder specifies
+    query_length: int | None = None
+    # maximum length of a document, in tokens. None: as the model's folder specifies
     document_length: int | None = None
 
     def check(self) -> None:

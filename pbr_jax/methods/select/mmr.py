@@ -22,15 +22,16 @@ from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
 
 @dataclass(frozen=True, kw_only=True)
 class MMR(Behind):
-    """Similarity is the cosine of the vectors of `encoder.model`, as it comes.
+    """Maximal marginal relevance. The similarity of documents is the cosine of their vectors from
+    `encoder.model`, without training.
 
     Relevance is the score of the selection before, scaled to 0 … 1 within a question: a cosine lies within a
     unit, and BM25's scores, logits or nats do not, so `balance` would mean another thing for each of them.
     """
 
     method: Literal["mmr"] = "mmr"
-    # lambda: 1 is relevance alone, 0 the first document and then what is least like those before. .7 keeps
-    # the first documents, as the paper's second round does
+    # lambda, from 0 to 1. 1: relevance alone; 0: the best document, then those least similar to the ones
+    # before. At 0.7 the first documents stay, as in the paper's second round
     balance: float = 0.7
 
     def check(self) -> None:

@@ -37,12 +37,15 @@ class MultiLevel(Judging):
     """
 
     method: Literal["multi_level"] = "multi_level"
-    k: int = 5  # documents in the prompt: R@5 is what the paper reports
-    # documents of each step; beyond their sum none is judged. 40 times 1 is single, 20 20 every 20 (Table 7)
+    k: int = 5  # number of documents in the prompt. The paper reports R@5
+    # number of documents judged in each step. Documents after these are not judged. In Table 7, "single" is
+    # 40 times 1 and "every 20" is 20 20
     steps: tuple[int, ...] = (1, 1, 1, 1, 1, 5, 10, 20)
-    # oracle: the data's relevant documents decide; prompts are counted, and no model computes
+    # llm: the language model judges; oracle: the relevant documents in the data decide. With oracle, prompts
+    # are counted but no model runs
     judge: Literal["llm", "oracle"] = "llm"
-    max_tokens: int = 6144  # of the request and all candidates in one prompt: 20 paragraphs stay whole
+    # token budget of the request and all candidates in one prompt. The default fits 20 whole paragraphs
+    max_tokens: int = 6144
 
     @property
     def ceiling(self) -> bool:

@@ -25,7 +25,7 @@ from pbr_jax.types import Example, UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Oracle(ByScore):
-    """Candidates by log p(target | prompt with this candidate alone), nats."""
+    """Candidates by log p(target | prompt with this candidate alone), in nats."""
 
     method: Literal["oracle"] = "oracle"
 

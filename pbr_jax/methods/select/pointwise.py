@@ -23,7 +23,8 @@ from pbr_jax.text.judging import NO, YES
 
 @dataclass(frozen=True, kw_only=True)
 class Pointwise(Judging):
-    """log p(yes) - log p(no) after query and candidate, nats."""
+    """Candidates by log p(yes) - log p(no), in nats, when the language model is asked whether each is
+    relevant to the query."""
 
     method: Literal["pointwise"] = "pointwise"
 

@@ -59,46 +59,52 @@ def _bandit() -> Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Purple(ByScore):
-    """A policy over ordered sets of candidates, trained by the reward of prompts."""
+    """A policy over ordered sets of candidates, trained with the rewards of prompts (PURPLE)."""
 
     training_split: ClassVar[TrainingSplit] = "apart"
 
     method: Literal["purple"] = "purple"
-    k: int | None = 5
-    # cross_attention: records attend to the query; match, ours: beside that it is given how the query's mean
-    # state fits a record's; concat_token: the query is one more member of the set ("w/o CA"); concat_hidden:
-    # it stands beside each record
+    k: int | None = 5  # number of documents in the prompt
+    # how records and query are combined. cross_attention: records attend to the query; residual_attention
+    # (ours): the record's own mean state is added; match (ours): also with the similarity of the query's and
+    # the record's mean states; concat_token: the query is an additional member of the set ("w/o CA");
+    # concat_hidden: the query is concatenated to each record
     fusion: Fusion = "cross_attention"
-    num_layers: int = 12  # in which records see each other; 0: each is scored alone ("w/o RDM")
-    num_heads: int = 12
-    dropout: float = 0.1
-    query_tokens: int = 256  # of the frozen encoder; the rest of a query is cut
-    record_tokens: int = 256
-    # scores: what retrievers say of a candidate is part of its vector: its score, its place and, of a fused
-    # list, each part's score, standardised within a question
+    # number of layers in which records attend to each other. 0: each is scored alone ("w/o RDM")
+    num_layers: int = 12
+    num_heads: int = 12  # number of attention heads
+    dropout: float = 0.1  # dropout probability, from 0 to 0.9
+    query_tokens: int = 256  # maximum length of a query for the frozen encoder, in tokens. The rest is cut
+    record_tokens: int = 256  # maximum length of a record for the frozen encoder, in tokens. The rest is cut
+    # scores: a candidate's vector includes its retrieval score, its rank and, for a fused list, the score of
+    # each retriever, standardised within a question
     features: Literal["none", "scores"] = field(default="none", metadata=added("none"))
-    # of the retriever's scores, standardised within a question, in the policy's logits. Above 0 the policy
-    # begins as the retriever and learns what to change; 0: from nothing, as in the paper. At most 10: a
-    # record's weight is its logit's sigmoid, which saturates, so above about 3 the first records are drawn
-    # almost evenly
+    # weight of the retriever's scores, standardised within a question, in the policy's logits, from 0 to 10.
+    # 0: the policy starts without them, as in the paper. Above 0: it starts as the retriever. Above about 3
+    # the first records are drawn almost uniformly, because a record's weight is the sigmoid of its logit,
+    # which saturates
     prior: float = 0.0
-    # profiles: k records, drawn by the policy. singles: every record alone, asked once; the expected reward
-    # of choosing one is raised exactly, and the k highest are taken
+    # profiles: k records drawn by the policy; singles: each record alone, scored once. With singles, the
+    # expected reward of choosing one record is maximized exactly, and the k best are selected
     learns_from: Literal["profiles", "singles"] = "profiles"
-    rollouts: int = 32  # profiles drawn for a question
-    # likelihood: log p(target | prompt), the sum over its tokens; per_token: their mean; metric: what the
-    # answer is worth by feedback.metric ("w/ MR")
+    rollouts: int = 32  # number of profiles drawn for each question
+    # likelihood: log p(target | prompt), summed over the target's tokens; per_token: the mean over them;
+    # metric: feedback.metric of the answer ("w/ MR")
     reward: Literal["likelihood", "per_token", "metric"] = "likelihood"
+    # how rewards of a question's profiles become advantages. z_scores: standardised; leave_one_out: each
+    # minus the mean of the others
     advantage: Literal["z_scores", "leave_one_out"] = "z_scores"
+    # reinforce: the policy gradient; grpo: with clipped probability ratios
     loss: Literal["reinforce", "grpo"] = "reinforce"
-    clip: float = 0.2  # of grpo's ratios
-    updates: int = 1  # of the policy from the same rewards; more than one needs grpo
-    # additive, pairwise: what a question's profiles are worth is guessed from its earlier rewards, by records
-    # or pairs of them; the guess is subtracted from rewards and added back for further profiles, which cost
-    # no prompt. That leaves the gradient unbiased, but for what grpo clips in updates after the first
+    clip: float = 0.2  # grpo: clipping range of the ratios, from 0 to 1
+    updates: int = 1  # number of policy updates from the same rewards. More than one needs grpo
+    # control variate for the rewards. additive, pairwise: earlier rewards of a question predict those of its
+    # profiles, from single records or from pairs. Predictions are subtracted from the rewards, then added
+    # back over further profiles, which need no prompts. The gradient stays unbiased, except for grpo's
+    # clipping after the first update
     control: Literal["none", "additive", "pairwise"] = "none"
-    proposals: int = 64  # profiles that are guessed, beside the rollouts
-    training: Training = field(default_factory=_bandit)
+    proposals: int = 64  # number of further profiles with predicted rewards, in addition to the rollouts
+    training: Training = field(default_factory=_bandit)  # how the policy is trained
 
     def check(self) -> None:
         super().check()

@@ -22,7 +22,7 @@ from pbr_jax.tasks import Wording
 
 @dataclass(frozen=True, kw_only=True)
 class QueryLikelihood(Judging):
-    """log p(query | candidate), nats a token."""
+    """Candidates by log p(query | candidate), in nats per token."""
 
     method: Literal["query_likelihood"] = "query_likelihood"
 

@@ -17,7 +17,7 @@ from pbr_jax.types import Example
 
 @dataclass(frozen=True, kw_only=True)
 class Random(ByScore):
-    """Uniform, a function of the seed and the example's id alone."""
+    """Random candidates, drawn uniformly. The draw depends only on the seed and the question's id."""
 
     method: Literal["random"] = "random"
 

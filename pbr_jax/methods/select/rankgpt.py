@@ -27,11 +27,12 @@ _NUMBER = 8  # tokens that one number of an order takes at most, with what stand
 
 @dataclass(frozen=True, kw_only=True)
 class RankGPT(Judging):
-    """The order that the model writes, window by window. Counts (`select_orders_…`) say what was amiss."""
+    """The language model writes the order of the candidates, window by window. Counts (`select_orders_…`)
+    report invalid answers."""
 
     method: Literal["rankgpt"] = "rankgpt"
-    window: int = 20  # candidates in one prompt
-    step: int = 10  # by which windows move
+    window: int = 20  # number of candidates in one prompt
+    step: int = 10  # number of candidates by which the window moves
 
     def check(self) -> None:
         super().check()

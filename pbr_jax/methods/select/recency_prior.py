@@ -25,7 +25,8 @@ from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
 
 @dataclass(frozen=True, kw_only=True)
 class RecencyPrior(Behind):
-    """Ages are counted in days from the question's time to the document's first moment.
+    """The score of another selection plus a prior for newer documents. Ages are counted in days, from the
+    document's first moment to the time of the question.
 
     Where a question has no time, or is asked now, they are counted from the newest document of the asking
     user that it may see. A document after that moment has the age 0; one without a date has the mean prior
@@ -33,10 +34,12 @@ class RecencyPrior(Behind):
     """
 
     method: Literal["recency_prior"] = "recency_prior"
-    # days in which the prior halves. learned: on training questions, and with it the weight, by how probable
-    # the scores make relevant documents (or those that the language model finds helpful)
+    # half-life of the prior, in days. learned: fitted on training questions together with the weight, to make
+    # the scores predict relevant documents (or those that the language model finds helpful)
     half_life: float | Literal["learned"] = 30.0
-    weight: float = 1.0  # of the prior, in deviations of a question's scores; unread where it is learned
+    # weight of the prior, in standard deviations of a question's scores. It is ignored if half_life is
+    # learned
+    weight: float = 1.0
 
     def check(self) -> None:
         super().check()

@@ -15,7 +15,7 @@ from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
 
 @dataclass(frozen=True, kw_only=True)
 class TopK(ByScore):
-    """Best first; equal scores keep the retriever's order."""
+    """The candidates with the highest scores. Equal scores keep the retriever's order."""
 
     method: Literal["top_k"] = "top_k"
 

@@ -37,7 +37,7 @@ from pbr_jax.types import Params
 
 @dataclass(frozen=True, kw_only=True)
 class Tuned(ByScore):
-    """A cross-encoder that starts from `model` and learns from `feedback`.
+    """A cross-encoder that starts from `model` and is trained on `feedback`.
 
     CFRAG, Eq. 9 and 10.
     """
@@ -45,13 +45,14 @@ class Tuned(ByScore):
     training_split: ClassVar[TrainingSplit] = "needed"
 
     method: Literal["tuned"] = "tuned"
-    # what it starts from: a reranker's folder, or a plain encoder
+    # model that training starts from: the folder of a reranker or of a plain encoder
     model: str = field(default="all-MiniLM-L6-v2", metadata=IDLE)
-    max_length: int = 256  # tokens of query and document together
-    users: bool = True  # whether scores know the user (e_u in Eq. 10)
-    user_layers: int = 2  # of the map of user embeddings (MLP_2); 1 as released
+    max_length: int = 256  # maximum length of query and document together, in tokens
+    users: bool = True  # whether scores depend on the user (e_u in Eq. 10)
+    user_layers: int = 2  # number of layers that map user embeddings (MLP_2). The released code has 1
+    # how training fits the scores to the feedback
     distillation: Distillation = field(default_factory=Distillation)
-    training: Training = field(default_factory=tuning)
+    training: Training = field(default_factory=tuning)  # how the cross-encoder is trained
 
     def check(self) -> None:
         super().check()
