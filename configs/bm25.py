@@ -1,4 +1,4 @@
-"""BM25 over the user's history: lower-cased words without punctuation, the parameters of LaMP."""
+"""BM25 over the user's history, on lower-cased words without punctuation, with LaMP's parameters."""
 
 from pbr_jax.config import Config
 from pbr_jax.methods import retrieve

@@ -1,6 +1,6 @@
-"""BM25 over the user's history as LaMP's code runs it: words are what stands between white space.
+"""BM25 over the user's history as in LaMP's code, which splits texts at white space.
 
-For comparison with published numbers; configs/bm25.py is the baseline to beat.
+It is for comparison with published numbers. The baseline to beat is configs/bm25.py.
 """
 
 from pbr_jax.config import Config

@@ -1,13 +1,12 @@
-"""CFRAG.
+"""CFRAG: similar users by contrastive learning; retriever and reranker tuned on feedback.
 
-Similar users by contrastive learning; retriever and reranker tuned on what the language model makes of
-them.
+The language model gives the feedback, one value for each candidate document.
 
 Shi et al., "Retrieval Augmented Generation with Collaborative Filtering for Personalized Text Generation",
-SIGIR 2025, https://arxiv.org/abs/2504.05731; the paper's equations. configs/cfrag_as_released.py follows
-the code.
+SIGIR 2025, https://arxiv.org/abs/2504.05731. This config follows the paper's equations;
+configs/cfrag_as_released.py follows the released code.
 
-Other users' documents enter prompts: `collaboration` says so.
+Other users' documents enter prompts, so `collaboration` is text.
 
 pbr-jax run configs/cfrag.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """

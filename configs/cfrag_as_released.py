@@ -1,20 +1,22 @@
-"""CFRAG as its released code computes it, where that differs from the paper's equations (configs/cfrag.py).
+"""CFRAG as in its released code, where that differs from the paper's equations (configs/cfrag.py).
 
-- User encoder: the loss contrasts both views with both (NT-Xent), document embeddings are trained too, one
-  epoch, no held-out users; m = 6 users, the asking user among them. Documents are means of token states.
-- Retriever and reranker: KL(feedback || scores) instead of KL(scores || feedback), temperatures 1 and 0.1,
-  the map of user embeddings is a single layer, AdamW at 6e-5 with linear decay for heads and towers alike, 4
-  questions a step, one epoch, no held-out questions: the last step is taken. An error of a rating is worth
-  - error.
-- Half precision: bfloat16 where the code has fp16, which needs a scaled loss.
-- Texts of queries and documents have their fields quoted by name, LaMP-2's with their tags.
-- Prompts of 3000 tokens; answers have 64 tokens at most.
+- User encoder: the loss contrasts both views with both (NT-Xent). Document embeddings are trained too, for
+  one epoch without held-out users. m = 6 users, the asking user included. Documents are means of token
+  states.
+- Retriever and reranker: KL(feedback || scores) instead of KL(scores || feedback), with temperatures 1 and
+  0.1. The map of user embeddings is a single layer. Heads and towers are trained by AdamW at 6e-5 with linear
+  decay, 4 questions per step, for one epoch. No questions are held out, so the last step is taken. The value
+  of a rating's error is - error.
+- Half precision: bfloat16, where the code has fp16, which needs a scaled loss.
+- Texts of queries and documents quote their fields by name, and those of LaMP-2 include the tags.
+- Prompts have up to 3000 tokens, answers up to 64.
 
-Left as here: metrics are those of the papers' benchmarks (the released F1 is accuracy divided by the number
-of labels), prompts are our own, an answer that is not in the asked format is not scored as empty, histories
-with fewer candidates than m * k do not end in NaN, pairs are cut at 512 tokens instead of each text at
-256, the user encoder's best step is the last (the code: of the lowest training loss), and models are the
-defaults (the code: bge-base-en-v1.5, bge-reranker-base, Llama-3-8B or Qwen2-7B-Instruct).
+The following is not as in the code. Metrics are those of the papers' benchmarks; the released F1 is accuracy
+divided by the number of labels. Prompts are our own. An answer in another format than the requested one is
+not scored as empty. Histories with fewer candidates than m * k do not end in NaN. Pairs are cut at 512
+tokens, instead of each text at 256. The user encoder's best step is the last; the code takes that with the
+lowest training loss. Models are the defaults; the code has bge-base-en-v1.5, bge-reranker-base, and
+Llama-3-8B or Qwen2-7B-Instruct.
 """
 
 import dataclasses

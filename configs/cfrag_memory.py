@@ -1,7 +1,7 @@
-"""CFRAG over a conversation's own history, fold by fold over conversations (configs/ropg_memory.py).
+"""CFRAG over a conversation's own history, trained in folds of conversations (configs/ropg_memory.py).
 
-With the histories of similar users too: `--collaboration text --neighbours.method contrastive
---neighbours.m 2`. Another conversation rarely answers a question about this one.
+`--collaboration text --neighbours.method contrastive --neighbours.m 2` adds the histories of similar users.
+Another conversation rarely answers a question about this one.
 
 pbr-jax run cfrag_memory --benchmark.name locomo --benchmark.root FOLDER --benchmark.split locomo10 --out DIR
 """

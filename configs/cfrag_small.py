@@ -1,10 +1,10 @@
-"""CFRAG at a size for a CPU core: 240 training questions, few questions to learn from.
+"""CFRAG at a size for a CPU core: 240 training questions, 60 of them with feedback.
 
-What differs from configs/cfrag.py, all of it ours: feedback is the likelihood of the target (graded, nothing
-is decoded) on 60 training questions with 4 x 3 candidates each; the teacher is z-scored within a question,
-but values that differ by less than .1 nat are not blown up; cosines are divided by .1 before their softmax,
-which is nearly flat otherwise; three epochs. What came of it: docs/results/cfrag.md.
-Rows carry the feedback in their name: "cfrag, likelihood feedback".
+It differs from configs/cfrag.py as follows; all of this is ours. Feedback is the likelihood of the target,
+which is graded and needs no decoding, on 60 training questions with 4 x 3 candidates each. Feedback is
+z-scored within a question, but differences of less than .1 nat are not magnified. Cosines are divided by .1
+before their softmax, which would otherwise be nearly flat. Training takes three epochs. What came of it:
+docs/results/cfrag.md. Rows carry the feedback in their name: "cfrag, likelihood feedback".
 
 pbr-jax run configs/cfrag_small.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """

@@ -1,15 +1,15 @@
-"""ClusterRAG, hybrid: own documents and those of the most similar user of the own cohort, by late matching.
+"""ClusterRAG, hybrid: own documents and those of the most similar user in the cohort, by late interaction.
 
 Nkhata et al., "ClusterRAG: Cluster-Based Collaborative Filtering for Personalized Retrieval-Augmented
-Generation", 2026; the paper's values. Collaborative: `--neighbours.own off --neighbours.m 1`; user-only:
-`--neighbours.m 1`. configs/clusterrag_as_released.py follows the code; what the paper leaves open, and what
-was chosen: docs/papers/clusterrag.md.
+Generation", 2026, with the paper's values. The collaborative mode is `--neighbours.own off --neighbours.m 1`,
+the user-only mode `--neighbours.m 1`. configs/clusterrag_as_released.py follows the released code. What the
+paper leaves open, and what was chosen: docs/papers/clusterrag.md.
 
-The paper's models are ColBERTv2, for users and documents, and FLAN-T5-base, all weights tuned:
-`--encoder.model FOLDER` and `--llm.model FOLDER` take them. The defaults run too: MiniLM, whose token states
-are compared without projection, and SmolLM2, which is slow to tune on a CPU; there take clusterrag_small.
+The paper's models are ColBERTv2, for users and documents, and FLAN-T5-base, with all weights tuned. Set them
+by `--encoder.model FOLDER` and `--llm.model FOLDER`. The defaults also run: MiniLM, whose token states are
+compared without projection, and SmolLM2, which is slow to tune on a CPU. On a CPU, use clusterrag_small.
 
-Other users' documents enter prompts: `collaboration` says so.
+Other users' documents enter prompts, so `collaboration` is text.
 
 pbr-jax run clusterrag --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """

@@ -1,21 +1,21 @@
-"""ClusterRAG as its released code computes it, where that differs from the paper (configs/clusterrag.py).
+"""ClusterRAG as in its released code, where that differs from the paper (configs/clusterrag.py).
 
-- Users: neighbours by cosine inside the cluster, users' means clustered without scaling them to unit length;
-  texts of 512 tokens for their vectors.
-- Documents, the path of ColBERT: every cluster is visited and all documents are then ranked by score, so the
-  two stages are a flat ranking by MaxSim (`top_clusters None`). The code takes this path for a ColBERT alone,
-  and the default model is none: give `--encoder.model FOLDER` that of one, or take the path of Contriever and
-  BGE, which is configs/clusterrag_pooled_as_released.py.
-- One document in the prompt (the README of its code: `--num_retrieved 1`), gamma .6, LaMP's structure of
-  prompts.
+- Users: neighbours are ranked by cosine inside the cluster. Users' means are clustered without scaling them
+  to unit length, and their vectors come from texts of up to 512 tokens.
+- Documents, as in the code for ColBERT: every cluster is visited and all documents are then ranked by score,
+  so the two stages amount to a flat ranking by MaxSim (`top_clusters None`). The code does this only for a
+  ColBERT model, and the default model is none: set `--encoder.model FOLDER` to one. For Contriever and BGE,
+  use configs/clusterrag_pooled_as_released.py.
+- Prompts: one document (the README of the code: `--num_retrieved 1`), gamma .6, LaMP's structure of prompts.
 - Half precision: bfloat16.
 
-Left as here: HDBSCAN of documents is computed once a profile, not once a query over all profiles together;
-nobody is left out (the code skips questions whose user has no neighbour or no history, so that modes answer
-different questions); documents of two users never share an id; users are train and evaluated ones alike. The
-body of ColBERT without its projection, which the code takes for users' vectors, is what `--encoder.model
-FOLDER --encoder.pooling mean --encoder.normalize yes` gives. The code chooses the epoch by the split that it
-reports; here held-out training users do. Models are the defaults (the code: colbertv2.0 and flan-t5-base).
+The following is not as in the code. HDBSCAN of documents is computed once for each profile, not once for each
+query over all profiles together. Nobody is left out; the code skips questions whose user has no neighbour or
+no history, so its modes answer different questions. Documents of two users never share an id. The users are
+those of the training and evaluated splits. For users' vectors the code uses ColBERT without its projection;
+for this set `--encoder.model FOLDER --encoder.pooling mean --encoder.normalize yes`. The code chooses the
+epoch on the split that it reports; here held-out training users choose it. Models are the defaults; the code
+has colbertv2.0 and flan-t5-base.
 
 pbr-jax run clusterrag_as_released --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """

@@ -1,11 +1,13 @@
-"""ClusterRAG as its released code computes it with Contriever or BGE: pooled vectors, one cluster opened.
+"""ClusterRAG as in its released code with Contriever or BGE: pooled vectors, one cluster opened.
 
-Documents are clustered by their pooled vectors, the cluster whose centroid has the highest cosine with the
-query's is opened (documents in no cluster are one), and those inside are ranked by the cosine with the query.
-All else is configs/clusterrag_as_released.py, whose path of ColBERT ranks all documents by MaxSim.
+Documents are clustered by their pooled vectors; those in no cluster form one together. The cluster whose
+centroid has the highest cosine with the query's vector is opened, and the documents inside are ranked by the
+same cosine. All else is as in configs/clusterrag_as_released.py, which for ColBERT ranks all documents by
+MaxSim.
 
-Left as here: the vectors that are clustered are those of `encoder.normalize`, of unit length as users' are
-averaged from (the code's are not scaled); a profile is clustered by itself, not those of all users together.
+The following is not as in the code. The clustered vectors follow `encoder.normalize`: they have unit length,
+like those that users are averaged from; the code does not scale them. Each profile is clustered by itself,
+not those of all users together.
 
 pbr-jax run clusterrag_pooled_as_released --encoder.model FOLDER --benchmark.name lamp_7
 --benchmark.root FOLDER --out DIR

@@ -1,8 +1,8 @@
 """ClusterRAG at a size for a CPU core: LoRA on 300 training questions, one epoch, prompts of 192 tokens.
 
-One adapter is trained on a mixture of prompts without documents, with two own ones, with two of a cohort
-neighbour, and with one of each; each question is learned with two of the four, drawn by the seed. It answers
-in all modes: configs/ablations/clusterrag_small.py. The rest is configs/clusterrag.py.
+One adapter is trained on a mixture of prompts: without documents, with two own ones, with two of a cohort
+neighbour, and with one of each. Each question is learned with two of these four, drawn by the seed. The
+adapter answers in all modes: configs/ablations/clusterrag_small.py. All else is as in configs/clusterrag.py.
 
 pbr-jax run clusterrag_small --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """

@@ -1,4 +1,4 @@
-"""Chain of thought: a step-by-step answer beside the query (Wei et al., 2022)."""
+"""Chain of thought: a step-by-step answer is appended to the query (Wei et al., 2022)."""
 
 from pbr_jax.config import Config
 from pbr_jax.methods import expand, retrieve

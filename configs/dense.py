@@ -1,4 +1,4 @@
-"""Dense retrieval inside the user's history with any BERT-family encoder (`encoder.model`)."""
+"""Dense retrieval in the user's history with any BERT-family encoder (`encoder.model`)."""
 
 from pbr_jax.config import Config
 from pbr_jax.methods import retrieve

@@ -1,4 +1,4 @@
-"""BM25 and dense retrieval as one: their scores, standardised within a question, are added."""
+"""BM25 and dense retrieval combined: the sum of their scores, standardised within a question."""
 
 from pbr_jax.config import Config
 from pbr_jax.methods import retrieve

@@ -1,4 +1,4 @@
-"""HyDE: the query's vector averaged with that of a hypothetical answer (Gao et al., 2023)."""
+"""HyDE: the query's vector is averaged with that of a hypothetical answer (Gao et al., 2023)."""
 
 from pbr_jax.config import Config
 from pbr_jax.methods import expand, retrieve

@@ -1,4 +1,4 @@
-"""IC-RALM: one document at a time, chosen anew of twenty every five tokens of the answer."""
+"""IC-RALM: one document at a time, chosen again from twenty after every five tokens of the answer."""
 
 from pbr_jax.config import Config
 from pbr_jax.methods import generate, retrieve

@@ -1,4 +1,4 @@
-"""Dense candidates, reranked by the attention that the question's tokens pay them (ICR)."""
+"""Dense candidates, reranked by the attention from the question's tokens to their tokens (ICR)."""
 
 from pbr_jax.config import Config
 from pbr_jax.methods import retrieve, select

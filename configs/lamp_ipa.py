@@ -1,10 +1,11 @@
-"""LaMP's own pipeline: documents by BM25 in the prompt, and a generator tuned to answer from such prompts.
+"""LaMP's own pipeline: BM25, documents in the prompt, and a generator tuned on such prompts.
 
 In-prompt augmentation (IPA): Salemi et al., "LaMP: When Large Language Models Meet Personalization", ACL
-2024, https://arxiv.org/abs/2304.11406. All weights of the generator are tuned on every training question with
-the documents that this pipeline finds; rate, decay, schedule, epochs, batch, beams and lengths are the
-released code's. Its generator is FLAN-T5-base: `--llm.model` takes its folder; the embedded model learns
-as well, slowly on a CPU. The code chooses the step by the split it reports; here held-out training users do.
+2024, https://arxiv.org/abs/2304.11406. All weights of the generator are tuned on every training question,
+with the documents that this pipeline retrieves. Learning rate, decay, schedule, epochs, batch, beams and
+lengths are those of the released code. Its generator is FLAN-T5-base: set `--llm.model` to its folder. The
+embedded model can be tuned too, but slowly on a CPU. The code chooses the step on the split that it reports;
+here held-out training users choose it.
 
 pbr-jax run lamp_ipa --benchmark.name lamp_7 --benchmark.root FOLDER --llm.model FOLDER --out DIR
 """

@@ -1,9 +1,8 @@
-"""LUF: a retriever that learns from what the language model says of the documents that it found.
+"""LUF: a retriever that learns from the language model's labels of the documents it retrieved.
 
-Questions arrive one after the other, and after every 200 the retriever is updated. Anonymous ACL
-submission, "LLM and User Feedback Based Contrastive Learning Improves Retrieval-Augmented
-Generation When Question and Answer Domains Shift". What the paper leaves open, and what was
-decided: docs/papers/luf.md.
+Questions arrive one after the other, and the retriever is updated after every 200. Anonymous ACL submission,
+"LLM and User Feedback Based Contrastive Learning Improves Retrieval-Augmented Generation When Question and
+Answer Domains Shift". What the paper leaves open, and what was decided: docs/papers/luf.md.
 
 pbr-jax run luf --benchmark.name xquad --benchmark.root FOLDER --benchmark.split de --benchmark.passages en \
     --out DIR

@@ -1,12 +1,12 @@
-"""LUF with the numbers of its Table 10 for SQuAD, as near to the paper as it can be read.
+"""LUF with the values of the paper's Table 10 for SQuAD, as close to the paper as possible.
 
-- An update after 4,000 questions, 4 epochs, rate 1e-5; Natural Questions 2,000, 4, 5e-6; TriviaQA
-  as SQuAD; WebQuestions 1,000, 1, 5e-6; WebQA 2,000, 3, 5e-6. The encoder is Contriever: give
-  `--encoder.model FOLDER`.
-- The encoder moves as a whole, for queries and passages, which are then encoded anew: some 53 hours
-  of CPU for 21 million passages, so take an accelerator, or `--retrieve.moves query_tower`.
-- A question's own irrelevant documents are negatives. In a closed collection that punishes what
-  later questions look for, and costs half of the gain (docs/papers/luf.md).
+- SQuAD and TriviaQA: an update after every 4,000 questions, 4 epochs, learning rate 1e-5. For the other data
+  sets set these: Natural Questions 2,000, 4, 5e-6; WebQuestions 1,000, 1, 5e-6; WebQA 2,000, 3, 5e-6. The
+  paper's encoder is Contriever: set `--encoder.model FOLDER`.
+- The encoder is trained for queries and passages, and the passages are then encoded again. For 21 million
+  passages this takes some 53 hours on a CPU: use an accelerator, or `--retrieve.moves query_tower`.
+- A question's own irrelevant documents are negatives. In a closed collection this lowers the scores of
+  documents that later questions need, and costs half of the gain (docs/papers/luf.md).
 - One user's remark is enough for the shared store: the paper has no quorum.
 
 pbr-jax run luf_as_paper --benchmark.name squad --benchmark.root FOLDER --benchmark.passages FILE --out DIR

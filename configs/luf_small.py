@@ -1,9 +1,9 @@
-"""LUF for a CPU core: a map of query vectors learns from gold labels (supervision).
+"""LUF for a CPU core: a linear map of query vectors is trained on gold labels (supervision).
 
-What differs from configs/luf.py, all of it ours: `retrieve.moves map` trains in seconds; its rate
-was chosen on Chinese and English questions, not on the German ones that are reported; `labels.kind gold`,
-because a model of 135 million parameters labels by chance; nothing is answered, so rows are compared
-by recall.
+It differs from configs/luf.py as follows; all of this is ours. `retrieve.moves map` trains in seconds. Its
+learning rate was chosen on Chinese and English questions, not on the German ones that are reported.
+`labels.kind gold` is used because the labels of a model with 135 million parameters are no better than
+chance. Nothing is answered, so rows are compared by recall.
 
 pbr-jax run luf_small --benchmark.name xquad --benchmark.root FOLDER --benchmark.split de \
     --benchmark.passages en --out DIR

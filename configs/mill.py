@@ -1,4 +1,4 @@
-"""MILL: sub-queries with passages and found documents, kept where they agree (Jia et al., 2023)."""
+"""MILL: generated sub-queries with passages, and retrieved documents that agree (Jia et al., 2023)."""
 
 from pbr_jax.config import Config
 from pbr_jax.methods import expand, retrieve

@@ -1,4 +1,4 @@
-"""Maximal marginal relevance: four of BM25's twenty best documents, each unlike those before it."""
+"""Maximal marginal relevance: four of BM25's twenty best documents, each unlike the ones before."""
 
 from pbr_jax.config import Config
 from pbr_jax.methods import retrieve, select

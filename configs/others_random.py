@@ -1,4 +1,4 @@
-"""Random documents of other users: what a prompt gains from examples of the task not the user's own."""
+"""Random documents of other users: the gain from examples of the task that are not the user's own."""
 
 from pbr_jax.config import Config
 from pbr_jax.methods import neighbours, retrieve, select

@@ -1,6 +1,6 @@
-"""PBR: the query personalized before retrieval (Zhang et al., 2025).
+"""PBR: the query is personalized before retrieval (Zhang et al., 2025).
 
-The language model writes utterances and reasoning, unless `--expand.released FILE` has them.
+The language model writes utterances and reasoning, unless `--expand.released FILE` contains them.
 """
 
 from pbr_jax.config import Config

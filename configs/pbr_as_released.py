@@ -1,7 +1,7 @@
-"""PBR as its released code has it: PageRank without restarts, ten utterances, raw text where no list is.
+"""PBR as in its released code: PageRank without restarts, ten utterances, raw text for unreadable answers.
 
-theta and k2 are the paper's, with which its PersonaBench tables were made; the code's own defaults for that
-benchmark are 0.5 and 5. LongMemEval as it reads and scores it: ablations/pbr_longmemeval.py.
+theta and k2 are the paper's. Its PersonaBench tables were made with them; the code's own defaults for that
+benchmark are 0.5 and 5. For LongMemEval as the code reads and scores it: ablations/pbr_longmemeval.py.
 """
 
 from pbr_jax.config import Config

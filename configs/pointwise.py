@@ -1,4 +1,4 @@
-"""Dense candidates, reranked by whether the language model says of each that it helps."""
+"""Dense candidates, reranked by the language model's judgement of whether each one helps."""
 
 from pbr_jax.config import Config
 from pbr_jax.methods import retrieve, select

@@ -1,4 +1,4 @@
-"""A text about the user, which the language model writes once from the history, before four documents."""
+"""A summary of the user, written once by the language model from the history, before four documents."""
 
 from pbr_jax.config import Config
 from pbr_jax.options import Prompt

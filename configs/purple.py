@@ -1,7 +1,7 @@
-"""PURPLE: which of the user's records stand in the prompt is learned by a contextual bandit.
+"""PURPLE: a contextual bandit learns which of the user's records to put in the prompt.
 
-As in the paper (appendix D): 20 candidates, 5 records, 12 layers, 32 profiles a question, 10 epochs; the
-reward is the log-likelihood of what the user wrote. For a CPU: configs/purple_small.py. See
+As in the paper (appendix D): 20 candidates, 5 records, 12 layers, 32 profiles per question, 10 epochs. The
+reward is the log-likelihood of what the user wrote. For a CPU, use configs/purple_small.py. See
 docs/papers/purple.md.
 
 pbr-jax run configs/purple.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR

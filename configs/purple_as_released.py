@@ -1,13 +1,13 @@
-"""PURPLE as its released code computes it, where that differs from the paper (configs/purple.py).
+"""PURPLE as in its released code, where that differs from the paper (configs/purple.py).
 
-- The policy's step is chosen every 1024 questions.
-- Answers are sampled: temperature .7, nucleus .8, at most 256 tokens; prompts have LaMP's structure and 2048
-  tokens.
-- Records and queries are cut at 512 tokens, or at what the encoder reads.
+- The policy's step is chosen after every 1024 questions.
+- Answers are sampled with temperature .7 and nucleus .8, and have at most 256 tokens. Prompts have LaMP's
+  structure and up to 2048 tokens.
+- Records and queries are cut at 512 tokens, or at the encoder's maximum length.
 
-Left as here, with why, in docs/papers/purple.md: the step is chosen by held-out training users, never on the
-reported split; a short history shortens its own profile alone, not those of its whole batch; the frozen
-encoder drops nothing out; a run that goes on after a kill ends with the same numbers.
+The following is not as in the code; docs/papers/purple.md gives the reasons. Held-out training users choose
+the step, never the reported split. A short history shortens only its own profile, not those of its whole
+batch. The frozen encoder has no dropout. A run that is killed and continued ends with the same numbers.
 
 pbr-jax run configs/purple_as_released.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """

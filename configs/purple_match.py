@@ -1,8 +1,8 @@
-"""PURPLE at a size for a CPU core, given how well records fit the query and what retrievers score.
+"""PURPLE for a CPU core, with the fit of records to the query and the retrievers' scores as inputs.
 
-Ours (docs/papers/purple.md): `fusion match` puts the fit of query and record into the record's vector,
-`features scores` the retrievers' scores, and the held-out users choose the step by the order of their
-candidates. Every record's reward alone is asked once.
+These inputs are ours (docs/papers/purple.md). `fusion match` adds the fit of query and record to the record's
+vector, and `features scores` adds the retrievers' scores. Held-out users choose the step by the rank
+correlation of their candidates. The reward of each record alone is computed once.
 
 pbr-jax run configs/purple_match.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """

@@ -1,8 +1,8 @@
-"""PURPLE over a conversation's history, fold by fold over conversations (configs/ropg_memory.py).
+"""PURPLE over a conversation's history, trained in folds of conversations (configs/ropg_memory.py).
 
-The policy begins as the fused retriever (`select.prior`) and is given the fit of query and record and both
-retrievers' scores (`fusion match`, `features scores`). Each candidate is asked alone and once, so trainings
-and evaluation read the same prompts. 1 layer, records of 64 tokens.
+The policy starts as the fused retriever (`select.prior`). Its inputs include the fit of query and record
+(`fusion match`) and both retrievers' scores (`features scores`). The reward of each candidate alone is
+computed once, so training and evaluation use the same prompts. It has 1 layer and records of 64 tokens.
 
 pbr-jax run purple_memory --benchmark.name locomo --benchmark.root FOLDER --benchmark.split locomo10 --out DIR
 """

@@ -1,6 +1,6 @@
 """PURPLE at a size for a CPU core: 240 training questions, 2 layers, 8 profiles of each, 2 epochs.
 
-Records are cut to 64 tokens, queries to 128; 15 % of the training users choose the step.
+Records are cut to 64 tokens, queries to 128. 15 % of the training users choose the step.
 
 pbr-jax run configs/purple_small.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """

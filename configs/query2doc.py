@@ -1,4 +1,4 @@
-"""Query2doc: a passage that answers beside the query (Wang et al., 2023)."""
+"""Query2doc: a generated passage that answers the query is appended to it (Wang et al., 2023)."""
 
 from pbr_jax.config import Config
 from pbr_jax.methods import expand, retrieve

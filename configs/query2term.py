@@ -1,4 +1,4 @@
-"""Query2Term: keywords of an answer beside the query (Jagerman et al., 2023)."""
+"""Query2Term: keywords of a generated answer are appended to the query (Jagerman et al., 2023)."""
 
 from pbr_jax.config import Config
 from pbr_jax.methods import expand, retrieve

@@ -1,4 +1,4 @@
-"""Dense candidates, reranked by how probable the language model finds the question after each (UPR)."""
+"""Dense candidates, reranked by the likelihood of the question after each of them (UPR)."""
 
 from pbr_jax.config import Config
 from pbr_jax.methods import retrieve, select

@@ -1,7 +1,7 @@
-"""The demo: what a user's own history is worth, on made-up users, with real small models and two CPU cores.
+"""The demo: the value of a user's own history, on synthetic users, with real small models on two CPU cores.
 
-Answers are decoded for the first three questions alone: systems are compared by how probable the language
-model finds what the user wrote (`target_nll`).
+Answers are decoded only for the first three questions. Systems are compared by `target_nll`, the negative
+log-likelihood of what the user wrote.
 
 pbr-jax sweep configs/quickstart.py --out runs/quickstart
 """

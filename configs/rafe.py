@@ -1,4 +1,4 @@
-"""RaFe: of several rewrites the one whose documents explain the query best (Mao et al., 2024)."""
+"""RaFe: the one of several rewrites whose documents explain the query best (Mao et al., 2024)."""
 
 from pbr_jax.config import Config
 from pbr_jax.methods import expand, retrieve

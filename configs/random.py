@@ -1,4 +1,4 @@
-"""Random documents of the user's history: the floor that a retriever must beat."""
+"""Random documents of the user's history: a lower bound that every retriever should beat."""
 
 from pbr_jax.config import Config
 from pbr_jax.methods import retrieve

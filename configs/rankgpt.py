@@ -1,4 +1,4 @@
-"""Dense candidates, listed to the language model, which writes their order (RankGPT)."""
+"""Dense candidates, reranked as a list by the language model, which writes their order (RankGPT)."""
 
 from pbr_jax.config import Config
 from pbr_jax.methods import retrieve, select

@@ -1,6 +1,6 @@
-"""Four of BM25's twenty best documents, newer ones preferred: what a month is worth is given, not learned.
+"""Four of BM25's twenty best documents, with a preference for newer ones of a given half-life.
 
-`--select.half_life learned` learns it on training questions, with `--collaboration signals`.
+`--select.half_life learned` learns the half-life on training questions, with `--collaboration signals`.
 """
 
 from pbr_jax.config import Config

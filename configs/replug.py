@@ -1,4 +1,4 @@
-"""REPLUG: every document in a prompt of its own, and the distributions of the next token mixed."""
+"""REPLUG: one prompt for each document, and a mixture of their next-token distributions."""
 
 from pbr_jax.config import Config
 from pbr_jax.methods import generate, retrieve

@@ -1,4 +1,4 @@
-"""R&R, LUF's baseline: forty dense candidates, each judged by the language model, five in the prompt."""
+"""R&R, LUF's baseline: forty dense candidates, each judged by the language model; five in the prompt."""
 
 from pbr_jax.config import Config
 from pbr_jax.methods import retrieve, select

@@ -1,4 +1,4 @@
-"""Query rewriting: the query in words that a search engine understands (Ma et al., 2023)."""
+"""Query rewriting: the language model rewrites the query for a search engine (Ma et al., 2023)."""
 
 from pbr_jax.config import Config
 from pbr_jax.methods import expand, retrieve

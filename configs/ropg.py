@@ -1,9 +1,9 @@
-"""ROPG-KD: dense retrieval inside the own history, tuned on what the language model makes of each document.
+"""ROPG-KD: dense retrieval in the user's own history, tuned on the language model's feedback.
 
-Salemi et al., "Optimization Methods for Personalizing Large Language Models through Retrieval
-Augmentation", SIGIR 2024, https://arxiv.org/abs/2404.05970. The released code feeds probabilities to a loss
-that takes logits, and counts padding documents; both are mended. `--retrieve.distillation.loss reinforce`
-is ROPG-RL.
+Salemi et al., "Optimization Methods for Personalizing Large Language Models through Retrieval Augmentation",
+SIGIR 2024, https://arxiv.org/abs/2404.05970. The released code passes probabilities to a loss that expects
+logits, and counts padding documents; both are corrected here. For ROPG-RL, set `--retrieve.distillation.loss
+reinforce`.
 
 pbr-jax run configs/ropg.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """

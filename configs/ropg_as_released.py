@@ -1,8 +1,8 @@
-"""ROPG-KD nearer to its released code than configs/ropg.py: raw dot products, four beams, batches of one.
+"""ROPG-KD closer to its released code than configs/ropg.py: dot products, four beams, batches of one.
 
-It was made for Contriever: `--encoder.model FOLDER`. Left as in configs/ropg.py: two epochs instead of 1000
-steps, documents without their dates, and the loss, which there takes probabilities for logits and counts
-padding.
+It was made for Contriever: set `--encoder.model FOLDER`. As in configs/ropg.py, it has two epochs instead of
+1000 steps, documents without their dates, and the corrected loss; the code's loss takes probabilities for
+logits and counts padding.
 
 pbr-jax run configs/ropg_as_released.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """

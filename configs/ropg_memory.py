@@ -1,7 +1,8 @@
-"""ROPG-KD over a conversation's history, fold by fold over conversations (`stream.protocol cross_units`).
+"""ROPG-KD over a conversation's history, trained in folds of conversations (`stream.protocol cross_units`).
 
-Each conversation is ranked by what was learned from the others' questions, so there is no need of a training
-split. For 2 CPU cores: 150 questions, 8 candidates of each. Likelihood feedback, as in configs/ropg_small.py.
+The retriever of each conversation is trained on the other conversations' questions, so no training split is
+needed. For 2 CPU cores, it uses 150 questions with 8 candidates each. Feedback is the likelihood of the
+target, as in configs/ropg_small.py.
 
 pbr-jax run ropg_memory --benchmark.name locomo --benchmark.root FOLDER --benchmark.split locomo10 --out DIR
 """

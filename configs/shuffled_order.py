@@ -1,4 +1,4 @@
-"""Dense retrieval whose documents stand in the prompt in random order: what is the order worth?"""
+"""Dense retrieval with the documents in random order in the prompt, to measure what the order is worth."""
 
 from pbr_jax.config import Config
 from pbr_jax.methods import retrieve

@@ -1,4 +1,4 @@
-"""ThinkQE: passages written in rounds, each after a look at what the last ones found (Lei et al., 2025)."""
+"""ThinkQE: passages written in rounds, each after reading the documents found so far (Lei et al., 2025)."""
 
 from pbr_jax.config import Config
 from pbr_jax.methods import expand, retrieve

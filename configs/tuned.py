@@ -1,7 +1,7 @@
-"""Dense retrieval with a generator tuned on the training split: what documents add once the task is learned.
+"""Dense retrieval with a generator tuned on the training split: the gain from documents that remains.
 
-LoRA on 300 training questions, each without documents and with three own ones. Rows to compare it with:
-configs/ablations/tuned.py.
+LoRA on 300 training questions, each once without documents and once with three own ones. For rows to compare
+it with: configs/ablations/tuned.py.
 
 pbr-jax run tuned --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """

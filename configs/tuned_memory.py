@@ -1,7 +1,7 @@
-"""Dense retrieval with a generator tuned fold by fold over conversations (configs/ropg_memory.py).
+"""Dense retrieval with a generator tuned in folds of conversations (configs/ropg_memory.py).
 
-LoRA on 150 questions of the other conversations, each without documents and with an own one: what evidence is
-still worth once the form of an answer is learned.
+LoRA on 150 questions of the other conversations, each once without documents and once with an own one. It
+measures the gain from evidence that remains after the model has learned the form of an answer.
 
 pbr-jax run tuned_memory --benchmark.name locomo --benchmark.root FOLDER --benchmark.split locomo10 --out DIR
 """

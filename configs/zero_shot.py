@@ -1,4 +1,4 @@
-"""The language model alone: no documents of the user enter the prompt."""
+"""The language model alone: the prompt contains no documents of the user."""
 
 from pbr_jax.config import Config
 from pbr_jax.methods import retrieve

@@ -236,7 +236,7 @@ class SelectLLM(OtherLLM):
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeLLM(OtherLLM):
-    """The language model that grades answers, if it is not the one that answers."""
+    """The language model that grades answers, if it is not the model of the run."""
 
     section: ClassVar[str] = "eval.judge_llm"
 

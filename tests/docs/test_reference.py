@@ -41,7 +41,7 @@ def test_every_field_of_a_config_has_a_row(pages: dict[str, str]) -> None:
     nested = {name for name in fields if name.count(".") > 1}  # of classes that several have in common
     assert fields - nested <= set(known)
     assert {name.rpartition(".")[2] for name in nested} <= set(known)
-    assert known["retrieve.k"] == ["integer", "`4`", "documents from each user"]
+    assert known["retrieve.k"] == ["integer", "`4`", "number of documents retrieved from each user"]
     assert known["keep_texts"][:2] == ["on, off", "`on`"]
     assert {len(cells) for cells in known.values()} == {3}
 

@@ -21,7 +21,7 @@ from pbr_jax.text.judging import Writer
 class Judging(ByScore):
     """The frozen language model judges the candidates: it is not the generator that was tuned to the task."""
 
-    # language model that judges the candidates. none: the model that answers, without its tuning
+    # language model that judges the candidates. none: the one that answers, without its tuning
     llm: SelectLLM | None = None
     words: int = 300  # maximum number of words of each candidate
     max_tokens: int = 2048  # token budget of the request and all candidates in one prompt
