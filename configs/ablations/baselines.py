@@ -1,4 +1,4 @@
-"""The baselines side by side: no documents, random, newest, LaMP's BM25, BM25, dense; four documents each.
+"""The baselines: no documents, random, newest, LaMP's BM25, BM25 and dense, with four documents each.
 
 pbr-jax sweep configs/ablations/baselines.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """

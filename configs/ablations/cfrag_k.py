@@ -1,4 +1,4 @@
-"""CFRAG with 1 to 5 documents from each user and as many in the prompt (Figure 9: their number k).
+"""CFRAG with 1 to 5 documents from each user, and as many in the prompt (k in the paper's Figure 9).
 
 pbr-jax sweep configs/ablations/cfrag_k.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """

@@ -1,4 +1,4 @@
-"""CFRAG with 1 to 6 users, the asking user included (Figure 8: their number m).
+"""CFRAG with 1 to 6 users, the asking user included (m in the paper's Figure 8).
 
 pbr-jax sweep configs/ablations/cfrag_m.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """

@@ -1,9 +1,9 @@
 """CFRAG without each of its modules: the rows of the paper's Table 3, and a control.
 
-(0) all; (1) own history only; (2) users as means of their documents; (3) untuned retriever; (4) retriever
-without users; (5) untuned reranker; (6) reranker without users. Row 5 needs a reranker that was pretrained
-to judge; with a plain encoder as `select.model`, the default, the row is the retriever's own order and is
-called "no reranker". The control is the reranker as it starts, its heads random: what a tuned one must beat.
+Rows: (0) all modules; (1) own history only; (2) users as means of their documents; (3) untuned retriever; (4)
+retriever without users; (5) untuned reranker; (6) reranker without users. Row 5 needs a pretrained reranker
+as `select.model`. With the default, a plain encoder, this row keeps the retriever's order and is called "no
+reranker". The control is the reranker before training, with random heads: a tuned one must beat it.
 
 pbr-jax sweep configs/ablations/cfrag_modules.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """

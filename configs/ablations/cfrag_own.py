@@ -1,4 +1,4 @@
-"""CFRAG with 0 to 5 of its five documents from the own history (Figure 7).
+"""CFRAG with 0 to 5 of its five documents from the user's own history (Figure 7).
 
 pbr-jax sweep configs/ablations/cfrag_own.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """

@@ -1,7 +1,7 @@
-"""CFRAG with other retrievers and rerankers (Figure 6): LaMP's BM25 as both, both untuned, both tuned.
+"""CFRAG with other retrievers and rerankers (Figure 6): both LaMP's BM25, both untuned, or both tuned.
 
-An untuned reranker needs a `select.model` that was pretrained to judge; the default was not, and its row is
-called "no reranker".
+The untuned reranker needs a pretrained reranker as `select.model`. The default is none, and its row is called
+"no reranker".
 
 pbr-jax sweep configs/ablations/cfrag_retrievers.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """

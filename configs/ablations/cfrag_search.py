@@ -1,7 +1,7 @@
-"""CFRAG's tuned values (section 5.1.4).
+"""A search over the hyperparameters that CFRAG's paper tunes (section 5.1.4).
 
-Temperature of the contrastive loss with the weight of the user's preference; learning rates of towers and of
-heads, alike for retriever and reranker; number of users.
+They are the temperature of the contrastive loss together with the weight of the user's preference; the
+learning rates of towers and heads, the same for retriever and reranker; and the number of users.
 
 pbr-jax sweep configs/ablations/cfrag_search.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """

@@ -1,7 +1,7 @@
-"""configs/cfrag_small.py with its modules left out, and the baselines beside it.
+"""configs/cfrag_small.py without each of its modules, and the baselines.
 
-3 documents in every prompt. Nothing is decoded: rows are compared by `target_nll`. For all of the data:
-configs/ablations/cfrag_modules.py, cfrag_users.py and baselines.py.
+Every prompt has 3 documents. Nothing is decoded, so rows are compared by `target_nll`. For all of the data,
+use configs/ablations/cfrag_modules.py, cfrag_users.py and baselines.py.
 
 pbr-jax sweep configs/ablations/cfrag_small.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """

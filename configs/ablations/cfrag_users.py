@@ -1,4 +1,4 @@
-"""CFRAG with other users as neighbours (Figure 5): anybody, the next m nearest, the m nearest.
+"""CFRAG with other users as neighbours (Figure 5): random users, the next m nearest, or the m nearest.
 
 pbr-jax sweep configs/ablations/cfrag_users.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """

@@ -1,12 +1,13 @@
-"""ClusterRAG's tables as rows, with one generator that is tuned on a mixture and serves most of them.
+"""The rows of ClusterRAG's tables. Most of them use one generator, tuned on a mixture of prompts.
 
-Modes (Table 2), retrievers (Table 3), parts left out (Table 5), gamma, L_max, beams (Table 7), k (Table 8),
-m (Table 9), and what is not the paper's: clusters opened, what is done with noise, users by CFRAG's encoder,
-similarity inside a cohort. Table 3's rows rank inside the opened clusters: ColBERT is "clusterrag",
-Contriever and BGE are "pooled in clusters" with `--encoder.model FOLDER`; the rows "clusterrag with ..."
-search whole histories. Other models, as they come (Table 4): `--generator.method frozen --llm.model FOLDER`.
-Table 10 is the metric `silhouette` of the rows "clusterrag" and "k-means". A generator for each row, as the
-paper has it: `--generator.documents pipeline`.
+The rows vary the modes (Table 2), retrievers (Table 3), omitted parts (Table 5), gamma, L_max and beams
+(Table 7), k (Table 8) and m (Table 9). These rows are ours: the number of opened clusters, the treatment of
+noise, users by CFRAG's encoder, and the similarity inside a cohort. In Table 3, ColBERT is the row
+"clusterrag", and Contriever and BGE are "pooled in clusters" with `--encoder.model FOLDER`; all of these rank
+inside the opened clusters. The rows "clusterrag with ..." search whole histories. For other models without
+tuning (Table 4), use `--generator.method frozen --llm.model FOLDER`. Table 10 is the metric `silhouette` of
+the rows "clusterrag" and "k-means". For a separate generator for each row, as in the paper, use
+`--generator.documents pipeline`.
 
 pbr-jax sweep ablations/clusterrag --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """

@@ -1,8 +1,8 @@
-"""configs/clusterrag_small.py in its three modes, and what they have to be compared with.
+"""configs/clusterrag_small.py in its three modes, with the rows to compare them with.
 
-Two documents in every prompt but zero-shot's, frozen and tuned; one tuned generator serves
-all rows. "random user": the documents of a random user in the place of the cohort neighbour's, alone and
-beside the own ones. Without answers, which take longest:
+Every prompt has two documents, except zero-shot's. Zero-shot is run with the frozen and the tuned generator,
+and one tuned generator serves all rows. In the rows "random user", the documents of a random user replace
+those of the cohort neighbour, alone and with own ones. Answers take longest; to run without them, use
 `--generate.method none --eval.likelihood on`.
 
 pbr-jax sweep ablations/clusterrag_small --benchmark.name lamp_7 --benchmark.root FOLDER --limit 150 --out DIR

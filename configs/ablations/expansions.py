@@ -1,4 +1,4 @@
-"""Every query expansion in front of the same dense retriever: the paper's Tables 1 and 2, and three more.
+"""Every query expansion with the same dense retriever: the paper's Tables 1 and 2, and three more.
 
 pbr-jax sweep configs/ablations/expansions.py --benchmark.name personabench --benchmark.root FOLDER
 --benchmark.split noise_0.0 --out DIR

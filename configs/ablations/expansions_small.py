@@ -1,7 +1,7 @@
-"""Every query expansion with the embedded models, 40 questions of two benchmarks, on two CPU cores.
+"""Every query expansion with the embedded models, on 40 questions of two benchmarks, on two CPU cores.
 
-Run in the folder that holds both benchmarks under the names below. Answers are short, and so are histories
-in prompts, for the sake of two CPU cores. All of a benchmark: expansions.py.
+Run it in the folder that contains both benchmarks under the names below. Answers, and histories in prompts,
+are short so that two CPU cores suffice. For a whole benchmark, use expansions.py.
 
 pbr-jax sweep configs/ablations/expansions_small.py --out DIR
 """

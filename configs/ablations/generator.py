@@ -1,8 +1,9 @@
-"""What makes a tuned generator: rank, rate, the share without documents. By number of questions learned from:
-generator_questions.py.
+"""Hyperparameters of a tuned generator: rank, learning rate, and the share of prompts without documents.
 
-Everything is measured twice, without documents and with three dense own ones: the difference is what is left
-for personalization. Nothing is decoded: rows are compared by `target_nll`.
+For the number of training questions, use generator_questions.py.
+
+Each generator is evaluated twice, without documents and with the three nearest own ones. The difference is
+the gain that is left for personalization. Nothing is decoded, so rows are compared by `target_nll`.
 
 pbr-jax sweep configs/ablations/generator.py --benchmark.name lamp_7 --benchmark.root FOLDER --limit 150 \\
   --out DIR

@@ -1,9 +1,9 @@
-"""The learning curve of a tuned generator: training questions needed, and what documents still add.
+"""The learning curve of a tuned generator: training questions needed, and the gain from documents.
 
-Everything is measured twice, without documents and with three dense own ones: the difference is what is left
-for personalization. `trained.generator.tokens` of results.json, the tokens learned from, is the axis of
-the curve. Nothing is decoded: rows are compared by `target_nll`. A run with another `--seed` draws other
-questions; `pbr-jax report DIRS` then averages over seeds.
+Each generator is evaluated twice, without documents and with the three nearest own ones. The difference is
+the gain that is left for personalization. The horizontal axis of the curve is `trained.generator.tokens` in
+results.json, the number of training tokens. Nothing is decoded, so rows are compared by `target_nll`. A run
+with another `--seed` draws other questions; `pbr-jax report DIRS` then averages over seeds.
 
 pbr-jax sweep ablations/generator_questions --benchmark.name lamp_7 --benchmark.root FOLDER --seed 0 --out D
 """

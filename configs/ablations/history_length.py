@@ -1,8 +1,9 @@
-"""From how many own documents on do other users' stop helping? Histories cut to 0, 1, 2, 4, 8, and whole.
+"""How long must the own history be before other users' documents stop helping?
 
-`own` shows own documents alone. `filled_*` shows the same and fills the free places of the prompt from the
-users nearest by the trained encoder, nearest by means, or random; `others` shows the nearest users' alone.
-`auto` fills up where that helped training users. Nothing is decoded: rows are compared by `target_nll`.
+Histories are cut to 0, 1, 2, 4 or 8 documents, or kept whole. `own` shows own documents alone. `filled_*`
+shows the same, and fills the remaining positions of the prompt from other users: the nearest by the trained
+encoder, the nearest by means, or random ones. `others` shows only documents of the nearest users. `auto`
+fills positions if that helped training users. Nothing is decoded, so rows are compared by `target_nll`.
 
 pbr-jax sweep configs/ablations/history_length.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """

@@ -1,4 +1,4 @@
-"""What documents are worth where the answer is the most probable label, with and without calibration.
+"""The gain from documents if the answer is the most probable label, with and without calibration.
 
 pbr-jax sweep configs/ablations/labels.py --benchmark.name lamp_3 --benchmark.root FOLDER --out DIR
 """

@@ -1,7 +1,8 @@
-"""Baselines that live in the language model, beside retrievers, a control and a ceiling: three of twenty.
+"""Selection by the language model, with retrievers, a control and a ceiling: three of twenty documents.
 
-By `target_nll` and by the task's metrics of greedy answers. The report has calls, tokens and seconds a
-question of choosing and of answering. Another model chooses where a row has `select.llm.model`.
+Rows are compared by `target_nll` and by the task's metrics of greedy answers. The report shows calls, tokens
+and seconds per question for selection and for answers. In rows with `select.llm.model`, another model
+selects.
 
 pbr-jax sweep configs/ablations/llm_baselines.py --benchmark.name lamp_7 --benchmark.root FOLDER --limit 60
 """

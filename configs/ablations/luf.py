@@ -1,9 +1,9 @@
-"""LUF beside its baselines (Tables 1, 2), its parts (Table 5), its labels' accuracy (Figure 3).
+"""LUF with its baselines (Tables 1, 2), its parts (Table 5) and the accuracy of its labels (Figure 3).
 
-The config's language model labels, reranks and answers. `centred`, `self` and `random 10` are
-controls of ours. Report with `--over second_half`: no row has learned before the first update.
-Seconds (Table 6) and tokens stand in the report. Tables 7 and 8 are ablations/luf_steps, Table 4 is
-ablations/luf_dialogues, Table 3 is benchmarks/judgement.py.
+The config's language model labels, reranks and answers. `centred`, `self` and `random 10` are our controls.
+Report with `--over second_half`, because no row has learned before the first update. The report shows seconds
+(Table 6) and tokens. Tables 7 and 8 are ablations/luf_steps, Table 4 is ablations/luf_dialogues, and Table 3
+is benchmarks/judgement.py.
 
 pbr-jax sweep ablations/luf --benchmark.name xquad --benchmark.root FOLDER --benchmark.split de \
     --benchmark.passages en --llm.model MODEL --out DIR

@@ -1,8 +1,8 @@
 """Dialogue states with and without a store of what the user said: LUF's Table 4.
 
-`no_store` answers from the conversation alone, `dense` is shown earlier turns as they are, `summaries` what
-the model wrote of them (LUF's personal store); `query2doc` and `rewrite` search the store by an expanded
-turn. Rows are compared by `jga` and `aga`. Some whole dialogues instead of all:
+`no_store` answers from the conversation alone. `dense` shows earlier turns unchanged. `summaries` shows the
+model's summaries of them (LUF's personal store). `query2doc` and `rewrite` search the store with an expanded
+turn. Rows are compared by `jga` and `aga`. How to use a sample of whole dialogues:
 docs/reference/data_format.md.
 
 pbr-jax sweep ablations/luf_dialogues --benchmark.name sgd --benchmark.split test --benchmark.root FOLDER \\

@@ -1,9 +1,9 @@
-"""What LUF's retriever owes to each part, beside controls that learn nothing of what is relevant.
+"""The gain from each part of LUF's retriever, with controls that learn nothing about relevance.
 
-`centred` subtracts the mean of past queries: no labels, no training. `self`, `random 10` and
-`shuffled labels` train on labels that say little or nothing. Two orders of arrival: questions
-shuffled, so that passages recur, and article by article, so that every article is new. Each seed
-draws an order; benchmarks/luf.py pairs the rows of each.
+`centred` subtracts the mean of past queries, without labels or training. `self`, `random 10` and `shuffled
+labels` train on labels with little or no information. Questions arrive in two orders: shuffled, so that
+passages recur, or article by article, so that every article is new. The seed determines the order;
+benchmarks/luf.py pairs the rows of each seed.
 
 pbr-jax sweep ablations/luf_small --benchmark.name xquad --benchmark.root FOLDER --benchmark.split de \
     --benchmark.passages en --out DIR

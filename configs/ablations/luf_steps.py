@@ -3,8 +3,8 @@
 pbr-jax sweep configs/ablations/luf_steps.py --benchmark.name xquad --benchmark.root FOLDER \
     --benchmark.split de --benchmark.passages en --benchmark.distractors FILE --out DIR
 
-The data's relevant documents judge and prompts are counted in the model's tokens, so no model computes;
-`--select.judge llm` asks the config's model. `pbr-jax report DIR` shows calls and tokens a question.
+The relevant documents in the data decide, and prompts are counted in the model's tokens, so no model runs.
+`--select.judge llm` asks the config's model. `pbr-jax report DIR` shows calls and tokens per question.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
-"""What other users' questions teach about a user's own documents (LUF across users).
+"""How much other users' questions teach about a user's own documents (LUF across users).
 
-Labels are gold (supervision) on the asking user's own documents, so `collaboration` is text; no
-document of one user is shown to another. Rows are compared by recall@5; look at the report's part
-`recurring`, questions that other users ask word for word, apart.
+Labels are gold labels (supervision) of the asking user's own documents, so `collaboration` is text. No
+document of one user is shown to another. Rows are compared by recall@5. Look separately at the part
+`recurring` of the report: questions that other users ask in the same words.
 
 pbr-jax sweep ablations/luf_users --benchmark.name personabench --benchmark.root FOLDER \
     --benchmark.split noise_0.0 --out DIR

@@ -1,8 +1,8 @@
-"""Memory of dialogues without a judge: what a practitioner tries in an afternoon, beside ours.
+"""Memory of dialogues without a judge: simple practical baselines, and our methods.
 
-Every row has 512 tokens for the documents and the question, but for the whole history, which has 2,048. Rows
-over sessions show the best one, cut to the budget; rows over passages show the best six. Read evidence recall
-on all questions, likelihoods and answers on a sample of them:
+Every row has 512 tokens for the documents and the question, except for the whole history, which has 2,048.
+Rows over sessions show the best session, cut to this budget; rows over passages show the best six passages.
+Measure evidence recall on all questions, and likelihoods and answers on a sample of them:
 
 pbr-jax sweep ablations/memory --benchmark.name locomo --benchmark.root FOLDER --benchmark.split locomo10 \
     --generate.method none --eval.likelihood off --out DIR

@@ -1,13 +1,14 @@
-"""What learned systems are worth on the memory of dialogues, fold by fold over conversations.
+"""Learned methods on the memory of dialogues, trained in folds of conversations.
 
-One document stands in each prompt. All rows that choose among candidates choose among the same eight of the
-fused retriever, whose own order is the row "fused"; ROPG and CFRAG's retriever learn from the dense
-retriever's candidates, whose order is the row "dense". The controls: "shuffled" learns from the same values,
-dealt to other candidates of the same question; "random choice" learns nothing; "best by rewards" and
-"evidence" read the answers. Feedback on a candidate is the likelihood of the answer behind it alone, which
-is what is reported too, so most of the evaluation comes from the cache.
+Each prompt has one document. All rows that select candidates select from the same eight of the fused
+retriever; the row "fused" is their original order. ROPG and CFRAG's retriever are trained on the dense
+retriever's candidates; the row "dense" is the order of these. The controls are as follows. "shuffled" is
+trained on the same values, assigned to other candidates of the same question. "random choice" learns nothing.
+"best by rewards" and "evidence" read the answers. The feedback on a candidate is the likelihood of the answer
+after this candidate alone, which is also what is reported, so most of the evaluation comes from the cache.
 
-Turns, or passages of sessions (`--corpus.chunk words` in place of `--benchmark.form turns`), on a sample:
+Documents are turns, or passages of sessions (with `--corpus.chunk words` instead of `--benchmark.form
+turns`). On a sample:
 
 pbr-jax sweep ablations/memory_learned --benchmark.name locomo --benchmark.root FOLDER \
     --benchmark.split locomo10 --benchmark.form turns --limit 240 --out DIR

@@ -1,8 +1,9 @@
-"""What the order of the same documents in the prompt is worth (PURPLE, Figure 4): the own one or five by lot.
+"""The effect of the documents' order in the prompt (PURPLE, Figure 4): the method's own, or five random ones.
 
-The report says in how many questions a method's own order is the best of the six; chance is one sixth.
-PURPLE's policy is trained once, best first, whatever order is evaluated; its options are the config's, so a
-smaller one is `--select.num_layers 2 --select.rollouts 8 --limit_training 240`.
+The report shows for how many questions a method's own order is the best of the six; chance is one sixth.
+PURPLE's policy is trained once, on prompts with the best document first, whichever order is evaluated. Its
+options are those of the config; for a smaller policy use `--select.num_layers 2 --select.rollouts 8
+--limit_training 240`.
 
 pbr-jax sweep configs/ablations/orders.py --benchmark.name lamp_7 --benchmark.root FOLDER --limit 60 --out DIR
 """

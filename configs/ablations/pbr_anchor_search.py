@@ -1,6 +1,6 @@
-"""Which anchor, and how much of it: every way to find one, at three weights.
+"""A search over PBR's anchor and its weight: every kind of anchor with three weights.
 
-To choose on one community of PersonaBench and test on the other, give a folder that holds one of them alone.
+To choose on one community of PersonaBench and test on the other, give a folder with only one of them.
 
 pbr-jax sweep configs/ablations/pbr_anchor_search.py --benchmark.name personabench --benchmark.root FOLDER
 --benchmark.split noise_0.0 --expand.released FILE --out DIR

@@ -1,4 +1,4 @@
-"""What expansions are worth to the answer: exact match, the paper's Table 8.
+"""The effect of query expansions on answers: exact match, as in the paper's Table 8.
 
 pbr-jax sweep configs/ablations/pbr_answers.py --benchmark.name longmemeval --benchmark.root FILE
 --benchmark.split STEM --out DIR

@@ -1,4 +1,4 @@
-"""The graph of PBR's anchor: least cosine and number of edges, the paper's Figure 4.
+"""The graph of PBR's anchor: least cosine and number of edges, as in the paper's Figure 4.
 
 pbr-jax sweep configs/ablations/pbr_graph.py --benchmark.name personabench --benchmark.root FOLDER
 --benchmark.split noise_0.0 --expand.released FILE --out DIR

@@ -1,4 +1,4 @@
-"""How many documents of the user's history the language model sees: the paper's Table 7 (k1).
+"""The number of documents of the user's history that the language model reads: k1, the paper's Table 7.
 
 pbr-jax sweep configs/ablations/pbr_history.py --benchmark.name longmemeval --benchmark.root FILE
 --benchmark.split STEM --out DIR

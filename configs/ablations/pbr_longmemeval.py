@@ -1,7 +1,7 @@
-"""PBR on LongMemEval as its released code has it: sessions as JSON, ten documents shown, k2 by history.
+"""PBR on LongMemEval as in its released code: sessions as JSON, ten documents shown, k2 by history.
 
-Of the two files that were released first, longmemeval_s.json and longmemeval_m.json. Set its R@k against
-recall_all@k and its N@k against ndcg_longmemeval@k. The paper's text says k1 = 5.
+It uses the two files that were released first, longmemeval_s.json and longmemeval_m.json. Compare the paper's
+R@k with recall_all@k, and its N@k with ndcg_longmemeval@k. The paper's text gives k1 = 5.
 
 pbr-jax sweep configs/ablations/pbr_longmemeval.py --benchmark.root FOLDER --out DIR
 """

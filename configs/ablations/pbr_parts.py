@@ -1,4 +1,4 @@
-"""What each part of PBR is worth: the paper's Tables 3, 9 and 10 and its Figures 3 and 6.
+"""The gain from each part of PBR: the paper's Tables 3, 9 and 10 and its Figures 3 and 6.
 
 pbr-jax sweep configs/ablations/pbr_parts.py --benchmark.name personabench --benchmark.root FOLDER
 --benchmark.split noise_0.0 --expand.released FILE --out DIR

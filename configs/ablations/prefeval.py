@@ -1,8 +1,8 @@
 """PrefEval: which memory makes a model follow a preference that was stated eleven turns ago?
 
-The answers are chosen among four by likelihood, so chance is 25 %. Rows as in the paper, Zhao et al., 2025:
-the whole conversation (its zero-shot), with a reminder, retrieval of turns; beside them nothing, the newest
-turns, and the preference itself. Whole conversations have 2,048 tokens, all else 512.
+Answers are chosen among four by likelihood, so chance is 25 %. Rows as in the paper, Zhao et al., 2025: the
+whole conversation (its zero-shot), with a reminder, retrieval of turns. Further rows: nothing, the newest
+turns, and the preference itself. Whole conversations have a budget of 2,048 tokens, all other rows 512.
 
 pbr-jax sweep configs/ablations/prefeval.py --benchmark.name prefeval --benchmark.root FOLDER \
     --benchmark.split explicit --limit 200 --out DIR

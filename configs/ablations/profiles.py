@@ -1,10 +1,10 @@
-"""What a text about the user is worth, alone and before retrieved documents (`prompt.profile`).
+"""The gain from a text about the user, alone and before retrieved documents (`prompt.profile`).
 
-Rows: no text; a summary (Richardson et al., 2023); features with contrasting examples of random others
-(AP-Bots, 2025); differences to the most similar others (DPL, 2025); and the control, the summary of another
-user. `alone` has no document in the prompt, `dense` the four nearest ones. Nothing is decoded but the texts:
-rows are compared by `target_nll`, and the report says how many tokens the text takes in a prompt and took to
-write.
+Rows: no text; a summary (Richardson et al., 2023); features, with contrasting examples of random others
+(AP-Bots, 2025); differences to the most similar others (DPL, 2025); and a control, the summary of another
+user. `alone` has no document in the prompt, `dense` has the four nearest ones. Only these texts are decoded,
+so rows are compared by `target_nll`. The report shows how many tokens the text takes in a prompt, and how
+many it took to write.
 
 pbr-jax sweep ablations/profiles --benchmark.name lamp_7 --benchmark.root FOLDER --limit 60 --out DIR
 """

@@ -1,6 +1,6 @@
-"""Which wording of the prompt the model does best with, told by training questions.
+"""Which wording of the prompt gives the best results, measured on training questions.
 
-The numbers of docs/results/personal.md have the form that this sweep prefers on the training split.
+The results in docs/results/personal.md use the form that this sweep prefers on the training split.
 
 pbr-jax sweep configs/ablations/prompt_forms.py --benchmark.name lamp_7 --benchmark.root FOLDER \\
     --benchmark.split train --limit 100 --out DIR

@@ -1,8 +1,10 @@
-"""PURPLE with its parts left out (Table 2), and the pointwise learner. Numbers of records: purple_k.py.
+"""PURPLE without each of its parts (Table 2), and the pointwise learner.
 
-- w/o CA: the query is one more member of the set. w/o RDM: no layers, each record is scored alone. w/ MR: the
-  reward is the metric of an answer, not the likelihood of the target.
-- pointwise learner: no layers, and the reward of single records; ours.
+For the number of records, use purple_k.py.
+
+- w/o CA: the query is an additional member of the set. w/o RDM: there are no layers, so each record is scored
+  alone. w/ MR: the reward is the metric of an answer, not the likelihood of the target.
+- pointwise learner: no layers, and the reward of single records. This row is ours.
 
 pbr-jax sweep configs/ablations/purple.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """

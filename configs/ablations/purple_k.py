@@ -1,8 +1,8 @@
 """PURPLE and ICR with 5, 10 and 15 of twenty records in the prompt (PURPLE, Figure 5), and with 1 and 3.
 
-Prompts have 2,048 tokens, so that fifteen records stand in them. A policy is trained for each number. The
-report in HTML draws the metric over `select.k`, a line for each system. The paper's ICR asks another model
-than the one that answers: `select.llm`, see docs/papers/llm_baselines.md.
+Prompts have up to 2,048 tokens, so that fifteen records fit. A policy is trained for each number. The HTML
+report plots the metric over `select.k`, with a line for each system. The paper's ICR uses another model than
+the one that answers; set `select.llm` for this, see docs/papers/llm_baselines.md.
 
 pbr-jax sweep ablations/purple_k --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """

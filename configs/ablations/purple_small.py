@@ -1,7 +1,7 @@
-"""configs/purple_small.py beside what it must beat, with one and with three records in the prompt.
+"""configs/purple_small.py and what it must beat, with one and with three records in the prompt.
 
-Rows of equal k are compared by `target_nll`; nothing is decoded. "ceiling" reads the answers: the
-records that are worth most alone.
+Rows of equal k are compared by `target_nll`; nothing is decoded. "ceiling" reads the answers: it shows the
+records with the highest likelihood of the target when shown alone.
 
 pbr-jax sweep ablations/purple_small --benchmark.name lamp_7 --benchmark.root FOLDER --limit 150 --out DIR
 """

@@ -1,8 +1,8 @@
-"""What personalization is worth: no documents, other users', the own ones by each baseline, and a ceiling.
+"""The gain from personalization: no documents, other users', own ones by each baseline, and a ceiling.
 
-Nothing is decoded: rows are compared by `target_nll`, how probable the model finds what the user wrote.
-`own_shuffled` has the documents of `dense` in another order. `oracle` shows the four best of twenty by the
-target's own likelihood: no system, but a bound on what choosing could gain.
+Nothing is decoded. Rows are compared by `target_nll`, the negative log-likelihood of what the user wrote.
+`own_shuffled` has the documents of `dense` in another order. `oracle` shows the four of twenty documents with
+the highest likelihood of the target. It is not a system, but an upper bound on the gain from selection.
 
 pbr-jax sweep configs/ablations/ruler.py --benchmark.name lamp_7 --benchmark.root FOLDER --limit 150 --out DIR
 """

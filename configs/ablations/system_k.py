@@ -1,4 +1,4 @@
-"""System × number of documents: four retrievers with one and with four documents in the prompt.
+"""Retriever × number of documents: four retrievers, with one and with four documents in the prompt.
 
 pbr-jax sweep configs/ablations/system_k.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR
 """

@@ -1,7 +1,7 @@
-"""Rows of the ruler with a frozen and a tuned generator: what is left after tuning is personalization.
+"""Rows of ablations/ruler with a frozen and a tuned generator. What remains after tuning is personalization.
 
-One generator is trained and serves all rows. Nothing is decoded: rows are compared by `target_nll`. Three
-documents in every prompt but zero-shot's.
+One generator is trained and used for all rows. Nothing is decoded, so rows are compared by `target_nll`.
+Every prompt has three documents, except zero-shot's.
 
 pbr-jax sweep configs/ablations/tuned.py --benchmark.name lamp_7 --benchmark.root FOLDER --limit 150 --out DIR
 """
