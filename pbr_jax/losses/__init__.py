@@ -1,4 +1,4 @@
-"""Losses: pure functions of arrays. Each returns one value per example or token; the caller reduces."""
+"""Losses: pure functions of arrays. Each returns one value per example or token, without reduction."""
 
 from pbr_jax.losses.contrastive import (
     cached_value_and_grad,

@@ -1,8 +1,8 @@
-"""Contrastive losses, and their forms for batches that do not fit in memory.
+"""Contrastive losses, and variants for batches that do not fit in memory.
 
-On arrays that are sharded over devices, each query is contrasted with the documents of all devices.
-Accumulating gradients over small batches adds no negatives: `encode_in_chunks` and `cached_value_and_grad`
-give the gradients of a large batch in the memory of one chunk. `chunked_info_nce` never holds all scores.
+If arrays are sharded over devices, each query is contrasted with the documents of all devices. Gradient
+accumulation over small batches adds no negatives. `encode_in_chunks` and `cached_value_and_grad` compute the
+gradients of a large batch in the memory of one chunk. `chunked_info_nce` never stores all scores.
 """
 
 from collections.abc import Callable
@@ -24,22 +24,22 @@ def info_nce(
     temperature: float | Float[Array, ""],
     where: Bool[Array, "q c"] | None = None,
 ) -> Float[Array, " q"]:
-    r"""Minus the log of the share that the positives have of a query's exponentiated scores.
+    r"""InfoNCE: minus the log of the positives' share of the softmax over a query's documents.
 
     .. math:: -\log \frac{\sum_{c \in P_q} \exp(s_{qc} / \tau)}{\sum_c \exp(s_{qc} / \tau)},
        \quad s_{qc} = \sum_d q_d c_d
 
-    Several positives are summed inside the logarithm: one that scores high is enough.
+    Several positives are summed inside the logarithm, so one positive with a high score is enough.
 
     Args:
-      query_embeddings, document_embeddings: scored by their inner product.
-      positives: True for the positives P of each query; None: document i is the positive of query i, and
-        documents after the first q are negatives of all.
+      query_embeddings, document_embeddings: vectors whose inner products are the scores s.
+      positives: True for the positives P of each query. None: document i is the positive of query i, and
+        documents after the first q are negatives of all queries.
       temperature: tau, which divides the scores.
       where: False for padding and for false negatives (see `distinct_negatives`).
 
     Returns:
-      One float32 value per query; 0 with gradients of 0 without a positive, or without negatives.
+      One float32 value per query. A query without positives or without negatives has value and gradient 0.
 
     LUF (anonymous ACL submission), Eq. 2; with one positive, van den Oord, Li and Vinyals,
     https://arxiv.org/abs/1807.03748, 2018, Eq. 4.
@@ -67,10 +67,10 @@ def chunked_info_nce(
     chunk_size: int,
     where: Bool[Array, "q c"] | None = None,
 ) -> Float[Array, " q"]:
-    """`info_nce` that scores `chunk_size` documents at a time, forwards and backwards.
+    """`info_nce`, computed for `chunk_size` documents at a time in the forward and backward pass.
 
-    The values and gradients are those of `info_nce`, and no [q, c] matrix of scores is ever held.
-    `chunk_size` divides the number of documents.
+    Values and gradients are those of `info_nce`, but no [q, c] matrix of scores is stored. `chunk_size` must
+    divide the number of documents.
     """
     q, c = len(query_embeddings), len(document_embeddings)
     if positives is None:
@@ -98,13 +98,13 @@ def symmetric_info_nce(
     temperature: float | Float[Array, ""],
     where: Bool[Array, "b b"] | None = None,
 ) -> Float[Array, " b"]:
-    r"""Mean of `info_nce` from the first view of each pair to the second views, and back.
+    r"""Mean of `info_nce` in both directions: from first to second views and from second to first.
 
     .. math:: \tfrac12 \left( \mathrm{info\_nce}(x, y)_b + \mathrm{info\_nce}(y, x)_b \right)
 
-    `where[i, j]` is False where first view i and second view j are not contrasted. A masked pair gives 0.
-    With unit vectors, twice this is the loss of Shi et al. (CFRAG), https://arxiv.org/abs/2504.05731, 2025,
-    Eq. 2, with the positive in the denominator too.
+    `where[i, j]` is False if first view i and second view j are not contrasted. The loss of a masked pair is
+    0. For unit vectors, twice this loss is that of Shi et al. (CFRAG), https://arxiv.org/abs/2504.05731,
+    2025, Eq. 2, with the positive included in the denominator.
     """
     there = info_nce(first, second, temperature=temperature, where=where)
     back = info_nce(second, first, temperature=temperature, where=None if where is None else where.T)
@@ -118,22 +118,24 @@ def nt_xent(
     temperature: float | Float[Array, ""],
     where: Bool[Array, "b b"] | None = None,
 ) -> Float[Array, " b"]:
-    r"""Contrast of two views of each user with both views of all other users, by cosine.
+    r"""NT-Xent: contrasts two views of each user with both views of all other users, by cosine.
 
     .. math::
        \ell(i, j) = -\log \frac{\exp(\cos(v_i, v_j) / \tau)}{\sum_{k \ne i} \exp(\cos(v_i, v_k) / \tau)}
 
-    over the 2b views v, where j is the other view of the user of view i. The positive is in the denominator,
-    the view itself is not.
+    over the 2b views v, where j is the other view of the user of view i. The denominator includes the
+    positive, but not the view itself.
 
     Args:
-      first, second: the two views of each user, of any length; a zero vector has a cosine of 0.
+      first, second: the two views of each user. They need not be unit vectors; the cosine of a zero vector
+        is 0.
       temperature: tau, which divides the cosines.
-      where: False for pairs of users that are no negatives of each other, and in row and column of padding.
+      where: False for pairs of users that are not negatives of each other, and in rows and columns of
+        padding.
 
     Returns:
-      One float32 value per user, the mean of the two views'; 0 with gradients of 0 for a user who is masked,
-      or alone in the batch.
+      One float32 value per user, the mean over the two views. A user who is masked or alone in the batch has
+      value and gradient 0.
 
     Chen et al. (SimCLR), https://arxiv.org/abs/2002.05709, 2020, Eq. 1; the released code of CFRAG.
     """
@@ -149,10 +151,10 @@ def nt_xent(
 def distinct_negatives(
     document_ids: Int[Array, " c"], positives: Bool[Array, "q c"] | None = None, *, queries: int | None = None
 ) -> Bool[Array, "q c"]:
-    """The `where` of `info_nce` that hides copies of a query's positives.
+    """The mask `where` of `info_nce` that removes duplicates of a query's positives from its negatives.
 
-    The mask is False where a document has the id of one of the query's positives and is none of them.
-    Without `positives`, document i is the positive of query i, for the first `queries` documents, or all.
+    The mask is False for a document that has the id of one of the query's positives but is not a positive.
+    `positives` None: document i is the positive of query i. There are `queries` queries; None: c.
 
     >>> import jax, jax.numpy as jnp
     >>> jax.jit(distinct_negatives)(jnp.array([7, 8, 7])).tolist()
@@ -172,16 +174,17 @@ def distinct_negatives(
 def encode_in_chunks(
     apply: Callable[[Params, Any], Float[Array, "k d"]], params: Params, inputs: Any, *, chunk_size: int
 ) -> Float[Array, "n d"]:
-    """`apply(params, inputs)` that runs, and is differentiated, `chunk_size` rows at a time.
+    """`apply(params, inputs)`, computed and differentiated for `chunk_size` rows at a time.
 
-    Only the embeddings are held between forwards and backwards; each chunk is encoded once more for its
-    gradients. So any loss of the embeddings gets the gradients of the whole batch in the memory of a chunk.
+    Only the embeddings are stored between the forward and backward pass. Each chunk is encoded again in the
+    backward pass. So any loss of the embeddings has the gradients of the whole batch, in the memory of one
+    chunk.
 
     Args:
-      apply: encodes rows one by one: no row may change the embedding of another. For dropout that is
-        the same forwards and backwards, keys are among the inputs.
-      inputs: arrays in any nesting; the first axis of each runs over the n rows.
-      chunk_size: divides n. More rows than there are is all of them.
+      apply: encodes each row independently of the others. Pass dropout keys among the inputs, so that both
+        passes use the same dropout.
+      inputs: a pytree of arrays. The first axis of each array has n rows.
+      chunk_size: rows per chunk; must divide n. A value above n means n.
 
     Gao et al. (GradCache), https://arxiv.org/abs/2101.06983, 2021.
     """
@@ -198,9 +201,9 @@ def cached_value_and_grad(
     loss: Callable[..., Float[Array, ""]],
     chunk_size: int,
 ) -> tuple[Float[Array, ""], Params]:
-    """Value and gradients of `loss(*embeddings)` in the memory of one chunk of rows.
+    """Value and gradients of `loss(*embeddings)`, computed in the memory of one chunk of rows.
 
-    Each of the inputs is encoded by `encode_in_chunks`.
+    `encode_in_chunks` encodes each of the inputs.
 
     >>> import jax, jax.numpy as jnp
     >>> def apply(params, rows):

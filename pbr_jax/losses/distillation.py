@@ -1,4 +1,4 @@
-"""Distillation: the student's distribution over a query's candidates is drawn to the teacher's."""
+"""Distillation: fits a student's distribution over a query's candidates to that of a teacher."""
 
 import math
 from typing import Literal, get_args
@@ -9,8 +9,8 @@ from jaxtyping import Array, Bool, Float
 from pbr_jax.losses.reduction import masked_log_softmax
 
 Direction = Literal["forward", "reverse"]
-"""forward: KL(teacher || student), the student covers all that the teacher likes.
-reverse: KL(student || teacher), the student avoids all that the teacher dislikes."""
+"""forward: KL(teacher || student); the student covers all candidates that are probable for the teacher.
+reverse: KL(student || teacher); the student avoids all candidates that are improbable for the teacher."""
 
 _LOG_SMALLEST = math.log(jnp.finfo(jnp.float32).tiny)
 
@@ -33,21 +33,22 @@ def kl_distillation(
        p = \mathrm{softmax}(\text{teacher} / \tau_t), \quad q = \mathrm{softmax}(\text{student} / \tau_s)
 
     Args:
-      teacher_logits: for probabilities pass their logarithm. A candidate of -inf has probability 0: it adds
-        0 to the forward divergence, and the reverse takes the smallest normal float32 for it. Gradients
-        reach the teacher too.
-      direction: LUF and CFRAG's released code have the forward divergence, CFRAG's paper the reverse.
-      student_temperature, teacher_temperature: they divide the logits.
-      where: False for padding, which may hold anything.
+      teacher_logits: logits, or logarithms of probabilities; gradients flow to them too. -inf means
+        probability 0: the candidate adds 0 to the forward divergence, and the reverse divergence uses the
+        smallest normal float32 as its probability.
+      direction: LUF and CFRAG's released code use the forward divergence, CFRAG's paper the reverse.
+      student_temperature, teacher_temperature: divide the logits.
+      where: False for padding, whose values are ignored.
 
     Returns:
-      One float32 value per group of candidates; 0 with gradients of 0 where none counts, or all have -inf.
+      One float32 value per group of candidates. A group in which all candidates are masked or have teacher
+      logits of -inf has value and gradient 0.
 
     Shi et al. (CFRAG), https://arxiv.org/abs/2504.05731, 2025, Eq. 7, 8, 11 and 12 (reverse); LUF
     (anonymous ACL submission), Eq. 3 (forward).
 
     >>> import jax.numpy as jnp
-    >>> teacher = jnp.log(jnp.array([1.0, 0.0]))  # the student is even: log 2 forwards
+    >>> teacher = jnp.log(jnp.array([1.0, 0.0]))  # a uniform student: log 2 forward
     >>> round(float(kl_distillation(jnp.zeros(2), teacher)), 4)
     0.6931
     """

@@ -1,4 +1,4 @@
-"""The loss of language models."""
+"""The training loss of language models."""
 
 import jax
 import jax.numpy as jnp
@@ -13,13 +13,13 @@ def token_cross_entropy(
     .. math:: -\log \frac{\exp z_y}{\sum_v \exp z_v}
 
     Args:
-      logits: z, scores of all tokens of the vocabulary, before the softmax.
-      targets: y, the token that is right.
-      where: True for the tokens that count. The others may hold any id and any logits, such as -100
-        and NaN: they give 0 and a gradient of 0, also where nothing counts.
+      logits: z, the scores of all tokens of the vocabulary before the softmax.
+      targets: y, the id of the target token.
+      where: True for the tokens that count. Other tokens have value and gradient 0, whatever their ids and
+        logits are (-100 and NaN included).
 
     Returns:
-      One float32 value per token; for a mean, divide their sum by the number of tokens that count.
+      One float32 value per token. For the mean, divide the sum by the number of tokens that count.
 
     >>> import jax.numpy as jnp
     >>> logits = jnp.log(jnp.array([[0.25, 0.75], [0.5, 0.5]]))

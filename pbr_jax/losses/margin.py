@@ -1,4 +1,4 @@
-"""Margin losses: a positive is to score better than a negative by a given amount."""
+"""Margin losses, which require that a positive scores higher than a negative by a given margin."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -14,20 +14,21 @@ def rank_weighted_margin(
     normalize: bool = False,
     where: Bool[Array, "*b n"] | None = None,
 ) -> Float[Array, "*b"]:
-    r"""Sum over hard negatives of how far each comes within the margin, weighted by its rank.
+    r"""Hinge loss of a positive against hard negatives, weighted by the ranks of the negatives.
 
     .. math:: \sum_n r_n^{-\mathrm{power}} \max(0, \gamma - s^+ + s^-_n)
 
     Args:
       positive_scores: s+, one positive for each query.
-      ranks: r, where retrieval had placed each negative, from 1.
+      ranks: r, the rank of each negative in the retrieval, from 1.
       margin: gamma.
-      power: 1 weighs by the reciprocal rank, 0 weighs all negatives alike; LUF leaves it open.
-      normalize: divide a query's weights by their sum, so that the loss does not grow with its negatives.
-      where: False for padding, which may hold anything.
+      power: the weights are r to the power of minus this; 0 gives equal weights. LUF does not specify it.
+      normalize: divides a query's weights by their sum, so that the loss does not grow with the number of
+        negatives.
+      where: False for padding, whose values are ignored.
 
     Returns:
-      One float32 value per query; 0 with gradients of 0 where it has no negative.
+      One float32 value per query. A query without negatives has value and gradient 0.
 
     LUF (anonymous ACL submission), Eq. 4.
 
@@ -55,14 +56,14 @@ def triplet(
     order: float = 2.0,
     where: Bool[Array, "*b"] | None = None,
 ) -> Float[Array, "*b"]:
-    r"""How much nearer than the margin allows the negative is to the anchor, against the positive.
+    r"""Triplet loss: the anchor must be nearer to the positive than to the negative by the margin.
 
     .. math:: \max\left(0, \lVert a - p \rVert - \lVert a - n \rVert + \mathrm{margin}\right)
 
-    `order` is that of the norm: 1, 2, any other from 1, or infinity. Equal vectors are 0 apart, with a
-    gradient of 0. Masked triplets, which may hold anything, give 0.
+    `order` is the order of the norm: any number from 1, or infinity. The distance of equal vectors is 0, and
+    its gradient is 0. Masked triplets have value 0, and their vectors are ignored.
 
-    Schroff et al. (FaceNet), https://arxiv.org/abs/1503.03832, 2015; there with squared distances.
+    Schroff et al. (FaceNet), https://arxiv.org/abs/1503.03832, 2015, who use squared distances.
 
     >>> import jax.numpy as jnp
     >>> anchor, positive, negative = jnp.array([0.0, 0.0]), jnp.array([3.0, 4.0]), jnp.array([0.0, -6.0])
@@ -90,7 +91,9 @@ def margin_mse(
 
     .. math:: \left((s^+ - s^-) - (t^+ - t^-)\right)^2
 
-    Masked pairs, whose scores may be -inf, give 0. Hofstätter et al., https://arxiv.org/abs/2010.02666, 2020.
+    Masked pairs have value 0, even if their scores are -inf.
+
+    Hofstätter et al., https://arxiv.org/abs/2010.02666, 2020.
 
     >>> import jax.numpy as jnp
     >>> float(margin_mse(*(jnp.array(score) for score in (3.0, 1.0, 9.0, 4.0))))  # (2 - 5) squared

@@ -1,7 +1,7 @@
-"""Policy gradients for choosing an ordered subset: its law, samples, advantages and losses.
+"""Policy gradients for choosing an ordered subset: its distribution, samples, advantages and losses.
 
-An action is an ordered subset of the n candidates of an example: their positions in the order drawn,
-with -1 in places that stay empty because the example has fewer candidates. A step is
+An action is an ordered subset of the n candidates of an example. It lists their indices in the order drawn,
+followed by -1 if the example has fewer than k candidates. A training step is
 
     actions = sample_plackett_luce(key, log_scores, k=5, rollouts=32, where=where)
     rewards = ...  # of each rollout
@@ -22,19 +22,20 @@ def plackett_luce_log_prob(
     *,
     where: Bool[Array, "*b n"] | None = None,
 ) -> Float[Array, "*b m"]:
-    r"""Log-probability of drawing candidates in this order, without replacement, by their scores.
+    r"""Log-probability of drawing candidates in this order without replacement (Plackett-Luce model).
 
     .. math:: \sum_k \log \frac{f_{a_k}}{\sum_n f_n - \sum_{j<k} f_{a_j}}
 
-    The rest is summed anew at each place, so it stays exact where few scores hold nearly all of the sum.
+    The denominator is summed anew for each k, not by subtraction. So it is exact even if a few scores make
+    up nearly the whole sum.
 
     Args:
-      log_scores: log f, of any finite size; -inf is a score of 0. Adding a constant changes nothing.
-      actions: a, m rollouts of k positions. A place of -1 is empty and adds 0.
-      where: False for padding, which may hold anything.
+      log_scores: log f; -inf is a score of 0. Adding a constant to all of them does not change the result.
+      actions: a, the candidate indices of m rollouts of length k. An index of -1 is empty and adds 0.
+      where: False for padding, whose values are ignored.
 
     Returns:
-      One float32 value per rollout: 0 where all places are empty, -inf where the action cannot be drawn.
+      One float32 value per rollout: 0 for an empty action, and -inf for an action that cannot be drawn.
 
     Du et al. (PURPLE), https://arxiv.org/abs/2601.12078, 2026, Eq. 3.
 
@@ -62,11 +63,11 @@ def sample_plackett_luce(
     rollouts: int,
     where: Bool[Array, "*b n"] | None = None,
 ) -> Int[Array, "*b {rollouts} {k}"]:
-    r"""Ordered subsets drawn from the law of `plackett_luce_log_prob`, all in one call.
+    r"""Samples ordered subsets from the distribution of `plackett_luce_log_prob`.
 
     .. math:: \text{the } k \text{ highest of } \log f_n + g_n, \quad g_n \sim \mathrm{Gumbel}(0, 1)
 
-    An example with fewer than k candidates draws all of them, then -1.
+    If an example has fewer than k candidates, all of them are drawn, followed by -1.
 
     Kool, van Hoof and Welling, https://arxiv.org/abs/1903.06059, 2019.
 
@@ -88,14 +89,15 @@ def sample_plackett_luce(
 def z_scored(
     rewards: Float[Array, "*b m"], *, where: Bool[Array, "*b m"] | None = None, epsilon: float = 1e-8
 ) -> Float[Array, "*b m"]:
-    r"""Advantages: the rewards of an example's m rollouts, centred and divided by their deviation.
+    r"""Advantages: the rewards of an example's m rollouts, centred and divided by their standard deviation.
 
     .. math:: \frac{r_m - \bar r}{\mathrm{std}(r) + \epsilon}, \quad
        \mathrm{std}(r)^2 = \frac{1}{m - 1} \sum_m (r_m - \bar r)^2
 
-    Equal rewards and a single rollout give exactly 0; so do rollouts that are masked, which do not count.
+    Advantages are exactly 0 for equal rewards, for a single rollout and for masked rollouts, which are
+    ignored.
 
-    Du et al. (PURPLE), Appendix A, which has no epsilon; the deviation is that of its code.
+    Du et al. (PURPLE), Appendix A, which has no epsilon. The standard deviation is that of the paper's code.
 
     >>> import jax.numpy as jnp
     >>> z_scored(jnp.array([1.0, 2.0, 3.0])).tolist()
@@ -109,12 +111,12 @@ def z_scored(
 def leave_one_out(
     rewards: Float[Array, "*b m"], *, where: Bool[Array, "*b m"] | None = None
 ) -> Float[Array, "*b m"]:
-    r"""Advantages: each reward less the mean of the example's other rollouts.
+    r"""Advantages: each reward minus the mean reward of the example's other rollouts.
 
     .. math:: r_m - \frac{1}{m - 1} \sum_{j \ne m} r_j
 
-    That baseline does not depend on the rollout, so the gradient is unbiased. A single rollout keeps its
-    reward. `where` is as in `z_scored`.
+    This baseline does not depend on the rollout itself, so the gradient is unbiased. A single rollout keeps
+    its reward. Masked rollouts have advantage 0 and are ignored.
 
     Kool, van Hoof and Welling, https://openreview.net/forum?id=r1lgTGL5DE, 2019.
 
@@ -134,18 +136,19 @@ def controlled(
     *,
     where: Bool[Array, "*b m"] | None = None,
 ) -> Float[Array, "*b m"]:
-    r"""Advantages of rollouts of which only some have a reward, and all a prediction of it.
+    r"""Advantages if only some rollouts have a known reward, and all have a predicted one (control variate).
 
-    With f rewards that are known and g that are not, of m rollouts,
+    Of m rollouts, f have a known reward r and g do not. All have a predicted reward r-hat:
 
     .. math:: \frac{m}{f} (\Delta_i - \bar\Delta_{-i}), \ \Delta = r - \hat r \text{ where known}; \quad
        \frac{m}{g} (\hat r_j - \bar{\hat r}_{-j}) \text{ elsewhere}
 
-    each less the mean of the others of its kind. The gradient is unbiased whatever is predicted, as long as
-    the prediction does not depend on the rewards. Where all are known or none, it is `leave_one_out`.
+    The subtracted means are those of the other rollouts of the same group (known or not). The gradient is
+    unbiased for any prediction that does not depend on the rewards. If none is known, this is
+    `leave_one_out` of the predictions; if all are, of r minus r-hat.
 
-    Gu et al. (Q-Prop), https://arxiv.org/abs/1611.02247, 2017, Eq. 8; here the prediction's expectation is
-    drawn.
+    Gu et al. (Q-Prop), https://arxiv.org/abs/1611.02247, 2017, Eq. 8. Here the expectation of the prediction
+    is estimated from samples.
 
     >>> import jax.numpy as jnp
     >>> known = jnp.array([True, True, False, False])
@@ -164,11 +167,12 @@ def controlled(
 def reinforce(
     log_probs: Float[Array, "*b"], advantages: Float[Array, "*b"], *, where: Bool[Array, "*b"] | None = None
 ) -> Float[Array, "*b"]:
-    r"""The REINFORCE loss of each rollout; its gradient estimates that of minus the expected reward.
+    r"""The REINFORCE loss of each rollout. Its gradient estimates that of the negative expected reward.
 
     .. math:: -A \log \pi(a)
 
-    The value has no meaning. Advantages are constants to the gradient. Masked rollouts give 0.
+    Only the gradient is meaningful, not the value. No gradient flows to the advantages. Masked rollouts have
+    value 0.
 
     Williams, https://doi.org/10.1007/BF00992696, 1992; Du et al. (PURPLE), Eq. 1, 2
     and 5.
@@ -185,16 +189,17 @@ def grpo(
     clip: float = 0.2,
     where: Bool[Array, "*b"] | None = None,
 ) -> Float[Array, "*b"]:
-    r"""The clipped loss for several steps on the same rollouts, without a penalty on the divergence.
+    r"""The clipped loss for several steps on the same rollouts, without a KL penalty.
 
     .. math:: -\min\left(\rho A, \mathrm{clip}(\rho, 1 - \epsilon, 1 + \epsilon) A\right), \quad
        \rho = \exp(\log \pi(a) - \log \pi_\mathrm{old}(a))
 
     Args:
-      old_log_probs: of the policy that drew the actions; a constant to the gradient.
-      advantages: `z_scored` rewards make it GRPO; constants to the gradient.
-      clip: epsilon; beyond it a rollout that already moved the right way adds no gradient.
-      where: False for rollouts that give 0.
+      old_log_probs: log-probabilities under the policy that drew the actions. No gradient flows to them.
+      advantages: with `z_scored` rewards this is GRPO. No gradient flows to them.
+      clip: epsilon. A rollout has no gradient once its ratio has moved by more than this in the direction of
+        its advantage.
+      where: False for masked rollouts, whose value is 0.
 
     Schulman et al. (PPO), https://arxiv.org/abs/1707.06347, 2017, Eq. 7; Shao et al. (DeepSeekMath),
     https://arxiv.org/abs/2402.03300, 2024.
@@ -213,7 +218,7 @@ def _present(log_scores: Float[Array, "*b n"], where: Bool[Array, "*b n"] | None
 def _centred(
     rewards: Float[Array, "*b m"], where: Bool[Array, "*b m"] | None
 ) -> tuple[Float[Array, "*b m"], Float[Array, "*b 1"]]:
-    """Rewards less the mean of those that count, 0 for the others, and how many count."""
+    """Rewards minus the mean of those that count (0 for the others), and the number that count."""
     counted = jnp.ones(rewards.shape, bool) if where is None else where
     count = counted.sum(axis=-1, keepdims=True).astype(jnp.float32)
     # Measured from one of the rewards: the mean of equal rewards is rounded, and a deviation that is

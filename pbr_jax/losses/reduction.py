@@ -1,7 +1,7 @@
-"""Means and sums over what counts: the one place that says what happens where nothing does.
+"""Masked means and sums, which all other losses use.
 
-Every other loss masks through these functions. What is masked may hold anything, NaN included; it
-changes no value and no gradient. What counts is never cleaned: a NaN there shows in the result.
+Masked entries change no value and no gradient, whatever they contain, NaN included. A NaN in an entry that
+counts appears in the result.
 """
 
 import jax
@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 
 def masked_mean(values: Float[Array, "*b"], where: Bool[Array, "*b"]) -> Float[Array, ""]:
-    """Mean of the values that count, in float32; 0 with gradients of 0 where none does.
+    """Mean of the unmasked values, in float32. If all are masked, value and gradient are 0.
 
     >>> import jax.numpy as jnp
     >>> float(masked_mean(jnp.array([1.0, 2.0, jnp.nan]), jnp.array([True, True, False])))
@@ -21,12 +21,12 @@ def masked_mean(values: Float[Array, "*b"], where: Bool[Array, "*b"]) -> Float[A
 
 
 def masked_logsumexp(logits: Float[Array, "*b n"], where: Bool[Array, "*b n"]) -> Float[Array, "*b"]:
-    r"""Log of the summed exponentials of the logits that count, in float32.
+    r"""Log-sum-exp of the unmasked logits, in float32.
 
     .. math:: \log \sum_{n : \mathrm{where}_n} \exp z_n
 
-    Where none counts it is -inf, the log of an empty sum, with gradients of 0. So sums over parts
-    can be summed again.
+    If all are masked, it is -inf (the log of an empty sum), and gradients are 0. So results over parts can be
+    combined by another log-sum-exp.
     """
     some = where.any(axis=-1, keepdims=True)
     # A row where nothing counts is replaced as a whole: the gradient of a row of -inf passes through
@@ -36,7 +36,7 @@ def masked_logsumexp(logits: Float[Array, "*b n"], where: Bool[Array, "*b n"]) -
 
 
 def masked_log_softmax(logits: Float[Array, "*b n"], where: Bool[Array, "*b n"]) -> Float[Array, "*b n"]:
-    """Log of the softmax over the logits that count, in float32; 0 at those that do not. So a weighted
-    sum over n stays finite; for probabilities, mask the exponential once more."""
+    """Log-softmax over the unmasked logits, in float32, and 0 at masked ones, so that weighted sums over n
+    remain finite. For probabilities, mask the exponential again."""
     total = masked_logsumexp(logits, where)[..., None]
     return jnp.where(where, logits.astype(jnp.float32), 0.0) - jnp.where(where, total, 0.0)

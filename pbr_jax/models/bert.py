@@ -1,10 +1,10 @@
-"""BERT, the text encoder of dense retrieval: MiniLM, BGE, Contriever and their kin; RoBERTa and XLM-R too.
+"""BERT, the text encoder of dense retrieval: MiniLM, BGE, Contriever and similar models, RoBERTa and XLM-R.
 
 Devlin et al. (BERT, 2019): layer normalisation after each residual sum, exact (erf) GELU. Rows may be packed:
-several texts in one row, each with its own segment number, and attention stays inside a segment.
+a row contains several texts with different segment numbers, and tokens attend within their segment only.
 
-RoBERTa (Liu et al., 2019) and XLM-R (Conneau et al., 2020) are the same network. The first `padding_idx + 1`
-rows of their position tables belong to no place of a text, and are not read.
+RoBERTa (Liu et al., 2019) and XLM-R (Conneau et al., 2020) have the same architecture. The first
+`padding_idx + 1` rows of their position tables are not used.
 """
 
 import math
@@ -43,8 +43,8 @@ def _normal_cdf(x: Array) -> Array:
 
 @jax.custom_jvp
 def gelu(x: Array) -> Array:
-    """x Phi(x), Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), to 1e-6 in float32; bfloat16 is
-    computed in float32 and rounded. On CPU it takes a third of the time of XLA's erf."""
+    """GELU, x Phi(x), accurate to 1e-6 in float32. bfloat16 inputs are computed in float32 and rounded. On CPU
+    it takes a third of the time of XLA's erf. Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016."""
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     return (wide * _normal_cdf(wide)).astype(x.dtype)
 
@@ -70,10 +70,10 @@ _ROBERTA = ("roberta", "xlm-roberta")
 
 @dataclass(frozen=True, kw_only=True)
 class BertConfig:
-    """The sizes of a BERT, under the names of Hugging Face's `config.json`.
+    """The sizes of a BERT, named as in Hugging Face's `config.json`.
 
-    `max_position_embeddings`: tokens that a text may have; `position_offset`: rows before theirs in a
-    checkpoint's position table (RoBERTa: 2 of 514).
+    `max_position_embeddings` is the maximum length of a text in tokens. `position_offset` is the number of
+    unused rows at the start of a checkpoint's position table (RoBERTa: 2 of 514).
     """
 
     vocab_size: int
@@ -100,8 +100,8 @@ class BertConfig:
 
     @classmethod
     def from_json(cls, path: Path) -> "BertConfig":
-        """The configuration in a `config.json` (or the folder that holds one); UserError where it is no
-        BERT's, lacks a size, or asks for what is not supported."""
+        """Reads a `config.json`, or that of a folder. Raises UserError if it is not that of a BERT, lacks a
+        size or requires an unsupported feature."""
         file = path / "config.json" if path.is_dir() else path
         content = read_json(file)
         check_object(content, str(file))
@@ -144,21 +144,21 @@ def _check(file: Path, name: str, kind: Any, value: Any) -> None:
 
 
 def bert(config: BertConfig) -> Model:
-    """The encoder as a pair of pure functions.
+    """Builds the encoder as a pair of pure functions.
 
     `apply(params, ids, *, segments, positions=None, types=None, attended=None, key=None,
-    rows=None) -> states [b t d]`, with every input but the last two [b t]:
+    rows=None) -> states [b t d]`. All inputs except `key` and `rows` are [b t]:
 
-    - segments: number of the text that a token belongs to; tokens see only their own segment. A row
-      of one text has 1 on its tokens and 0 on its padding; a packed row has 1, 2, ... The states of
-      padding are finite and mean nothing.
-    - positions: place inside the text, from 0; None: 0, 1, 2, ... along the row (not packed).
-    - types: token types ("sentence A or B"); None: all 0.
-    - attended: False on tokens that no token attends to, though they see the others; None: all True.
-    - key: of dropout at the config's rates; None: no dropout.
-    - rows: Int [b], the rows' numbers: with the key they say what dropout drops; None: their places.
+    - segments: the number of the text that a token belongs to. Tokens attend within their segment only. A
+      row with one text has 1 for its tokens and 0 for padding; a packed row has 1, 2, ... The states of
+      padding are finite but meaningless.
+    - positions: the position of a token in its text, from 0. None: 0, 1, 2, ... along the row (not packed).
+    - types: token types ("sentence A or B"). None: all 0.
+    - attended: False for tokens to which no token attends; they attend to others. None: all True.
+    - key: the random key of dropout, at the config's rates. None: no dropout.
+    - rows: Int [b], row numbers; dropout masks depend on them and on the key. None: 0, 1, ...
 
-    `apply` raises ValueError where positions are None and rows are longer than the position table.
+    `apply` raises ValueError if positions are None and rows are longer than the position table.
     """
     module = _Bert(config)
 
@@ -254,15 +254,15 @@ def pool(
     pooling: Pooling,
     normalize: bool,
 ) -> Float[Array, "b s d"]:
-    """One vector a text: place s holds segment s + 1 of its row, zeros where the row has no such segment.
+    """Pools token states into one vector per text. Entry s of a row is its segment s + 1, or zeros if absent.
 
     Args:
       states: token states.
-      segments: number of the text of each token, 0 for padding.
-      positions: place of each token inside its text; the first token is position 0.
-      num_segments: how many places each row gets.
-      pooling: "mean" over the text's tokens (special tokens included), or "cls", its first token.
-      normalize: divide by the Euclidean length (at least 1e-12, as torch's `normalize`).
+      segments: the number of the text of each token; 0 for padding.
+      positions: the position of each token in its text, from 0.
+      num_segments: the number of entries per row.
+      pooling: "mean" over the text's tokens (including special tokens), or "cls", its first token.
+      normalize: divides each vector by its Euclidean length (at least 1e-12, as torch's `normalize`).
     """
     numbers = jnp.arange(1, num_segments + 1)
     chosen = segments[:, None, :] == numbers[None, :, None]  # [b s t]
@@ -276,7 +276,7 @@ def pool(
 
 
 def unit_length(vectors: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
-    """Vectors divided by their length; a zero vector stays zero and has a finite gradient."""
+    """Vectors divided by their length. A zero vector stays zero, with a finite gradient."""
     squares = jnp.sum(jnp.square(vectors), -1, keepdims=True)
     return vectors * jax.lax.rsqrt(jnp.maximum(squares, 1e-24))
 
@@ -294,7 +294,7 @@ def _norm_rules(tensor: str, path: str) -> dict[str, Rule]:
 
 
 def dense_rules(tensor: str, path: str) -> dict[str, Rule]:
-    """Where the weight and the bias of a torch `Linear` of that name (a pattern) go."""
+    """Rules that map weight and bias of a torch `Linear`, whose name matches this pattern, to parameters."""
     return {
         tensor + r"\.weight": Rule(f"{path}/kernel", transpose),
         tensor + r"\.bias": Rule(f"{path}/bias"),
@@ -315,11 +315,11 @@ RULES = {
     **dense_rules(_LAYER + r"output\.dense", "layers/down"),
     **_norm_rules(_LAYER + r"output\.LayerNorm", "layers/mlp_norm"),
 }
-"""Names of `BertModel`, alone or inside a model with a head."""
+"""Parameter names of `BertModel`, on its own or as the body of a model with a head."""
 
 
 def rules(config: BertConfig) -> dict[str, Rule]:
-    """`RULES` for a checkpoint of this configuration: a RoBERTa's position table loses its first rows."""
+    """`RULES` for a checkpoint of this configuration. For RoBERTa, unused position rows are dropped."""
     return RULES | {_POSITIONS: Rule("embeddings/position/embedding", lambda t: t[config.position_offset :])}
 
 
@@ -332,8 +332,8 @@ IGNORED = (
 
 
 def load(folder: Path) -> tuple[Model, Params, BertConfig]:
-    """The encoder in a Hugging Face folder: model, parameters (on the default device) and configuration.
-    Raises UserError where the configuration or weights are absent, unreadable, or do not fit."""
+    """Loads model, parameters (on the default device) and configuration from a Hugging Face folder.
+    Raises UserError if configuration or weights are missing, unreadable or inconsistent."""
     config = BertConfig.from_json(folder)
     model = bert(config)
     target = jax.eval_shape(model.init, jax.random.key(0))

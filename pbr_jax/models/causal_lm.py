@@ -1,11 +1,11 @@
-"""A decoder-only language model, in JAX: Llama and the families that followed it.
+"""A decoder-only language model in JAX: Llama and similar families.
 
-Covers Llama 2 and 3 (SmolLM, TinyLlama), Mistral, Qwen2 and Qwen3, Phi-3 and Phi-4-mini, Gemma 2 and 3 in
-Hugging Face format and as GGUF: rotary positions, grouped-query attention, RMS norms, a gated MLP, and what
-`CausalLMConfig` names besides. Layers are stacked and scanned, so compile time does not grow with depth.
+Supports Llama 2 and 3 (SmolLM, TinyLlama), Mistral, Qwen2 and Qwen3, Phi-3 and Phi-4-mini, Gemma 2 and 3, in
+Hugging Face format and as GGUF: rotary positions, grouped-query attention, RMS norms, a gated MLP, and the
+features in `CausalLMConfig`. Layers are stacked and scanned, so compile time does not grow with depth.
 
-`apply` takes the keys and values of earlier tokens (`Past`) and returns those of the tokens it was given. It
-returns hidden states; `logits` multiplies out the vocabulary at the positions where it is needed.
+`apply` reads the keys and values of earlier tokens (`Past`) and returns those of the new tokens. It returns
+hidden states, from which `logits` computes logits over the vocabulary at the positions that need them.
 """
 
 import threading
@@ -33,29 +33,30 @@ _TRACED = threading.RLock()
 def causal_lm(
     config: CausalLMConfig, dtype: Any = jnp.float32, *, dropout: float = 0.0, remat: bool = False
 ) -> Model:
-    """A decoder-only model, `Model(init, apply)`, with weights and activations in `dtype`.
+    """Builds a decoder-only model, `Model(init, apply)`, with weights and activations in `dtype`.
 
-    `dropout` is that of what adapters (`lora`) read; `remat`: layers are computed again for their gradients,
-    so that training holds one layer's activations, not all.
+    `dropout` is the dropout rate of the inputs of adapters (`lora`). `remat` recomputes layers in the
+    backward pass, so that training stores the activations of one layer instead of all.
 
     `apply(params, ids, positions, past=None, *, tokens=None, long=None, key=None, rows=None, watched=None) ->
     Output`:
 
-    - `ids: Int["b t"]`; `positions: Int["b t"]`, the place of each token in its own text, from 0, and
-      negative for padding, which may stand anywhere; outputs there mean nothing. The others rise in a row.
-    - A token attends to the tokens of its row, in `past` and given, whose position is not after its own.
-      The past may come in parts, such as one that a loop changes and one that it does not, or one that
-      all rows share.
-    - `tokens` (static): at least as many as there are real tokens in the batch. All but attention is then
-      computed for so many tokens, not for b t: rows of unlike length cost what they hold.
-    - Attention scores, norms and softmax are computed in float32 whatever `dtype` is.
-    - LongRoPE (Phi): `long` says whether rows, or each of them, take the long factors; None: a row takes them
-      where its largest given position is past the original context. Keys in `past` keep the factors they were
-      made with, so a row that grows past that length should be read again from its start.
-    - In float32, products are of full float32 precision on every platform.
-    - `watched: Float["b t"]`: how much each token counts in `Output.mass`, the attention that keys get.
-    - `key` is of dropout, None: no dropout; `rows: Int["b"]` are the rows' numbers: with the key they say
-      what dropout drops, wherever a row stands.
+    - `ids: Int["b t"]`; `positions: Int["b t"]`: the position of each token in its text, from 0, increasing
+      along the row. Padding has negative positions and may be anywhere; its outputs are meaningless.
+    - A token attends to all tokens of its row, new or in `past`, whose position is not after its own. `past`
+      may be a tuple of parts, for example one part that changes in a loop and one that all rows share.
+    - `tokens` (static): an upper bound on the number of real tokens in the batch. All computation except
+      attention is then done for this number of tokens instead of b t, which saves time if rows differ in
+      length.
+    - Attention scores, norms and softmax are computed in float32 for any `dtype`.
+    - LongRoPE (Phi): `long` says, for all rows or for each, whether the long factors are used. None: a row
+      uses them if its largest given position is beyond the original context. Keys in `past` keep the factors
+      that they were computed with, so a row that grows beyond that length should be recomputed.
+    - In float32, products have full float32 precision on every platform.
+    - `watched: Float["b t"]`: the weight of each token in `Output.mass`, the attention that each key receives
+      from these tokens.
+    - `key` is the random key of dropout; None: no dropout. `rows: Int["b"]` are row numbers. Dropout masks
+      depend on them and on the key, but not on the position of a row in the batch.
 
     Parameters: `embedding [v d]`, `layers/...` stacked on axis 0, `norm [d]`, and `head [v d]` unless tied.
 
@@ -92,8 +93,8 @@ def causal_lm(
 def logits(
     params: Params, hidden: Float[Array, "*batch d"], cap: float | None = None
 ) -> Float[Array, "*batch v"]:
-    """Next-token logits, float32. Give it only the positions that are needed: v is tens of thousands.
-    `cap` is the config's `logit_cap`: logits are squashed into (-cap, cap)."""
+    """Next-token logits, float32. Pass only the positions that are needed, since the vocabulary is large.
+    `cap` is the config's `logit_cap`: logits become cap * tanh(logit / cap)."""
     head = params["head"] if "head" in params else params["embedding"]
     with precision(head.dtype):
         products = times(hidden.reshape(-1, hidden.shape[-1]), head, jnp.float32)
@@ -116,7 +117,7 @@ _PROJECTIONS = {
 MODULES = {
     f"layers/{to}": "model.layers.{layer}." + name.replace("\\.", ".") for name, to in _PROJECTIONS.items()
 }
-"""Path of a linear map -> its name in Hugging Face's files."""
+"""Maps the path of a linear map to its name in Hugging Face's files."""
 
 _HEAD = r"(?:language_model\.)?lm_head\.weight"
 RULES: dict[str, Rule] = {
@@ -130,7 +131,7 @@ RULES: dict[str, Rule] = {
     **{_LAYER + name + r"\.weight": Rule(f"layers/{to}/kernel") for name, to in _PROJECTIONS.items()},
     **{_LAYER + name + r"\.bias": Rule(f"layers/{to}/bias") for name, to in _PROJECTIONS.items()},
 }
-"""Hugging Face names, and where they go."""
+"""Rules that map Hugging Face names to parameters."""
 
 _POST_NORM_RULES = {  # with norms after attention and MLP, one name means another norm
     _LAYER + r"post_attention_layernorm\.weight": Rule("layers/attention_post_norm/scale"),
@@ -148,22 +149,22 @@ SHARDING: dict[str, tuple[str | None, ...]] = {
     r"layers/(query|key|value|gate|up)/bias": (None, "model"),
     r"layers/(output|down)/kernel": (None, None, "model"),
 }
-"""Path of a parameter -> mesh axis of each of its axes: heads, MLP and vocabulary are divided, norms copied.
+"""Maps the path of a parameter to a mesh axis for each of its axes: tensor parallelism.
 
-Each pair of projections then needs one sum over devices: Shoeybi et al., Megatron-LM,
-https://arxiv.org/abs/1909.08053, 2019.
+Heads, MLP and vocabulary are sharded, and norms are replicated. Each pair of projections needs one sum over
+devices: Shoeybi et al., Megatron-LM, https://arxiv.org/abs/1909.08053, 2019.
 """
 
 
 def load(
     path: Path, dtype: Any = jnp.float32, mesh: Mesh | None = None, *, fully: bool = False
 ) -> tuple[Model, Params, CausalLMConfig]:
-    """The model of a Hugging Face folder or GGUF file, its weights in `dtype`.
+    """Loads a model from a Hugging Face folder or GGUF file, with weights in `dtype`.
 
-    Weights are divided over the devices of a mesh by `sharding_rules`, `fully` or not as
-    `models.sharding.spec` says; None: they go to the default device. Parameters go to devices one by one, so
-    neither the host nor a device holds more than its share and one parameter. Raises UserError: an
-    architecture, tensor type or file that is not supported, named.
+    Weights are sharded over the devices of a mesh by `sharding_rules`; `fully` is an argument of
+    `models.sharding.spec`. Mesh None: weights are put on the default device. Parameters are transferred one
+    by one, so the host and each device hold at most their share and one parameter. Raises UserError for an
+    architecture, tensor type or file that is not supported.
     """
     config = read_config(path)
     model = causal_lm(config, dtype)
@@ -179,7 +180,7 @@ def load(
 
 
 def sharding_rules(config: CausalLMConfig, mesh: Mesh) -> sharding.Rules:
-    """`SHARDING`; keys and values are copied where there are too few heads of them to divide."""
+    """`SHARDING` for a mesh. Keys and values are replicated if their heads cannot be divided evenly."""
     if config.num_kv_heads % mesh.shape.get("model", 1):  # half a head would be sent from device to device
         return {r"layers/(key|value)/.*": (), **SHARDING}
     return SHARDING
@@ -204,7 +205,7 @@ def _divide_fused(tensors: pretrained.Tensors, config: CausalLMConfig) -> None:
 
 
 def read_config(path: Path) -> CausalLMConfig:
-    """The sizes of a model, without reading its weights."""
+    """Reads the sizes of a model without its weights."""
     if path.is_file():
         return CausalLMConfig.from_gguf(gguf_file.read(path))
     source = path / "config.json"

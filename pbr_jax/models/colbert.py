@@ -1,9 +1,9 @@
-"""ColBERT: one vector a token, and relevance as the sum of each query token's best match.
+"""ColBERT: a vector per token; relevance is the sum over query tokens of the best match in the document.
 
 Khattab and Zaharia (ColBERT), https://arxiv.org/abs/2004.12832, 2020; Santhanam et al. (ColBERTv2),
 https://arxiv.org/abs/2112.01488, 2022. The reranker of ClusterRAG.
 
-Text becomes `[CLS] [Q] tokens [SEP]` or `[CLS] [D] tokens [SEP]`, with the markers that the config names.
+A text is encoded as `[CLS] [Q] tokens [SEP]` or `[CLS] [D] tokens [SEP]`. The config names the markers.
 """
 
 import string
@@ -25,7 +25,7 @@ LIMIT = 2**24  # similarities that `max_sim` holds at once: 64 MiB
 
 @dataclass(frozen=True, kw_only=True)
 class ColbertConfig:
-    """The body and its projection, and how texts are given to them."""
+    """The sizes of body and projection, and the format of their input texts."""
 
     body: bert.BertConfig
     width: int | None = 128  # of a token's vector; None: the body's states, without projection
@@ -48,15 +48,15 @@ class ColbertConfig:
 
 
 def colbert(config: ColbertConfig) -> Model:
-    """The token encoder as a pair of pure functions.
+    """Builds the token encoder as a pair of pure functions.
 
-    `apply(params, ids, *, attended, kept=None, key=None) -> vectors [b t e]`, of unit length, zeros
-    where not kept:
+    `apply(params, ids, *, attended, kept=None, key=None) -> vectors [b t e]`. Vectors have unit length, and
+    are zero where not kept:
 
     - ids: Int [b t].
-    - attended: Bool [b t], True on the tokens that others see.
-    - kept: Bool [b t], True on the tokens that are compared; None: those that are attended.
-    - key: of dropout in the body; None: no dropout.
+    - attended: Bool [b t], True for tokens to which others attend.
+    - kept: Bool [b t], True for tokens whose vectors are compared. None: the attended tokens.
+    - key: the random key of dropout in the body. None: no dropout.
     """
     body = bert.bert(config.body)
 
@@ -89,17 +89,17 @@ def colbert(config: ColbertConfig) -> Model:
 def expand_queries(
     ids: Int[Array, "q t"], mask: Bool[Array, "q t"], *, mask_id: int, attend: bool
 ) -> tuple[Int[Array, "q t"], Bool[Array, "q t"], Bool[Array, "q t"]]:
-    """Query augmentation: [MASK] stands in all places behind the text, and all places are compared.
+    """Query augmentation: replaces padding after a query by [MASK] tokens, whose vectors are compared too.
 
-    Takes ids padded to the config's `query_length`, and their mask; returns `ids`, `attended` and `kept` as
-    `apply` takes them. `attend`: whether tokens see the [MASK]s; each [MASK] sees the text anyway.
+    Takes ids padded to the config's `query_length`, and their mask. Returns the `ids`, `attended` and `kept`
+    of `apply`. `attend`: whether tokens attend to [MASK] tokens. [MASK] tokens always attend to the text.
     """
     everywhere = jnp.ones_like(mask)
     return jnp.where(mask, ids, mask_id), everywhere if attend else mask, everywhere
 
 
 def without(ids: Int[Array, "c t"], mask: Bool[Array, "c t"], skipped: Int[Array, "s"]) -> Bool[Array, "c t"]:
-    """`kept` of documents: the mask without the skipped token ids, such as those of punctuation."""
+    """`kept` of documents: the mask, with False for the skipped token ids, such as punctuation."""
     return mask & ~jnp.isin(ids, skipped)
 
 
@@ -111,10 +111,10 @@ def max_sim(
     document_mask: Bool[Array, "c t"],
     limit: int = LIMIT,
 ) -> Float[Array, "q c"]:
-    """Late interaction: the sum over a query's tokens of the largest inner product with a document's token.
+    """Late interaction: sums over a query's tokens the largest inner product with a token of the document.
 
-    A document without tokens gets -1 for each token of the query: the lowest cosine, so it comes last.
-    Vectors outside the masks do not count. `limit`: inner products held at once, for the gradient too.
+    A document without tokens scores -1 (the lowest cosine) per query token, so it ranks last. Masked vectors
+    are ignored. `limit` is the number of inner products in memory at a time, in the backward pass too.
     """
     (q, s, _), t = queries.shape, documents.shape[1]
 
@@ -141,12 +141,12 @@ def _read_weights(folder: Path) -> Tensors:
 
 
 def has_projection(folder: Path) -> bool:
-    """Whether a folder holds a ColBERT, not a plain BERT."""
+    """Whether a folder contains a ColBERT rather than a plain BERT."""
     return "linear.weight" in _read_weights(folder)
 
 
 def read_config(folder: Path, *, projection: bool = True) -> ColbertConfig:
-    """The configuration of a ColBERT's folder, or without projection of a plain BERT's."""
+    """Reads the configuration of a ColBERT folder or, without projection, of a plain BERT folder."""
     body = bert.BertConfig.from_json(folder)
     if not projection:
         return ColbertConfig(body=body, width=None)
@@ -156,10 +156,10 @@ def read_config(folder: Path, *, projection: bool = True) -> ColbertConfig:
 
 
 def load(folder: Path, *, projection: bool = True) -> tuple[Model, Params, ColbertConfig]:
-    """The model of a Hugging Face folder, its parameters (on the default device) and its configuration.
+    """Loads model, parameters (on the default device) and configuration from a Hugging Face folder.
 
-    Without `projection` it is a plain BERT, whose states are compared as they are. Raises UserError where the
-    configuration or weights are absent, unreadable, or do not fit.
+    Without `projection` the folder is a plain BERT, whose states are compared directly. Raises UserError if
+    configuration or weights are missing, unreadable or inconsistent.
     """
     tensors = _read_weights(folder) if projection else read_tensors(folder)
     if projection and "linear.weight" not in tensors:

@@ -1,10 +1,10 @@
-"""The reranker: query and document are read together, then weighed for a user.
+"""The reranker: a cross-encoder that reads query and document together and scores them for a user.
 
 Shi et al. (CFRAG), https://arxiv.org/abs/2504.05731, 2025, Eq. 9-10::
 
     h = [CLS] state of (query, document),  S(u, q, d) = MLP_3(concat(h, MLP_2(e_u)))
 
-The plain reranker is the same body with the classification head that it was pretrained with.
+The reranker without users is the same body with its pretrained classification head.
 """
 
 from collections.abc import Callable, Iterable
@@ -25,7 +25,7 @@ from pbr_jax.types import Model, Params, UserError
 
 @dataclass(frozen=True, kw_only=True)
 class CrossEncoderConfig:
-    """The body that reads pairs, and what is on top of it."""
+    """The sizes of the body and of the layers on top of it."""
 
     body: bert.BertConfig
     head: bool = False  # the pretrained classification head: dense, tanh, one output
@@ -40,7 +40,7 @@ class CrossEncoderConfig:
 
 
 class CrossEncoder(NamedTuple):
-    """The pure functions of a model; `cross_encoder` documents their arguments."""
+    """The pure functions of a reranker. `cross_encoder` documents their arguments."""
 
     init: Callable[..., Params]
     apply: Callable[..., Any]
@@ -49,23 +49,27 @@ class CrossEncoder(NamedTuple):
 
 
 def cross_encoder(config: CrossEncoderConfig) -> CrossEncoder:
-    """The reranker as pure functions: `init(key) -> params`, and
+    """Builds the reranker as pure functions: `init(key) -> params`, and
 
     - `apply(params, ids, users, *, mask, types=None, key=None, rows=None) -> scores [b]`: Eq. 10, the
-      personal score; with `user_width` 0 it is MLP_3(h).
-    - `relevance(params, ids, *, mask, types=None) -> scores [b]`: the pretrained head's logit, no user.
+      personalized score. With `user_width` 0 it is MLP_3(h).
+    - `relevance(params, ids, *, mask, types=None) -> scores [b]`: the logit of the pretrained head, without
+      users.
     - `encode(params, ids, *, mask, types=None, key=None, rows=None) -> states [b d]`: Eq. 9, the state of
       [CLS].
 
-    ids: Int [b t], a pair of texts a row with the tokenizer's special tokens, [CLS] first; mask: Bool
-    [b t], True on tokens; types: Int [b t], 0 on the query and 1 on the document where the body is a
-    BERT, None for XLM-R; users: Float [b u], the user embedding of each row, None where none count;
-    key: of dropout in the body, None: no dropout; rows: Int [b], the pairs' numbers for it, None: their
-    places.
+    Their arguments are:
 
-    Parameters: `body` as of `bert`; `head`, `user` and `score` where the config has them.
+    - ids: Int [b t], a pair of texts per row with the tokenizer's special tokens, [CLS] first.
+    - mask: Bool [b t], True for tokens.
+    - types: Int [b t], for a BERT 0 on the query and 1 on the document; None for XLM-R.
+    - users: Float [b u], the user embedding of each row; None: no users.
+    - key: the random key of dropout in the body; None: no dropout.
+    - rows: Int [b], the pairs' numbers, for dropout; None: 0, 1, ...
 
-    `apply` and `relevance` raise ValueError where the config lacks `user_width` or `head`.
+    Parameters: `body` as in `bert`; `head`, `user` and `score` if the config has them.
+
+    `apply` raises ValueError if the config lacks `user_width`, and `relevance` if it lacks `head`.
     """
     parts = _parts(config)
     body, head, user, score = parts
@@ -151,17 +155,17 @@ _HEAD = {
 
 
 def has_head(tensors: Iterable[str]) -> bool:
-    """Whether weights of these names were trained to judge pairs."""
+    """Whether weights with these names include a pretrained head for pairs of texts."""
     return any(name.startswith("classifier.") for name in tensors)
 
 
 def load(
     folder: Path, key: Array, *, user_width: int | None = None, user_layers: int = 2, score_layers: int = 3
 ) -> tuple[CrossEncoder, Params, CrossEncoderConfig]:
-    """Model, parameters (on the default device) and configuration of a folder of a BERT, RoBERTa or XLM-R.
+    """Loads model, parameters (on the default device) and configuration of a BERT, RoBERTa or XLM-R folder.
 
-    `key` is of the random weights of MLP_2 and MLP_3, for which no folder has any. Raises UserError where the
-    configuration or weights are absent, unreadable, do not fit, or say what is not followed.
+    MLP_2 and MLP_3 are not in such folders; their weights are drawn at random with `key`. Raises UserError
+    if configuration or weights are missing, unreadable, inconsistent or not supported.
     """
     sentence_folder.check_reranker(folder)
     tensors = read_tensors(folder)

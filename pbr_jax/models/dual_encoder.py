@@ -1,10 +1,10 @@
-"""The dual encoder: queries, documents and users in one space, where cosine is relevance.
+"""The dual encoder: embeds queries, documents and users in one space, where relevance is the cosine.
 
 Shi et al. (CFRAG), https://arxiv.org/abs/2504.05731, 2025, Eq. 3-5::
 
     S(u, q, d) = (1 - α) cos(q, d) + α cos(MLP_1(e_u), d)
 
-Without users (`user_width=None`) it is the plain dual encoder of dense retrieval.
+Without users (`user_width=None`) it is the usual dual encoder of dense retrieval.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from pbr_jax.types import Model, Params, UserError
 
 @dataclass(frozen=True, kw_only=True)
 class DualEncoderConfig:
-    """The towers, and the map from user embeddings into their space."""
+    """The sizes of the towers and of MLP_1, which maps user embeddings into their space."""
 
     tower: bert.BertConfig
     pooling: bert.Pooling = "mean"
@@ -35,14 +35,14 @@ class DualEncoderConfig:
 
 
 class Tokens(NamedTuple):
-    """Texts as token ids, one a row; mask is True on tokens, False on padding behind them."""
+    """Texts as token ids, one per row. `mask` is True for tokens and False for the padding after them."""
 
     ids: Int[Any, "b t"]
     mask: Bool[Any, "b t"]
 
 
 class Embeddings(NamedTuple):
-    """Vectors, of unit length unless the config says otherwise of texts; None for what was not given."""
+    """The unit vectors of the inputs; None: not given. Texts are not normalized if `normalize` is False."""
 
     queries: Float[Array, "q d"] | None
     documents: Float[Array, "c d"] | None
@@ -50,16 +50,16 @@ class Embeddings(NamedTuple):
 
 
 def dual_encoder(config: DualEncoderConfig) -> Model:
-    """The encoder as a pair of pure functions; each of its inputs may be given alone.
+    """Builds the encoder as a pair of pure functions. Each of its inputs may be given alone.
 
     `apply(params, *, queries=None, documents=None, users=None, key=None, rows=None) -> Embeddings`:
 
     - queries, documents: `Tokens`.
-    - users: user embeddings, Float [b u], any length; they come back as MLP_1's image.
-    - key: of dropout in the towers; None: no dropout.
-    - rows: Int [b], numbers of the texts for dropout, queries or documents; None: their places.
+    - users: user embeddings, Float [b u], not necessarily unit vectors. The output is that of MLP_1.
+    - key: the random key of dropout in the towers; None: no dropout.
+    - rows: Int [b], numbers of the texts (queries or documents), for dropout; None: 0, 1, ...
 
-    Parameters: `tower`, or `query_tower` and `document_tower`, as of `bert`; `user` where there are users.
+    Parameters: `tower`, or `query_tower` and `document_tower`, as in `bert`; `user` if there are users.
     """
     tower = bert.bert(config.tower)
     users_map = layers.mlp(config.user_width or 0, (config.tower.hidden_size,) * config.user_layers)
@@ -109,7 +109,7 @@ def dual_encoder(config: DualEncoderConfig) -> Model:
 
 
 def from_bert(config: DualEncoderConfig, tower: Params, key: Array) -> Params:
-    """Parameters whose towers are a pretrained BERT's (`bert.load`) and whose user map is random."""
+    """Parameters with towers from a pretrained BERT (`bert.load`) and a randomly initialised user map."""
 
     def fresh(key: Array) -> Params:  # under jit the random towers are no outputs, and so never made
         return {name: part for name, part in dual_encoder(config).init(key).items() if name == "user"}
@@ -123,6 +123,6 @@ def from_bert(config: DualEncoderConfig, tower: Params, key: Array) -> Params:
 def personalize(
     queries: Float[Array, "q d"], users: Float[Array, "q d"], alpha: float | Float[Array, ""]
 ) -> Float[Array, "q d"]:
-    """Query vectors whose inner product with a document is Eq. 5's score: (1 - α) q + α u'. So an index
-    of documents serves every user. α = 0 is the plain query; the released code has 0.1."""
+    """Personalized query vectors (1 - α) q + α u', whose inner product with a document is the score of Eq. 5.
+    So one index of documents serves all users. α = 0 is the query alone; the released code uses 0.1."""
     return (1 - alpha) * queries + alpha * users

@@ -1,10 +1,10 @@
-"""LoRA: to a frozen linear map W the product of two narrow ones is added, and these alone are trained.
+"""LoRA: adds the product of two trained low-rank matrices to a frozen linear map W.
 
 y = W x + (alpha / r) B A x, with A: r times inputs, B: outputs times r. Hu et al.,
 https://arxiv.org/abs/2106.09685, 2021, section 4.1.
 
-An adapter is a tree like the model's parameters with `a` and `b` in the place of each adapted `kernel`;
-where layers are stacked, so are they. Models add the product where `attached` put it beside a kernel.
+An adapter is a nested dict like the model's parameters, with `a` and `b` instead of each adapted `kernel`.
+They are stacked like the layers. `attached` puts them next to their kernels, where the model finds them.
 """
 
 import math
@@ -23,16 +23,17 @@ _A, _B = "lora_a", "lora_b"
 
 
 def init(key: Array, params: Params, targets: Collection[str], rank: int, *, outputs_first: bool) -> Params:
-    """An adapter that changes nothing yet: A uniform within 1 / sqrt(inputs), as in PEFT, and B zero.
+    """A new adapter, which does not change the model: A is uniform within ±1 / sqrt(inputs), as in PEFT, and
+    B is 0.
 
     Args:
-      params: of the model, or their shapes.
-      targets: the last names of the maps that are adapted (`query`, `value`), in whatever stack;
-        `cross_query` is a `query` too.
+      params: the model's parameters, or their shapes.
+      targets: the names of the linear maps to adapt, such as `query` and `value`, in all stacks. `query`
+        includes `cross_query`.
       rank: r.
-      outputs_first: whether kernels are [outputs inputs], not [inputs outputs].
+      outputs_first: whether kernels are [outputs inputs] rather than [inputs outputs].
 
-    Raises UserError: a name that the model does not have.
+    Raises UserError for a name that the model does not have.
     """
     kernels: dict[str, tuple[int, ...]] = {
         path: leaf.shape for path, leaf in flatten(params).items() if path.endswith("/kernel")
@@ -57,14 +58,14 @@ def init(key: Array, params: Params, targets: Collection[str], rank: int, *, out
 
 
 def attached(params: Params, adapter: Params, scale: float) -> Params:
-    """The parameters with the adapter beside its kernels, where `added` finds it. Differentiable.
+    """The parameters with the adapter next to its kernels, where `added` finds it. Differentiable.
     `scale`: alpha / r."""
     return _joined(params, adapter, lambda own, pair: own | {_A: pair["a"], _B: scale * pair["b"]})
 
 
 def merged(params: Params, adapter: Params, scale: float, *, outputs_first: bool) -> Params:
-    """The parameters with the products added to their kernels, in float32 and then rounded as these are.
-    Kernels that are divided over devices stay so."""
+    """The parameters with the products added to their kernels. Sums are computed in float32 and rounded to
+    the kernel's dtype. Sharded kernels stay sharded."""
 
     def merge(own: Params, pair: Params) -> Params:
         axes = "...or,...ri->...oi" if outputs_first else "...or,...ri->...io"
@@ -91,14 +92,14 @@ def added(
     rate: float = 0.0,
     numbers: Int[Array, "*n"] | None = None,
 ) -> Float[Array, "*n o"]:
-    """What a linear map of a model computed, with the product that `attached` put beside its kernel, if any.
+    """Adds the adapter's product, if `attached` put one next to the kernel, to the output of a linear map.
 
-    The product is computed in the adapter's format, whatever the model's is.
+    The product is computed in the adapter's dtype, which may differ from that of the model.
 
     Args:
-      module: whose parameters have the kernel.
-      rate: of dropout of x, where the module has a key for it.
-      numbers: of the rows of x, by which dropout knows them.
+      module: the module whose parameters contain the kernel.
+      rate: the dropout rate of x, applied if the module has a dropout key.
+      numbers: the numbers of the rows of x, from which dropout masks are drawn.
     """
     if not module.has_variable("params", _A):
         return y

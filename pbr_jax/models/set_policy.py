@@ -1,9 +1,9 @@
-"""The record encoder of PURPLE: a query and a set of a user's records become one score a record.
+"""The record encoder of PURPLE: scores each record of a user, given a query and all of the records.
 
 Du et al. (PURPLE), https://arxiv.org/abs/2601.12078, 2026, section 3.2. Token states come from a frozen
-encoder. Every record's tokens attend to the query's; their mean is the record's vector; a transformer
-without positions lets records see each other; a small MLP scores each. What the paper leaves open is as in
-the released code.
+encoder. The tokens of each record attend to those of the query, and their mean is the record's vector. A
+transformer without positions then lets records attend to each other, and a small MLP scores each of them.
+Details that the paper does not specify follow the released code.
 """
 
 import typing
@@ -29,12 +29,13 @@ _QUERIES = "queries"  # the name of what a gradient does not compute again
 
 @dataclass(frozen=True, kw_only=True)
 class SetPolicyConfig:
-    """The sizes of a record encoder, and how the query enters it.
+    """The sizes of a record encoder, and how it combines query and records (`fusion`).
 
-    fusion: "cross_attention" is the paper's; "residual_attention", ours, adds the mean of a record's own
-    states; "match", ours, adds a linear map of how the query's mean state fits the record's (`matched`).
-    "concat_token", the ablation "w/o CA", makes the query's mean state one more member of the set.
-    "concat_hidden", of the released code, concatenates it to each record's and maps both back to its width.
+    "cross_attention" is that of the paper. "residual_attention" (ours) adds the mean of a record's own
+    states. "match" (ours) adds a linear map of the match between the mean states of query and record
+    (`matched`). "concat_token" (the ablation "w/o CA") adds the query's mean state to the set as another
+    member. "concat_hidden" (the released code) concatenates it to each record's vector, and projects both to
+    the original width.
     """
 
     width: int  # of a token state
@@ -58,25 +59,25 @@ class SetPolicyConfig:
 
 
 def set_policy(config: SetPolicyConfig) -> Model:
-    """The record encoder as a pair of pure functions.
+    """Builds the record encoder as a pair of pure functions.
 
     `apply(params, query, records, *, query_mask, token_mask, record_mask, record_of=None, prior=None,
     features=None, key=None, rows=None) -> logits [b n]`:
 
-    - query: Float [b s d], token states of the query; query_mask: Bool [b s], True on tokens.
-    - records: Float [b n t d], token states of each record; token_mask: Bool [b n t], True on tokens. A
+    - query: Float [b s d], token states of the query; query_mask: Bool [b s], True for tokens.
+    - records: Float [b n t d], token states of each record; token_mask: Bool [b n t], True for tokens. A
       record without tokens is scored like an empty text.
-    - record_mask: Bool [b n], True on records. Logits of the others are finite and mean nothing.
-    - record_of: Int [b m], for records in parts: `records` is [b m t d], `token_mask` [b m t], and each row
-      of tokens is of this record; -1: of none. None: each row is a record, m = n.
-    - features: Float [b n f], further numbers of each record, of about unit size; a linear map of them is
-      added to the record's vector. None: there are none, f = 0.
-    - prior: Float [b n], what is known of each record beforehand; it is added to the logits.
-    - key: of dropout; None: no dropout.
-    - rows: Int [b], the questions' numbers, for dropout; None: their places.
+    - record_mask: Bool [b n], True for records. Logits of padding are finite but meaningless.
+    - record_of: Int [b m], if records are split into parts: `records` is then [b m t d], `token_mask` is
+      [b m t], and each part belongs to the record of this index; -1: padding. None: no parts, m = n.
+    - features: Float [b n f], additional features of each record, of about unit scale. A linear map of them
+      is added to the record's vector. None: f = 0.
+    - prior: Float [b n], prior logits of the records, which are added to the output.
+    - key: the random key of dropout; None: no dropout.
+    - rows: Int [b], the questions' numbers, for dropout; None: 0, 1, ...
 
-    Token states may be float16: they are computed with in float32. Reordering the records reorders the
-    logits. `log_scores` turns them into the paper's f_θ.
+    float16 token states are converted to float32. The model is equivariant: reordering the records reorders
+    the logits in the same way. `log_scores` converts logits to the paper's f_θ.
     """
     module = _SetPolicy(config)
 
@@ -114,7 +115,7 @@ def set_policy(config: SetPolicyConfig) -> Model:
 
 
 def from_arrays(model: Model) -> Callable[..., Float[Array, "b n"]]:
-    """`logits(params, batch, key=None)`: `apply` with its inputs by name, the questions' numbers as `row`."""
+    """`logits(params, batch, key=None)`: `apply` with a dict of inputs, in which `row` means `rows`."""
 
     def logits(params: Params, batch: Mapping[str, Any], key: Array | None = None) -> Float[Array, "b n"]:
         inputs = ("query_mask", "token_mask", "record_mask", "record_of", "prior", "features")
@@ -125,14 +126,14 @@ def from_arrays(model: Model) -> Callable[..., Float[Array, "b n"]]:
 
 
 def log_scores(logits: Float[Array, "*b n"], record_mask: Bool[Array, "*b n"]) -> Float[Array, "*b n"]:
-    """log f_θ, with f_θ = sigmoid(logit) the weights of the Plackett-Luce model (PURPLE,
-    Eq. 3); -inf for padding. Masked logits get a gradient of zero."""
+    """log f_θ, where f_θ = sigmoid(logit) are the weights of the Plackett-Luce model (PURPLE, Eq. 3). Padding
+    has -inf, and the gradients of its logits are 0."""
     return jnp.where(record_mask, jax.nn.log_sigmoid(logits), -jnp.inf)
 
 
 def matched(query: Float[Array, "b 1 d"], records: Float[Array, "b n d"]) -> Float[Array, "b n 2*d"]:
-    """How a query's mean state fits a record's: `q * r` and `|q - r|` of these at length 1, as entries of
-    about unit size. The mean of the first half is their cosine. Zeros have length 0 and a finite gradient."""
+    """Match features of the unit mean states q and r of query and record: `q * r` and `|q - r|`, scaled to
+    about unit size. The mean of the first half is the cosine. Zero vectors have a finite gradient."""
     d = query.shape[-1]
     q, r = (x * jax.lax.rsqrt(jnp.square(x).sum(-1, keepdims=True) + 1e-12) for x in (query, records))
     return jnp.concatenate([d * q * r, d**0.5 * jnp.abs(q - r)], -1)

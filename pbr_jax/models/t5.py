@@ -1,12 +1,13 @@
 """T5, an encoder-decoder language model, in JAX.
 
-Covers T5 v1.0 (relu, tied head), v1.1 and FLAN-T5 (gated gelu, own head) in Hugging Face format. What
-is particular to T5: attention scores are not scaled; a bias for the distance between two tokens, shared
-by all layers of a stack, stands for positions; norms have no mean and no bias, nor has any projection.
+Supports T5 v1.0 (relu, tied head), v1.1 and FLAN-T5 (gated gelu, separate head) in Hugging Face format. T5
+differs from other transformers in three ways. Attention scores are not scaled. Positions enter as a bias for
+the distance between two tokens, which all layers of a stack share. Norms do not subtract the mean, and
+neither norms nor projections have a bias.
 
-Encoder and decoder are stacks of scanned layers. The decoder takes the keys and values of earlier tokens
-(`Past`) and of the encoder's output (`Cross`), and returns those of the tokens it was given, with hidden
-states; `logits` multiplies out the vocabulary.
+Encoder and decoder are stacks of scanned layers. The decoder reads the keys and values of earlier tokens
+(`Past`) and of the encoder's output (`Cross`). It returns those of the new tokens and their hidden states,
+from which `logits` computes logits over the vocabulary.
 """
 
 import dataclasses
@@ -31,7 +32,7 @@ __all__ = ["RULES", "SHARDING", "T5", "Cross", "Output", "Past", "load", "logits
 
 
 class T5(NamedTuple):
-    """The pure functions of a model; `t5` documents their arguments."""
+    """The pure functions of a T5. `t5` documents their arguments."""
 
     init: Callable[..., Params]
     apply: Callable[..., Any]
@@ -41,20 +42,20 @@ class T5(NamedTuple):
 
 
 def t5(config: T5Config, dtype: Any = jnp.float32, *, dropout: float = 0.0) -> T5:
-    """A T5 model with weights and activations in `dtype`: `init(key) -> params`, and
+    """Builds a T5 with weights and activations in `dtype`: `init(key) -> params`, and
 
-    - `encode(params, ids, mask) -> Float["b s d"]`: hidden states of `ids: Int["b s"]`; `mask: Bool["b s"]`
-      is True for real tokens. Padding may stand on either side; outputs there mean nothing.
-    - `cross(params, encoded, mask) -> Cross`: what the decoder reads of them, computed once.
+    - `encode(params, ids, mask) -> Float["b s d"]`: hidden states of `ids: Int["b s"]`. `mask: Bool["b s"]`
+      is True for real tokens. Padding may be on either side; its outputs are meaningless.
+    - `cross(params, encoded, mask) -> Cross`: the decoder's keys and values of the encoder output.
     - `decode(params, ids, cross, past=None) -> Output`: `ids: Int["r t"]` follow the tokens of `past`, which
-      begin with the config's `start_id`. r is a multiple of b: r / b rows in turn read one encoded text, so
-      beams need no copies of it. Padding may stand after the real tokens only.
-    - `apply(params, ids, mask, decoder_ids, key=None, rows=None) -> Float["b t d"]`: all of it; decoder
-      hidden states of whole targets, teacher-forced. With a key, what adapters (`lora`) read is dropped at
-      the rate `dropout`; what a row loses follows from the key and its number in `rows: Int["b"]`. The parts
-      above take the `numbers` of tokens and a key for it.
+      begin with the config's `start_id`. r is a multiple of b, and r / b consecutive rows share one encoded
+      text, so beams need no copies of it. Padding may only follow the real tokens.
+    - `apply(params, ids, mask, decoder_ids, key=None, rows=None) -> Float["b t d"]`: the complete model, with
+      teacher forcing; returns decoder hidden states of whole targets. With a key, dropout at the rate
+      `dropout` is applied to the inputs of adapters (`lora`). Its masks depend on the key and on the row
+      numbers `rows: Int["b"]`. `encode`, `cross` and `decode` take the `numbers` of tokens and a key instead.
 
-    Attention scores, norms and softmax are computed in float32 whatever `dtype` is.
+    Attention scores, norms and softmax are computed in float32 for any `dtype`.
 
     Parameters: `embedding [v d]`, `encoder/...` and `decoder/...` with `layers/...` stacked on axis 0,
     `cross/{key,value}/kernel` stacked likewise, and `head [v d]` unless tied.
@@ -155,15 +156,15 @@ def _no_past(config: T5Config, rows: int, dtype: Any) -> Past:
 
 
 def logits(params: Params, hidden: Float[Array, "*batch d"]) -> Float[Array, "*batch v"]:
-    """Next-token logits, float32. Give it only the positions that are needed: v is tens of thousands."""
+    """Next-token logits, float32. Pass only the positions that are needed, since the vocabulary is large."""
     head = params["head"] if "head" in params else params["embedding"]
     with precision(head.dtype):
         return jnp.einsum("...d,vd->...v", hidden, head, preferred_element_type=jnp.float32)
 
 
 def shift_right(targets: Int[Array, "b t"], where: Bool[Array, "b t"], start: int) -> Int[Array, "b t"]:
-    """What the decoder reads to predict the targets: the start token, then all targets but the last.
-    Targets that do not count are read as the start token, which in T5 is the padding token too."""
+    """The decoder's input for these targets: the start token, followed by all targets except the last.
+    Masked targets are replaced by the start token, which in T5 is also the padding token."""
     return jnp.pad(jnp.where(where, targets, start)[:, :-1], ((0, 0), (1, 0)), constant_values=start)
 
 
@@ -200,7 +201,7 @@ RULES: dict[str, Rule] = {
         for name, to in _DENSE.items()
     },
 }
-"""Hugging Face names of T5, and where they go."""
+"""Rules that map Hugging Face names of T5 to parameters."""
 
 SHARDING: dict[str, tuple[str | None, ...]] = {
     r"embedding|head": ("model", None),
@@ -209,11 +210,11 @@ SHARDING: dict[str, tuple[str | None, ...]] = {
     r".*/(output|cross_output|down)/kernel": (None, "model", None),
     r".*/scale": (),
 }
-"""Path of a parameter -> mesh axis of each of its axes: heads, MLP and vocabulary are divided."""
+"""Maps the path of a parameter to a mesh axis for each of its axes: heads, MLP and vocabulary are sharded."""
 
 
 def modules(config: T5Config) -> dict[str, str]:
-    """Path of a linear map -> its name in Hugging Face's files."""
+    """Maps the path of a linear map to its name in Hugging Face's files."""
     names = {}
     for stack, mlp in (("encoder", 1), ("decoder", 2)):
         block = stack + ".block.{layer}.layer."
@@ -234,8 +235,8 @@ _IGNORED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_b
 def load(
     path: Path, dtype: Any = jnp.float32, mesh: Mesh | None = None, *, fully: bool = False
 ) -> tuple[T5, Params, T5Config]:
-    """The model of a Hugging Face folder, its weights in `dtype`, on the devices of a mesh as those of
-    `causal_lm.load`. Raises UserError: an architecture, tensor or file that is not supported, named."""
+    """Loads a model from a Hugging Face folder, with weights in `dtype`, sharded as in `causal_lm.load`.
+    Raises UserError for an architecture, tensor or file that is not supported."""
     config = read_config(path)
     tensors = pretrained.read_tensors(path)
     _drop_copies(tensors, config, str(path))
@@ -263,7 +264,7 @@ def _drop_copies(tensors: MutableMapping[str, np.ndarray], config: T5Config, sou
 
 
 def read_config(path: Path) -> T5Config:
-    """The sizes of a model, without reading its weights."""
+    """Reads the sizes of a model without its weights."""
     source = path / "config.json"
     if not path.is_dir():
         raise UserError(f"{path} is not a folder; T5 is read from a Hugging Face folder with {source.name}")

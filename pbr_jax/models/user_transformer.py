@@ -1,8 +1,8 @@
-"""The user encoder: a history of document embeddings becomes one vector.
+"""The user encoder: maps a history of document embeddings to one vector.
 
 Shi et al. (CFRAG), https://arxiv.org/abs/2504.05731, 2025, Eq. 1:
 e_u = mean(Trm(E_u + P)), with E_u [n d] the embeddings of the user's documents, oldest first, and P
-learned positions. What the paper leaves open is as in the released code.
+learned positions. Details that the paper does not specify follow the released code.
 """
 
 from dataclasses import dataclass
@@ -33,20 +33,20 @@ class UserTransformerConfig:
 
 
 def user_transformer(config: UserTransformerConfig) -> Model:
-    """The user encoder as a pair of pure functions.
+    """Builds the user encoder as a pair of pure functions.
 
     `apply(params, history, mask, *, replaced=None, key=None, rows=None) -> users [b d]`, not normalised:
 
-    - history: Float [b n d], document embeddings, oldest first; gradients flow to them.
-    - mask: Bool [b n], True on documents; padding takes no position. Without documents a user gets zeros.
-    - replaced: Bool [b n], True where the learned [mask] embedding replaces the document (section 4.1.2).
-    - key: of dropout; None: no dropout.
-    - rows: Int [b], the users' numbers: with the key they say what dropout drops; None: their places.
+    - history: Float [b n d], document embeddings, oldest first. Gradients flow to them.
+    - mask: Bool [b n], True for documents. Padding takes no position. A user without documents gets zeros.
+    - replaced: Bool [b n], True if the learned [mask] embedding replaces the document (section 4.1.2).
+    - key: the random key of dropout; None: no dropout.
+    - rows: Int [b], user numbers; dropout masks depend on them and on the key. None: 0, 1, ...
 
-    It computes in the dtype of the parameters.
+    The computation uses the dtype of the parameters.
 
     Raises:
-      ValueError: a history is not of the config's width, or longer than `max_documents`.
+      ValueError: a history does not have the config's width, or is longer than `max_documents`.
     """
     module = _UserTransformer(config)
 
