@@ -1,9 +1,9 @@
-"""The graph of a run: nodes that compute, keyed by exactly what they compute with.
+"""The graph of a run: nodes that compute values. The key of a node covers all of its inputs.
 
-A node is given options and the values of the nodes that it needs, and nothing else. Its key is the hash of
-these and of its code (`code`), so nothing can depend on what is not in the key. A `Stage` leaves an artefact
-on disk; a `Value` lives in memory. Nothing is computed before a value is asked for: keys are enough to know
-what is there and what would have to be made.
+The only inputs of a node are its options and the values of the nodes that it needs. Its key is the hash of
+these and of its code (`code`), so no value depends on anything outside its key. A `Stage` writes its result
+to disk, and a `Value` keeps it in memory. Values are computed when they are first read. Keys alone tell which
+results exist.
 """
 
 import abc
@@ -26,12 +26,12 @@ from pbr_jax.types import UserError
 _log: ContextVar[Log | None] = ContextVar("log", default=None)
 
 Together = Callable[[Callable[..., None], Path, tuple[Any, ...], Mapping[str, Any]], None]
-"""(make, folder, options, values of needs): what each of several processes does of a stage (`hosts`)."""
+"""(make, folder, options, values of needs): the part of each of several processes in a stage (`hosts`)."""
 
 
 @contextlib.contextmanager
 def logging_to(log: Log | None) -> Iterator[None]:
-    """Stages that are made or found inside tell this log."""
+    """Stages that are computed or read inside the `with` block report to this log."""
     token = _log.set(log)
     try:
         yield
@@ -40,7 +40,7 @@ def logging_to(log: Log | None) -> Iterator[None]:
 
 
 def tell(label: str, note: str) -> None:
-    """Tells the user, on stderr and in the log, what to know of a stage's result."""
+    """Prints a note on a stage's result to stderr, and adds it to the log."""
     if not hosts.leads():  # of several processes one tells
         return
     terminal.err(f"{label}: note: {note}")
@@ -50,12 +50,12 @@ def tell(label: str, note: str) -> None:
 
 
 class Node(abc.ABC):
-    """What computes.
+    """A node of the graph, which computes a value.
 
     Args:
-      name: of what it is; equal names and keys are the same thing.
-      needs: the nodes whose values it computes with, by the names of arguments.
-      check: raises UserError for what would fail later; called before any work begins.
+      name: the name of the value. Nodes with equal names and keys have the same value.
+      needs: the nodes whose values are the inputs, by argument name.
+      check: is called before any computation, and raises UserError if the node would fail.
     """
 
     def __init__(self, name: str, needs: Mapping[str, "Node"], check: Callable[[], object] | None) -> None:
@@ -63,7 +63,7 @@ class Node(abc.ABC):
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """All that the value depends on, as JSON; needs by their `known_by`."""
+        """Everything that the value depends on, as JSON, with needs as their `known_by`."""
         _settle(self, "known_by")
         needs = {name: node.known_by for name, node in self.needs.items()}
         return {
@@ -74,12 +74,12 @@ class Node(abc.ABC):
 
     @cached_property
     def key(self) -> str:
-        """The hash of all that the value depends on."""
+        """The hash of everything that the value depends on."""
         return digest({"stage": self.name, **self.identity})
 
     @cached_property
     def known_by(self) -> str:
-        """What stands for the node in the keys of those that need it."""
+        """The text that represents this node in the keys of nodes that need it."""
         return self.key
 
     @cached_property
@@ -88,7 +88,7 @@ class Node(abc.ABC):
 
     @cached_property
     def value(self) -> Any:
-        """What it computes, once."""
+        """The value, which is computed once."""
         return self._compute()
 
     @abc.abstractmethod
@@ -107,7 +107,7 @@ class Node(abc.ABC):
         return self.needs.values()
 
     def check(self) -> None:
-        """Looks at what the key depends on (models, files) and at what else can be told beforehand."""
+        """Checks the inputs of the key (models, files), and all else that can be checked before computing."""
         _ = self.key
         if self._check is not None:
             self._check()
@@ -130,13 +130,13 @@ def _settle(last: Node, name: str) -> None:
 
 
 class Value(Node):
-    """What is computed in memory in every run that needs it: a model, users as vectors.
+    """A value that is computed in memory in each run that needs it, such as a model or user vectors.
 
     Args:
-      options: what it is given beside its needs.
-      make: `make(*options, **values of needs)`.
-      identity: what tells such values apart, where that is not the options: a function that says so, such as
-        the hash of a model's weights; called when the key is first asked for.
+      options: inputs other than the needs.
+      make: `make(*options, **values of needs)` computes the value.
+      identity: a function whose result replaces the options in the key, such as the hash of a model's
+        weights. It is called when the key is first read.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ def _methods(options: tuple[Any, ...]) -> list[type]:
 
 
 def constant(name: str, value: Any) -> Value:
-    """A plain value as a node: options, a number, a text. It is part of the key."""
+    """A constant as a node: options, a number or a text. It is part of the key."""
     return Value(name, (value,), {}, _same)
 
 
@@ -177,7 +177,7 @@ def _same(value: Any) -> Any:
 
 
 class Slot(Node):
-    """A method with what it needs, a learner with its first state too, a folder; its value is `Bound`."""
+    """A method with its needs and, for a learner, the folder of its initial state. The value is a `Bound`."""
 
     def __init__(self, method: Method, run: Any) -> None:
         needs = dict(method.needs(run))
@@ -199,7 +199,7 @@ class Slot(Node):
 
 @dataclass(frozen=True)
 class Bound:
-    """A method with the values of its needs; makes the slot's callable from a `pipeline.Tally`."""
+    """A method with the values of its needs. It builds the slot's callable from a `pipeline.Tally`."""
 
     method: Method
     values: Mapping[str, Any]
@@ -209,17 +209,18 @@ class Bound:
 
 
 class Stage(Node):
-    """What is computed once and kept on disk: the first run makes it, later runs read it from the cache.
+    """A result that is computed once and kept on disk. Later runs read it from the cache.
 
     Args:
-      name: letters, digits, `_` and `-`; logs and `--dry` show it.
-      options: a tuple of what it depends on beside its needs: options, numbers, texts.
-      needs: the nodes that it computes with, by the names of `make`'s arguments.
-      make: `make(folder, *options, **values of needs)` writes files, or continues a killed attempt.
-      load: `load(folder)` reads the value, which `slot` and other nodes get.
-      label: its name in a run's lists of seconds, where one run has several stages of a name.
-      content: from the value to JSON, which replaces this key in the keys of others; these need the value.
-      together: how several processes make it; None: process 0 alone does.
+      name: letters, digits, `_` and `-`. Logs and `--dry` show it.
+      options: a tuple of inputs other than the needs: options, numbers or texts.
+      needs: the nodes that are its inputs, by the names of `make`'s arguments.
+      make: `make(folder, *options, **values of needs)` writes files, or continues an interrupted attempt.
+      load: `load(folder)` reads the value that `slot` and other nodes receive.
+      label: the name in a run's list of durations, if a run has several stages with this name.
+      content: maps the value to JSON, which represents this stage in the keys of nodes that need it. Their
+        keys then need the value.
+      together: how several processes compute it. None: only process 0 does.
     """
 
     def __init__(
@@ -255,7 +256,7 @@ class Stage(Node):
 
     @cached_property
     def artefact(self) -> Artefact:
-        """The folder, made now where it is missing, and its needs only then."""
+        """The folder of the result. If it is missing, it is computed now, including its needs."""
         _settle(self, "value")  # first, so that the seconds of what is needed are not counted as ours
 
         def make(folder: Path) -> None:
@@ -270,7 +271,7 @@ class Stage(Node):
         return obtain(self.name, self.identity, make, _log.get(), self.label)
 
     def join(self) -> None:
-        """Takes part in making it, as process 0 has announced."""
+        """Takes part in a computation that process 0 has announced."""
         _settle(self, "value")
         self._join(self.folder.with_suffix(".partial"))
 
@@ -280,7 +281,7 @@ class Stage(Node):
             self._together(self._make, folder, self.options, self._values())
 
     def make(self, folder: Path, values: Mapping[str, Any]) -> None:
-        """Computes into a folder that nobody finds, from given values of what it needs."""
+        """Computes the result from given values of the needs, in a folder outside the cache."""
         self._make(folder, *self.options, **values)
 
     def _refuse_edited(self, folder: Path) -> None:
@@ -309,27 +310,27 @@ class Stage(Node):
 
     @property
     def folder(self) -> Path:
-        """Where the artefact lies, once it is there."""
+        """The folder of the result in the cache, which may not exist yet."""
         return place(self.name, self.key)
 
     @property
     def was_made(self) -> bool:
-        """Whether it was made here and now, not found."""
+        """Whether this process computed the result, rather than reading it."""
         return "artefact" in vars(self) and self.artefact.made
 
     @property
     def seconds(self) -> float | None:
-        """What making it took, in all attempts; None where it is not there."""
+        """Seconds of computation over all attempts; None: there is no result."""
         return find(self.name, self.identity)
 
     @property
     def made_by(self) -> list[dict[str, Any]]:
-        """Commit and versions of the processes that made it, where they are known."""
+        """Commit and versions of the processes that computed the result, if known."""
         return made_by(self.name, self.identity)
 
 
 def walk(*last: Node) -> list[Node]:
-    """Every node under these and they themselves, once, deepest first."""
+    """All nodes that these nodes depend on and these nodes, each once, dependencies first."""
     return _walk(last, lambda node: node.needs.values())
 
 

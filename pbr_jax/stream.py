@@ -1,17 +1,17 @@
-"""Streams: questions in blocks, each answered with the present state before methods learn from it.
+"""Streams: questions in blocks. Each block is answered with the current state before methods learn from it.
 
-A stream is one stage, however many blocks it has. Its folder holds::
+A stream is one stage, for any number of blocks. Its folder contains::
 
     blocks/00000/                       rankings, answers and likelihoods of the questions of a block
-    blocks/00000/retrieve.000000.jsonl  what the learner in that slot observed, a file for every 64 questions
-    states/00001/retrieve/              the state of that learner by which block 1 is answered; the first is
-                                        another stage
-    learned.json                        what learners report of the whole stream
+    blocks/00000/retrieve.000000.jsonl  observations of the learner in that slot, a file per 64 questions
+    states/00001/retrieve/              the learner's state that answers block 1; the initial state is a
+                                        separate stage
+    learned.json                        the reports of the learners on the whole stream
 
-and the files of all blocks put together. With folds of users in place of blocks `observed/` has what learners
-observe, when the first state answers, and `states/00000` is learned from all folds but that one. What is
-learned from all blocks or folds, the last included, is a stage by itself, made when it is first asked for
-(`pbr_jax.open`). A stream that was killed continues in the part that was under way.
+and the combined files of all blocks. With folds of users instead of blocks, `observed/` contains the
+observations of learners while the initial state answers, and `states/00000` is learned from all folds except
+fold 0. The state after all blocks or folds is a separate stage, which is computed when it is first needed
+(`pbr_jax.open`). After an interruption, a stream continues with the unfinished part.
 """
 
 import json
@@ -39,7 +39,7 @@ from pbr_jax.types import UserError
 
 
 def learners(config: Config) -> list[Learner]:
-    """The methods that learn from a stream. Raises UserError where there are some, and no stream."""
+    """The methods that learn from a stream. Raises UserError if there are any, but no stream."""
     found = [method for method in config.methods if isinstance(method, Learner)]
     if found and not config.stream.active:
         raise UserError(
@@ -50,7 +50,7 @@ def learners(config: Config) -> list[Learner]:
 
 
 def stream(run: Run, config: Config, method: Generate | None, scored: bool) -> dict[str, Node]:
-    """What is read from the stage of a config's stream: `ranked`, and `answered` and `scored` if wanted."""
+    """The results of a config's stream as nodes: `ranked` and, if requested, `answered` and `scored`."""
     needs: dict[str, Node] = {"store": run.data, "write": language_model.writer(run), **slots(run)}
     needs |= {} if method is None else {"generate": Slot(method, run)}
     needs |= {"llm": generator(run)} if scored else {}
@@ -62,15 +62,15 @@ def stream(run: Run, config: Config, method: Generate | None, scored: bool) -> d
 
 
 def seconds(options: Stream, streamed: Path, number: int) -> dict[str, float | None]:
-    """What answering (and observing) a block took, and learning after it, or of a fold before it; None where
-    nothing was learned or its state is not kept."""
+    """Seconds for answering (and observing) a block, and for learning: after a block, or before a fold.
+    None: nothing was learned, or the state was not kept."""
     learned = number + (options.protocol == "prequential")
     parts = {"answer": part(streamed, "blocks", number), "learn": part(streamed, "states", learned)}
     return {name: part_seconds(path) for name, path in parts.items()}
 
 
 def reported(streamed: Path) -> dict[str, dict[str, float]]:
-    """What the learners of a stream report, by slot."""
+    """The reports of a stream's learners, by slot."""
     return json.loads((streamed / LEARNED).read_text(encoding="utf-8"))
 
 
@@ -79,14 +79,14 @@ def _read(kind: str, *, streamed: Path) -> Any:
 
 
 def ranked_store(stage: Stage) -> Node:
-    """The store of the documents that a stream's rankings are of."""
+    """The node of the store that contains the documents of a stream's rankings."""
     methods = {name: slot.method for name, slot in _learning(stage).items()}
     return Value("ranked corpus", (methods,), {"store": stage.needs["store"], "streamed": stage}, _ranked)
 
 
 def last(stage: Stage) -> dict[str, Node]:
-    """The slots of a stream's learners with what all of its questions have taught them, and the `store` that
-    goes with these."""
+    """The slots of a stream's learners with the state after all questions, and the `store` for this
+    state."""
     own, store = _learning(stage), stage.needs["store"]
     needs = {"store": store, "streamed": stage, **own}
     learned = Stage("stream_last", stage.options, needs, _make_last, Path, label="last state")

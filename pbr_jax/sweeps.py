@@ -1,8 +1,8 @@
-"""Sweeps: many runs from one config file, each named by the hash of all that it depends on.
+"""Sweeps: many runs from one config file. Each run is named by the hash of everything that it depends on.
 
-A config file's `sweep()` yields dotted overrides; as `sweep(config=None)` it is given the config that these
-will change. The functions here build them: `grid` (every combination), `zipped` (side by side), `seeds`, and
-`product` (of several sweeps).
+A config file's `sweep()` yields dicts of overrides by dotted field name. If it is defined as
+`sweep(config=None)`, it receives the config that they will change. Functions of this module build the dicts:
+`grid` (all combinations), `zipped` (corresponding values), `seeds`, and `product` (of several sweeps).
 
     def sweep():
         return product(zipped({"system": ["bm25", "dense"], "retrieve.method": ["bm25", "dense"]}),
@@ -31,33 +31,33 @@ from pbr_jax.types import UserError
 
 
 def grid(values: Mapping[str, Iterable[Any]]) -> Iterator[dict[str, Any]]:
-    """Every combination of the fields' values.
+    """All combinations of the fields' values.
 
     Args:
-      values: lists of values, by the dotted names of fields.
+      values: lists of values by dotted field name.
 
     Returns:
-      Dicts for `sweep()`, one for each run; the last field changes fastest.
+      Dicts for `sweep()`, one per run. The last field changes fastest.
       `grid({"retrieve.k": [1, 4], "seed": [0, 1]})` gives four runs.
 
-    Raises UserError where a value is not a list.
+    Raises UserError if a value is not a list.
     """
     for combination in itertools.product(*_columns("grid", values)):
         yield dict(zip(values, combination, strict=True))
 
 
 def zipped(values: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
-    """The first value of every field together, then the second, and so on.
+    """Combines the first values of all fields, then the second values, and so on.
 
     `zipped({"system": ["bm25", "dense"], "retrieve.method": ["bm25", "dense"]})` gives two runs.
 
     Args:
-      values: lists of values, all of one length, by the dotted names of fields.
+      values: lists of values by dotted field name, all of the same length.
 
     Returns:
-      Dicts for `sweep()`, one for each run.
+      Dicts for `sweep()`, one per run.
 
-    Raises UserError where a value is not a list, or the lists differ in length.
+    Raises UserError if a value is not a list, or if the lists differ in length.
     """
     columns = _columns("zipped", values)
     lengths = dict(zip(values, map(len, columns), strict=True))
@@ -75,15 +75,15 @@ def _columns(caller: str, values: Mapping[str, Iterable[Any]]) -> list[list[Any]
 
 
 def seeds(count: int) -> Iterator[dict[str, Any]]:
-    """Runs with the seeds 0 … count-1, which a report shows as one row: `grid({"seed": range(count)})`."""
+    """Runs with seeds 0 to count - 1, like `grid({"seed": range(count)})`. Reports show them as one row."""
     return grid({"seed": range(count)})
 
 
 def product(*sweeps: Iterable[Overrides]) -> Iterator[dict[str, Any]]:
-    """Every combination of several sweeps, of which each run is one dict.
+    """All combinations of the runs of several sweeps.
 
-    `product(grid({"retrieve.k": [1, 4]}), seeds(3))` gives six runs. A field that two sweeps set takes the
-    value of the later one.
+    `product(grid({"retrieve.k": [1, 4]}), seeds(3))` gives six runs. If several sweeps set the same field,
+    the value of the last one is used.
     """
     for combination in itertools.product(*map(list, sweeps)):
         yield {name: value for overrides in combination for name, value in overrides.items()}
@@ -98,20 +98,20 @@ class Trial:
 
     @cached_property
     def name(self) -> str:
-        """The hash of its identity, so that changed data, weights or code make a new run beside the old.
+        """The hash of the run's identity. If data, weights or code change, the run gets a new name.
 
-        Raises UserError for whatever the run would be refused for: missing data or models.
+        Raises UserError if the run would be refused, for example because data or models are missing.
         """
         return Plan(self.config).name
 
     @property
     def words(self) -> str:
-        """What it changes."""
+        """The fields that this run changes, with their values."""
         return ", ".join(f"{name} {value}" for name, value in self.overrides.items()) or self.config.system
 
 
 def trials(file: ConfigFile, base: Config) -> list[Trial]:
-    """The runs of a config file's sweep over `base`, without repetitions. UserError: it has no sweep."""
+    """The distinct runs of a config file's sweep over `base`. Raises UserError if the file has no sweep."""
     with blamed(file.path):
         found = [_trial(file, base, entry) for entry in _overrides(file, base)]
     return list({digest(to_dict(trial.config)): trial for trial in found}.values())
@@ -175,14 +175,14 @@ def _is_plain(entry: Any) -> bool:
 
 
 def identity(file: ConfigFile, base: Config) -> str:
-    """What tells sweeps of one folder apart: the config file's name, and what the command line changes."""
+    """The identity of a sweep in its folder: the config file's name and the changes on the command line."""
     before, after = flat(to_dict(file.config)), flat(to_dict(base))
     changed = {name: value for name, value in after.items() if before.get(name) != value}
     return digest([file.path.name, changed])[:16]
 
 
 def command(file: ConfigFile, trial: Trial, out: Path) -> str:
-    """The command line of one run, whole: it needs nothing but the config file."""
+    """The complete command line of one run. It needs only the config file."""
     flags = [f"--{name}={shlex.quote(_text(name, value))}" for name, value in _changes(file, trial)]
     return " ".join(
         ["pbr-jax run", shlex.quote(str(file.path)), *flags, "--out", shlex.quote(str(out / trial.name))]

@@ -1,4 +1,4 @@
-"""The bases of the slots: what the methods of a slot have in common. A method is a class of one of them."""
+"""Base classes of the slots. A method is a subclass of one of them."""
 
 import abc
 import contextlib
@@ -13,91 +13,92 @@ from pbr_jax.types import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Method(Options, abc.ABC):
-    """A way to fill a slot: its options, what it needs, and how it computes.
+    """A method that fills a slot: its options, the nodes that it needs, and its computation.
 
-    `needs` chooses nodes of the graph and computes nothing; it alone sees the run. `slot` gets the values of
-    these nodes by their names, and makes the slot's callable. A slot's key is the hash of the options, of
-    the code and of the needs, so it cannot read what is not in its key.
+    `needs` returns nodes of the graph and computes nothing. Only `needs` and `check_run` see the run. `slot`
+    receives the values of these nodes by name, and returns the slot's callable. The key of a slot is the hash
+    of its options, its code and its needs, so a result cannot depend on data that is not in the key.
     """
 
     training_split: ClassVar[TrainingSplit] = "unused"
-    """Whether it looks at the training split."""
+    """How the method uses the training split."""
 
     method: str
 
     @property
     def ceiling(self) -> bool:
-        """Whether it reads what is to be predicted. Its row is then a bound on what a system can reach."""
+        """Whether the method reads the target. Its results are then an upper bound for other systems."""
         return False
 
     def learns(self) -> TrainingSplit:
-        """`training_split`, where it depends on options."""
+        """Like `training_split`, for methods where it depends on options."""
         return self.training_split
 
     def needs(self, run: Any) -> Mapping[str, Any]:
-        """The nodes (`pbr_jax.graph`) that `slot` computes with, by the names of its arguments."""
+        """The nodes (`pbr_jax.graph`) whose values `slot` receives, by the names of its arguments."""
         return {}
 
     def check_run(self, run: Any) -> None:
-        """Raises UserError for what the run's config, models and data do not allow; called before any work.
+        """Raises UserError if config, models or data of the run do not allow this method.
 
-        The data has been read by then: `run.data.value` is the store of the documents and the questions.
+        It is called before any computation, but after the data was read: `run.data.value` is the store of
+        documents and questions.
         """
 
     @abc.abstractmethod
     def slot(self, *args: Any, **kwargs: Any) -> Any:
-        """`slot(tally, *, name=value …)`: the callable of the slot, see `pbr_jax.pipeline`."""
+        """`slot(tally, *, name=value …)` returns the callable of the slot (see `pbr_jax.pipeline`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Learner(Method):
     """A method of any slot that learns from a stream of questions: `class Own(Learner, Retrieve)`.
 
-    Its state is a folder of its own files: `state` is the present one, in `slot` too, where values of needs
-    come by their names. Blocks are of `pbr_jax.stream.Block`.
+    Its state is a folder of files. The argument `state` of these functions and of `slot` is the folder of the
+    current state. `values` are the values of the needs by name. Blocks are `pbr_jax.stream.Block` objects.
     """
 
     @property
     def supervised(self) -> bool:
-        """Whether it sees targets, relevant documents and likelihoods of questions that were answered."""
+        """Whether it reads targets, relevant documents and likelihoods of answered questions."""
         return False
 
     @property
     def supervision(self) -> str:
-        """What it learns from where it is supervised, for the run's notes."""
+        """The data that a supervised method learns from, in words, for the notes of a run."""
         return "what users wrote to questions"
 
     def start(self, folder: Path, **values: Any) -> None:
-        """Writes the first state; without this it is an empty folder."""
+        """Writes the initial state. By default it is an empty folder."""
 
     def corpus(self, store: Any, state: Path) -> Any:
-        """The store of what `slot` finds: the run's, or a copy (`Store.copy_to`) in the state, which `learn`
-        has written to. The same object for the same state."""
+        """The store that `slot` searches: that of the run, or a copy (`Store.copy_to`) in the state, which
+        `learn` has changed. Must return the same object for the same state."""
         return store
 
     def observe(self, block: Any, *, state: Path, **values: Any) -> list[Any]:
-        """What is learned from, JSON for each question of a block, or of a part of one, that was answered."""
+        """Observations for `learn`: a JSON value per answered question of a block or of a part of a block."""
         return [None] * len(block.examples)
 
     @abc.abstractmethod
     def learn(self, blocks: Any, *, state: Path, out: Path, **values: Any) -> None:
-        """Writes the next state into the folder `out`, which may hold files of an interrupted attempt.
+        """Writes the next state into the folder `out`, which may contain files of an interrupted attempt.
 
-        `blocks`: the sequence of all blocks so far, the newest last, each of them read when it is indexed.
-        Of folds of users it is all but the one that is to be answered, and `state` is the first state.
+        `blocks`: all blocks so far, newest last. Each is read from disk when it is indexed. With folds of
+        users: all folds except the one to be answered; `state` is then the initial state.
         """
 
     def report(self, blocks: Any, *, state: Path, **values: Any) -> Mapping[str, float]:
-        """Numbers for results.json, by their names, such as how many of the observed labels are right.
+        """Numbers for results.json by name, such as the share of correct labels.
 
-        `blocks`: all blocks, the newest last, or all folds, with targets and relevant documents. `state`: the
-        one by which the last of them was answered.
+        `blocks`: all blocks, newest last, or all folds, with targets and relevant documents. `state`: the
+        state that answered the last of them.
         """
         return {}
 
 
 def names_of(methods: Sequence[Method]) -> list[str]:
-    """What methods of one list are called: by their methods' names, a second one bm25_2."""
+    """Unique names of the methods of a list. A second bm25, for example, is called bm25_2."""
     found: list[str] = []
     for place, one in enumerate(methods):
         count = sum(before.method == one.method for before in methods[:place])
@@ -109,7 +110,7 @@ _M = TypeVar("_M", bound=Method)
 
 
 def swapped(old: Method, method: type[_M]) -> _M:
-    """Another method with the values of those fields that both have, where they fit."""
+    """Another method, with the old method's values for all fields that both have, if they are valid."""
     kept = {}
     for name, hint in hints(method).items():
         if name == "method" or not hasattr(old, name):
@@ -121,17 +122,17 @@ def swapped(old: Method, method: type[_M]) -> _M:
 
 @dataclass(frozen=True, kw_only=True)
 class Expand(Method):
-    """Slot 1: query text to query vector(s)."""
+    """Slot 1: expands the query text into one or more texts or vectors to search for."""
 
     section: ClassVar[str] = "expand"
 
     own_vector: ClassVar[bool] = False
-    """Whether its queries may come with vectors, so that the retriever encodes no text of theirs."""
+    """Whether its queries may have vectors, which the retriever uses instead of encoding their texts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Neighbours(Method):
-    """Slot 2: whose histories are searched."""
+    """Slot 2: chooses the users whose histories are searched."""
 
     section: ClassVar[str] = "neighbours"
 
@@ -139,25 +140,25 @@ class Neighbours(Method):
 
     @property
     def others(self) -> int:
-        """How many of the users are not the one who asks."""
+        """The number of users other than the asking user."""
         return self.m - 1
 
     @property
     def searched(self) -> int:
-        """How many users' histories are searched, at most."""
+        """The maximum number of users whose histories are searched."""
         return self.m
 
     def check(self) -> None:
         self.at_least("m", 1)
 
     def users(self, run: Any) -> Any:
-        """The node of users as vectors, for the parts that know who asks; None: the trained encoder's."""
+        """The node of user vectors, for methods that personalize; None: that of the trained user encoder."""
         return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Retrieve(Method):
-    """Slot 3: candidates from those histories."""
+    """Slot 3: retrieves candidates from these histories."""
 
     section: ClassVar[str] = "retrieve"
 
@@ -167,13 +168,13 @@ class Retrieve(Method):
         self.at_least("k", 1, "configs/zero_shot.py runs without documents")
 
     def encoder(self, run: Any) -> Any:
-        """The node of the encoder whose vectors are searched; None where none are."""
+        """The node of the encoder whose vectors are searched; None: the method searches no vectors."""
         return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Select(Method):
-    """Slot 4: the ordered documents that enter the prompt."""
+    """Slot 4: selects and orders the documents in the prompt."""
 
     section: ClassVar[str] = "select"
 
@@ -185,12 +186,12 @@ class Select(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class Generate(Method):
-    """Slot 6: how the answer is decoded."""
+    """Slot 6: generates the answer."""
 
     section: ClassVar[str] = "generate"
 
     own_likelihood: ClassVar[bool] = False
-    """Whether the slot computes itself how probable an answer is (`pipeline.Scoring`)."""
+    """Whether the slot computes its own likelihood of an answer (`pipeline.Scoring`)."""
 
     max_new_tokens: int | None = None  # maximum length of an answer, in tokens. None: as the task specifies
     temperature: float = 0.0  # sampling temperature. 0: greedy decoding
@@ -219,13 +220,13 @@ class Generate(Method):
         run.config.llm.check_beams(self.num_beams)
 
     def sampling_seed(self, seed: int) -> int:
-        """The seed of sampled answers in a run of this seed; 0 where nothing is drawn."""
+        """The seed of sampled answers in a run with this seed; 0 if answers are not sampled."""
         return 0 if not self.temperature else seed if self.seed is None else self.seed
 
     def stop_strings(self, task: Any) -> tuple[str, ...]:
-        """The texts before which an answer to this task ends."""
+        """The stop strings of an answer to this task. The answer ends before the first of them."""
         return tuple(dict.fromkeys((*task.stop, *self.stop)))
 
     def resolved(self, task: Any) -> "Generate | None":
-        """What answers this task; None: nothing does."""
+        """The method that answers this task; None: the task is not answered."""
         return self

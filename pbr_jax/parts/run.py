@@ -1,4 +1,4 @@
-"""What a method may look at when it chooses its nodes: the config, the task, and the data."""
+"""The information that a method has when it chooses its nodes: config, task and data."""
 
 import contextlib
 import dataclasses
@@ -42,7 +42,7 @@ CHUNK = 1024  # examples that pass through the slots together
 
 @runtime_checkable
 class Settings(Protocol):
-    """What a config (`pbr_jax.config.Config`) has."""
+    """The fields of a config (`pbr_jax.config.Config`)."""
 
     @property
     def seed(self) -> int: ...
@@ -85,11 +85,11 @@ class Settings(Protocol):
 
 
 class Run(NamedTuple):
-    """One run before anything is computed. `data` is the node of the store (`pbr_jax.corpus.store.Store`).
+    """A run before anything is computed. `data` is the node of the store (`pbr_jax.corpus.store.Store`).
 
-    `nodes` are those that functions marked `once` have chosen. `training` is the node of a store of the
-    training split alone, where something learns from it apart. `whole` is the node of the store that `data`
-    is a fold of.
+    `nodes` caches the nodes that functions marked with `once` return. `training` is the node of a store with
+    only the training split, if a method needs one. If `data` is a fold, `whole` is the node of the store that
+    it is part of.
     """
 
     config: Settings
@@ -101,15 +101,15 @@ class Run(NamedTuple):
 
     @property
     def documents(self) -> Node:
-        """The node of a store of the same documents, for what reads no questions: all folds share it."""
+        """The node of a store with the same documents, which all folds share; for parts without questions."""
         return self.data if self.whole is None else self.whole
 
     def changed(self, **methods: Any) -> "Run":
-        """The same with other methods in some slots."""
+        """The same run with other methods in some slots."""
         return self._replace(config=dataclasses.replace(self.config, **methods))  # type: ignore[type-var]
 
     def learns_from_others(self, who: str) -> None:
-        """Raises UserError unless the config lets other users' data shape parameters."""
+        """Raises UserError if the config does not allow parameters to be trained on other users' data."""
         if self.config.collaboration == "none":
             raise UserError(
                 f"{who} learns from other users' histories, and collaboration is none; say so with "
@@ -121,9 +121,9 @@ _N = TypeVar("_N", bound=Callable[..., Any])
 
 
 def once(choose: _N) -> _N:
-    """Marks a function of a run (its first `Run`) that chooses a node: the same node for the same arguments.
+    """Decorator for functions of a `Run` that return a node: the same node for the same arguments.
 
-    So a chain in which every link is needed twice does not double with each of them.
+    Without it, nodes that are needed several times would be created again for each use.
     """
 
     @functools.wraps(choose)
@@ -139,24 +139,24 @@ def once(choose: _N) -> _N:
 
 
 def line(record: Mapping[str, Any]) -> str:
-    """One line of JSON."""
+    """A record as one line of JSON."""
     return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def chunks(items: Iterable[Any], size: int = CHUNK) -> Iterator[list[Any]]:
-    """The items, `size` at a time."""
+    """Yields the items in lists of `size`."""
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk
 
 
 def progress(items: Iterable[Any], what: str, total: int | None = None) -> Iterator[Any]:
-    """The items, with a progress bar on a terminal and silence elsewhere."""
+    """Yields the items, and shows a progress bar if stderr is a terminal."""
     yield from terminal.bar(items, desc=what, total=total)
 
 
 def total(tallies: Iterable[Tally]) -> Tally:
-    """Several tallies added up."""
+    """The sum of several tallies."""
     found = Tally()
     for tally in tallies:
         found.counts.update(tally.counts)
@@ -166,19 +166,19 @@ def total(tallies: Iterable[Tally]) -> Tally:
 
 
 def write_tally(tally: Tally, folder: Path) -> None:
-    """Keeps what slots counted and timed beside what they made."""
+    """Writes the counts and times of slots next to their results."""
     write_text(folder / TALLY, json.dumps({"counts": tally.counts, "seconds": tally.seconds}))
 
 
 def read_tally(folder: Path) -> Tally:
-    """What `write_tally` kept."""
+    """Reads the file of `write_tally`."""
     values = json.loads((folder / TALLY).read_text(encoding="utf-8"))
     return Tally(Counter(values["counts"]), values["seconds"])
 
 
 @contextlib.contextmanager
 def tallied(folder: Path) -> Iterator[Tally]:
-    """A tally that goes on from that of an interrupted attempt, and is kept also where this one is."""
+    """A tally that continues that of an interrupted attempt. It is written even if this attempt fails."""
     tally = read_tally(folder) if (folder / TALLY).is_file() else Tally()
     try:
         yield tally
@@ -188,7 +188,7 @@ def tallied(folder: Path) -> Iterator[Tally]:
 
 @contextlib.contextmanager
 def metered(folder: Path) -> Iterator[None]:
-    """What servers are asked inside is added up in the folder, over interrupted attempts too."""
+    """Adds requests to servers inside the `with` block to the counts in the folder, over all attempts."""
     with usage.metered() as counts:
         try:
             yield
@@ -201,5 +201,5 @@ def metered(folder: Path) -> Iterator[None]:
 
 @functools.lru_cache(maxsize=1)
 def enable_compilation_cache() -> None:
-    """Compiled programs are kept between runs, beside the artefacts."""
+    """Keeps compiled programs between runs, in the cache folder."""
     cores.enable_compilation_cache(cache_folder() / "xla")
