@@ -12,13 +12,15 @@ from pbr_jax.types import UserError
 _HELP = """\
 usage: pbr-jax check FOLDER --out DIR [--minutes 10] [--any.config.field VALUE ...]
 
-Whether showing users' own history to the language model helps, whom, and by how much: a few systems on a
-sample of questions that grows while the minutes last, and a verdict in words with its intervals.
+Tests whether showing users' own history to the language model helps, for which users, and by how much. It
+compares a few systems on a sample of questions, which grows until the time is up. The result is a verdict in
+words, with confidence intervals.
 
-  FOLDER          data of your own (pbr-jax data import), or else --benchmark.name and --benchmark.root
-  --out DIR       where the runs, verdict.md, verdict.json and report.html go
-  --minutes M     wall-clock minutes, a target and no limit (10): a first round is always finished, of 25
-                  questions, or of fewer, 10 at least, where 25 would take over 1.5 times its time"""
+  FOLDER          your own data (pbr-jax data import); otherwise give --benchmark.name and --benchmark.root
+  --out DIR       output folder for the runs, verdict.md, verdict.json and report.html
+  --minutes M     target for the wall-clock time (10), in minutes. It can be exceeded, because the first round
+                  is always finished. This round has 25 questions, or fewer (at least 10) if 25 would take
+                  more than 1.5 times the time that is left"""
 
 
 def check(options: argparse.Namespace, rest: list[str]) -> int:

@@ -106,8 +106,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_running(commands)
     _add_reading(commands)
     _add_asking(commands)
-    data_commands.add(commands.add_parser("data", help="check, import or make data"))
-    _add_cache_commands(commands.add_parser("cache", help="carry language models' answers elsewhere"))
+    data_commands.add(commands.add_parser("data", help="check, import or generate data"))
+    _add_cache_commands(
+        commands.add_parser("cache", help="export and import cached answers of language models")
+    )
     completion_command.add(commands, _parser)
     return parser
 
@@ -131,29 +133,31 @@ def _add_running(commands: Any) -> None:
 
 
 def _add_reading(commands: Any) -> None:
-    configs = commands.add_parser("configs", help="list the configs that come with the package")
+    configs = commands.add_parser("configs", help="list the configs included in the package")
     configs.set_defaults(function=_configs)
 
-    report = commands.add_parser("report", help="one table of several runs")
+    report = commands.add_parser("report", help="compare runs in one table")
     report.add_argument("runs", type=Path, nargs="+", metavar="DIR", help="a run, or a folder of runs")
     report.add_argument("--format", choices=("md", "html", "latex"), default="md")
-    report.add_argument("--out", type=Path, help="write here instead of printing")
-    report.add_argument("--all", action="store_true", help="every metric, not the headline ones")
+    report.add_argument("--out", type=Path, help="output file; default: print the report")
+    report.add_argument("--all", action="store_true", help="show all metrics, not only the main ones")
     report.add_argument(
         "--reference",
         metavar="SYSTEM",
-        help="the system (not folder) that differences are from; default: zero_shot, else the first",
+        help="system that differences are relative to; default: zero_shot, otherwise the first",
     )
     report.add_argument(
         "--questions", type=int, default=60, metavar="N",
-        help="single questions in HTML (60); 0: none, and no user, so that the page holds nobody's text",
+        help="number of single questions in HTML (60); 0: none, so the page shows no user's text",
     )  # fmt: skip
-    report.add_argument("--over", metavar="PART", help="a part of streams, such as second_half, new, seen")
+    report.add_argument(
+        "--over", metavar="PART", help="part of the streams to report, such as second_half, new or seen"
+    )
     report.set_defaults(function=_report)
 
-    shown = commands.add_parser("examples", help="show questions of finished runs in full, with the answers")
+    shown = commands.add_parser("examples", help="show questions of finished runs in full, with answers")
     shown.add_argument("runs", type=Path, nargs="+", metavar="DIR", help="a run, or a folder of runs")
-    shown.add_argument("--count", type=int, default=3, help="the first so many questions")
+    shown.add_argument("--count", type=int, default=3, help="number of questions to show, from the first (3)")
     shown.set_defaults(function=_examples)
 
 
@@ -161,7 +165,10 @@ def _add_asking(commands: Any) -> None:
     question_commands.add(commands)
 
     checked = commands.add_parser(
-        "check", help="whether the users' own history helps, in one page", allow_abbrev=False, add_help=False
+        "check",
+        help="test whether the users' own history helps; one-page result",
+        allow_abbrev=False,
+        add_help=False,
     )
     checked.add_argument("--minutes", type=float, default=10.0)
     checked.add_argument("--out", type=Path)
@@ -173,13 +180,17 @@ def _add_asking(commands: Any) -> None:
 
 
 def _add_cache_commands(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Answers of language models are kept, prompts are not, and nothing is asked twice."
+    parser.description = (
+        "The cache stores language models' answers, but not the prompts. No prompt is run twice."
+    )
     commands = parser.add_subparsers(required=True, metavar="ACTION")
     export = commands.add_parser("export", help="write all answers to a JSONL file")
     export.add_argument("file", type=Path, metavar="FILE")
     export.set_defaults(function=_export)
 
-    merge = commands.add_parser("import", help="add the answers of an export, all or none")
+    merge = commands.add_parser(
+        "import", help="add all answers of an exported file, or none if it is invalid"
+    )
     merge.add_argument("file", type=Path, metavar="FILE")
     merge.set_defaults(function=_import)
 

@@ -17,7 +17,7 @@ _TAKE_FIELDS = ("run", "sweep", "ask", "check", "show")
 
 def add(commands: Any, whole: Callable[[], argparse.ArgumentParser]) -> None:
     """Adds the command; `whole` makes the parser of all commands."""
-    parser = commands.add_parser("completion", help="print a script that completes words in a shell")
+    parser = commands.add_parser("completion", help="print a completion script for a shell")
     parser.add_argument("shell", choices=SHELLS)
     parser.set_defaults(function=lambda options, rest: _print(options, rest, whole()))
 

@@ -32,14 +32,14 @@ def add(parser: argparse.ArgumentParser) -> None:
     prepare.add_argument("--out", type=Path, required=True)
     prepare.set_defaults(function=_prepare)
 
-    init = commands.add_parser("init", help="write an example of a table of your own, with its commands")
+    init = commands.add_parser("init", help="write an example table, with the commands that use it")
     init.add_argument("folder", type=Path, nargs="?", default=Path("example"), metavar="FOLDER")
     init.set_defaults(function=_init)
     _add_import(commands)
 
     _add_recipe(commands)
 
-    synthetic = commands.add_parser("synthetic", help="write the synthetic benchmark, in LaMP's format")
+    synthetic = commands.add_parser("synthetic", help="write the synthetic benchmark in LaMP's format")
     synthetic.add_argument("--out", type=Path, required=True)
     synthetic.add_argument("--seed", type=int, default=0)
     synthetic.add_argument("--users", type=int, default=60)
@@ -47,40 +47,49 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_recipe(commands: Any) -> None:
-    made = commands.add_parser("recipe", help="get the data of the docs' tables", allow_abbrev=False)
-    made.add_argument("name", nargs="?", metavar="NAME", help="without it all recipes are listed")
-    made.add_argument("--out", type=Path, metavar="FOLDER", help="where the benchmark goes")
-    made.add_argument("--from", dest="given", type=Path, metavar="FOLDER", help="files downloaded by hand")
-    made.add_argument("--check", type=Path, metavar="FOLDER", help="compare a folder with that of the tables")
+    made = commands.add_parser("recipe", help="get the data used in the documentation", allow_abbrev=False)
+    made.add_argument("name", nargs="?", metavar="NAME", help="recipe; without it, all are listed")
+    made.add_argument("--out", type=Path, metavar="FOLDER", help="folder for the benchmark")
+    made.add_argument(
+        "--from", dest="given", type=Path, metavar="FOLDER", help="folder of files downloaded manually"
+    )
+    made.add_argument(
+        "--check", type=Path, metavar="FOLDER", help="compare a folder with the data used there"
+    )
     made.set_defaults(function=_recipe)
 
 
 def _add_import(commands: Any) -> None:
-    made = commands.add_parser("import", help="make a benchmark of a table of your own", allow_abbrev=False)
-    made.add_argument("table", type=Path, help="CSV, TSV, JSON (lines), Parquet, mbox, or a folder")
+    made = commands.add_parser("import", help="make a benchmark from your own table", allow_abbrev=False)
+    made.add_argument("table", type=Path, help="CSV, TSV, JSON, JSONL, Parquet or mbox file, or a folder")
     for name, text in (
-        ("user", "who wrote or got the row: the person whose history it joins"),
-        ("input", "what the user was asked, or asks"),
-        ("output", "what the user wrote or got, or the right answer"),
-        ("time", "when; without it rows count in the order of the file"),
-        ("id", "what a row is called"),
-        ("query", "what is searched for; without it all of the input"),
-        ("history", "ids of the documents that a question sees; without it those before it"),
-        ("relevant", "ids of the documents that hold the answer"),
-        ("category", "what to report apart"),
+        ("user", "person who wrote or received the row; it becomes part of this user's history"),
+        ("input", "question or request: what the user was asked, or asks"),
+        ("output", "what the user wrote or received, or the correct answer"),
+        ("time", "time of the row; without it, rows are in the order of the file"),
+        ("id", "id of the row"),
+        ("query", "search query; without it, the whole input"),
+        ("history", "ids of the documents that a question may use; without it, all earlier ones"),
+        ("relevant", "ids of the documents that contain the answer"),
+        ("category", "category; results are also reported for each one"),
     ):
         made.add_argument(f"--{name}", default="", metavar="COLUMN", help=text)
     made.add_argument(
-        "--document", nargs="+", default=[], metavar="COLUMN", help="what later prompts show of a row"
+        "--document", nargs="+", default=[], metavar="COLUMN", help="columns of a row that later prompts show"
     )
     made.add_argument(
-        "--documents", type=Path, metavar="FILE", help="a table of documents; without it the rows are"
+        "--documents",
+        type=Path,
+        metavar="FILE",
+        help="table of documents; without it, the rows are the documents",
     )
-    made.add_argument("--instruction", default="", help="what the model is told to do, in one sentence")
+    made.add_argument("--instruction", default="", help="instruction to the model, in one sentence")
     made.add_argument(
-        "--user-is", choices=get_args(UserIs), help="who the user is: wrote the answers (author), or got them"
+        "--user-is",
+        choices=get_args(UserIs),
+        help="role of the user: wrote the answers (author), or received them",
     )
-    made.add_argument("--task", default="", metavar="NAME|FILE", help="a benchmark's task, or a task's file")
+    made.add_argument("--task", default="", metavar="NAME|FILE", help="task of a benchmark, or a TOML file")
     made.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     made.set_defaults(function=_import)
 

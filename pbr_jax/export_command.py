@@ -11,19 +11,23 @@ from pbr_jax.types import UserError
 
 def add(commands: Any) -> None:
     """Adds the command's parser."""
-    parser = commands.add_parser("export", help="write a finished run as another program reads it")
+    parser = commands.add_parser("export", help="export a finished run in a format of other programs")
     parser.add_argument("run", type=Path, metavar="DIR", help="a finished run")
     parser.add_argument(
         "--format",
         choices=get_args(Format),
         required=True,
         help="rankings (trec, ranx), tables of predictions and rankings (csv, parquet), the tuned encoder "
-        "(sentence-transformers), the tuned generator's LoRA adapter (adapter), what the run's stream has "
-        "taught a method (state)",
+        "(sentence-transformers), the tuned generator's LoRA adapter (adapter), the state of a method that "
+        "learned from the run's stream (state)",
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="a new folder")
-    parser.add_argument("--slot", help="of a state: the method's slot, such as retrieve")
-    parser.add_argument("--blocks", type=int, metavar="N", help="of a state: after the first N blocks")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="FOLDER", help="output folder, which must not exist yet"
+    )
+    parser.add_argument("--slot", help="for state: slot of the method, such as retrieve")
+    parser.add_argument(
+        "--blocks", type=int, metavar="N", help="for state: the state after the first N blocks"
+    )
     parser.set_defaults(function=_export)
 
 

@@ -21,17 +21,17 @@ SWEEP = "pbr-jax sweep CONFIG --out DIR"
 
 _OPTIONS = {
     RUN: """\
-  --out DIR       where results go: a new or empty folder, or one of the same run
+  --out DIR       output folder: new, empty, or of the same run, to continue it
   --overwrite     replace another run's files in DIR
-  --dry [--cost]  print the stages and what is there [prompts, tokens, time on a --chip], and stop
-  --distributed   one process on each of several hosts, as Slurm, Open MPI, Kubernetes or Cloud TPU started
-                  them; elsewhere each also needs --coordinator HOST:PORT --processes N --process I""",
+  --dry [--cost]  only print the stages and which are done [with prompts, tokens, time on a --chip]
+  --distributed   run as one of several processes, one per host, started by Slurm, Open MPI, Kubernetes or
+                  Cloud TPU; otherwise add --coordinator HOST:PORT --processes N --process I to each""",
     SWEEP: """\
-  --out DIR               where the runs' folders go; several processes may share it
-  --list, --dry           print a command line a run, or its stages and what is there, and stop
-  --index I, --shard I/N  make the I-th run alone, or the I-th of N parts, counted from 0
-  --max-parallel J        so many runs at once, each in a process of its own
-  --launcher submitit     Slurm jobs: [--jobs N] [--slurm.partition P] [--slurm.time MINUTES] ...""",
+  --out DIR               folder for the runs' folders; several processes can share it
+  --list, --dry           only print a command line for each run, or its stages and which are done
+  --index I, --shard I/N  only do the I-th run, or the I-th of N parts, counted from 0
+  --max-parallel J        number of runs at a time, each in its own process
+  --launcher submitit     submit Slurm jobs: [--jobs N] [--slurm.partition P] [--slurm.time MINUTES] ...""",
 }
 _TITLES = "Value error|Invalid choice|Unrecognized options|Missing argument"  # of tyro's boxes
 _OFTEN = (
@@ -73,8 +73,8 @@ def _short_help(program: str, config: Config) -> str:
     methods = "\n".join(f"  {slot + '.method':22}{' '.join(_names(slot))}" for slot in SLOTS)
     return (
         f"usage: {program} [options] [--FIELD VALUE ...]\n\n"
-        "CONFIG is a Python file, or a name that `pbr-jax configs` lists.\n\n"
-        f"{_OPTIONS[program]}\n\nfields that are set most often, and their values now:\n{fields}\n\n"
+        "CONFIG is a Python file, or a name listed by `pbr-jax configs`.\n\n"
+        f"{_OPTIONS[program]}\n\ncommon fields, with their current values:\n{fields}\n\n"
         f"methods:\n{methods}\n\n--help-all lists every field of the chosen methods."
     )
 

@@ -25,33 +25,35 @@ _PICTURE = "<!-- pbr_jax picture -->"  # what our own files begin with
 
 def add(commands: Any) -> None:
     """Adds the commands to those of a parser."""
-    show = commands.add_parser(
-        "show", help="questions of finished runs: documents with scores, answers, metrics"
-    )
+    show = commands.add_parser("show", help="show documents, scores, answers and metrics of single questions")
     show.add_argument("runs", type=Path, nargs="+", metavar="DIR", help="a run, or a folder of runs")
     which = show.add_mutually_exclusive_group(required=True)
     which.add_argument("--question", metavar="ID")
-    which.add_argument("--user", metavar="ID", help="this user's first questions")
-    show.add_argument("--limit", type=int, default=3, metavar="N", help="questions of the user (3)")
+    which.add_argument("--user", metavar="ID", help="show the first questions of this user")
     show.add_argument(
-        "--documents", type=int, default=DOCUMENTS, metavar="N", help=f"documents of a run ({DOCUMENTS})"
+        "--limit", type=int, default=3, metavar="N", help="maximum number of questions of the user (3)"
     )
-    show.add_argument("--prompt", action="store_true", help="what the model was sent, too")
-    show.add_argument("--json", action="store_true", help="one JSON object, with all documents")
+    show.add_argument(
+        "--documents",
+        type=int,
+        default=DOCUMENTS,
+        metavar="N",
+        help=f"number of documents of each run ({DOCUMENTS})",
+    )
+    show.add_argument("--prompt", action="store_true", help="also show the prompt that the model received")
+    show.add_argument("--json", action="store_true", help="print one JSON object, with all documents")
     show.set_defaults(function=_show)
 
     ask = commands.add_parser("ask", help="answer one question of one user with a finished run")
     ask.add_argument("--run", type=Path, required=True, metavar="DIR")
     ask.add_argument("--user", required=True)
     ask.add_argument(
-        "--json", action="store_true", help="one JSON object: answer, documents, tokens, seconds"
+        "--json", action="store_true", help="print one JSON object: answer, documents, tokens, seconds"
     )
     ask.add_argument("query")
     ask.set_defaults(function=_ask)
 
-    drawn = commands.add_parser(
-        "picture", help="draw a question of a finished run among the user's documents"
-    )
+    drawn = commands.add_parser("picture", help="plot a question of a finished run and the user's documents")
     drawn.add_argument("--run", type=Path, required=True, metavar="DIR")
     drawn.add_argument("--question", required=True, metavar="ID")
     drawn.add_argument("--out", type=Path, required=True, metavar="FILE.svg")

@@ -17,23 +17,31 @@ _LONGEST = 70  # characters of a text in the list of changes
 
 def add(commands: Any) -> None:
     """Adds the commands to those of a parser."""
-    feedback = commands.add_parser("feedback", help="take a user's remark: judge it, change what is found")
+    feedback = commands.add_parser(
+        "feedback", help="submit a user's remark, which is judged and can change what is retrieved"
+    )
     feedback.add_argument("--run", type=Path, required=True, metavar="DIR")
     feedback.add_argument("--user", required=True)
-    feedback.add_argument("--request", metavar="ID", help="submitted again under the same ID it counts once")
-    feedback.add_argument("--judge", type=Path, metavar="FILE", help="rules in JSON, instead of the model")
-    feedback.add_argument("--dry", action="store_true", help="say what would come of it, and keep nothing")
+    feedback.add_argument(
+        "--request", metavar="ID", help="id of the request; a remark repeated with the same id counts once"
+    )
+    feedback.add_argument(
+        "--judge", type=Path, metavar="FILE", help="JSON file of rules that judge instead of the model"
+    )
+    feedback.add_argument("--dry", action="store_true", help="show what would change, without saving it")
     feedback.add_argument("remark")
     feedback.set_defaults(function=_feedback)
 
-    store = commands.add_parser("store", help="what remarks have changed: look, undo, erase, approve, verify")
+    store = commands.add_parser(
+        "store", help="list, undo, erase, approve or verify the changes made by remarks"
+    )
     actions = store.add_subparsers(required=True, metavar="ACTION")
     for name, function, help in (
-        ("log", _log, "list the changes, and the claims that wait for further users"),
-        ("rollback", _rollback, "make the stores what they were at a version"),
-        ("erase", _erase, "erase a remark with its document, or all that is of a user"),
-        ("approve", _approve, "accept a claim that waits"),
-        ("verify", _verify, "check the chain of changes, and that the corpus follows them"),
+        ("log", _log, "list the changes, and the claims that need more users"),
+        ("rollback", _rollback, "restore the stores to an earlier version"),
+        ("erase", _erase, "erase a remark with its document, or everything from a user"),
+        ("approve", _approve, "accept a waiting claim"),
+        ("verify", _verify, "check the log of changes, and that the corpus agrees with it"),
     ):
         action = actions.add_parser(name, help=help)
         action.add_argument("--run", type=Path, required=True, metavar="DIR")
