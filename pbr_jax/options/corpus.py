@@ -10,9 +10,9 @@ from pbr_jax.options.base import Options
 class Corpus(Options):
     """How documents are cut into passages, and how the scores of passages become those of documents.
 
-    A sentence encoder reads the first 256 or 512 tokens of a text, and one vector says little about many
-    things; so a long document is better found by its passages (Dai, Callan, "Deeper Text Understanding for IR
-    with Contextual Neural Language Modeling", SIGIR 2019, whose MaxP is `pool max`).
+    A sentence encoder reads the first 256 or 512 tokens of a text, and a single vector represents a long text
+    poorly. A long document is therefore easier to retrieve by its passages (Dai, Callan, "Deeper Text
+    Understanding for IR with Contextual Neural Language Modeling", SIGIR 2019, whose MaxP is `pool max`).
     """
 
     section: ClassVar[str] = "corpus"

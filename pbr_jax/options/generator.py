@@ -16,8 +16,8 @@ class TunedGenerator(Options):
     """The model that answers, scores targets and gives feedback. It is frozen, or tuned on the training
     split.
 
-    A frozen small model gains from any documents that show it the form of an answer. Tuning takes that gain
-    away from all rows alike: what documents still add is what the user's own words are worth.
+    A small frozen model gains from any documents that show it the form of an answer. Tuning removes this gain
+    from all rows alike. The remaining gain from documents is the value of the user's own words.
     """
 
     section: ClassVar[str] = "generator"
@@ -31,10 +31,10 @@ class TunedGenerator(Options):
     targets: tuple[Map, ...] = ("query", "value")  # lora: linear maps that get low-rank matrices
     # which documents training prompts show. Each question is learned once with each item of this list; with
     # "none own own", two thirds of the prompts have own documents. own, others: the nearest documents of the
-    # user, or of random training users; hybrid: half of each. neighbours: those of the most similar user of
-    # the cohort (`neighbours.method cohorts` with its defaults); own_neighbours: half own, half these.
-    # pipeline: what the config's own pipeline retrieves with the frozen model. With pipeline, the other users
-    # include the evaluated ones
+    # user, or of random training users; hybrid: half of each. neighbours: documents of the most similar user
+    # in the cohort (`neighbours.method cohorts` with its defaults); own_neighbours: half own, half
+    # neighbours. pipeline: what the config's own pipeline retrieves with the frozen model. With pipeline,
+    # others includes the evaluated users
     documents: tuple[Documents, ...] = ("none", "own")
     # number of items of `documents` used for each question, drawn by the seed. None: all
     per_question: int | None = None

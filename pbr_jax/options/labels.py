@@ -13,11 +13,11 @@ class Labels(Options):
 
     section: ClassVar[str] = "retrieve.labels"
 
-    # source of the labels. yes_no: the probability that the language model answers yes when asked whether a
-    # document helps (A.1.1); query_likelihood: the probability of the question given a document. Supervised:
-    # answer, whether a document contains an accepted answer (DPR); gold, the relevant documents of the data.
-    # Controls: self, the retriever's first document is D+; random_k, a random one of the first `among`;
-    # shuffled, gold labels of another question that arrived with it
+    # source of the labels. yes_no: the language model's P(yes) when asked whether a document helps (A.1.1);
+    # query_likelihood: the likelihood of the question after a document. Supervised: answer (whether a
+    # document contains an accepted answer, as in DPR), gold (the relevant documents in the data). Controls:
+    # self (the retriever's first document is D+), random_k (one of the first `among`, at random), shuffled
+    # (gold labels of another question that arrived with it)
     kind: Literal["yes_no", "query_likelihood", "answer", "gold", "self", "random_k", "shuffled"] = "yes_no"
     depth: int = 40  # maximum number of documents labelled for a question, as many as the paper reranks (A.2)
     judged: int = 10  # number of top-ranked documents that a language model labels. Each costs one call

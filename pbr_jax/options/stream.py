@@ -11,17 +11,18 @@ from pbr_jax.types import UserError
 class Stream(Options):
     """Questions that arrive in blocks. Each block is answered before methods learn from it.
 
-    Or, under `cross_users`, in folds of users: each is answered by what the other folds have taught. Under
-    `cross_units` so are methods that are trained (on a training split, elsewhere) and the tuned generator.
+    Under `cross_users`, folds of users replace the blocks, and each fold is answered with what the other
+    folds have taught. `cross_units` does the same for the tuned generator, and for methods that otherwise
+    learn from a training split.
     """
 
     section: ClassVar[str] = "stream"
 
     size: int | None = None  # number of questions in a block. None: no blocks
     # order of arrival. released: as in the data; shuffled: by the seed of the run, for data released user by
-    # user; by_unit: all questions of an article, dialogue or (without these) user together, units in random
-    # order; shifted: a random half of the units, then the other half, each shuffled; by_round: the first
-    # question of every user, then every second question, with no user twice in a block
+    # user; by_unit: units (articles, dialogues or otherwise users) in random order, each with all its
+    # questions; shifted: a random half of the units, then the other half, each shuffled; by_round: the first
+    # question of every user, then the second of every user, and so on, with no user twice in a block
     order: Literal["released", "shuffled", "by_unit", "shifted", "by_round"] = "released"
     # prequential: block by block. cross_users: folds of users, for methods that learn from a stream.
     # cross_units: folds of units, for methods trained on a training split; no such split is needed then

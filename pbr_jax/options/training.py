@@ -47,14 +47,14 @@ class Training(Options):
     # number of parts in which the gradient of a batch is computed. None: up to 4 on one CPU, otherwise 1
     accumulate: int | None = 1
     dtype: Literal["float32", "bfloat16"] = "float32"  # type of the computation. Parameters stay float32
-    # share held out to choose the best step, from 0 to 0.9. 0: the last step is taken. User encoder: a share
-    # of the users. Generator: of the users, from 8 to half of them. PURPLE: of the users, with at least 8
-    # questions. Retriever or reranker: of the informative questions, at least 8
+    # share held out to choose the best step, from 0 to 0.9. 0: no choice; the last step is taken. User
+    # encoder: share of the users. Generator: share of the users, from 8 users to half of them. PURPLE: share
+    # of the users, with at least 8 questions. Retriever or reranker: share of the informative questions, at
+    # least 8
     selection: float = 0.1
-    # criterion of that choice. reward: what training maximizes, for the choices of the parameters; it is one
-    # noisy value per question. rank_correlation: Spearman's, between the scores and the values of all
-    # candidates of a question; only for trainings with such values (retriever, reranker, PURPLE, which asks
-    # for each alone)
+    # what the chosen step maximizes. reward: the objective of the training; for a single question this is a
+    # noisy value. rank_correlation: Spearman's correlation of scores and values over all candidates of a
+    # question. It needs values of candidates (retriever, reranker, PURPLE, which asks for each alone)
     select_by: Literal["reward", "rank_correlation"] = field(default="reward", metadata=added("reward"))
     evaluate_every: int | None = None  # number of steps between evaluations. None: one epoch
     # number of evaluations without improvement before training stops. None: it never stops early

@@ -49,8 +49,9 @@ class Mill(_Grounded):
     """Sub-queries with generated passages, and retrieved documents. Of each, those that agree best with the
     others are kept (MILL).
 
-    A passage is scored by its similarity to the `k1` documents found for the query, a document by its
-    similarity to the passages; the better half of each is kept. An answer that is no list is one passage.
+    The score of a passage is its similarity to the `k1` documents retrieved for the query; the score of a
+    document is its similarity to the passages. The better half of each is kept. An answer that is not a list
+    counts as one passage.
     """
 
     method: Literal["mill"] = "mill"
@@ -103,8 +104,8 @@ def _agreeing(passages: list[str], written: np.ndarray, ranking: Ranking, embedd
 class ThinkQE(_Grounded):
     """Passages written in rounds. Each round reads documents retrieved with the passages so far (ThinkQE).
 
-    A document is shown once. Rounds that find nothing new to show, and those whose answer cannot be read,
-    add nothing.
+    Each document is shown only once. A round adds nothing if it retrieves no new document, or if its answer
+    cannot be read.
     """
 
     method: Literal["thinkqe"] = "thinkqe"
@@ -139,9 +140,10 @@ class ThinkQE(_Grounded):
 class RaFe(_Grounded):
     """The one of several rewrites whose documents explain the query best, according to the language model.
 
-    RaFe trains a rewriter with a reranker's scores; here the feedback chooses among rewrites, the query
-    itself included: the mean log-probability of the query's tokens after the `k1` documents that a
-    rewrite finds. Of equals the first is taken, so the query where no document was found.
+    RaFe trains a rewriter with the scores of a reranker. Here the feedback instead selects one of the
+    rewrites or the query itself. The feedback is the mean log-probability of the query's tokens after the
+    `k1` documents that a rewrite retrieves. Ties go to the first, so the query is kept if no document is
+    found.
     """
 
     method: Literal["rafe"] = "rafe"

@@ -70,7 +70,7 @@ class Query2Doc(_Written):
 class Query2Term(_Written):
     """The language model writes keywords of an answer. They are appended to the query.
 
-    What the model writes is taken as it stands; of a list its items, without what makes it a list.
+    The model's text is used unchanged. Of a list, the items are used, without the list's markup.
     """
 
     kind: ClassVar[str] = "keywords"

@@ -46,12 +46,12 @@ class Ballot(NamedTuple):
 class Label(Generate):
     """The label or option with the highest log p(label | prompt).
 
-    Calibration subtracts log p(label | the prompt with "N/A" for what is asked about). As published, what
-    stands beside the question stays in that prompt, because the bias comes from there too (labels that are
-    frequent or last among the documents). But a user's documents are also evidence: how often this user
-    gives a label is subtracted with the bias. `content_free_no_documents` keeps it and subtracts what the
-    task's wording alone brings; a text about the user (`prompt.profile`) is evidence like the documents, so
-    that prompt has none.
+    Calibration subtracts log p(label | prompt with "N/A" in place of the question). As published
+    (`content_free`), this prompt keeps the documents, because they also cause the bias: labels that are
+    frequent or last among them are favoured. However, a user's documents are evidence too, and how often this
+    user gives a label is then subtracted with the bias. `content_free_no_documents` keeps this evidence and
+    subtracts only the effect of the task's wording. Its prompt has no text about the user (`prompt.profile`)
+    either, which is evidence in the same way.
     """
 
     method: Literal["label"] = "label"

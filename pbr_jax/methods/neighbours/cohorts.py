@@ -34,8 +34,8 @@ _TOGETHER = 4096  # documents of others that are compared at once
 class Cohorts(Neighbours):
     """The most similar users in the asking user's own cluster, by `similarity` (ClusterRAG, Eq. 2).
 
-    The paper's k leaves the asking user out: its hybrid mode is m = k + 1, its collaborative one m = k with
-    `own` off, its user-only one m = 1.
+    The paper's k does not count the asking user. Its hybrid mode is m = k + 1, its collaborative mode m = k
+    with `own` off, and its user-only mode m = 1.
     """
 
     training_split: ClassVar[TrainingSplit] = "welcome"

@@ -22,7 +22,8 @@ from pbr_jax.types import Example
 class BM25(Analysed, Retrieve):
     """BM25. A word's weight depends on its frequency in the documents of all searched users.
 
-    One index holds them all, so that scores of different users compare; each user still gives the best `k`.
+    One index holds the documents of all these users, so that their scores are comparable. Each user still
+    contributes the best `k`.
     """
 
     method: Literal["bm25"] = "bm25"

@@ -33,7 +33,7 @@ class Centred(Learner, Retrieve):
     """Dense retrieval after the mean of past queries of all users learned from is subtracted from each query.
     The length of the query's vector is restored.
 
-    A query is what is searched for: where an expansion makes it, the mean is of what that made.
+    With a query expansion, the queries and their mean are those that the expansion produces.
     """
 
     method: Literal["centred"] = "centred"

@@ -35,12 +35,12 @@ _ORDER: tuple[TrainingSplit, ...] = ("unused", "welcome", "apart", "needed")
 class Fused(Retrieve):
     """A weighted sum of the scores of several retrievers. The score of each retriever is kept too.
 
-    A part is any retriever with its options; its `k` counts in its own training alone. Where there are shared
-    documents or a `depth`, a document that a part did not find has that part's lowest score; of reciprocal
-    ranks it gets nothing from that part.
+    A part is any retriever with its options; its `k` is used only in its own training. If there are shared
+    documents or a `depth`, a document that a part did not retrieve gets the lowest score of that part. With
+    reciprocal ranks, it gets nothing from that part.
 
-    What learns from a stream (luf, centred) is no part: a stream keeps a state for each slot, and none for a
-    part of a method. `luf` takes other retrievers in its own `of`.
+    Methods that learn from a stream (luf, centred) cannot be parts, because a stream keeps one state for each
+    slot and none for parts. `luf` has its own field `of` for other retrievers.
     """
 
     method: Literal["fused"] = "fused"

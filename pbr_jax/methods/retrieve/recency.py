@@ -20,9 +20,10 @@ class Recency(Retrieve):
     """The newest documents first. The score is the rank in time among all searched documents; the oldest has
     0.
 
-    Undated documents count as older than dated ones and keep the order of the profile, whose last entry is
-    taken as the newest. Where neither date nor profile tells, of documents that stand equally far from the
-    ends of several profiles, that of the first user (the asking one, then the nearest) is the newest.
+    Undated documents count as older than dated ones. They keep the order of the profile, whose last entry is
+    the newest. If neither date nor profile decides, that is for documents at the same distance from the ends
+    of several profiles, the first user's document is the newest (the asking user's, then the nearest
+    neighbour's).
     """
 
     method: Literal["recency"] = "recency"

@@ -37,7 +37,7 @@ class TwoStage(Retrieve):
     """The best clusters of all searched profiles are opened. The documents inside are ranked, `k` for each
     user.
 
-    While the opened clusters hold fewer than `k` documents, the next is opened.
+    If the opened clusters contain fewer than `k` documents, further clusters are opened.
     """
 
     method: Literal["two_stage"] = "two_stage"

@@ -20,9 +20,9 @@ from pbr_jax.types import Example
 class Evidence(Select):
     """All relevant documents that the question may see, including those that were not retrieved.
 
-    Candidates come first, in the retriever's order, then the others in that of the history; nothing where the
-    data name none. A document that is cut into passages stands once: by the passage that was retrieved, or by
-    its first one.
+    Candidates come first, in the retriever's order, then the others in the order of the history. If the data
+    names no relevant documents, nothing is selected. A document cut into passages is included once, as the
+    retrieved passage or otherwise its first one.
     """
 
     method: Literal["evidence"] = "evidence"

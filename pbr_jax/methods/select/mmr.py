@@ -25,8 +25,9 @@ class MMR(Behind):
     """Maximal marginal relevance. The similarity of documents is the cosine of their vectors from
     `encoder.model`, without training.
 
-    Relevance is the score of the selection before, scaled to 0 … 1 within a question: a cosine lies within a
-    unit, and BM25's scores, logits or nats do not, so `balance` would mean another thing for each of them.
+    Relevance is the score of the previous selection, scaled to 0 … 1 within a question. Without scaling, the
+    effect of `balance` would depend on the kind of score, because BM25's scores, logits and nats are not
+    limited to the range of cosines.
     """
 
     method: Literal["mmr"] = "mmr"

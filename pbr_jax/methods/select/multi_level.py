@@ -33,7 +33,7 @@ _NUMBER = 4  # tokens that one number of an answer takes at most, with what stan
 class MultiLevel(Judging):
     """The relevant candidates of the first step that has some, then all others in the retriever's order.
 
-    The prompt gets the first `k`. Counts (`select_lists_…`) say which answers could not be read.
+    The prompt contains the first `k`. Counts (`select_lists_…`) report the answers that could not be read.
     """
 
     method: Literal["multi_level"] = "multi_level"

@@ -28,9 +28,9 @@ class RecencyPrior(Behind):
     """The score of another selection plus a prior for newer documents. Ages are counted in days, from the
     document's first moment to the time of the question.
 
-    Where a question has no time, or is asked now, they are counted from the newest document of the asking
-    user that it may see. A document after that moment has the age 0; one without a date has the mean prior
-    of the question's other candidates.
+    If a question has no time, or is asked now, ages are counted from the newest document of the asking user
+    that the question may see. Documents after that moment have age 0. A document without a date gets the mean
+    prior of the question's other candidates.
     """
 
     method: Literal["recency_prior"] = "recency_prior"
