@@ -1,15 +1,15 @@
-"""Documents and examples on disk; `visibility` says who may see what.
+"""Documents and examples on disk. `visibility` defines which documents a question may see.
 
-A split of LaMP can hold millions of documents, so few texts are kept in memory (`held`): readers stream
-in, SQLite holds, and the pipeline asks for the rows that it needs. A document is stored once per user,
-however many of the user's questions list it. Its row number is its place in arrays of documents; it is never
-given to another one, and a row that was deleted leaves a gap.
+A split of LaMP can have millions of documents, so few texts are kept in memory (`held`). Documents are stored
+in SQLite, and the pipeline reads the rows that it needs. A document is stored once per user, even if several
+of the user's questions list it. Its row number is its index in arrays over documents. Row numbers are never
+reused, so a deleted document leaves a gap.
 
-A store may hold the training split beside the evaluated one: its questions are what methods learn from,
-and its users are there to be found as neighbours. Shared documents belong to nobody.
+A store can contain the training split in addition to the evaluated split. Methods learn from its questions,
+and its users can be neighbours. Shared documents belong to no user.
 
-What `build` makes stays as it is. A living store, a copy of one (`Store.copy_to`), is appended to and deleted
-from while others read: any number of threads and processes read, one writes, and each call reads one state.
+A store that `build` made is never changed. A living store is a copy (`Store.copy_to`) that can be changed
+while it is read: by any number of threads and processes, with one writer. Each call reads one state.
 """
 
 import json
@@ -46,11 +46,11 @@ SELECT COUNT(*) FROM examples e WHERE training = 0 AND EXISTS
 
 
 class Summary(NamedTuple):
-    """Counts. Users and documents are those of both splits, all else is of the evaluated one.
+    """Counts: of users and documents in both splits, and otherwise in the evaluated split.
 
-    `targets_in_history` and `targets_elsewhere` count examples whose target stands in their own history
-    (kept, as released) and in other users' (never a candidate); `near_targets` those of which one document of
-    their own history holds at least .6 of the target's words.
+    `targets_in_history` and `targets_elsewhere` count examples whose target occurs in the user's own history
+    (kept, as released) or in those of others (never a candidate). `near_targets` counts examples for which a
+    document of the user's own history contains at least 0.6 of the target's words.
     """
 
     examples: int
@@ -64,8 +64,8 @@ class Summary(NamedTuple):
 
 
 class Store(Visibility):
-    """The questions and documents of a run. `visible` gives the row numbers of what a question may see, and
-    `documents` reads these rows. Examples come without their history (`Example.profile` is empty)."""
+    """The questions and documents of a run. `visible` returns the row numbers that a question may see, and
+    `documents` reads these rows. Examples have no history (`Example.profile` is empty)."""
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():
@@ -82,21 +82,21 @@ class Store(Visibility):
                 raise UserError(f"{path} was written by an older version, without {table}; copy a new store")
 
     def close(self) -> None:
-        """Closes the files; a later call opens them again."""
+        """Closes the files. Later calls open them again."""
         self._database.close()
 
     # -- reading ---------------------------------------------------------------------------------------
 
     def reading(self) -> AbstractContextManager[sqlite3.Connection]:
-        """All that this thread reads inside is of one state, whatever others write meanwhile.
+        """All reads of this thread in the `with` block see one state, even if others write meanwhile.
 
-        A deletion waits for those that read an older state, so nothing slow belongs inside.
+        Deletions wait for readers of an older state, so the block should be short.
         """
         return self._database.reading()
 
     @property
     def columns(self) -> Columns:
-        """Owners, times and answers of all documents as they are now."""
+        """Current owners, times and answers of all documents."""
         last = self._columns
         if last is not EMPTY and not self.living:
             return last
@@ -122,27 +122,27 @@ class Store(Visibility):
 
     @property
     def content(self) -> str:
-        """The hash of all that the store holds, hexadecimal: documents and their rows, users, examples."""
+        """The hash (hexadecimal) of the store's contents: documents and their rows, users and examples."""
         return self._value("content")
 
     @property
     def identity(self) -> str:
-        """Of a living store what no other one has, else its content."""
+        """For a living store a unique identifier, otherwise `content`."""
         return f"{self._value('identity')} {self._path.resolve()}" if self.living else self.content
 
     @property
     def remarks(self) -> int:
-        """The latest version of a log of remarks (`pbr_jax.remarks`) that the documents follow; 0: none."""
+        """The version of the log of remarks (`pbr_jax.remarks`) that the documents reflect; 0: none."""
         return self._value("remarks")
 
     @property
     def rows(self) -> int:
-        """How many row numbers were given: the length of arrays by row, documents and gaps."""
+        """The number of rows, including gaps: the length of arrays over documents."""
         return self._value("rows")
 
     @property
     def summary(self) -> Summary:
-        """What there is now."""
+        """Counts of the current contents."""
         query = (
             "SELECT training, COUNT(*), SUM(empty), SUM(held), SUM(near) FROM examples "
             "WHERE training IS NOT NULL GROUP BY training"
@@ -157,12 +157,12 @@ class Store(Visibility):
 
     @property
     def users(self) -> list[str]:
-        """User names by code; in place of a user who was forgotten stands one without documents."""
+        """User names by code. A forgotten user is replaced by a user without documents."""
         return self.columns.users
 
     @property
     def owners(self) -> np.ndarray:
-        """The user code of every row, int32 [rows]; `SHARED` of shared documents, `GONE` of gaps."""
+        """The user code of every row, int32 [rows]; `SHARED` for shared documents, `GONE` for gaps."""
         return self.columns.table["user"]
 
     @property
@@ -172,30 +172,30 @@ class Store(Visibility):
 
     @property
     def times(self) -> np.ndarray:
-        """The first moment of every row's date, in seconds, float64 [rows]; nan: undated, or a gap."""
+        """Start of every row's date, in seconds since 1970, float64 [rows]; nan: no date or a gap."""
         return self.columns.table["time"]
 
     @property
     def near_targets(self) -> np.ndarray:
-        """Whether the history of each evaluated example nearly holds its target, bool [e]; see `Summary`."""
+        """Whether each evaluated example's history nearly contains its target, bool [e]; see `Summary`."""
         flags = self._rows("SELECT near FROM examples WHERE +training=0 ORDER BY position")
         return np.array([near for (near,) in flags], bool)
 
     def asked(self, *, training: bool) -> np.ndarray:
-        """Which questions of the file that a split stands in are the split's, bool [q]: all of them."""
+        """Which questions of a split's file belong to the split, bool [q]: here all of them."""
         summary = self.summary
         return np.ones(summary.training if training else summary.examples, bool)
 
     @property
     def example_times(self) -> np.ndarray:
-        """The times of all dated examples, of both splits, ascending; float64."""
+        """The times of all dated examples of both splits, in seconds since 1970, ascending; float64."""
         times = self._rows("SELECT time FROM examples WHERE time IS NOT NULL ORDER BY time")
         return np.array(times, np.float64).reshape(-1)
 
     def texts(self, rows: Sequence[int] | np.ndarray | None = None) -> Iterator[tuple[int, str]]:
-        """Rows of documents with their texts, streamed, in the order of `rows`; None: all, ascending.
+        """Yields row numbers and texts of documents, in the order of `rows`; None: all rows, ascending.
 
-        What was deleted is left out.
+        Deleted documents are left out.
         """
         if rows is not None:
             for row in rows:
@@ -210,18 +210,18 @@ class Store(Visibility):
             last = page[-1][0]
 
     def texts_of(self, user: str) -> list[str]:
-        """The texts of all documents of a user, hidden ones too. UserError for an unknown user."""
+        """The texts of all documents of a user, hidden ones too. Raises UserError for an unknown user."""
         query = "SELECT text FROM texts JOIN documents USING (row) WHERE user=?"
         return [text for (text,) in self._rows(query, (self.code(user),))]
 
     def holds(self, user: str, id: str) -> bool:
-        """Whether a user ("": the shared store) has a document of this id, which is not hidden."""
+        """Whether a user ("": the shared documents) has a document with this id that is not hidden."""
         code = self.columns.codes.get(user) if user else SHARED
         query = "SELECT id FROM documents JOIN texts USING (row) WHERE user=? AND key=? AND gone IS NULL"
         return (id,) in self._rows(query, (code, key(id)))
 
     def documents(self, rows: Sequence[int] | np.ndarray) -> list[Document]:
-        """The documents of these rows, in this order. UserError for a row that was deleted."""
+        """The documents in these rows, in this order. Raises UserError for a deleted row."""
         return (Held(0) if self.living else self._held).read(rows, self._documents)
 
     def _documents(self, rows: list[int]) -> dict[int, Document]:
@@ -229,19 +229,19 @@ class Store(Visibility):
             return schema.stored(connection, rows)
 
     def wholes(self, rows: Sequence[int] | np.ndarray) -> list[Document]:
-        """The documents that these rows are passages of, or that stand in them, in this order."""
+        """The whole documents of these rows, in this order; for passages those that they were cut from."""
         with self.reading() as connection, faults.located(self._path):
             return [schema.whole_of(connection, int(row)) for row in rows]
 
     def cut(self, text: str) -> list[str]:
-        """The texts of the passages that a document of this text alone is cut into here."""
+        """The texts of the passages into which this store would cut a document with this text."""
         corpus = schema.corpus_of(self._value("corpus"))
         return [text] if corpus is None else [p.text for p in passages(Document("", "", text), corpus)]
 
     @property
     def firsts(self) -> np.ndarray:
-        """Of every row the first of those of its document, int64 [rows]: equal for its passages, and the row
-        itself where the document is whole."""
+        """For every row the first row of its document, int64 [rows]. It is the same for all passages of a
+        document, and the row itself for a document that is not cut."""
         with self.reading():
             content = self.content
             if self._firsts[0] != content:
@@ -254,11 +254,11 @@ class Store(Visibility):
 
     @property
     def most_passages(self) -> int:
-        """How many passages the document that has the most of them has, at least 1."""
+        """The largest number of passages of a document, at least 1."""
         return int(np.bincount(self.firsts).max(initial=1))
 
     def spans(self, row: int) -> list[tuple[int, int]]:
-        """The spans of all passages of the document that this row is a passage of, ascending."""
+        """The spans of all passages of the document that this row belongs to, ascending."""
         return self._rows(
             "SELECT start, stop FROM passages WHERE whole=(SELECT whole FROM passages WHERE row=?) "
             "ORDER BY row",
@@ -266,7 +266,7 @@ class Store(Visibility):
         )
 
     def examples(self, *, training: bool = False) -> Iterator[Example]:
-        """All examples of the evaluated or the training split in file order, streamed, without profiles."""
+        """Yields all examples of the evaluated or the training split in file order, without profiles."""
         query = (
             "SELECT position, id, name, query, input, target, time, relevant, category, scored, "
             "alternatives, unit, options FROM examples JOIN users ON code = user "
@@ -288,39 +288,39 @@ class Store(Visibility):
     # -- writing ---------------------------------------------------------------------------------------
 
     def copy_to(self, path: Path) -> "Store":
-        """A living copy in a new file, of mode 0600. Raises UserError where the file is there."""
+        """Makes a living copy in a new file with mode 0600. Raises UserError if the file exists."""
         private_folder(path.parent)
         with self.reading() as connection:
             copy(connection, path)
         return Store(path)
 
     def append(self, documents: Iterable[Document]) -> np.ndarray:
-        """Adds documents, of users who may be new, or shared ones; their rows, int64 [d], of all passages.
+        """Adds documents of known or new users, or shared ones. Returns the rows of all passages, int64 [d].
 
-        A document of an id that its owner has, and of another content, is a new version: it gets a new,
-        larger row, and the older one is deleted; examples that saw that see the new one.
+        If the owner has a document with the same id and other content, the new one replaces it. It gets a new
+        row, the old document is deleted, and examples that saw the old version see the new one.
         """
         with self.changing() as writer:
             return np.array(writer.append(documents), np.int64)
 
     def delete(self, user: str, ids: Iterable[str] | None = None) -> np.ndarray:
-        """Deletes documents of a user ("": shared ones), of some ids or all; their rows, int64 [d].
+        """Deletes documents with these ids, or all, of a user ("": shared). Returns their rows, int64 [d].
 
-        What was deleted is in no byte of the store's files any more when this returns. Raises UserError for
-        an unknown user or id, and where someone reads an older state for longer than a minute: then all is
-        deleted but for the bytes, which go with the next call after that reader has ended.
+        Afterwards the files of the store contain no bytes of these documents. Raises UserError for an unknown
+        user or id. It also does so if another reader uses an older state for over a minute. The documents are
+        then deleted, but their bytes remain until the next call after that reader has ended.
         """
         with self.changing() as writer:
             return np.array(writer.delete(self.code(user), ids), np.int64)
 
     def forget(self, user: str) -> None:
-        """Deletes a user: all documents, the examples of both splits, and the name; see `delete`."""
+        """Deletes a user: all documents, the examples of both splits, and the name. See `delete`."""
         with self.changing() as writer:
             writer.forget(self.code(user))
 
     @contextmanager
     def changing(self) -> Iterator[Writer]:
-        """Writes to a living store: all that is done inside is kept as a whole, or nothing is."""
+        """Writes to a living store. All changes in the `with` block are saved together, or none of them."""
         if not self.living:
             raise UserError(
                 f"{self._path} is what runs are made from and stays as it is; write to a copy of it"

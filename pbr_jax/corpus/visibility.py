@@ -1,10 +1,10 @@
-"""The rule against leakage: who may see which documents of a store.
+"""The rule against leakage: which documents of a store a question may see.
 
-A question sees its own profile list as released; of another user it sees only documents dated before the
-question, and none that is its own target. A coarse date counts as its last moment: what is dated "2015" was
-not before any question of that year.
+A question sees its own profile as released. Of other users it sees only documents that are dated before the
+question and are not its target. A coarse date counts as its last moment: a document dated "2015" is not
+before any question of that year.
 
-What depends on a store counts this module and `columns` by their source (`parts.data`).
+The keys of stages that read a store cover the source of this module and of `columns` (`parts.data`).
 """
 
 import abc
@@ -22,7 +22,7 @@ from pbr_jax.words import composed
 
 
 class Visibility(abc.ABC):
-    """What a store has of the rule; the store reads."""
+    """The part of a store that applies the rule."""
 
     @property
     @abc.abstractmethod
@@ -38,12 +38,12 @@ class Visibility(abc.ABC):
         """What a query finds."""
 
     def visible(self, example: Example, user_id: str) -> np.ndarray:
-        """Rows of the user's documents that may answer this example, int64 [r], in profile order; "": shared.
+        """Rows of a user's documents that this example may see, int64 [r], in profile order; "": shared ones.
 
-        The asking user's own documents are the example's profile list; an example that is not stored (a new
-        question) sees the user's whole history. Of other users, and of the shared documents, it sees undated
-        ones and those dated before it (an example without a time sees no dated ones), but none that holds its
-        target. An unknown user is an error, never everybody.
+        Of the asking user's documents, an example sees those in its profile. A new question, which is not in
+        the store, sees the user's whole history. Of other users' and shared documents, it sees those without
+        a date and those dated before it, except documents whose answer is its target. An example without a
+        time sees no dated ones. Raises UserError for an unknown user.
         """
         with self.reading():
             if user_id and user_id == example.user_id:
@@ -62,17 +62,18 @@ class Visibility(abc.ABC):
             return rows[~self.leaks_target(example, rows)]
 
     def leaks_target(self, example: Example, rows: np.ndarray) -> np.ndarray:
-        """Which of these rows hold the example's own target as their answer, bool [r]."""
+        """Which of these rows have the example's own target as their answer, bool [r]."""
         answer = answer_key(example.target)
         if answer is None:
             return np.zeros(len(rows), bool)
         return self.columns.table["answer"][rows] == answer
 
     def training_rows(self, user_id: str) -> np.ndarray:
-        """Rows of the user's documents that may be learned from, int64 [r], in the order of `history`.
+        """Rows of the user's documents that may be used for training, int64 [r], in the order of `history`.
 
-        Of a user with evaluated questions, those that every one of them sees: where a history grows from
-        question to question, a later document holds the target of an earlier one. Of other users, all.
+        For a user with evaluated questions, these are the documents that all of the questions see: if a
+        history grows from question to question, later documents contain targets of earlier questions. For
+        other users, all documents.
         """
         query = "SELECT whole FROM examples JOIN profiles USING (position) WHERE +training=0 AND user=?"
         with self.reading():
@@ -82,9 +83,9 @@ class Visibility(abc.ABC):
             return rows
 
     def before(self, user_id: str, time: float | None) -> np.ndarray:
-        """Rows of a user's documents that are undated or dated before a time, int64 [r]; None: undated.
+        """Rows of a user's documents without a date or dated before a time, int64 [r]; None: without a date.
 
-        The whole interval of a coarse date must lie before.
+        A coarse date must end before this time.
         """
         columns, moment = self.columns, -np.inf if time is None else time
         rows = columns.rows(columns.code(user_id))
@@ -94,21 +95,21 @@ class Visibility(abc.ABC):
         return rows[np.isnan(ends) | (ends < moment)]
 
     def history(self, user_id: str) -> np.ndarray:
-        """All rows of one user's documents, int64 [r]; "": of the shared ones."""
+        """All rows of one user's documents, int64 [r]; "": of the shared documents."""
         columns = self.columns
         return columns.rows(columns.code(user_id))
 
     def code(self, user_id: str) -> int:
-        """The number that stands for a user in `owners`, `SHARED` for ""; UserError for an unknown user."""
+        """The code of a user in `owners`; `SHARED` for "". Raises UserError for an unknown user."""
         return self.columns.code(user_id)
 
 
 def answer_key(text: str | None) -> int | None:
-    """A number by which equal answers are known; None where there is no answer."""
+    """A hash of an answer, equal for equal answers; None: there is no answer."""
     return key(composed(text).strip()) if text is not None and text.strip() else None
 
 
 def key(text: str) -> int:
-    """A number of 64 bits by which a text is found; never 0."""
+    """A 64-bit hash of a text, never 0."""
     digest = hashlib.sha256(text.encode()).digest()
     return int.from_bytes(digest[:8], "big", signed=True) or 1

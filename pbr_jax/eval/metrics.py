@@ -1,8 +1,8 @@
-"""Metrics of answers, each a mean of statistics followed by a closing formula.
+"""Metrics of answers. Each is a function of the mean of per-example statistics.
 
-A metric turns every (prediction, target) pair into a row of numbers, and the mean of those rows
-into its value. Metrics that are no mean of per-example scores (macro F1, RMSE) fit too, and the
-bootstrap of any of them is one matrix product over the rows, exact rather than approximate.
+A metric maps each (prediction, target) pair to a row of numbers, and the mean of these rows to its value.
+This includes metrics that are not means of per-example scores (macro F1, RMSE). The bootstrap of any metric
+is a single matrix product over the rows, without approximation.
 
 >>> import numpy as np
 >>> metric = text_metric("f1_macro", labels=("cat", "dog"))
@@ -30,7 +30,7 @@ Strings = Sequence[str]
 LOWER_IS_BETTER = frozenset({"mae", "rmse", "expected_mae", "expected_rmse", "target_nll", "target_bpb",
                              "choice_nll"})  # fmt: skip
 VARIANTS = {"meteor": meteor.VARIANT, **dialogue.VARIANTS}
-"""Metrics that exist in several definitions, and the one computed here."""
+"""The definition used here, for metrics with several definitions."""
 
 _SHARES = frozenset({"accuracy", "f1_macro", "rouge1", "rougeL", "meteor", "exact_match", "token_f1",
                      *dialogue.METRICS})  # fmt: skip
@@ -43,10 +43,10 @@ _LARGEST_RATING = 1e100  # a longer run of digits is no rating, and its square w
 
 
 class Metric(NamedTuple):
-    """A metric as per-example statistics and what to do with their mean.
+    """A metric as per-example statistics and a function of their mean.
 
-    `statistics(predictions, targets)` gives `[n, s]`; `finish(mean)` takes (weighted) means
-    `[..., s]` to values `[...]`.
+    `statistics(predictions, targets)` returns `[n, s]`. `finish(mean)` maps (weighted) means `[..., s]` to
+    values `[...]`.
     """
 
     name: str
@@ -56,30 +56,30 @@ class Metric(NamedTuple):
 
 
 def plain_mean(mean: np.ndarray) -> np.ndarray:
-    """`[..., 1] -> [...]`: the metric is the mean of one score an example."""
+    """`[..., 1] -> [...]`: the metric is the mean of one score per example."""
     return np.asarray(mean)[..., 0]
 
 
 def no_text(predictions: Strings, targets: Strings) -> np.ndarray:
-    """The statistics of a metric that is not of answers' texts: raises TypeError."""
+    """The statistics of a metric that does not apply to texts of answers. Raises TypeError."""
     raise TypeError("a metric of rankings or likelihoods has no statistics of answers")
 
 
 def per_frame(name: str, statistics: np.ndarray) -> dict[str, float]:
-    """What one example has of a metric over frames: its mean, and their number where that is not 1; nothing
-    without frames."""
+    """The values of one example for a metric over frames: the mean, and the number of frames if it is not 1.
+    Empty without frames."""
     total, count = map(float, statistics)
     weight = {} if count == 1 else {f"{name}_frames": count}
     return {name: total / count, **weight} if count else {}
 
 
 def is_plain_mean(metric: Metric) -> bool:
-    """Whether the metric has a value for a single example, whose mean it is."""
+    """Whether the metric is the mean of values of single examples."""
     return metric.finish is plain_mean
 
 
 def text_metric(name: str, labels: Strings = ()) -> Metric:
-    """The metric of that name; `labels` are the task's, which accuracy, f1_macro and errors go by."""
+    """The metric with this name. `labels` of the task are used by accuracy, f1_macro and rating errors."""
     if name in ("accuracy", "f1_macro") and not labels:
         raise UserError(f"metric {name!r} needs the labels of the task, and this task has none")
     makers: dict[str, tuple[Callable[[Strings, Strings], np.ndarray], Callable]] = {
@@ -104,7 +104,7 @@ def text_metric(name: str, labels: Strings = ()) -> Metric:
 
 
 def within_range(name: str, interval: tuple[float, float]) -> tuple[float, float]:
-    """The part of a metric's interval in which its values can lie: t knows no ends of a scale."""
+    """An interval clipped to the range of the metric, since Student's t is unbounded."""
     share = name in _SHARES or "@" in name  # ranking metrics are named by their k
     correlation = name.endswith("correlation")
     lowest = 0.0 if share or name in LOWER_IS_BETTER else -1.0 if correlation else -math.inf
@@ -114,22 +114,22 @@ def within_range(name: str, interval: tuple[float, float]) -> tuple[float, float
 def cfrag_f1(predictions: Strings, targets: Strings, labels: Strings) -> np.ndarray:
     """`[n]`: the "F1" of CFRAG's released scorer, which is accuracy divided by the number of labels.
 
-    It takes macro F1 over all labels of each example alone, then averages: 1 / len(labels) for a
-    correct answer. Only to set against published numbers; `f1_macro` is the real one.
+    It averages the macro F1 over all labels of each single example, which is 1 / len(labels) for a correct
+    answer. Use it only for comparison with published numbers, and `f1_macro` otherwise.
     """
     return _correct(predictions, targets, labels=labels)[:, 0] / len(labels)
 
 
 def rating_scale(labels: Strings) -> tuple[float, float]:
-    """The least and the largest rating; 1 and 5 without labels."""
+    """The smallest and the largest rating; 1 and 5 without labels."""
     values = list(map(float, labels)) or [1.0, 5.0]
     return min(values), max(values)
 
 
 def rating_error(prediction: str, target: str, labels: Strings = ()) -> float:
-    """Prediction minus target; what is no number is charged the farther end of the labels' scale.
+    """Prediction minus target. A prediction that is not a number counts as the farther end of the scale.
 
-    Numbers out of range are kept as they are, as LaMP's official scorer does (LaMP-3).
+    Numbers outside the scale are used unchanged, as in LaMP's official scorer (LaMP-3).
     """
     wanted = _number(target)
     if wanted is None:
@@ -141,15 +141,15 @@ def rating_error(prediction: str, target: str, labels: Strings = ()) -> float:
 
 
 def unreadable(prediction: str, labels: Strings) -> bool:
-    """Whether a prediction names none of the labels; without labels (a rating) whether it is no number.
+    """Whether a prediction is not one of the labels or, without labels (a rating), not a number.
 
-    Such a prediction is scored all the same: as wrong, or with the farther end of the scale.
+    Such a prediction is still scored: as wrong, or as the farther end of the scale.
     """
     return prediction.strip() not in labels if labels else _number(prediction) is None
 
 
 def squad_normalised(text: str) -> str:
-    """Lower case, no ASCII punctuation, no English articles, single spaces: SQuAD's definition, on NFC."""
+    """SQuAD's normalization, on NFC: lower case, no ASCII punctuation or English articles, single spaces."""
     lower = composed(text.lower())
     return " ".join(_ARTICLE.sub(" ", lower.translate(_PUNCTUATION)).split())
 

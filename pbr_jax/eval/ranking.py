@@ -1,7 +1,7 @@
-"""Metrics of ranked documents against groups of alternatively relevant ones.
+"""Ranking metrics, with groups of interchangeable relevant documents.
 
-The ground truth names one group of documents for each fact that the answer needs; any document of
-a group holds its fact. Where every group has a single document, these are the usual metrics.
+The ground truth has one group of documents for each fact that the answer needs, and every document of a group
+contains this fact. If each group has a single document, these are the usual metrics.
 
 >>> ranking_metric("ndcg@3", ["x", "a", "y"], [["a"]])  # 1 / log2(3)
 0.6309297535714575
@@ -20,17 +20,17 @@ Groups = Sequence[Sequence[str]]
 
 
 def ranking_metric(name: str, ranking: Sequence[str], groups: Groups) -> float:
-    """The metric called e.g. `recall@5`, in [0, 1], of one ranking (document ids, best first).
+    """The metric with this name, such as `recall@5`, of one ranking (document ids, best first). In [0, 1].
 
-    A document that is ranked twice counts at its first rank only. Raises UserError where no
-    document is relevant, for then no metric is defined.
+    A document that occurs twice counts at its first rank only. Raises UserError if no document is relevant,
+    since the metric is then undefined.
     """
     family, k = parse(name)
     return _FAMILIES[family](list(dict.fromkeys(ranking)), groups, k)
 
 
 def is_ranking_metric(name: str) -> bool:
-    """Whether the name has the form `family@k` of this module."""
+    """Whether the name is that of a ranking metric, such as `recall@5`."""
     return "@" in name
 
 
@@ -45,10 +45,10 @@ def parse(name: str) -> tuple[str, int]:
 
 
 def combinations(groups: Groups) -> set[frozenset[str]]:
-    """Every set of documents that takes one document of each group.
+    """All sets with one document of each group.
 
-    Groups that share no document with another are independent, yet sets are enumerated all the
-    same: benchmarks have at most eight. More than 10,000 raise UserError.
+    They are enumerated even for disjoint groups, since benchmarks have at most eight. Raises UserError if
+    there are more than 10,000.
     """
     if not groups or not all(groups):
         raise UserError(
@@ -64,25 +64,25 @@ def combinations(groups: Groups) -> set[frozenset[str]]:
 
 
 def recall(ranking: Sequence[str], groups: Groups, k: int) -> float:
-    """Share of the needed documents in the top k, for the kindest choice of alternatives."""
+    """Share of the needed documents in the top k, for the best choice of alternatives."""
     top = set(ranking[:k])
     return max(len(top & chosen) / len(chosen) for chosen in combinations(groups))
 
 
 def recall_any(ranking: Sequence[str], groups: Groups, k: int) -> float:
-    """1.0 where the top k hold any relevant document."""
+    """1.0 if the top k contain a relevant document, otherwise 0.0."""
     return float(any(top_hit for top_hit in _groups_hit(ranking, groups, k)))
 
 
 def recall_all(ranking: Sequence[str], groups: Groups, k: int) -> float:
-    """1.0 where the top k hold a document of every group."""
+    """1.0 if the top k contain a document of every group, otherwise 0.0."""
     return float(all(_groups_hit(ranking, groups, k)))
 
 
 def ndcg(ranking: Sequence[str], groups: Groups, k: int) -> float:
-    """Binary NDCG: rank i, from 1, weighs 1 / log2(i + 1); kindest choice of alternatives.
+    """Binary NDCG with the weight 1 / log2(i + 1) at rank i, from 1, for the best choice of alternatives.
 
-    The choice is free of the one that recall makes, as in PersonaBench's scorer.
+    The choice may differ from that of recall, as in PersonaBench's scorer.
 
     Järvelin and Kekäläinen, "Cumulated gain-based evaluation of IR techniques",
     https://doi.org/10.1145/582415.582418, 2002.
@@ -91,7 +91,7 @@ def ndcg(ranking: Sequence[str], groups: Groups, k: int) -> float:
 
 
 def ndcg_longmemeval(ranking: Sequence[str], groups: Groups, k: int) -> float:
-    """NDCG as LongMemEval's scorer has it: rank 1 weighs 1, rank i >= 2 weighs 1 / log2(i).
+    """NDCG as in LongMemEval's scorer: the weight is 1 at rank 1, and 1 / log2(i) at rank i >= 2.
 
     So rank 2 is not discounted, and values are higher than those of `ndcg`.
     """

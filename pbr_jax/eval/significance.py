@@ -1,12 +1,12 @@
-"""How sure a number is: intervals over users, p-values of paired differences, and their correction.
+"""Statistical inference: confidence intervals over users, p-values of paired differences, and corrections.
 
-Questions of one user are alike, so what is drawn is the user, with all examples; where examples have units
-(articles, dialogues), these take the place of users. From 20 users on, users are drawn
-with replacement (bootstrap); the percentiles are those of Student's t rather than the normal distribution.
-Fewer users say too little about the tails: there the interval is Student's t around the value, with the
-standard error of leaving each user out in turn (jackknife). Degrees of freedom are Kish's effective number
-of users, `(Σ n)² / Σ n²` over their numbers of examples, less one. Where a run was repeated under several
-seeds, seeds are left out too. `benchmarks/coverage.py` measures how often these intervals hold the truth.
+Questions of one user are correlated, so resampling draws users with all of their examples. If examples have
+units (articles, dialogues), these replace users. With 20 users or more, users are drawn with replacement
+(bootstrap), and percentiles follow Student's t instead of the normal distribution. With fewer users,
+resampling says too little about the tails. The interval is then Student's t around the value, with the
+jackknife standard error (each user is left out in turn). Degrees of freedom are Kish's effective number of
+users, `(Σ n)² / Σ n²` over their numbers of examples, minus one. If a run was repeated with several seeds,
+seeds are left out in turn too. `benchmarks/coverage.py` measures the coverage of these intervals.
 
 Field, Welsh, "Bootstrapping clustered data", https://doi.org/10.1111/j.1467-9868.2007.00593.x, 2007.
 MacKinnon, Nielsen, Webb, "Fast and reliable jackknife and bootstrap methods for cluster-robust inference",
@@ -23,11 +23,11 @@ from jaxtyping import Float
 Finish = Callable[[np.ndarray], np.ndarray]
 
 FEW = 20
-"""With fewer users intervals are Student's t from a jackknife."""
+"""With fewer users, intervals are Student's t with a jackknife standard error."""
 FEWEST = 10
-"""With fewer users no p-value is given."""
+"""With fewer users, no p-value is computed."""
 POWER = 0.8
-"""The chance to find the difference that is called detectable."""
+"""The power at which a difference is called detectable."""
 
 _FREEDOM = 1.5  # degrees of freedom at least, of three users or more: with fewer, intervals cover too often
 _ROUNDING = 1e-9  # what is smaller, relative to what it comes from, is nothing
@@ -35,7 +35,7 @@ _CELLS = 4_000_000  # drawn numbers held at a time, 32 MB
 
 
 class Column(NamedTuple):
-    """A metric of one row, or of one row less another: per run (its seeds) statistics `[n, s]`."""
+    """A metric of one row, or of one row minus another. Each run of a row (seed) has statistics `[n, s]`."""
 
     finish: Finish
     first: Sequence[np.ndarray]
@@ -46,23 +46,23 @@ class Column(NamedTuple):
         return [*self.first, *self.second]
 
     def values(self, means: np.ndarray) -> np.ndarray:
-        """`[b, s of all runs] -> [r, b]`: each run's metric from means of its statistics."""
+        """`[b, s of all runs] -> [r, b]`: the metric of each run from the means of its statistics."""
         ends = np.cumsum([part.shape[1] for part in self.runs])[:-1]
         return np.stack([self.finish(part) for part in np.split(means, ends, axis=1)])
 
     def combined(self, values: np.ndarray) -> np.ndarray:
-        """`[r, b] -> [b]`: the mean over the first row's runs less the mean over the second's."""
+        """`[r, b] -> [b]`: the mean over the runs of the first row minus that of the second."""
         split = len(self.first)
         less = values[split:].mean(0) if len(self.second) else 0.0
         return values[:split].mean(0) - less
 
 
 class Difference(NamedTuple):
-    """First minus second (or one row's value): its interval, and what else can be said of it.
+    """A difference (first minus second) or the value of one row, with its confidence interval.
 
-    `p_value` is two-sided, None under 10 users. `detectable` is the smallest difference that would have been
-    found in 8 of 10 such samples at this confidence, before any correction. Of one user, and where all
-    users are alike, nothing can be inferred: the interval has no width, and both are None.
+    `p_value` is two-sided; None: fewer than 10 users. `detectable` is the smallest difference that would be
+    detected in 8 of 10 such samples at this confidence, before any correction. With one user, or if all users
+    are equal, nothing can be inferred: the interval has zero width, and both are None.
     """
 
     value: float
@@ -73,14 +73,14 @@ class Difference(NamedTuple):
 
 
 def turned(difference: Difference, sign: float) -> Difference:
-    """The same difference of a measure where more is better."""
+    """The difference with its sign changed if `sign` is negative, so that higher is better."""
     if sign > 0:
         return difference
     return difference._replace(value=-difference.value, low=-difference.high, high=-difference.low)
 
 
 def by_bootstrap(columns: Sequence[Column], users: Sequence[str]) -> bool:
-    """Whether intervals come from draws: there are 20 users, and no row has several seeds."""
+    """Whether intervals use the bootstrap: at least 20 users, and no row with several seeds."""
     seeds = max(max(len(column.first), len(column.second)) for column in columns)
     return len(set(users)) >= FEW and seeds == 1
 
@@ -93,9 +93,9 @@ def estimates(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> list[Difference]:
-    """Every column's value and how sure it is; all columns see the same draws.
+    """The value and interval of each column. All columns use the same bootstrap draws.
 
-    One user says nothing of others: the interval has no width then.
+    With a single user, intervals have zero width.
     """
     sums, counts = _by_user(np.concatenate([part for c in columns for part in c.runs], axis=1), users)
     drawn = None
@@ -120,7 +120,7 @@ def interval(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Interval of the metric `finish(mean of statistics)` of one run."""
+    """The confidence interval of the metric `finish(mean of statistics)` of one run."""
     one = [Column(finish, [statistics])]
     estimate = estimates(one, users, resamples=resamples, confidence=confidence, seed=seed)[0]
     return estimate.low, estimate.high
@@ -136,7 +136,7 @@ def paired_difference(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Difference:
-    """First run minus second, both over the same examples in the same order."""
+    """The difference of two runs, first minus second, over the same examples in the same order."""
     one = [Column(finish, [first], [second])]
     return estimates(one, users, resamples=resamples, confidence=confidence, seed=seed)[0]
 
@@ -154,10 +154,10 @@ def _by_user(
 def resampled_means(
     sums: Float[np.ndarray, "u s"], counts: Float[np.ndarray, " u"], *, resamples: int, seed: int
 ) -> Float[np.ndarray, "b s"]:
-    """Means of the statistics in each of b resamples of u users, from their sums over each user.
+    """Means of the statistics in each of b resamples of u users, computed from sums over each user.
 
-    Users are drawn with replacement as often as there are users; with `w[b, u]` the times that user u was
-    drawn, the means are `(w @ sums) / (w @ counts)`. Draws depend on the seed and the number of users alone.
+    Each resample draws u users with replacement. If `w[b, u]` is how often user u was drawn, the means are
+    `(w @ sums) / (w @ counts)`. Draws depend only on the seed and the number of users.
     """
     generator = np.random.default_rng(seed)
     users = len(counts)
@@ -268,7 +268,7 @@ def _by_draws(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Corrected for being several: the i-th smallest of m is `max_{j <= i} min(1, (m - j + 1) p_j)`.
+    """Holm's correction of m p-values: the i-th smallest becomes `max_{j <= i} min(1, (m - j + 1) p_j)`.
 
     Holm, "A simple sequentially rejective multiple test procedure", 1979.
     """
@@ -281,10 +281,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def mcnemar(first: Float[np.ndarray, " n"], second: Float[np.ndarray, " n"]) -> tuple[int, int, float]:
-    """How many questions (1: right, 0: wrong) only the first answers rightly, only the second, and exact p.
+    """McNemar's exact test: how many questions only the first and only the second answers correctly, and p.
+    The values are 1 for right and 0 for wrong.
 
-    Of the questions that the two answer differently each is right on half, if they are equally good:
-    `p = min(1, 2 P(X <= smaller count))` for a binomial X. It takes questions as independent.
+    Under the null hypothesis, each is right on half of the questions on which they differ:
+    `p = min(1, 2 P(X <= smaller count))` for a binomial X. Questions are assumed to be independent.
     McNemar, "Note on the sampling error of the difference between correlated proportions or
     percentages", 1947.
     """

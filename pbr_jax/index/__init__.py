@@ -1,4 +1,4 @@
-"""Vector indices: exact, per user, and ScaNN. `pbr_jax.corpus.search` chooses among them."""
+"""Vector indices: exact, per user, and ScaNN. `pbr_jax.corpus.search` selects one."""
 
 from pbr_jax.index.base import Found, Matrix
 from pbr_jax.index.exact import ExactIndex

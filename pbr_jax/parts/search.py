@@ -1,4 +1,4 @@
-"""Dense search inside the histories of some users and in shared documents, for retrievers and expansions."""
+"""Dense search in users' histories and in shared documents, for retrievers and expansions."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,7 +13,7 @@ from pbr_jax.text.encode import TextEncoder
 from pbr_jax.types import Candidate
 
 Personalize = Callable[[Examples, np.ndarray], np.ndarray]
-"""Query vectors [e d] to those whose inner product with a document also counts what the user prefers."""
+"""Maps query vectors [e d] to personalized ones."""
 
 
 def search(
@@ -25,20 +25,19 @@ def search(
     shared: Search | None = None,
     least_own: float | None = None,
 ) -> RetrieveSlot:
-    """A retriever that finds the documents nearest to the query among those that the question may see.
+    """Builds a retriever of the documents nearest to the query, among those visible to the question.
 
     Args:
-      store: the run's store, `run.data` in `needs`.
-      encoder: encodes the queries (`vectors.encoder`). A vector that `expand` made is taken as it is.
-      embeddings: the documents' vectors (`vectors.documents`).
-      k: how many documents are taken of each user that is searched.
-      personalize: changes the queries' vectors: `personalize(examples, queries [e d])` returns [e d].
-      shared: searches the documents that belong to nobody (`vectors.shared`); without it, all of their
-        vectors are compared.
-      least_own: leaves out users' documents whose inner product with the query is lower.
+      store: the run's store (`run.data` in `needs`).
+      encoder: encodes the queries (`vectors.encoder`). Vectors from `expand` are used unchanged.
+      embeddings: the document vectors (`vectors.documents`).
+      k: the number of documents from each searched user.
+      personalize: `personalize(examples, queries [e d])` returns changed query vectors [e d].
+      shared: the search in shared documents (`vectors.shared`). None: exhaustive search.
+      least_own: excludes users' documents whose inner product with the query is below this value.
 
     Returns:
-      The function that `slot` returns, from examples, queries and neighbours to a ranking for each example.
+      The callable of the slot, which maps examples, queries and neighbours to a ranking per example.
     """
     own = shared if isinstance(shared, EngineSearch) else InScope(embeddings)
 
@@ -74,12 +73,12 @@ def search(
 
 
 def query_vectors(encoder: TextEncoder, queries: Sequence[Query]) -> np.ndarray:
-    """Vectors [q, d]: an expansion's own where it made one, else the encoded text."""
+    """Query vectors [q d]: the vector of the expansion if there is one, otherwise that of the text."""
     encoded = iter(encoder.encode([" ".join(q.texts) for q in queries if q.vector is None], role="query"))
     return np.stack([next(encoded) if query.vector is None else query.vector for query in queries])
 
 
 def candidates(store: Store, rows: np.ndarray, scores: np.ndarray) -> Ranking:
-    """The documents of some rows, int64 [r], with their scores, [r], as a ranking in this order."""
+    """The documents in these rows, int64 [r], with their scores [r], as a ranking in this order."""
     documents = store.documents(rows)
     return [Candidate(d, float(s), int(row)) for d, s, row in zip(documents, scores, rows, strict=True)]

@@ -1,4 +1,4 @@
-"""Texts as vectors: the text encoder, and the vectors of all documents."""
+"""Nodes for the text encoder and the vectors of all documents."""
 
 from functools import lru_cache, partial
 from pathlib import Path
@@ -20,9 +20,9 @@ from pbr_jax.types import Params
 
 @once
 def encoder(run: Run) -> Node:
-    """The text encoder of `encoder.model`, as it comes (`pbr_jax.text.encode.TextEncoder`).
+    """The pretrained text encoder of `encoder.model` (`pbr_jax.text.encode.TextEncoder`).
 
-    `encoder.encode(texts, role="query")` gives vectors, float32 [n d]; `role="document"` is the other role.
+    `encoder.encode(texts, role="query")` returns vectors, float32 [n d]. The other role is "document".
     """
     options = run.config.encoder
     return Value("encoder", (options,), {}, _encoder, identity=partial(_told, options))
@@ -35,16 +35,16 @@ def _told(options: Encoder) -> list[Any]:
 
 @once
 def tuned(run: Run, params: Stage, unit: bool = True) -> Node:
-    """The text encoder with another `tower` in its parameters; `unit`: its vectors are of unit length."""
+    """The text encoder with another `tower` in its parameters. `unit`: its vectors have unit length."""
     needs = {"params": params, "untuned": encoder(run)}
     return Value("tuned encoder", (run.config.encoder, params, unit), needs, _tuned, identity=lambda: unit)
 
 
 @once
 def documents(run: Run, encoder: Node, label: str = "embed") -> Node:
-    """An encoder's vectors of all documents, by the row numbers of the store.
+    """The vectors of all documents, computed by an encoder and indexed by the row numbers of the store.
 
-    `embeddings[rows]` gives float32 [r d]. Vectors are kept on disk, and read when they are asked for.
+    `embeddings[rows]` returns float32 [r d]. Vectors are stored on disk and read when they are accessed.
     """
     needs = {"store": run.documents, "encoder": encoder}
     encoded = Stage("embed", (), needs, _embed, _nothing, label=label, together=by_texts)
@@ -53,12 +53,12 @@ def documents(run: Run, encoder: Node, label: str = "embed") -> Node:
 
 @once
 def shared(run: Run, embeddings: Node, index: Kind) -> Node:
-    """The search in documents that belong to nobody; with `lancedb`, in users' documents too.
+    """The search in shared documents and, with `lancedb`, in users' documents too.
 
     Args:
-      run: what `needs` is given.
-      embeddings: the node that `documents` returned.
-      index: `auto`, `exact`, `scann`, `per_user` or `lancedb`. An index that takes long to build is kept.
+      run: the argument of `needs`.
+      embeddings: the node from `documents`.
+      index: `auto`, `exact`, `scann`, `per_user` or `lancedb`. Indices that take long to build are cached.
     """
     needs = {"store": run.documents, "embeddings": embeddings}
     if index == "lancedb":
@@ -70,9 +70,9 @@ def shared(run: Run, embeddings: Node, index: Kind) -> Node:
 
 
 def searched(run: Run) -> dict[str, Node]:
-    """The encoder and the vectors that the config's retriever searches: two entries for `needs`.
+    """The encoder and the document vectors that the config's retriever uses, as two entries for `needs`.
 
-    `{"encoder": ..., "embeddings": ...}`: tuned ones where the retriever is tuned, else as they come.
+    They are `{"encoder": ..., "embeddings": ...}`, from the tuned encoder if the retriever is tuned.
     """
     plain, own = encoder(run), run.config.retrieve.encoder(run)
     if own is None or own is plain:

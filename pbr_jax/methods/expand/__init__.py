@@ -1,9 +1,8 @@
-"""Slot 1: what is searched for.
+"""Slot 1: expands the query.
 
-An expansion gives texts, which word retrievers search for, and one vector, where there is an encoder, which
-dense retrievers search for. Methods of `written` ask a language model alone, those of `grounded` look at
-the user's history too, and `pbr` does so in the user's manner. Where a model's answer cannot be read, the
-query stands in its place.
+An expansion returns texts, for retrievers by words, and, if there is an encoder, a vector for dense
+retrievers. Methods in `written` only prompt a language model. Those in `grounded` and `pbr` also read the
+user's history. If the model's answer cannot be parsed, the query is used instead.
 """
 
 from pbr_jax.methods.expand.grounded import Mill, RaFe, ThinkQE

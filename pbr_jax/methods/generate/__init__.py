@@ -1,4 +1,4 @@
-"""Slot 6: the answer, from question, documents and the writer of prompts (slot 5)."""
+"""Slot 6: generates the answer from question, documents and the prompt writer (slot 5)."""
 
 from pbr_jax.methods.generate.auto import Auto
 from pbr_jax.methods.generate.ic_ralm import IcRalm

@@ -1,6 +1,7 @@
-"""Slot 2: whose histories are searched.
+"""Slot 2: chooses the users whose histories are searched.
 
-The asking user comes first and counts among the `m`. Others give documents only as `Store.visible` allows.
+The asking user is first and counts as one of the `m`. Of other users, only documents that `Store.visible`
+allows are searched.
 """
 
 from pbr_jax.methods.neighbours.cohorts import Cohorts

@@ -1,9 +1,9 @@
-"""Slot 3: scored candidates from the histories of the neighbours.
+"""Slot 3: retrieves candidates from the histories of the neighbours.
 
-Every retriever scores only rows that `Store.visible` gave it for this example and this user, so that time
-and ownership are settled before any ranking. Each user gives the best `k`, by scores that can be compared
-across users: BM25 indexes all of their documents together, recency orders all of them by time. Scores of a
-neighbour's documents are multiplied by the neighbour's weight, which is 1 for the asking user.
+Every retriever scores only rows that `Store.visible` returns for this example and user, so dates and
+ownership are checked before ranking. It returns the best `k` documents of each user. Scores are comparable
+across users: BM25 indexes the documents of all users together, and recency orders all of them by time. Scores
+of a neighbour's documents are multiplied by the neighbour's weight, which is 1 for the asking user.
 """
 
 from pbr_jax.methods.retrieve.adapted import Adapted

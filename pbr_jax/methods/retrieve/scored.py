@@ -1,4 +1,4 @@
-"""From scores of visible documents to a retriever, as in `random`, `recency` and `bm25`."""
+"""Builds retrievers from functions that score visible documents, as in `random`, `recency` and `bm25`."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,23 +13,23 @@ ScoreFn = Callable[[Example, Query, np.ndarray], np.ndarray]
 """(example, query, rows [r]) -> scores [r] of one user's visible documents."""
 
 ScoreAll = Callable[[Example, Query, list[np.ndarray]], list[np.ndarray]]
-"""(example, query, rows [r] of each user) -> scores [r] of each user, comparable with one another."""
+"""(example, query, rows [r] of each user) -> scores [r] of each user, comparable across users."""
 
 
 def scored(store: Store, k: int, score: ScoreFn) -> RetrieveSlot:
-    """A retriever that ranks each user's documents by scores of its own.
+    """Builds a retriever that scores the documents of each user separately.
 
     Args:
-      store: the run's store, `run.data` in `needs`.
-      k: how many documents are taken of each user that is searched.
-      score: called as `score(example, query, rows)` for each user that is searched and has documents which
-        the question may see. `rows` are their row numbers in the store, int64 [r], in the order of the
-        history. Returns one number a row, [r], higher is better.
+      store: the run's store (`run.data` in `needs`).
+      k: the number of documents from each searched user.
+      score: is called as `score(example, query, rows)` for each searched user with visible documents. `rows`
+        are the row numbers of these documents in the store, int64 [r], in the order of the history. It
+        returns a score per row, [r]. Higher is better.
 
     Returns:
-      The function that `slot` returns, from examples, queries and neighbours to a ranking for each example.
-      Scores are multiplied by the neighbour's weight, which is 1 for the asking user. Of equal
-      scores the first in the history comes first.
+      The callable of the slot, which maps examples, queries and neighbours to a ranking per example. Scores
+      are multiplied by the neighbour's weight, which is 1 for the asking user. Documents with equal scores
+      keep the order of the history.
     """
 
     def each(example: Example, query: Query, rows: list[np.ndarray]) -> list[np.ndarray]:
@@ -39,13 +39,13 @@ def scored(store: Store, k: int, score: ScoreFn) -> RetrieveSlot:
 
 
 def scored_together(store: Store, k: int, score: ScoreAll) -> RetrieveSlot:
-    """The same, where a score depends on the documents of all users that are searched, as BM25's does.
+    """Like `scored`, for scores that depend on the documents of all searched users, such as BM25's.
 
     Args:
-      store: the run's store, `run.data` in `needs`.
-      k: how many documents are taken of each user that is searched.
-      score: called once for each question, as `score(example, query, rows)` with a list of arrays of row
-        numbers, one for each user. Returns a list of arrays of scores of the same lengths.
+      store: the run's store (`run.data` in `needs`).
+      k: the number of documents from each searched user.
+      score: is called once per question, as `score(example, query, rows)`, where `rows` has an array of row
+        numbers for each user. It returns a list of score arrays of the same lengths.
     """
 
     def retrieve(
@@ -66,7 +66,7 @@ def scored_together(store: Store, k: int, score: ScoreAll) -> RetrieveSlot:
 
 
 def of_documents(store: Store, score: ScoreAll) -> ScoreAll:
-    """Passages have the scores of their documents, each of which is scored once, by its first row."""
+    """Gives passages the scores of their documents. Each document is scored once, by its first row."""
 
     def each(example: Example, query: Query, rows: list[np.ndarray]) -> list[np.ndarray]:
         firsts = [store.firsts[own] for own in rows]

@@ -1,4 +1,4 @@
-"""Slot 4: the ordered documents that enter the prompt."""
+"""Slot 4: selects and orders the documents in the prompt."""
 
 from pbr_jax.methods.select.bm25 import BM25, BM25Lamp
 from pbr_jax.methods.select.cross_encoder import CrossEncoder
