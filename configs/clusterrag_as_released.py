@@ -4,7 +4,7 @@
   to unit length, and their vectors come from texts of up to 512 tokens.
 - Documents, as in the code for ColBERT: every cluster is visited and all documents are then ranked by score,
   so the two stages amount to a flat ranking by MaxSim (`top_clusters None`). The code does this only for a
-  ColBERT model, and the default model is none: set `--encoder.model FOLDER` to one. For Contriever and BGE,
+  ColBERT model, and the default is not one: set `--encoder.model FOLDER` to one. For Contriever and BGE,
   use configs/clusterrag_pooled_as_released.py.
 - Prompts: one document (the README of the code: `--num_retrieved 1`), gamma .6, LaMP's structure of prompts.
 - Half precision: bfloat16.

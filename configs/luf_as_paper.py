@@ -1,8 +1,8 @@
 """LUF with the values of the paper's Table 10 for SQuAD, as close to the paper as possible.
 
-- SQuAD and TriviaQA: an update after every 4,000 questions, 4 epochs, learning rate 1e-5. For the other data
-  sets set these: Natural Questions 2,000, 4, 5e-6; WebQuestions 1,000, 1, 5e-6; WebQA 2,000, 3, 5e-6. The
-  paper's encoder is Contriever: set `--encoder.model FOLDER`.
+- SQuAD and TriviaQA: an update after every 4,000 questions, 4 epochs, learning rate 1e-5. For the others
+  set, in this order: Natural Questions 2,000, 4, 5e-6; WebQuestions 1,000, 1, 5e-6; WebQA 2,000, 3, 5e-6.
+- The paper's encoder is Contriever: set `--encoder.model FOLDER`.
 - The encoder is trained for queries and passages, and the passages are then encoded again. For 21 million
   passages this takes some 53 hours on a CPU: use an accelerator, or `--retrieve.moves query_tower`.
 - A question's own irrelevant documents are negatives. In a closed collection this lowers the scores of

@@ -1,6 +1,6 @@
 """CFRAG with other retrievers and rerankers (Figure 6): both LaMP's BM25, both untuned, or both tuned.
 
-The untuned reranker needs a pretrained reranker as `select.model`. The default is none, and its row is called
+The untuned reranker needs a pretrained reranker as `select.model`. The default is not one; its row is called
 "no reranker".
 
 pbr-jax sweep configs/ablations/cfrag_retrievers.py --benchmark.name lamp_7 --benchmark.root FOLDER --out DIR

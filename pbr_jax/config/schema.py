@@ -1,4 +1,4 @@
-"""The schema of every run: the roof over the methods' options and those that methods share."""
+"""The schema of a run's config, which contains the options of the methods and the shared options."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -80,10 +80,10 @@ class Config(Options):
         return [getattr(self, slot) for slot in SLOTS]
 
     def training_documents(self, source: str) -> dict[str, Any]:
-        """What is changed in a config to find the documents that the generator's training prompts show.
+        """The changes to a config for retrieving the documents of the generator's training prompts.
 
-        own, others, neighbours: the same whatever the slots have, so that one generator serves all rows of a
-        table; one more than are shown, for those that hold the question's own target.
+        For own, others and neighbours they do not depend on the slots, so one generator serves all rows of a
+        table. One document more than shown is retrieved, because one may contain the question's own target.
         """
         frozen, k = TunedGenerator(), self.generator.k + 1
         if source == "pipeline":
@@ -104,7 +104,7 @@ class Config(Options):
         }
 
     def similar_users(self, count: int) -> Neighbours:
-        """Finds so many users for the text about a user to be compared with (`prompt.profile difference`)."""
+        """The method that finds `count` users to compare a user with (`prompt.profile difference`)."""
         return neighbours.Mean(m=count + 1)
 
     def check(self) -> None:
@@ -130,7 +130,7 @@ class Config(Options):
 
 
 def _check_method(slot: str, method: Method) -> None:
-    """A class of one's own names itself, so that a config can be written down and read again."""
+    """Custom classes must have one name, so that a config can be written and read again."""
     default = next(item.default for item in dataclasses.fields(method) if item.name == "method")
     if not isinstance(default, str) or method.method != default:
         name = type(method).__name__

@@ -1,8 +1,8 @@
-"""Options: what every part of a run can be told, one comment a field, nothing hidden in the code.
+"""Options of all parts of a run. The comment of each field becomes its description in the reference.
 
-Here stand the checks (`base`), the bases of the slots (`slots`) and the options that several methods share
-(`shared`, `feedback`, `training`). A method's own options stand beside the method, in
-`pbr_jax.methods`; `pbr_jax.config` composes them into a run.
+This package contains the checks (`base`), the base classes of the slots (`slots`) and the options that
+several methods share (such as `shared`, `feedback` and `training`). The options of a single method are in
+its module in `pbr_jax.methods`. `pbr_jax.config` composes them into the configuration of a run.
 """
 
 from pbr_jax.options.base import (

@@ -1,4 +1,4 @@
-"""What all options have in common: types that are checked, names for errors, and their part of a key."""
+"""The base class of all options: type checks, field names for errors, and their contribution to keys."""
 
 import dataclasses
 import difflib
@@ -14,19 +14,20 @@ from typing import Any, ClassVar, Literal, TypeVar
 from pbr_jax.types import UserError
 
 IDLE = {"idle": True}
-"""Metadata of fields that are in no key: they change how a result comes about, never the result, or say where
-something lies that is known by its content."""
+"""Metadata of fields that are not part of any key. Such a field never changes a result. It changes only how
+the result is computed, or gives the path of something that the key identifies by its content."""
 
 
 def added(before: Any) -> dict[str, Any]:
-    """Metadata of a field that is newer than its class, with the value that does what was done before: at it
-    the field is in no key, so that no stage of an older version is made anew."""
+    """Metadata of a field that was added to its class later. `before` is its value with the earlier
+    behaviour. At this value the field is not part of the key, so that older stages stay valid."""
     return {"added": before}
 
 
 TrainingSplit = Literal["unused", "welcome", "needed", "apart"]
-"""What is taken of the training split: nothing; its examples beside the evaluated ones, where there are any,
-or never without; its examples alone, so that what is learned is the same whatever is evaluated."""
+"""How the training split is used. unused: not at all; welcome: together with the evaluated examples, if there
+is a training split; needed: the same, but it must exist; apart: without the evaluated examples, so that what
+is learned does not depend on them."""
 
 
 _O = TypeVar("_O", bound="Options")
@@ -34,13 +35,13 @@ _O = TypeVar("_O", bound="Options")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Base of all options: types are checked when they are made, then `check` looks at the values."""
+    """Base class of all options. At creation, types are checked first, then `check` checks the values."""
 
     section: ClassVar[str] = ""
-    """Where they stand in a config; errors name their fields by it."""
+    """Name of the section in a config. Errors use it in the names of fields."""
 
     def __new__(cls: type[_O], *_: Any, **given: Any) -> _O:
-        """Raises UserError for a name that is no field, with the nearest one."""
+        """Raises UserError for an unknown field, with the most similar known name."""
         known = [item.name for item in dataclasses.fields(cls)]
         for name in given:
             if name not in known:
@@ -56,26 +57,26 @@ class Options:
         self.check()
 
     def check(self) -> None:
-        """Raises UserError for values that make no sense."""
+        """Raises UserError for invalid values."""
 
     def named(self, name: str) -> str:
         """The dotted name of a field."""
         return f"{self.section}.{name}" if self.section else name
 
     def at_least(self, name: str, low: int | float, advice: str = "") -> None:
-        """Raises UserError where a field that is not None lies below `low`."""
+        """Raises UserError if a field is below `low`. None is allowed."""
         value = getattr(self, name)
         if value is not None and not value >= low:
             hint = f"; {advice}" if advice else ""
             raise UserError(f"{self.named(name)} is {value}, want at least {low}{hint}")
 
     def filled(self, name: str) -> None:
-        """Raises UserError where one of a field's texts is empty."""
+        """Raises UserError if one of a field's texts is empty."""
         if "" in getattr(self, name):
             raise UserError(f"{self.named(name)} has an empty text; leave it out")
 
     def between(self, name: str, low: int | float, high: int | float) -> None:
-        """Raises UserError where a field lies outside `low` … `high`."""
+        """Raises UserError if a field is outside the range from `low` to `high`."""
         if not low <= getattr(self, name) <= high:
             found = getattr(self, name)
             raise UserError(f"{self.named(name)} is {found}, want a number from {low} to {high}")
@@ -83,25 +84,25 @@ class Options:
 
 @functools.cache
 def hints(cls: type) -> dict[str, Any]:
-    """The types of an options class's fields, by name."""
+    """The types of the fields of an options class, by name."""
     types = typing.get_type_hints(cls)
     return {item.name: types[item.name] for item in dataclasses.fields(cls)}
 
 
 def options_in(hint: Any) -> "type[Options] | None":
-    """The class of options that a field has, be it one that may be none; None where the field has others."""
+    """The options class in a field's type, which may also allow None. None for other types."""
     kinds = typing.get_args(hint) if isinstance(hint, UnionType) else (hint,)
     return next((kind for kind in kinds if _is_class_of_options(kind)), None)
 
 
 def members_in(hint: Any) -> "type[Options] | None":
-    """The class of options of which a field has any number; None where the field has others."""
+    """The options class of which a field contains a tuple. None for other types."""
     kinds = typing.get_args(hint) if typing.get_origin(hint) is tuple else ()
     return next((kind for kind in kinds if _is_class_of_options(kind)), None)
 
 
 def checked(name: str, value: Any, hint: Any) -> Any:
-    """The value if it fits the field's type (an int is a float too), else a UserError."""
+    """The value, if it has the field's type (an int is also accepted as a float). Otherwise a UserError."""
     origin = typing.get_origin(hint)
     if origin is Literal:
         if value in typing.get_args(hint):
@@ -135,7 +136,7 @@ def checked(name: str, value: Any, hint: Any) -> Any:
 
 
 def _parts(name: str, value: Sequence[Any], hints: tuple[Any, ...]) -> Iterable[tuple[Any, Any]]:
-    """The members of a tuple with their types: `tuple[int, ...]` or `tuple[int, str]`."""
+    """The elements of a tuple with their types, for `tuple[int, ...]` and `tuple[int, str]`."""
     if len(hints) == 2 and hints[1] is Ellipsis:
         return ((one, hints[0]) for one in value)
     if len(value) != len(hints):
@@ -151,7 +152,7 @@ def _is_class_of_options(kind: Any) -> bool:
 
 
 def _is_options(value: Any, allowed: set[type]) -> bool:
-    """A class made from one of ours would be another thing of the same name; slots alone take classes."""
+    """Only slots accept subclasses. Elsewhere a subclass could differ under the same name."""
     return isinstance(value, Options) and any(
         type(value) is kind or (inspect.isabstract(kind) and isinstance(value, kind)) for kind in allowed
     )
@@ -162,9 +163,9 @@ def _type_name(kind: Any) -> str:
 
 
 def key_of(options: Any) -> Any:
-    """What of some options a result depends on, as JSON.
+    """The part of options that a result depends on, as JSON.
 
-    Fields count by their values, but for those that are marked `IDLE` and, at the value before, `added`.
+    It contains the values of all fields, except `IDLE` fields and `added` fields at their earlier value.
     """
     if dataclasses.is_dataclass(options) and not isinstance(options, type):
         values = {
@@ -182,6 +183,6 @@ def key_of(options: Any) -> Any:
 
 
 def default_of(item: dataclasses.Field[Any]) -> Any:
-    """A field's default; `dataclasses.MISSING` where it has none."""
+    """A field's default, or `dataclasses.MISSING` if it has none."""
     factory = item.default_factory
     return item.default if factory is dataclasses.MISSING else factory()

@@ -1,4 +1,4 @@
-"""What a retriever finds: whole documents, or passages of them."""
+"""The options of the corpus: whether whole documents are retrieved, or passages of them."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -35,7 +35,7 @@ class Corpus(Options):
 
     @property
     def active(self) -> bool:
-        """Whether documents are cut."""
+        """Whether documents are cut into passages."""
         return self.chunk != "none"
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""The options of what the language model makes of candidates, and of what is learned from that."""
+"""The options of the language model's feedback on candidates, and of training with it."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal

@@ -1,4 +1,4 @@
-"""The options of the language model that answers: as it comes, or tuned to the task."""
+"""The options of the language model that answers, frozen or tuned to the task."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
@@ -76,12 +76,12 @@ class TunedGenerator(Options):
 
     @property
     def is_tuned(self) -> bool:
-        """Whether the model learns."""
+        """Whether the model is trained."""
         return self.method != "frozen"
 
     def learns(self) -> TrainingSplit:
-        """What it takes of the training split: all of it, apart from the evaluated one, so that one generator
-        serves whatever is evaluated; with the evaluated one where the pipeline itself finds documents."""
+        """How it uses the training split: without the evaluated split, so that one generator serves every
+        evaluation, except if the config's pipeline retrieves the documents of training prompts."""
         if not self.is_tuned:
             return "unused"
         return "needed" if "pipeline" in self.documents else "apart"

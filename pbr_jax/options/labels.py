@@ -1,4 +1,4 @@
-"""The options of labels: how a question's retrieved documents are graded, for methods that learn from it."""
+"""The options of labels: how retrieved documents are graded, for methods that learn from the grades."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -53,5 +53,5 @@ class Labels(Options):
 
     @property
     def asks(self) -> bool:
-        """Whether a language model gives them."""
+        """Whether a language model provides the labels."""
         return self.kind in ("yes_no", "query_likelihood")

@@ -47,9 +47,9 @@ class LUFLoss(Options):
 
 
 def adapting(**changes: Any) -> Training:
-    """The training of LUF's retriever: batches of 32 questions, four epochs, the last step taken.
+    """Training options of LUF's retriever: batches of 32 questions, four epochs, and the last step.
 
-    The rates are a tower's and, as that of a head, a map's.
+    `learning_rate` is for a tower, and `head_learning_rate` for a map.
     """
     defaults = {
         "epochs": 4, "batch_size": 32, "selection": 0.0, "patience": None,

@@ -58,7 +58,7 @@ class Benchmark(Options):
 
     @property
     def shares(self) -> bool:
-        """Whether there are shared passages."""
+        """Whether the benchmark has shared passages."""
         return bool(self.passages or self.distractors)
 
 
@@ -93,7 +93,7 @@ class Encoder(Options):
 
     @property
     def narrow(self) -> list[str]:
-        """What `dtype` adds to what vectors and scores depend on: nothing at float32."""
+        """What `dtype` adds to the keys of vectors and scores. At float32, this is nothing."""
         return [] if self.dtype == "float32" else [self.dtype]
 
 
@@ -102,7 +102,7 @@ _ASKED = frozenset(
      "top_p", "seed", "n", "use_beam_search", "stream", "echo", "logprobs", "prompt_logprobs",
      "sampling_params", "return_logprob", "logprob_start_len"}
 )  # fmt: skip
-"""Fields of a request that are not `llm.extra_body`'s to set."""
+"""Fields of a request that `llm.extra_body` must not set."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +183,7 @@ class LLM(Options):
 
     @property
     def extra_fields(self) -> dict[str, Any]:
-        """The object of `extra_body`. Raises UserError for anything else."""
+        """The JSON object in `extra_body`. Raises UserError if it is none."""
         try:
             fields = json.loads(self.extra_body or "{}")
         except (ValueError, RecursionError):
@@ -197,11 +197,11 @@ class LLM(Options):
 
     @property
     def can_score(self) -> bool:
-        """Whether the backend says how likely a given answer is."""
+        """Whether the backend can compute the likelihood of a given answer."""
         return self.backend == "jax" or (self.log_probs != "none" and bool(self.tokenizer))
 
     def check_scoring(self, who: str) -> None:
-        """Raises UserError, naming who asks, where it does not."""
+        """Raises UserError if the backend cannot score answers. `who`: what needs it, for the message."""
         if not self.can_score:
             raise UserError(
                 f"{who} with a model on a server needs {self.named('log_probs')} (vllm, echo or sglang) and "
@@ -209,7 +209,7 @@ class LLM(Options):
             )
 
     def check_beams(self, num_beams: int) -> None:
-        """Raises UserError for a beam search that a server does not offer."""
+        """Raises UserError for a beam search that the server does not support."""
         if self.backend == "http" and num_beams > 1 and self.log_probs != "vllm":
             raise UserError(
                 f"generate.num_beams is {num_beams}, but of servers only vLLM searches beams; "
@@ -219,11 +219,11 @@ class LLM(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class OtherLLM(LLM):
-    """A language model beside the one that answers."""
+    """A language model in addition to the one that answers."""
 
     @property
     def plain(self) -> LLM:
-        """The same as any other model, so that one that has two parts is loaded once."""
+        """The same options as `LLM`, so that a model with two roles is loaded only once."""
         return LLM(**{item.name: getattr(self, item.name) for item in dataclasses.fields(self)})
 
 
@@ -290,7 +290,7 @@ class Prompt(Options):
 
     @property
     def shows_others(self) -> bool:
-        """Whether what a model has written of other users' documents may stand in the prompt."""
+        """Whether the prompt may contain text that a model wrote from other users' documents."""
         return self.profile not in ("none", "summary" if self.profile_whose == "own" else "")
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""Options of a training: how long, in what batches, what chooses its step, and how gradients move it."""
+"""Options of training: its length, its batches, the choice of its best step, and the optimizer."""
 
 import re
 from dataclasses import dataclass, field
@@ -74,7 +74,7 @@ class Training(Options):
         self.between("selection", 0, 0.9)
 
     def check_no_values(self, who: str) -> None:
-        """Raises UserError where candidates' values are to choose the step. `who`: a training without any."""
+        """Raises UserError if values of candidates should choose the step, but `who` has none."""
         if self.select_by != "reward":
             raise UserError(
                 f"{who}.select_by is {self.select_by}, and this training has no values of candidates; set "
@@ -83,10 +83,10 @@ class Training(Options):
 
 
 def tuning(**changes: Any) -> Training:
-    """The training of an encoder that is tuned rather than made: few epochs, small steps, new heads aside.
+    """Training options for tuning a pretrained encoder: few epochs, and a higher learning rate for new heads.
 
-    Both rates are of those that CFRAG's paper searches (section 5.1.4): at the tower's, a head of random
-    weights stays what it is.
+    Both rates are among those that CFRAG's paper searches (section 5.1.4). At the tower's rate, a head with
+    random weights would hardly change.
     """
     optimizer = Optimizer(name="adam", learning_rate=1e-5, head_learning_rate=1e-3)
     defaults = {"epochs": 2, "batch_size": 8, "accumulate": None, "selection": 0.2, "optimizer": optimizer}
