@@ -13,7 +13,7 @@ from pbr_jax.types import UserError
 
 
 class Rates(NamedTuple):
-    """What share of a history each kind of view keeps or changes; None: no views of this kind."""
+    """The share of a history that each kind of view keeps or changes. None: no views of this kind."""
 
     crop: float | None = 0.7  # kept, in one piece
     mask: float | None = 0.3  # hidden
@@ -25,17 +25,17 @@ class Rates(NamedTuple):
 
 
 class View(NamedTuple):
-    """Places in the history, in the view's order, and which of them are hidden."""
+    """Indices into the history in the order of the view, and which of them are masked."""
 
     places: np.ndarray  # int [n]
     hidden: np.ndarray  # bool [n]
 
 
 def view(length: int, rates: Rates, generator: np.random.Generator) -> View:
-    """One view of a history of `length` documents, of a kind drawn uniformly.
+    """Draws one view of a history of `length` documents. Its kind is drawn uniformly.
 
-    A share is rounded down. So a single document, and a share of less than one, leave the history as it is;
-    a crop keeps at least one document.
+    Numbers of documents are rounded down. So the history is unchanged if it has a single document, or if a
+    mask or a reordering would affect less than one document. A crop keeps at least one document.
     """
     places, hidden = np.arange(length), np.zeros(length, bool)
     kind = rates.kinds[generator.integers(len(rates.kinds))]
@@ -55,7 +55,7 @@ def view(length: int, rates: Rates, generator: np.random.Generator) -> View:
 
 
 def check(rates: Rates) -> None:
-    """Raises UserError unless at least one kind is left, and shares lie between 0 and 1."""
+    """Raises UserError unless there is at least one kind of view, and all shares are in (0, 1]."""
     if not rates.kinds:
         raise UserError("no kind of view is left; give at least one of crop, mask and reorder a share")
     for name, rate in rates._asdict().items():
@@ -64,7 +64,7 @@ def check(rates: Rates) -> None:
 
 
 class Histories(NamedTuple):
-    """Several histories, padded on the right: rows of an embedding matrix, and what they mean."""
+    """Histories as rows of an embedding matrix, padded on the right, with their masks."""
 
     rows: np.ndarray  # int [b n]; 0 where there is no document
     mask: np.ndarray  # bool [b n], True on documents
@@ -72,7 +72,7 @@ class Histories(NamedTuple):
 
 
 def padded(histories: Sequence[np.ndarray], views: Sequence[View | None], width: int) -> Histories:
-    """Histories (rows, oldest first) in `width` places; of longer ones the latest documents. None: whole."""
+    """Pads histories (rows, oldest first) to `width`, or keeps the latest documents. View None: all."""
     rows = np.zeros((len(histories), width), np.int64)
     mask, hidden = np.zeros(rows.shape, bool), np.zeros(rows.shape, bool)
     for place, (history, seen) in enumerate(zip(histories, views, strict=True)):

@@ -1,9 +1,9 @@
-"""Groups whose number is not known: HDBSCAN at any size, beside k-means; and how well groups hold together.
+"""Clustering: HDBSCAN, which determines the number of clusters, and k-means; silhouettes of clusters.
 
 Campello, Moulavi and Sander, "Density-Based Clustering Based on Hierarchical Density Estimates", 2013;
-McInnes, Healy and Astels, "hdbscan", JOSS 2017. The labels are scikit-learn's (brute). The spanning tree that
-they follow from does not depend on the smallest group and is found here, once for all sizes. Up to `DENSE`
-vectors all distances are in memory; above, those of one vector at a time.
+McInnes, Healy and Astels, "hdbscan", JOSS 2017. The labels are those of scikit-learn (brute). They follow
+from a spanning tree, which does not depend on the minimum cluster size and is computed here once for all
+sizes. Up to `DENSE` vectors, all distances are in memory; above, those of one vector at a time.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,24 +25,25 @@ Labels = Int[np.ndarray, " n"]
 def hdbscan(
     vectors: Float[np.ndarray, "n d"], *, min_cluster_size: int = 2, min_samples: int = 3, dense: int = DENSE
 ) -> Labels:
-    """Groups by excess of mass over Euclidean distances: 0, 1, ... or `NOISE`.
+    """HDBSCAN with Euclidean distances and excess-of-mass selection. Labels are 0, 1, ... or `NOISE`.
 
-    Fewer vectors than a group or a core needs are all noise.
+    If there are fewer vectors than a cluster or a core point needs, all are noise.
 
     Args:
-      min_samples: vectors within reach of a core, itself included, as scikit-learn counts. The library of
-        the paper (hdbscan) leaves it out: its 2 is 3 here. With 1 or 2 all this is single linkage.
-      dense: the largest n of which all distances are held at once. Up to `min_samples` 2 labels do not depend
-        on it, but for distances that float32 cannot tell apart. Above, many distances between cores are
-        equal, and which of several shortest trees is taken decides much where groups do not lie apart: there
-        scikit-learn's own algorithms (brute, which is taken here, and kd_tree) agree by an adjusted Rand of
-        .47 on 1,100 users of LaMP-7, and so do the two sides of `dense`; docs/papers/clusterrag.md.
+      min_samples: the neighbours of a core point, including itself, as in scikit-learn. The library of the
+        paper (hdbscan) excludes the point: its 2 is 3 here. With 1 or 2 this is single linkage.
+      dense: the largest n for which all distances are in memory at once. With `min_samples` up to 2, labels
+        do not depend on it, except through distances that are equal in float32. With larger values, many
+        mutual reachability distances are equal, and there are several minimum spanning trees. If clusters
+        are not well separated, the choice among them matters: scikit-learn's algorithms brute (used here)
+        and kd_tree then agree with an adjusted Rand index of 0.47 on 1,100 users of LaMP-7, and so do the
+        two code paths of `dense` (docs/papers/clusterrag.md).
     """
     return Hierarchy(vectors, min_samples=min_samples, dense=dense).labels(min_cluster_size)
 
 
 class Hierarchy:
-    """The groups of `hdbscan` at any smallest size, from one spanning tree."""
+    """The clusters of `hdbscan` for any minimum size, from one spanning tree."""
 
     def __init__(
         self, vectors: Float[np.ndarray, "n d"], *, min_samples: int = 3, dense: int = DENSE
@@ -121,10 +122,10 @@ def _path(lengths: np.ndarray) -> Any:
 
 
 def k_means(vectors: Float[np.ndarray, "n d"], *, k: int, seed: int) -> Labels:
-    """`k` groups, or as many as there are different vectors; the best of ten starts.
+    """K-means with `k` clusters, or as many as there are distinct vectors. The best of ten starts is used.
 
-    The order of the vectors plays no part: each different one is given once, in the order of its values, with
-    how often it is there. One thread adds them up, since several would do it in the order that they end in.
+    The result does not depend on the order of the vectors. Distinct vectors are sorted by value and weighted
+    by their counts, and a single thread computes sums, so that their order is fixed.
     """
     from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits
@@ -140,10 +141,10 @@ def k_means(vectors: Float[np.ndarray, "n d"], *, k: int, seed: int) -> Labels:
 
 
 def silhouette(vectors: Float[np.ndarray, "n d"], labels: Labels, *, seed: int = 0) -> float | None:
-    """Mean of (b - a) / max(a, b), with a the mean distance to the own group and b to the nearest other one.
+    """Mean of (b - a) / max(a, b); a: mean distance to the own cluster, b: to the nearest other cluster.
 
-    Rousseeuw, 1987. Noise is a group like any other here: leave it out before, to be without it. Of more than
-    10,000 vectors a sample is taken. None where there are no two groups, or none with two members.
+    Rousseeuw, 1987. Noise is treated as a cluster; remove it beforehand to exclude it. Above 10,000 vectors,
+    a sample is used. None: there are fewer than two clusters, or no cluster has two members.
     """
     return silhouettes(vectors, [labels], seed=seed)[0]
 
@@ -151,7 +152,7 @@ def silhouette(vectors: Float[np.ndarray, "n d"], labels: Labels, *, seed: int =
 def silhouettes(
     vectors: Float[np.ndarray, "n d"], groupings: Sequence[Labels], *, seed: int = 0
 ) -> list[float | None]:
-    """The `silhouette` of each of several groupings of the same vectors; distances are computed once."""
+    """The `silhouette` of several clusterings of the same vectors. Distances are computed once."""
     if len(vectors) > _SAMPLE:
         chosen = np.random.default_rng(seed).permutation(len(vectors))[:_SAMPLE]
         vectors, groupings = vectors[chosen], [labels[chosen] for labels in groupings]
@@ -194,7 +195,7 @@ def _mean_silhouettes(vectors: np.ndarray, groups: list[_Groups]) -> list[float]
 
 
 def centroids(vectors: Float[np.ndarray, "n d"], labels: Labels) -> Float[np.ndarray, "g d"]:
-    """The mean of each group 0, 1, ...; of noise none."""
+    """The mean of each cluster 0, 1, ...; noise has none."""
     found = np.zeros((int(labels.max(initial=NOISE)) + 1, vectors.shape[1]), np.float32)
     inside = labels >= 0
     np.add.at(found, labels[inside], vectors[inside])

@@ -1,12 +1,13 @@
-"""Where the centre of a history lies: PageRank over each user's own documents, for many users at once.
+"""The anchor of a user's history: PageRank over the user's own documents, for many users at once.
 
 P-Anchor of PBR (Zhang et al., "Personalize Before Retrieve: LLM-based Personalized Query Expansion for
-User-Centric Retrieval", 2025, section 3.3). Documents of one user are the nodes of a graph that links each
-to its nearest ones; PageRank weighs the nodes; the weighted sum of their vectors is the user's anchor.
+User-Centric Retrieval", 2025, section 3.3). The documents of a user are the nodes of a graph, with edges to
+their nearest neighbours. PageRank gives the weights of the nodes, and the weighted sum of their vectors is
+the user's anchor.
 
-The functions are of one user and are mapped over users. A history holds 10 to 1,000 documents, so a user's
-transitions are a dense matrix there; of longer histories only the edges are kept. Users of like size are
-computed together, padded to a common width.
+Functions are defined for one user and mapped over users. Histories usually have 10 to 1,000 documents, for
+which transitions are a dense matrix. For longer histories only the edges are stored. Users with histories of
+similar length are computed together, padded to a common width.
 """
 
 import math
@@ -32,7 +33,7 @@ _LANES = 4  # batches under way: some are gathered while others are computed
 
 
 class Walk(NamedTuple):
-    """The graph, and the random walk on it."""
+    """The parameters of the graph and of the random walk on it."""
 
     theta: float = 0.75  # least cosine of an edge
     k: int = 10  # edges from a document, the one to itself included
@@ -43,20 +44,20 @@ class Walk(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """Centres of groups of documents, in the place of a walk."""
+    """Centres of clusters of documents, as an alternative to a random walk."""
 
     k: int = 8
 
 
 class Graph(NamedTuple):
-    """Edges from each document: their ends, and probabilities that add up to 1, or 0 without an edge."""
+    """Edges of each document: targets, and probabilities, which add up to 1, or to 0 without edges."""
 
     columns: Int[Array, "n k"]
     weights: Float[Array, "n k"]
 
 
 class Transitions(NamedTuple):
-    """The same as matrices: weights to a document (axis 1) from another (axis 2), and their sum for each."""
+    """A graph as matrices: weights to a document (axis 1) from another (axis 2), and sums per document."""
 
     weights: Float[Array, "*u n n"]
     leaving: Float[Array, "*u n"]
@@ -65,10 +66,10 @@ class Transitions(NamedTuple):
 def neighbour_graph(
     documents: Float[Array, "n d"], where: Bool[Array, " n"], *, theta: float, k: int
 ) -> Graph:
-    """Each document's `k` most similar documents of cosine at least `theta` (PBR, Eq. 7 and 8).
+    """Links each document to its `k` most similar ones with cosine of at least `theta` (PBR, Eq. 7 and 8).
 
-    A document is its own first neighbour, as in the released code. Edges weigh as much as the cosine, and
-    are normalised row by row. Rows that `where` leaves out, and vectors of length 0, have no edges.
+    A document is its own first neighbour, as in the released code. The weight of an edge is the cosine, and
+    rows are normalised. Masked rows (`where` False) and zero vectors have no edges.
     """
     norms = jnp.linalg.norm(documents, axis=-1, keepdims=True)
     units = documents / jnp.where(norms > 0, norms, 1)
@@ -86,11 +87,11 @@ def neighbour_graph(
 def transitions(
     documents: Float[Array, "u n d"], where: Bool[Array, "u n"], *, theta: float, k: int
 ) -> Transitions:
-    """`neighbour_graph` of several users as matrices, its weights not normalised yet.
+    """`neighbour_graph` of several users as matrices, with weights that are not yet normalised.
 
-    Instead of the k best of each document, only the least of them is looked for, by taking the greatest
-    similarity away k times; similarities are symmetric, so that goes down the columns, many at a time. Where
-    equal similarities make that more than k edges, the graph says which of them count.
+    For each document only the k-th largest similarity is computed, by removing the maximum k times. This is
+    done along columns, since similarities are symmetric. If ties give more than k edges, the graph decides
+    which of them count.
     """
     lengths = jnp.linalg.norm(documents, axis=-1)
     there, scale = where & (lengths > 0), 1 / jnp.where(lengths > 0, lengths, 1)
@@ -131,11 +132,11 @@ def page_rank(
     iterations: int,
     tolerance: float,
 ) -> Float[Array, " n"]:
-    """The stationary distribution of a walk that restarts with probability `1 - damping` (PBR, Eq. 9).
+    """The stationary distribution of a random walk with restart probability `1 - damping` (PBR, Eq. 9).
 
-    Power iteration from `restart`, a distribution over the documents, which is also where a walk goes on
-    that stands on a document without edges. The iteration ends with the vector before the first step that
-    moves less than `tolerance`, as in the released code.
+    Power iteration starts from `restart`, a distribution over the documents. From a document without edges,
+    the walk also continues from `restart`. The result is the vector before the first step that changes it by
+    less than `tolerance`, as in the released code.
     """
     follow, left = _follow(graph)
     stuck = (left == 0).astype(restart.dtype)
@@ -175,10 +176,10 @@ def anchor(
     *,
     walk: Walk,
 ) -> Float[Array, " d"]:
-    """The sum of one user's documents, weighed by their PageRank (PBR, Eq. 10); 0 without documents.
+    """The sum of one user's document vectors, weighted by PageRank (PBR, Eq. 10); zeros without documents.
 
-    With a query, restarts prefer the documents near it (topic-sensitive PageRank, Haveliwala 2002): their
-    probabilities are the softmax of cosine / temperature. `where` is False on padding.
+    With a query, restarts favour documents near it (topic-sensitive PageRank, Haveliwala 2002): restart
+    probabilities are the softmax of cosine / temperature. `where` is False for padding.
     """
     if query is None:
         restart = where / jnp.maximum(where.sum(), 1)
@@ -202,9 +203,9 @@ def anchors(
     how: Walk | Groups,
     queries: Float[np.ndarray, "u d"] | None = None,
 ) -> Float[np.ndarray, "u d"]:
-    """`anchor` for each history, a list of rows of `vectors`; `queries` gives each history one, or none.
+    """The `anchor` of each history (a list of rows of `vectors`). `queries` has one query per history.
 
-    With `Groups` it is the `nearest_centre` to the history's query.
+    With `Groups`, the anchor is the `nearest_centre` to the query of the history.
     """
     found = np.zeros((len(histories), vectors.shape[1]), np.float32)
 
@@ -293,10 +294,10 @@ def _padded(
 
 
 class Anchors:
-    """The anchor of each history, computed once.
+    """The anchors of histories, each computed once.
 
-    A history is known by its rows: where one document is added, that history is computed anew and no
-    other. The rows of `vectors` may grow in number between calls but must not change.
+    A history is identified by its rows, so after a new document only this history is computed again. Rows may
+    be added to `vectors` between calls, but must not change.
     """
 
     def __init__(self, walk: Walk) -> None:
@@ -310,7 +311,7 @@ class Anchors:
     def __call__(
         self, vectors: Matrix, histories: Sequence[Int[np.ndarray, " _"]]
     ) -> Float[np.ndarray, "u d"]:
-        """The anchors [u d] of these histories."""
+        """Returns the anchors [u d] of these histories."""
         keys = [np.asarray(history, np.int64).tobytes() for history in histories]
         new = {key: history for key, history in zip(keys, histories) if key not in self._known}
         self._known |= zip(new, anchors(vectors, list(new.values()), self.walk))

@@ -1,10 +1,9 @@
-"""What the language model makes of each candidate document alone.
+"""Feedback: the value of each candidate document by itself for the language model.
 
-CFRAG section 4.2.2, Eq. 6, and ROPG: a question is answered once with each of its candidates, and the
-answer's metric is the candidate's value. Or, which is ours: the value is the log-probability of the
-question's target behind the candidate; that is graded where metrics are alike, and nothing is decoded.
-Answers and scores are cached one by one, so nothing is asked twice: not by a run that was killed, nor in a
-second round whose candidates are in part those of the first.
+CFRAG section 4.2.2, Eq. 6, and ROPG: a question is answered once with each of its candidates, and the metric
+of the answer is the value of the candidate. Alternatively (ours), the value is the log-probability of the
+target given the candidate, which differs even for equal metrics and needs no decoding. Each answer and score
+is cached. So no computation is repeated after an interruption, or for candidates of an earlier round.
 """
 
 import hashlib
@@ -37,28 +36,28 @@ from pbr_jax.types import Example, Feedback, UserError
 _TOGETHER = 64  # questions whose candidates are answered together
 
 LIKELIHOOD = "likelihood"
-"""The `feedback.metric` that is log p(target | prompt with one document) per token of the target, in nats."""
+"""The name of the `feedback.metric` log p(target | prompt with one document), in nats per target token."""
 
 Values = Callable[[Sequence[str], Sequence[str]], np.ndarray]
-"""(answers, targets) -> values [n], the higher the better."""
+"""(answers, targets) -> values [n]. Higher is better."""
 
 RewardFn = Callable[[Sequence[Example], Sequence[Ranking], Sequence[Written] | None], np.ndarray]
-"""(examples, each one's documents, their prompts if known) -> values [n], the higher the better."""
+"""(examples, documents of each, prompts if known) -> values [n]. Higher is better."""
 
 
 def metric_of(task: Task, name: str) -> str:
-    """The metric that `feedback.metric` names: "auto" is the task's first."""
+    """The metric with the name `feedback.metric`. "auto" is the first metric of the task."""
     return task.metrics[0] if name == "auto" else name
 
 
 def metric(name: str, labels: Sequence[str], errors: str = "scaled") -> Values:
-    """The value of an answer, from 0 to 1: a metric that a single answer has.
+    """The value of an answer: a metric of single answers, from 0 to 1.
 
-    Errors of ratings become 1 - |error| / the largest that the target allows on the scale of the labels, as
-    ROPG does; `errors` "negated": - |error|, as CFRAG's code.
+    For ratings, the value is 1 - |error| / (the largest error that is possible for this target), as in ROPG.
+    With `errors` "negated" it is -|error|, as in CFRAG's code.
 
     Raises:
-      UserError: a metric that is none of single answers, such as f1_macro.
+      UserError: the metric is not defined for single answers, such as f1_macro.
     """
     if name in ("rouge1", "rougeL"):
         return lambda answers, targets: rouge(answers, targets, name)
@@ -80,7 +79,7 @@ def metric(name: str, labels: Sequence[str], errors: str = "scaled") -> Values:
 
 
 def by_answers(system: System, values: Values) -> RewardFn:
-    """Documents are worth what the answer that is given with them is worth (CFRAG Eq. 6)."""
+    """The value of documents is the metric of the answer that is generated with them (CFRAG Eq. 6)."""
 
     def reward(
         examples: Sequence[Example], rankings: Sequence[Ranking], written: Sequence[Written] | None
@@ -93,9 +92,9 @@ def by_answers(system: System, values: Values) -> RewardFn:
 
 
 def by_likelihood(system: System, *, total: bool = False) -> RewardFn:
-    """Documents are worth log p(target | prompt with them) in nats, per token of the target or in `total`.
+    """The value of documents is log p(target | prompt with them), in nats per target token.
 
-    In total it is the reward of PURPLE, Eq. 4.
+    With `total` it is the sum over target tokens, in nats, which is the reward of PURPLE, Eq. 4.
     """
 
     def reward(
@@ -110,7 +109,7 @@ def by_likelihood(system: System, *, total: bool = False) -> RewardFn:
 
 
 def collect(reward: RewardFn, examples: Sequence[Example], rankings: Sequence[Ranking]) -> list[Feedback]:
-    """The value of every candidate of every example, which must have targets."""
+    """Computes the value of every candidate of every example. Examples must have targets."""
     missing = next((example.id for example in examples if example.target is None), None)
     if missing is not None:
         raise UserError(f"training question {missing!r} has no target; feedback needs the outputs file")
@@ -124,7 +123,7 @@ def collect(reward: RewardFn, examples: Sequence[Example], rankings: Sequence[Ra
 
 
 def shuffled(example: Example, count: int, seed: int) -> np.ndarray:
-    """The order in which the values of a question's candidates are dealt to them, int [count]: a control."""
+    """A permutation of the values of a question's candidates, int [count], used as a control."""
     name = hashlib.sha256(f"{seed}\0shuffle\0{example.user_id}\0{example.id}".encode()).digest()
     return np.random.default_rng(int.from_bytes(name[:8], "big")).permutation(count)
 
@@ -133,18 +132,18 @@ def shuffled(example: Example, count: int, seed: int) -> np.ndarray:
 
 
 def questions(run: Run) -> Questions:
-    """The training questions that are learned from, drawn by the seed where they are not all."""
+    """The training questions that are used. If they are limited, they are drawn with the seed."""
     limit = run.config.feedback.limit
     return Questions(training=True, sample=limit, seed=0 if limit is None else run.config.seed)
 
 
 def least_range(run: Run) -> float:
-    """A question is informative where the values of its candidates range over more than this."""
+    """A question is informative if the range of its candidates' values exceeds this number."""
     return 0.05 if run.config.feedback.metric == LIKELIHOOD else 0.0  # nats: less is noise
 
 
 def shuffling(run: Run) -> list[int]:
-    """The seed by which values are shuffled; nothing where they are not."""
+    """The seed for shuffling values, in a list that is empty if they are not shuffled."""
     return [run.config.seed] if run.config.feedback.shuffle else []
 
 
@@ -152,10 +151,10 @@ def shuffling(run: Run) -> list[int]:
 def feedback(
     run: Run, label: str, *, expand: Expand, retrieve: Retrieve, select: Select, generate: Generate
 ) -> Stage:
-    """The value of every candidate that these methods find for the training questions.
+    """The node of the values of all candidates that these methods retrieve for the training questions.
 
-    `generate` answers, as `feedback`'s options have it; by likelihood nothing is answered. Raises UserError
-    where `collaboration` is none.
+    `generate` answers with the options of `feedback`; it is not used if values are likelihoods. Raises
+    UserError if `collaboration` is none.
     """
     run.learns_from_others(label)
     options, asked = run.config.feedback, questions(run)
@@ -203,7 +202,7 @@ def _check(run: Run, asked: Questions, who: str) -> None:
 
 
 def check_targets(run: Run, asked: Questions, who: str, metrics: Sequence[str]) -> None:
-    """Raises UserError for a training question without a target, or one that these metrics cannot score."""
+    """Raises UserError if a training question has no target, or one that these metrics cannot score."""
     store = run.data.value
     asked.check_known(store, "target", who)
     for example in asked.read(store) if metrics else ():
@@ -211,12 +210,12 @@ def check_targets(run: Run, asked: Questions, who: str, metrics: Sequence[str]) 
 
 
 class Feedbacks(Records):
-    """The feedback on some questions."""
+    """Feedback on several questions."""
 
     file = "feedback.jsonl"
 
     def read(self, examples: Iterable[Example]) -> list[Feedback]:
-        """The feedback on each question; errors as of `records`."""
+        """The feedback on each question. Raises the errors of `records`."""
         return [
             Feedback(np.array(record["rows"], np.int64), np.array(record["values"], np.float32))
             for record in self.records(examples)

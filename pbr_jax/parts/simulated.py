@@ -1,9 +1,9 @@
-"""Simulated remarks of users on questions that were answered; those accepted become shared documents.
+"""Simulated remarks of users on answered questions. Accepted remarks become shared documents.
 
-LUF, sections 2.3 and 3.4, prompt A.1.3: 40 % of the questions have a right remark, 40 % a wrong one, and 20 %
-one that says something else. The paper has a language model write a dialogue from question and answer; here a
-rule writes one claim, so that remarks are the same on every machine, and nothing has to be summarised. It is
-supervision: a right remark holds the data's answer.
+LUF, sections 2.3 and 3.4, prompt A.1.3: 40 % of the questions have a correct remark, 40 % a wrong one, and
+20 % an unrelated one. In the paper, a language model writes a dialogue from question and answer. Here, a rule
+writes one claim, so that remarks are the same on every machine and need no summary. Remarks are supervision,
+since a correct remark contains the answer in the data.
 """
 
 import random
@@ -41,7 +41,7 @@ _FILE = "store.sqlite"
 
 
 class Told(NamedTuple):
-    """A remark on one question; `taken`: it was accepted, and becomes a shared document."""
+    """A remark on one question. `taken`: whether it was accepted as a shared document."""
 
     kind: Kind
     text: str
@@ -49,8 +49,8 @@ class Told(NamedTuple):
 
 
 class Simulation(NamedTuple):
-    """How remarks are made: which are accepted, the questions' texts in the passages' language, by id, and
-    what judges, beside `documents` of the data."""
+    """The settings of simulated remarks: which are accepted, the questions' texts in the language of the
+    passages by id, the judge, and the number of `documents` of the data that the judge reads."""
 
     accepts: Accepts
     asked: Mapping[str, str]
@@ -59,10 +59,10 @@ class Simulation(NamedTuple):
 
 
 def simulation(run: Run, accepts: Accepts) -> dict[str, Node]:
-    """The node `simulation` of a `Simulation`, where remarks are made.
+    """The node `simulation` of a `Simulation`, if remarks are simulated.
 
-    Raises UserError where no short answers are asked for, passages are not shared, or users may not read
-    what others have told.
+    Raises UserError if the task has no short answers, if passages are not shared, or if users may not read
+    remarks of others.
     """
     if accepts == "none":
         return {}
@@ -105,16 +105,17 @@ def _simulation(
 
 
 def claim(question: str, answer: str) -> str:
-    """What is told of a question."""
+    """The text of a remark on a question."""
     return f"{question} The answer is {answer}."
 
 
 def remarks(simulation: Simulation, examples: Examples, search: RetrieveSlot, *, seed: int) -> list[Told]:
-    """A remark on each question; what is drawn depends on the seed and the question's id.
+    """Draws a remark on each question. It depends on the seed and the question's id.
 
-    A wrong one has the answer to another of `examples`, of the same article where there is one: all of them
-    were answered, so no answer is told before its question. Where there is no such answer, or none to the
-    question itself, it says something else. `search` finds what the judge sees, in documents of the data.
+    A wrong remark gives the answer to another question of `examples`, from the same article if possible. All
+    of `examples` are already answered, so no answer is revealed before its question. If there is no such
+    answer, or no answer to the question itself, the remark is unrelated. `search` retrieves documents of the
+    data for the judge.
     """
     told = [_told(simulation, example, examples, seed) for example in examples]
     return [
@@ -151,12 +152,12 @@ def _taken(simulation: Simulation, told: Told, example: Example, search: Retriev
 
 
 def corpus(state: Path) -> Path:
-    """The file of the store with the remarks that were accepted up to a state."""
+    """The file of a state's store, which contains the remarks accepted so far."""
     return state / _FILE
 
 
 def add(store: Store, examples: Examples, told: Sequence[Told], out: Path) -> None:
-    """Writes a copy of a store, with what was accepted as shared documents, into the folder of a state."""
+    """Writes a copy of a store, with accepted remarks as shared documents, into the folder of a state."""
     for left in out.glob(f"{_FILE}*"):  # of an interrupted attempt
         left.unlink()
     copy = store.copy_to(corpus(out))
@@ -173,10 +174,10 @@ def _id(example: Example) -> str:
 
 
 def counts(blocks: Sequence[tuple[Examples, Sequence[Any], Sequence[Told]]]) -> dict[str, float]:
-    """What became of the remarks of all blocks: of each, its questions, rankings and remarks.
+    """Counts of the remarks of all blocks. Each block has questions, rankings and remarks.
 
-    `remarks_KIND`: how many were made; `accepted_KIND`; `found_KIND`: the share of all questions that have
-    an accepted one among their first five documents.
+    `remarks_KIND` and `accepted_KIND` are the numbers of drawn and accepted remarks. `found_KIND` is the
+    share of all questions with an accepted remark among their first five documents.
     """
     kinds = {_id(e): one.kind for examples, _, told in blocks for e, one in zip(examples, told)}
     made = Counter(one.kind for *_, told in blocks for one in told)

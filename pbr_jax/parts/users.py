@@ -1,6 +1,6 @@
-"""Users as vectors: functions of the documents that they had when the question was asked.
+"""Users as vectors, computed from the documents that they had when the question was asked.
 
-So nobody needs to be known to a training, and no vector knows a document that is younger than the question.
+So vectors of users outside the training data can be computed, and no vector depends on a later document.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ from pbr_jax.types import Example, Params, UserError
 _TOGETHER = 256  # users encoded at once
 
 Encode = Callable[[Sequence[np.ndarray], Matrix], np.ndarray]
-"""(histories as rows, oldest first; document embeddings [n d]) -> users [u d]; no documents: zeros."""
+"""(histories as rows, oldest first; document embeddings [n d]) -> users [u d]; zeros without documents."""
 
 
 def mean(histories: Sequence[np.ndarray], embeddings: Matrix) -> np.ndarray:
@@ -63,7 +63,7 @@ def transformer(params: Params, model: UserTransformerConfig) -> Encode:
 
 
 def oldest_first(store: Store, rows: np.ndarray) -> np.ndarray:
-    """Rows by date; undated ones stand before all others, in the order of the profile."""
+    """Rows sorted by date. Rows without a date are first, in the order of the profile."""
     return rows[np.argsort(np.nan_to_num(store.times[rows], nan=-np.inf), kind="stable")]
 
 
@@ -71,10 +71,10 @@ class Users:
     """The users of a store as vectors.
 
     Args:
-      store: who wrote what, and when.
-      embeddings: of all documents, float32 [n d], row by row as in `store`.
-      encoder: what made them; the query of a user without history is encoded as if it were a document.
-      encode: from histories to vectors.
+      store: the store of users and documents.
+      embeddings: the vectors of all documents, float32 [n d], indexed by the row numbers of `store`.
+      encoder: the encoder of these vectors. For a user without history, it encodes the query as a document.
+      encode: maps histories to user vectors.
     """
 
     def __init__(self, store: Store, embeddings: Matrix, encoder: TextEncoder, encode: Encode) -> None:
@@ -82,11 +82,11 @@ class Users:
 
     @property
     def dim(self) -> int:
-        """The width of a vector."""
+        """The dimension of a vector."""
         return self.embeddings.shape[1]
 
     def asking(self, examples: Sequence[Example]) -> np.ndarray:
-        """The users who ask, float32 [e d], each from the history that the example sees."""
+        """The vectors of the asking users, float32 [e d], from the histories that the examples see."""
         return np.concatenate([np.zeros((0, self.dim), np.float32), *map(self._asking, chunks(examples))])
 
     def _asking(self, examples: Sequence[Example]) -> np.ndarray:
@@ -99,7 +99,7 @@ class Users:
         return found
 
     def at(self, moment: float | None) -> np.ndarray:
-        """All users by their codes, float32 [u d], from what they had written before a moment; else zeros."""
+        """Vectors of all users by code, float32 [u d], from their documents before a time; zeros if none."""
         histories = [oldest_first(self.store, self.store.before(user, moment)) for user in self.store.users]
         return self.encode(histories, self.embeddings)
 
@@ -108,29 +108,29 @@ class Users:
 
 
 def users(run: Run) -> Node:
-    """Users as vectors, as the config's neighbours know them; the trained encoder's where they know none."""
+    """The user vectors of the config's `neighbours`; if it has none, those of the trained user encoder."""
     return run.config.neighbours.users(run) or trained(run)
 
 
 @once
 def means(run: Run) -> Node:
-    """Users as the means of their documents' vectors."""
+    """User vectors as the means of their documents' vectors."""
     return Value("users, means", (), _stands_on(run), _means)
 
 
 @once
 def trained(run: Run) -> Node:
-    """Users by the trained encoder of their histories (CFRAG section 4.1)."""
+    """User vectors of the trained encoder of histories (CFRAG section 4.1)."""
     options = run.config.user_encoder
     return Value("users, trained", (options,), {**_stands_on(run), "params": encoder(run)}, _trained)
 
 
 @once
 def encoder(run: Run) -> Stage:
-    """Parameters of the user encoder, trained without labels on the histories of both splits' users.
+    """Parameters of the user encoder, trained without labels on the histories of users in both splits.
 
-    Of an evaluated user it reads what every evaluated question of that user sees: later documents would tell
-    the answers of earlier questions.
+    For evaluated users it reads only documents that all of their evaluated questions see, since later
+    documents could contain the answers to earlier questions.
     """
     run.learns_from_others(
         "the user encoder (neighbours.method contrastive, or retriever and reranker that know users)"

@@ -1,8 +1,8 @@
-"""The judge that is a language model: a claim is made of the remark, and judged beside what is known.
+"""A language model as the judge of remarks: summarises a remark as a claim, and judges the claim.
 
-The steps are those of LUF (prompts A.1.4 to A.1.6), the wording our own. What is to be chosen is chosen by
-probability, which a small model has, too, where it would not write one of the words. Nothing that is asked
-or answered here is kept in the cache of answers: the log has what came of it, and erases it.
+The steps are those of LUF (prompts A.1.4 to A.1.6), in our own wording. Among fixed options, the most
+probable one is chosen. This also works for small models, which may not write one of the options. Prompts and
+answers are not kept in the cache of answers. The log contains the results, and can erase them.
 """
 
 import hashlib
@@ -56,7 +56,7 @@ _VERDICTS: dict[str, tuple[Literal["correct", "incorrect", "unknown"], Literal["
 
 
 class Agent:
-    """A language model that judges remarks as `options` say; it must score."""
+    """A language model that judges remarks with these `options`. It must be able to score texts."""
 
     def __init__(self, llm: LLM, options: Remarks) -> None:
         self._llm, self._options = llm, options
@@ -69,15 +69,16 @@ class Agent:
         return self._llm.fingerprint
 
     def summarise(self, text: str) -> str:
-        """What a remark tells, in a sentence or two (prompt A.1.4); "" where it tells nothing."""
+        """Summarises the claim of a remark in one or two sentences (prompt A.1.4); "": it makes no claim."""
         written = self._written(SUMMARY.format(remark=self._cut(text, self._options.max_tokens)))
         bare = written.strip(" .\"'").upper()
         return "" if bare in ("", NOTHING) else written
 
     def judge(self, remark: Remark, documents: Sequence[Document]) -> Judgement:
-        """Whether a claim is right, where it belongs, and what becomes of the documents (A.1.5, A.1.6).
+        """Judges whether a claim is correct, where it belongs, and how documents change (A.1.5, A.1.6).
 
-        Guided, it is judged beside the documents and what the model knows itself; direct, alone.
+        With the judgement "guided", the prompt contains the documents and the model's own knowledge; with
+        "direct", it contains only the claim.
         """
         # One line, as documents have: none of it can look like another part of the prompt.
         claim = self._cut(" ".join((remark.summary or "").split()), self._options.max_tokens // 2)

@@ -1,22 +1,22 @@
-"""Prompts: (wording, example, documents, token budget) to chat messages.
+"""Prompts: converts (wording, example, documents, token budget) to chat messages.
 
-The shape is LaMP's in-prompt augmentation (IPA; Salemi et al., "LaMP: When Large Language Models Meet
-Personalization", 2024, https://arxiv.org/abs/2304.11406): entries of the history, then the
-instruction and the untouched input. Entries look like worked examples (`article: ...`, `headline:
-...`) and the prompt ends with the open label, so that even a small model can go on in the same form.
-Without documents the prompt is the input and the open label. A wording whose entries are sentences joins
-them by ", and ", in one paragraph with the input, as LaMP does. The wording is the task's (`pbr_jax.tasks`).
+The format is LaMP's in-prompt augmentation (IPA; Salemi et al., "LaMP: When Large Language Models Meet
+Personalization", 2024, https://arxiv.org/abs/2304.11406): entries of the history, followed by the instruction
+and the unchanged input. Entries look like worked examples (`article: ...`, `headline: ...`), and the prompt
+ends with an open label, so that even small models continue in the same format. Without documents, the prompt
+is the input and the open label. If a wording's entries are sentences, they are joined by ", and " and form
+one paragraph with the input, as in LaMP. The wording is that of the task (`pbr_jax.tasks`).
 
-The token budget is ClusterRAG's Eq. 3. With L = `max_tokens` and q the tokens of the input, all
-that is not input (system message, wording, entries) gets
+The token budget follows ClusterRAG's Eq. 3. Let L be `max_tokens` and q the number of tokens of the input.
+Everything except the input (system message, wording, entries) gets
 
     L - min(q, floor(gamma L))
 
-tokens. Every entry gets an equal share of what the wording leaves; what a short entry leaves goes to
-longer ones, and inside an entry the fields share alike, so a headline stays whole while its article
-is cut. What the documents leave goes back to an input longer than floor(gamma L); an input that still
-does not fit loses its middle, so that its instruction and its end stay. Wording that does not fit is
-left out before the input is. The contents never count more than L tokens.
+tokens. After the wording, the rest is divided equally among the entries. Tokens that a short entry does not
+need go to longer ones, and likewise for the fields of an entry. So a headline remains whole while its article
+is cut. Tokens that the documents do not need go to an input longer than floor(gamma L). An input that still
+does not fit is cut in the middle, so that its instruction and its end remain. If necessary, the wording is
+left out before the input is. The contents never exceed L tokens.
 """
 
 import math
@@ -43,10 +43,10 @@ Entry = tuple[tuple[str, str, str], ...]  # (what stands before, text, what stan
 
 
 class Written(NamedTuple):
-    """A prompt: its chat messages, and how many of the documents stand in it, the first ones.
+    """A prompt: its chat messages and the number of documents in it, which are the first ones of the ranking.
 
-    `asked`: where the input begins and ends in the last message. `profile`: the text about the user as it
-    stands there, and how many tokens it has.
+    `asked`: start and end of the input in the last message, in characters. `profile`: the text about the user
+    in the prompt, of `profile_tokens` tokens.
     """
 
     messages: list[dict[str, str]]
@@ -57,7 +57,7 @@ class Written(NamedTuple):
 
     @property
     def record(self) -> dict[str, Any]:
-        """What stages keep of it, as JSON."""
+        """The fields that stages save, as JSON."""
         profile = {"profile": self.profile, "profile_tokens": self.profile_tokens} if self.profile else {}
         return {"documents": self.documents, "messages": self.messages, **profile}
 
@@ -73,15 +73,15 @@ def write(
     gamma: float,
     profile: str = "",
 ) -> Written:
-    """The prompt of one example: a system message (where it has one and it fits) and a user message.
+    """Writes the prompt of one example: a user message, and a system message if there is one and it fits.
 
-    `profile` is a text about the user. It stands before the documents, marked and cleaned as they are; of the
-    budget it takes what it counts, and the documents get the rest.
+    `profile` is a text about the user. It precedes the documents, and is marked and cleaned like them. The
+    documents get the rest of the budget.
 
-    `count(text)` is the number of tokens of a text, `truncate(text, n)` the text of its first n
-    tokens. Documents keep their order. Retrieved text stands in the user message alone, as `clean` leaves
-    it, and entries of lines between `OPEN` and `CLOSE`; the input is not changed, other than cut where it
-    cannot fit. Raises UserError for `max_tokens` below 1 and `gamma` outside 0..1.
+    `count(text)` is the number of tokens of a text, and `truncate(text, n)` is its first n tokens as text.
+    Documents keep their order. Retrieved text is only in the user message. It is cleaned by `clean`, and
+    entries that consist of lines are between `OPEN` and `CLOSE`. The input is only changed by cutting it if
+    it does not fit. Raises UserError for `max_tokens` below 1 or `gamma` outside [0, 1].
     """
     if max_tokens < 1:
         raise UserError(f"prompt.max_tokens is {max_tokens}; wanted at least 1")
@@ -121,7 +121,7 @@ class _Writer:
     profile: str = ""
 
     def prompt(self, limit: int, reserve: int) -> Written:
-        """The prompt planned for `limit` tokens, `reserve` of which belong to the input."""
+        """The prompt for a budget of `limit` tokens, of which `reserve` are for the input."""
         budget = limit - reserve  # Eq. 3
         if self.profile:
             room = budget - self._cost(self._system(""), self._user("", None)) + self.count(self.profile)
@@ -229,7 +229,7 @@ def _field(document: Document, name: str) -> str:
 
 
 def record(wording: Wording, document: Document) -> str:
-    """One document as it stands in prompts; empty where it has no text."""
+    """One document in the format of prompts; "" if it has no text."""
     return _render(_entry(wording, document))
 
 
@@ -247,12 +247,12 @@ def _render(entry: Entry) -> str:
 
 
 def clean(text: str) -> str:
-    """Retrieved text, made safe to stand in a prompt.
+    """Makes retrieved text safe for a prompt.
 
-    Control, zero-width and bidirectional characters go (Unicode categories Cc, Cf, Cs, Co); whitespace
-    becomes single spaces, so that a text cannot fake another labelled line; runs of three or more `=`
-    become `==`, so that it cannot close its block; a `<` that opens a tag or a chat-template token
-    becomes `‹`, and `[INST]` becomes `(INST]`, so that it cannot close its message.
+    Control, zero-width and bidirectional characters are removed (Unicode categories Cc, Cf, Cs, Co).
+    Whitespace becomes single spaces, so that a text cannot imitate another labelled line. Three or more `=`
+    become `==`, so that it cannot close its block. `<` at the start of a tag or chat-template token becomes
+    `‹`, and `[INST]` becomes `(INST]`, so that it cannot end its message.
     """
     visible = " ".join((text if text.isprintable() else _printed(text)).split())
     if not _SUSPECT.search(visible):

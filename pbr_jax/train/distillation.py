@@ -1,7 +1,7 @@
-"""Distillation of feedback into a scorer of candidates: the part that retriever and reranker share.
+"""Distillation of feedback into a model that scores candidates, for both retriever and reranker.
 
-A question's candidates have values (`parts.feedback`); the scorer's distribution over them is drawn to
-the distribution of the values (CFRAG, Eq. 7, 8, 11 and 12).
+A question's candidates have values (`parts.feedback`). The model's distribution over them is fitted to the
+distribution of the values (CFRAG, Eq. 7, 8, 11 and 12).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -32,11 +32,11 @@ _LEAST_DEVIATION = 1e-6  # of values; below it they are alike, up to rounding
 
 
 class Scorer(NamedTuple):
-    """What is trained.
+    """The model that is trained.
 
-    `arrays(questions)` makes the inputs [b ...] of some questions, of the same shapes for any; a question has
-    `candidates` places. `scores(params, batch, key)` are [b c]; key: of dropout, None: no dropout. `heads`
-    are the names of parameters that no pretraining has seen.
+    `arrays(questions)` returns the inputs [b ...] of questions, with the same shapes for all of them; each
+    question is padded to the same number of candidates. `scores(params, batch, key)` returns [b c]. `key` is
+    the random key of dropout; None: no dropout. `heads` names the parameters that are not pretrained.
     """
 
     params: Callable[[], Params]
@@ -56,19 +56,19 @@ def distill(
     user_ids: Sequence[str] | None = None,
     least: float = 0.0,
 ) -> Fitted:
-    """Trains the scorer on questions, some of them held out to choose the best step (`selection.divided`).
+    """Trains the scorer on questions. Some are held out to choose the best step (`selection.divided`).
 
-    Questions with fewer than two candidates have nothing to distill, and are left out.
+    Questions with fewer than two candidates are left out.
 
     Args:
-      user_ids: who asked each question; None: another user each.
-      least: values of an informative question range over more than this.
+      user_ids: the user of each question. None: each question has a different user.
+      least: a question is informative if the range of its values exceeds this number.
 
     Returns:
-      `report` and `notes` say what was held out, how far heads have moved and how alike scores are to those
-      of the start: on the held-out questions, where there are any.
+      The trained parameters. `report` and `notes` describe the held-out questions, the change of the heads,
+      and the similarity of scores before and after training, on held-out questions if there are any.
 
-    Raises UserError: no question has two candidates; numbers that are not finite.
+    Raises UserError if no question has two candidates, or if numbers are not finite.
     """
     learned, held, informative = divided(feedback, user_ids, share=config.selection, least=least, seed=seed)
     if not len(learned):
@@ -131,7 +131,7 @@ def _evaluated(
 
 
 def padded_values(feedback: Sequence[Feedback], width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Values float32 [b c] of candidates padded on the right, and which of them there are, bool [b c]."""
+    """The values of candidates, float32 [b c], padded on the right, and their mask, bool [b c]."""
     values, present = np.zeros((len(feedback), width), np.float32), np.zeros((len(feedback), width), bool)
     for row, each in enumerate(feedback):
         values[row, : len(each.values)], present[row, : len(each.values)] = each.values, True
@@ -139,7 +139,7 @@ def padded_values(feedback: Sequence[Feedback], width: int) -> tuple[np.ndarray,
 
 
 def candidate_rows(batch: dict[str, Array], count: int) -> Array | None:
-    """Numbers [b * c] of the candidates of each question, from those of the questions, if they have any."""
+    """Numbers [b * c] of the candidates, derived from those of the questions, if these have numbers."""
     if "row" not in batch:
         return None
     return (batch["row"][:, None] * count + jnp.arange(count, dtype=jnp.int32)[None]).reshape(-1)
@@ -174,12 +174,12 @@ def _losses(
 def teacher_logits(
     values: Float[Array, "b c"], present: Bool[Array, "b c"], distillation: Distillation
 ) -> Float[Array, "b c"]:
-    """Logits of the distribution that feedback's values stand for; `Distillation.teacher` says how.
+    """Converts values of feedback to logits of the teacher's distribution, by `Distillation.teacher`.
 
-    With `values` at a temperature of 1 it is CFRAG's, Eq. 6.
+    With `values` and a temperature of 1 it is the distribution of CFRAG, Eq. 6.
 
-    Mean and standard deviation (of the population) are those of a question's own candidates. Values that
-    are all alike stand for the even distribution.
+    Mean and (population) standard deviation are computed over the candidates of each question. Equal values
+    give the uniform distribution.
     """
     temperature = distillation.teacher_temperature
     if distillation.teacher == "values":
@@ -201,10 +201,10 @@ def sampled_reinforce(
     key: Array,
     rows: Int[Array, "b"] | None = None,
 ) -> Float[Array, "b"]:
-    """REINFORCE with one candidate sampled from the softmax of the scores, against the best-scored one.
+    """REINFORCE with a candidate sampled from the softmax of the scores. The baseline is the top candidate.
 
-    Salemi et al. (ROPG-RL), https://arxiv.org/abs/2404.05970, 2024. What is drawn follows from the key
-    and the questions' numbers, `rows`; None: their places.
+    Salemi et al. (ROPG-RL), https://arxiv.org/abs/2404.05970, 2024. Samples depend on the key and on the
+    questions' numbers `rows`; None: 0, 1, ...
     """
     log_probs = masked_log_softmax(scores / temperature, present)
     possible = jnp.where(present, log_probs, -jnp.inf)

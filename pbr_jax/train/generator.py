@@ -1,7 +1,8 @@
-"""Tuning the language model that answers, on what training users really wrote: by LoRA or all of its weights.
+"""Fine-tunes the generator on the targets of training users, with LoRA or all of its weights.
 
-The loss of a question is the mean over its target's tokens and its end token, of a batch the mean over
-questions. Logits exist at the target's positions only, and what all prompts begin with is computed once.
+The loss of a question is the mean over the tokens of its target, including the end token. The loss of a batch
+is the mean over questions. Logits are computed only at target positions, and a common prefix of all prompts
+is computed once.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,8 +43,8 @@ class Pair(NamedTuple):
 
 
 class Family(NamedTuple):
-    """What is tuned: `params()` reads its parameters, laid out by `rules` and, in one process, over all
-    devices; `nll(params, batch, key)` is the mean loss of each row's counted tokens, [b]."""
+    """The model that is tuned. `params()` reads its parameters, sharded by `rules` (in a single process
+    over all devices). `nll(params, batch, key)` is the mean loss of each row's counted tokens, [b]."""
 
     params: Callable[[], Params]
     nll: Callable[[Params, dict[str, Array], Array | None], Float[Array, "b"]]
@@ -57,12 +58,13 @@ class Family(NamedTuple):
 def train(
     family: Family, pairs: Sequence[Pair], options: TunedGenerator, folder: Path, *, seed: int, mesh: Mesh
 ) -> Fitted:
-    """Trains on some users' pairs and chooses the step by those of others.
+    """Trains on the pairs of some users, and chooses the best step by the pairs of held-out users.
 
-    `params` are the adapter's (`lora`), or all of the model's. `report` has the membership test: the
-    likelihood of targets of learned and of held-out users, before and after, and its AUC.
+    In the result, `params` are those of the adapter (`lora`) or of the whole model. `report` contains the
+    membership test: the likelihood of targets of training and held-out users before and after training, and
+    the AUC that separates them.
 
-    Raises UserError: nothing to learn from; a loss that is not finite.
+    Raises UserError if there are no training pairs, or if a loss is not finite.
     """
     if not pairs:
         raise UserError("no training question has a target; a generator is tuned on targets")
@@ -204,8 +206,8 @@ def _membership(
 
 
 def causal_family(path: Path, options: TunedGenerator, mesh: Mesh) -> Family:
-    """A decoder-only model of a folder or GGUF file, laid out on the mesh. Its weights are in the
-    training's format where they are frozen, else in float32."""
+    """A decoder-only model from a folder or GGUF file, sharded over the mesh. Frozen weights have the dtype
+    of the training, others float32."""
     dtype = jnp.dtype(options.training.dtype)
     kept = jnp.float32 if options.method == "full" else dtype
     config = causal_lm.read_config(path)
@@ -242,7 +244,7 @@ def _begun_alike(
 
 
 def t5_family(path: Path, options: TunedGenerator, mesh: Mesh) -> Family:
-    """A T5 of a folder, like `causal_family`."""
+    """A T5 from a folder, as in `causal_family`."""
     dtype = jnp.dtype(options.training.dtype)
     kept = jnp.float32 if options.method == "full" else dtype
     config = t5.read_config(path)

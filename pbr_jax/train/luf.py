@@ -1,7 +1,7 @@
-"""LUF's retriever: learning from labelled documents (LUF, anonymous ACL submission, section 2.2).
+"""Trains LUF's retriever on labelled documents (LUF, anonymous ACL submission, section 2.2).
 
-Only documents that were retrieved for a question have labels. Of others nothing is known: they are negatives
-only where another question of the batch has them as D+ or D^r (Eq. 2).
+Only documents that were retrieved for a question have labels. Unlabelled documents are negatives only if they
+are D+ or D^r of another question in the batch (Eq. 2).
 """
 
 from collections.abc import Callable, Sequence
@@ -28,11 +28,11 @@ _LABELS = 8  # of a question: padded to a multiple of it
 
 
 class Moving(NamedTuple):
-    """What is trained.
+    """The model that is trained.
 
-    `arrays(questions, rows)` makes the inputs of some questions [b ...] and of documents [c ...] by their
-    rows of the store, -1 for none. `vectors(params, batch, key)` are unit vectors [b d] and [c d]; key: of
-    dropout, None: no dropout. `heads`: parts of the parameters with the rate of heads.
+    `arrays(questions, rows)` returns the inputs of questions [b ...] and of documents [c ...], given by their
+    rows of the store (-1: padding). `vectors(params, batch, key)` returns unit vectors [b d] and [c d]. `key`
+    is the random key of dropout; None: no dropout. `heads`: parameters with the learning rate of heads.
     """
 
     params: Callable[[], Params]
@@ -51,12 +51,13 @@ def learn(
     overlap: bool,
     seed: int,
 ) -> Fitted:
-    """Trains on questions with labelled documents, each question's best first, graded from 0 to 1.
+    """Trains on questions with labelled documents, best first, with grades from 0 to 1.
 
     Args:
-      overlap: whether questions of a batch share documents (Eq. 1), else batches are random.
+      overlap: whether batches are formed of questions that share documents (Eq. 1). Otherwise they are
+        random.
 
-    Raises UserError: a batch that is computed in parts; numbers that are not finite.
+    Raises UserError if a batch is computed in parts, or if numbers are not finite.
     """
     size = training.batch_size
     if overlap:
@@ -82,13 +83,13 @@ def learn(
 def label_arrays(
     labels: Sequence[Feedback | None], loss: LUFLoss, width: int
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """The labels of a batch of b questions, None for one that does not count, over its c documents.
+    """The labels of a batch of b questions (None: masked) over its c documents.
 
     Returns:
-      Arrays, and the rows of the documents [c], each once, and -1 for none; c is one of few numbers.
-      `places`, `grades`, `present` [b width]: the labelled documents of each question, by their places.
-      `positive`, `contrasted` [b c]: Eq. 2's numerator and denominator. `best`, `has_best` [b positives] and
-      `hard`, `ranks`, `is_hard` [b hard_negatives]: Eq. 4's documents, by their places.
+      Arrays, and the distinct rows of the documents [c], padded with -1 to one of a few sizes c.
+      `places`, `grades`, `present` [b width]: the labelled documents of each question, by index into c.
+      `positive`, `contrasted` [b c]: numerator and denominator of Eq. 2. `best`, `has_best` [b positives] and
+      `hard`, `ranks`, `is_hard` [b hard_negatives]: the documents of Eq. 4, by index into c.
     """
     known = [each for each in labels if each is not None]
     everything = loss.negatives == "labelled"
@@ -138,7 +139,7 @@ def losses(
     batch: dict[str, Array],
     loss: LUFLoss,
 ) -> Float[Array, "b"]:
-    """The weighted sum of Eq. 2, 3 and 4 for each question; 0 where it has no label that says anything.
+    """The weighted sum of Eq. 2, 3 and 4 for each question; 0 for a question without usable labels.
 
     Args:
       queries, documents: unit vectors, so that inner products are cosines.

@@ -6,22 +6,22 @@ import numpy as np
 
 
 def overlap_batches(documents: Sequence[np.ndarray], size: int) -> list[np.ndarray]:
-    """Questions in batches of `size`, so that those of a batch share documents.
+    """Divides questions into batches of `size`, such that questions of a batch share documents.
 
     .. math:: \\mathrm{Batch}(q_i) = \\arg\\max_B \\sum_{q_j \\in B} |D_i \\cap D_j|
 
-    Greedy: a batch begins with the unassigned question that has the most documents. The question that shares
-    the most with those of the batch, summed over them, is added until the batch is full. Of equal ones the
-    first to arrive is taken.
+    The algorithm is greedy. A batch starts with the unassigned question that has the most documents. The
+    question with the largest total overlap with the batch is then added until the batch is full. Ties are
+    resolved by order of arrival.
 
     Args:
-      documents: of each question, in order of arrival, the rows that are labelled relevant, each once.
-      size: questions of a batch; the last has the rest.
+      documents: for each question in order of arrival, the distinct rows that are labelled relevant.
+      size: questions per batch; the last batch has the rest.
 
     Returns:
-      The questions of each batch by their places, int64.
+      The indices of the questions of each batch, int64.
 
-    LUF (anonymous ACL submission), Eq. 1; the paper does not say how the maximum is found.
+    LUF (anonymous ACL submission), Eq. 1. The paper does not specify how to find the maximum.
     """
     sizes = np.array([len(rows) for rows in documents], np.int64)
     shared = _Sharing(documents)
@@ -50,7 +50,7 @@ class _Sharing:
         self._asking = {row: np.array(places, np.int64) for row, places in asking.items()}
 
     def with_question(self, place: int) -> np.ndarray:
-        """Documents shared with the question of this place, int64 [questions]."""
+        """The number of documents that each question shares with this one, int64 [questions]."""
         rows = self._documents[place]
         if not len(rows):
             return np.zeros(self._count, np.int64)

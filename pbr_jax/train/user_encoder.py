@@ -1,4 +1,4 @@
-"""Training the user encoder: two views of one history are alike, those of two users are not.
+"""Trains the user encoder: two views of one history become similar, views of different users dissimilar.
 
 CFRAG section 4.1, Eq. 2; see `models.user_transformer` and `data.views`.
 """
@@ -26,10 +26,11 @@ from pbr_jax.types import Params
 
 
 class Objective(NamedTuple):
-    """What is learned from views.
+    """The training objective.
 
-    `cross_view` is the loss that the paper prints (Eq. 2, with the positive in the denominator): a user's
-    first view against the second views of all. `nt_xent` is the released code's: against both views.
+    `cross_view` is the loss in the paper (Eq. 2, with the positive in the denominator). It contrasts a user's
+    first view with the second views of all users. `nt_xent`, of the released code, contrasts it with both
+    views.
     """
 
     rates: views.Rates = views.Rates()
@@ -48,13 +49,12 @@ def train(
     *,
     seed: int,
 ) -> Fitted:
-    """Trains the encoder on users, some of them held out to choose the best step.
+    """Trains the encoder on users. Some of them are held out to choose the best step.
 
     Args:
-      histories: of each user, rows of `embeddings`, oldest first. Users without documents are left out:
-        there is nothing to see twice.
-      embeddings: of documents, Float32 [n d]; they stay as they are, unless the objective trains them.
-      folder: of checkpoints.
+      histories: for each user, rows of `embeddings`, oldest first. Users without documents are left out.
+      embeddings: document vectors, float32 [n d]. They are fixed, unless the objective trains them.
+      folder: the folder for checkpoints.
     """
     views.check(objective.rates)
     users = [history for history in histories if len(history)]

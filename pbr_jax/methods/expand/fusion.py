@@ -19,7 +19,7 @@ def fuse(
 ) -> Float[Array, "b d"]:
     """q* = q + c + w1 f + w2 r, where w = 1 + cos((q + c) / 2, ·) (PBR, Eq. 11 to 14).
 
-    A part that is missing is a row of zeros. Not `weighted`: w1 = w2 = 1.
+    Missing parts are rows of zeros. If not `weighted`, w1 = w2 = 1.
     """
     centre = (queries + anchors) / 2
     shift = sum(
@@ -30,6 +30,6 @@ def fuse(
 
 
 def similarity(a: Float[Array, "b d"], b: Float[Array, "b d"]) -> Float[Array, " b"]:
-    """Cosine of each pair of rows; 0 where one of them is 0."""
+    """The cosine of each pair of rows; 0 if one of them is a zero vector."""
     lengths = jnp.linalg.norm(a, axis=-1) * jnp.linalg.norm(b, axis=-1)
     return jnp.einsum("bd,bd->b", a, b, precision="highest") / jnp.where(lengths > 0, lengths, 1)

@@ -1,4 +1,4 @@
-"""What the expansions share: asking the language model, looking into the history, and vectors of texts."""
+"""Shared parts of the expansions: prompting the language model, searching the history, encoding texts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -117,7 +117,7 @@ def _messages(prompts: Sequence[str]) -> list[list[dict[str, str]]]:
 
 
 class History(NamedTuple):
-    """The asking user's own documents, and their vectors."""
+    """The asking user's own documents and their vectors."""
 
     store: Store
     encoder: TextEncoder
@@ -125,7 +125,7 @@ class History(NamedTuple):
     tally: Tally
 
     def look(self, examples: Examples, queries: Sequence[Query], k: int) -> list[Ranking]:
-        """The `k` nearest documents of the asking user's own history (PBR, Eq. 4)."""
+        """Retrieves the `k` nearest documents of the asking user's own history (PBR, Eq. 4)."""
         nearest = search(self.store, self.encoder, self.embeddings, k)
         with self.tally.timed("expand_history"):
             return nearest(examples, queries, [[Neighbour(example.user_id)] for example in examples])

@@ -1,8 +1,8 @@
 """The wording of every prompt of the expansions, in one place.
 
-Each asks for what its paper asks for (PBR, Eq. 5 and 6, and others), in words of our own, so that small
-models understand it too. `{query}` is the user's question, `{documents}` are texts of the user's history,
-`{m}` is a number.
+Each prompt requests the same as that of its paper (PBR, Eq. 5 and 6, and others), in our own words, so that
+small models understand it too. `{query}` is the user's question, `{documents}` are texts of the user's
+history, and `{m}` is a number.
 """
 
 from collections.abc import Sequence
@@ -104,7 +104,7 @@ Question: {{query}}
 Write {{m}} things that this user might well say around the question. Keep the user's tone and style. Do not
 only rephrase: vary what is stressed and what is told along with it. Each is longer than 25 words.
 Reply with JSON and nothing else: {{{{"candidates": ["...", "..."]}}}}"""
-"""Asks for pseudo utterances: Zhang et al., "Personalize Before Retrieve" (PBR), 2025, Eq. 5."""
+"""The prompt for pseudo utterances: Zhang et al., "Personalize Before Retrieve" (PBR), 2025, Eq. 5."""
 
 REASONING = f"""\
 A user asks a question. Below are passages of the same user's earlier conversations.
@@ -114,7 +114,7 @@ Question: {{query}}
 
 Work towards the answer step by step, from what the passages tell about this user, and in the way this
 user reasons and speaks."""
-"""Asks for pseudo reasoning: Zhang et al., "Personalize Before Retrieve" (PBR), 2025, Eq. 6."""
+"""The prompt for pseudo reasoning: Zhang et al., "Personalize Before Retrieve" (PBR), 2025, Eq. 6."""
 
 
 def shown(documents: Sequence[Document], tokens: int, llm: LLM) -> list[str]:
