@@ -30,12 +30,12 @@ _PART = 64  # questions that are observed together
 
 
 class Block(NamedTuple):
-    """Questions that were answered, as a learner sees them; of each list, one value a question.
+    """Answered questions as a learner sees them. Each list has one value per question.
 
-    `answers` and `likelihoods` are as `parts.answers.Answers` and `parts.likelihood.Likelihoods` say, and
-    empty where there are none. Where the learner is not `supervised`, examples have neither targets nor
-    relevant documents, and there are no likelihoods, but in `report`. `observations` are the learner's own,
-    in `learn` and `report`. A list is read from the disk when it is first looked into.
+    `answers` and `likelihoods` have the format of `parts.answers.Answers` and `parts.likelihood.Likelihoods`,
+    and are empty if there are none. Unless the learner is `supervised`, examples have neither targets nor
+    relevant documents, and there are no likelihoods; in `report` they are present. `observations` are those
+    of the learner, in `learn` and `report`. Each list is read from disk when it is first accessed.
     """
 
     examples: Sequence[Example]

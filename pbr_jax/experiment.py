@@ -1,7 +1,7 @@
 """A run: from a config to the files of its folder.
 
-`run(config, out)` writes config.json, results.json, predictions.jsonl, texts.jsonl and log.jsonl. Running it
-again finds everything made and does nothing; a run killed anywhere continues where it was.
+`run(config, out)` writes config.json, results.json, predictions.jsonl, texts.jsonl and log.jsonl. A finished
+run is not computed again, and an interrupted run continues where it stopped.
 """
 
 import json
@@ -53,8 +53,8 @@ _PLACES = (
 def run(config: Config, out: str | Path, *, overwrite: bool = False) -> Results:
     """Runs one config and writes its results into the folder `out`.
 
-    Raises UserError for whatever the user can mend: data, weights, fields, a folder that holds something
-    else (another run's files are replaced only with `overwrite`, and nobody else's ever).
+    Raises UserError for errors that the user can correct: invalid data, weights or fields, or an `out` that
+    contains something else. `overwrite` allows files of another run to be replaced; other files never are.
     """
     if not hosts.leads():
         raise UserError("a run is process 0's; the others follow it (pbr_jax.experiment.follow)")
@@ -79,9 +79,9 @@ def run(config: Config, out: str | Path, *, overwrite: bool = False) -> Results:
 
 
 def follow(config: Config) -> None:
-    """What a process does of a run that process 0 makes: its part of the stages that are announced.
+    """Takes part in a run of process 0, in the stages that it announces.
 
-    Raises UserError where this process plans another run than process 0.
+    Raises UserError if this process plans another run than process 0.
     """
     identity = hosts.order()  # the data are there now
     plan = Plan(config)

@@ -1,4 +1,4 @@
-"""What changes the documents of a `System`: users' documents that come and go, and users' remarks."""
+"""Changes to the documents of a `System`: adding and deleting users' documents, and users' remarks."""
 
 import abc
 import hashlib
@@ -23,7 +23,7 @@ from pbr_jax.types import Document, Example, UserError
 
 @runtime_checkable
 class Corpus(Protocol):
-    """The parts of a system over a store that may be written to."""
+    """Builds the parts of a system over a store that can be changed."""
 
     @property
     def log(self) -> Path:
@@ -41,7 +41,7 @@ class Corpus(Protocol):
 
 
 class Living(abc.ABC):
-    """The part of `System` that writes to its documents."""
+    """The part of `System` that changes documents."""
 
     _parts: Mapping[str, Any]
     _living: Corpus | None
@@ -60,14 +60,14 @@ class Living(abc.ABC):
         """See `System`."""
 
     def add(self, user: str, documents: Iterable[Document | str]) -> list[Document]:
-        """Adds documents to the history of a user, who may be new, and returns them.
+        """Adds documents to the history of a known or new user, and returns them.
 
-        The next question sees them; what was trained stays as it is. A text becomes a document whose id is
-        the hash of the text. A document whose id the user has takes the place of the older one. Runs keep
-        what they were made from: the first change copies the store, into `corpus/` of a run's folder.
+        The next question can use them. Trained models do not change. A text becomes a document whose id is
+        the hash of the text. A document with an id that the user already has replaces the older one. The
+        run's own store does not change: the first change copies it to `corpus/` in the run's folder.
 
-        Raises UserError for no user, an entry without text, another user's document, and where a method
-        cannot take new documents.
+        Raises UserError for an empty user, an entry without text, another user's document, or a method that
+        does not support new documents.
         """
         if user == "":
             raise UserError('user is "", want a user\'s name; to show documents to all users use add_shared')
@@ -75,7 +75,7 @@ class Living(abc.ABC):
         return self._add(user, documents)
 
     def add_shared(self, documents: Iterable[Document | str]) -> list[Document]:
-        """Adds documents that every user may see, as `add` does; a `Document` with user_id "" and shared."""
+        """Adds documents for all users, like `add`. A `Document` has user_id "" and shared True."""
         return self._add("", documents)
 
     def _add(self, user: str, documents: Iterable[Document | str]) -> list[Document]:
@@ -87,10 +87,12 @@ class Living(abc.ABC):
         return new
 
     def forget(self, user: str) -> None:
-        """Deletes a user and all documents and remarks of that user, and overwrites in the cache their
-        vectors and all texts about users that were written from them; what others see that the remarks made
-        goes too. Other artefacts and results of runs stay as
-        they are. UserError for an unknown user.
+        """Deletes a user with all documents and remarks, including shared documents made from the remarks.
+
+        In the cache, vectors of these documents and texts about users that were written from them are
+        overwritten. Other cached results and the results of runs remain.
+
+        Raises UserError for an unknown user.
         """
         check_filled(user, "user")
         self.store.history(user)  # an unknown user is an error before anything is copied
@@ -124,19 +126,19 @@ class Living(abc.ABC):
         judge: Judge | None = None,
         dry: bool = False,
     ) -> Observed:
-        """Takes a user's remark: summarises and judges it, and changes the stores by it (LUF, section 2.3).
+        """Processes a user's remark: summarises and judges it, and changes documents (LUF, section 2.3).
 
-        The remark is on disk before a model is asked, and what was killed is finished by the next call. The
-        next question sees what was applied. A personal remark changes what its user sees; a shared one waits
-        until `remarks.quorum` users have made the same claim. A new user becomes known.
+        The remark is saved before a model is called, and the next call completes an interrupted one. The next
+        question sees the changes. A personal remark changes only documents of its user. A shared one takes
+        effect when `remarks.quorum` users have made the same claim. An unknown user is added.
 
         Args:
-          request: names this submission; one that is repeated with the same name is counted once.
-          judge: in place of the config's language model (`pbr_jax.remarks.judge`).
-          dry: says what would come of it, and keeps nothing; of a known user.
+          request: an id of this submission. Repeated submissions with the same id count once.
+          judge: replaces the config's language model (`pbr_jax.remarks.judge`).
+          dry: returns the result without saving anything. The user must be known.
 
-        Raises UserError for a blank user or remark, a long one, a language model that does not score, and
-        where a method cannot take new documents.
+        Raises UserError for an empty user or remark, a remark that is too long, a language model that cannot
+        score, or a method that does not support new documents.
         """
         check_filled(user, "user")
         check_filled(remark, "the remark")
@@ -150,7 +152,7 @@ class Living(abc.ABC):
 
     @cached_property
     def remarks(self) -> Stores:
-        """The log of the remarks, and what a person may do to what they changed."""
+        """The log of remarks, and functions to review and undo their changes."""
         if self._living is None:
             raise UserError("this system takes no remarks; open one with pbr_jax.open")
         return Stores(

@@ -1,4 +1,4 @@
-"""From a config to the graph of its run: nothing is computed here, but everything is known.
+"""Builds the graph of a run from its config, without computing anything.
 
 data ──► (what the methods need) ──► rank ──► generate, likelihood
 """
@@ -81,7 +81,8 @@ _PARTS |= {"remarks", "judge", "claim_encoder"}
 class Plan:
     """The nodes of one config.
 
-    Raises UserError, like all of its properties, for what the user can mend: benchmarks, splits, methods.
+    The class and its properties raise UserError for errors that the user can correct, such as a wrong
+    benchmark, split or method.
     """
 
     def __init__(self, config: Config) -> None:
@@ -135,7 +136,7 @@ class Plan:
         self.store = self.data if self.streamed is None else stream.ranked_store(self.streamed)
 
     def check(self) -> None:
-        """Looks at all models, files and batch sizes before the first second of work."""
+        """Checks all models, files and batch sizes before any computation."""
         for node in walk(self.last):
             node.check()
         self._check_questions()
@@ -158,15 +159,15 @@ class Plan:
 
     @cached_property
     def arrivals(self) -> Arrivals | None:
-        """How the questions arrive; None: in no stream."""
+        """The order in which questions arrive; None: there is no stream."""
         options = self.config.stream
         return arrivals(options, self.config.seed, [*self.data.value.examples()] if options.active else [])
 
     def system(self, corpus: Path | None = None) -> System:
-        """The config's methods, which rank, answer and score; where the config answers nothing, `ipa` does.
+        """The system of the config's methods. If the config generates no answers, it uses `ipa`.
 
-        Nothing is loaded or computed before it is needed. `corpus` is the file of a living copy of the store,
-        which is made when it is first written to; None: a temporary one.
+        Everything is loaded or computed when it is first needed. `corpus` is the file for a living copy of
+        the store, which is made at the first change; None: a temporary file.
         """
         run, config = self.run, self.config
         if self.folded and config.generator.is_tuned:
@@ -199,7 +200,7 @@ class Plan:
 
     @cached_property
     def identity(self) -> dict[str, str]:
-        """What a finished folder must be of: config, everything that computes, the evaluation, the data."""
+        """Everything that a finished run depends on: config, computation, evaluation and data."""
         return {
             "config": digest(key_of(self.config)),
             "run": self.last.key,
@@ -210,12 +211,12 @@ class Plan:
 
     @cached_property
     def name(self) -> str:
-        """Sixteen hex digits that stand for the identity."""
+        """The hash of the identity: sixteen hexadecimal digits."""
         return digest(self.identity)
 
     @cached_property
     def parts(self) -> dict[str, dict[str, Any]]:
-        """What each node depends on beside its needs, as hashes: why two runs differ."""
+        """Hashes of each node's inputs other than its needs, which show why two runs differ."""
         found: dict[str, dict[str, Any]] = {}
         for node in walk(self.last):
             label = node.label if isinstance(node, Stage) else node.name

@@ -1,4 +1,4 @@
-"""One command: the rounds of runs, and the verdict on the last one."""
+"""The check: runs in rounds, and the verdict on the last round."""
 
 import dataclasses
 import math
@@ -23,16 +23,16 @@ _SLOWER = 4.0  # an answer takes so many times as long as its likelihood, to pla
 
 
 def check(what: str | Path | Config, out: str | Path, minutes: float = 10.0) -> Verdict:
-    """Whether the users' own history helps, measured on as many questions as `minutes` allow.
+    """Tests whether users' own history helps, on as many questions as `minutes` allow.
 
     Args:
-      what: a folder of the benchmark `own`, or a config whose benchmark, models and prompt are taken.
-      out: where runs, `verdict.md`, `verdict.json` and `report.html` go.
-      minutes: wall-clock time that it should end in; a first round is always run, of 25 questions, or of
-        fewer, 10 at least, where 25 would take too long.
+      what: a folder of the benchmark `own`, or a config whose benchmark, models and prompt are used.
+      out: the folder for the runs, `verdict.md`, `verdict.json` and `report.html`.
+      minutes: the target for wall-clock time. The first round always runs, with 25 questions, or with fewer
+        (at least 10) if 25 would take too long.
 
-    Raises UserError where nothing can be measured: no history, or no answers to score and no relevant
-    documents.
+    Raises UserError if nothing can be measured, because there is no history, or because there are neither
+    answers to score nor relevant documents.
     """
     if not minutes > 0:
         raise UserError(f"minutes is {minutes:g}, want more than 0")
@@ -74,7 +74,7 @@ def check(what: str | Path | Config, out: str | Path, minutes: float = 10.0) -> 
 
 
 def measured(base: Config) -> Config:
-    """The config with what is measured first: likelihoods where there are answers, else what is found."""
+    """The config with the first measurement: likelihoods if there are answers, otherwise retrieval."""
     answered = any(example.target is not None for example in data.read(base.benchmark))
     likely = "on" if answered else "off"
     retrieval = data.task(base.benchmark).kind == "retrieval"

@@ -43,7 +43,7 @@ class Group(NamedTuple):
 
     @property
     def shown(self) -> bool:
-        """Whether a gain is shown there."""
+        """Whether there is a significant gain in this group."""
         return self.users >= FEWEST and self.gain.low > 0
 
 
@@ -68,20 +68,20 @@ class Measure(NamedTuple):
 
     @property
     def worse(self) -> bool:
-        """Whether the chosen row is shown to be worse than no documents."""
+        """Whether the chosen row is significantly worse than no documents."""
         return self.users >= FEWEST and self.gain.high < 0
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check found.
+    """The result of a check. Differences are oriented so that higher is better.
 
-    `gains` are less no documents by row, `beyond` less others' documents, `alike` the chosen row's less
-    others' documents by the same search; all are turned so that more is better. `needed`: questions that
-    would tell a gain of this size. `copies`: the questions whose answer the user's history nearly holds.
-    `groups`: by the name of each division; an empty list where the questions are too few or too alike.
-    `seconds`: what the check took, and what it was given. `data`, `folder`, `flags`: the name of the data,
-    where the runs are, and the flags that name benchmark and model in a command.
+    `gains`: each row minus no documents. `beyond`: each row minus random documents of other users. `alike`:
+    the chosen row minus other users' documents from the same search. `needed`: the number of questions that
+    would be needed to detect a gain of this size. `copies`: questions whose target is nearly contained in the
+    user's history. `groups`: gains by division of the questions; an empty list if the questions are too few
+    or too similar. `seconds`: the time that was used and the time that was allowed. `data`, `folder` and
+    `flags`: the name of the data, the folder of the runs, and the flags for benchmark and model in a command.
     """
 
     answer: Answer
@@ -107,16 +107,16 @@ class Verdict:
 
     @property
     def control(self) -> Difference:
-        """Of the gains over others' documents the one that is less sure."""
+        """The gain over other users' documents whose interval has the smaller lower end."""
         return min(self.beyond[CHOSEN], self.alike, key=lambda one: one.low)
 
     @property
     def recommended(self) -> str:
-        """The own row to take: of the best ones the chosen one, else fused, else that of the best value."""
+        """The row to use: the chosen one if it is in `best`, otherwise fused, otherwise the first of them."""
         return next((name for name in (CHOSEN, "fused") if name in self.best), self.best[0])
 
     def write(self, path: Path) -> None:
-        """The numbers as JSON."""
+        """Writes the numbers as JSON."""
         write_text(path, json.dumps(asdict(self), indent=1))
 
 

@@ -1,4 +1,4 @@
-"""A question of one run or of several side by side, as a terminal and a notebook show it."""
+"""The text of a question of one or several runs, for terminals and notebooks."""
 
 import html
 from collections.abc import Iterator, Mapping
@@ -10,21 +10,21 @@ from pbr_jax.small_tables import number
 from pbr_jax.terminal import Paragraph, plain, visible
 
 DOCUMENTS = 5
-"""How many documents of each run are shown; those in the prompt are the first ones."""
+"""The number of documents shown per run. Those in the prompt are first."""
 
 _LONG, _SHORT = 2000, 400  # characters of a question or an answer, and of a document
 
 
 @dataclass(frozen=True, repr=False)
 class QuestionCard:
-    """The cards of one question, by the names of their runs."""
+    """The cards of one question, by the name of the run."""
 
     runs: Mapping[str, Card]
 
     def paragraphs(self, *, documents: int = DOCUMENTS, prompt: bool = False) -> Iterator[Paragraph]:
-        """The question, its target, and of each run the metrics, the answer and the documents that it showed.
+        """Question and target, followed by metrics, answer and documents of each run.
 
-        `documents`: how many of each run. `prompt`: whether the messages to the model are shown too.
+        `documents`: the number of documents per run. `prompt`: whether to include the messages to the model.
         """
         card = next(iter(self.runs.values()))
         history = "" if card.history is None else f"{card.history} documents in the history"

@@ -1,10 +1,10 @@
-"""Tables that set runs side by side, with intervals and paired differences.
+"""Reports: tables of several runs, with confidence intervals and paired differences.
 
-One section for each benchmark and split. Rows are runs, labelled by system and the config fields in
-which runs of that system differ; runs that differ by seed alone are one row. A second table gives
-paired differences from one row, a baseline if none is named, and a last one says what each number was
-computed on. Read `values` and `differences` for what stands in them, `comparable`
-for what may be compared, `significance` for how sure it is, `page` for the report as a web page.
+There is one section for each benchmark and split. Rows are runs, labelled by system and by the config fields
+in which runs of that system differ. Runs that differ only in their seed are one row. A second table contains
+paired differences from one row (by default a baseline), and a third describes the data of each number.
+Modules: `values` and `differences` compute the tables, `comparable` decides which runs can be compared,
+`significance` computes intervals, and `page` writes the web page.
 """
 
 import dataclasses
@@ -44,17 +44,23 @@ def report(
     title: str = "",
     labels: Mapping[str, str] | None = None,
 ) -> str:
-    """The report on finished runs (folders with results.json, config.json, predictions.jsonl) and sweeps.
+    """Reports on finished runs (folders with results.json, config.json, predictions.jsonl) and sweeps.
 
-    `format` is md, html or latex. Ranking metrics are shown at k = 5 unless `all_metrics`. HTML is one file
-    for people: verdict, plots, tables and single questions (`pbr_jax.eval.page`). Differences are from the
-    system `reference`; None: from a baseline, see `section.reference`. `part`: over the questions of a part
-    of the runs' streams alone, in a section for each set of questions that this is, for each order of
-    arrival has its own; differences are from the first run where a section has no `reference`. `verdict`
-    stands at the beginning, in HTML in the place of its own. HTML shows about so many single `questions` of
-    each section; of 0 it holds no text and no name of a user. `title`: of the document; "": the benchmarks.
-    `labels` name rows by their systems. Raises UserError where a folder is no finished run or has no such
-    part, and where no run is of the reference.
+    Args:
+      format: md, html or latex. HTML is a single file with a verdict, plots, tables and single questions
+        (`pbr_jax.eval.page`).
+      reference: the system from which differences are computed. None: a baseline (`section.reference`).
+      all_metrics: shows all ranking metrics. Otherwise only those at k = 5 are shown.
+      part: restricts the report to a part of the runs' streams. There is a section for each order of arrival,
+        since its part has other questions. In a section without `reference`, differences are from the first
+        run.
+      verdict: the text at the beginning. In HTML it replaces the page's own verdict.
+      questions: the approximate number of single questions per section in HTML. With 0, the page contains no
+        texts and no names of users.
+      title: the title of the document. "": the benchmarks.
+      labels: names of rows by system.
+
+    Raises UserError if a folder is not a finished run or has no such part, or if no run is of the reference.
     """
     if format not in FORMATS:
         raise UserError(f"no report format {format!r}; there are {', '.join(FORMATS)}")

@@ -1,4 +1,4 @@
-"""Which column means what: given by flags, proposed from names and values where they are missing."""
+"""Columns of a table by meaning: given by flags, or proposed from names and values."""
 
 import difflib
 import re
@@ -14,13 +14,15 @@ from pbr_jax.types import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Names of columns; "" and (): the table has none.
+    """Column names of a table by meaning. "" and (): there is no such column.
 
-    A row of a user is a question (`input`) with what the user wrote (`output`), and a document of later
-    questions, where documents have no table of their own. `document`: columns that prompts show and
-    retrievers index; (): input and output, or all of a table of documents. `query`: what is searched
-    for, where it is not all of `input`. `relevant`, `history`: ids of documents that hold the answer,
-    and of all that the question sees, separated by white space or commas.
+    A row is a question (`input`) of a `user` with its answer (`output`). Without a separate table of
+    documents, it is also a document for later questions of the user.
+
+    `document`: columns that are shown in prompts and indexed by retrievers. (): `input` and `output`, or all
+    columns of a table of documents. `query`: the text to search for, if it differs from `input`. `relevant`:
+    ids of documents that contain the answer. `history`: ids of all documents that the question may see. Ids
+    are separated by white space or commas.
     """
 
     user: str = ""
@@ -59,10 +61,10 @@ _DATED = 0.8  # share of a column's filled cells that are dates, to be proposed 
 
 
 def proposed(given: Columns, sample: Sequence[Row]) -> Columns:
-    """The columns that are given, and those that names suggest for user, time, id, input, output, category.
+    """Adds proposals by name for user, time, id, input, output and category to the given columns.
 
-    Raises UserError where a given column is not there, has a name that a task cannot hold, or is both the
-    input and the output, and where no user or input can be proposed.
+    Raises UserError if a given column does not exist, has a name that a task cannot contain, or is both input
+    and output, or if no user or input can be proposed.
     """
     there = column_names(sample)
     for what, name in given.named.items():
@@ -113,7 +115,7 @@ def proposed_documents(given: Columns, sample: Sequence[Row]) -> Columns:
 
 
 def column_names(sample: Sequence[Row]) -> list[str]:
-    """The columns of these rows."""
+    """The column names of these rows."""
     return list(dict.fromkeys(name for row in sample for name in row.values))
 
 
@@ -133,7 +135,7 @@ def flag(what: str) -> str:
 
 
 def from_names(given: Mapping[str, str | Sequence[str]]) -> Columns:
-    """The columns of these names, `document` of one name or several. Raises UserError for other fields."""
+    """Converts a mapping to `Columns`; `document` is one name or several. UserError for other keys."""
     known = [item.name for item in fields(Columns)]
     for what, name in given.items():
         if what not in known:

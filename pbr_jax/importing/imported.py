@@ -1,4 +1,4 @@
-"""What an import understood of a table, in numbers and in lines of text."""
+"""The result of an import: how a table was read, as fields and as text."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,11 +12,12 @@ _LONGEST = 100  # characters of a question that is shown
 
 @dataclass(repr=False)
 class Imported:
-    """What was understood of a table.
+    """The result of an import: how the table was read.
 
-    `document_columns`: of documents that have a table of their own. `unused`: columns of either table that
-    mean nothing here. `longest`: characters of an answer, where the task was made of the answers. `prompt`:
-    lines of task.toml that say who answers, and what is asked. `user_is`: what the user was said to be.
+    `document_columns`: columns of a separate table of documents. `unused`: columns of either table that are
+    not used. `longest`: the length of the longest answer in characters, if the task was derived from answers.
+    `prompt`: the lines of task.toml that define who answers, and the request. `user_is`: the argument of the
+    import.
     """
 
     folder: Path
@@ -38,7 +39,7 @@ class Imported:
     notes: list[str] = field(default_factory=list)
 
     def text(self) -> str:
-        """All of it, a line each: columns, counts, dates, notes, the first questions, and what to do next."""
+        """A summary in lines: columns, counts, dates, notes, the first questions and next steps."""
         lines = [f"columns   {_named(self.columns)}"]
         if self.unused:
             lines.append(f"not used  {', '.join(self.unused)}")

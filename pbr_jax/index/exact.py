@@ -1,9 +1,9 @@
-"""Exact search by dot product over all vectors: the default index, and the oracle of the others.
+"""Exact search by dot product over all vectors: the default index, and the reference for the others.
 
-The vectors lie in blocks, each spread over all local devices; a device ranks its rows, and the few
-best of every device and block are merged. The result does not depend on the number of devices.
-Sizes are rounded up to buckets, so a growing corpus or another batch of queries rarely compiles
-anew, and neither the queries-by-vectors matrix nor, unless it is an array, the vectors are ever held whole.
+Vectors are processed in blocks, each sharded over all local devices. Each device ranks its rows, and the best
+rows of all devices and blocks are merged. The result does not depend on the number of devices. Sizes are
+rounded up to buckets, so new sizes of corpus or batch rarely need a compilation. Neither the matrix of all
+scores nor, unless it is an array, the matrix of vectors is ever in memory as a whole.
 """
 
 from collections.abc import Iterator
@@ -35,14 +35,14 @@ class _Block(NamedTuple):
 
 
 class ExactIndex:
-    """All vectors, row by row.
+    """Exact search over the rows of a matrix of vectors.
 
     Args:
-      vectors: float32 [n d]. An array stays on the devices; anything else (a memory map, `corpus.vectors`)
-        of more than `block_rows` rows is read anew, block by block, at each search.
-      mesh: the devices to search on, along one axis; all local devices where left out.
-      block_rows: rows scored at a time, which bounds the score matrix (256 queries of float32:
-        64 MiB) and, where they are read anew, the memory of vectors.
+      vectors: float32 [n d]. An array stays on the devices. Others (a memory map, `corpus.vectors`) with more
+        than `block_rows` rows are read block by block at each search.
+      mesh: the devices for the search, along one axis. None: all local devices.
+      block_rows: rows scored at a time. This bounds the memory of scores (64 MiB for 256 queries in float32)
+        and of vectors that are read at each search.
 
     Raises `UserError` for an array with NaN or infinity.
     """
@@ -61,7 +61,7 @@ class ExactIndex:
         return len(self._vectors)
 
     def search(self, queries: Float[np.ndarray, "q d"], k: int) -> Found:
-        """The `k` rows of highest dot product for each query. Equal scores go to the lower row."""
+        """The `k` rows with the highest dot product for each query. Ties are resolved by the lower row."""
         queries = base.check_matrix(queries, self._vectors.shape[1], "queries")
         base.check_k(k)
         rows = np.full((len(queries), k), -1, np.int64)

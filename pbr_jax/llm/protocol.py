@@ -1,4 +1,4 @@
-"""What the toolkit asks of a frozen language model. Backends implement `LLM`; callers know nothing else."""
+"""The interface of a frozen language model. Backends implement `LLM`, and callers use only `LLM`."""
 
 import json
 import math
@@ -14,19 +14,19 @@ VERSION = 1
 """Of what this package computes: raised when the same model and request would give other texts or scores."""
 
 Prompt = str | Sequence[dict[str, str]]
-"""Plain text, continued as it stands; or chat messages (`role`, `content`), put through the template."""
+"""Plain text, which is continued, or chat messages (`role`, `content`), to which the template is applied."""
 
 OnBatch = Callable[[Sequence[int], Sequence[str]], None]
-"""Called with positions and texts as soon as they are finished."""
+"""A function that is called with positions and texts when they are finished."""
 
 OnScores = Callable[[Sequence[int], Sequence["Score"]], None]
-"""The same for scores."""
+"""A function that is called with positions and scores when they are finished."""
 
 
 class TooLong(UserError):
-    """A prompt that, with what follows it, is over the model's context.
+    """A prompt that, together with its answer or target, exceeds the model's context.
 
-    Raised when all others have been answered, so that one does not cost the work of thousands.
+    It is raised after all other prompts have been answered, so that their answers are not lost.
     """
 
     def __init__(self, index: int, reason: str) -> None:
@@ -40,7 +40,7 @@ class TooLong(UserError):
 
 @contextmanager
 def naming(ids: Iterable[str]) -> Iterator[None]:
-    """Errors of prompts that are too long name the id of their question."""
+    """In this block, errors of prompts that are too long contain the id of the question."""
     try:
         yield
     except TooLong as error:
@@ -48,26 +48,26 @@ def naming(ids: Iterable[str]) -> Iterator[None]:
 
 
 class Score(NamedTuple):
-    """log p(target | prompt): the sum over the target's tokens, in nats, and how many there are."""
+    """log p(target | prompt): the sum over the target's tokens in nats, and the number of tokens."""
 
     total: float
     tokens: int
 
     @property
     def mean(self) -> float:
-        """Log-probability per token; 0 for an empty target."""
+        """The log-probability per token, in nats; 0 for an empty target."""
         return self.total / self.tokens if self.tokens else 0.0
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How answers are decoded.
+    """Decoding options.
 
-    `max_new_tokens` is the most tokens of an answer. `temperature` divides the logits, and 0 takes the most
-    probable token. `top_p` samples from the most probable tokens that together reach this mass. More than
-    one of `num_beams` searches with so many beams and returns the best, without a temperature. An answer ends
-    before the first of the texts in `stop` (`stop_strings.cut`). Raises UserError: a value that makes no
-    sense, by its name in a config.
+    `max_new_tokens` is the maximum length of an answer. `temperature` divides the logits; 0 means greedy
+    decoding. `top_p` samples from the most probable tokens whose total probability reaches this value. A
+    value of `num_beams` above 1 means beam search without temperature; the best beam is returned. An answer
+    ends before the first occurrence of a text in `stop` (`stop_strings.cut`). Raises UserError for invalid
+    values.
     """
 
     max_new_tokens: int
@@ -98,7 +98,7 @@ class LLM(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Identifies weights, tokenizer, template and number format: part of every cache key."""
+        """Identifies weights, tokenizer, template and number format. It is part of every cache key."""
         ...
 
     def generate(
@@ -109,13 +109,13 @@ class LLM(Protocol):
         done: Mapping[int, str] | None = None,
         on_batch: OnBatch | None = None,
     ) -> list[str]:
-        """One continuation for each prompt, without stop tokens and special tokens.
+        """Generates a continuation of each prompt, without stop tokens and special tokens.
 
-        A call that was interrupted and is repeated with the texts it had finished in `done` (position ->
-        text) returns the same texts as one that was not. What is sampled depends on the seed, the prompt
-        and the number of equal prompts before it in the list: not on the rest of the list, nor on batches.
-        `on_batch` is called whenever texts are finished. Raises TooLong: a prompt is over the context; what
-        could be answered went to `on_batch`.
+        `done` (position -> text) contains the finished texts of an interrupted call. The result is the same
+        as without the interruption. Samples depend on the seed, the prompt and the number of equal prompts
+        before it in the list, but not on other prompts or on batches. `on_batch` is called when texts are
+        finished. Raises TooLong if a prompt exceeds the context, after `on_batch` has received all other
+        answers.
         """
         ...
 
@@ -127,32 +127,32 @@ class LLM(Protocol):
         done: Mapping[int, Score] | None = None,
         on_batch: OnScores | None = None,
     ) -> list[Score]:
-        """log p(target | prompt) for each pair. Prompt and target are tokenised apart, then joined.
+        """Computes log p(target | prompt) for each pair. Prompt and target are tokenised separately.
 
-        A target that should begin with a space must be given with it, but for the one that a chat template
-        writes before every answer. No end token is added. `done` and `on_batch` are as in `generate`.
+        If a target should begin with a space, it must contain the space, unless the chat template writes one
+        before every answer. No end token is added. `done` and `on_batch` are as in `generate`.
         """
         ...
 
     def count(self, text: str) -> int:
-        """Number of tokens of a text, no special tokens added."""
+        """The number of tokens of a text, without special tokens."""
         ...
 
     def truncate(self, text: str, tokens: int) -> str:
-        """The longest prefix of the text, cut where a token ends, that has at most this many tokens."""
+        """The longest prefix of the text that ends at a token boundary and has at most this many tokens."""
         ...
 
     def render(self, prompt: Prompt) -> str:
-        """The text that the model reads: the chat template applied, the answer's turn opened."""
+        """The text that the model reads, with the chat template applied and the answer's turn opened."""
         ...
 
     def num_tokens(self, prompt: Prompt) -> int:
-        """Number of tokens the model reads for this prompt, template and special tokens included."""
+        """The number of tokens that the model reads for this prompt, with template and special tokens."""
         ...
 
 
 def occurrences(prompts: Sequence[Prompt]) -> list[int]:
-    """How many equal prompts stand before each: which of the draws from a prompt an answer is."""
+    """For each prompt, the number of equal prompts before it, which selects the draw for repeated prompts."""
     seen: Counter[str] = Counter()
     numbers = []
     for name in (json.dumps(prompt, sort_keys=True) for prompt in prompts):
@@ -162,7 +162,7 @@ def occurrences(prompts: Sequence[Prompt]) -> list[int]:
 
 
 def check_prompt(prompt: Any) -> None:
-    """UserError for what is no `Prompt`, or holds a text that UTF-8 cannot."""
+    """Raises UserError if this is not a `Prompt`, or contains text that UTF-8 cannot encode."""
     if isinstance(prompt, str):
         check_text(prompt, "the prompt")
         return
@@ -181,7 +181,7 @@ def check_prompt(prompt: Any) -> None:
 
 
 def check_text(text: Any, what: str) -> None:
-    """UserError for what is no text, or holds half of a surrogate pair."""
+    """Raises UserError if this is not a text, or contains an unpaired surrogate."""
     if not isinstance(text, str):
         raise UserError(f"{what} is {text!r:.40}, want a text; give an empty one where nothing is said")
     try:

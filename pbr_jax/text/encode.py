@@ -1,8 +1,8 @@
-"""Texts to vectors: padded to few lengths, batched, and spread over devices.
+"""Encodes texts as vectors: pads them to a few lengths, batches them and distributes them over devices.
 
-A text's vector does not depend on the texts around it, to the last bit: a text has a row of its own, whose
-length depends on the text alone, and batches of a length and role always have the same number of rows. So
-vectors that were made at another time and in other company are the same (`corpus.vectors`).
+The vector of a text is bitwise independent of the other texts in a batch. Each text has its own row, whose
+padded length depends only on the text, and all batches of a length and role have the same number of rows. So
+vectors from different calls are identical (`corpus.vectors`).
 """
 
 import hashlib
@@ -37,17 +37,17 @@ WINDOW = 8192  # texts tokenized and sorted together
 class TextEncoder:
     """A BERT-family encoder of texts, from the configuration of a run.
 
-    Weights are read at the first `encode`; `fingerprint` and `dim` need only the small files.
+    Weights are read at the first `encode`. `fingerprint` and `dim` need only the small files.
 
     Args:
-      config: which model, and how texts are cut, pooled and batched. "auto" means what the model's
-        folder says (sentence-transformers files), else mean pooling without normalisation.
-      devices: the `jax.Device`s that the rows of a batch are spread over; None: all local ones.
-      tuned: parameters in place of the folder's, and a name that identifies them.
-      unit: whether tuned vectors are of unit length, whatever the settings say: as they were tuned.
+      config: the model, and how texts are truncated, pooled and batched. "auto" uses the settings in the
+        model's folder (sentence-transformers files), or otherwise mean pooling without normalisation.
+      devices: the `jax.Device`s over which the rows of a batch are sharded. None: all local devices.
+      tuned: parameters that replace those of the folder, and a name that identifies them.
+      unit: whether tuned vectors have unit length, as in their training. It overrides the settings.
 
     Raises:
-      UserError: no such model, a file of it is malformed, or a setting does not fit it.
+      UserError: the model does not exist, a file is malformed, or a setting is not valid for the model.
     """
 
     def __init__(
@@ -79,16 +79,16 @@ class TextEncoder:
 
     @property
     def dim(self) -> int:
-        """Width of the embeddings."""
+        """The dimension of the embeddings."""
         return self.bert_config.hidden_size
 
     @property
     def fingerprint(self) -> str:
-        """sha256 (hex) of all that the embeddings depend on: model files, settings and prefixes."""
+        """The sha256 (hex) of everything that embeddings depend on: model files, settings and prefixes."""
         return self._digest(self.prefix("query"), self.prefix("document"))
 
     def vectors_key(self, role: Role) -> str:
-        """sha256 (hex) of all that a role's vectors depend on to the last bit, code and platform included."""
+        """The sha256 (hex) of everything that determines a role's vectors bitwise, with code and platform."""
         code = code_of(TextEncoder)
         return self._digest(role, self.prefix(role), self._batch_tokens, self._platform, code)
 
@@ -104,7 +104,7 @@ class TextEncoder:
         return hashlib.sha256(json.dumps(known).encode()).hexdigest()
 
     def prefix(self, role: Role) -> str:
-        """What is put before every text of a role: as the configuration says, else the model's folder."""
+        """The prefix of all texts of a role, from the configuration or otherwise from the model's folder."""
         if role == "query":
             stated, own = self.config.query_prefix, self.settings.query_prompt
         else:
@@ -114,12 +114,12 @@ class TextEncoder:
     def encode(
         self, texts: Sequence[str], *, role: Role = "document", progress: bool = False
     ) -> Float32[np.ndarray, "n d"]:
-        """Embeddings of texts, float32 in the order given; equal texts are encoded once.
+        """Encodes texts as float32 vectors in the same order. Equal texts are encoded once.
 
         Args:
-          texts: any lengths; what exceeds the settings' `max_length` is cut.
-          role: whose prefix is put before each text.
-          progress: show a progress bar.
+          texts: texts of any length. Longer ones are truncated to `max_length` tokens.
+          role: the role whose prefix is prepended to each text.
+          progress: whether to show a progress bar.
         """
         prefix = self.prefix(role)
         skipped = 0 if self.settings.include_prompt else self.tokenizer.prompt_length(prefix)
