@@ -91,7 +91,7 @@ def product(*sweeps: Iterable[Overrides]) -> Iterator[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of a sweep."""
+    """One run of a sweep: its config and its overrides."""
 
     overrides: Overrides
     config: Config

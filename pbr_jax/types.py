@@ -13,7 +13,7 @@ import numpy as np
 
 
 class UserError(ValueError):
-    """An error that the user can correct: a wrong path, a malformed record, an unknown field.
+    """An error that the user can correct, such as a wrong path, a malformed record or an unknown field.
 
     The command line prints the message on one line and exits with code 2. The message says what was found,
     what was expected and what to do. It names the file, record and field if there are any.

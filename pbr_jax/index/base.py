@@ -1,4 +1,4 @@
-"""What the indices share: what they find, and what a matrix of vectors must be."""
+"""Shared types and checks of the indices."""
 
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -10,7 +10,7 @@ from pbr_jax.types import UserError
 
 @runtime_checkable
 class Matrix(Protocol):
-    """Vectors [n d], an array or what gives arrays: `vectors[rows]` and `vectors[a:b]` are float32 [r d]."""
+    """Vectors [n d]: an array, or an object whose `vectors[rows]` and `vectors[a:b]` are float32 [r d]."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -21,14 +21,14 @@ class Matrix(Protocol):
 
 
 class Found(NamedTuple):
-    """The best rows of each query, best first; row -1 and score -inf where there are fewer than k."""
+    """The best rows of each query, best first, padded with row -1 and score -inf if fewer than k."""
 
     rows: Int[np.ndarray, "q k"]
     scores: Float[np.ndarray, "q k"]
 
 
 def check_k(k: int) -> None:
-    """Raises UserError for a number of results below 1."""
+    """Raises UserError if the number of results is below 1."""
     if k < 1:
         raise UserError(f"k is {k}, but at least 1 result must be asked for")
 
@@ -36,7 +36,7 @@ def check_k(k: int) -> None:
 def check_matrix(
     vectors: Float[np.ndarray, "n d"], width: int | None = None, name: str = "vectors"
 ) -> Float[np.ndarray, "n d"]:
-    """The matrix as contiguous float32; a memory map stays one. UserError for another width, NaN, inf."""
+    """The matrix as contiguous float32; memory maps are not copied. UserError for a wrong width, NaN, inf."""
     if width is not None and vectors.shape[1] != width:
         raise UserError(f"{name} have width {vectors.shape[1]}, but the index holds vectors of width {width}")
     for start in range(0, len(vectors), 65_536):  # in blocks: the matrix may be a file larger than memory
@@ -51,5 +51,5 @@ def check_matrix(
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
-    """Vectors [n d] of unit length; zeros stay zeros."""
+    """Vectors [n d], scaled to unit length. Zero vectors stay zero."""
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)

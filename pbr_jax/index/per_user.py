@@ -1,11 +1,11 @@
-"""Exact search inside few rows, such as one user's documents.
+"""Exact search among a few rows, such as one user's documents.
 
-That is numpy on the host on purpose: a history holds 10 to 1,000 documents, and copying so few rows and
-scoring them takes less than handing them to a device (measured in benchmarks/RESULTS.md).
+It uses numpy on the host. A history has 10 to 1,000 documents, and for so few rows this is faster than a
+transfer to a device (measured in benchmarks/RESULTS.md).
 
-Every dot product is computed by itself (`np.vecdot`), not as part of a matrix product, whose last
-bit depends on the rows around it: equal vectors get equal scores, and a document's score does not
-depend on which others are searched.
+Dot products are computed individually (`np.vecdot`). In a matrix product, the last bit would depend on
+neighbouring rows. So equal vectors have equal scores, and the score of a document does not depend on the
+other documents in the search.
 """
 
 import numpy as np
@@ -18,9 +18,9 @@ from pbr_jax.index.top_k import top_positions
 def nearest(
     vectors: Matrix, rows: np.ndarray, query: Float[np.ndarray, " d"], k: int
 ) -> tuple[Int[np.ndarray, " m"], Float[np.ndarray, " m"]]:
-    """The `m = min(k, distinct rows)` rows of highest dot product with `query`, and their scores.
+    """The `m = min(k, distinct rows)` rows with the highest dot product with `query`, and their scores.
 
-    Equal scores go to the lower row.
+    Ties are resolved by the lower row.
     """
     rows = np.asarray(rows, np.int64)
     if len(rows) == 0:

@@ -1,9 +1,9 @@
 """Approximate search with ScaNN, for collections of some 50,000 vectors and more (Linux, `pbr-jax[scann]`).
 
 Guo et al., "Accelerating Large-Scale Inference with Anisotropic Vector Quantization", ICML 2020,
-https://arxiv.org/abs/1908.10396. ScaNN holds codes of half a byte for two dimensions and no vectors: what
-it finds are candidates, whose exact scores are computed elsewhere (`corpus.search`). The search effort is
-tuned by recall measured against exact search, not by a rule. Nothing is pickled.
+https://arxiv.org/abs/1908.10396. ScaNN stores codes (half a byte for two dimensions) instead of vectors. It
+returns candidates, whose exact scores are computed elsewhere (`corpus.search`). The search effort is tuned by
+the recall, measured against exact search. Nothing is pickled.
 """
 
 import importlib.util
@@ -31,24 +31,24 @@ _HEADER = "index.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """How thoroughly ScaNN searches: leaves of the tree (0: there is no tree), and candidates of a result."""
+    """ScaNN's search effort: leaves of the tree to search (0: no tree), and candidates per result."""
 
     leaves: int
     candidates: int
 
 
 class ScannIndex:
-    """Candidates for the top k by dot product.
+    """An approximate index, which returns candidates for the top k by dot product.
 
     Args:
-      vectors: float32 [n d]; read once, and not kept.
-      k: the number of results that recall is measured at.
-      target: recall to tune the effort for; tuning doubles leaves and candidates until it is met.
-      floor: recall below which building raises `UserError`.
-      effort: search exactly this thoroughly instead of tuning.
+      vectors: float32 [n d]. They are not kept.
+      k: the number of results at which recall is measured.
+      target: the recall for which the effort is tuned. Tuning doubles leaves and candidates until it is met.
+      floor: if the recall is below this value, `UserError` is raised.
+      effort: a fixed search effort. None: it is tuned.
 
-    `recall` is the share of the exact best `k` that was found for documents as queries, which flatters it
-    where real queries lie far from documents; `effort` is what was tuned.
+    `recall` is the share of the exact top `k` that was found, with documents as queries. It is too optimistic
+    if real queries are far from documents. `effort` is the search effort in use.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class ScannIndex:
         return self._count
 
     def candidates(self, queries: Float[np.ndarray, "q d"], k: int) -> Int[np.ndarray, "q c"]:
-        """Rows among which the `k` best are found, `effort.candidates` times k of them; -1: no more."""
+        """Candidate rows for the top k: up to `effort.candidates` times k per part of the index; -1: none."""
         queries = base.check_matrix(queries, self._width, "queries")
         base.check_k(k)
         leaves, found = max(self.effort.leaves, 1), [np.full((len(queries), 1), -1, np.int64)]
@@ -101,7 +101,7 @@ class ScannIndex:
         return np.concatenate(found, axis=1)
 
     def save(self, folder: Path) -> None:
-        """Writes ScaNN's files and index.json, which comes last, into a folder."""
+        """Writes ScaNN's files to a folder, and index.json last."""
         for number, part in enumerate(self._parts):
             (folder / str(number)).mkdir(exist_ok=True)
             part.serialize(str(folder / str(number)), True)
@@ -114,7 +114,7 @@ class ScannIndex:
 
     @classmethod
     def load(cls, folder: Path) -> "ScannIndex":
-        """Reads a saved index. Raises `UserError` for a damaged one, and for a pickle, unread."""
+        """Reads a saved index. Raises `UserError` if it is damaged or contains a pickle (never read)."""
         pickles = sorted(folder.rglob("*.pkl")) + sorted(folder.rglob("*.pickle"))
         if pickles:
             raise UserError(
@@ -142,17 +142,17 @@ class ScannIndex:
 
     @staticmethod
     def is_saved(folder: Path) -> bool:
-        """Whether a folder holds a whole index."""
+        """Whether a folder contains a complete index."""
         return (folder / _HEADER).is_file()
 
 
 def is_installed() -> bool:
-    """Whether ScaNN is there."""
+    """Whether ScaNN is installed."""
     return importlib.util.find_spec("scann") is not None
 
 
 def check_installed() -> None:
-    """Raises UserError where ScaNN is not there."""
+    """Raises UserError if ScaNN is not installed."""
     if not is_installed():
         _scann()
 

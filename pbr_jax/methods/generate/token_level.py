@@ -13,7 +13,7 @@ from pbr_jax.types import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class TokenLevelGenerate(Generate):
-    """The base of answers that no single prompt continues: they say themselves how probable they are."""
+    """Base of methods whose answers do not continue a single prompt. They compute their own likelihood."""
 
     own_likelihood = True
 

@@ -13,7 +13,7 @@ from pbr_jax.types import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Behind(Select):
-    """The base of selections behind another one, which scores the candidates first."""
+    """Base class of selections that follow another selection, which scores the candidates first."""
 
     # the selection that scores the candidates first, with its options. top_k: the retriever's scores
     of: tuple[Select, ...] = (TopK(),)
