@@ -54,7 +54,10 @@ def root(write_tweets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     "fields",
     [
         {"encoder.query_prefix": "i love ", "encoder.document_prefix": "about "},
-        {"encoder.pooling": "cls", "retrieve.similarity": "dot", "encoder.normalize": "no"},
+        pytest.param(
+            {"encoder.pooling": "cls", "retrieve.similarity": "dot", "encoder.normalize": "no"},
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_sentence_transformers_gives_our_vectors(tiny_models, root: Path, tmp_path: Path, fields):

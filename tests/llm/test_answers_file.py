@@ -77,6 +77,7 @@ def writer(file: Path, name: int, count: int) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.long
 def test_four_processes_write_the_same_and_different_answers_at_once(file: Path):
     """From nothing: they also race for making the database. All are told the same standing answers."""
     processes = [writer(file, name, 60) for name in range(4)]

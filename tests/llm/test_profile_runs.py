@@ -51,6 +51,7 @@ def lines(out: Path, name: str) -> list[dict[str, Any]]:
     return [*map(json.loads, (out / f"{name}.jsonl").read_text().splitlines())]
 
 
+@pytest.mark.long
 def test_a_server_passages_and_folds_go_together(place: dict[str, Any], tmp_path: Path) -> None:
     """What a model behind a server writes and answers is what it does in this process."""
     path = Path(place["llm.model"])

@@ -72,6 +72,7 @@ def test_records_in_rows_have_the_scores_and_gradients_of_whole_ones(fusion: Fus
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-4), moved, should)
 
 
+@pytest.mark.long
 def test_a_training_on_rows_ends_with_the_parameters_of_one_on_whole_records(tmp_path: Path):
     draw = np.random.default_rng(1)
     some = questions([draw.integers(1, 40, draw.integers(2, 7)).tolist() for _ in range(24)])

@@ -179,7 +179,7 @@ def test_vectors_key_sees_what_a_roles_vectors_depend_on(folder: Path) -> None:
     assert encoder(folder, batch_tokens=64).vectors_key("document") != plain.vectors_key("document")
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("pooling", [pytest.param("mean", marks=pytest.mark.long), "cls"])
 def test_bfloat16_is_near_and_its_vectors_are_float32(folder: Path, pooling: str) -> None:
     texts = some_texts(20)
     wide = encoder(folder, pooling=pooling, normalize="yes")

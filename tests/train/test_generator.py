@@ -272,6 +272,7 @@ def test_a_frozen_base_lies_in_shares(llama: Path):
     assert shares(found.params()) == [1 / 8] * len(jax.tree.leaves(found.params()))
 
 
+@pytest.mark.long
 def test_t5s_dropout_does_not_know_how_a_batch_is_divided(flan: Path, tmp_path: Path):
     pairs = made_up(16)
     one = train(flan, options(dropout=0.3, batch_size=8), tmp_path / "1", pairs)

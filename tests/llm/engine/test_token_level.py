@@ -75,6 +75,7 @@ def test_a_mixture_decodes_what_the_mixed_distributions_say(tiny, batch_size: in
     assert found[0] not in ([*map(list, (found[3], found[4]))])  # a mixture, not one of its parts
 
 
+@pytest.mark.long
 def test_an_answer_that_has_begun_goes_on_as_if_it_had_not_stopped(tiny):
     llm = JaxLLM(tiny[0], batch_size=4)
     for prompts, weights in ((PROMPTS[:3], (0.5, 0.3, 0.2)), (PROMPTS[2:3], (1.0,))):
