@@ -99,7 +99,7 @@ OWN = {
     "data/own.py", "importing/writing.py", "llm/http/client.py", "llm/tokens/template_worker.py",
     "llm/tokens/templates.py", "methods/expand/parsing.py", "methods/neighbours/cohort_fit.py",
     "methods/retrieve/centred.py",
-    "methods/select/purple_reward_model.py", "methods/select/purple_rewards.py", "options/shared.py",
+    "methods/select/purple_reward_model.py", "methods/select/purple_rewards.py", "options/llm.py",
     "parts/answers.py", "parts/feedback.py", "parts/likelihood.py", "parts/measures.py",
     "parts/profiles.py", "parts/rankings.py", "parts/run.py", "parts/trained.py", "tasks/states.py",
     "train/metrics.py",

@@ -21,17 +21,14 @@ from pbr_jax.options.corpus import Corpus
 from pbr_jax.options.feedback import Distillation, Feedback
 from pbr_jax.options.generator import TunedGenerator
 from pbr_jax.options.labels import Labels
+from pbr_jax.options.llm import LLM, JudgeLLM, OtherLLM, SelectLLM
 from pbr_jax.options.luf import LUFLoss, adapting
 from pbr_jax.options.remarks import Remarks
 from pbr_jax.options.shared import (
-    LLM,
     Benchmark,
     Encoder,
     Eval,
-    JudgeLLM,
-    OtherLLM,
     Prompt,
-    SelectLLM,
     UserEncoder,
 )
 from pbr_jax.options.slots import (

@@ -52,8 +52,8 @@ class Luf(Learner, Retrieve):
     labels: Labels = field(default_factory=Labels)  # how documents are labelled
     loss: LUFLoss = field(default_factory=LUFLoss)  # the weights and constants of the loss
     # how every update is trained. A map uses optimizer.head_learning_rate; its default 3e-4 was chosen on
-    # Chinese questions and German passages. The field is not called `training`, so that --retrieve.method luf
-    # keeps these defaults
+    # Chinese and English questions, not on the reported ones. The field is not called `training`, so that
+    # --retrieve.method luf keeps these defaults
     update: Training = field(default_factory=adapting)
     index: Kind = "auto"  # index of the shared documents, as for dense
     # least cosine of the query and a user's own document. The paper uses 0.5. None: no bound

@@ -208,6 +208,7 @@ def test_the_fingerprint_is_of_the_extra_body_and_the_kind_of_server_but_of_no_p
         ("[" * 100_000, "want a JSON object"),
         ('{"model": "x"}', "llm.extra_body has model, which other options say"),
         ('{"stream": true, "n": 2}', "llm.extra_body has n, stream, which"),
+        ('{"stop": ["."]}', "llm.extra_body has stop, which"),
     ],
 )
 def test_an_extra_body_of_another_kind_is_one_line(body, message):
