@@ -16,18 +16,18 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pbr_jax.base.types import Example
 from pbr_jax.config import Config, override
 from pbr_jax.corpus.store import Store
 from pbr_jax.data import expansions
 from pbr_jax.eval.ranking import ranking_metric
 from pbr_jax.eval.significance import paired_difference
+from pbr_jax.experiment.plan import Plan
 from pbr_jax.index.page_rank import Walk, anchors
 from pbr_jax.methods.expand import PBR
-from pbr_jax.parts.search import search
 from pbr_jax.pipeline import Neighbour, Tally
-from pbr_jax.plan import Plan
+from pbr_jax.stages.search import search
 from pbr_jax.text.encode import TextEncoder
-from pbr_jax.types import Example
 
 WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0)
 SHORTEST = 8  # words of a document that is cut in two

@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
+from pbr_jax.base.types import Document, Example
 from pbr_jax.config import Benchmark
 from pbr_jax.corpus.store import Store, build
 from pbr_jax.data import passages
-from pbr_jax.types import Document, Example
 
 WORDS = 50
 

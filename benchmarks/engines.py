@@ -27,14 +27,14 @@ from typing import Any, get_args
 
 import numpy as np
 
+from pbr_jax.base.types import Document, Example
 from pbr_jax.corpus import vectors as vector_store
 from pbr_jax.corpus.engine import EngineSearch, shared_search
 from pbr_jax.corpus.search import Kind, save_index
 from pbr_jax.corpus.store import Store, build
 from pbr_jax.corpus.vectors import Vectors, VectorStore, complete
-from pbr_jax.parts.search import search
 from pbr_jax.pipeline import Neighbour, Query
-from pbr_jax.types import Document, Example
+from pbr_jax.stages.search import search
 
 WIDTH, K, BLOCK, CENTRES = 384, 10, 65_536, 5_000
 

@@ -45,8 +45,8 @@ class Table:
         self.shape = shape_of(max(map(len, self.queries)), self.size, self.width)
 
     def arrays(self, questions: np.ndarray, parts: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        from pbr_jax.base.types import Candidate, Document
         from pbr_jax.methods.select.purple_scorer import arrays, question
-        from pbr_jax.types import Candidate, Document
 
         made = []
         for i in questions.tolist():

@@ -21,17 +21,17 @@ from typing import Any
 
 import numpy as np
 
+from pbr_jax.base.types import Document, Example
 from pbr_jax.config import Config, override
 from pbr_jax.corpus.store import Store, build
 from pbr_jax.corpus.vectors import Vectors, VectorStore, complete
 from pbr_jax.graph import Bound
 from pbr_jax.methods.retrieve import BM25, Dense, Fused
 from pbr_jax.options import Corpus
-from pbr_jax.parts.passages import Pooled
-from pbr_jax.parts.vectors import _shared
 from pbr_jax.pipeline import Neighbour, Query, RetrieveSlot, Tally
+from pbr_jax.stages.passages import Pooled
+from pbr_jax.stages.vectors import _shared
 from pbr_jax.text.encode import TextEncoder
-from pbr_jax.types import Document, Example
 
 VOCABULARY = [f"{a}{b}{c}" for a in "bdfgkl" for b in ("a", "e", "io", "u") for c in ("n", "r", "st", "mp")]
 COMMON = ["the", "a", "of", "and", "to", "in", "is", "was"]

@@ -220,7 +220,7 @@ def _measure(system: str, folder: Path, users: int, stages: Stages) -> None:
             import_table(source / "questions.csv", out, columns, documents=source / "documents.csv")
         training_questions(out)
     elif system == "report":
-        from pbr_jax.cli import main
+        from pbr_jax.cli.main import main
 
         with stages.timed("report"):
             runs = [str(path) for path in sorted(folder.glob(f"run-*-{users}"))]
@@ -230,7 +230,9 @@ def _measure(system: str, folder: Path, users: int, stages: Stages) -> None:
 
 
 def _run(system: str, folder: Path, users: int, stages: Stages) -> None:
-    from pbr_jax import experiment, graph, results
+    from pbr_jax.experiment import evaluation as results
+    from pbr_jax.experiment import run as experiment
+    from pbr_jax.graph import nodes as graph
 
     made = {size: config(system, folder / f"own-{size}", folder) for size in (WARM, users)}
     os.environ["PBR_JAX_CACHE"] = tempfile.mkdtemp(prefix="pbr_jax-growth-")

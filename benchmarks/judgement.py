@@ -26,14 +26,14 @@ import numpy as np
 from sklearn.metrics import roc_auc_score
 
 import pbr_jax
+from pbr_jax.base.types import Document, Example
 from pbr_jax.config import Config, override
 from pbr_jax.eval.ranking import ranking_metric
-from pbr_jax.parts.simulated import OTHERS, claim
 from pbr_jax.remarks.agent import Agent
 from pbr_jax.remarks.judge import Script
 from pbr_jax.remarks.log import Remark
+from pbr_jax.stages.simulated import OTHERS, claim
 from pbr_jax.system import System
-from pbr_jax.types import Document, Example
 
 
 class Told(NamedTuple):

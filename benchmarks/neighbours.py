@@ -19,15 +19,15 @@ from typing import Any
 
 import numpy as np
 
+from pbr_jax.base.types import Document, Example
 from pbr_jax.corpus.store import Store, build
 from pbr_jax.methods.neighbours import Cohorts, Mean
 from pbr_jax.methods.neighbours import cohort_fit as parts
 from pbr_jax.methods.neighbours.moments import Moments
-from pbr_jax.parts import users as user_parts
-from pbr_jax.parts.run import chunks
-from pbr_jax.parts.users import Users
 from pbr_jax.pipeline import Tally
-from pbr_jax.types import Document, Example
+from pbr_jax.stages import users as user_parts
+from pbr_jax.stages.run import chunks
+from pbr_jax.stages.users import Users
 
 COHORTS = 32  # labels that the clustering would have found
 

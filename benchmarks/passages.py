@@ -18,11 +18,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from pbr_jax.base.types import Document, Example
 from pbr_jax.corpus.store import build
 from pbr_jax.options import Corpus, Encoder
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.text.passages import passages
-from pbr_jax.types import Document, Example
 
 CUT = Corpus(chunk="words")
 WORDS = ["the", "a", "session", "travel", "music", "dinner", "remember", "tomorrow", "question", "winter"]

@@ -171,11 +171,11 @@ class Table:
     """
 
     def __init__(self, words: Sequence[str], rewards: Path | None) -> None:
-        from pbr_jax import flags
+        from pbr_jax.cli import flags
+        from pbr_jax.experiment.plan import Plan
         from pbr_jax.graph import walk
         from pbr_jax.methods.select import purple_scorer as propensities
-        from pbr_jax.parts.rankings import drop_leaks
-        from pbr_jax.plan import Plan
+        from pbr_jax.stages.rankings import drop_leaks
 
         _, config = flags.config(list(words), flags.RUN)
         node: Any = next(node for node in walk(Plan(config).last) if node.name == "purple")

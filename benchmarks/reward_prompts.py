@@ -34,9 +34,9 @@ def rewards(root: str, name: str) -> tuple[Any, list[list[Any]]]:
     """The rewards of the tree that is imported, and the candidates of each question."""
     import pbr_jax.llm
     from pbr_jax import options
+    from pbr_jax.base.types import Candidate
     from pbr_jax.data import read
-    from pbr_jax.parts import feedback, language_model
-    from pbr_jax.types import Candidate
+    from pbr_jax.stages import feedback, language_model
 
     prompt, llm = options.Prompt(), pbr_jax.llm.load(options.LLM())
     examples = [e for e in read(options.Benchmark(name=name, root=root, split="train")) if e.profile[CHOSEN:]]
@@ -54,7 +54,7 @@ def rewards(root: str, name: str) -> tuple[Any, list[list[Any]]]:
         import importlib
 
         scoring: Any = importlib.import_module("pbr_jax.llm.scoring")
-        of: Any = importlib.import_module("pbr_jax.parts.rewards")
+        of: Any = importlib.import_module("pbr_jax.stages.rewards")
         task = importlib.import_module("pbr_jax.data").task(name)
         Rewards, write = of.Rewards, language_model._writer(prompt, llm=llm, task=task)  # type: ignore[call-arg]
         reward = of.by_total_likelihood(llm)

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from pbr_jax import data, tasks
+from pbr_jax.base.files import write_lines
+from pbr_jax.base.types import Example
 from pbr_jax.data.own import DOCUMENTS
-from pbr_jax.files import write_lines
 from pbr_jax.options import Benchmark
-from pbr_jax.types import Example
 
 
 def written(examples: Sequence[Example], owners: Sequence[str], folder: Path, split: str) -> None:

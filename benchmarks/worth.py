@@ -18,15 +18,15 @@ import numpy as np
 from scipy.stats import spearmanr
 
 import pbr_jax
+from pbr_jax.base.types import Example, UserError
 from pbr_jax.config import Benchmark, Config
 from pbr_jax.eval.metrics import plain_mean
 from pbr_jax.eval.significance import interval
 from pbr_jax.methods import generate, retrieve
 from pbr_jax.options import Corpus, Retrieve
-from pbr_jax.parts.run import chunks
 from pbr_jax.pipeline import Ranking
+from pbr_jax.stages.run import chunks
 from pbr_jax.system import System
-from pbr_jax.types import Example, UserError
 
 PARTS: dict[str, Callable[[int], Retrieve]] = {
     "bm25": lambda k: retrieve.BM25(k=k),

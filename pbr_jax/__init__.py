@@ -30,42 +30,42 @@ fields. Names are imported when they are first used, so `import pbr_jax` is fast
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import pbr_jax.loaded  # noqa: F401 - records the sources of what is imported from now on
+import pbr_jax.cache.loaded  # noqa: F401 - records the sources of what is imported from now on
 
 if TYPE_CHECKING:
-    from pbr_jax.comparison import Comparison as Comparison
-    from pbr_jax.comparison import compare as compare
+    from pbr_jax.api import check as check
+    from pbr_jax.api import import_table as import_table
+    from pbr_jax.api import report as report
+    from pbr_jax.api import run as run
+    from pbr_jax.base.types import Candidate as Candidate
+    from pbr_jax.base.types import Document as Document
+    from pbr_jax.base.types import Example as Example
+    from pbr_jax.base.types import Model as Model
+    from pbr_jax.base.types import UserError as UserError
     from pbr_jax.config import Config as Config
+    from pbr_jax.experiment.comparison import Comparison as Comparison
+    from pbr_jax.experiment.comparison import compare as compare
+    from pbr_jax.experiment.learned_state import backward_transfer as backward_transfer
+    from pbr_jax.experiment.opening import ask as ask
+    from pbr_jax.experiment.opening import open as open
+    from pbr_jax.experiment.results import Results as Results
     from pbr_jax.exporting.export import export as export
-    from pbr_jax.finished import Results as Results
-    from pbr_jax.interactive import check as check
-    from pbr_jax.interactive import import_table as import_table
-    from pbr_jax.interactive import report as report
-    from pbr_jax.interactive import run as run
-    from pbr_jax.last_state import backward_transfer as backward_transfer
-    from pbr_jax.launcher import sweep as sweep
-    from pbr_jax.opening import ask as ask
-    from pbr_jax.opening import open as open
+    from pbr_jax.sweeps.launcher import sweep as sweep
     from pbr_jax.system import System as System
-    from pbr_jax.types import Candidate as Candidate
-    from pbr_jax.types import Document as Document
-    from pbr_jax.types import Example as Example
-    from pbr_jax.types import Model as Model
-    from pbr_jax.types import UserError as UserError
 
 __version__ = "0.1.0"
 
 _NAMES = {
-    "comparison": ("Comparison", "compare"),
+    "experiment.comparison": ("Comparison", "compare"),
     "config": ("Config",),
     "exporting.export": ("export",),
-    "finished": ("Results",),
-    "interactive": ("check", "import_table", "report", "run"),
-    "last_state": ("backward_transfer",),
-    "launcher": ("sweep",),
-    "opening": ("ask", "open"),
+    "experiment.results": ("Results",),
+    "api": ("check", "import_table", "report", "run"),
+    "experiment.learned_state": ("backward_transfer",),
+    "sweeps.launcher": ("sweep",),
+    "experiment.opening": ("ask", "open"),
     "system": ("System",),
-    "types": ("Candidate", "Document", "Example", "Model", "UserError"),
+    "base.types": ("Candidate", "Document", "Example", "Model", "UserError"),
 }
 
 __all__ = [  # `help` shows these

@@ -2,7 +2,7 @@
 
 import sys
 
-from pbr_jax import interrupts
+from pbr_jax.base import interrupts
 
 
 def main() -> int:
@@ -10,7 +10,7 @@ def main() -> int:
     with interrupts.acknowledged():
         try:
             with interrupts.deferred():
-                from pbr_jax import cli
+                from pbr_jax.cli import main as cli
         except KeyboardInterrupt:
             return interrupts.told()
         return cli.main()

@@ -26,9 +26,9 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from pbr_jax.base.types import Candidate, Document, Example
 from pbr_jax.llm.protocol import OnBatch, Score
 from pbr_jax.text.prompts import Written
-from pbr_jax.types import Candidate, Document, Example
 
 
 class Query(NamedTuple):

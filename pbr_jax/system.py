@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pbr_jax.arguments import check_examples, check_filled
+from pbr_jax.base.types import Candidate, Example, UserError
+from pbr_jax.corpus.arguments import check_examples, check_filled
 from pbr_jax.corpus.store import Store
-from pbr_jax.living import Corpus, Living
 from pbr_jax.llm import LLM, Score, naming
 from pbr_jax.llm.protocol import OnBatch
 from pbr_jax.models.thinking import after_thinking
@@ -33,10 +33,10 @@ from pbr_jax.pipeline import (
     rank,
     refuse_foreign,
 )
+from pbr_jax.remarks.living import Corpus, Living
 from pbr_jax.tasks import AnswerFormat
 from pbr_jax.text.answers import parse_answer
 from pbr_jax.text.prompts import Written
-from pbr_jax.types import Candidate, Example, UserError
 
 
 class Reply(NamedTuple):

@@ -72,8 +72,8 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 @pytest.fixture(scope="session")
 def weights() -> None:
     """Skips where the embedded default models are not installed."""
+    from pbr_jax.base.types import UserError
     from pbr_jax.models import pretrained
-    from pbr_jax.types import UserError
 
     try:
         for name in pretrained.EMBEDDED:

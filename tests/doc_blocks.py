@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from pbr_jax import cli, flags, slurm
-from pbr_jax.cli import main
+from pbr_jax.cli import main as cli
+from pbr_jax.cli.main import flags, main
+from pbr_jax.sweeps import slurm
 
 ROOT = Path(__file__).parents[1]
 SMALL = {

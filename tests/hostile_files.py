@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from pbr_jax import data
+from pbr_jax.base.types import UserError
 from pbr_jax.llm.tokens import chat
 from pbr_jax.models import bert, causal_lm, gguf_file, pretrained
 from pbr_jax.options import Benchmark
 from pbr_jax.text import tokenizing
-from pbr_jax.types import UserError
 
 SECONDS, MEMORY = 60, 1 << 30  # of one file, on a busy machine too; bytes beyond those at the start
 HUGE = (10**9, 2**31, 2**32 - 1, 2**63, 2**64 - 1, 10**30)

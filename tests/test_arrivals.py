@@ -7,9 +7,9 @@ from itertools import chain, pairwise
 import numpy as np
 import pytest
 
-from pbr_jax.arrivals import Arrivals, arrivals, subsets
+from pbr_jax.base.types import Example, UserError
 from pbr_jax.options import Stream
-from pbr_jax.types import Example, UserError
+from pbr_jax.stream.arrival import Arrivals, arrivals, subsets
 
 
 def questions(count: int, seed: int = 0, *, units: bool = True) -> list[Example]:

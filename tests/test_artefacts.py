@@ -15,11 +15,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pbr_jax import artefacts
-from pbr_jax.artefacts import digest, obtain
+from pbr_jax.base.files import (  # fmt: skip
+    cache_folder,
+    open_private,
+    private_folder,
+    replace_own,
+    write_text,
+)
+from pbr_jax.base.types import Document, Example, UserError
+from pbr_jax.cache import artefacts
+from pbr_jax.cache.artefacts import digest, obtain
 from pbr_jax.corpus import store
-from pbr_jax.files import cache_folder, open_private, private_folder, replace_own, write_text  # fmt: skip
-from pbr_jax.types import Document, Example, UserError
 
 
 @pytest.fixture(autouse=True)
@@ -427,7 +433,7 @@ def test_every_file_and_folder_is_on_disk_before_an_artefact_is_there(monkeypatc
 OBTAIN = """
 import os, sys, time
 from pathlib import Path
-from pbr_jax.artefacts import obtain
+from pbr_jax.cache.artefacts import obtain
 def make(folder):
     with open(sys.argv[1], "a") as file:
         file.write("made ")

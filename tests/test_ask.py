@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from pbr_jax import ask, opening, run
+from pbr_jax import ask, run
+from pbr_jax.base.types import Example, UserError
 from pbr_jax.config import Config, override
-from pbr_jax.plan import Plan
-from pbr_jax.types import Example, UserError
+from pbr_jax.experiment import opening
+from pbr_jax.experiment.plan import Plan
 
 Opened = list[Plan]
 

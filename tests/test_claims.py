@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 
 from pbr_jax import config as c
-from pbr_jax.claims import Claims
-from pbr_jax.cli import main
+from pbr_jax.base.types import UserError
+from pbr_jax.cli.main import main
 from pbr_jax.eval.report import report
-from pbr_jax.experiment import Results
-from pbr_jax.launcher import sweep
+from pbr_jax.experiment.run import Results
 from pbr_jax.sweeps import grid
-from pbr_jax.types import UserError
+from pbr_jax.sweeps.claims import Claims
+from pbr_jax.sweeps.launcher import sweep
 
 TAKER = """
 import os, sys, time
 from pathlib import Path
-from pbr_jax.claims import Claims
+from pbr_jax.sweeps.claims import Claims
 with Claims(Path(sys.argv[1]), 300) as claims:
     print(claims.take("run"), flush=True)
     sys.stdin.read()

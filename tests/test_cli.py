@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pbr_jax.cli import main
+from pbr_jax.base.files import cache_folder
+from pbr_jax.cli.flags import parsed
+from pbr_jax.cli.main import main
 from pbr_jax.config import Config, override
-from pbr_jax.files import cache_folder
-from pbr_jax.flags import parsed
 from pbr_jax.llm.answers_file import Answers
 
 ROOT = Path(__file__).parents[1]
@@ -403,7 +403,7 @@ def test_a_checkout_that_is_not_installed_runs():
     )
     for module, arguments, told in (
         ("pbr_jax", ["--version"], "pbr-jax 0"),
-        ("pbr_jax.cli", ["configs"], "purple_small"),
+        ("pbr_jax.cli.main", ["configs"], "purple_small"),
     ):
         command = [sys.executable, "-c", nowhere.replace("'pbr_jax', run", f"'{module}', run"), *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -8,9 +8,9 @@ import pytest
 from test_trained_runs import CONFIGS, histories, made
 
 from pbr_jax import Config, ask, run
-from pbr_jax.cli import main
+from pbr_jax.base.types import UserError
+from pbr_jax.cli.main import main
 from pbr_jax.config import load, override
-from pbr_jax.types import UserError
 
 COLLABORATIVE: dict[str, Any] = {"neighbours.m": 1, "neighbours.own": False}
 MODES: dict[str, dict[str, Any]] = {

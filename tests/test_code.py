@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from pbr_jax import loaded, sources
-from pbr_jax.code import code_of
+from pbr_jax.base.types import UserError
+from pbr_jax.cache import loaded, sources
+from pbr_jax.cache.code import code_of
 from pbr_jax.config.reading import execute
 from pbr_jax.graph import Stage
-from pbr_jax.types import UserError
 
 Load = Callable[..., Any]
 
@@ -225,7 +225,7 @@ def test_code_of_a_notebook_counts_with_all_that_it_names(tmp_path: Path):
     def keys(*cells: str) -> list[str]:
         script = f"""
         import json, sys
-        from pbr_jax.code import code_of
+        from pbr_jax.cache.code import code_of
 
         for cells in json.loads({json.dumps(json.dumps(cells))}):
             exec(cells)
@@ -361,7 +361,7 @@ def test_a_container_counts_that_a_module_fills_when_it_is_imported(load: Load, 
 SETS = """
     import functools
     from types import SimpleNamespace
-    from pbr_jax.code import code_of
+    from pbr_jax.cache.code import code_of
 
     STOP = SimpleNamespace(words={"the", "a", "and", "of"}, more=frozenset(["x", "y", "z"]))
     def half(x): return x in STOP.words
@@ -455,17 +455,17 @@ def test_an_edit_while_something_is_made_is_refused_and_nothing_of_it_is_gone_on
 
 
 def test_an_edit_of_the_package_after_the_process_began_is_refused(monkeypatch: pytest.MonkeyPatch):
-    own = Path(str(sys.modules["pbr_jax.code"].__file__))
+    own = Path(str(sys.modules["pbr_jax.cache.code"].__file__))
     monkeypatch.setitem(loaded._began, own, (0, 0, 0))
     loaded._own_source.cache_clear()
     with pytest.raises(UserError, match=r"code.py was edited after this process began"):
-        loaded.source_of("pbr_jax.code")
+        loaded.source_of("pbr_jax.cache.code")
 
 
 def test_code_without_a_file_counts_by_what_it_names():
     script = """
     import linecache, sys, types
-    from pbr_jax.code import code_of
+    from pbr_jax.cache.code import code_of
 
     def cells(text, number):  # as a notebook runs them
         name = f"<cell {number}>"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pbr_jax import cli
+from pbr_jax.cli import main as cli
 
 ASKS = r"""
 source "$1"; shift
@@ -26,7 +26,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("completion") / "pbr-jax.bash"
     with pytest.MonkeyPatch.context() as patch:
         printed: list[str] = []
-        patch.setattr("pbr_jax.terminal.out", lambda text: printed.append(str(text)))
+        patch.setattr("pbr_jax.base.terminal.out", lambda text: printed.append(str(text)))
         assert cli.main(["completion", "bash"]) == 0
     path.write_text("\n".join(printed))
     return path

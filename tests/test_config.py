@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from pbr_jax import config as c
-from pbr_jax.artefacts import digest
+from pbr_jax.base.types import UserError
+from pbr_jax.cache.artefacts import digest
 from pbr_jax.config import Config, Eval, Prompt
+from pbr_jax.experiment.plan import Plan
 from pbr_jax.methods import retrieve
 from pbr_jax.options import Options
-from pbr_jax.plan import Plan
-from pbr_jax.types import UserError
 
 CONFIGS = sorted(Path(__file__).parents[1].joinpath("configs").rglob("*.py"))
 

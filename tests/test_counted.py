@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 import pbr_jax
-from pbr_jax import counted, sources
+from pbr_jax.cache import counted, sources
 from pbr_jax.corpus.store import Store, build
 from pbr_jax.graph import Stage, Value
-from pbr_jax.parts import data
+from pbr_jax.stages import data
 
 TABLE = Path(__file__).with_name("closures.json")
 ROOT = Path(str(pbr_jax.__file__)).parent
@@ -28,7 +28,7 @@ STAGES = sorted(
     if " Stage(" in file.read_text() and file.name != "graph.py"
 )
 TRAINED = [
-    "pbr_jax.parts.users", "pbr_jax.parts.generator", "pbr_jax.methods.retrieve.tuned",
+    "pbr_jax.stages.users", "pbr_jax.stages.generator", "pbr_jax.methods.retrieve.tuned",
     "pbr_jax.methods.select.tuned", "pbr_jax.methods.select.purple",
 ]  # fmt: skip
 
@@ -53,7 +53,7 @@ def test_the_modules_that_count_for_each_stage_are_those_that_are_recorded():
 
 
 def test_closures_are_as_narrow_as_they_have_to_be():
-    assert sum(part.lines for part in sources.counted("pbr_jax.parts.vectors")) < 2200
+    assert sum(part.lines for part in sources.counted("pbr_jax.stages.vectors")) < 2200
     assert sum(part.lines for part in sources.counted("pbr_jax.methods.select.purple")) < 8000
 
 
@@ -96,10 +96,10 @@ def test_edits_that_change_no_result_move_nothing(
 
 
 def test_edits_of_what_computes_move_what_uses_it(moved: Callable[..., set[str]]):
-    assert moved("data.lamp", "", "OTHER = 1\n") == {"pbr_jax.parts.data"}
-    encoding = {"pbr_jax.parts.vectors", "pbr_jax.methods.select.tuned", "pbr_jax.methods.retrieve.tuned"}
+    assert moved("data.lamp", "", "OTHER = 1\n") == {"pbr_jax.stages.data"}
+    encoding = {"pbr_jax.stages.vectors", "pbr_jax.methods.select.tuned", "pbr_jax.methods.retrieve.tuned"}
     assert encoding <= moved("models.bert", "", "OTHER = 1\n")
-    assert {*TRAINED} <= moved("train.loop", "", "OTHER = 1\n") < {*STAGES} - {"pbr_jax.parts.vectors"}
+    assert {*TRAINED} <= moved("train.loop", "", "OTHER = 1\n") < {*STAGES} - {"pbr_jax.stages.vectors"}
 
 
 def test_a_room_counts_by_its_version(monkeypatch: pytest.MonkeyPatch):
@@ -164,7 +164,7 @@ def _same(value: Any) -> Any:
 def test_an_answer_is_keyed_by_all_that_identifies_its_model(monkeypatch: pytest.MonkeyPatch, tiny_models):
     from pbr_jax.llm.tokens import chat
     from pbr_jax.options import LLM
-    from pbr_jax.parts.language_model import _load
+    from pbr_jax.stages.language_model import _load
 
     def key(**changes: Any) -> str:
         options = LLM(model=tiny_models["llm.model"], **changes)

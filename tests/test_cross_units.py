@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 
 import pbr_jax
-from pbr_jax.cli import main
+from pbr_jax.base.types import Document, Example
+from pbr_jax.cli.main import main
 from pbr_jax.config import Config, load, override
 from pbr_jax.corpus.store import Store, build
-from pbr_jax.parts.folds import Fold
-from pbr_jax.parts.rankings import Questions
-from pbr_jax.types import Document, Example
+from pbr_jax.stages.folds import Fold
+from pbr_jax.stages.rankings import Questions
 
 SEED = int(os.environ.get("PBR_JAX_KILLS_SEED", secrets.randbelow(2**32)))
 TRAINED = '''
@@ -38,7 +38,7 @@ from pbr_jax.config import Config
 from pbr_jax.graph import Stage
 from pbr_jax.methods.retrieve.scored import scored
 from pbr_jax.options import Retrieve, Stream
-from pbr_jax.parts.rankings import Questions
+from pbr_jax.stages.rankings import Questions
 
 
 @dataclass(frozen=True, kw_only=True)

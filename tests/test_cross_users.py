@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import pbr_jax
-from pbr_jax.cli import main
+from pbr_jax.base.types import UserError
+from pbr_jax.cli.main import main
 from pbr_jax.config import Config, load, override
-from pbr_jax.types import UserError
 
 SEED = int(os.environ.get("PBR_JAX_KILLS_SEED", secrets.randbelow(2**32)))
 LEARNER = '''

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import pbr_jax
+from pbr_jax.base.types import Example, UserError
 from pbr_jax.config import Config, override
 from pbr_jax.corpus import engine
 from pbr_jax.text.encode import TextEncoder
-from pbr_jax.types import Example, UserError
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from pbr_jax import run
-from pbr_jax.cli import main
+from pbr_jax.base.types import UserError
+from pbr_jax.cli.main import main
 from pbr_jax.config import Config, override
 from pbr_jax.data import synthetic
-from pbr_jax.examples import examples
-from pbr_jax.types import UserError
+from pbr_jax.experiment.questions import examples
 
 
 @pytest.fixture

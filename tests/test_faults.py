@@ -12,10 +12,12 @@ import jax
 import numpy as np
 import pytest
 
-from pbr_jax import artefacts, cli, faults
+from pbr_jax.base import system_errors
+from pbr_jax.base.files import cache_folder, write_text
+from pbr_jax.base.types import UserError
+from pbr_jax.cache import artefacts
+from pbr_jax.cli import main as cli
 from pbr_jax.corpus import store
-from pbr_jax.files import cache_folder, write_text
-from pbr_jax.types import UserError
 
 NUMBERS = (
     "ENOSPC EDQUOT EFBIG EACCES EPERM EROFS ENOENT ENOTDIR EISDIR ELOOP EEXIST ENAMETOOLONG EIO ESTALE "
@@ -38,7 +40,7 @@ def write_array(path: Path) -> None:
 @pytest.mark.parametrize("name", NUMBERS.split())
 def test_every_error_of_the_system_is_one_line_that_names_the_file(name: str):
     number = getattr(errno, name)
-    told = faults.line(OSError(number, os.strerror(number), "/data/x.json"))
+    told = system_errors.line(OSError(number, os.strerror(number), "/data/x.json"))
     assert told is not None
     assert told.startswith("cannot ")
     assert f" /data/x.json: {os.strerror(number)}; " in told
@@ -48,9 +50,12 @@ def test_every_error_of_the_system_is_one_line_that_names_the_file(name: str):
 @pytest.mark.skipif(not FULL.exists(), reason="the system has no /dev/full")
 @pytest.mark.parametrize("write", [write_file, write_array], ids=lambda write: write.__name__)
 def test_a_full_disk_names_the_file_whoever_writes(write: Callable[[Path], None], tmp_path: Path):
-    with pytest.raises(OSError, match="No space left") as caught, faults.located(tmp_path / "vectors.npy"):
+    with (
+        pytest.raises(OSError, match="No space left") as caught,
+        system_errors.located(tmp_path / "vectors.npy"),
+    ):
         write(FULL)
-    told = faults.line(caught.value)
+    told = system_errors.line(caught.value)
     assert told is not None
     assert told.startswith("cannot write ")
     assert "vectors.npy: No space left on device; free some space" in told
@@ -151,12 +156,12 @@ def test_a_damaged_store_is_named(tmp_path: Path):
     ],
 )
 def test_memory_and_threads_are_the_environments_and_bugs_are_ours(error: Exception, words: list[str] | None):
-    told = faults.line(error)
+    told = system_errors.line(error)
     assert told is None if words is None else all(word in str(told) for word in words)
 
 
 def test_a_user_error_is_told_as_it_is():
-    with pytest.raises(UserError, match="Permission denied is quoted"), faults.located(Path("x")):
+    with pytest.raises(UserError, match="Permission denied is quoted"), system_errors.located(Path("x")):
         raise UserError("Permission denied is quoted")
 
 
@@ -197,8 +202,8 @@ def test_the_longest_name_that_a_file_system_takes_can_be_written(tmp_path: Path
 
 def test_an_error_whose_class_says_what_happened_keeps_it(tmp_path: Path):
     """A stage that stumbles over what an earlier attempt left begins anew only for some classes."""
-    with pytest.raises(FileNotFoundError, match="part"), faults.located(tmp_path):
+    with pytest.raises(FileNotFoundError, match="part"), system_errors.located(tmp_path):
         raise FileNotFoundError("part")
-    with pytest.raises(OSError, match="odd") as caught, faults.located(tmp_path):
+    with pytest.raises(OSError, match="odd") as caught, system_errors.located(tmp_path):
         raise OSError("odd")
     assert caught.value.errno == errno.EIO

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pbr_jax import fetching
+from pbr_jax.base import prefetch
+from pbr_jax.base.prefetch import fetched
 from pbr_jax.config import Optimizer, Training
-from pbr_jax.fetching import fetched
 from pbr_jax.train import loop, metrics, steps
 from pbr_jax.train.batches import Rows
 
@@ -26,7 +26,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
         seen.append(("fetch", int(np.ravel(jax.tree.leaves(values)[0])[0])))
         return values
 
-    monkeypatch.setattr(fetching.jax, "device_get", watched)
+    monkeypatch.setattr(prefetch.jax, "device_get", watched)
     return seen
 
 

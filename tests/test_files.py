@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pbr_jax
-from pbr_jax.files import DEEPEST, LONGEST_NUMBER, JsonBounds, parse_json
+from pbr_jax.base.files import DEEPEST, LONGEST_NUMBER, JsonBounds, parse_json
 
 TEXTS = st.text(st.sampled_from(list('ab"\\[]{}19,é\n')), max_size=8)
 VALUES = st.recursive(
@@ -68,7 +68,7 @@ import resource, sys
 from pathlib import Path
 from pbr_jax.data import json_stream
 from pbr_jax.models import pretrained
-from pbr_jax.types import UserError
+from pbr_jax.base.types import UserError
 
 path = Path(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_DATA, (600 << 20, 600 << 20))  # bytes; half are there already

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import pbr_jax
+from pbr_jax.base.types import Example
 from pbr_jax.config import Config, names, override
-from pbr_jax.graph_lists import stages
+from pbr_jax.experiment.plan import Plan
+from pbr_jax.graph.lists import stages
 from pbr_jax.llm.answers_file import location
 from pbr_jax.methods.select import TopK
-from pbr_jax.parts.feedback import Feedbacks, shuffled
-from pbr_jax.plan import Plan
-from pbr_jax.types import Example
+from pbr_jax.stages.feedback import Feedbacks, shuffled
 
 TOPICS = ("tea", "cats", "football", "violins")  # words that the tiny encoder knows
 USERS = 12

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pbr_jax.config import load, override
-from pbr_jax.plan import Plan
+from pbr_jax.experiment.plan import Plan
 
 CONFIG = Path(__file__).parents[1] / "configs" / "fused.py"
 QUESTIONS = 200  # as many of them as the split has

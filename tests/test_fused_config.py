@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from pbr_jax import config as c
+from pbr_jax.base.types import UserError
+from pbr_jax.cli.flags import RUN, SWEEP, parsed
 from pbr_jax.config import Config
-from pbr_jax.flags import RUN, SWEEP, parsed
 from pbr_jax.methods import retrieve
 from pbr_jax.options import names_of
-from pbr_jax.types import UserError
 
 FUSED = Config(system="fused", retrieve=retrieve.Fused())
 

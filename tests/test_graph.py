@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from pbr_jax.base.types import UserError
 from pbr_jax.graph import Node, Stage, Value, constant, logging_to, walk
-from pbr_jax.graph_lists import stages, tree, unified
+from pbr_jax.graph.lists import stages, tree, unified
 from pbr_jax.options import IDLE, Options, added, key_of
-from pbr_jax.types import UserError
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ def test_a_key_is_of_name_options_code_and_needs_and_of_nothing_else():
 
 
 def _elsewhere() -> Any:
-    from pbr_jax.parts.trained import load_saved
+    from pbr_jax.stages.trained import load_saved
 
     return load_saved
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from pbr_jax import hashes, sources
-from pbr_jax.hashes import file_hash, remembered
+from pbr_jax.base import file_hashes
+from pbr_jax.base.file_hashes import file_hash, remembered
+from pbr_jax.cache import sources
 
 Cache = Path
 
@@ -26,7 +27,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
     folder, now = tmp_path / "cache", time.time_ns
     folder.mkdir()
     monkeypatch.setenv("PBR_JAX_CACHE", str(folder))
-    monkeypatch.setattr(hashes.time, "time_ns", lambda: now() + 10**10)
+    monkeypatch.setattr(file_hashes.time, "time_ns", lambda: now() + 10**10)
     return folder
 
 
@@ -40,14 +41,14 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(Path(file.name).name)
         return digest(file, name)
 
-    monkeypatch.setattr(hashes.hashlib, "file_digest", counted)
+    monkeypatch.setattr(file_hashes.hashlib, "file_digest", counted)
     return found
 
 
 def next_process(cache: Cache) -> None:
     """What this process knows is kept and forgotten, as when it ends and another begins."""
-    hashes._memory(cache).save()
-    hashes._memory.cache_clear()
+    file_hashes._memory(cache).save()
+    file_hashes._memory.cache_clear()
 
 
 def sha256(path: Path) -> str:
@@ -125,7 +126,7 @@ def test_what_was_written_a_moment_ago_is_not_remembered(
     path = tmp_path / "file"
     path.write_text("text")
     now = path.stat().st_mtime_ns + ahead
-    monkeypatch.setattr(hashes.time, "time_ns", lambda: now)
+    monkeypatch.setattr(file_hashes.time, "time_ns", lambda: now)
     for _ in range(2):
         file_hash(path)
         next_process(cache)
@@ -151,25 +152,25 @@ def test_a_memory_of_another_form_is_no_memory(tmp_path: Path, cache: Cache, con
     """As another version of this package may write it."""
     path = tmp_path / "file"
     path.write_text("text")
-    written = json.dumps({"content": content, "digest": hashes._digest(content)})
+    written = json.dumps({"content": content, "digest": file_hashes._digest(content)})
     (cache / "hashes.json").write_text(written)
     assert file_hash(path) == sha256(path)
     next_process(cache)
-    assert str(path) in hashes._memory(cache).files
+    assert str(path) in file_hashes._memory(cache).files
 
 
 def test_processes_keep_what_others_have_hashed(tmp_path: Path, cache: Cache, read: list[str]):
     for name in "ab":
         (tmp_path / name).write_text(name)
-    one, two = hashes._Memory(cache), hashes._Memory(cache)
+    one, two = file_hashes._Memory(cache), file_hashes._Memory(cache)
     for memory, name in ((one, "a"), (two, "b")):
-        hashes._memory.cache_clear()
+        file_hashes._memory.cache_clear()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(hashes, "_memory", lambda _, memory=memory: memory)
+            patch.setattr(file_hashes, "_memory", lambda _, memory=memory: memory)
             file_hash(tmp_path / name)
     one.save()
     two.save()
-    hashes._memory.cache_clear()
+    file_hashes._memory.cache_clear()
     for name in "ab":
         file_hash(tmp_path / name)
     assert read == ["a", "b"]
@@ -181,15 +182,15 @@ def test_no_folder_is_made_for_the_memory_and_one_that_cannot_be_written_is_no_e
     (tmp_path / "file").write_text("text")
     file_hash(tmp_path / "file")
     (cache / "hashes.json").mkdir()
-    hashes._memory(cache).save()
+    file_hashes._memory(cache).save()
     (cache / "hashes.json").rmdir()
     cache.rmdir()
-    hashes._memory(cache).save()
+    file_hashes._memory(cache).save()
     assert not cache.exists()
 
 
 def test_the_memory_is_bounded(tmp_path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(hashes, "_MOST", 3)
+    monkeypatch.setattr(file_hashes, "_MOST", 3)
     for i in range(9):
         remembered(f"{i}", partial(int, i))
         next_process(cache)
@@ -217,7 +218,7 @@ def test_to_hash_what_a_module_imports_imports_no_installed_package(tmp_path: Pa
         "from nltk.stem import porter\nimport orbax.checkpoint.args\nfrom sklearn.cluster import HDBSCAN\n"
     )
     script = (
-        "import sys; from pbr_jax.sources import closure; print(closure('mine')); "
+        "import sys; from pbr_jax.cache.sources import closure; print(closure('mine')); "
         "print({'nltk', 'orbax.checkpoint', 'sklearn'} & {*sys.modules})"
     )
     command = [sys.executable, "-c", script]

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from test_trained_runs import TRAINING, histories
 
-from pbr_jax import hosts, peers
+from pbr_jax.distributed import connections
+from pbr_jax.distributed import processes as hosts
 
 Start = Callable[..., list["subprocess.Popen[str]"]]
 
@@ -292,7 +293,7 @@ def test_a_stranger_is_not_connected():
             ours, _ = server.accept()
         with theirs, ours:
             theirs.sendall(said)
-            peer = peers.accepted(ours, "password")
+            peer = connections.accepted(ours, "password")
             assert (peer and peer.number) == number
             if peer is not None:
                 peer.close()

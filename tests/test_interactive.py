@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 import pbr_jax
-from pbr_jax import cli
+from pbr_jax.api import Report
+from pbr_jax.base.tables import SmallTable, number
+from pbr_jax.base.types import UserError
+from pbr_jax.cli import main as cli
 from pbr_jax.config import LLM, Config, Encoder, override
-from pbr_jax.finished import Results
-from pbr_jax.interactive import Report
+from pbr_jax.experiment.results import Results
 from pbr_jax.methods import retrieve
-from pbr_jax.small_tables import SmallTable, number
-from pbr_jax.types import UserError
 
 ROWS = [
     {"customer": f"u{user}", "question": f"question {turn} of u{user}?", "reply": f"i love {what} day {turn}"}
@@ -119,7 +119,7 @@ def test_k_is_how_many_documents_a_prompt_shows(
         made.append(config)
         return Results(Path(), {})
 
-    monkeypatch.setattr("pbr_jax.experiment.run", stub)
+    monkeypatch.setattr("pbr_jax.experiment.run.run", stub)
     pbr_jax.run(config, "out", **{"k": 3, **fields})
     assert (made[0].retrieve.k, made[0].select.k) == shown
 
@@ -206,8 +206,8 @@ def test_a_comparison_is_the_mean_of_the_questions_differences(
 
 
 def test_the_better_run_is_named_where_it_is_shown():
-    from pbr_jax.comparison import Comparison
     from pbr_jax.eval.significance import Difference
+    from pbr_jax.experiment.comparison import Comparison
 
     sure, unsure = Difference(-1.0, -2.0, -0.5, 0.01, 0.9), Difference(0.1, -0.1, 0.3, 0.4, 0.4)
     rows = {"target_nll": sure, "rouge1": sure, "meteor": unsure}
@@ -228,7 +228,7 @@ def test_a_check_shows_its_verdict(here: Path, monkeypatch: pytest.MonkeyPatch, 
     """Of three users, on which nothing can be told; the command's own tests are elsewhere."""
     with pytest.raises(UserError, match=r"^minutes is 0"):
         pbr_jax.check(ROWS, minutes=0.0)
-    from pbr_jax.interactive import _place
+    from pbr_jax.api import _place
 
     base = override(Config(), {**tiny_models, "eval.resamples": 20, **_place(ROWS, Config().benchmark)})
     found = pbr_jax.check(base, "out", minutes=0.001)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pbr_jax import interrupts
+from pbr_jax.base import interrupts
 from pbr_jax.llm.answers_file import Answers
 from pbr_jax.llm.cache import Cached
 from pbr_jax.llm.engine.jax_backend import JaxLLM
@@ -202,7 +202,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 from pbr_jax.__main__ import main
 class Press:
     def find_spec(self, name, *_):
-        if name == "pbr_jax.flags":
+        if name == "pbr_jax.cli.flags":
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Press())
 sys.exit(main())

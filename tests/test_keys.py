@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from pbr_jax import config as c
+from pbr_jax.base.types import UserError
 from pbr_jax.config import Config, override
-from pbr_jax.graph_lists import stages
+from pbr_jax.experiment.plan import Plan
+from pbr_jax.graph.lists import stages
 from pbr_jax.options import JudgeLLM, Options, added, hints, key_of
-from pbr_jax.plan import Plan
-from pbr_jax.types import UserError
 
 TABLE = Path(__file__).with_name("keys.json")
 CONFIGS = Path(__file__).parents[1] / "configs"

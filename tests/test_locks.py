@@ -11,13 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pbr_jax import artefacts, locks
+from pbr_jax.base import locks
+from pbr_jax.base.files import cache_folder
+from pbr_jax.base.types import UserError
+from pbr_jax.cache import artefacts
 from pbr_jax.corpus.vectors import VectorStore
-from pbr_jax.files import cache_folder
+from pbr_jax.experiment.run_folder import RunFolder
 from pbr_jax.llm.answers_file import Answers
 from pbr_jax.methods.retrieve.two_stage_clusters import ProfileClusters
-from pbr_jax.run_folder import RunFolder
-from pbr_jax.types import UserError
 
 
 @pytest.fixture(autouse=True)

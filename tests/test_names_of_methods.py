@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from pbr_jax import flags, sweeps
+from pbr_jax.base.types import UserError
+from pbr_jax.cli import flags
 from pbr_jax.config import ConfigFile, load, override
-from pbr_jax.types import UserError
+from pbr_jax.sweeps import sweep as sweeps
 
 SOURCE = """
 from dataclasses import dataclass

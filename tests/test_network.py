@@ -34,7 +34,7 @@ sys.addaudithook(guard)
 report = sys.argv.pop(1)
 atexit.register(lambda: open(report, "w").write(json.dumps(attempts)))
 """
-COMMAND = GUARD + "from pbr_jax.cli import main\nsys.exit(main())\n"
+COMMAND = GUARD + "from pbr_jax.cli.main import main\nsys.exit(main())\n"
 EVERYTHING = (
     GUARD
     + """

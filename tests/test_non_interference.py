@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from pbr_jax import config as c
+from pbr_jax.base.types import Example, UserError
 from pbr_jax.config import Config, override
-from pbr_jax.parts import language_model
+from pbr_jax.experiment.plan import Plan
 from pbr_jax.pipeline import Ranking
-from pbr_jax.plan import Plan
-from pbr_jax.types import Example, UserError
+from pbr_jax.stages import language_model
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 NAMES = sorted(p.stem for p in CONFIGS.glob("*.py") if p.stem != "quickstart")

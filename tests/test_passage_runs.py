@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 import pbr_jax
+from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.config import Config, override, to_dict
 from pbr_jax.corpus.store import Store
 from pbr_jax.data import read
-from pbr_jax.parts.vectors import encoder
+from pbr_jax.experiment.plan import Plan
 from pbr_jax.pipeline import Ranking
-from pbr_jax.plan import Plan
-from pbr_jax.types import Document, Example, UserError
+from pbr_jax.stages.vectors import encoder
 
 WORDS = ("tea", "cats", "football", "violins", "i", "love", "about", "that", "day", *"0123456789")
 
@@ -198,7 +198,7 @@ KILLED = """
 import json, os, signal, sys
 from pbr_jax.config import from_dict
 from pbr_jax.corpus import writer
-from pbr_jax.plan import Plan
+from pbr_jax.experiment.plan import Plan
 
 cut, last, count = writer.passages, int(sys.argv[2]), 0
 

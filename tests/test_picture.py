@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from pbr_jax import run
-from pbr_jax.cli import main
+from pbr_jax.cli.main import main
 from pbr_jax.config import Config, override
 from pbr_jax.eval.cards import cards
-from pbr_jax.picture import groups, marks, picture, ranked
-from pbr_jax.plan import Plan
+from pbr_jax.experiment.picture import groups, marks, picture, ranked
+from pbr_jax.experiment.plan import Plan
 
 pytest.importorskip("matplotlib")
 

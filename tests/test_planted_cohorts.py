@@ -13,7 +13,7 @@ from pbr_jax.data import synthetic
 from pbr_jax.index import base as index_base
 from pbr_jax.index.density import hdbscan, k_means
 from pbr_jax.models.user_transformer import UserTransformerConfig
-from pbr_jax.parts import users
+from pbr_jax.stages import users
 from pbr_jax.train import user_encoder
 from pbr_jax.train.user_encoder import Objective
 

@@ -9,13 +9,13 @@ import pytest
 from test_trained_runs import CONFIGS, histories, made
 
 from pbr_jax import Config, ask, run
+from pbr_jax.base.types import UserError
 from pbr_jax.config import load, override
+from pbr_jax.experiment.plan import Plan
 from pbr_jax.graph import walk
 from pbr_jax.methods.retrieve import Dense
 from pbr_jax.methods.select import Purple
 from pbr_jax.methods.select import purple_states as token_states
-from pbr_jax.plan import Plan
-from pbr_jax.types import UserError
 
 SMALL = {
     "prompt.max_tokens": 700, "generate.method": "none", "llm.batch_size": 8, "eval.resamples": 50,

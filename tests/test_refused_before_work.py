@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from pbr_jax import data
-from pbr_jax.cli import main
+from pbr_jax.base.types import UserError
+from pbr_jax.cli.main import main
 from pbr_jax.config import Benchmark, Config, override
+from pbr_jax.experiment.plan import Plan
 from pbr_jax.index import scann
 from pbr_jax.methods.select import Purple
-from pbr_jax.plan import Plan
 from pbr_jax.tasks.scoring import MOST_COMBINATIONS
-from pbr_jax.types import UserError
 
 Keys = Mapping[str, Any] | Callable[[int], Mapping[str, Any]]
 RETRIEVAL = 'kind = "retrieval"\nmetrics = ["recall@1"]\n'

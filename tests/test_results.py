@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from pbr_jax import results
+from pbr_jax.base.types import Example
 from pbr_jax.corpus.store import Store, build
-from pbr_jax.experiment import _of_stages
+from pbr_jax.experiment import evaluation as results
+from pbr_jax.experiment.run import _of_stages
 from pbr_jax.options import Eval
 from pbr_jax.tasks import released
-from pbr_jax.types import Example
 
 
 def told(folder: Path, name: str, raw: list[str] | None) -> dict[str, Any]:

@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 
 from pbr_jax import Config, ask, run
+from pbr_jax.base.files import cache_folder
+from pbr_jax.base.types import UserError
 from pbr_jax.config import override
 from pbr_jax.eval.report import report
-from pbr_jax.files import cache_folder
+from pbr_jax.experiment.plan import Plan
 from pbr_jax.llm.engine.jax_backend import JaxLLM
-from pbr_jax.parts import language_model
-from pbr_jax.parts.answers import documents_in_prompt
-from pbr_jax.plan import Plan
+from pbr_jax.stages import language_model
+from pbr_jax.stages.answers import documents_in_prompt
 from pbr_jax.text.prompts import CLOSE, OPEN
-from pbr_jax.types import UserError
 
 pytestmark = pytest.mark.usefixtures("weights")
 

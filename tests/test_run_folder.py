@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pbr_jax.artefacts import digest
-from pbr_jax.cli import main
-from pbr_jax.provenance import provenance
-from pbr_jax.run_folder import RunFolder, differences
+from pbr_jax.base.provenance import provenance
+from pbr_jax.cache.artefacts import digest
+from pbr_jax.cli.main import main
+from pbr_jax.experiment.run_folder import RunFolder, differences
 
 
 @pytest.fixture(autouse=True)

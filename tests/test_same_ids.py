@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from pbr_jax import run
+from pbr_jax.base.types import Document, Example
 from pbr_jax.config import Config, override
-from pbr_jax.parts.labels import is_relevant
-from pbr_jax.types import Document, Example
+from pbr_jax.stages.labels import is_relevant
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pbr_jax.losses import info_nce
 
 def test_modules_that_annotate_shapes_are_found():
     assert {"pbr_jax.losses.contrastive", "pbr_jax.models.bert", "pbr_jax.index.exact"} <= set(SHAPED)
-    assert "pbr_jax.plan" not in SHAPED
+    assert "pbr_jax.experiment.plan" not in SHAPED
 
 
 def test_a_wrong_shape_and_a_wrong_type_are_errors():

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from pbr_jax import ask, run, terminal
-from pbr_jax.cli import main
+from pbr_jax import ask, run
+from pbr_jax.base import terminal
+from pbr_jax.base.terminal import Paragraph
+from pbr_jax.cli.main import main
 from pbr_jax.config import Config, override
 from pbr_jax.methods import retrieve
-from pbr_jax.terminal import Paragraph
 
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 HOSTILE = "\x1b[2J\x9b31m\u202e"

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from pbr_jax.cli import main
+from pbr_jax.base.types import UserError
+from pbr_jax.cli.main import main
 from pbr_jax.eval.report import report
-from pbr_jax.slurm import parameters
-from pbr_jax.types import UserError
+from pbr_jax.sweeps.slurm import parameters
 
 needs_submitit = pytest.mark.skipif(find_spec("submitit") is None, reason="submitit is not installed")
 

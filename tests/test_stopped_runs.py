@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import pbr_jax
-from pbr_jax import flags
+from pbr_jax.base.types import UserError
+from pbr_jax.cli import flags
 from pbr_jax.config import Config, override
 from pbr_jax.data import read
 from pbr_jax.text.answers import parse_answer
-from pbr_jax.types import UserError
 
 HISTORIES = {"ann": ["i love tea", "tea and cats"], "bob": ["football that day"], "cyd": []}
 

@@ -20,11 +20,11 @@ from typing import Any
 import pytest
 
 import pbr_jax
-from pbr_jax.cli import main
+from pbr_jax.base.types import UserError
+from pbr_jax.cli.main import main
 from pbr_jax.config import Config, load, override
-from pbr_jax.parts.rankings import Questions, Rankings, rankings
-from pbr_jax.plan import Plan
-from pbr_jax.types import UserError
+from pbr_jax.experiment.plan import Plan
+from pbr_jax.stages.rankings import Questions, Rankings, rankings
 
 SEED = int(os.environ.get("PBR_JAX_KILLS_SEED", secrets.randbelow(2**32)))
 LEARNERS = '''
@@ -312,7 +312,7 @@ from pbr_jax.config import Config
 from pbr_jax.corpus.store import Store
 from pbr_jax.methods.retrieve.scored import scored
 from pbr_jax.options import Learner, Retrieve, Stream
-from pbr_jax.types import Document
+from pbr_jax.base.types import Document
 
 opened = functools.cache(Store)
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import pbr_jax
-from pbr_jax.cli import main
+from pbr_jax.base.types import UserError
+from pbr_jax.cli.main import main
 from pbr_jax.config import Config, load, override
-from pbr_jax.experiment import Results
-from pbr_jax.types import UserError
+from pbr_jax.experiment.run import Results
 
 POPULAR = '''
 import json

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from pbr_jax import config as c
-from pbr_jax.cli import main
-from pbr_jax.files import cache_folder
-from pbr_jax.flags import config as configured
-from pbr_jax.launcher import _Clock, sweep
-from pbr_jax.sweep_folder import is_noted, note, own
-from pbr_jax.sweeps import command, grid, product, seeds, trials, zipped
-from pbr_jax.types import UserError
+from pbr_jax.base.files import cache_folder
+from pbr_jax.base.types import UserError
+from pbr_jax.cli.flags import config as configured
+from pbr_jax.cli.main import main
+from pbr_jax.sweeps.folder import is_noted, note, own
+from pbr_jax.sweeps.launcher import _Clock, sweep
+from pbr_jax.sweeps.sweep import command, grid, product, seeds, trials, zipped
 
 CONFIG = Path(__file__).parents[1] / "configs" / "ablations" / "system_k.py"
 
@@ -394,7 +394,8 @@ def test_a_wrong_sweep_is_one_line_with_its_file(
     path = tmp_path / "mine.py"
     path.write_text(
         "from pbr_jax.config import Config, Training\n\n"
-        f"from pbr_jax.sweeps import grid, zipped\ndef get_config(): return Config()\ndef sweep(): {body}\n"
+        "from pbr_jax.sweeps import grid, zipped\ndef get_config(): return Config()\n"
+        f"def sweep(): {body}\n"
     )
     assert main(["sweep", str(path), "--out", str(tmp_path / "out"), "--list"]) == 2
     error = capfd.readouterr().err

@@ -12,18 +12,18 @@ import jaxtyping
 import pytest
 
 import pbr_jax
-from pbr_jax import opening
+from pbr_jax.base.types import Candidate, Document, Example, UserError
 from pbr_jax.config import Config, override
 from pbr_jax.corpus.vectors import digest
+from pbr_jax.experiment import opening
+from pbr_jax.experiment.plan import Plan
 from pbr_jax.llm.engine.jax_backend import JaxLLM
-from pbr_jax.parts.answers import Answers, answers
-from pbr_jax.parts.likelihood import Likelihoods, likelihoods
-from pbr_jax.parts.rankings import Questions, Rankings, rankings
-from pbr_jax.parts.records import Records
-from pbr_jax.plan import Plan
+from pbr_jax.stages.answers import Answers, answers
+from pbr_jax.stages.likelihood import Likelihoods, likelihoods
+from pbr_jax.stages.rankings import Questions, Rankings, rankings
+from pbr_jax.stages.records import Records
 from pbr_jax.system import System
 from pbr_jax.text.encode import TextEncoder
-from pbr_jax.types import Candidate, Document, Example, UserError
 
 HISTORIES = {
     "ann": ["i love tea", "tea and cats", "cats about"],

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pbr_jax import cores, terminal
-from pbr_jax.cli import main
+from pbr_jax.base import compilation, terminal
+from pbr_jax.cli.main import main
 
 PACKAGE = Path(terminal.__file__).parent
 HOSTILE = "\x1b[2Jred\x07\rover \x9b31m \u202etxt.exe\u2066 end\x00"
@@ -185,7 +185,7 @@ def test_a_bar_shows_what_goes_on_within_a_step(monkeypatch):
 def test_every_program_is_announced_before_it_is_compiled(monkeypatch):
     told = []
     monkeypatch.setattr(terminal, "doing", lambda what, slow=False: told.append((what, slow)))
-    double = cores.compiled(lambda x: 2 * x, True)
+    double = compilation.compiled(lambda x: 2 * x, True)
     for size in (2, 2, 3):
         double(np.ones(size))
     assert told == [("compiling test_terminal", True)] * 2

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from pbr_jax import Config, ask, run
+from pbr_jax.base.types import UserError
 from pbr_jax.config import choose, load, names, override
+from pbr_jax.experiment.plan import Plan
 from pbr_jax.graph import walk
-from pbr_jax.parts.feedback import questions
-from pbr_jax.plan import Plan
-from pbr_jax.types import UserError
+from pbr_jax.stages.feedback import questions
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 TOPICS = ("tea", "cats", "football", "violins")  # words that the tiny encoder knows

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from pbr_jax.base.types import UserError
 from pbr_jax.data import task
 from pbr_jax.methods import retrieve
 from pbr_jax.options import Benchmark
-from pbr_jax.parts.data import Data, data
-from pbr_jax.types import UserError
+from pbr_jax.stages.data import Data, data
 
 
 @pytest.fixture(autouse=True)

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from pbr_jax import Config, ask, export, run
+from pbr_jax.base.types import UserError
 from pbr_jax.config import override
+from pbr_jax.experiment.plan import Plan
 from pbr_jax.methods import generate, retrieve
 from pbr_jax.models import adapter_file
 from pbr_jax.options import Eval, TunedGenerator
-from pbr_jax.plan import Plan
-from pbr_jax.types import UserError
 
 WORDS = ("tea", "cats", "football", "violins")
 
@@ -109,7 +109,7 @@ def test_all_weights_and_every_kind_of_documents(tiny_models, tweets: Path, tmp_
 
 def test_other_users_texts_stand_in_no_training_prompt_unless_that_is_said(tiny_models, tweets: Path):
     from pbr_jax.llm.tokens import chat
-    from pbr_jax.parts import generator as generator
+    from pbr_jax.stages import generator as generator
 
     plan = Plan(config(tiny_models, tweets))
     stage = tuned_stage(plan)
@@ -190,7 +190,7 @@ def test_one_reader_serves_whoever_is_evaluated(tiny_models, tweets: Path):
 
 def test_questions_keep_their_number_of_documents_where_one_holds_the_target(tiny_models, write_tweets):
     """Documents that give the answer away are left out before the nearest are taken."""
-    from pbr_jax.parts import generator as generator
+    from pbr_jax.stages import generator as generator
 
     texts = [f"i love tea {j}" for j in range(6)]
     write_tweets({f"a{i}": [f"{i} {text}" for text in texts] for i in range(9)}, "train")

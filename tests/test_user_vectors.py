@@ -10,9 +10,9 @@ from sklearn.cluster import HDBSCAN
 from sklearn.metrics import adjusted_rand_score
 
 import pbr_jax
+from pbr_jax.base.types import UserError
 from pbr_jax.config import Config, override
 from pbr_jax.text.encode import TextEncoder
-from pbr_jax.types import UserError
 
 HISTORIES = {
     "ann": ["i love tea", "tea and cats", "cats about"],

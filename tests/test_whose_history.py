@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pbr_jax import Config, ask, run
-from pbr_jax.cli import main
+from pbr_jax.cli.main import main
 from pbr_jax.config import override
-from pbr_jax.plan import Plan
+from pbr_jax.experiment.plan import Plan
 
 ROOT = Path(__file__).parents[1]
 SMALL = {"prompt.max_tokens": 500, "generate.max_new_tokens": 2, "eval.resamples": 20, "retrieve.k": 9}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pbr_jax.words import words
+from pbr_jax.base.words import words
 
 
 @pytest.mark.parametrize(

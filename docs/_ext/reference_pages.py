@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 from tyro._docstrings import get_field_docstring  # what `--help-all` prints
 
-from pbr_jax import cli, config, options
+from pbr_jax import config, options
+from pbr_jax.cli import main as cli
 from pbr_jax.methods import METHODS
 
 OUT = Path(__file__).parents[1] / "reference" / "generated"
@@ -23,9 +24,9 @@ TITLE = "<!-- written by docs/_ext/reference_pages.py when the site is built -->
 
 FROM_PAPERS = {
     "pbr_jax.data.views": "view",
-    "pbr_jax.parts.users": "mean",
+    "pbr_jax.stages.users": "mean",
     "pbr_jax.train.user_encoder": "train",
-    "pbr_jax.parts.feedback": "by_answers, by_likelihood",
+    "pbr_jax.stages.feedback": "by_answers, by_likelihood",
     "pbr_jax.train.distillation": "distill, teacher_logits",
     "pbr_jax.index.density": "hdbscan, silhouette",
     "pbr_jax.text.prompts": "write",
@@ -36,19 +37,19 @@ FROM_PAPERS = {
     "pbr_jax.index.page_rank": "neighbour_graph, page_rank, anchor",
     "pbr_jax.train.overlap": "overlap_batches",
     "pbr_jax.train.luf": "losses",
-    "pbr_jax.parts.simulated": "remarks",
+    "pbr_jax.stages.simulated": "remarks",
     "pbr_jax.remarks.agent.Agent": "summarise, judge",
 }
 """Modules and classes that the pages of papers name, and no other page of the reference: these members."""
 
 USED = {
     "pbr_jax.methods.retrieve.scored": "scored, scored_together",
-    "pbr_jax.parts.search": "search, candidates",
-    "pbr_jax.parts.vectors": "encoder, documents, searched, shared",
+    "pbr_jax.stages.search": "search, candidates",
+    "pbr_jax.stages.vectors": "encoder, documents, searched, shared",
     "pbr_jax.corpus.store.Store": "visible, documents, history, texts, examples, users, rows, times, owners, "
     "has_shared, copy_to, append",
     "pbr_jax.graph": "constant, Value, Stage",
-    "pbr_jax.sweeps": "grid, zipped, product, seeds",
+    "pbr_jax.sweeps.sweep": "grid, zipped, product, seeds",
 }
 """Modules and a class that a method of one's own computes with: these members alone."""
 
@@ -62,20 +63,25 @@ API = {
     ),
     "protocols": (
         "Methods and data of your own",
-        "A method is a class of one of the slots' bases: "
-        "[how to write one](../../tutorials/new_method.md).",
-        ["pbr_jax.options.slots", "pbr_jax.pipeline", "pbr_jax.types", "pbr_jax.parts.run", "pbr_jax.stream"],
+        "A method is a class of one of the slots' bases: [how to write one](../../tutorials/new_method.md).",
+        [
+            "pbr_jax.options.slots",
+            "pbr_jax.pipeline",
+            "pbr_jax.base.types",
+            "pbr_jax.stages.run",
+            "pbr_jax.stream.stage",
+        ],
     ),
     "parts": (
         "What a method uses",
         "The functions and classes that [a method of your own](../../tutorials/new_method.md) computes with.",
-        [name for name in USED if name != "pbr_jax.sweeps"],
+        [name for name in USED if name != "pbr_jax.sweeps.sweep"],
     ),
     "sweeps": (
         "Sweeps",
         "Functions that build the dicts of a config file's `sweep()` "
         "([how to run one](../../howto/sweeps.md)).",
-        ["pbr_jax.sweeps"],
+        ["pbr_jax.sweeps.sweep"],
     ),
     "methods": (
         "Methods",
@@ -88,8 +94,16 @@ API = {
         [
             f"pbr_jax.models.{name}"
             for name in (
-                "bert", "causal_lm", "t5", "colbert", "cross_encoder", "dual_encoder", "user_transformer",
-                "set_policy", "lora", "pretrained",
+                "bert",
+                "causal_lm",
+                "t5",
+                "colbert",
+                "cross_encoder",
+                "dual_encoder",
+                "user_transformer",
+                "set_policy",
+                "lora",
+                "pretrained",
             )
         ],
     ),
@@ -106,7 +120,7 @@ API = {
         "Metrics of rankings and answers, and what their differences are worth.",
         ["pbr_jax.eval.ranking", "pbr_jax.eval.metrics", "pbr_jax.eval.significance"],
     ),
-}  # fmt: skip
+}
 
 
 def setup(app: Any) -> dict[str, Any]:

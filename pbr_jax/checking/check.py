@@ -6,15 +6,15 @@ import time
 from pathlib import Path
 
 from pbr_jax import data
+from pbr_jax.base.files import write_text
+from pbr_jax.base.types import UserError
 from pbr_jax.checking.rounds import ANSWERED, CHOSEN, NAMES, NOTHING, ROWS, Round, rounds
 from pbr_jax.checking.verdict import Verdict, verdict
 from pbr_jax.checking.words import blocks, title, told
 from pbr_jax.config import Benchmark, Config
 from pbr_jax.eval.report import report
-from pbr_jax.files import write_text
+from pbr_jax.experiment.opening import plan_of
 from pbr_jax.methods import generate
-from pbr_jax.opening import plan_of
-from pbr_jax.types import UserError
 
 PAGE, NUMBERS, REPORT = "verdict.md", "verdict.json", "report.html"
 _LIKELIHOOD = 0.7  # share of the time that likelihoods get, where answers are to be written after them

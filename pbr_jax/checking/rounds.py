@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pbr_jax import terminal
+from pbr_jax.base import terminal
 from pbr_jax.config import Config, Overrides, override
-from pbr_jax.experiment import run
+from pbr_jax.experiment.run import run
 from pbr_jax.llm import usage
 from pbr_jax.methods import generate
 

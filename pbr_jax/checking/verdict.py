@@ -15,14 +15,14 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from pbr_jax.base.files import write_text
+from pbr_jax.base.types import Example
 from pbr_jax.checking.rounds import ALIKE, ANSWERED, CHOSEN, NOTHING, OTHERS
 from pbr_jax.corpus.store import Store
 from pbr_jax.eval.differences import paired
 from pbr_jax.eval.metrics import LOWER_IS_BETTER, plain_mean
 from pbr_jax.eval.runs import Record, Row, Run, read_run
 from pbr_jax.eval.significance import FEWEST, Difference, paired_difference, turned
-from pbr_jax.files import write_text
-from pbr_jax.types import Example
 
 _DAY = 86400.0
 _LEAST = 10  # questions of a group that is shown

@@ -5,10 +5,10 @@ import difflib
 import functools
 from typing import Any
 
+from pbr_jax.base.types import UserError
 from pbr_jax.config.schema import SLOTS, Config
 from pbr_jax.methods import METHODS
 from pbr_jax.options import Method, Options, hints, members_in, names_of, options_in
-from pbr_jax.types import UserError
 
 
 def names(config: Any, prefix: str = "") -> list[str]:

@@ -10,11 +10,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pbr_jax import hashes
-from pbr_jax.loaded import run
+from pbr_jax.base import file_hashes
+from pbr_jax.base.types import UserError
+from pbr_jax.cache.loaded import run
+from pbr_jax.cache.sources import imports
 from pbr_jax.options import Method
-from pbr_jax.sources import imports
-from pbr_jax.types import UserError
 
 _OF_FILES: dict[str, set[str]] = {}
 """The modules that are config files, by name, each with those beside it that it imports, and itself."""
@@ -39,7 +39,7 @@ def execute(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None:
         raise UserError(f"{path} is no Python file; a config file ends in .py")
-    hashes.watch(path)
+    file_hashes.watch(path)
     module, source = importlib.util.module_from_spec(spec), path.read_bytes()
     _OF_FILES[name] = {name, *_beside(path.resolve(), source)}
     sys.modules[name] = module
@@ -79,7 +79,7 @@ def _beside(path: Path, source: bytes) -> set[str]:
                     f"{path} imports {name} from beside it, and this process has another module {name} "
                     f"({where}); give it another name, or start another process"
                 )
-            hashes.watch(file)
+            file_hashes.watch(file)
             waiting.append(file.read_bytes())
     return {name for name in seen if (path.parent / f"{name}.py").is_file()}
 

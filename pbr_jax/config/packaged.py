@@ -4,7 +4,7 @@ import ast
 import difflib
 from pathlib import Path
 
-from pbr_jax.types import UserError
+from pbr_jax.base.types import UserError
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 

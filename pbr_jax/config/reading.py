@@ -9,14 +9,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from pbr_jax.code import code_of
+from pbr_jax.base.types import UserError
+from pbr_jax.cache.code import code_of
 from pbr_jax.config.fields import members, name_of, unknown
 from pbr_jax.config.modules import blamed, execute, is_of_file, own_classes
 from pbr_jax.config.naming import named, overridden
 from pbr_jax.config.schema import SLOTS, Config
 from pbr_jax.methods import METHODS
 from pbr_jax.options import Method, Options, checked, hints, members_in, options_in, swapped
-from pbr_jax.types import UserError
 
 Overrides = Mapping[str, Any]
 """Dotted field names and their values, such as `{"retrieve.k": 4}`."""

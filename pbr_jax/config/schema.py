@@ -4,6 +4,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pbr_jax.base.types import UserError
 from pbr_jax.methods import expand, generate, neighbours, retrieve, select
 from pbr_jax.options import (
     IDLE,
@@ -27,7 +28,6 @@ from pbr_jax.options import (
     UserEncoder,
     added,
 )
-from pbr_jax.types import UserError
 
 SLOTS = {
     "expand": Expand,

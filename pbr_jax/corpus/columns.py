@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pbr_jax.base.types import UserError
 from pbr_jax.corpus.schema import FORGOTTEN, GONE, SHARED
-from pbr_jax.types import UserError
 
 _TABLE = np.dtype([("user", "i4"), ("time", "f8"), ("until", "f8"), ("answer", "i8")])
 _UNSORTED = 8  # rows are sorted by user again where more than one in so many is not

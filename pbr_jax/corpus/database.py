@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from pbr_jax import faults
-from pbr_jax.locks import locked
-from pbr_jax.types import UserError
+from pbr_jax.base import system_errors
+from pbr_jax.base.locks import locked
+from pbr_jax.base.types import UserError
 
 PATIENCE = 60  # seconds to wait for readers of an older state before what was deleted is overwritten
 _PAUSE = 0.02  # seconds between looks whether they have ended
@@ -63,7 +63,7 @@ class Database:
             yield self._local.connection
             return
         began = time.monotonic()
-        with faults.located(self.path):
+        with system_errors.located(self.path):
             try:
                 connection = self._idle.pop()
             except IndexError:
@@ -94,7 +94,7 @@ class Database:
 def _kind(path: Path) -> tuple[bool, str]:
     """Whether a store is living, and the mode in which this process may open it."""
     writable = all(os.access(place, os.W_OK) for place in (path, path.parent))
-    with faults.located(path):
+    with system_errors.located(path):
         try:
             with closing(connect(path, "ro")) as connection:
                 (journal,) = connection.execute("PRAGMA journal_mode").fetchone()
@@ -127,7 +127,7 @@ def _purged(path: Path, patience: int) -> bool:
 
 def _truncated(path: Path) -> bool:
     """Whether the write-ahead log is in the database file, and empty; False where someone reads from it."""
-    with faults.located(path), closing(connect(path, "rw", 0)) as connection:
+    with system_errors.located(path), closing(connect(path, "rw", 0)) as connection:
         try:
             return connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0
         except sqlite3.OperationalError as error:
@@ -139,7 +139,7 @@ def _truncated(path: Path) -> bool:
 @contextmanager
 def connected(path: Path) -> Iterator[sqlite3.Connection]:
     """A connection that overwrites what is deleted."""
-    with faults.located(path), closing(connect(path, "rw")) as connection:
+    with system_errors.located(path), closing(connect(path, "rw")) as connection:
         connection.execute("PRAGMA secure_delete=ON")
         yield connection
 
@@ -147,7 +147,7 @@ def connected(path: Path) -> Iterator[sqlite3.Connection]:
 def copy(source: sqlite3.Connection, path: Path) -> None:
     """Writes a living copy to a new file, of mode 0600. Raises UserError where the file is there."""
     partial = path.with_name(f".{path.name}.partial")
-    with faults.located(path), locked(path.with_name(f"{path.name}.lock")):
+    with system_errors.located(path), locked(path.with_name(f"{path.name}.lock")):
         if path.exists():
             raise UserError(f"{path} is there already; open it, or choose another file for the copy")
         partial.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from pbr_jax import terminal
+from pbr_jax.base import terminal
 from pbr_jax.corpus.columns import Columns
 from pbr_jax.corpus.schema import GONE
 from pbr_jax.corpus.search import (

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from pbr_jax.types import Document
+from pbr_jax.base.types import Document
 
 MOST = 16_000_000  # characters of texts; what a process holds of them is a few times as many bytes
 

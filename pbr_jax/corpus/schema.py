@@ -11,10 +11,10 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from pbr_jax.base.types import Document, UserError
+from pbr_jax.base.words import composed, words
 from pbr_jax.options.corpus import Corpus
 from pbr_jax.text.passages import as_passage
-from pbr_jax.types import Document, UserError
-from pbr_jax.words import composed, words
 
 SHARED = -1  # the code that stands for the owner of shared documents
 GONE = -2  # the code that stands for the owner of deleted documents

@@ -22,7 +22,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pbr_jax import faults
+from pbr_jax.base import system_errors
+from pbr_jax.base.files import private_folder
+from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.corpus import schema
 from pbr_jax.corpus.columns import EMPTY, Columns, advanced
 from pbr_jax.corpus.database import PATIENCE, Database, copy
@@ -31,9 +33,7 @@ from pbr_jax.corpus.schema import GONE, SHARED
 from pbr_jax.corpus.visibility import Visibility, key
 from pbr_jax.corpus.writer import Writer
 from pbr_jax.corpus.writing import build, writing
-from pbr_jax.files import private_folder
 from pbr_jax.text.passages import passages
-from pbr_jax.types import Document, Example, UserError
 
 __all__ = ["GONE", "SHARED", "Store", "Summary", "build"]
 
@@ -100,7 +100,7 @@ class Store(Visibility):
         last = self._columns
         if last is not EMPTY and not self.living:
             return last
-        with self.reading() as connection, faults.located(self._path):
+        with self.reading() as connection, system_errors.located(self._path):
             generation = _value(connection, "generation")
             if last.generation < _value(connection, "restored"):  # its gaps may hold documents again
                 last = EMPTY
@@ -113,11 +113,11 @@ class Store(Visibility):
 
     def _rows(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
         """What a query finds. Raises OSError that names the file where that cannot be read."""
-        with self.reading() as connection, faults.located(self._path):
+        with self.reading() as connection, system_errors.located(self._path):
             return connection.execute(query, values).fetchall()
 
     def _value(self, name: str) -> Any:
-        with self.reading() as connection, faults.located(self._path):
+        with self.reading() as connection, system_errors.located(self._path):
             return _value(connection, name)
 
     @property
@@ -225,12 +225,12 @@ class Store(Visibility):
         return (Held(0) if self.living else self._held).read(rows, self._documents)
 
     def _documents(self, rows: list[int]) -> dict[int, Document]:
-        with self.reading() as connection, faults.located(self._path):
+        with self.reading() as connection, system_errors.located(self._path):
             return schema.stored(connection, rows)
 
     def wholes(self, rows: Sequence[int] | np.ndarray) -> list[Document]:
         """The whole documents of these rows, in this order; for passages those that they were cut from."""
-        with self.reading() as connection, faults.located(self._path):
+        with self.reading() as connection, system_errors.located(self._path):
             return [schema.whole_of(connection, int(row)) for row in rows]
 
     def cut(self, text: str) -> list[str]:

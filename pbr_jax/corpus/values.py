@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from pbr_jax.types import Document, UserError
+from pbr_jax.base.types import Document, UserError
 
 
 def values_of(document: Document) -> tuple[Any, ...]:

@@ -17,14 +17,14 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from pbr_jax import terminal
+from pbr_jax.base import terminal
+from pbr_jax.base.files import cache_folder, private_folder
+from pbr_jax.base.locks import locked
+from pbr_jax.base.system_errors import located
+from pbr_jax.base.types import UserError
 from pbr_jax.corpus.store import Store
-from pbr_jax.faults import located
-from pbr_jax.files import cache_folder, private_folder
 from pbr_jax.index import lance
-from pbr_jax.locks import locked
 from pbr_jax.models.sentence_folder import Role
-from pbr_jax.types import UserError
 
 CHUNK = 1024  # texts encoded before their vectors are on disk
 _DIGEST = 16  # bytes

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from pbr_jax.base.types import Example
+from pbr_jax.base.words import composed
 from pbr_jax.corpus.columns import Columns
 from pbr_jax.corpus.schema import GONE
-from pbr_jax.types import Example
-from pbr_jax.words import composed
 
 
 class Visibility(abc.ABC):

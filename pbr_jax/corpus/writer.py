@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.corpus.schema import FORGOTTEN, GONE, SHARED, corpus_of, flags, whole_of
 from pbr_jax.corpus.values import check_texts, latest, moment, values_of
 from pbr_jax.corpus.visibility import answer_key, key
 from pbr_jax.options.corpus import Corpus
 from pbr_jax.text.passages import passages
-from pbr_jax.types import Document, Example, UserError
 
 _MODULUS = 1 << 256
 

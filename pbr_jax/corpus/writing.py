@@ -5,13 +5,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from pbr_jax import faults
+from pbr_jax.base import system_errors
+from pbr_jax.base.locks import locked
+from pbr_jax.base.types import Document, Example
 from pbr_jax.corpus.database import connected
 from pbr_jax.corpus.schema import TABLES
 from pbr_jax.corpus.writer import Writer
-from pbr_jax.locks import locked
 from pbr_jax.options.corpus import Corpus
-from pbr_jax.types import Document, Example
 
 
 def build(
@@ -34,7 +34,7 @@ def build(
     two shared documents of one id.
     """
     path.unlink(missing_ok=True)
-    with faults.located(path), closing(sqlite3.connect(path, isolation_level=None)) as connection:
+    with system_errors.located(path), closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.executescript(
             "PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA secure_delete=ON; "
             f"PRAGMA cache_size=-65536; {TABLES} BEGIN;"

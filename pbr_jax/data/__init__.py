@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from pbr_jax import terminal
-from pbr_jax.artefacts import digest
+from pbr_jax.base import terminal
+from pbr_jax.base.file_hashes import file_hash
+from pbr_jax.base.types import Example, UserError
+from pbr_jax.cache.artefacts import digest
 from pbr_jax.data import (
     dialogues,
     lamp,
@@ -31,11 +33,9 @@ from pbr_jax.data import (
 )
 from pbr_jax.data.records import Note
 from pbr_jax.data.sample import spread
-from pbr_jax.hashes import file_hash
 from pbr_jax.options import Benchmark
 from pbr_jax.tasks import Task, load, released
 from pbr_jax.tasks.scoring import check_target, scorable
-from pbr_jax.types import Example, UserError
 
 __all__ = [
     "BENCHMARKS", "SplitSummary", "Task", "files", "fingerprint", "question_users", "read", "splits", "task",

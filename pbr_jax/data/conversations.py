@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
+from pbr_jax.base.types import Document
 from pbr_jax.data.records import Note, Record
-from pbr_jax.types import Document
 
 _SESSION = re.compile(r"session_([0-9]{1,9})")
 _ID = re.compile(r"D:?([0-9]{1,9})[:;]([0-9]{1,9})")  # D1:3; also D:11:26, D17;39 and D30:05

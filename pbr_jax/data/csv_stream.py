@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pbr_jax.base.types import UserError
 from pbr_jax.data.json_stream import opened
-from pbr_jax.types import UserError
 
 _DELIMITERS = (",", ";", "\t", "|")
 _LONGEST = 16 << 20  # characters of a line and of a cell; what is longer is a quote that nobody closed

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from pbr_jax.base.types import Document, Example
 from pbr_jax.data import json_stream
 from pbr_jax.data.records import Note, Record, kind
 from pbr_jax.options import Benchmark
 from pbr_jax.tasks.states import Frame, Match, Reference, Slot, first_values, reference_text, written
-from pbr_jax.types import Document, Example
 
 BENCHMARKS = {"sgd": "sgd", "multiwoz": "multiwoz"}
 FORMS = ("official",)

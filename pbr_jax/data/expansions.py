@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from pbr_jax.base.types import UserError
 from pbr_jax.data import json_stream
 from pbr_jax.data.records import Record, kind
-from pbr_jax.types import UserError
 
 
 class Expansion(NamedTuple):

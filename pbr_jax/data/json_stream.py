@@ -17,9 +17,9 @@ from json import JSONDecodeError, JSONDecoder
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from pbr_jax.base.files import JsonBounds, parse_json
+from pbr_jax.base.types import UserError
 from pbr_jax.data.records import Record, kind, top_record
-from pbr_jax.files import JsonBounds, parse_json
-from pbr_jax.types import UserError
 
 _BOM = b"\xef\xbb\xbf"
 _SPACE = re.compile(r"[ \t\n\r]*")

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.data import json_stream, users
 from pbr_jax.data.records import Note, Record, moment_after, profile
 from pbr_jax.options import Benchmark
-from pbr_jax.types import Document, Example, UserError
 
 
 @dataclass(frozen=True, kw_only=True)

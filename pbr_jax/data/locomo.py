@@ -16,10 +16,10 @@ the official scorer gives them 1. It counts a session once for each turn of evid
 from collections.abc import Iterator
 from pathlib import Path
 
+from pbr_jax.base.types import Example
 from pbr_jax.data import conversations, json_stream, users
 from pbr_jax.data.records import Note, Record, moment_after
 from pbr_jax.options import Benchmark
-from pbr_jax.types import Example
 
 BENCHMARKS = {"locomo": "locomo"}
 FORMS = ("official", "turns")

@@ -16,10 +16,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.data import json_stream, users
 from pbr_jax.data.records import Note, Record, moment_after, profile, top_record
 from pbr_jax.options import Benchmark
-from pbr_jax.types import Document, Example, UserError
 
 
 @dataclass(frozen=True, kw_only=True)

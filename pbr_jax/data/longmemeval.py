@@ -22,10 +22,10 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from pbr_jax.base.types import Document, Example
 from pbr_jax.data import json_stream, users
 from pbr_jax.data.records import Note, Record, kind
 from pbr_jax.options import Benchmark
-from pbr_jax.types import Document, Example
 
 BENCHMARKS = {"longmemeval": "longmemeval"}
 FORMS = ("official", "pbr")

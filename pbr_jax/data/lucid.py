@@ -13,11 +13,11 @@ So targets are withheld, and questions are scored by the evidence found.
 from collections.abc import Iterator
 from pathlib import Path
 
+from pbr_jax.base.types import Document, Example
 from pbr_jax.data import json_stream, users
 from pbr_jax.data.conversations import begins
 from pbr_jax.data.records import Note, Record, kind
 from pbr_jax.options import Benchmark
-from pbr_jax.types import Document, Example
 
 BENCHMARKS = {"lucid": "lucid"}
 FORMS = ("official", "turns")

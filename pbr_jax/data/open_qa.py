@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pbr_jax.base.types import Example, UserError
 from pbr_jax.data import json_stream, passages, question_sets, squad, tfds_folder, users, web_qa
 from pbr_jax.data.question_sets import ALIASES, FILES, Question, asked, strings
 from pbr_jax.data.records import Note, Record
 from pbr_jax.data.rows import Row, text, texts
 from pbr_jax.data.tfds_folder import Folder
 from pbr_jax.options import Benchmark
-from pbr_jax.types import Example, UserError
 
 
 def _nq_row(row: Row) -> Question:

@@ -15,10 +15,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from pbr_jax.base.types import Document, Example
 from pbr_jax.data import json_stream, users
 from pbr_jax.data.records import Note, Record, kind, moment_after
 from pbr_jax.options import Benchmark
-from pbr_jax.types import Document, Example
 
 BENCHMARKS = {"own": "own"}
 FORMS = ("official",)

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
+from pbr_jax.base.file_hashes import file_hash
+from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.data import json_stream, question_sets, squad, web_qa
 from pbr_jax.data.question_sets import Question
 from pbr_jax.data.records import Record
-from pbr_jax.hashes import file_hash
 from pbr_jax.options import Benchmark
-from pbr_jax.types import Document, Example, UserError
 
 _RELEASED = {"squad": squad, "xquad": squad, "web_qa": web_qa}
 """The formats of sets whose questions come with passages."""

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pbr_jax.base.types import Document, Example
 from pbr_jax.data import json_stream
 from pbr_jax.data.records import Note, Record, moment_after, profile, whole
 from pbr_jax.options import Benchmark
-from pbr_jax.types import Document, Example
 
 BENCHMARKS = {"personabench": "personabench"}
 FORMS = ("official",)

@@ -23,12 +23,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pbr_jax.base.files import parse_json
+from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.data import csv_stream, json_stream, users
 from pbr_jax.data.conversations import begins
 from pbr_jax.data.records import Note, Record, kind
-from pbr_jax.files import parse_json
 from pbr_jax.options import Benchmark
-from pbr_jax.types import Document, Example, UserError
 
 BENCHMARKS = {"personamem": "personamem"}
 FORMS = ("official", "turns")

@@ -18,10 +18,10 @@ preference otherwise ("absolutely"), by a question that stands once among the op
 from collections.abc import Iterator
 from pathlib import Path
 
+from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.data import json_stream, users
 from pbr_jax.data.records import Note, Record
 from pbr_jax.options import Benchmark
-from pbr_jax.types import Document, Example, UserError
 
 BENCHMARKS = {"prefeval": "prefeval"}
 FORMS = ("official",)

@@ -18,14 +18,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pbr_jax.base.files import private_folder
+from pbr_jax.base.locks import locked
+from pbr_jax.base.types import Example, UserError
 from pbr_jax.data import passages, tfds_folder, users
 from pbr_jax.data.records import Note
 from pbr_jax.data.rows import VERSION, from_row
 from pbr_jax.data.tfds_folder import Folder, Rows
-from pbr_jax.files import private_folder
-from pbr_jax.locks import locked
 from pbr_jax.options import Benchmark
-from pbr_jax.types import Example, UserError
 
 if TYPE_CHECKING:
     import grain

@@ -19,11 +19,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from pbr_jax.base.types import Document, Example
 from pbr_jax.data import conversations, json_stream, users
 from pbr_jax.data.conversations import Session, Turn
 from pbr_jax.data.records import Note, Record, moment_after
 from pbr_jax.options import Benchmark
-from pbr_jax.types import Document, Example
 
 BENCHMARKS = {"realtalk": "realtalk", "realtalk_persona": "realtalk_persona"}
 FORMS = ("official", "turns")

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
+from pbr_jax.base.types import Document, UserError
 from pbr_jax.data.dates import EPOCHS, parse_interval
-from pbr_jax.types import Document, UserError
 
 Note = Callable[[str], None]
 """Is told, in one line each, what a reader mended in a known defective file."""

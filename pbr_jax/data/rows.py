@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from pbr_jax.types import Document, Example
+from pbr_jax.base.types import Document, Example
 
 VERSION = "2.4.0"  # raise it whenever the layout changes, or a reader makes other examples of the same files
 

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from heapq import nsmallest
 
-from pbr_jax.types import Example
+from pbr_jax.base.types import Example
 
 
 def spread(examples: Iterable[Example], count: int) -> list[int]:

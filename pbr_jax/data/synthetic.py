@@ -33,7 +33,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pbr_jax.data import synthetic_words as words
+from pbr_jax.base.types import UserError
+from pbr_jax.data import synthetic_words
 from pbr_jax.data.synthetic_world import (
     Cohort,
     Habits,
@@ -46,7 +47,6 @@ from pbr_jax.data.synthetic_world import (
     draw_user,
 )
 from pbr_jax.tasks import released
-from pbr_jax.types import UserError
 
 SPLITS = ("train", "dev")
 MOVIE_TAGS = released("lamp_2").labels
@@ -71,7 +71,7 @@ def generate(
     exists already with other content: nothing is overwritten.
     """
     _check(users=users, cohorts=cohorts, task=task, follow=follow, newcomers=newcomers, cold=cold)
-    tags = words.TAGS if task == "lamp_4" else MOVIE_TAGS
+    tags = synthetic_words.TAGS if task == "lamp_4" else MOVIE_TAGS
     circles = [draw_cohort(random.Random(f"{seed}/cohort/{index}"), tags) for index in range(cohorts)]
     kinds = draw_kinds(random.Random(f"{seed}/kinds"), users, newcomers, cold)
     world = {"seed": seed, "task": task, "follow": follow, "tags": list(tags), "cohorts": _world(circles)}

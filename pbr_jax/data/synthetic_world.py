@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import date, timedelta
 from typing import Literal, NamedTuple, get_args
 
-from pbr_jax.data import synthetic_words as words
+from pbr_jax.data import synthetic_words
 from pbr_jax.data.synthetic_words import TOPICS, Topic
 
 Kind = Literal["regular", "newcomer", "cold"]
@@ -32,9 +32,9 @@ class Style:
 
 
 _STYLES: dict[str, tuple[str, ...]] = {
-    "greeting": words.GREETINGS,
-    "line": words.LINES,
-    "sign_off": words.SIGN_OFFS,
+    "greeting": synthetic_words.GREETINGS,
+    "line": synthetic_words.LINES,
+    "sign_off": synthetic_words.SIGN_OFFS,
 }
 
 
@@ -194,11 +194,14 @@ class Writer:
     def _story(self, topic: Topic, tag: str) -> tuple[str, str]:
         """The text (about 20 words), and the place that it names: a new one for the tag."""
         choice = self.rng.choice
-        place = choice([place for place in words.PLACES if (place, tag) not in self.told] or words.PLACES)
+        place = choice(
+            [place for place in synthetic_words.PLACES if (place, tag) not in self.told]
+            or synthetic_words.PLACES
+        )
         self.told.add((place, tag))
         actor, thing = choice(topic.actors), choice(topic.objects)
         if self.task == "lamp_2":
-            verb, cause = choice(topic.verbs), choice(words.CAUSES)
+            verb, cause = choice(topic.verbs), choice(synthetic_words.CAUSES)
             return f"A film in which {actor} {verb} {thing} in {place} {cause}.", place
         return f"What will you bring to see {thing} with {actor} in {place}?", place
 

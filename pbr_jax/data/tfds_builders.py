@@ -17,10 +17,11 @@ import numpy as np
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core import example_serializer
 
-from pbr_jax import data, terminal
+from pbr_jax import data
+from pbr_jax.base import terminal
+from pbr_jax.base.types import UserError
 from pbr_jax.data.rows import VERSION, to_row
 from pbr_jax.options import Benchmark
-from pbr_jax.types import UserError
 
 SHARD_BYTES = 256 << 20  # of records before they are compressed
 

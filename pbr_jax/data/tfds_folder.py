@@ -13,9 +13,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from pbr_jax.base.files import parse_json
+from pbr_jax.base.types import UserError
 from pbr_jax.data.rows import Row
-from pbr_jax.files import parse_json
-from pbr_jax.types import UserError
 
 INFO = "dataset_info.json"
 _FORMAT = "array_record"

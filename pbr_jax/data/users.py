@@ -9,9 +9,9 @@ from collections.abc import Set
 from dataclasses import replace
 from pathlib import Path
 
+from pbr_jax.base.types import Example, UserError
 from pbr_jax.data.records import Record
 from pbr_jax.options import Benchmark
-from pbr_jax.types import Example, UserError
 
 
 def of_question(record: Record, key: str, benchmark: Benchmark) -> str:

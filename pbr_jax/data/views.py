@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pbr_jax.types import UserError
+from pbr_jax.base.types import UserError
 
 
 class Rates(NamedTuple):

@@ -6,7 +6,7 @@ the rate of plain float32, on TPUs six passes in bfloat16.
 
 from dataclasses import dataclass
 
-from pbr_jax.types import UserError
+from pbr_jax.base.types import UserError
 
 
 @dataclass(frozen=True)

@@ -11,18 +11,18 @@ from itertools import chain
 from pathlib import Path
 
 from pbr_jax import llm as language_models
+from pbr_jax.base.files import cache_folder
+from pbr_jax.base.types import UserError
 from pbr_jax.corpus import vectors
 from pbr_jax.estimate import standins, trainings
 from pbr_jax.estimate.sizes import Row, asked, encoded
-from pbr_jax.files import cache_folder
+from pbr_jax.experiment.plan import Plan
 from pbr_jax.graph import Node, Stage, Value
-from pbr_jax.graph_lists import stages, substituted
+from pbr_jax.graph.lists import stages, substituted
 from pbr_jax.llm import Counting
-from pbr_jax.parts.run import Run, chunks
 from pbr_jax.pipeline import Tally
-from pbr_jax.plan import Plan
+from pbr_jax.stages.run import Run, chunks
 from pbr_jax.text.encode import TextEncoder
-from pbr_jax.types import UserError
 
 _REHEARSED = ("generate", "likelihood", "feedback", "judge", "profile")
 

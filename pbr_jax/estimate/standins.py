@@ -4,17 +4,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pbr_jax.base.types import Example
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node, Slot, Stage, Value
 from pbr_jax.methods import neighbours, retrieve, select
 from pbr_jax.methods.expand import Nothing
 from pbr_jax.options import LLM, Encoder
-from pbr_jax.parts.answers import Answers
-from pbr_jax.parts.rankings import Rankings
-from pbr_jax.parts.run import Run, chunks
 from pbr_jax.pipeline import Pipeline, Ranking
+from pbr_jax.stages.answers import Answers
+from pbr_jax.stages.rankings import Rankings
+from pbr_jax.stages.run import Run, chunks
 from pbr_jax.system import System
-from pbr_jax.types import Example
 
 MODELS = ("weights", "reranker", "token encoder")  # values that are models, beside those of the options
 

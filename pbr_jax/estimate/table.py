@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from pbr_jax.base.tables import SmallTable
+from pbr_jax.base.types import UserError
 from pbr_jax.estimate.chips import CHIPS, UTILISATION, chip
 from pbr_jax.estimate.sizes import Row
-from pbr_jax.small_tables import SmallTable
-from pbr_jax.types import UserError
 
 _HEADER = ("stage", "model", "prompts", "tokens read", "written, at most", "FLOPs", "time")
 

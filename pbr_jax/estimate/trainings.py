@@ -17,9 +17,9 @@ from pbr_jax.graph import Stage
 from pbr_jax.llm import Counting
 from pbr_jax.models.sentence_folder import Role
 from pbr_jax.options import LLM, Training
-from pbr_jax.parts import generator
-from pbr_jax.parts.rankings import drop_leaks
-from pbr_jax.parts.run import Run
+from pbr_jax.stages import generator
+from pbr_jax.stages.rankings import drop_leaks
+from pbr_jax.stages.run import Run
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.text.padding import multiple
 from pbr_jax.train.selection import by_users

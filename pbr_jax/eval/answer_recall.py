@@ -20,7 +20,7 @@ from functools import cached_property
 
 import regex
 
-from pbr_jax.types import Document, Example
+from pbr_jax.base.types import Document, Example
 
 _WORD = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
 _HAN = regex.compile(r"\p{Han}")

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from pbr_jax.base.tables import number
+from pbr_jax.base.terminal import Paragraph, plain, visible
 from pbr_jax.eval.cards import Card, Shown
-from pbr_jax.small_tables import number
-from pbr_jax.terminal import Paragraph, plain, visible
 
 DOCUMENTS = 5
 """The number of documents shown per run. Those in the prompt are first."""

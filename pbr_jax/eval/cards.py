@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from rapidfuzz import fuzz, process
 
+from pbr_jax.base.types import UserError
 from pbr_jax.eval import json_fields
 from pbr_jax.eval.metrics import LOWER_IS_BETTER
 from pbr_jax.eval.run_files import lines, parse_object, verified
 from pbr_jax.eval.runs import Run
-from pbr_jax.types import UserError
 
 _ID = re.compile(r'\{"id": "(?:[^"\\]|\\.)*"')  # the beginning of a line that we wrote
 

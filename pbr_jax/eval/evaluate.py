@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from pbr_jax.base.types import UserError
+from pbr_jax.base.words import words
 from pbr_jax.eval import averages, choices, dialogue
 from pbr_jax.eval.averages import Scores
 from pbr_jax.eval.metrics import (
@@ -23,8 +25,6 @@ from pbr_jax.eval.metrics import (
 from pbr_jax.eval.ranking import Groups, is_ranking_metric, ranking_metric
 from pbr_jax.eval.rouge import rouge_words
 from pbr_jax.tasks import ANSWER_METRICS, Task
-from pbr_jax.types import UserError
-from pbr_jax.words import words
 
 EXPECTED = ("mae", "rmse", "correlation")
 """Metrics of expected ratings."""

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from pbr_jax.base.types import UserError
 from pbr_jax.eval.run_files import RESULTS, SWEEP, sweep_lines, words_of
-from pbr_jax.types import UserError
 
 _NAMED = 8  # runs that a sentence names
 

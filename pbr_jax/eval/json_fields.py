@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pbr_jax.types import UserError
+from pbr_jax.base.types import UserError
 
 
 def required(value: Mapping[str, Any], key: str, where: object) -> Any:

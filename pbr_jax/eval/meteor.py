@@ -8,7 +8,7 @@ import re
 from functools import cache
 from typing import Any
 
-from pbr_jax.words import composed
+from pbr_jax.base.words import composed
 
 VARIANT = "exact+stem, no WordNet"
 

@@ -21,9 +21,9 @@ from typing import NamedTuple
 import numpy as np
 import regex
 
+from pbr_jax.base.types import UserError
+from pbr_jax.base.words import composed, words
 from pbr_jax.eval import dialogue, meteor
-from pbr_jax.types import UserError
-from pbr_jax.words import composed, words
 
 Strings = Sequence[str]
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from pbr_jax.base.words import words
 from pbr_jax.eval.render import Cell, Table
 from pbr_jax.eval.runs import Row
-from pbr_jax.words import words
 
 RUN = 4  # words
 _COLUMNS = {

@@ -13,8 +13,8 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import product
 
+from pbr_jax.base.types import UserError
 from pbr_jax.tasks.scoring import MOST_COMBINATIONS
-from pbr_jax.types import UserError
 
 Groups = Sequence[Sequence[str]]
 

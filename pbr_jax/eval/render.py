@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pbr_jax.terminal import visible
+from pbr_jax.base.terminal import visible
 
 _WIDE = 25  # characters of a drawn interval
 

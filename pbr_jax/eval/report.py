@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from pbr_jax.base.types import UserError
 from pbr_jax.eval import page, render
 from pbr_jax.eval.blocks import by_block, learned
 from pbr_jax.eval.costs import costs
@@ -25,7 +26,6 @@ from pbr_jax.eval.runs import Run, read_run, table_rows
 from pbr_jax.eval.section import Section, headline_metrics, notes, origins, reference, warnings
 from pbr_jax.eval.subsets import near_targets, order, over, without_near_targets
 from pbr_jax.eval.values import categories, parts, values
-from pbr_jax.types import UserError
 
 __all__ = ["FORMATS", "headline_metrics", "report"]
 

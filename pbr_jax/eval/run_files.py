@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pbr_jax.artefacts import digest
-from pbr_jax.files import parse_json
-from pbr_jax.types import UserError
+from pbr_jax.base.files import parse_json
+from pbr_jax.base.types import UserError
+from pbr_jax.cache.artefacts import digest
 
 RESULTS = "results.json"
 SWEEP = "sweep.jsonl"

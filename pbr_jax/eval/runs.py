@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pbr_jax.base.types import UserError
 from pbr_jax.eval import json_fields
 from pbr_jax.eval.run_files import (
     RESULTS,
@@ -14,7 +15,6 @@ from pbr_jax.eval.run_files import (
     read_text,
     verified,
 )
-from pbr_jax.types import UserError
 
 SEEDS = ("seed", "generate.seed")
 UNTOLD = frozenset({*SEEDS, "cache", "benchmark.root"})

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from pbr_jax.base.types import UserError
 from pbr_jax.eval import notes as remarks
 from pbr_jax.eval import plots
 from pbr_jax.eval.comparable import ABSENT, needs_texts, obstacles, same_variant
@@ -13,7 +14,6 @@ from pbr_jax.eval.costs import throughput
 from pbr_jax.eval.render import Block, Cell, Figure, Paragraph, Table
 from pbr_jax.eval.runs import SEEDS, Row, Run, differing_fields
 from pbr_jax.eval.values import confidence_of, intervals, mean
-from pbr_jax.types import UserError
 
 _PLAIN = ("recency", "random", "bm25", "dense")
 _USUAL = {

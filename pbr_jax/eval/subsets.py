@@ -3,9 +3,9 @@
 import dataclasses
 from collections.abc import Sequence
 
+from pbr_jax.base.types import UserError
 from pbr_jax.eval import json_fields
 from pbr_jax.eval.runs import Row, Run
-from pbr_jax.types import UserError
 
 _FEW = 10  # questions
 

@@ -3,11 +3,11 @@
 import shutil
 from pathlib import Path
 
-from pbr_jax.graph_lists import unified
+from pbr_jax.base.types import UserError
+from pbr_jax.experiment.opening import plan_of
+from pbr_jax.graph.lists import unified
 from pbr_jax.models import adapter_file
-from pbr_jax.opening import plan_of
-from pbr_jax.parts import generator
-from pbr_jax.types import UserError
+from pbr_jax.stages import generator
 
 
 def write(folder: Path, run: Path) -> None:

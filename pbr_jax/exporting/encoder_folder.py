@@ -13,19 +13,19 @@ from typing import Any
 import jax
 import numpy as np
 
+from pbr_jax.base.files import write_text
+from pbr_jax.base.types import Params, UserError
+from pbr_jax.experiment.opening import plan_of
+from pbr_jax.experiment.plan import Plan
 from pbr_jax.exporting.model_card import model_card
-from pbr_jax.files import write_text
 from pbr_jax.graph import Node
-from pbr_jax.graph_lists import unified
+from pbr_jax.graph.lists import unified
 from pbr_jax.methods.retrieve.fused import Fused
 from pbr_jax.models import bert, sentence_folder
 from pbr_jax.models.bert import BertConfig
 from pbr_jax.models.pretrained import read_json, read_tensors
 from pbr_jax.models.rules import flatten, transpose
-from pbr_jax.opening import plan_of
-from pbr_jax.plan import Plan
 from pbr_jax.text.encode import TextEncoder
-from pbr_jax.types import Params, UserError
 
 _TOKENIZER = (
     "tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.model",

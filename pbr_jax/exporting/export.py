@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Literal, get_args
 
+from pbr_jax.base.files import new_folder
+from pbr_jax.base.types import UserError
+from pbr_jax.experiment.learned_state import write_state
 from pbr_jax.exporting import adapter_folder, encoder_folder, ranked, tables
-from pbr_jax.files import new_folder
-from pbr_jax.last_state import write_state
-from pbr_jax.types import UserError
 
 Format = Literal["trec", "ranx", "csv", "parquet", "sentence-transformers", "adapter", "state"]
 

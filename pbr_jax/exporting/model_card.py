@@ -9,9 +9,9 @@ from typing import Any
 from pbr_jax.config import to_dict
 from pbr_jax.eval.runs import Run as Finished
 from pbr_jax.eval.runs import read_run
+from pbr_jax.experiment.plan import Plan
 from pbr_jax.graph import Node, Stage
-from pbr_jax.parts.trained import load_report
-from pbr_jax.plan import Plan
+from pbr_jax.stages.trained import load_report
 from pbr_jax.text.encode import TextEncoder
 
 _CARD = """\

@@ -12,12 +12,12 @@ from urllib.parse import quote
 
 import numpy as np
 
-from pbr_jax import terminal
+from pbr_jax.base import terminal
+from pbr_jax.base.files import write_lines
+from pbr_jax.base.types import Example, UserError
 from pbr_jax.eval.run_files import lines, verified
-from pbr_jax.files import write_lines
-from pbr_jax.opening import plan_of
-from pbr_jax.results import known_id
-from pbr_jax.types import Example, UserError
+from pbr_jax.experiment.evaluation import known_id
+from pbr_jax.experiment.opening import plan_of
 
 _LARGEST = 1e38  # of single precision
 

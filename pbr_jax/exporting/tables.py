@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from pbr_jax.base.files import write_lines
+from pbr_jax.base.types import UserError
 from pbr_jax.eval.run_files import lines, verified
-from pbr_jax.files import write_lines
-from pbr_jax.types import UserError
 
 Table = dict[str, list[Any]]
 """Columns of equal length by their names; None where a row has nothing there."""

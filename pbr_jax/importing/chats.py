@@ -8,8 +8,8 @@ that is a history by itself has no date: it would be that of all its rows, none 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from pbr_jax.base.types import UserError
 from pbr_jax.data.records import kind
-from pbr_jax.types import UserError
 
 _USERS, _OWN = ("user", "user_id"), ("id", "conversation_id")
 _TIMES = ("created", "created_at", "create_time", "time")

@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
+from pbr_jax.base.types import UserError
 from pbr_jax.data.dates import parse_interval
 from pbr_jax.importing.tables import Row
-from pbr_jax.types import UserError
 
 
 @dataclass(frozen=True, kw_only=True)

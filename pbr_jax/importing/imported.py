@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pbr_jax import terminal
+from pbr_jax.base import terminal
 from pbr_jax.importing.columns import Columns
 from pbr_jax.importing.task_file import new_tokens
 

@@ -14,7 +14,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from pbr_jax.types import UserError
+from pbr_jax.base.types import UserError
 
 _QUOTES = re.compile(r"^(?!>+From )\s*>|^-{2,}\s*Original Message|^On .{5,200} wrote:\s*$", re.IGNORECASE)
 _ESCAPED = re.compile(r"^>(?=>*From )", re.MULTILINE)  # by mbox, where a message begins "From "

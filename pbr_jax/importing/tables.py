@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pbr_jax.base.types import UserError
 from pbr_jax.data import csv_stream, json_stream
 from pbr_jax.data.records import kind, whole
 from pbr_jax.importing import chats, mail
-from pbr_jax.types import UserError
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".mbox")
 _PACKED = (".csv", ".tsv", ".jsonl", ".json")  # may end in .gz too

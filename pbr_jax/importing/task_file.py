@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
 from pbr_jax import tasks
+from pbr_jax.base.types import UserError
 from pbr_jax.importing.columns import Columns
 from pbr_jax.options import Options
 from pbr_jax.tasks import Task
-from pbr_jax.types import UserError
 
 _LABELS = 20  # different answers, at most, of a task with labels
 _EACH = 5  # questions of each label, on average, at least

@@ -16,17 +16,17 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pbr_jax import terminal
+from pbr_jax.base import terminal
+from pbr_jax.base.files import write_lines, write_text
+from pbr_jax.base.types import UserError
 from pbr_jax.data.dates import parse_interval, readable
 from pbr_jax.data.own import DOCUMENTS
 from pbr_jax.data.records import whole
-from pbr_jax.files import write_lines, write_text
 from pbr_jax.importing import task_file
 from pbr_jax.importing.columns import Columns, column_names, flag, proposed, proposed_documents
 from pbr_jax.importing.imported import Imported
 from pbr_jax.importing.tables import Row, rows
 from pbr_jax.options import Benchmark
-from pbr_jax.types import UserError
 
 Table = str | Path | Iterable[Any]
 """A file or a folder of files, or rows in Python: a pandas frame, a dataset, mappings."""

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float, Int
 
-from pbr_jax.types import UserError
+from pbr_jax.base.types import UserError
 
 
 @runtime_checkable

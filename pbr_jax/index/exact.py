@@ -18,10 +18,10 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Float, Int
 
+from pbr_jax.base.types import UserError
 from pbr_jax.index import base
 from pbr_jax.index.base import Found, Matrix
 from pbr_jax.index.top_k import top_k
-from pbr_jax.types import UserError
 
 QUERIES = 256  # searched together
 

@@ -21,11 +21,11 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from jaxtyping import Float, Int
 
-from pbr_jax import faults
-from pbr_jax.files import parse_json, private_folder, write_text
+from pbr_jax.base import system_errors
+from pbr_jax.base.files import parse_json, private_folder, write_text
+from pbr_jax.base.locks import locked
+from pbr_jax.base.types import UserError
 from pbr_jax.index.base import Found
-from pbr_jax.locks import locked
-from pbr_jax.types import UserError
 
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ class LanceTable:
         try:
             yield
         except (RuntimeError, ValueError) as error:
-            if isinstance(error, UserError) or faults.line(error) is not None:
+            if isinstance(error, UserError) or system_errors.line(error) is not None:
                 raise
             raise self._damaged(error) from error
 

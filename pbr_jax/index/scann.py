@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from pbr_jax.files import parse_json, write_text
+from pbr_jax.base.files import parse_json, write_text
+from pbr_jax.base.types import UserError
 from pbr_jax.index import base
 from pbr_jax.index.base import Matrix
 from pbr_jax.index.exact import ExactIndex
-from pbr_jax.types import UserError
 
 BRUTE_FORCE_BELOW = 2_000  # vectors; too few to train a quantiser on
 TREE_FROM = 20_000  # vectors; below, hashing every vector is as fast and misses less

@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array, lax
 from jaxtyping import Float, Int
 
-from pbr_jax.types import UserError
+from pbr_jax.base.types import UserError
 
 
 def top_k(scores: Float[Array, "*b n"], k: int) -> tuple[Float[Array, "*b {k}"], Int[Array, "*b {k}"]]:

@@ -14,8 +14,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from pbr_jax import hosts, terminal
-from pbr_jax.files import (  # fmt: skip
+from pbr_jax.base import terminal
+from pbr_jax.base.files import (  # fmt: skip
     cache_folder,
     open_private,
     parse_json,
@@ -24,9 +24,10 @@ from pbr_jax.files import (  # fmt: skip
     tighten,
     write_lines,
 )
+from pbr_jax.base.locks import locked, require_locks
+from pbr_jax.base.types import UserError
+from pbr_jax.distributed import processes
 from pbr_jax.llm.answer_values import Stored, answer, checksum, stored
-from pbr_jax.locks import locked, require_locks
-from pbr_jax.types import UserError
 
 _SCHEMA = (
     "CREATE TABLE answers(key TEXT PRIMARY KEY, kind TEXT NOT NULL, value TEXT NOT NULL, "
@@ -75,8 +76,8 @@ class Answers:
 
     def find(self, keys: Sequence[str], kind: str | None = None) -> dict[str, Any]:
         """The stored answers by key, without damaged ones and those of another kind, which are noted."""
-        if not hosts.leads():
-            return _read_back(kind, hosts.ask("find answers", [list(keys), kind]))
+        if not processes.leads():
+            return _read_back(kind, processes.ask("find answers", [list(keys), kind]))
         with self._connection() as connection:
             answers, damaged = self._find(connection, keys, kind)
         self._note(len(damaged))
@@ -85,8 +86,8 @@ class Answers:
     def add(self, kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """Stores new answers, durably, and returns the one that stands for each key: the first whole one.
         One that no backend may give (`answer_values`) is a UserError; those beside it are stored."""
-        if not hosts.leads():
-            return _read_back(kind, hosts.ask("add answers", [kind, dict(values)]))
+        if not processes.leads():
+            return _read_back(kind, processes.ask("add answers", [kind, dict(values)]))
         rows, refused = [], []
         for key, value in values.items():
             try:
@@ -254,8 +255,8 @@ class Answers:
 
 
 # Of several hosts one alone opens the file: SQLite's log does not work on disks that hosts share.
-hosts.serve("find answers", lambda of: Answers(location()).find(*of))
-hosts.serve("add answers", lambda of: Answers(location()).add(*of))
+processes.serve("find answers", lambda of: Answers(location()).find(*of))
+processes.serve("add answers", lambda of: Answers(location()).add(*of))
 
 
 def _read_back(kind: str | None, values: Mapping[str, Any]) -> dict[str, Any]:

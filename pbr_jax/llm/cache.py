@@ -15,11 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pbr_jax.base.types import UserError
 from pbr_jax.llm.abilities import Mixture, OnRows, PerToken, TokenLevel, TokenScores, Watch
 from pbr_jax.llm.answers_file import Answers
 from pbr_jax.llm.protocol import LLM, OnBatch, OnScores, Prompt, Sampling, Score, occurrences
 from pbr_jax.llm.usage import look_up
-from pbr_jax.types import UserError
 
 Able = TypeVar("Able")
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pbr_jax.base.types import UserError
 from pbr_jax.llm.cache import Cached, key_of
 from pbr_jax.llm.protocol import LLM, Score
-from pbr_jax.types import UserError
 
 
 class Counting(Cached):

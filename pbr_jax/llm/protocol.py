@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from pbr_jax.types import UserError
+from pbr_jax.base.types import UserError
 
 VERSION = 1
 """Of what this package computes: raised when the same model and request would give other texts or scores."""

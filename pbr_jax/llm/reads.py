@@ -10,12 +10,12 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from pbr_jax.faults import located
-from pbr_jax.files import cache_folder, open_private, private_folder
+from pbr_jax.base.files import cache_folder, open_private, private_folder
+from pbr_jax.base.locks import require_locks
+from pbr_jax.base.system_errors import located
 from pbr_jax.llm.answers_file import Answers
 from pbr_jax.llm.answers_file import location as answers
 from pbr_jax.llm.tokens import word_ids
-from pbr_jax.locks import require_locks
 
 _SCHEMA = "CREATE TABLE IF NOT EXISTS reads(text BLOB, key TEXT, PRIMARY KEY (text, key)) WITHOUT ROWID"
 _PATIENCE = 60.0  # seconds to wait for another process that is writing

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from pbr_jax.base.types import Params
 from pbr_jax.losses.reduction import masked_logsumexp
-from pbr_jax.types import Params
 
 
 def info_nce(

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, TypeGuard
 import jax
 import numpy as np
 
-from pbr_jax.files import write_text
-from pbr_jax.hashes import file_hash
+from pbr_jax.base.file_hashes import file_hash
+from pbr_jax.base.files import write_text
+from pbr_jax.base.types import Params, UserError
 from pbr_jax.models import lora, pretrained
 from pbr_jax.models.params_file import load_params
-from pbr_jax.types import Params, UserError
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PARAMS = "params.safetensors"  # where not an adapter, but all of a model was tuned

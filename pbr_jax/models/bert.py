@@ -19,11 +19,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from pbr_jax.base.types import Model, Params, UserError
 from pbr_jax.models import layers
 from pbr_jax.models.pretrained import read_json, read_tensors
 from pbr_jax.models.rules import Rule, assign, transpose
 from pbr_jax.models.sizes import MOST, MOST_LAYERS, check_object
-from pbr_jax.types import Model, Params, UserError
 
 # Phi(x) = 1/2 + x P(x²) / Q(x²) on |x| <= 5.5, the standard normal distribution, highest power first:
 # a weighted least-squares fit of ours with an error below 1e-8 before rounding to float32.

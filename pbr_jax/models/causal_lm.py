@@ -17,13 +17,13 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
+from pbr_jax.base.types import Model, Params
 from pbr_jax.models import gguf_file, pretrained, sharding
 from pbr_jax.models.attention import capped
 from pbr_jax.models.causal_lm_config import CausalLMConfig
 from pbr_jax.models.causal_lm_layers import Decoder, Output, Past, times
 from pbr_jax.models.layers import precision, rngs
 from pbr_jax.models.rules import Rule, assign
-from pbr_jax.types import Model, Params
 
 # Flax makes classes while it traces, and not in two threads at once, as `llm.engine.workers` would have it.
 # Compiled programs do not pass here.

@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from pbr_jax.base.types import Model, Params, UserError
 from pbr_jax.models import bert, colbert_folder, layers
 from pbr_jax.models.pretrained import Tensors, read_tensors
 from pbr_jax.models.rules import Rule, assign, transpose
-from pbr_jax.types import Model, Params, UserError
 
 LIMIT = 2**24  # similarities that `max_sim` holds at once: 64 MiB
 

@@ -6,9 +6,9 @@ Chaffin and Sourty, "PyLate", https://github.com/lightonai/pylate, 2024.
 from pathlib import Path
 from typing import Any, get_args
 
+from pbr_jax.base.types import UserError
 from pbr_jax.models import known_fields, sentence_folder
 from pbr_jax.models.sentence_folder import Module, Role
-from pbr_jax.types import UserError
 
 _ORDERS = (
     ("Transformer", "Dense"),

@@ -17,10 +17,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from pbr_jax.base.types import Model, Params, UserError
 from pbr_jax.models import bert, layers, sentence_folder
 from pbr_jax.models.pretrained import read_tensors
 from pbr_jax.models.rules import Rule, assign
-from pbr_jax.types import Model, Params, UserError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from pbr_jax.base.types import Model, Params, UserError
 from pbr_jax.models import bert, layers
-from pbr_jax.types import Model, Params, UserError
 
 
 @dataclass(frozen=True, kw_only=True)

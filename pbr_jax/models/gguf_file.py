@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pbr_jax.base.types import UserError
 from pbr_jax.models import gguf_header, gguf_tokenizer, known_fields
 from pbr_jax.models.pretrained import Tensors, one_line
 from pbr_jax.models.sizes import sound
-from pbr_jax.types import UserError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

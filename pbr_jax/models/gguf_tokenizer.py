@@ -7,8 +7,8 @@ asks for one, is put in front when special tokens are asked for.
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pbr_jax.base.types import UserError
 from pbr_jax.models.pretrained import one_line
-from pbr_jax.types import UserError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

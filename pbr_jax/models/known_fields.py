@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pbr_jax.base.types import UserError
 from pbr_jax.models.pretrained import read_json
 from pbr_jax.models.sizes import check_object
-from pbr_jax.types import UserError
 
 _NOTHING: tuple[Any, ...] = (None, False, "", [], {})
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int
 
-from pbr_jax.types import Model, Params, UserError
+from pbr_jax.base.types import Model, Params, UserError
 
 Apply = TypeVar("Apply", bound=Callable[..., Any])
 

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
+from pbr_jax.base.types import Params, UserError
 from pbr_jax.models.layers import drop, precision
 from pbr_jax.models.rules import flatten, unflatten
-from pbr_jax.types import Params, UserError
 
 _A, _B = "lora_a", "lora_b"
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
+from pbr_jax.base.types import Params, UserError
 from pbr_jax.models.rules import flatten, unflatten
 from pbr_jax.models.sharding import whole
-from pbr_jax.types import Params, UserError
 
 
 def save_params(params: Params, path: Path) -> None:

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pbr_jax.files import parse_json
-from pbr_jax.hashes import file_hash
-from pbr_jax.types import UserError
+from pbr_jax.base.file_hashes import file_hash
+from pbr_jax.base.files import parse_json
+from pbr_jax.base.types import UserError
 
 
 class Embedded(NamedTuple):

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pbr_jax.base.types import UserError
 from pbr_jax.models import gguf_file
-from pbr_jax.types import UserError
 
 
 @dataclass(frozen=True, kw_only=True)

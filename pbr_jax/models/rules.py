@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pbr_jax.types import Params, UserError
+from pbr_jax.base.types import Params, UserError
 
 _NAMED = 50  # tensors of one problem that a message lists
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from pbr_jax.base.types import UserError
 from pbr_jax.models import known_fields, tokenizer_file
 from pbr_jax.models.pretrained import read_json
 from pbr_jax.models.sizes import check_object
-from pbr_jax.types import UserError
 
 Role = Literal["query", "document"]
 

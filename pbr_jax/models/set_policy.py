@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int
 
+from pbr_jax.base.types import Model, Params, UserError
 from pbr_jax.models import layers
-from pbr_jax.types import Model, Params, UserError
 
 Fusion = Literal["cross_attention", "residual_attention", "match", "concat_token", "concat_hidden"]
 FUSIONS: tuple[Fusion, ...] = typing.get_args(Fusion)

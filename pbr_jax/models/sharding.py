@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from pbr_jax.types import UserError
+from pbr_jax.base.types import UserError
 
 Rules = Mapping[str, tuple[str | None, ...]]
 Array = np.ndarray | jax.Array

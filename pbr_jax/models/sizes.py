@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pbr_jax.types import UserError
+from pbr_jax.base.types import UserError
 
 MOST = 1 << 24
 """The largest width, vocabulary or context that is believed; released models stay below 11 million."""

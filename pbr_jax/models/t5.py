@@ -21,12 +21,12 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
+from pbr_jax.base.types import Params, UserError
 from pbr_jax.models import pretrained, sharding
 from pbr_jax.models.layers import precision, rngs, token_numbers
 from pbr_jax.models.rules import Rule, assign, transpose
 from pbr_jax.models.t5_config import T5Config
 from pbr_jax.models.t5_layers import Cross, CrossProjection, Decoder, Encoder, Numbers, Output, Past
-from pbr_jax.types import Params, UserError
 
 __all__ = ["RULES", "SHARDING", "T5", "Cross", "Output", "Past", "load", "logits", "read_config", "t5"]
 

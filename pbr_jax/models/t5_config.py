@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pbr_jax.base.types import UserError
 from pbr_jax.models.sizes import MOST_HEAD_WIDTH, MOST_HEADS, MOST_LAYERS, check_object, size, sound
-from pbr_jax.types import UserError
 
 _MLPS = {"relu": False, "gated-gelu": True}  # feed_forward_proj -> gated
 

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pbr_jax.files import JsonBounds, parse_json
+from pbr_jax.base.files import JsonBounds, parse_json
+from pbr_jax.base.types import UserError
 from pbr_jax.models import known_fields
 from pbr_jax.models.pretrained import one_line, read_json
 from pbr_jax.models.sizes import check_object, sound
-from pbr_jax.types import UserError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

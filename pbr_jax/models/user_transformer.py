@@ -12,8 +12,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from pbr_jax.base.types import Model, Params
 from pbr_jax.models import layers
-from pbr_jax.types import Model, Params
 
 
 @dataclass(frozen=True, kw_only=True)

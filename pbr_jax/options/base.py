@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import UnionType
 from typing import Any, ClassVar, Literal, TypeVar
 
-from pbr_jax.types import UserError
+from pbr_jax.base.types import UserError
 
 IDLE = {"idle": True}
 """Metadata of fields that are not part of any key. Such a field never changes a result. It changes only how

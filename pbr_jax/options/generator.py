@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+from pbr_jax.base.types import UserError
 from pbr_jax.options.base import Options, TrainingSplit
 from pbr_jax.options.training import Optimizer, Training
-from pbr_jax.types import UserError
 
 Documents = Literal["none", "own", "others", "hybrid", "neighbours", "own_neighbours", "pipeline"]
 Map = Literal["query", "key", "value", "output", "gate", "up", "down"]

@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from pbr_jax.base.types import UserError
 from pbr_jax.options.base import IDLE, Options
-from pbr_jax.types import UserError
 
 _ASKED = frozenset(
     {"model", "messages", "prompt", "input_ids", "max_tokens", "max_completion_tokens", "temperature",

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from pbr_jax.base.types import UserError
 from pbr_jax.options.base import Options
 from pbr_jax.options.training import Optimizer, Training
-from pbr_jax.types import UserError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from pbr_jax.base.types import UserError
 from pbr_jax.options.base import IDLE, Options, added
 from pbr_jax.options.llm import JudgeLLM
 from pbr_jax.options.training import Optimizer, Training
-from pbr_jax.types import UserError
 
 
 @dataclass(frozen=True, kw_only=True)

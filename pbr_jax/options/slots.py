@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from pbr_jax.base.types import UserError
 from pbr_jax.options.base import Options, TrainingSplit, added, checked, hints
-from pbr_jax.types import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,8 @@ class Learner(Method):
     """A method of any slot that learns from a stream of questions: `class Own(Learner, Retrieve)`.
 
     Its state is a folder of files. The argument `state` of these functions and of `slot` is the folder of the
-    current state. `values` are the values of the needs by name. Blocks are `pbr_jax.stream.Block` objects.
+    current state. `values` are the values of the needs by name. Blocks are `pbr_jax.stream.stage.Block`
+    objects.
     """
 
     @property

@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pbr_jax.base.types import UserError
 from pbr_jax.options.base import IDLE, Options, added
-from pbr_jax.types import UserError
 
 
 @dataclass(frozen=True, kw_only=True)

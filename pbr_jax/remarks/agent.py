@@ -12,13 +12,13 @@ from typing import Any, Literal
 
 import numpy as np
 
+from pbr_jax.base.types import Document, UserError
 from pbr_jax.llm import LLM, Sampling
 from pbr_jax.models.thinking import after_thinking
 from pbr_jax.options.remarks import Remarks
 from pbr_jax.remarks.judge import Judgement
 from pbr_jax.remarks.log import Remark
 from pbr_jax.text.budget import shorten, water_fill
-from pbr_jax.types import Document, UserError
 
 NOTHING = "NONE"
 SUMMARY = (

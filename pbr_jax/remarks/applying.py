@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
+from pbr_jax.base.types import Document, UserError
 from pbr_jax.corpus.schema import GONE
 from pbr_jax.corpus.store import Store
 from pbr_jax.corpus.writer import Writer
 from pbr_jax.remarks.log import Event, Log
-from pbr_jax.types import Document, UserError
 
 
 def catch_up(store: Store, log: Log) -> None:

@@ -6,13 +6,13 @@ First what is found by the text, then the text. An erasure that was killed is en
 from collections.abc import Iterable, Sequence
 from sqlite3 import Connection
 
+from pbr_jax.base.types import UserError
 from pbr_jax.corpus import vectors
 from pbr_jax.corpus.store import Store
 from pbr_jax.llm import reads
 from pbr_jax.llm.answers_file import Answers, location
 from pbr_jax.remarks.applying import catch_up
 from pbr_jax.remarks.log import Event, Log, Remark
-from pbr_jax.types import UserError
 
 MADE = "remark:"  # begins the id of a document that a remark made; the remark's number follows
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
-from pbr_jax.files import parse_json
+from pbr_jax.base.files import parse_json
+from pbr_jax.base.types import Document, UserError
 from pbr_jax.llm.protocol import check_text
 from pbr_jax.remarks.log import Remark
-from pbr_jax.types import Document, UserError
 
 Verdict = Literal["correct", "incorrect", "unknown"]
 _CHOICES = {

@@ -21,10 +21,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pbr_jax import faults
-from pbr_jax.files import open_private, private_folder
-from pbr_jax.locks import locked
-from pbr_jax.types import UserError
+from pbr_jax.base import system_errors
+from pbr_jax.base.files import open_private, private_folder
+from pbr_jax.base.locks import locked
+from pbr_jax.base.types import UserError
 
 State = Literal["received", "summarised", "judged", "applied", "refused"]
 Op = Literal["add", "modify", "hide", "restore", "erase"]
@@ -119,7 +119,7 @@ class Log:
     def connected(self) -> Iterator[sqlite3.Connection]:
         """The connection, for one thread at a time, without transactions of its own."""
         try:
-            with self._lock, faults.located(self.path):
+            with self._lock, system_errors.located(self.path):
                 yield self._connection
         except OSError as error:
             code = getattr(error.__cause__, "sqlite_errorcode", 0) & 0xFF

@@ -11,17 +11,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pbr_jax import terminal
-from pbr_jax.arguments import check_filled
+from pbr_jax.base import terminal
+from pbr_jax.base.locks import locked
+from pbr_jax.base.types import Document, UserError
+from pbr_jax.corpus.arguments import check_filled
 from pbr_jax.corpus.store import Store
 from pbr_jax.llm import cache
-from pbr_jax.locks import locked
 from pbr_jax.options.remarks import Remarks
 from pbr_jax.remarks.applying import catch_up, refuse_taken, shown
 from pbr_jax.remarks.erasing import MADE, erase_document, erase_user, finish_erasing
 from pbr_jax.remarks.judge import Judge, Judgement, claim_of
 from pbr_jax.remarks.log import Event, Log, Remark, State
-from pbr_jax.types import Document, UserError
 
 MODERATOR = ""  # the author of what a person does to the stores
 _UNFINISHED = "(state IN ('received', 'summarised') OR (state='judged' AND claim IS NULL))"

@@ -16,9 +16,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pbr_jax import hashes
+from pbr_jax.base import file_hashes
+from pbr_jax.base.types import UserError
 from pbr_jax.options import Options, added, checked, default_of, hints, options_in
-from pbr_jax.types import UserError
 
 Kind = Literal["classification", "rating", "choice", "generation", "retrieval", "dialogue"]
 
@@ -168,7 +168,7 @@ def load(path: Path, base: Task | None = None) -> Task:
     Raises UserError, which names file and key, for what is no task.
     """
     try:
-        hashes.watch(path)
+        file_hashes.watch(path)
         with path.open("rb") as file:
             content = file.read(_LARGEST + 1)
         if len(content) > _LARGEST:

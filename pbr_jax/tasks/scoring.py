@@ -3,8 +3,8 @@
 import math
 from collections.abc import Iterable, Iterator
 
+from pbr_jax.base.types import Example, UserError
 from pbr_jax.tasks import Task
-from pbr_jax.types import Example, UserError
 
 MOST_COMBINATIONS = 10_000
 """Choices of one document from each group of alternatives that a metric of rankings looks at."""

@@ -22,8 +22,8 @@ import numpy as np
 import regex
 from jaxtyping import Float
 
-from pbr_jax.types import UserError
-from pbr_jax.words import composed, words
+from pbr_jax.base.types import UserError
+from pbr_jax.base.words import composed, words
 
 Analyser = Literal["words", "stem", "whitespace"]
 Idf = Literal["okapi", "lucene"]
@@ -43,9 +43,10 @@ def terms(analyser: Analyser, language: str = "english", stop_words: StopWords =
     """What makes terms of texts and queries.
 
     `whitespace` splits as LaMP does: case and punctuation stay. `words` gives lower-cased words
-    (`pbr_jax.words`), which match "Tea," with "tea"; scripts without spaces (Chinese, Japanese, Thai, Lao,
-    Khmer, Burmese) give pairs of neighbouring characters, as Lucene's CJK analyser does. `stem` reduces these
-    words to their stems by the language's Snowball algorithm: "walks" and "walking" match. All see NFC and
+    (`pbr_jax.base.words`), which match "Tea," with "tea"; scripts without spaces (Chinese, Japanese, Thai,
+    Lao, Khmer, Burmese) give pairs of neighbouring characters, as Lucene's CJK analyser does. `stem` reduces
+    these words to their stems by the Snowball algorithm of the language: "walks" and "walking" match. All see
+    NFC and
     NFD as one spelling. Stop words are left out before stemming.
 
     Raises UserError for a language without an algorithm, and where PyStemmer is not installed.

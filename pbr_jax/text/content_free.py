@@ -6,8 +6,8 @@ https://arxiv.org/abs/2102.09690, section 5.
 
 import re
 
+from pbr_jax.base.types import Example
 from pbr_jax.text.prompts import Written
-from pbr_jax.types import Example
 
 NOTHING = "N/A"
 

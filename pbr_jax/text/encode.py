@@ -19,15 +19,15 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Float32
 
-from pbr_jax import cores, terminal
 from pbr_jax import options as schema
-from pbr_jax.code import code_of
-from pbr_jax.fetching import fetched
+from pbr_jax.base import compilation, terminal
+from pbr_jax.base.prefetch import fetched
+from pbr_jax.base.types import Params, UserError
+from pbr_jax.cache.code import code_of
 from pbr_jax.models import bert, layers, pretrained
 from pbr_jax.models.sentence_folder import Role
 from pbr_jax.text.padding import row_sizes
 from pbr_jax.text.tokenizing import Settings, load_tokenizer, read_settings
-from pbr_jax.types import Params, UserError
 
 BATCH_TOKENS = {"cpu": 512}  # elsewhere 16,384; on CPU few, so that activations stay in the cores' caches
 QUERIES = 4  # a batch of queries is that much smaller: often there is only one
@@ -179,7 +179,7 @@ class TextEncoder:
         """Batches computed at a time: one a core on a CPU."""
         if len(self._devices) > 1 or self._platform != "cpu":
             return 1
-        return cores.count()
+        return compilation.count()
 
     @cached_property
     def _params(self) -> Params:
@@ -218,4 +218,4 @@ def _forward(
         pooled, states = jnp.where(positions < skipped, 0, segments), states.astype(jnp.float32)
         return bert.pool(states, pooled, positions - skipped, 1, pooling=pooling, normalize=normalize)[:, 0]
 
-    return cores.compiled(forward, one_core)
+    return compilation.compiled(forward, one_core)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from pbr_jax.base.types import Document
 from pbr_jax.tasks import Wording
 from pbr_jax.text.budget import shorten, water_fill
 from pbr_jax.text.prompts import record
-from pbr_jax.types import Document
 
 YES, NO = "yes", "no"
 NONE = "none"  # of several documents helps

@@ -28,9 +28,9 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any, NamedTuple
 
+from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.tasks import Wording
 from pbr_jax.text.budget import fit, shorten, water_fill
-from pbr_jax.types import Document, Example, UserError
 
 # Plain words, not tags: a small model that has seen <history> answers with "<headline>".
 OPEN, CLOSE = "=== history ===", "=== end of history ==="

@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from pbr_jax.fetching import fetched
+from pbr_jax.base.prefetch import fetched
+from pbr_jax.base.types import UserError
 from pbr_jax.models import bert, colbert, sentence_folder, tokenizer_file
 from pbr_jax.models.pretrained import locate
 from pbr_jax.models.sentence_folder import Role
 from pbr_jax.text.padding import padded_batches
 from pbr_jax.text.tokenizing import load_tokenizer, read_settings
-from pbr_jax.types import UserError
 
 _SPECIAL = 4  # [CLS], the marker, [SEP] and one token of the text
 

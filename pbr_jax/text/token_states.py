@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pbr_jax.fetching import fetched
+from pbr_jax.base.prefetch import fetched
+from pbr_jax.base.types import Params
 from pbr_jax.models import bert
 from pbr_jax.text.encode import Role, TextEncoder
 from pbr_jax.text.padding import padded_batches
-from pbr_jax.types import Params
 
 
 class TokenStates:

@@ -9,9 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from pbr_jax.base.types import UserError
 from pbr_jax.models import known_fields, sentence_folder, tokenizer_file
 from pbr_jax.models.pretrained import one_line, read_json
-from pbr_jax.types import UserError
 
 
 @dataclass(frozen=True)

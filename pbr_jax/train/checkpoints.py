@@ -7,7 +7,7 @@ from typing import Any
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, LatestN
 
-from pbr_jax import interrupts
+from pbr_jax.base import interrupts
 from pbr_jax.train.state import TrainState
 
 _METRIC = "selection"

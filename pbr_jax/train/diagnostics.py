@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from pbr_jax.types import Params
+from pbr_jax.base.types import Params
 
 LEAST_MOVE = 0.01  # of its initial norm
 MOST_ALIKE = 0.98  # Spearman's correlation of scores with their start

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from pbr_jax.fetching import fetched
+from pbr_jax.base.prefetch import fetched
+from pbr_jax.base.types import Feedback, Params, UserError
 from pbr_jax.losses.distillation import kl_distillation
 from pbr_jax.losses.policy_gradient import reinforce
 from pbr_jax.losses.reduction import masked_log_softmax, masked_mean
@@ -25,7 +26,6 @@ from pbr_jax.train.diagnostics import correlation, rank_correlation, warnings
 from pbr_jax.train.loop import Fitted, TrainingTask, fit
 from pbr_jax.train.selection import FEWEST, divided, who_chose
 from pbr_jax.train.sharding import Batch
-from pbr_jax.types import Feedback, Params, UserError
 
 _BATCH = 16  # questions evaluated at once
 _LEAST_DEVIATION = 1e-6  # of values; below it they are alike, up to rounding

@@ -16,7 +16,8 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
-from pbr_jax.fetching import fetched
+from pbr_jax.base.prefetch import fetched
+from pbr_jax.base.types import Model, Params, UserError
 from pbr_jax.losses.language_model import token_cross_entropy
 from pbr_jax.losses.reduction import masked_mean
 from pbr_jax.models import causal_lm, lora, t5
@@ -26,7 +27,6 @@ from pbr_jax.text.padding import multiple
 from pbr_jax.train.batches import Rows
 from pbr_jax.train.loop import Fitted, TrainingTask, fit
 from pbr_jax.train.sharding import Batch, replicated
-from pbr_jax.types import Model, Params, UserError
 
 Ids = tuple[int, ...]
 _ALIKE = 8  # tokens that rows share are a multiple of it

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from pbr_jax import terminal
+from pbr_jax.base import terminal
+from pbr_jax.base.types import Params, UserError
 from pbr_jax.models.sharding import Rules
 from pbr_jax.options import Training
 from pbr_jax.train import sharding, state, steps
@@ -21,7 +22,6 @@ from pbr_jax.train.checkpoints import Checkpoints
 from pbr_jax.train.diagnostics import diagnostics
 from pbr_jax.train.metrics import Metrics
 from pbr_jax.train.optimizers import optimizer
-from pbr_jax.types import Params, UserError
 
 Act = Callable[[Params, sharding.Batch, jax.Array, int], tuple[sharding.Batch, Mapping[str, float]]]
 """(params, batch, key, step) -> further arrays of the batch, and their numbers for metrics.jsonl."""

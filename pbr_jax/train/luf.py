@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from pbr_jax.base.types import Feedback, Params
 from pbr_jax.losses.contrastive import info_nce
 from pbr_jax.losses.distillation import kl_distillation
 from pbr_jax.losses.margin import rank_weighted_margin
@@ -22,7 +23,6 @@ from pbr_jax.train.batches import Rows
 from pbr_jax.train.loop import Fitted, TrainingTask, fit
 from pbr_jax.train.overlap import overlap_batches
 from pbr_jax.train.sharding import Batch
-from pbr_jax.types import Feedback, Params
 
 _LABELS = 8  # of a question: padded to a multiple of it
 

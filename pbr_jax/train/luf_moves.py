@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from pbr_jax.base.types import Params
 from pbr_jax.losses import encode_in_chunks
 from pbr_jax.models import bert
 from pbr_jax.models.dual_encoder import Tokens, dual_encoder
@@ -14,7 +15,6 @@ from pbr_jax.text.padding import row_sizes
 from pbr_jax.train.luf import Moving
 from pbr_jax.train.retriever import model_config, token_arrays
 from pbr_jax.train.sharding import Batch
-from pbr_jax.types import Params
 
 DocumentVectors = Callable[[np.ndarray], np.ndarray]
 """Rows of the store to vectors [c d]."""

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from pbr_jax.files import write_text
-from pbr_jax.types import UserError
+from pbr_jax.base.files import write_text
+from pbr_jax.base.types import UserError
 
 _TOGETHER = 32  # steps whose numbers are fetched from the devices at once: fetching waits for them
 

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import optax
 
+from pbr_jax.base.types import Params, UserError
 from pbr_jax.options import Optimizer
-from pbr_jax.types import Params, UserError
 
 
 def optimizer(config: Optimizer, steps: int, heads: Collection[str] = ()) -> optax.GradientTransformation:

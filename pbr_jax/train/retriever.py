@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from pbr_jax.base.types import Feedback, Params, UserError
 from pbr_jax.models import bert, dual_encoder
 from pbr_jax.models.dual_encoder import DualEncoderConfig, Tokens
 from pbr_jax.models.layers import precision
@@ -16,7 +17,6 @@ from pbr_jax.text.encode import TextEncoder
 from pbr_jax.text.padding import multiple
 from pbr_jax.train.distillation import Scorer, candidate_rows
 from pbr_jax.train.sharding import Batch
-from pbr_jax.types import Feedback, Params, UserError
 
 _WIDTH = 8  # token widths are multiples of it
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pbr_jax.base.types import Feedback
 from pbr_jax.options import Training
-from pbr_jax.types import Feedback
 
 FEWEST = 8  # informative questions that choose, and that are left to learn from
 

@@ -10,8 +10,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from pbr_jax.base.types import UserError
 from pbr_jax.models.sharding import Rules, mesh, spec
-from pbr_jax.types import UserError
 
 Batch = dict[str, np.ndarray]
 """Arrays [b ...] of one batch."""

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 from jax.sharding import NamedSharding
 
-from pbr_jax.types import Params
+from pbr_jax.base.types import Params
 
 
 @jax.tree_util.register_dataclass

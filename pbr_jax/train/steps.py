@@ -12,10 +12,10 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
-from pbr_jax import cores
+from pbr_jax.base import compilation
+from pbr_jax.base.types import Params, UserError
 from pbr_jax.train.sharding import divided, replicated
 from pbr_jax.train.state import TrainState
-from pbr_jax.types import Params, UserError
 
 Loss = Callable[[Params, dict[str, Array], Array], Float[Array, ""]]
 """(params, batch, key) -> the mean loss of a batch. Whatever is random in it comes from the key and, so that
@@ -48,7 +48,7 @@ def division(batch_size: int, accumulate: int | None, mesh: Mesh, *, few: bool =
     """
     copies, result = mesh.shape["data"], Division(1, accumulate or 1)
     if accumulate is None and mesh.size == 1 and mesh.devices.flat[0].platform == "cpu":
-        available = cores.count() if few else 1
+        available = compilation.count() if few else 1
         workers = max(n for n in range(1, available + 1) if batch_size % n == 0)
         workers = workers if 2 * workers >= available else 1
         result = Division(workers, math.gcd(batch_size // workers, max(4 // workers, 1)))
@@ -109,7 +109,7 @@ def compiled(
 
     # Frozen parameters stay as they lie, which may be divided.
     made = jax.jit(
-        cores.announced(over_devices),
+        compilation.announced(over_devices),
         in_shardings=(kept, divided(mesh), copy, None), out_shardings=(kept, copy), donate_argnums=0,
     )  # fmt: skip
     return lambda state, batch, key, frozen=None: made(state, batch, key, frozen or {})
@@ -139,7 +139,7 @@ def _moved(
 
 def _side_by_side(gradients: Callable[..., _Gradients], moved: Callable[..., Any], workers: int) -> Step:
     """The step of several workers, a core each, which read one copy of the parameters."""
-    compute = cores.compiled(gradients, one_core=True)
+    compute = compilation.compiled(gradients, one_core=True)
     pool = ThreadPoolExecutor(workers)
     seen = set()
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from pbr_jax.base.types import Params
 from pbr_jax.data import views
 from pbr_jax.index.base import Matrix
 from pbr_jax.losses.contrastive import nt_xent, symmetric_info_nce
@@ -22,7 +23,6 @@ from pbr_jax.options import Training
 from pbr_jax.train.batches import Rows
 from pbr_jax.train.loop import Fitted, TrainingTask, fit
 from pbr_jax.train.sharding import Batch
-from pbr_jax.types import Params
 
 
 class Objective(NamedTuple):

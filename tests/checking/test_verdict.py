@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pbr_jax.base.types import UserError
 from pbr_jax.checking.check import check
 from pbr_jax.checking.rounds import FEWEST, ROWS
 from pbr_jax.checking.verdict import Answer, Copies, Group, Measure, Verdict, answer, copies, needed, turned
 from pbr_jax.checking.words import blocks, headline, told
-from pbr_jax.cli import main
+from pbr_jax.cli.main import main
 from pbr_jax.config import Config, override
 from pbr_jax.eval.metrics import plain_mean
 from pbr_jax.eval.render import Forest, Paragraph, Table
@@ -22,7 +23,6 @@ from pbr_jax.eval.runs import Record
 from pbr_jax.eval.significance import Difference, paired_difference
 from pbr_jax.importing.columns import Columns
 from pbr_jax.importing.writing import import_table
-from pbr_jax.types import UserError
 
 HELPS, NONE, HARMS = (Difference(v, v - 0.2, v + 0.2, 0.01, 0.3) for v in (0.5, 0.1, -0.5))
 

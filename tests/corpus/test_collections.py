@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pbr_jax.corpus import search as module
+from pbr_jax.corpus import search
 from pbr_jax.corpus.search import Collection, InScope, Kind, Search, chosen, save_index
 from pbr_jax.index import scann
 from pbr_jax.index.scann import ScannIndex
@@ -81,7 +81,7 @@ def test_a_saved_index_is_used(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Non
     rng = np.random.default_rng(5)
     vectors, rows = rng.normal(size=(120, 6)).astype(np.float32), np.arange(0, 100, 2)
     save_index(vectors, rows, "scann", tmp_path)
-    monkeypatch.setattr(module, "ScannIndex", ScannIndex)
+    monkeypatch.setattr(search, "ScannIndex", ScannIndex)
     monkeypatch.setattr(ScannIndex, "__init__", lambda *_: pytest.fail("it was built again"))
     now = np.setdiff1d(np.append(rows, 110), [20])
     found = Collection(vectors, lambda: now, "scann", tmp_path).search(vectors[[20, 110, 4]], 3, [now] * 3)

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.corpus.store import Store, build
 from pbr_jax.corpus.vectors import Vectors, VectorStore, complete, digest, erase
-from pbr_jax.types import Document, Example, UserError
 
 
 class Letters:

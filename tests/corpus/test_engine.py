@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.corpus import engine, vectors
 from pbr_jax.corpus.engine import EngineSearch, condition, shared_search
 from pbr_jax.corpus.search import InScope
 from pbr_jax.corpus.store import Store, build
 from pbr_jax.corpus.vectors import Vectors, VectorStore
 from pbr_jax.index import lance
-from pbr_jax.types import Document, Example, UserError
 
 pytest.importorskip("lancedb")
 WIDTH = 16

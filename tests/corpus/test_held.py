@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from pbr_jax.base.types import Document, UserError
 from pbr_jax.corpus.held import Held
-from pbr_jax.types import Document, UserError
 
 
 # of texts of 4 characters; at 8 a third one empties what is held

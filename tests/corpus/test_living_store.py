@@ -20,9 +20,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.corpus.store import GONE, SHARED, Store, build
 from pbr_jax.corpus.writer import Writer
-from pbr_jax.types import Document, Example, UserError
 
 USERS = ("", "ann", "bob", "eve")
 
@@ -346,7 +346,7 @@ KILLED = """
 import sys
 from pathlib import Path
 from pbr_jax.corpus.store import Store
-from pbr_jax.types import Document
+from pbr_jax.base.types import Document
 store = Store(Path(sys.argv[1]))
 print("ready", flush=True)
 for version in range(1, 10000):
@@ -516,7 +516,7 @@ READ_ONLY = """
 import os, sys
 from pathlib import Path
 from pbr_jax.corpus.store import Store
-from pbr_jax.types import Document, UserError
+from pbr_jax.base.types import Document, UserError
 if os.getuid() == 0:
     os.setresuid(65534, 65534, 65534)
 def tell(act):

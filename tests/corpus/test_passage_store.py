@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.corpus.store import Store, build
 from pbr_jax.options import Corpus
 from pbr_jax.text.passages import passages
-from pbr_jax.types import Document, Example, UserError
 
 CORPUS = Corpus(chunk="words", words=4, stride=2)
 TEXT = "one two three four five six SECRET"

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pbr_jax import data
+from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.config import Benchmark
 from pbr_jax.corpus.store import Store, build
-from pbr_jax.types import Document, Example, UserError
 
 
 def example(id: str, user: str, profile: tuple[Document, ...] = (), **fields: object) -> Example:

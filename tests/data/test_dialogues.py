@@ -13,10 +13,10 @@ import hostile_files
 import pytest
 
 from pbr_jax import data
-from pbr_jax.cli import main
+from pbr_jax.base.types import Example, UserError
+from pbr_jax.cli.main import main
 from pbr_jax.options import Benchmark
 from pbr_jax.tasks.states import Slot, read_reference
-from pbr_jax.types import Example, UserError
 
 
 def examples(root: Path, name: str = "sgd") -> list[Example]:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from pbr_jax.base.types import UserError
 from pbr_jax.data import expansions
 from pbr_jax.data.expansions import Expansion
-from pbr_jax.types import UserError
 
 
 def put(folder: Path, value: Any) -> Path:

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pbr_jax.base.types import UserError
 from pbr_jax.data import json_stream
-from pbr_jax.types import UserError
 
 ROWS = [
     {"id": "a", "n": 1, "f": 0.5, "s": 'é "quoted" 😀 \u2028'},

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from pbr_jax import data
+from pbr_jax.base.types import Example, UserError
 from pbr_jax.config import Benchmark
-from pbr_jax.types import Example, UserError
 
 PAPERS = {"title": "On trees", "abstract": "Trees grow."}
 HISTORIES: dict[str, dict[str, Any]] = {

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pbr_jax import data
-from pbr_jax.cli import main
+from pbr_jax.base.types import Example, UserError
+from pbr_jax.cli.main import main
 from pbr_jax.config import Benchmark
-from pbr_jax.types import Example, UserError
 
 
 def turn(id: str, speaker: str, text: str, **more: Any) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pbr_jax import data
+from pbr_jax.base.types import Example, UserError
 from pbr_jax.config import Benchmark
-from pbr_jax.types import Example, UserError
 
 HISTORIES: dict[str, list[dict[str, Any]]] = {
     "longlamp_abstract": [

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from pbr_jax import data
+from pbr_jax.base.types import Example, UserError
 from pbr_jax.config import Benchmark, Config, override
 from pbr_jax.data import prepared
+from pbr_jax.experiment.plan import Plan
 from pbr_jax.methods import retrieve
-from pbr_jax.plan import Plan
-from pbr_jax.types import Example, UserError
 
 
 def turn(role: str, content: str, has_answer: bool | None = None) -> dict[str, Any]:

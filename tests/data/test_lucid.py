@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pbr_jax import data
+from pbr_jax.base.types import UserError
 from pbr_jax.config import Benchmark
-from pbr_jax.types import UserError
 
 
 def turn(role: str, content: str, **more: Any) -> dict[str, Any]:

@@ -8,11 +8,11 @@ import pytest
 import tensorflow_datasets as tfds
 
 from pbr_jax import data
-from pbr_jax.cli import main
+from pbr_jax.base.types import Example, UserError
+from pbr_jax.cli.main import main
 from pbr_jax.config import Benchmark
 from pbr_jax.data import passages, prepared
 from pbr_jax.llm import Score
-from pbr_jax.types import Example, UserError
 
 Splits = dict[str, list[dict[str, Any]]]
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pbr_jax import data
+from pbr_jax.base.types import Example, UserError
 from pbr_jax.config import Benchmark
-from pbr_jax.types import Example, UserError
 
 DOCUMENTS: list[dict[str, Any]] = [
     {"id": "a", "user": "ann", "text": "tea", "time": "2024-01"},

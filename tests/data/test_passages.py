@@ -10,10 +10,10 @@ import pytest
 
 import pbr_jax
 from pbr_jax import data
+from pbr_jax.base.types import Document, UserError
 from pbr_jax.config import Benchmark, load, override
 from pbr_jax.corpus.store import Store, build
 from pbr_jax.data import passages
-from pbr_jax.types import Document, UserError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 TEXTS = {"p1": ("Tides", "The moon pulls the sea."), "p2": ("", 'A "quoted"\ttext, où 1 < 2.')}

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pbr_jax import data
+from pbr_jax.base.types import Example, UserError
 from pbr_jax.config import Benchmark
-from pbr_jax.types import Example, UserError
 
 NAMES = ("Ann", "Bob", "Cid", "Dee")  # the fourth has no data, as in the release
 NOISE = "noise_0.0"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pbr_jax import data
+from pbr_jax.base.types import UserError
 from pbr_jax.config import Benchmark
 from pbr_jax.data import personamem
-from pbr_jax.types import UserError
 
 SAID = [
     {"role": "system", "content": "Current user persona: Ann"},

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pbr_jax import data
+from pbr_jax.base.types import Example, UserError
 from pbr_jax.config import Benchmark
 from pbr_jax.corpus.store import Store, build
 from pbr_jax.data import prepared
-from pbr_jax.types import Example, UserError
 
 OFFERED = ["Visit a museum.", "Climb a tower.", "Go ziplining.", "Take a balloon ride."]
 

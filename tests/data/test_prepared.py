@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pbr_jax import data
-from pbr_jax.cli import main
+from pbr_jax.base.types import Example, UserError
+from pbr_jax.cli.main import main
 from pbr_jax.config import Benchmark
 from pbr_jax.data import prepared
-from pbr_jax.types import Example, UserError
 
 ROOT = Path(__file__).parents[2]
 
@@ -237,7 +237,7 @@ import sys
 sys.modules[{package!r}] = None
 from pbr_jax.config import Benchmark
 from pbr_jax.data import prepared
-from pbr_jax.types import UserError
+from pbr_jax.base.types import UserError
 try:
     if {package!r} == "grain":
         prepared.loader({str(folder)!r}, "dev", batch_size=1, seed=0)

@@ -11,8 +11,8 @@ import pytest
 
 import pbr_jax
 from pbr_jax import config, data
+from pbr_jax.base.types import UserError
 from pbr_jax.config import Benchmark
-from pbr_jax.types import UserError
 
 
 def message(id: str, speaker: str, text: str, moment: str, **more: Any) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from pbr_jax.base.types import Document, UserError
 from pbr_jax.data.records import Record, moment_after, profile, top_record
-from pbr_jax.types import Document, UserError
 
 FILE = Path("folder/data.json")
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pbr_jax.base.types import Document, Example
 from pbr_jax.data.rows import from_row, to_row
 from pbr_jax.data.tfds_builders import features
-from pbr_jax.types import Document, Example
 
 FEATURES = features()
 # Whatever UTF-8 can hold: zeros at the end, other scripts, combining marks, emoji, line ends.

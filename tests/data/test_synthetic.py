@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from pbr_jax.cli import main
+from pbr_jax.base.types import UserError
+from pbr_jax.cli.main import main
 from pbr_jax.config import Benchmark
 from pbr_jax.data import read, validate
 from pbr_jax.data.synthetic import MOVIE_TAGS, generate
-from pbr_jax.types import UserError
 
 FILES = ["dev_outputs", "dev_questions", "train_outputs", "train_questions", "truth"]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from pbr_jax.base.words import words
 from pbr_jax.data.synthetic import generate
 from pbr_jax.eval.ngram_overlap import copied
-from pbr_jax.words import words
 
 
 def load(folder: Path, name: str):

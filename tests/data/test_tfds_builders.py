@@ -17,9 +17,9 @@ import test_longmemeval
 import test_personabench
 
 from pbr_jax import data
+from pbr_jax.base.types import Example
 from pbr_jax.config import Benchmark
 from pbr_jax.data import prepared, synthetic, tfds_builders
-from pbr_jax.types import Example
 
 
 def lamp(root: Path, name: str) -> None:

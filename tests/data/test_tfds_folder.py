@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from pbr_jax.base.types import UserError
 from pbr_jax.data import tfds_folder
-from pbr_jax.types import UserError
 
 
 def make(path: Path, name: str = "squad", **changes: Any) -> Path:

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pbr_jax.base.types import UserError
 from pbr_jax.data import views
 from pbr_jax.data.views import Rates
-from pbr_jax.types import UserError
 
 
 def only(kind: str, rate: float) -> Rates:

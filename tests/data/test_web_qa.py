@@ -9,10 +9,10 @@ import pytest
 
 import pbr_jax
 from pbr_jax import data
+from pbr_jax.base.types import Example, UserError
 from pbr_jax.config import Benchmark, load, override
 from pbr_jax.data import passages
 from pbr_jax.data.squad import paragraph_id
-from pbr_jax.types import Example, UserError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 

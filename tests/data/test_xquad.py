@@ -10,11 +10,11 @@ import pytest
 
 import pbr_jax
 from pbr_jax import data
-from pbr_jax.cli import main
+from pbr_jax.base.types import Example, UserError
+from pbr_jax.cli.main import main
 from pbr_jax.config import Benchmark, load, override
 from pbr_jax.corpus.store import build
 from pbr_jax.data import passages, prepared, squad
-from pbr_jax.types import Example, UserError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 # Of each article its title and paragraphs, of each paragraph its text and, by id, questions with answers.

@@ -68,7 +68,7 @@ def test_a_folder_holds_the_same_on_all_pages() -> None:
 
 
 def test_a_misspelt_command_is_found() -> None:
-    from pbr_jax.types import UserError
+    from pbr_jax.base.types import UserError
 
     for words in (["run", "dense", "--retrive.k", "3"], ["run", "dens"], ["reprt", "runs"]):
         with pytest.raises(UserError):

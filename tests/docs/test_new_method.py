@@ -11,10 +11,10 @@ import pytest
 from doc_blocks import write_files
 
 import pbr_jax
-from pbr_jax import sweeps
-from pbr_jax.cli import main
+from pbr_jax.base.types import UserError
+from pbr_jax.cli.main import main
 from pbr_jax.config import Config, load, override
-from pbr_jax.types import UserError
+from pbr_jax.sweeps import sweep as sweeps
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = (DOCS / "tutorials" / "new_method.md", DOCS / "howto" / "learners.md")

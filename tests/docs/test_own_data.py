@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from doc_blocks import commands, matches, write_files
 
-from pbr_jax.cli import main
+from pbr_jax.cli.main import main
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "own_data.md"
 SMALL = ("--generate.max_new_tokens=2", "--eval.resamples=20", "--limit=8")

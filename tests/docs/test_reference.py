@@ -71,7 +71,7 @@ def test_methods_link_to_their_options(pages: dict[str, str]) -> None:
 
 
 def test_every_command_shows_its_help(pages: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    from pbr_jax.cli import main
+    from pbr_jax.cli.main import main
 
     with pytest.raises(SystemExit):
         main(["--help"])

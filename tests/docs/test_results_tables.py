@@ -14,7 +14,8 @@ from xml.etree import ElementTree
 import pytest
 from doc_blocks import read_command
 
-from pbr_jax import data, flags
+from pbr_jax import data
+from pbr_jax.cli import flags
 from pbr_jax.config import Config
 
 REPO = Path(__file__).parents[2]

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from pbr_jax import config as c
-from pbr_jax.cli import main
+from pbr_jax.base.files import cache_folder
+from pbr_jax.cli.main import main
 from pbr_jax.estimate.estimate import estimate
 from pbr_jax.estimate.sizes import Row
-from pbr_jax.experiment import run
-from pbr_jax.files import cache_folder
-from pbr_jax.graph_lists import stages
+from pbr_jax.experiment.plan import Plan
+from pbr_jax.experiment.run import run
+from pbr_jax.graph.lists import stages
 from pbr_jax.llm.engine.jax_backend import JaxLLM
-from pbr_jax.plan import Plan
 
 SYNTHETIC = {
     "benchmark.name": "synthetic", "benchmark.root": "", "limit": 4, "limit_training": 10,

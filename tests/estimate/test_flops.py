@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pbr_jax.base.types import UserError
 from pbr_jax.estimate import flops
 from pbr_jax.estimate.chips import CHIPS, Work, chip
 from pbr_jax.models import bert, causal_lm, t5
 from pbr_jax.models.causal_lm_config import CausalLMConfig
 from pbr_jax.models.rope import Rope
 from pbr_jax.models.t5_config import T5Config
-from pbr_jax.types import UserError
 
 # Layers are scanned, and XLA counts the body of a loop once: so one layer. Norms, softmax and activations,
 # which are not counted, are the difference.

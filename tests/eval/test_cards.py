@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pbr_jax.base.types import UserError
 from pbr_jax.eval.cards import Shown, cards, gains, picked, side_by_side
 from pbr_jax.eval.run_files import sealed
 from pbr_jax.eval.runs import read_run
-from pbr_jax.types import UserError
 
 N = 24
 TARGETS = [str(1 + i % 5) for i in range(N)]

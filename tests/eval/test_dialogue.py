@@ -12,6 +12,7 @@ import pytest
 from rapidfuzz import fuzz, utils
 
 from pbr_jax import data
+from pbr_jax.base.types import Example, UserError
 from pbr_jax.eval import dialogue
 from pbr_jax.eval.evaluate import evaluate
 from pbr_jax.eval.metrics import text_metric
@@ -19,7 +20,6 @@ from pbr_jax.eval.report import report
 from pbr_jax.options import Benchmark
 from pbr_jax.tasks import STATE_METRICS, released
 from pbr_jax.tasks.states import State, first_values, read_reference, written
-from pbr_jax.types import Example, UserError
 
 WORDS = ["Rome", "rome", "8 pm", "pm 8", "Oslo!", "2", "1", "True", "north", "the gables", "gables"]
 

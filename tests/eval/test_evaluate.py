@@ -7,11 +7,11 @@ import pytest
 from scipy import stats
 from sklearn.metrics import accuracy_score, f1_score
 
+from pbr_jax.base.types import UserError
 from pbr_jax.eval.evaluate import evaluate
 from pbr_jax.eval.metrics import text_metric
 from pbr_jax.eval.significance import interval
 from pbr_jax.tasks import ANSWER_METRICS, released
-from pbr_jax.types import UserError
 
 RANKED = replace(released("longmemeval"), name="ranked", metrics=("recall@1", "recall@3", "ndcg@3"))
 

@@ -8,6 +8,7 @@ import pytest
 from rouge_score import rouge_scorer
 from sklearn.metrics import accuracy_score, f1_score
 
+from pbr_jax.base.types import UserError
 from pbr_jax.eval.metrics import (
     cfrag_f1,
     is_plain_mean,
@@ -18,7 +19,6 @@ from pbr_jax.eval.metrics import (
     within_range,
 )
 from pbr_jax.tasks import METRICS
-from pbr_jax.types import UserError
 
 LABELS = tuple("abcd")
 

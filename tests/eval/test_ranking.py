@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import ndcg_score
 
+from pbr_jax.base.types import UserError
 from pbr_jax.eval.ranking import combinations, parse, ranking_metric
-from pbr_jax.types import UserError
 
 DOCUMENTS = tuple("abcdefgh")
 groups_strategy = st.lists(

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pbr_jax.base.types import UserError
 from pbr_jax.eval import plots
 from pbr_jax.eval.metrics import plain_mean, text_metric
 from pbr_jax.eval.report import headline_metrics, report
 from pbr_jax.eval.run_files import sealed
 from pbr_jax.eval.significance import Column, estimates
 from pbr_jax.tasks import released
-from pbr_jax.types import UserError
 
 N = 24
 IDS = [f"q{i}" for i in range(N)]

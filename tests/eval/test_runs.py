@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from pbr_jax.base.types import UserError
 from pbr_jax.eval.folders import folders_of, left_out, run_folders, unfinished
 from pbr_jax.eval.run_files import HASHED, RESULTS, sealed
 from pbr_jax.eval.runs import read_run, table_rows
-from pbr_jax.types import UserError
 
 
 def folder(path: Path, *, config: dict, lines: list[dict] | None = None, **results) -> Path:

@@ -10,13 +10,13 @@ import pytest
 from safetensors.numpy import load_file
 
 import pbr_jax
+from pbr_jax.base.types import UserError
 from pbr_jax.config import Config, Feedback, override, tuning
+from pbr_jax.experiment.opening import plan_of
 from pbr_jax.exporting.encoder_folder import tensors
 from pbr_jax.methods import retrieve
 from pbr_jax.models import bert
-from pbr_jax.opening import plan_of
 from pbr_jax.text.encode import TextEncoder
-from pbr_jax.types import UserError
 
 peer: Any = pytest.importorskip("sentence_transformers")
 TEXTS = ["tea cats", "i love football that day 3", "", "violins " * 60]

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import pbr_jax
-from pbr_jax.cli import main
+from pbr_jax.base.types import UserError
+from pbr_jax.cli.main import main
 from pbr_jax.config import Config, override
 from pbr_jax.exporting.ranked import strictly_falling
 from pbr_jax.methods import retrieve
 from pbr_jax.options import Retrieve
-from pbr_jax.types import UserError
 
 WORDS = ("tea", "cake", "rain", "lake", "boat", "snow")
 TASK = """\

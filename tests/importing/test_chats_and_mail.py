@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from pbr_jax import data
+from pbr_jax.base.types import Example, UserError
 from pbr_jax.config import Benchmark
 from pbr_jax.importing.tables import rows
 from pbr_jax.importing.writing import import_table
-from pbr_jax.types import Example, UserError
 
 
 def examples(folder: Path) -> list[Example]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pbr_jax import data
-from pbr_jax.cli import main
+from pbr_jax.cli.main import main
 from pbr_jax.config import Benchmark
 from pbr_jax.importing import example
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from pbr_jax import data, tasks
-from pbr_jax.cli import main
+from pbr_jax.base.types import Example, UserError
+from pbr_jax.cli.main import main
 from pbr_jax.config import Benchmark
 from pbr_jax.importing.columns import Columns
 from pbr_jax.importing.writing import Imported, import_table
-from pbr_jax.types import Example, UserError
 
 DOCUMENTS = [
     {"author": user, "id": f"d{i}", "day": f"2024-0{1 + i}-03", "title": f"title {i}", "body": f"body {i}"}

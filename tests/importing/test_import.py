@@ -12,11 +12,11 @@ import pandas as pd
 import pytest
 
 from pbr_jax import data
-from pbr_jax.cli import main
+from pbr_jax.base.types import Example, UserError
+from pbr_jax.cli.main import main
 from pbr_jax.config import Benchmark
 from pbr_jax.importing.columns import Columns
 from pbr_jax.importing.writing import Imported, import_table
-from pbr_jax.types import Example, UserError
 
 HEADER = ["customer", "created", "question", "reply"]
 ROWS = [

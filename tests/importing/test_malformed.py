@@ -14,11 +14,11 @@ from malformed_files import FILE_CASES
 from malformed_text import GOOD, JSONL, READ, TEXT_CASES, Case, Reading
 
 from pbr_jax import data
-from pbr_jax.cli import main
+from pbr_jax.base.types import UserError
+from pbr_jax.cli.main import main
 from pbr_jax.config import Benchmark
 from pbr_jax.importing.columns import Columns
 from pbr_jax.importing.writing import import_table
-from pbr_jax.types import UserError
 
 CASES = TEXT_CASES | FILE_CASES
 

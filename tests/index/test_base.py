@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from pbr_jax.base.types import UserError
 from pbr_jax.index.base import check_matrix, unit
-from pbr_jax.types import UserError
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import AxisType
 
+from pbr_jax.base.types import UserError
 from pbr_jax.index import exact
 from pbr_jax.index.exact import ExactIndex
-from pbr_jax.types import UserError
 
 
 def whole_numbers(rng, *shape):

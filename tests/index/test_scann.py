@@ -7,9 +7,9 @@ import pickle
 import numpy as np
 import pytest
 
+from pbr_jax.base.types import UserError
 from pbr_jax.index import scann as module
 from pbr_jax.index.scann import Effort, ScannIndex
-from pbr_jax.types import UserError
 
 pytest.importorskip("scann")
 

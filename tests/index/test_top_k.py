@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pbr_jax.base.types import UserError
 from pbr_jax.index.top_k import top_k, top_positions
-from pbr_jax.types import UserError
 
 levels = st.sampled_from([-np.inf, -2.0, -0.0, 0.0, 0.5, 3.0])  # few, so that ties are many
 few_scores = st.lists(levels, min_size=1, max_size=12)

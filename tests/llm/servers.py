@@ -282,8 +282,8 @@ def serve_llm(
 
     Requests that come within a moment (seconds) are answered together.
     """
+    from pbr_jax.base.types import UserError
     from pbr_jax.llm import Sampling
-    from pbr_jax.types import UserError
 
     score = log_probs_of(path, dtype)
 

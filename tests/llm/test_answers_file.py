@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pbr_jax.base.types import UserError
 from pbr_jax.llm import Score, answers_file
 from pbr_jax.llm.answer_values import stored
 from pbr_jax.llm.answers_file import Answers, Merged
-from pbr_jax.types import UserError
 
 ODD = "ünïcode 😀 \0 \n\r\u2028 alone"
 
@@ -130,7 +130,7 @@ def test_a_full_disk_is_one_clear_line_and_loses_nothing(file: Path, kilobytes: 
     """A limit on file size makes the kernel refuse the bytes, as a full disk does, sooner or later."""
     script = (
         "import sys; from pathlib import Path; from pbr_jax.llm.answers_file import Answers\n"
-        "from pbr_jax.types import UserError\n"
+        "from pbr_jax.base.types import UserError\n"
         "try:\n"
         "    for i in range(200):\n"
         "        Answers(Path(sys.argv[1])).add('text', {f'{i:064x}': 'text ' * 200})\n"

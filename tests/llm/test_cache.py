@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 import pbr_jax.llm
+from pbr_jax.base.types import UserError
 from pbr_jax.config import LLM as LLMConfig
 from pbr_jax.llm import LLM, Score
 from pbr_jax.llm.abilities import Mixture
@@ -30,7 +31,6 @@ from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.llm.engine.t5_backend import T5LLM
 from pbr_jax.llm.http import backend as http_backend
 from pbr_jax.llm.protocol import Sampling
-from pbr_jax.types import UserError
 
 PROMPTS = ["one", "two", "three", [{"role": "user", "content": "one"}], "five"]
 

@@ -9,7 +9,7 @@ import pytest
 from servers import serve_llm
 
 import pbr_jax
-from pbr_jax.cli import main
+from pbr_jax.cli.main import main
 from pbr_jax.config import Config, override
 from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.methods.generate import Label

@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 from servers import Server, write_tiny
 
-from pbr_jax import Config, flags, run
+from pbr_jax import Config, run
 from pbr_jax import config as c
+from pbr_jax.base.types import UserError
+from pbr_jax.cli import flags
 from pbr_jax.config import override
+from pbr_jax.experiment.plan import Plan
 from pbr_jax.methods import select
 from pbr_jax.options import SelectLLM
-from pbr_jax.parts import language_model
-from pbr_jax.plan import Plan
-from pbr_jax.sweeps import command, trials
-from pbr_jax.types import UserError
+from pbr_jax.stages import language_model
+from pbr_jax.sweeps.sweep import command, trials
 
 HISTORIES = {f"u{n}": [f"i love tea day {n}", "cats", "about football"] for n in range(4)}
 SCORING = ("query_likelihood", "pointwise", "icr")

@@ -4,10 +4,10 @@ import random
 
 import pytest
 
+from pbr_jax.base.types import UserError
 from pbr_jax.llm.protocol import Sampling
 from pbr_jax.llm.stop_strings import cut, is_settled
 from pbr_jax.options import Generate
-from pbr_jax.types import UserError
 
 
 def partitioned(text: str, stop: list[str]) -> str:

@@ -9,10 +9,10 @@ import pytest
 from servers import Fault, Server, in_dialect
 
 from pbr_jax import run
+from pbr_jax.base.types import UserError
 from pbr_jax.config import Config, override
+from pbr_jax.experiment.plan import Plan
 from pbr_jax.llm.usage import Usage, cost, count, metered, usage_of
-from pbr_jax.plan import Plan
-from pbr_jax.types import UserError
 
 HISTORIES = {f"u{n}": [f"i love tea day {n}", "cats"] for n in range(6)}
 COUNTED = ("server_calls", "server_prompt_tokens", "server_completion_tokens", "server_calls_without_usage")

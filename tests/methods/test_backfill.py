@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 
 from pbr_jax import run
+from pbr_jax.base.types import Candidate, Document, Example, UserError
+from pbr_jax.cli.flags import parsed
 from pbr_jax.config import Config, override
 from pbr_jax.eval.metrics import plain_mean
 from pbr_jax.eval.significance import paired_difference
-from pbr_jax.flags import parsed
-from pbr_jax.graph_lists import stages
+from pbr_jax.experiment.plan import Plan
+from pbr_jax.graph.lists import stages
 from pbr_jax.llm import load
 from pbr_jax.methods import select
 from pbr_jax.methods.select.backfill import Gain
-from pbr_jax.parts import language_model
-from pbr_jax.parts.rankings import Questions, rankings
 from pbr_jax.pipeline import Query, Tally
-from pbr_jax.plan import Plan
-from pbr_jax.types import Candidate, Document, Example, UserError
+from pbr_jax.stages import language_model
+from pbr_jax.stages.rankings import Questions, rankings
 
 TOPICS = ("tea", "cats", "football", "violins")
 

@@ -14,18 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pbr_jax import Config, data, run
+from pbr_jax.base.types import Example, UserError
 from pbr_jax.config import override
 from pbr_jax.eval.choices import place_distribution
 from pbr_jax.eval.evaluate import evaluate
+from pbr_jax.experiment.plan import Plan
 from pbr_jax.llm.protocol import Score, TooLong
 from pbr_jax.methods.generate import Auto, Label
 from pbr_jax.pipeline import Answer, Tally
-from pbr_jax.plan import Plan
 from pbr_jax.tasks import released
 from pbr_jax.text.answers import parse_answer
 from pbr_jax.text.choices import LETTERS, listed, orders
 from pbr_jax.text.prompts import Written
-from pbr_jax.types import Example, UserError
 
 OPTIONS = ("Go out.", "Stay at home, and read", "Ask", "Wait")
 FORMS = ("text", "letter", "cloze")

@@ -10,17 +10,17 @@ from sklearn.cluster import HDBSCAN
 from sklearn.metrics import silhouette_score
 from test_neighbours import Named, World, ask, history, resources
 
+from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.config import Config
 from pbr_jax.corpus.store import Store, build
+from pbr_jax.experiment.plan import Plan
 from pbr_jax.index.density import NOISE
 from pbr_jax.methods.neighbours import Cohorts
 from pbr_jax.methods.neighbours import cohort_fit as parts
 from pbr_jax.methods.retrieve import BM25
-from pbr_jax.parts import users
-from pbr_jax.parts.users import Users
 from pbr_jax.pipeline import Tally
-from pbr_jax.plan import Plan
-from pbr_jax.types import Document, Example, UserError
+from pbr_jax.stages import users
+from pbr_jax.stages.users import Users
 
 SETTINGS: dict[str, Any] = {"min_cluster_size": 2, "min_samples": 3, "copy": True}
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pbr_jax import run
+from pbr_jax.base.types import Candidate, Document, Example, UserError
 from pbr_jax.config import Config, override
 from pbr_jax.llm import Sampling
 from pbr_jax.llm.engine.jax_backend import JaxLLM
@@ -18,7 +19,6 @@ from pbr_jax.tasks import released
 from pbr_jax.text import prompts
 from pbr_jax.text.bm25 import BM25
 from pbr_jax.text.prompts import Written
-from pbr_jax.types import Candidate, Document, Example, UserError
 
 torch: Any = pytest.importorskip("torch")
 WORDING = released("lamp_7").prompt.own

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pbr_jax.base.types import Candidate, Document, Example
 from pbr_jax.corpus.store import Store, build
 from pbr_jax.methods.retrieve import Recency
 from pbr_jax.methods.select import Evidence
 from pbr_jax.pipeline import Query, Tally
-from pbr_jax.types import Candidate, Document, Example
 
 
 def document(user: str, id: str) -> Document:

@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from pbr_jax.base.types import Example
 from pbr_jax.llm import Sampling
 from pbr_jax.methods.generate import Auto, Ipa
 from pbr_jax.pipeline import GenerateSlot, Tally
 from pbr_jax.tasks import released
 from pbr_jax.text.prompts import Written
-from pbr_jax.types import Example
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 ASKED = Example("q", "u", "hello", "hello", None)

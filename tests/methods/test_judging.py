@@ -10,16 +10,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from pbr_jax.base.types import Candidate, Document, Example, UserError
 from pbr_jax.config import Config, override
+from pbr_jax.experiment.plan import Plan
 from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.methods import select
 from pbr_jax.methods.select.icr import calibrated
 from pbr_jax.methods.select.rankgpt import _windows, permutation
 from pbr_jax.pipeline import Query, Ranking, Tally
-from pbr_jax.plan import Plan
 from pbr_jax.tasks import released
 from pbr_jax.text.judging import NO, YES, Writer
-from pbr_jax.types import Candidate, Document, Example, UserError
 
 torch: Any = pytest.importorskip("torch")
 WORDING = released("lamp_4").prompt.own

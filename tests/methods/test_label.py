@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 
 from pbr_jax import Config, run
+from pbr_jax.base.types import Example, UserError
 from pbr_jax.config import override
+from pbr_jax.experiment.plan import Plan
 from pbr_jax.llm.cache import Cached
 from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.llm.protocol import Score
 from pbr_jax.methods.generate import Ipa, Label
 from pbr_jax.pipeline import Answer, Tally
-from pbr_jax.plan import Plan
 from pbr_jax.tasks import released
 from pbr_jax.text.answers import parse_answer
 from pbr_jax.text.prompts import Written
-from pbr_jax.types import Example, UserError
 
 torch: Any = pytest.importorskip("torch")
 transformers: Any = pytest.importorskip("transformers")

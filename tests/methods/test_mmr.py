@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pbr_jax import flags
+from pbr_jax.base.types import Candidate, Document, Example, UserError
+from pbr_jax.cli import flags
 from pbr_jax.config import Config, from_dict, to_dict
 from pbr_jax.graph import Bound
 from pbr_jax.methods import select
 from pbr_jax.methods.select.mmr import marginal, scaled
 from pbr_jax.options import Learner, Select
 from pbr_jax.pipeline import Query, Ranking, Tally
-from pbr_jax.types import Candidate, Document, Example, UserError
 
 
 def brute_force(relevance, vectors, balance):

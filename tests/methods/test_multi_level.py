@@ -11,17 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pbr_jax
+from pbr_jax.base.types import Candidate, Document, Example, UserError
 from pbr_jax.config import Config, load, override
+from pbr_jax.experiment.plan import Plan
 from pbr_jax.llm import Score
 from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.methods.select import MultiLevel, Pointwise, TopK
 from pbr_jax.methods.select.multi_level import numbered
 from pbr_jax.options import swapped
-from pbr_jax.parts.answers import documents_in_prompt
 from pbr_jax.pipeline import Query, Ranking, Tally
-from pbr_jax.plan import Plan
+from pbr_jax.stages.answers import documents_in_prompt
 from pbr_jax.tasks import released
-from pbr_jax.types import Candidate, Document, Example, UserError
 
 WORDING = released("open_qa").prompt.own
 ORACLE = MultiLevel(judge="oracle")

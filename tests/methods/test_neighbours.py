@@ -8,8 +8,10 @@ import jax
 import numpy as np
 import pytest
 
+from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.config import Config, name_of
 from pbr_jax.corpus.store import Store, build
+from pbr_jax.experiment.plan import Plan
 from pbr_jax.methods import expand
 from pbr_jax.methods.neighbours import METHODS, Cohorts, Mean, Random
 from pbr_jax.methods.neighbours import cohort_fit as cohorts
@@ -17,13 +19,11 @@ from pbr_jax.methods.neighbours.moments import Moments
 from pbr_jax.methods.retrieve import BM25
 from pbr_jax.methods.select import TopK
 from pbr_jax.models.user_transformer import UserTransformerConfig, user_transformer
-from pbr_jax.parts import rankings, users
-from pbr_jax.parts.run import CHUNK, chunks
-from pbr_jax.parts.users import Users
 from pbr_jax.pipeline import Tally
-from pbr_jax.plan import Plan
+from pbr_jax.stages import rankings, users
+from pbr_jax.stages.run import CHUNK, chunks
+from pbr_jax.stages.users import Users
 from pbr_jax.text.encode import TextEncoder
-from pbr_jax.types import Document, Example, UserError
 
 D = 4
 

@@ -9,11 +9,11 @@ from test_purple_runs import config, key_of_training, made
 from test_trained_runs import histories
 
 from pbr_jax import run
+from pbr_jax.base.types import Candidate, Document
+from pbr_jax.experiment.plan import Plan
 from pbr_jax.graph import walk
 from pbr_jax.methods.select.purple_scorer import features, part_names, question, with_features
 from pbr_jax.models.set_policy import SetPolicyConfig
-from pbr_jax.plan import Plan
-from pbr_jax.types import Candidate, Document
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pbr_jax.base.types import Candidate, Document, Example, UserError
 from pbr_jax.methods.select import purple_rewards as rewards
 from pbr_jax.methods.select.purple_rewards import Rewards
 from pbr_jax.text.prompts import Written
-from pbr_jax.types import Candidate, Document, Example, UserError
 
 EXAMPLES = [Example(f"q{i}", f"u{i}", "tea", "tea", "cats") for i in range(3)]
 CANDIDATES = [[Candidate(Document(f"d{j}", f"u{i}", "tea"), 0.0, j) for j in range(3)] for i in range(3)]

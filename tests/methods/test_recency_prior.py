@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pbr_jax.base.types import Candidate, Document, Example, UserError
 from pbr_jax.corpus.store import Store, build
 from pbr_jax.graph import Bound
 from pbr_jax.methods import select
 from pbr_jax.methods.retrieve.fused_weights import _relevant as of_fusion
 from pbr_jax.methods.select.recency_fit import Fit, Observed, _load, _make, _relevant, fit, prior
-from pbr_jax.parts.rankings import Questions, Rankings
-from pbr_jax.parts.scores import standardised
 from pbr_jax.pipeline import Query, Ranking, Tally
-from pbr_jax.types import Candidate, Document, Example, UserError
+from pbr_jax.stages.rankings import Questions, Rankings
+from pbr_jax.stages.scores import standardised
 
 DAY = 86_400.0
 TIMES = [10 * DAY, 40 * DAY, None, 25 * DAY]

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import rank_bm25
 
+from pbr_jax.base.types import Candidate, Document, Example
 from pbr_jax.corpus.store import Store, build
 from pbr_jax.methods import expand, neighbours, retrieve, select
 from pbr_jax.options import Retrieve
 from pbr_jax.pipeline import Neighbour, Pipeline, Query, Ranking, RetrieveSlot, Tally, rank
 from pbr_jax.text.encode import TextEncoder
-from pbr_jax.types import Candidate, Document, Example
 
 METHODS = ("random", "recency", "bm25", "bm25_lamp", "dense")
 

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pbr_jax.base.types import Candidate, Document, Example, UserError
 from pbr_jax.methods import select
 from pbr_jax.options import Select
-from pbr_jax.parts.reranking import Reranker
 from pbr_jax.pipeline import Query, Tally
-from pbr_jax.types import Candidate, Document, Example, UserError
+from pbr_jax.stages.reranking import Reranker
 
 ASKED = Example("q", "me", "tea and cats", "in", "t")
 

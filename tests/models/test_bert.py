@@ -13,9 +13,9 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pbr_jax.base.types import UserError
 from pbr_jax.models import bert
 from pbr_jax.models.pretrained import locate
-from pbr_jax.types import UserError
 
 SIZES = dict(vocab_size=50, max_position_embeddings=24)
 CONFIGS = {

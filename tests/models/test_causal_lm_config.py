@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from pbr_jax.base.types import UserError
 from pbr_jax.models.causal_lm_config import FAMILIES, CausalLMConfig
-from pbr_jax.types import UserError
 
 FIELDS = {
     "model_type": "llama",

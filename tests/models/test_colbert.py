@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
+from pbr_jax.base.types import UserError
 from pbr_jax.models import bert, colbert
 from pbr_jax.models.colbert import ColbertConfig, expand_queries, max_sim, without
-from pbr_jax.types import UserError
 
 SIZES: dict[str, Any] = dict(
     vocab_size=30, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=12,

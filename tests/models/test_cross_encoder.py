@@ -9,9 +9,9 @@ import pytest
 import torch
 import transformers
 
+from pbr_jax.base.types import UserError
 from pbr_jax.models import bert, cross_encoder
 from pbr_jax.models.cross_encoder import CrossEncoderConfig
-from pbr_jax.types import UserError
 
 SIZES: dict[str, Any] = dict(
     vocab_size=30, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=12,

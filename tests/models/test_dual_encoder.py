@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers
 
+from pbr_jax.base.types import UserError
 from pbr_jax.models import bert
 from pbr_jax.models.dual_encoder import (
     DualEncoderConfig,
@@ -18,7 +19,6 @@ from pbr_jax.models.dual_encoder import (
     from_bert,
     personalize,
 )
-from pbr_jax.types import UserError
 
 SIZES: dict[str, Any] = dict(
     vocab_size=30, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=12,

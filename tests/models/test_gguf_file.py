@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from tokenizers import pre_tokenizers
 
+from pbr_jax.base.types import UserError
 from pbr_jax.llm.tokens import chat
 from pbr_jax.models import causal_lm, gguf_file, pretrained
-from pbr_jax.types import UserError
 
 torch: Any = pytest.importorskip("torch")
 transformers: Any = pytest.importorskip("transformers")

@@ -8,8 +8,8 @@ import gguf
 import numpy as np
 import pytest
 
+from pbr_jax.base.types import UserError
 from pbr_jax.models import causal_lm, gguf_file, gguf_header, pretrained
-from pbr_jax.types import UserError
 
 
 def header(*, version: int = 3, tensors: int = 0, keys: int = 0, rest: bytes = b"") -> bytes:

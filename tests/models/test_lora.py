@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pbr_jax.base.types import UserError
 from pbr_jax.models import adapter_file, causal_lm, lora, t5, t5_layers
-from pbr_jax.types import UserError
 
 torch: Any = pytest.importorskip("torch")
 transformers: Any = pytest.importorskip("transformers")

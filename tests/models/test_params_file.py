@@ -4,9 +4,9 @@ import jax
 import numpy as np
 import pytest
 
+from pbr_jax.base.types import UserError
 from pbr_jax.models.params_file import load_params, save_params
 from pbr_jax.models.user_transformer import UserTransformerConfig, user_transformer
-from pbr_jax.types import UserError
 
 
 def test_nested_parameters_come_back_bit_by_bit(tmp_path):

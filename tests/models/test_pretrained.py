@@ -16,6 +16,7 @@ import torch
 from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch
 
+from pbr_jax.base.types import UserError
 from pbr_jax.models.pretrained import (
     EMBEDDED,
     Tensors,
@@ -23,7 +24,6 @@ from pbr_jax.models.pretrained import (
     locate,
     read_tensors,
 )
-from pbr_jax.types import UserError
 
 
 def one_line(error: pytest.ExceptionInfo[UserError]) -> str:

@@ -10,12 +10,12 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from pbr_jax.base.types import UserError
 from pbr_jax.models import causal_lm, sharding
 from pbr_jax.models.causal_lm_config import CausalLMConfig
 from pbr_jax.models.rules import flatten
 from pbr_jax.train import state
 from pbr_jax.train.sharding import bytes_per_device, data_mesh, fully_divided
-from pbr_jax.types import UserError
 
 RULES: sharding.Rules = {"kernel": (None, "model", None), "bias": (None, "model"), "few": ("model",)}
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax import ShapeDtypeStruct
 
+from pbr_jax.base.types import UserError
 from pbr_jax.models.pretrained import Tensors
 from pbr_jax.models.rules import Rule, assign, transpose
-from pbr_jax.types import UserError
 
 RULES = {
     r"embed\.weight": Rule("embed/table"),

@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pbr_jax.base.types import UserError
 from pbr_jax.models.set_policy import FUSIONS, Fusion, SetPolicyConfig, log_scores, set_policy
-from pbr_jax.types import UserError
 
 SIZES: dict[str, Any] = dict(width=8, num_heads=2, mlp_width=12, decoder_width=6)
 B, N, T, S, D = 2, 4, 3, 5, 8

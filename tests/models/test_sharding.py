@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
+from pbr_jax.base.types import UserError
 from pbr_jax.models import causal_lm, sharding
 from pbr_jax.models.causal_lm import Past
 from pbr_jax.models.rules import flatten, unflatten
-from pbr_jax.types import UserError
 
 torch: Any = pytest.importorskip("torch")
 transformers: Any = pytest.importorskip("transformers")

@@ -14,9 +14,9 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from safetensors.numpy import load_file, save_file
 
+from pbr_jax.base.types import UserError
 from pbr_jax.models import t5, t5_layers
 from pbr_jax.models.t5 import Past
-from pbr_jax.types import UserError
 
 torch: Any = pytest.importorskip("torch")
 transformers: Any = pytest.importorskip("transformers")

@@ -8,9 +8,9 @@ import pytest
 import transformers
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
+from pbr_jax.base.types import UserError
 from pbr_jax.llm.tokens import chat
 from pbr_jax.models import tokenizer_file
-from pbr_jax.types import UserError
 
 TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.content }}</s>{% endfor %}"
 NAMES = ["<s>", "</s>", "<pad>", "<tool>", *sorted(pre_tokenizers.ByteLevel.alphabet())]

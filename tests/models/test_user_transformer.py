@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pbr_jax.base.types import UserError
 from pbr_jax.models.user_transformer import UserTransformerConfig, user_transformer
-from pbr_jax.types import UserError
 
 CONFIG = UserTransformerConfig(width=8, max_documents=7, mlp_width=12)
 MODEL = user_transformer(CONFIG)

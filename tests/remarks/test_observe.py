@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 import pbr_jax
-from pbr_jax import opening
-from pbr_jax.cli import main
+from pbr_jax.base.types import Example, UserError
+from pbr_jax.cli.main import main
 from pbr_jax.config import Config, override
+from pbr_jax.experiment import opening
 from pbr_jax.llm import Sampling, answers_file
 from pbr_jax.remarks.agent import CLAIM, DIRECT, VERDICT
 from pbr_jax.remarks.judge import Script
 from pbr_jax.system import System
-from pbr_jax.types import Example, UserError
 
 HISTORIES = {"ann": ["i love tea", "tea and cats"], "bob": ["football that day", "violins"], "cyd": ["day 1"]}
 PASSAGES = [f"{word} {number}" for number in range(4) for word in ("tea", "cats", "football", "violins")]

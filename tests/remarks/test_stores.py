@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from worlds import World
 
+from pbr_jax.base.types import Document, UserError
 from pbr_jax.corpus.vectors import VectorStore, digest
 from pbr_jax.options.remarks import Remarks
 from pbr_jax.remarks.judge import Script
-from pbr_jax.types import Document, UserError
 
 LAKE = "the lake is closed"
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.corpus.store import Store, build
 from pbr_jax.options.remarks import Remarks
 from pbr_jax.remarks.judge import Script
 from pbr_jax.remarks.stores import Stores
-from pbr_jax.types import Document, Example, UserError
 
 USERS = ("ann", "bob", "cyd")
 RULES: list[dict[str, Any]] = [

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from pbr_jax import Config, data, run
+from pbr_jax.base.types import Document, UserError
 from pbr_jax.config import override
 from pbr_jax.eval.metrics import text_metric
 from pbr_jax.eval.report import report
-from pbr_jax.graph_lists import stages
-from pbr_jax.plan import Plan
+from pbr_jax.experiment.plan import Plan
+from pbr_jax.graph.lists import stages
 from pbr_jax.tasks import METRICS, Task, load, released
 from pbr_jax.text.answers import parse_answer
 from pbr_jax.text.prompts import record
-from pbr_jax.types import Document, UserError
 
 VERDICTS = """\
 title = "Verdicts"

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import pbr_jax.tasks
+from pbr_jax.base.types import Document, Example
 from pbr_jax.data import BENCHMARKS, Benchmark, task
 from pbr_jax.tasks import Wording, released
 from pbr_jax.text.answers import parse_answer
 from pbr_jax.text.prompts import write
-from pbr_jax.types import Document, Example
 
 FIELDS = {
     "title": "A title of few words", "text": "The text of a record, which says something. " * 3,

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from pbr_jax import data
+from pbr_jax.base.types import UserError
 from pbr_jax.config import Benchmark
 from pbr_jax.eval.metrics import text_metric
 from pbr_jax.eval.ranking import is_ranking_metric, parse
 from pbr_jax.tasks import METRICS, RANKING_METRICS, load, released
-from pbr_jax.types import UserError
 
 WHOLE = """\
 kind = "classification"

@@ -13,8 +13,8 @@ import rank_bm25
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pbr_jax.base.types import UserError
 from pbr_jax.text.bm25 import BM25, StopWords, terms
-from pbr_jax.types import UserError
 
 PROFILE = [
     "the cat sat on the mat",

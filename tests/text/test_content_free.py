@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from pbr_jax.base.types import Document, Example
 from pbr_jax.tasks import released
 from pbr_jax.text.content_free import content_free, content_free_input
 from pbr_jax.text.prompts import CLOSE, write
-from pbr_jax.types import Document, Example
 
 TASK = released("lamp_3")
 DOCUMENTS = [

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pbr_jax.base.types import Document, UserError
 from pbr_jax.options import Corpus
 from pbr_jax.text.passages import passages, spans_of
-from pbr_jax.types import Document, UserError
 
 TEXTS = st.text(st.sampled_from("ab .!?\n\t。é"), max_size=120)
 

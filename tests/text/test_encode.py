@@ -16,12 +16,12 @@ from jax.experimental.compilation_cache import compilation_cache
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, processors
 
-from pbr_jax import cores
+from pbr_jax.base import compilation
+from pbr_jax.base.types import UserError
 from pbr_jax.config import Encoder
 from pbr_jax.models.pretrained import locate
 from pbr_jax.text import encode
 from pbr_jax.text.encode import Role, TextEncoder
-from pbr_jax.types import UserError
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghij", "query", "passage", ":"]
 
@@ -233,7 +233,7 @@ def compilation_settings() -> Iterator[None]:
 @pytest.mark.usefixtures("compilation_settings")
 def test_compilation_cache_is_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
-    cores.enable_compilation_cache(tmp_path / "xla")
+    compilation.enable_compilation_cache(tmp_path / "xla")
     jax.jit(lambda x: x * 3 + 1)(np.arange(7.0)).block_until_ready()
     assert any((tmp_path / "xla").iterdir())
 
@@ -242,7 +242,7 @@ def test_compilation_cache_is_filled(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_folder_that_the_user_has_chosen_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jax.config.update("jax_compilation_cache_dir", str(tmp_path / "chosen"))
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "chosen"))
-    cores.enable_compilation_cache(tmp_path / "xla")
+    compilation.enable_compilation_cache(tmp_path / "xla")
     jax.jit(lambda x: x * 5 + 1)(np.arange(7.0)).block_until_ready()
     assert any((tmp_path / "chosen").iterdir())
     assert not (tmp_path / "xla").exists()

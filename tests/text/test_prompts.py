@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from pbr_jax.base.types import Candidate, Document, Example, UserError
 from pbr_jax.data import BENCHMARKS, Benchmark, task
 from pbr_jax.options import Prompt
-from pbr_jax.parts import language_model
+from pbr_jax.stages import language_model
 from pbr_jax.tasks import released
 from pbr_jax.text.answers import parse_answer
 from pbr_jax.text.budget import shorten, tail, water_fill
 from pbr_jax.text.prompts import CLOSE, OPEN, Written, clean, write
-from pbr_jax.types import Candidate, Document, Example, UserError
 
 HEADLINES = released("lamp_4")
 TASKS = {name: task(Benchmark(name=name)) for name in BENCHMARKS}

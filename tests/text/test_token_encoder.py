@@ -13,10 +13,10 @@ import transformers
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
+from pbr_jax.base.types import UserError
 from pbr_jax.models import bert, colbert
 from pbr_jax.models.colbert import expand_queries
 from pbr_jax.text.token_encoder import Role, TokenEncoder, max_sims, mean_vectors
-from pbr_jax.types import UserError
 
 WORDS = [
     "[PAD]",

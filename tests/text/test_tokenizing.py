@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
+from pbr_jax.base.types import UserError
 from pbr_jax.models.pretrained import locate
 from pbr_jax.text.tokenizing import Settings, Tokenizer, load_tokenizer, read_settings
-from pbr_jax.types import UserError
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "red", "cat", "sat", "##s", "##ing", ",", "é"]
 TEXTS = ["The red cats sat, the cat sating", "", "the", "unknown words", "cat " * 30]

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
+from pbr_jax.base.types import Feedback, UserError
 from pbr_jax.config import Distillation, Optimizer, Training
 from pbr_jax.train import distillation as lessons
 from pbr_jax.train.distillation import Scorer, distill, padded_values, sampled_reinforce
 from pbr_jax.train.selection import divided
-from pbr_jax.types import Feedback, UserError
 
 WIDTH = 6
 

@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pbr_jax.base.types import UserError
 from pbr_jax.config import Optimizer, Training, TunedGenerator
 from pbr_jax.models import adapter_file, causal_lm, lora
 from pbr_jax.train import generator, loop, sharding
 from pbr_jax.train.batches import Batches
 from pbr_jax.train.generator import Pair
-from pbr_jax.types import UserError
 
 torch: Any = pytest.importorskip("torch")
 transformers: Any = pytest.importorskip("transformers")

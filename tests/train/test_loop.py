@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pbr_jax.base.types import UserError
 from pbr_jax.config import Optimizer, Training
 from pbr_jax.train import loop
 from pbr_jax.train.batches import Batches, Rows
-from pbr_jax.types import UserError
 
 GENERATOR = np.random.default_rng(0)
 INPUTS = GENERATOR.normal(size=(37, 4)).astype(np.float32)

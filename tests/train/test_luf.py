@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pbr_jax.base.types import Feedback, UserError
 from pbr_jax.options import Encoder, LUFLoss, Optimizer, Training, adapting
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.train import luf, luf_moves
-from pbr_jax.types import Feedback, UserError
 
 RANDOM = np.random.default_rng(0)
 B, D, ROWS = 5, 6, 30

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from planted_sets import RECORDS, WIDTH, K, World
 
+from pbr_jax.base.types import UserError
 from pbr_jax.config import load
 from pbr_jax.eval.significance import paired_difference
 from pbr_jax.losses.policy_gradient import plackett_luce_log_prob
@@ -27,7 +28,6 @@ from pbr_jax.models.set_policy import from_arrays, log_scores, set_policy
 from pbr_jax.options import Optimizer, Training
 from pbr_jax.train.loop import TrainingTask, fit
 from pbr_jax.train.selection import by_users
-from pbr_jax.types import UserError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -339,7 +339,7 @@ import test_purple as t
 from pbr_jax.models.params_file import save_params
 from pbr_jax.methods.select.purple_rewards import Rewards
 from pbr_jax.text.prompts import Written
-from pbr_jax.types import Candidate, Document, Example
+from pbr_jax.base.types import Candidate, Document, Example
 
 folder, stop = Path(sys.argv[1]), int(sys.argv[2])
 world = t.World(40, 2)

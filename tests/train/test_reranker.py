@@ -7,17 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pbr_jax.base.types import Example, Feedback, UserError
 from pbr_jax.methods.select import Tuned
 from pbr_jax.methods.select.cross_encoder import pretrained
 from pbr_jax.models.cross_encoder import cross_encoder
 from pbr_jax.models.pretrained import locate
 from pbr_jax.options import Distillation, Encoder, Optimizer, Training
-from pbr_jax.parts import reranking
-from pbr_jax.parts.users import Users
+from pbr_jax.stages import reranking
+from pbr_jax.stages.users import Users
 from pbr_jax.text.pairs import pair_arrays
 from pbr_jax.train import reranker
 from pbr_jax.train.distillation import distill
-from pbr_jax.types import Example, Feedback, UserError
 
 TOPICS = ("tea", "cats", "football", "violins")
 TEXTS = [f"{topic} day {i}" + " that" * (i % 3) for i in range(4) for topic in TOPICS]

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pbr_jax.base.types import Feedback, UserError
 from pbr_jax.methods.retrieve import Tuned
 from pbr_jax.models.dual_encoder import dual_encoder, personalize
 from pbr_jax.options import Distillation, Encoder, Optimizer, Training
@@ -15,7 +16,6 @@ from pbr_jax.text.encode import TextEncoder
 from pbr_jax.train import retriever
 from pbr_jax.train.distillation import distill
 from pbr_jax.train.loop import Fitted
-from pbr_jax.types import Feedback, UserError
 
 TEXTS = [f"{topic} day {i}" for i in range(4) for topic in ("tea", "cats", "football", "violins")]
 QUERIES = [f"i love {topic}" for topic in ("tea", "cats", "football", "violins")] * 5

@@ -11,6 +11,7 @@ from planted_sets import WIDTH, World
 from scipy.stats import spearmanr
 from test_purple import options, policy
 
+from pbr_jax.base.types import UserError
 from pbr_jax.methods.retrieve import Luf
 from pbr_jax.methods.select import purple_training as purple
 from pbr_jax.models.set_policy import from_arrays, set_policy
@@ -18,7 +19,6 @@ from pbr_jax.options import Optimizer, Training, TunedGenerator, UserEncoder, ke
 from pbr_jax.train.diagnostics import rank_correlation
 from pbr_jax.train.loop import fit
 from pbr_jax.train.selection import by_users
-from pbr_jax.types import UserError
 
 RANKS = Training(select_by="rank_correlation")
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from pbr_jax.base.types import Feedback
 from pbr_jax.train.selection import FEWEST, divided
-from pbr_jax.types import Feedback
 
 
 def question(*values: float) -> Feedback:

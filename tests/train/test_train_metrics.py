@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pbr_jax.base.types import UserError
 from pbr_jax.train.metrics import Metrics
-from pbr_jax.types import UserError
 
 
 def write(folder: Path, track: str, steps: range) -> None:

@@ -3,11 +3,11 @@
 import jax
 import pytest
 
-from pbr_jax import cores
+from pbr_jax.base import compilation
+from pbr_jax.base.types import UserError
 from pbr_jax.config import Config
 from pbr_jax.methods import retrieve, select
 from pbr_jax.train import sharding, steps
-from pbr_jax.types import UserError
 
 
 @pytest.mark.parametrize(
@@ -19,17 +19,17 @@ from pbr_jax.types import UserError
     ],
 )  # fmt: skip
 def test_one_cpu_has_a_lane_for_each_core_and_parts(monkeypatch, there, batch_size, wanted):
-    monkeypatch.setattr(cores, "count", lambda: there)
+    monkeypatch.setattr(compilation, "count", lambda: there)
     assert steps.division(batch_size, None, sharding.data_mesh(1), few=True) == wanted
 
 
 def test_what_trains_all_parameters_has_parts_alone(monkeypatch):
-    monkeypatch.setattr(cores, "count", lambda: 2)
+    monkeypatch.setattr(compilation, "count", lambda: 2)
     assert steps.division(8, None, sharding.data_mesh(1)) == (1, 4)
 
 
 def test_what_the_config_says_is_done_on_any_number_of_cores(monkeypatch):
-    monkeypatch.setattr(cores, "count", lambda: 2)
+    monkeypatch.setattr(compilation, "count", lambda: 2)
     assert steps.division(8, 4, sharding.data_mesh(1), few=True) == (1, 4)
     assert steps.division(8, 1, sharding.data_mesh(1), few=True) == (1, 1)
 

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
+from pbr_jax.base.types import UserError
 from pbr_jax.config import Optimizer, Training
 from pbr_jax.data.views import Rates
 from pbr_jax.models.user_transformer import UserTransformerConfig
-from pbr_jax.parts import users
+from pbr_jax.stages import users
 from pbr_jax.train import user_encoder
 from pbr_jax.train.user_encoder import Objective
-from pbr_jax.types import UserError
 
 WIDTH = 8
 MODEL = UserTransformerConfig(width=WIDTH, max_documents=6)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
+from pbr_jax.base.terminal import visible
 from pbr_jax.eval import notes as remarks
 from pbr_jax.eval.blocks import by_block, learned
 from pbr_jax.eval.comparable import ABSENT, settings, shared_clusters
@@ -29,7 +30,6 @@ from pbr_jax.eval.render import Block, Code, Figure, Forest, Paragraph, Table
 from pbr_jax.eval.section import Section, figures, notes, origins, warnings
 from pbr_jax.eval.subsets import near_targets, without_near_targets
 from pbr_jax.eval.values import categories, confidence_of, intervals, mean, parts, values
-from pbr_jax.terminal import visible
 
 WITHHELD = "These runs have no metrics: nothing was answered, or their targets are withheld."
 

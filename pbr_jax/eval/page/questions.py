@@ -5,11 +5,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pbr_jax.base.terminal import visible
 from pbr_jax.eval.cards import Card, Pick, Shown, cards, gains, picked
 from pbr_jax.eval.metrics import LOWER_IS_BETTER
 from pbr_jax.eval.page.comparison import Comparison
 from pbr_jax.eval.runs import Record
-from pbr_jax.terminal import visible
 
 BYTES = 1_600_000
 """Of the questions of all sections: what a page of 3 MB leaves, with room for its tables."""

@@ -3,12 +3,12 @@
 import re
 from collections.abc import Sequence
 
+from pbr_jax.base.terminal import visible
 from pbr_jax.eval.metrics import LOWER_IS_BETTER
 from pbr_jax.eval.page.comparison import Comparison, Gain, why_not
 from pbr_jax.eval.runs import Row
 from pbr_jax.eval.significance import FEWEST
 from pbr_jax.eval.values import confidence_of, intervals, mean
-from pbr_jax.terminal import visible
 
 _NAMED = 4  # systems that a sentence names
 _LONG = re.compile(r"(?<![\w.])([-+]?\d+\.\d{4})(?!\d)")

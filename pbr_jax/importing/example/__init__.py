@@ -11,8 +11,8 @@ import tomllib
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from pbr_jax.files import write_text
-from pbr_jax.types import UserError
+from pbr_jax.base.files import write_text
+from pbr_jax.base.types import UserError
 
 TABLE, COPIED = "tickets.csv", ("task.toml", "commands.sh")
 """The files written from `words.toml`, and those copied from this folder."""

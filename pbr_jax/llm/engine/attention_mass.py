@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from pbr_jax import cores
-from pbr_jax.fetching import fetched
+from pbr_jax.base import compilation
+from pbr_jax.base.prefetch import fetched
+from pbr_jax.base.types import Params
 from pbr_jax.llm.engine import prefixes
 from pbr_jax.llm.engine.local import Ids
 from pbr_jax.llm.engine.prefill import Before, Pool, PrefillBatch, PrefillEngine, past_of
 from pbr_jax.models import causal_lm
-from pbr_jax.types import Params
 
 TOGETHER = 16  # texts whose beginnings are shared
 _ROWS = 4  # that add up at once
@@ -65,4 +65,4 @@ def _masses(apply: Callable[..., causal_lm.Output], one_core: bool) -> Any:
         past = past_of(pool, before)
         return apply(params, ids, positions, past, tokens=tokens, long=long, watched=watched).mass
 
-    return cores.compiled(run, one_core, static_argnames="tokens")
+    return compilation.compiled(run, one_core, static_argnames="tokens")

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from pbr_jax.base.types import Params
 from pbr_jax.llm.engine.batching import bucket
 from pbr_jax.llm.engine.beam_search import beam_search
 from pbr_jax.llm.engine.prefill import PrefillEngine, padded
 from pbr_jax.llm.protocol import Sampling
 from pbr_jax.models import causal_lm
 from pbr_jax.models.causal_lm import Past
-from pbr_jax.types import Params
 
 _New = tuple[Past, Int[Array, ""]]  # of the chosen tokens, and how many of its slots are full
 

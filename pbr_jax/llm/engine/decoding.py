@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, UInt
 
-from pbr_jax import cores, terminal
+from pbr_jax.base import compilation, terminal
+from pbr_jax.base.types import Params
 from pbr_jax.llm.engine import prefixes
 from pbr_jax.llm.engine.prefill import Before, Pool, PrefillBatch, PrefillEngine, past_of
 from pbr_jax.llm.engine.sampling import Choice, SamplingArrays, choose
 from pbr_jax.models import causal_lm
-from pbr_jax.types import Params
 
 STEPS = 32  # at most between two looks at what has finished
 TEXT_STEPS = 8  # and at the texts, where these end an answer
@@ -94,7 +94,9 @@ def admit(apply: Callable[..., causal_lm.Output], cap: float | None, one_core: b
             names=rows.names.at[places].set(names, mode="drop"),
         )
 
-    return cores.compiled(run, one_core, static_argnames=("tokens", "new", "choice"), donate_argnums=(1, 2))
+    return compilation.compiled(
+        run, one_core, static_argnames=("tokens", "new", "choice"), donate_argnums=(1, 2)
+    )
 
 
 def placed(
@@ -164,7 +166,7 @@ def advance(apply: Callable[..., causal_lm.Output], cap: float | None, one_core:
         rows = rows._replace(live=rows.live & ~over)
         return jax.lax.while_loop(more, body, (jnp.int32(0), rows))[1]
 
-    return cores.compiled(run, one_core, static_argnames="choice", donate_argnums=2)
+    return compilation.compiled(run, one_core, static_argnames="choice", donate_argnums=2)
 
 
 def _next(

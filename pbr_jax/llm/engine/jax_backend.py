@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from pbr_jax import cores, terminal
+from pbr_jax.base import compilation, terminal
+from pbr_jax.base.types import Params, UserError
 from pbr_jax.llm.engine import beams, decoding
 from pbr_jax.llm.engine.batching import bucket, power
 from pbr_jax.llm.engine.local import AnswerBatches, Ids, answer_each, draw, replicas
@@ -25,7 +26,6 @@ from pbr_jax.llm.stop_strings import is_settled
 from pbr_jax.models import adapter_file, causal_lm
 from pbr_jax.models.causal_lm_config import CausalLMConfig
 from pbr_jax.models.sharding import copied
-from pbr_jax.types import Params, UserError
 
 # Tokens of a batch, and bytes of keys and values that one may copy for its rows where devices do not say.
 _CPU: dict[str, Any] = {"tokens": 1024, "memory": 2**29}
@@ -62,7 +62,7 @@ class JaxLLM(TokenLevel):
         self._check_unchanged()
         if meshes:
             return [_replica(model.apply, params, config, mesh) for mesh in meshes]
-        workers = cores.count()
+        workers = compilation.count()
         return [PrefillEngine(model.apply, params, config, one_core=workers > 1, **_CPU)] * workers
 
     def generate(

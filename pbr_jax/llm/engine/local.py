@@ -12,14 +12,14 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from pbr_jax import interrupts
 from pbr_jax import options as schema
+from pbr_jax.base import interrupts
+from pbr_jax.base.types import UserError
 from pbr_jax.llm.protocol import Prompt, Sampling, TooLong, occurrences
 from pbr_jax.llm.stop_strings import cut
 from pbr_jax.llm.tokens import chat
 from pbr_jax.llm.tokens.templates import DATE
 from pbr_jax.models import adapter_file, pretrained, sharding
-from pbr_jax.types import UserError
 
 Ids = tuple[int, ...]
 Local = TypeVar("Local", bound="LocalModel")

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt
 
-from pbr_jax import cores
+from pbr_jax.base import compilation
+from pbr_jax.base.types import Params
 from pbr_jax.llm.engine import prefixes
 from pbr_jax.llm.engine.batching import bucket
 from pbr_jax.llm.engine.decoding import placed
@@ -20,7 +21,6 @@ from pbr_jax.llm.engine.local import Ids
 from pbr_jax.llm.engine.prefill import Before, Pool, PrefillEngine, past_of
 from pbr_jax.llm.engine.sampling import Choice, SamplingArrays, choose
 from pbr_jax.models import causal_lm
-from pbr_jax.types import Params
 
 
 def batches(mixtures: Sequence[Sequence[Ids]], rows: int) -> list[list[int]]:
@@ -105,7 +105,7 @@ def _fill(apply: Callable[..., causal_lm.Output], cap: float | None, one_core: b
         held = placed(held, output, shared, past, before, positions, places)
         return held, logits.at[places].set(next_logits, mode="drop")
 
-    return cores.compiled(run, one_core, static_argnames="tokens", donate_argnums=(1, 2))
+    return compilation.compiled(run, one_core, static_argnames="tokens", donate_argnums=(1, 2))
 
 
 def mixed(
@@ -156,4 +156,4 @@ def _decode(apply: Callable[..., causal_lm.Output], cap: float | None, one_core:
         end = jax.lax.while_loop(lambda state: (state[0] < new) & state[5].any(), body, start)
         return end[3], end[4]
 
-    return cores.compiled(run, one_core, static_argnames=("new", "choice"))
+    return compilation.compiled(run, one_core, static_argnames=("new", "choice"))

@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from pbr_jax import cores
+from pbr_jax.base import compilation
+from pbr_jax.base.types import Params
 from pbr_jax.llm.engine.batching import common, fill, power, size, width
 from pbr_jax.llm.engine.memory import for_rows
 from pbr_jax.llm.engine.prefixes import WINDOW, Node, Tree
 from pbr_jax.models import causal_lm
 from pbr_jax.models.causal_lm_config import CausalLMConfig
-from pbr_jax.types import Params
 
 FAR = 256  # slots of their own from which on rows of one parent are read together
 BLOCK = 128  # positions whose logits exist at once
@@ -240,7 +240,7 @@ def _extend(apply: Callable[..., causal_lm.Output], one_core: bool) -> Any:
 
         return Pool(write(pool.keys, output.keys), write(pool.values, output.values))
 
-    return cores.compiled(extend, one_core, static_argnames="tokens", donate_argnums=1)
+    return compilation.compiled(extend, one_core, static_argnames="tokens", donate_argnums=1)
 
 
 @functools.lru_cache(maxsize=8)
@@ -278,4 +278,4 @@ def log_probabilities(apply: Callable[..., causal_lm.Output], cap: float | None,
         empty = jnp.zeros(rows.shape, jnp.float32)
         return jax.lax.while_loop(lambda state: state[0] < count, body, (jnp.int32(0), empty))[1]
 
-    return cores.compiled(score, one_core, static_argnames="tokens")
+    return compilation.compiled(score, one_core, static_argnames="tokens")

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from pbr_jax import terminal
-from pbr_jax.fetching import fetched
+from pbr_jax.base import terminal
+from pbr_jax.base.prefetch import fetched
 from pbr_jax.llm.engine import prefill, prefixes
 from pbr_jax.llm.engine.local import Ids, groups
 from pbr_jax.llm.engine.prefill import PrefillBatch, PrefillEngine

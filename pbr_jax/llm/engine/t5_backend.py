@@ -11,8 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Array
 
-from pbr_jax import terminal
-from pbr_jax.fetching import fetched
+from pbr_jax.base import terminal
+from pbr_jax.base.prefetch import fetched
+from pbr_jax.base.types import Params
 from pbr_jax.llm.engine import t5_decoding
 from pbr_jax.llm.engine.batching import bucket
 from pbr_jax.llm.engine.local import AnswerBatches, Ids, LocalModel, Request, answer_each, draw, replicas
@@ -21,7 +22,6 @@ from pbr_jax.llm.engine.workers import shared_out
 from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Sampling, Score
 from pbr_jax.models import adapter_file, t5
 from pbr_jax.models.sharding import copied
-from pbr_jax.types import Params
 
 
 class _Replica(NamedTuple):

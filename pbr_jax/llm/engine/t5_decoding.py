@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt
 
+from pbr_jax.base.types import Params
 from pbr_jax.llm.engine.beam_search import beam_search
 from pbr_jax.llm.engine.sampling import Choice, SamplingArrays, choose
 from pbr_jax.losses.language_model import token_cross_entropy
 from pbr_jax.models import t5
-from pbr_jax.types import Params
 
 _SCORED_TOGETHER = 512  # target positions whose logits exist at once
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pbr_jax import options as schema
+from pbr_jax.base.types import UserError
 from pbr_jax.llm import usage
 from pbr_jax.llm.engine.local import check_context, check_pairs, groups
 from pbr_jax.llm.http.client import Client, Refused, check_url
@@ -25,7 +26,6 @@ from pbr_jax.llm.stop_strings import cut
 from pbr_jax.llm.tokens import chat
 from pbr_jax.llm.tokens.control_tokens import escape_control_tokens
 from pbr_jax.models import pretrained
-from pbr_jax.types import UserError
 
 T = TypeVar("T")
 

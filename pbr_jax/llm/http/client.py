@@ -18,10 +18,10 @@ from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
+from pbr_jax.base.types import UserError
 from pbr_jax.llm.http.exchange import LARGEST, LARGEST_ERROR, Exchange, Reply
 from pbr_jax.llm.http.replies import error_status, message_of
 from pbr_jax.models.pretrained import one_line
-from pbr_jax.types import UserError
 
 T = TypeVar("T")
 Job = Callable[[threading.Event], T]

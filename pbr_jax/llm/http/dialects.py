@@ -13,8 +13,8 @@ prompt.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from pbr_jax.base.types import UserError
 from pbr_jax.llm.http.replies import choice
-from pbr_jax.types import UserError
 
 
 class Dialect(NamedTuple):

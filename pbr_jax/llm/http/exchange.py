@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple
 
+from pbr_jax.base.types import UserError
 from pbr_jax.models.pretrained import one_line
-from pbr_jax.types import UserError
 
 if TYPE_CHECKING:
     import httpx2

@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pbr_jax.base.types import UserError
 from pbr_jax.llm.usage import usage_of
 from pbr_jax.models.thinking import after_thinking
-from pbr_jax.types import UserError
 
 _STOPPED = {
     "stop", "stopped", "stop_sequence", "stop_token", "stop_words", "stop_str", "eos", "eos_token",

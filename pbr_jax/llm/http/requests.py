@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from pbr_jax import terminal
+from pbr_jax.base import terminal
 from pbr_jax.llm.http.client import Refused
 from pbr_jax.options import LLM
 

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pbr_jax.base.types import UserError
 from pbr_jax.llm.protocol import check_text
 from pbr_jax.llm.tokens.codec import Codec
 from pbr_jax.llm.tokens.stops import armed, end_tokens, vocabulary_of
 from pbr_jax.llm.tokens.templates import DATE
 from pbr_jax.models import gguf_file, known_fields, pretrained, tokenizer_file
 from pbr_jax.models.sizes import check_object, sound
-from pbr_jax.types import UserError
 
 VERSION = 4
 """Of how prompts and answers become tokens; raised when the same text would become others."""

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pbr_jax.files import parse_json
+from pbr_jax.base.files import parse_json
+from pbr_jax.base.types import UserError
 from pbr_jax.llm.protocol import Prompt, check_prompt, check_text
 from pbr_jax.llm.tokens.templates import DATE, render, render_each
 from pbr_jax.llm.tokens.word_ids import WordIds
 from pbr_jax.models import tokenizer_file
 from pbr_jax.models.thinking import is_mark
-from pbr_jax.types import UserError
 
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer

@@ -7,9 +7,9 @@ like, a control token becomes a similar one that no Unicode normalisation turns 
 import re
 import unicodedata
 
+from pbr_jax.base.types import UserError
 from pbr_jax.llm.protocol import Prompt, check_prompt
 from pbr_jax.llm.tokens.codec import Codec
-from pbr_jax.types import UserError
 
 _WORDS = (
     "s|bos|eos|pad|unk|mask|cls|sep|sys|inst|im_(?:start|end)|(?:start|end)_of_(?:turn|text|image|utterance)"

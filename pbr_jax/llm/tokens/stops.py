@@ -5,8 +5,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pbr_jax.files import parse_json
-from pbr_jax.types import UserError
+from pbr_jax.base.files import parse_json
+from pbr_jax.base.types import UserError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pbr_jax.base.types import UserError
 from pbr_jax.llm.protocol import check_text
-from pbr_jax.types import UserError
 
 _PROGRAM = Path(__file__).with_name("template_worker.py")
 DATE = "2024-07-26"

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pbr_jax.files import parse_json
+from pbr_jax.base.files import parse_json
 from pbr_jax.models import gguf_tokenizer
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from pbr_jax.index.base import Matrix
 from pbr_jax.llm import LLM, Sampling
 from pbr_jax.llm.protocol import Score
 from pbr_jax.options import Expand
-from pbr_jax.parts import language_model, vectors
-from pbr_jax.parts.run import Run
-from pbr_jax.parts.search import search
 from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, Tally
+from pbr_jax.stages import language_model, vectors
+from pbr_jax.stages.run import Run
+from pbr_jax.stages.search import search
 from pbr_jax.text.encode import Role, TextEncoder
 
 _T = TypeVar("_T")

@@ -10,8 +10,8 @@ import re
 import warnings
 from collections.abc import Sequence
 
+from pbr_jax.base.words import words
 from pbr_jax.models.thinking import after_thinking
-from pbr_jax.words import words
 
 _START = re.compile(r'\[\s*(?=["{])|\{\s*(?=")')  # of a list of texts, or of an object
 _OPENING = re.compile(r"\[\s*(?=[\"'])")  # of a list of texts alone, as JSON or Python write it

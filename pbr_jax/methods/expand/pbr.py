@@ -25,9 +25,9 @@ from pbr_jax.methods.expand import parsing, wording
 from pbr_jax.methods.expand.fusion import fuse
 from pbr_jax.methods.expand.llm_expand import History, HistoryExpand, Model, Reply, encoded, sums_of
 from pbr_jax.options import IDLE
-from pbr_jax.parts import language_model, vectors
-from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, ExpandSlot, Query, Tally
+from pbr_jax.stages import language_model, vectors
+from pbr_jax.stages.run import Run
 from pbr_jax.text.encode import TextEncoder
 
 _FindAnchors = Callable[[Examples, np.ndarray], np.ndarray]

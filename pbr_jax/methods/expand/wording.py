@@ -7,10 +7,10 @@ history, and `{m}` is a number.
 
 from collections.abc import Sequence
 
+from pbr_jax.base.types import Document
 from pbr_jax.llm.protocol import LLM
 from pbr_jax.text.budget import water_fill
 from pbr_jax.text.prompts import CLOSE, OPEN, clean
-from pbr_jax.types import Document
 
 _MATERIAL = f"""\
 {OPEN}

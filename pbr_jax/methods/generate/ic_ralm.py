@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from pbr_jax.base.types import Example
 from pbr_jax.llm import Sampling, Score, TooLong
 from pbr_jax.llm.abilities import Mixture, TokenLevel
 from pbr_jax.llm.protocol import OnBatch
@@ -24,7 +25,6 @@ from pbr_jax.pipeline import Answer, Examples, OnScored, PromptWriter, Ranking, 
 from pbr_jax.text.bm25 import BM25
 from pbr_jax.text.budget import tail
 from pbr_jax.text.prompts import Written
-from pbr_jax.types import Example
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,9 @@ from pbr_jax.graph import Node
 from pbr_jax.llm import LLM, Sampling
 from pbr_jax.llm.protocol import OnBatch
 from pbr_jax.options import Generate
-from pbr_jax.parts.generator import decoding
-from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Answer, Examples, GenerateSlot, PromptWriter, Ranking, Tally
+from pbr_jax.stages.generator import decoding
+from pbr_jax.stages.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)

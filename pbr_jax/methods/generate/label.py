@@ -17,20 +17,20 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from pbr_jax.base.types import Example, UserError
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node, constant
 from pbr_jax.llm import LLM, Score, TooLong
 from pbr_jax.llm.protocol import OnBatch
 from pbr_jax.options import Generate, added
-from pbr_jax.parts import language_model
-from pbr_jax.parts.generator import generator
-from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Answer, Examples, GenerateSlot, PromptWriter, Ranking, Tally
+from pbr_jax.stages import language_model
+from pbr_jax.stages.generator import generator
+from pbr_jax.stages.run import Run
 from pbr_jax.tasks import Task
 from pbr_jax.text.choices import LETTERS, listed, orders
 from pbr_jax.text.content_free import content_free, content_free_input
 from pbr_jax.text.prompts import Written
-from pbr_jax.types import Example, UserError
 
 
 class Ballot(NamedTuple):

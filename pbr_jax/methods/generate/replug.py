@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from pbr_jax.base.types import UserError
 from pbr_jax.llm import Sampling, Score, TooLong
 from pbr_jax.llm.abilities import Mixture, TokenLevel
 from pbr_jax.llm.protocol import OnBatch
@@ -17,7 +18,6 @@ from pbr_jax.llm.stop_strings import cut
 from pbr_jax.methods.generate.token_level import TokenLevelGenerate
 from pbr_jax.pipeline import Answer, Examples, OnScored, PromptWriter, Ranking, Tally
 from pbr_jax.text.prompts import Written
-from pbr_jax.types import UserError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pbr_jax.base.types import UserError
 from pbr_jax.graph import Node
 from pbr_jax.options import Generate
-from pbr_jax.parts import language_model
-from pbr_jax.parts.generator import decoding
-from pbr_jax.parts.run import Run
-from pbr_jax.types import UserError
+from pbr_jax.stages import language_model
+from pbr_jax.stages.generator import decoding
+from pbr_jax.stages.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,16 +12,16 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from pbr_jax.base.files import write_text
 from pbr_jax.corpus.store import Store
-from pbr_jax.files import write_text
 from pbr_jax.graph import Node, Stage, tell
 from pbr_jax.index import density
 from pbr_jax.index.base import unit
 from pbr_jax.index.density import NOISE
 from pbr_jax.methods.neighbours.moments import Moments
-from pbr_jax.parts.measures import keep_measures
-from pbr_jax.parts.run import Run, once
-from pbr_jax.parts.users import Users
+from pbr_jax.stages.measures import keep_measures
+from pbr_jax.stages.run import Run, once
+from pbr_jax.stages.users import Users
 
 ABSENT = -2  # had written nothing
 

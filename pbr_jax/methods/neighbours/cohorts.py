@@ -12,6 +12,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from pbr_jax.base.types import Example
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node, constant
 from pbr_jax.index import density
@@ -21,11 +22,10 @@ from pbr_jax.methods.neighbours import cohort_fit as parts
 from pbr_jax.methods.neighbours.cohort_fit import Grouping
 from pbr_jax.methods.neighbours.moments import Moments
 from pbr_jax.options import Neighbours, TrainingSplit
-from pbr_jax.parts import users as user_parts
-from pbr_jax.parts.run import Run
-from pbr_jax.parts.users import Users
 from pbr_jax.pipeline import Examples, Neighbour, NeighboursSlot, Tally
-from pbr_jax.types import Example
+from pbr_jax.stages import users as user_parts
+from pbr_jax.stages.run import Run
+from pbr_jax.stages.users import Users
 
 _TOGETHER = 4096  # documents of others that are compared at once
 

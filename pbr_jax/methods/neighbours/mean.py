@@ -5,8 +5,8 @@ from typing import Literal
 
 from pbr_jax.graph import Node
 from pbr_jax.methods.neighbours.similar import Similar
-from pbr_jax.parts import users
-from pbr_jax.parts.run import Run
+from pbr_jax.stages import users
+from pbr_jax.stages.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from pbr_jax.base.types import Example
 from pbr_jax.corpus.store import Store
-from pbr_jax.parts.run import CHUNK
-from pbr_jax.types import Example
+from pbr_jax.stages.run import CHUNK
 
 
 class Moments:

@@ -11,8 +11,8 @@ import numpy as np
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node, constant
 from pbr_jax.options import Neighbours, TrainingSplit
-from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, Neighbour, NeighboursSlot, Tally
+from pbr_jax.stages.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,10 +18,10 @@ from pbr_jax.index import scann
 from pbr_jax.index.base import unit
 from pbr_jax.methods.neighbours.moments import Moments
 from pbr_jax.options import Neighbours, TrainingSplit
-from pbr_jax.parts import users as parts
-from pbr_jax.parts.run import Run
-from pbr_jax.parts.users import Users
 from pbr_jax.pipeline import Examples, Neighbour, NeighboursSlot, Tally
+from pbr_jax.stages import users as parts
+from pbr_jax.stages.run import Run
+from pbr_jax.stages.users import Users
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,18 +9,18 @@ from typing import Any, Literal, get_args
 import jax
 import numpy as np
 
+from pbr_jax.base.file_hashes import file_hash
+from pbr_jax.base.types import Params, UserError
 from pbr_jax.corpus.search import Kind
 from pbr_jax.graph import Node, Value
-from pbr_jax.hashes import file_hash
 from pbr_jax.methods.retrieve import luf_state
 from pbr_jax.models import bert
 from pbr_jax.models.rules import flatten
 from pbr_jax.options import IDLE, Retrieve
-from pbr_jax.parts import vectors
-from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import RetrieveSlot, Tally
+from pbr_jax.stages import vectors
+from pbr_jax.stages.run import Run
 from pbr_jax.text.encode import TextEncoder
-from pbr_jax.types import Params, UserError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,17 +12,17 @@ from typing import Any, Literal
 
 import numpy as np
 
+from pbr_jax.base.files import write_text
 from pbr_jax.corpus.search import Kind, Search
 from pbr_jax.corpus.store import Store
-from pbr_jax.files import write_text
 from pbr_jax.graph import Bound, Node, Slot
 from pbr_jax.index import Matrix
 from pbr_jax.methods.expand.none import Nothing
 from pbr_jax.options import Learner, Retrieve
-from pbr_jax.parts import vectors
-from pbr_jax.parts.run import Run
-from pbr_jax.parts.search import Personalize, query_vectors, search
 from pbr_jax.pipeline import Query, RetrieveSlot, Tally
+from pbr_jax.stages import vectors
+from pbr_jax.stages.run import Run
+from pbr_jax.stages.search import Personalize, query_vectors, search
 from pbr_jax.text.encode import TextEncoder
 
 _STATE = "queries.json"

@@ -9,10 +9,10 @@ from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node
 from pbr_jax.index import Matrix
 from pbr_jax.options import Retrieve, added
-from pbr_jax.parts import vectors
-from pbr_jax.parts.run import Run
-from pbr_jax.parts.search import search
 from pbr_jax.pipeline import RetrieveSlot, Tally
+from pbr_jax.stages import vectors
+from pbr_jax.stages.run import Run
+from pbr_jax.stages.search import search
 from pbr_jax.text.encode import TextEncoder
 
 

@@ -13,17 +13,17 @@ from typing import Any, Literal
 
 import numpy as np
 
+from pbr_jax.base.types import Candidate, UserError
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Bound, Node, Slot, constant
 from pbr_jax.methods.retrieve import fused_weights
 from pbr_jax.methods.retrieve.bm25 import BM25
 from pbr_jax.methods.retrieve.dense import Dense
 from pbr_jax.options import Learner, Retrieve, TrainingSplit, names_of
-from pbr_jax.parts.passages import Pool
-from pbr_jax.parts.run import Run, chunks
-from pbr_jax.parts.scores import standardised
 from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, RetrieveSlot, Tally
-from pbr_jax.types import Candidate, UserError
+from pbr_jax.stages.passages import Pool
+from pbr_jax.stages.run import Run, chunks
+from pbr_jax.stages.scores import standardised
 
 _TOGETHER = 64  # questions whose candidates, which may be whole histories, are in memory at once
 _SHARED_DEPTH = 100

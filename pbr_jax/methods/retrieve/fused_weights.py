@@ -15,20 +15,20 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pbr_jax.base.files import parse_json, write_text
+from pbr_jax.base.types import Example, UserError
 from pbr_jax.corpus.store import Store
-from pbr_jax.files import parse_json, write_text
 from pbr_jax.graph import Stage
 from pbr_jax.methods.generate.ipa import Ipa
 from pbr_jax.methods.select.top_k import TopK
 from pbr_jax.options import Retrieve
-from pbr_jax.parts import feedback
-from pbr_jax.parts.labels import is_relevant
-from pbr_jax.parts.rankings import Questions, Rankings, rankings
-from pbr_jax.parts.run import Run, once
-from pbr_jax.parts.scores import standardised
-from pbr_jax.parts.trained import save_report
 from pbr_jax.pipeline import Ranking
-from pbr_jax.types import Example, UserError
+from pbr_jax.stages import feedback
+from pbr_jax.stages.labels import is_relevant
+from pbr_jax.stages.rankings import Questions, Rankings, rankings
+from pbr_jax.stages.run import Run, once
+from pbr_jax.stages.scores import standardised
+from pbr_jax.stages.trained import save_report
 
 _ALL = 2**31  # candidates of a ranking: as many as there are
 _FILE = "weights.json"

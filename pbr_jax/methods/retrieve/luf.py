@@ -1,7 +1,7 @@
 """LUF's retriever: it learns from labels on what it retrieved, block by block of a stream.
 
 "LLM and User Feedback Based Contrastive Learning Improves Retrieval-Augmented Generation When Question and
-Answer Domains Shift" (LUF, anonymous ACL submission), section 2.2. Labels: `pbr_jax.parts.labels`.
+Answer Domains Shift" (LUF, anonymous ACL submission), section 2.2. Labels: `pbr_jax.stages.labels`.
 """
 
 import functools
@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from pbr_jax.base.types import Feedback, UserError
 from pbr_jax.corpus.search import Kind
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Bound, Node, Slot, constant
@@ -21,14 +22,13 @@ from pbr_jax.methods.expand.none import Nothing
 from pbr_jax.methods.retrieve import fused, luf_state
 from pbr_jax.options import Labels, Learner, LUFLoss, Retrieve, Training, adapting, names_of
 from pbr_jax.options.base import added
-from pbr_jax.parts import simulated, vectors
-from pbr_jax.parts.labels import Judge, Labelled, accuracy, judge, label
-from pbr_jax.parts.run import Run, enable_compilation_cache
-from pbr_jax.parts.search import query_vectors
-from pbr_jax.parts.search import search as nearest
 from pbr_jax.pipeline import Examples, Neighbour, Query, RetrieveSlot, Tally
+from pbr_jax.stages import simulated, vectors
+from pbr_jax.stages.labels import Judge, Labelled, accuracy, judge, label
+from pbr_jax.stages.run import Run, enable_compilation_cache
+from pbr_jax.stages.search import query_vectors
+from pbr_jax.stages.search import search as nearest
 from pbr_jax.text.encode import TextEncoder
-from pbr_jax.types import Feedback, UserError
 
 _opened = functools.cache(Store)
 

@@ -12,21 +12,21 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from pbr_jax.base.file_hashes import file_hash
+from pbr_jax.base.files import write_text
+from pbr_jax.base.types import Params, UserError
 from pbr_jax.corpus.engine import shared_search
 from pbr_jax.corpus.search import Kind, Search
 from pbr_jax.corpus.store import Store
 from pbr_jax.corpus.vectors import Vectors, VectorStore
-from pbr_jax.files import write_text
-from pbr_jax.hashes import file_hash
 from pbr_jax.index import Matrix
 from pbr_jax.index.base import unit
 from pbr_jax.models.params_file import load_params, save_params
 from pbr_jax.models.pretrained import read_json
 from pbr_jax.options import Encoder
-from pbr_jax.parts.search import search
 from pbr_jax.pipeline import Examples, RetrieveSlot
+from pbr_jax.stages.search import search
 from pbr_jax.text.encode import TextEncoder
-from pbr_jax.types import Params, UserError
 
 Moves = Literal["query_tower", "map", "both"]
 HEADER, _PARAMS = "luf.json", "luf.safetensors"

@@ -6,13 +6,13 @@ from typing import Literal
 
 import numpy as np
 
+from pbr_jax.base.types import Example
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node
 from pbr_jax.methods.retrieve.scored import scored_together
 from pbr_jax.options import Retrieve
-from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Query, RetrieveSlot, Tally
-from pbr_jax.types import Example
+from pbr_jax.stages.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)

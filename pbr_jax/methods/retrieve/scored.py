@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from pbr_jax.base.types import Example
 from pbr_jax.corpus.store import Store
-from pbr_jax.parts.search import candidates
 from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, RetrieveSlot
-from pbr_jax.types import Example
+from pbr_jax.stages.search import candidates
 
 ScoreFn = Callable[[Example, Query, np.ndarray], np.ndarray]
 """(example, query, rows [r]) -> scores [r] of one user's visible documents."""

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.corpus.store import Store
 from pbr_jax.corpus.vectors import Vectors, VectorStore
 from pbr_jax.graph import Node
@@ -21,12 +22,11 @@ from pbr_jax.index.top_k import top_positions
 from pbr_jax.llm import LLM, Sampling
 from pbr_jax.models.thinking import after_thinking
 from pbr_jax.options import Learner, Retrieve
-from pbr_jax.parts import language_model, vectors
-from pbr_jax.parts.run import Run
-from pbr_jax.parts.search import candidates, query_vectors
 from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, RetrieveSlot, Tally
+from pbr_jax.stages import language_model, vectors
+from pbr_jax.stages.run import Run
+from pbr_jax.stages.search import candidates, query_vectors
 from pbr_jax.text.encode import TextEncoder
-from pbr_jax.types import Document, Example, UserError
 
 NOTHING = "NOTHING"
 PROMPT = f"""Part of a conversation between a user and an assistant:

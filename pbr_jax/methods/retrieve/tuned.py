@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pbr_jax.base.types import Params, UserError
 from pbr_jax.corpus.search import Kind, Search
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node, Stage, Value
@@ -26,16 +27,15 @@ from pbr_jax.methods.retrieve.dense import Dense
 from pbr_jax.methods.select.top_k import TopK
 from pbr_jax.models.dual_encoder import dual_encoder, personalize
 from pbr_jax.options import Distillation, Retrieve, Training, TrainingSplit, tuning
-from pbr_jax.parts import feedback, users, vectors
-from pbr_jax.parts.rankings import Questions
-from pbr_jax.parts.run import Run, enable_compilation_cache, once
-from pbr_jax.parts.search import Personalize, search
-from pbr_jax.parts.together import by_rows
-from pbr_jax.parts.trained import check_training, is_saved, load_saved, save_fitted
-from pbr_jax.parts.users import Users
 from pbr_jax.pipeline import Examples, RetrieveSlot, Tally
+from pbr_jax.stages import feedback, users, vectors
+from pbr_jax.stages.rankings import Questions
+from pbr_jax.stages.run import Run, enable_compilation_cache, once
+from pbr_jax.stages.search import Personalize, search
+from pbr_jax.stages.together import by_rows
+from pbr_jax.stages.trained import check_training, is_saved, load_saved, save_fitted
+from pbr_jax.stages.users import Users
 from pbr_jax.text.encode import TextEncoder
-from pbr_jax.types import Params, UserError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from pbr_jax.base.types import Example, UserError
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node, Value, constant, tell
 from pbr_jax.index.base import unit
@@ -20,14 +21,13 @@ from pbr_jax.index.density import NOISE, centroids
 from pbr_jax.methods.retrieve.recency import in_time
 from pbr_jax.methods.retrieve.two_stage_clusters import ProfileClusters, alone
 from pbr_jax.options import IDLE, Retrieve
-from pbr_jax.parts import late_interaction as late
-from pbr_jax.parts import vectors
-from pbr_jax.parts.late_interaction import PooledVectors, TokenVectors
-from pbr_jax.parts.run import Run
-from pbr_jax.parts.search import candidates, query_vectors
 from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, RetrieveSlot, Tally
+from pbr_jax.stages import late_interaction as late
+from pbr_jax.stages import vectors
+from pbr_jax.stages.late_interaction import PooledVectors, TokenVectors
+from pbr_jax.stages.run import Run
+from pbr_jax.stages.search import candidates, query_vectors
 from pbr_jax.text.bm25 import BM25, terms
-from pbr_jax.types import Example, UserError
 
 Documents = TokenVectors | PooledVectors
 

@@ -8,12 +8,12 @@ from functools import partial
 
 import numpy as np
 
-from pbr_jax.code import code_of
-from pbr_jax.files import cache_folder, private_folder, tighten
+from pbr_jax.base.files import cache_folder, private_folder, tighten
+from pbr_jax.base.locks import locked, require_locks
+from pbr_jax.base.types import UserError
+from pbr_jax.cache.code import code_of
 from pbr_jax.index.base import Matrix
 from pbr_jax.index.density import NOISE, hdbscan
-from pbr_jax.locks import locked, require_locks
-from pbr_jax.types import UserError
 
 _SCHEMA = "CREATE TABLE IF NOT EXISTS profiles(key BLOB PRIMARY KEY, labels BLOB NOT NULL) WITHOUT ROWID"
 

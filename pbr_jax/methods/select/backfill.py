@@ -13,18 +13,18 @@ from typing import Any
 
 import numpy as np
 
+from pbr_jax.base.files import parse_json, write_text
+from pbr_jax.base.types import Example, UserError
 from pbr_jax.eval.metrics import plain_mean
 from pbr_jax.eval.significance import paired_difference
-from pbr_jax.files import parse_json, write_text
 from pbr_jax.graph import Stage
 from pbr_jax.options import Select
-from pbr_jax.parts import language_model
-from pbr_jax.parts.generator import generator
-from pbr_jax.parts.rankings import Questions, Rankings, rankings
-from pbr_jax.parts.run import Run, metered, write_tally
 from pbr_jax.pipeline import Ranking
+from pbr_jax.stages import language_model
+from pbr_jax.stages.generator import generator
+from pbr_jax.stages.rankings import Questions, Rankings, rankings
+from pbr_jax.stages.run import Run, metered, write_tally
 from pbr_jax.system import System
-from pbr_jax.types import Example, UserError
 
 _QUESTIONS = 120  # training questions that are asked where feedback.limit does not say how many
 

@@ -4,11 +4,11 @@ share."""
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pbr_jax.base.types import UserError
 from pbr_jax.graph import Node, Slot
 from pbr_jax.methods.select.top_k import TopK
 from pbr_jax.options import Learner, Select, TrainingSplit
-from pbr_jax.parts.run import Run
-from pbr_jax.types import UserError
+from pbr_jax.stages.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,13 +7,13 @@ from typing import Literal
 
 import numpy as np
 
+from pbr_jax.base.types import UserError
 from pbr_jax.graph import Node
 from pbr_jax.methods.select import backfill as backfill
 from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.options import Select, TrainingSplit
-from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot
-from pbr_jax.types import UserError
+from pbr_jax.stages.run import Run
 
 ScoreFn = Callable[[Examples, Sequence[Query], Sequence[Ranking]], list[np.ndarray]]
 """New scores [r] of each example's candidates."""

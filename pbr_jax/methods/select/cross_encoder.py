@@ -7,16 +7,16 @@ from typing import Literal
 import jax
 import numpy as np
 
+from pbr_jax.base.types import UserError
 from pbr_jax.graph import Node, Value
 from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import ByScore, by_score
 from pbr_jax.models import cross_encoder
 from pbr_jax.models.pretrained import fingerprint, locate, read_tensors
 from pbr_jax.options import IDLE, Encoder
-from pbr_jax.parts.reranking import Reranker
-from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
-from pbr_jax.types import UserError
+from pbr_jax.stages.reranking import Reranker
+from pbr_jax.stages.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)

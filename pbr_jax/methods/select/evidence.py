@@ -6,14 +6,14 @@ from typing import Literal
 
 import numpy as np
 
+from pbr_jax.base.types import Example
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node
 from pbr_jax.options import Select
-from pbr_jax.parts.labels import is_relevant
-from pbr_jax.parts.run import Run
-from pbr_jax.parts.search import candidates
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
-from pbr_jax.types import Example
+from pbr_jax.stages.labels import is_relevant
+from pbr_jax.stages.run import Run
+from pbr_jax.stages.search import candidates
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,9 +17,9 @@ from pbr_jax.llm.abilities import TokenLevel, Watch
 from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import by_score
 from pbr_jax.methods.select.judging import Judging, text_of
-from pbr_jax.parts import language_model
-from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
+from pbr_jax.stages import language_model
+from pbr_jax.stages.run import Run
 from pbr_jax.tasks import Wording
 
 

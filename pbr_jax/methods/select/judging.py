@@ -10,9 +10,9 @@ from pbr_jax.llm import LLM, Prompt, naming, usage
 from pbr_jax.methods.select.by_score import ByScore
 from pbr_jax.options import LLM as Options
 from pbr_jax.options import SelectLLM
-from pbr_jax.parts import language_model
-from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Query, Tally
+from pbr_jax.stages import language_model
+from pbr_jax.stages.run import Run
 from pbr_jax.tasks import Wording
 from pbr_jax.text.judging import Writer
 

@@ -10,10 +10,10 @@ from pbr_jax.graph import Node
 from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import ByScore, by_score
 from pbr_jax.options import IDLE
-from pbr_jax.parts import late_interaction as late
-from pbr_jax.parts.late_interaction import TokenVectors
-from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
+from pbr_jax.stages import late_interaction as late
+from pbr_jax.stages.late_interaction import TokenVectors
+from pbr_jax.stages.run import Run
 from pbr_jax.text.token_encoder import TokenEncoder
 
 

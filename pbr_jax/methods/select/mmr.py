@@ -15,9 +15,9 @@ import numpy as np
 from pbr_jax.graph import Bound, Node
 from pbr_jax.index import Matrix
 from pbr_jax.methods.select.behind import Behind
-from pbr_jax.parts import vectors
-from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
+from pbr_jax.stages import vectors
+from pbr_jax.stages.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 
+from pbr_jax.base.types import Example, UserError
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node
 from pbr_jax.llm import LLM, Sampling
@@ -19,12 +20,11 @@ from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import best_first, by_score
 from pbr_jax.methods.select.judging import Judging, RewardFn, text_of
 from pbr_jax.models.thinking import after_thinking
-from pbr_jax.parts.labels import is_relevant
-from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
+from pbr_jax.stages.labels import is_relevant
+from pbr_jax.stages.run import Run
 from pbr_jax.tasks import Wording
 from pbr_jax.text.judging import NO, NONE, YES
-from pbr_jax.types import Example, UserError
 
 _NUMBER = 4  # tokens that one number of an answer takes at most, with what stands before it
 

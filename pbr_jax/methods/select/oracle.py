@@ -10,17 +10,17 @@ from typing import Literal
 
 import numpy as np
 
+from pbr_jax.base.types import Example, UserError
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node
 from pbr_jax.llm import LLM
 from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import ByScore, by_score
-from pbr_jax.parts import language_model
-from pbr_jax.parts.generator import generator
-from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, PromptWriter, Query, Ranking, SelectSlot, Tally
+from pbr_jax.stages import language_model
+from pbr_jax.stages.generator import generator
+from pbr_jax.stages.run import Run
 from pbr_jax.system import System
-from pbr_jax.types import Example, UserError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,8 @@ from pbr_jax.llm import LLM
 from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import by_score
 from pbr_jax.methods.select.judging import Judging, text_of
-from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
+from pbr_jax.stages.run import Run
 from pbr_jax.tasks import Wording
 from pbr_jax.text.judging import NO, YES
 

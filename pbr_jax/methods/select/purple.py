@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from pbr_jax.base.types import Params, UserError
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node, Slot, Stage, Value
 from pbr_jax.methods.generate.ipa import Ipa
@@ -34,18 +35,17 @@ from pbr_jax.methods.select.top_k import TopK
 from pbr_jax.models import set_policy
 from pbr_jax.models.set_policy import Fusion
 from pbr_jax.options import Feedback, Optimizer, Training, TrainingSplit, added
-from pbr_jax.parts import feedback, language_model, vectors
-from pbr_jax.parts.generator import generator
-from pbr_jax.parts.rankings import Questions, Rankings, at_depth, drop_leaks, rankings
-from pbr_jax.parts.run import Run, enable_compilation_cache, metered, once, tallied
-from pbr_jax.parts.together import by_rows
-from pbr_jax.parts.token_vectors import Ragged
-from pbr_jax.parts.trained import check_training, is_saved, load_report, load_saved, save_fitted
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
+from pbr_jax.stages import feedback, language_model, vectors
+from pbr_jax.stages.generator import generator
+from pbr_jax.stages.rankings import Questions, Rankings, at_depth, drop_leaks, rankings
+from pbr_jax.stages.run import Run, enable_compilation_cache, metered, once, tallied
+from pbr_jax.stages.together import by_rows
+from pbr_jax.stages.token_vectors import Ragged
+from pbr_jax.stages.trained import check_training, is_saved, load_report, load_saved, save_fitted
 from pbr_jax.system import System
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.text.token_states import TokenStates
-from pbr_jax.types import Params, UserError
 
 
 def _bandit() -> Training:

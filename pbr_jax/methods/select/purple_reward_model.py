@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float, Int
 
-from pbr_jax.files import open_private, write_text
+from pbr_jax.base.files import open_private, write_text
 
 Kind = Literal["additive", "pairwise"]
 """A profile is worth the sum over its records, or over its records and pairs of them."""

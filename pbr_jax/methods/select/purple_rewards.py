@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from pbr_jax.files import open_private, write_text
+from pbr_jax.base.files import open_private, write_text
+from pbr_jax.base.types import Example, UserError
 from pbr_jax.llm import Prompt
-from pbr_jax.parts.feedback import RewardFn
-from pbr_jax.parts.run import line
 from pbr_jax.pipeline import PromptWriter, Ranking
-from pbr_jax.types import Example, UserError
+from pbr_jax.stages.feedback import RewardFn
+from pbr_jax.stages.run import line
 
 Asked = tuple[int, tuple[int, ...]]
 """A question, and the places of its candidates in the order of the prompt."""

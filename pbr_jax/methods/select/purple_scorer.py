@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from pbr_jax.fetching import fetched
+from pbr_jax.base.prefetch import fetched
+from pbr_jax.base.types import Params
 from pbr_jax.models.set_policy import SetPolicyConfig, from_arrays, set_policy
-from pbr_jax.parts.scores import standardised
-from pbr_jax.parts.token_vectors import Ragged
 from pbr_jax.pipeline import Examples, Ranking
+from pbr_jax.stages.scores import standardised
+from pbr_jax.stages.token_vectors import Ragged
 from pbr_jax.text.padding import multiple
 from pbr_jax.text.token_states import TokenStates, padded
-from pbr_jax.types import Params
 
 _BATCH = 16  # questions of one forward pass
 _TOKENS, _PLACES = 16, 4  # sizes are multiples of these, so that few programs are compiled

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node, Stage
-from pbr_jax.parts import token_vectors as ragged
-from pbr_jax.parts import vectors
-from pbr_jax.parts.rankings import Questions
-from pbr_jax.parts.run import Run, once
-from pbr_jax.parts.token_vectors import Ragged
+from pbr_jax.stages import token_vectors as ragged
+from pbr_jax.stages import vectors
+from pbr_jax.stages.rankings import Questions
+from pbr_jax.stages.run import Run, once
+from pbr_jax.stages.token_vectors import Ragged
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.text.token_states import TokenStates
 

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from pbr_jax.fetching import fetched
+from pbr_jax.base.prefetch import fetched
+from pbr_jax.base.types import Model, Params, UserError
 from pbr_jax.losses.policy_gradient import (
     controlled,
     grpo,
@@ -36,7 +37,6 @@ from pbr_jax.train.diagnostics import correlation, rank_correlation, warnings
 from pbr_jax.train.loop import Fitted, TrainingTask, fit
 from pbr_jax.train.selection import FEWEST, by_users, who_chose
 from pbr_jax.train.sharding import Batch
-from pbr_jax.types import Model, Params, UserError
 
 _BATCH = 16  # questions evaluated at once
 _LEAST_RANGE = 1e-4  # of a question's rewards; below it they are alike, up to rounding

@@ -13,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 
+from pbr_jax.base.types import UserError
 from pbr_jax.llm import LLM, Sampling
 from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import best_first, by_score
@@ -20,7 +21,6 @@ from pbr_jax.methods.select.judging import Judging, RewardFn, text_of
 from pbr_jax.models.thinking import after_thinking
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
 from pbr_jax.tasks import Wording
-from pbr_jax.types import UserError
 
 _NUMBER = 8  # tokens that one number of an order takes at most, with what stands before it
 

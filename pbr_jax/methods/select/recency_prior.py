@@ -18,9 +18,9 @@ from pbr_jax.methods.select import recency_fit
 from pbr_jax.methods.select.behind import Behind
 from pbr_jax.methods.select.recency_fit import Fit, ages, prior
 from pbr_jax.options import TrainingSplit
-from pbr_jax.parts.run import Run
-from pbr_jax.parts.scores import standardised
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
+from pbr_jax.stages.run import Run
+from pbr_jax.stages.scores import standardised
 
 
 @dataclass(frozen=True, kw_only=True)

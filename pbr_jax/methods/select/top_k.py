@@ -9,8 +9,8 @@ import numpy as np
 from pbr_jax.graph import Node
 from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import ByScore, by_score
-from pbr_jax.parts.run import Run
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
+from pbr_jax.stages.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from typing import ClassVar, Literal
 
 import jax
 
+from pbr_jax.base.types import Params
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node, Stage, Value
 from pbr_jax.methods.expand.none import Nothing
@@ -24,15 +25,14 @@ from pbr_jax.methods.select.top_k import TopK
 from pbr_jax.models import cross_encoder
 from pbr_jax.models.pretrained import fingerprint, locate
 from pbr_jax.options import IDLE, Distillation, Training, TrainingSplit, tuning
-from pbr_jax.parts import feedback, users
-from pbr_jax.parts.rankings import Questions
-from pbr_jax.parts.reranking import Reranker
-from pbr_jax.parts.run import Run, enable_compilation_cache, once
-from pbr_jax.parts.together import by_rows
-from pbr_jax.parts.trained import check_training, is_saved, load_saved, save_fitted
-from pbr_jax.parts.users import Users
 from pbr_jax.pipeline import SelectSlot, Tally
-from pbr_jax.types import Params
+from pbr_jax.stages import feedback, users
+from pbr_jax.stages.rankings import Questions
+from pbr_jax.stages.reranking import Reranker
+from pbr_jax.stages.run import Run, enable_compilation_cache, once
+from pbr_jax.stages.together import by_rows
+from pbr_jax.stages.trained import check_training, is_saved, load_saved, save_fitted
+from pbr_jax.stages.users import Users
 
 
 @dataclass(frozen=True, kw_only=True)

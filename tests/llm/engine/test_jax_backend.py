@@ -13,11 +13,11 @@ from jax.sharding import AxisType
 
 from pbr_jax import config as schema
 from pbr_jax import llm as llms
+from pbr_jax.base.types import UserError
 from pbr_jax.llm.engine import decoding, jax_backend, prefill, prefixes
 from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.llm.protocol import Sampling, Score, TooLong
 from pbr_jax.models import causal_lm, pretrained
-from pbr_jax.types import UserError
 
 torch: Any = pytest.importorskip("torch")
 transformers: Any = pytest.importorskip("transformers")

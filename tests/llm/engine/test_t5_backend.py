@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from pbr_jax import config as schema
-from pbr_jax import fetching
+from pbr_jax.base import prefetch
+from pbr_jax.base.types import UserError
 from pbr_jax.llm import LLM, TooLong
 from pbr_jax.llm.engine import t5_backend, t5_decoding
 from pbr_jax.llm.engine.t5_backend import T5LLM
 from pbr_jax.llm.protocol import Sampling
 from pbr_jax.models import t5
-from pbr_jax.types import UserError
 
 torch: Any = pytest.importorskip("torch")
 transformers: Any = pytest.importorskip("transformers")
@@ -170,7 +170,7 @@ def test_a_batch_is_fetched_after_the_next_was_started(tiny, monkeypatch):
         return fetch(arrays)
 
     monkeypatch.setattr(t5_decoding, "score", started)
-    monkeypatch.setattr(fetching.jax, "device_get", fetched)
+    monkeypatch.setattr(prefetch.jax, "device_get", fetched)
     T5LLM(tiny[0], batch_size=2).score([f"the cat {i}" for i in range(6)], ["dog"] * 6)
     assert happened == ["start", "start", "fetch", "start", "fetch", "fetch"]
 

@@ -9,12 +9,12 @@ import servers
 from test_jax_backend import PROMPTS, ids_of, write_pair
 
 from pbr_jax import llm as llms
+from pbr_jax.base.types import UserError
 from pbr_jax.llm.abilities import Mixture, TokenLevel, Watch
 from pbr_jax.llm.cache import Cached
 from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.llm.protocol import Sampling, TooLong
 from pbr_jax.options import LLM
-from pbr_jax.types import UserError
 
 torch: Any = pytest.importorskip("torch")
 TARGETS = ["dog", " hat", "a long answer of many tokens", "é", "dog", "1", "", "end"]

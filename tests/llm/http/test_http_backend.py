@@ -11,11 +11,11 @@ import servers
 from servers import Fault, Server, fake_answer, fake_score
 
 from pbr_jax import config as schema
+from pbr_jax.base.types import UserError
 from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.llm.http import backend as http_backend
 from pbr_jax.llm.http.backend import HTTPLLM
 from pbr_jax.llm.protocol import LLM, Prompt, Sampling, Score, TooLong
-from pbr_jax.types import UserError
 
 DIALECTS = ("vllm", "echo", "sglang")
 NEUTRAL = {"repetition_penalty": 1.0, "top_k": -1, "min_p": 0.0}

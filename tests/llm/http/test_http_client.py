@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from servers import Fault, Server
 
+from pbr_jax.base.types import UserError
 from pbr_jax.llm.http import client as http_client
 from pbr_jax.llm.http.client import Client, Refused
-from pbr_jax.types import UserError
 
 CANARY = "sk-canary/7f3a+91=="
 GOING = threading.Event()  # never set

@@ -7,11 +7,11 @@ import pytest
 from servers import Fault, Server, fake_answer, fake_score
 
 from pbr_jax import config as schema
+from pbr_jax.base.types import UserError
 from pbr_jax.llm.http.backend import HTTPLLM
 from pbr_jax.llm.http.dialects import DIALECTS
 from pbr_jax.llm.protocol import Prompt, Score
 from pbr_jax.llm.tokens import chat
-from pbr_jax.types import UserError
 
 PROMPTS: tuple[Prompt, ...] = (
     "the cat", [{"role": "user", "content": "hi"}], "a", "the cat",

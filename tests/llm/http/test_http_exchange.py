@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 from servers import Fault, Server, fake_answer
 
+from pbr_jax.base.types import UserError
 from pbr_jax.llm.answers_file import Answers
 from pbr_jax.llm.http.client import Client, Refused
 from pbr_jax.llm.http.exchange import LARGEST
-from pbr_jax.types import UserError
 
 pytestmark = pytest.mark.long  # bodies of hundreds of megabytes, and deadlines that have to pass
 
@@ -114,7 +114,7 @@ def test_an_answer_of_many_megabytes_is_read():
 MEMORY = """
 import resource, sys, threading
 from pbr_jax.llm.http.client import Client
-from pbr_jax.types import UserError
+from pbr_jax.base.types import UserError
 
 client = Client(key_variable="", concurrency=8, timeout=60.0, retries=0)
 client.post(sys.argv[2], {}, threading.Event())

@@ -9,11 +9,11 @@ import pytest
 from servers import Fault, Server
 
 from pbr_jax import config as schema
+from pbr_jax.base.types import UserError
 from pbr_jax.llm.cache import Cached
 from pbr_jax.llm.http.backend import HTTPLLM
 from pbr_jax.llm.http.client import redact
 from pbr_jax.llm.protocol import Sampling
-from pbr_jax.types import UserError
 
 KEY = "sk-canary/7f3a+91==Zq"
 

@@ -9,12 +9,12 @@ from servers import Fault, Server
 
 from pbr_jax import ask, run
 from pbr_jax import config as schema
+from pbr_jax.base.types import UserError
 from pbr_jax.config import override
 from pbr_jax.llm.answers_file import Answers
 from pbr_jax.llm.cache import Cached
 from pbr_jax.llm.http.backend import HTTPLLM
 from pbr_jax.llm.protocol import Sampling
-from pbr_jax.types import UserError
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 

@@ -7,10 +7,10 @@ import pytest
 from servers import Fault, Server, fake_answer, fake_score
 
 from pbr_jax import config as schema
+from pbr_jax.base.types import UserError
 from pbr_jax.llm.http.backend import HTTPLLM
 from pbr_jax.llm.http.requests import server_of
 from pbr_jax.llm.protocol import Sampling
-from pbr_jax.types import UserError
 
 VLLM = {"repetition_penalty": 1.0, "top_k": -1, "min_p": 0.0}
 LLAMA = {"repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "top_k": 0, "min_p": 0.0}

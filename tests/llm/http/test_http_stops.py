@@ -7,10 +7,10 @@ import servers
 from servers import Fault, Server, fake_answer
 from test_http_requests import load, say
 
+from pbr_jax.base.types import UserError
 from pbr_jax.llm.cache import Cached
 from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.llm.protocol import Sampling
-from pbr_jax.types import UserError
 
 STOP = Sampling(8, stop=("\nQ:", "é"))
 

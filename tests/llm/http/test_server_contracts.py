@@ -15,11 +15,11 @@ import servers
 from servers import Fault, Server, fake_answer, fake_score
 
 from pbr_jax import config as schema
+from pbr_jax.base.types import UserError
 from pbr_jax.llm import usage
 from pbr_jax.llm.http.backend import HTTPLLM
 from pbr_jax.llm.protocol import Prompt, Sampling, Score
 from pbr_jax.llm.tokens import chat
-from pbr_jax.types import UserError
 
 EXCHANGES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "exchanges.json").read_text())
 SCORES, TEXTS, ERRORS = EXCHANGES["scores"], EXCHANGES["texts"], EXCHANGES["errors"]

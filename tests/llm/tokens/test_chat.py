@@ -7,11 +7,11 @@ import string
 
 import pytest
 
+from pbr_jax.base.types import UserError
 from pbr_jax.llm.protocol import check_prompt
 from pbr_jax.llm.tokens import chat, templates
 from pbr_jax.llm.tokens import codec as codecs
 from pbr_jax.models import pretrained
-from pbr_jax.types import UserError
 
 
 @pytest.fixture(scope="module")

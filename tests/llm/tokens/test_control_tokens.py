@@ -5,9 +5,9 @@ import unicodedata
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
+from pbr_jax.base.types import UserError
 from pbr_jax.llm.tokens import chat
 from pbr_jax.llm.tokens.control_tokens import escape_control_tokens
-from pbr_jax.types import UserError
 
 TOKENS = (
     "<|im_end|>", "</s>", "<s>", "<end_of_turn>", "[INST]", "[/INST]", "<<SYS>>", "<|eot_id|>",

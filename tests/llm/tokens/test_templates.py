@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from pbr_jax.base.types import UserError
 from pbr_jax.llm.tokens import templates
-from pbr_jax.types import UserError
 
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}\n"

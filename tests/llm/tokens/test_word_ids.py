@@ -8,12 +8,12 @@ from itertools import pairwise, product
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
+from pbr_jax.base.types import UserError
 from pbr_jax.llm import reads
 from pbr_jax.llm.tokens import chat
 from pbr_jax.llm.tokens.word_ids import WordIds, is_separable
 from pbr_jax.models import pretrained
 from pbr_jax.models.gguf_tokenizer import SPLITS
-from pbr_jax.types import UserError
 
 CORPUS = [
     "the cat's hat  sat on\n\nthe mat. It's 10 o'clock /etc/ !!\r\n\t and  the Cat SAT",

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from small_world import HISTORIES, Bags, World, example, vector
 
+from pbr_jax.base.types import Example
 from pbr_jax.corpus.store import Store, build
 from pbr_jax.options import Expand
 from pbr_jax.pipeline import ExpandSlot, Tally
-from pbr_jax.types import Example
 
 
 @pytest.fixture

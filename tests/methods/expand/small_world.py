@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pbr_jax.base.types import Document, Example
 from pbr_jax.corpus.store import Store
 from pbr_jax.llm.protocol import Sampling, Score
 from pbr_jax.pipeline import Tally
 from pbr_jax.text.encode import TextEncoder
-from pbr_jax.types import Document, Example
 
 DIM = 32
 

@@ -8,10 +8,10 @@ import pytest
 from small_world import HISTORIES, Bags, Scripted
 
 from pbr_jax import Config, run
-from pbr_jax.cli import main
+from pbr_jax.cli.main import main
 from pbr_jax.config import override
-from pbr_jax.parts import language_model, vectors
-from pbr_jax.plan import Plan
+from pbr_jax.experiment.plan import Plan
+from pbr_jax.stages import language_model, vectors
 
 LLM: dict[str, Scripted] = {}
 

@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 from small_world import HISTORIES, Scripted, World, vector
 
+from pbr_jax.base.types import UserError
 from pbr_jax.config import Config, override
 from pbr_jax.data import expansions
 from pbr_jax.eval.ranking import ranking_metric
+from pbr_jax.experiment.plan import Plan
 from pbr_jax.index import page_rank
 from pbr_jax.methods.expand import PBR
 from pbr_jax.methods.expand.wording import shown
 from pbr_jax.options import Expand
-from pbr_jax.parts.search import search
 from pbr_jax.pipeline import ExpandSlot, Neighbour, Query, Tally
-from pbr_jax.plan import Plan
+from pbr_jax.stages.search import search
 from pbr_jax.text.prompts import CLOSE, OPEN
-from pbr_jax.types import UserError
 
 QUERY = "which tea do i like"
 UTTERANCES = ("tell me my tea", "green or black", "morning drinks")

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pbr_jax.base.types import UserError
 from pbr_jax.config import Config, override
+from pbr_jax.experiment.plan import Plan
 from pbr_jax.methods.retrieve import Adapted, luf_state
-from pbr_jax.plan import Plan
 from pbr_jax.text.encode import TextEncoder
-from pbr_jax.types import UserError
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import pbr_jax
+from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.config import Config, override
 from pbr_jax.corpus.store import Store, build
 from pbr_jax.graph import Bound
@@ -18,9 +19,8 @@ from pbr_jax.methods.retrieve import Centred, Dense
 from pbr_jax.methods.retrieve.centred import centred
 from pbr_jax.options import Encoder, Expand
 from pbr_jax.pipeline import Neighbour, Query, Ranking, Tally
-from pbr_jax.stream import Block
+from pbr_jax.stream.stage import Block
 from pbr_jax.text.encode import TextEncoder
-from pbr_jax.types import Document, Example, UserError
 
 
 def vector(text: str) -> np.ndarray:

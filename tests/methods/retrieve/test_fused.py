@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import check_grad
 
+from pbr_jax.base.types import Candidate, Document, Example
 from pbr_jax.corpus.store import Store, build
 from pbr_jax.graph import Bound
 from pbr_jax.methods.retrieve import BM25, Dense, Fused
 from pbr_jax.methods.retrieve.fused_weights import fit, loss_of
 from pbr_jax.options import Retrieve
-from pbr_jax.parts.scores import standardised
-from pbr_jax.parts.search import candidates
 from pbr_jax.pipeline import Neighbour, Query, Ranking, RetrieveSlot, Tally
-from pbr_jax.types import Candidate, Document, Example
+from pbr_jax.stages.scores import standardised
+from pbr_jax.stages.search import candidates
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 import pbr_jax
+from pbr_jax.base.types import UserError
 from pbr_jax.config import Config, override
 from pbr_jax.corpus.store import Store
+from pbr_jax.experiment.plan import Plan
 from pbr_jax.methods.retrieve import Luf, luf_state
 from pbr_jax.options import Optimizer, adapting
-from pbr_jax.parts import simulated
-from pbr_jax.parts.simulated import OTHERS
-from pbr_jax.plan import Plan
-from pbr_jax.types import UserError
+from pbr_jax.stages import simulated
+from pbr_jax.stages.simulated import OTHERS
 
 TOPICS = ("tea", "cats", "football", "violins")
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 import pbr_jax
+from pbr_jax.base.types import UserError
 from pbr_jax.config import Config, load, override
+from pbr_jax.experiment.plan import Plan
 from pbr_jax.exporting.export import export
 from pbr_jax.methods.retrieve import BM25, Adapted, Fused, Luf, luf_state
 from pbr_jax.options import Optimizer, adapting
-from pbr_jax.plan import Plan
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.train import luf_moves
-from pbr_jax.types import UserError
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 TOPICS = ("tea", "cats", "football", "violins")

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pbr_jax.base.types import Document, Example
 from pbr_jax.corpus.store import Store, build
 from pbr_jax.methods.retrieve.scored import scored
 from pbr_jax.pipeline import Neighbour, Query, Ranking
-from pbr_jax.types import Document, Example
 
 SCORES = {"a0": 1.0, "a1": 3.0, "a2": 1.0, "a3": 2.0, "b0": 5.0, "b1": 4.0}
 

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 import pbr_jax
+from pbr_jax.base.types import UserError
 from pbr_jax.config import Config, override
 from pbr_jax.corpus.store import Store, build
 from pbr_jax.llm import Sampling, load
 from pbr_jax.methods.retrieve.summaries import PROMPT, Summaries, _read
 from pbr_jax.options import Encoder, Stream
-from pbr_jax.stream import Block
+from pbr_jax.stream.stage import Block
 from pbr_jax.text.encode import TextEncoder
-from pbr_jax.types import UserError
 
 
 def config(root: Path, tiny_models: dict[str, str], **values: Any) -> Config:
@@ -35,7 +35,7 @@ def found(out: Path) -> dict[str, list[tuple[str, float]]]:
 
 
 def last_store() -> Store:
-    from pbr_jax.files import cache_folder
+    from pbr_jax.base.files import cache_folder
 
     (file,) = {max(cache_folder().glob("stream/*/states/*/retrieve/store.sqlite"))}
     return Store(file)

@@ -6,19 +6,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pbr_jax.base.types import Candidate, Document, Example, UserError
 from pbr_jax.config import Config, override
 from pbr_jax.corpus.store import Store, build
-from pbr_jax.graph_lists import stages
+from pbr_jax.experiment.plan import Plan
+from pbr_jax.graph.lists import stages
 from pbr_jax.index.density import NOISE, hdbscan
 from pbr_jax.methods.neighbours import Cohorts
 from pbr_jax.methods.retrieve import BM25, BM25Lamp, Recency, TwoStage
 from pbr_jax.methods.select import LateInteraction, TopK
-from pbr_jax.parts.late_interaction import PooledVectors, TokenVectors
 from pbr_jax.pipeline import Neighbour, Query, Ranking, Tally
-from pbr_jax.plan import Plan
+from pbr_jax.stages.late_interaction import PooledVectors, TokenVectors
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.text.token_encoder import TokenEncoder, mean_vectors
-from pbr_jax.types import Candidate, Document, Example, UserError
 
 D = 6
 

@@ -1,0 +1,1 @@
+"""Results of stages on disk, and the keys that name them."""

@@ -1,0 +1,347 @@
+"""Artefacts of stages on disk, keyed by the hash of what they depend on.
+
+A stage is a name, a key (everything its result depends on, as JSON) and a function that fills a folder.
+Finished artefacts appear by one rename, so that a reader never sees half of one; a stage that was killed
+finds its own partial folder again and continues in it. A lock lets several processes share the folder.
+An artefact that is no longer what was made is made again.
+
+What is kept here holds users' texts: folders are of mode 0700 and files 0600, whatever the umask.
+"""
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pbr_jax.base import terminal
+from pbr_jax.base.file_hashes import file_hash
+from pbr_jax.base.files import cache_folder, merge_logs, parse_json, private_folder, tighten, write_text
+from pbr_jax.base.locks import locked
+from pbr_jax.base.provenance import provenance
+from pbr_jax.base.system_errors import located
+from pbr_jax.base.types import UserError
+from pbr_jax.distributed import processes
+
+_MANIFEST = "stage.json"
+_ATTEMPTS = "attempts.json"  # what computed in a partial folder
+_LARGE = 64 << 20  # bytes: files from here on are hashed only where their times or places have changed
+
+# Other errors of the system are the disk's or somebody else's: making the artefact again would not mend them.
+_ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+_UNREADABLE = (
+    LookupError, TypeError, ValueError,
+    FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError,
+)  # fmt: skip
+
+_Signature = tuple[int, int, int]  # time of the last change in ns, size in bytes, inode
+_verified: dict[Path, _Signature] = {}  # files whose content this process has hashed
+
+
+def digest(value: Any) -> str:
+    """Sixteen hex digits that name a JSON-able value, whatever the order of its keys."""
+    try:
+        text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    except TypeError as error:
+        raise UserError(
+            f"{error}: no part of a key; want numbers, texts, lists of these and options"
+        ) from error
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """A finished stage: its folder, its hash, and the seconds that it took when it was made."""
+
+    path: Path
+    key: str
+    seconds: float
+    made: bool  # by this call; False when it was found
+
+
+Log = Callable[[Mapping[str, Any]], None]
+
+
+def obtain(
+    name: str, key: Mapping[str, Any], make: Callable[[Path], None], log: Log | None = None, label: str = ""
+) -> Artefact:
+    """The artefact of a stage, made now if nobody has made it before or if it is damaged.
+
+    `make(folder)` may find files of an interrupted attempt with the same key and continues them. `label` is
+    what the terminal calls the stage, where a run has several of a name.
+    """
+    hash_ = digest({"stage": name, **key})
+    path = place(name, hash_)
+    seconds = processes.published(path, lambda: part_seconds(path))
+    if seconds is None:
+        private_folder(path.parent)
+        waiting = f"{label or name}: waiting for another process that makes it"
+        with locked(path.with_suffix(".lock"), waiting), located(path.with_suffix(".partial")):
+            standing = _standing(name, path, log)  # another process may have made it while we waited
+            if standing is None:
+                return _made(name, key, make, path, log, label or name)
+        seconds = standing
+    if log is not None:
+        log({"event": "found", "stage": name, "key": hash_})
+    return Artefact(path, hash_, seconds, made=False)
+
+
+def obtain_part(path: Path, make: Callable[[Path], None]) -> None:
+    """Makes a folder inside a stage's folder unless it is there and whole, as `obtain` makes that of a stage.
+
+    Raises RuntimeError for an error by which `obtain` would take the whole stage for damaged.
+    """
+    if part_seconds(path) is not None:
+        return
+    try:
+        _made("part", {}, make, path, None, "")
+    except _UNREADABLE as error:
+        if isinstance(error, UserError):
+            raise
+        raise RuntimeError(f"{path.parent.name} {path.name}: {type(error).__name__}: {error}") from error
+
+
+def part_seconds(path: Path) -> float | None:
+    """The seconds that a part took; None where it is missing or damaged."""
+    try:
+        return _seconds(path)
+    except _Damage:
+        return None
+
+
+def place(name: str, hash_: str) -> Path:
+    """Where the artefact of a stage lies, or would lie."""
+    return cache_folder() / name / hash_
+
+
+def find(name: str, key: Mapping[str, Any]) -> float | None:
+    """The seconds that a finished artefact took; None where there is none that is whole."""
+    try:
+        return _seconds(place(name, digest({"stage": name, **key})))
+    except _Damage:
+        return None
+
+
+def made_by(name: str, key: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The provenance of the processes that made an artefact; several where an attempt continued another's
+    with other versions, none where there is no artefact or an older version of this package made it."""
+    try:
+        manifest = parse_json((place(name, digest({"stage": name, **key})) / _MANIFEST).read_bytes())
+        return manifest.get("made_by", [])
+    except (OSError, ValueError, AttributeError):
+        return []
+
+
+def _standing(name: str, path: Path, log: Log | None) -> float | None:
+    """The seconds of an artefact that is there and whole; tells of one that is there and damaged."""
+    if not os.path.lexists(path):
+        return None
+    try:
+        return _seconds(path)
+    except _Damage as damage:
+        terminal.err(f"{name}: {path / damage.file} is damaged; it is made again")
+        if log is not None:
+            log({"event": "damaged", "stage": name, "key": path.name, "file": damage.file})
+        return None
+
+
+def _made(
+    name: str,
+    key: Mapping[str, Any],
+    make: Callable[[Path], None],
+    path: Path,
+    log: Log | None,
+    label: str,
+) -> Artefact:
+    if label:
+        terminal.err(f"{label} ...")
+    partial = path.with_suffix(".partial")
+    if partial.is_symlink() or not partial.is_dir():
+        _remove(partial)
+    begun = partial.is_dir()
+    private_folder(partial)
+    tighten(partial)  # one that an interrupted attempt of an older version left
+    for half_written in partial.rglob(".*.partial"):  # by an attempt that was killed (`files.write_text`)
+        half_written.unlink()
+    seconds = _filled(partial, make, begun, label or path.name)
+    attempts = _attempts(partial)
+    (partial / _ATTEMPTS).unlink(missing_ok=True)
+    files = _close(partial)
+    manifest = {
+        "stage": name, "key": dict(key), "seconds": seconds, "made_by": attempts, "files": files,
+    }  # fmt: skip
+    write_text(partial / _MANIFEST, json.dumps({**manifest, "digest": digest(manifest)}))
+    _sync(partial)
+    _remove(path)
+    os.replace(partial, path)
+    _sync(path.parent)
+    _verified.update({_place(path, file): _recorded(record) for file, record in files.items()})
+    if label:
+        terminal.err(f"{label}: {seconds:.1f} s")
+    if log is not None:
+        log({"event": "made", "stage": name, "key": path.name, "seconds": seconds})
+    return Artefact(path, path.name, seconds, made=True)
+
+
+def _filled(partial: Path, make: Callable[[Path], None], begun: bool, label: str) -> float:
+    """The seconds of all attempts. One that stumbles over what an earlier one left begins anew, once.
+
+    What was left is put aside, not lost, until the artefact is whole.
+    """
+    aside = partial.with_suffix(".damaged")
+    write_text(partial / _ATTEMPTS, json.dumps(_attempts(partial)))
+    try:
+        with _stopwatch(partial) as elapsed, located(partial):
+            make(partial)
+    except _UNREADABLE as error:
+        if not begun or isinstance(error, UserError):
+            raise
+        terminal.err(f"{label}: cannot go on from {partial} ({error!r:.200}); begins anew")
+        _remove(aside)
+        partial.rename(aside)
+        private_folder(partial)
+        return _filled(partial, make, False, label)
+    _remove(aside)
+    return elapsed()
+
+
+def _attempts(partial: Path) -> list[dict[str, Any]]:
+    """The provenance of earlier attempts in a partial folder, then of this process, equal ones once."""
+    own = provenance()
+    try:
+        earlier = parse_json((partial / _ATTEMPTS).read_bytes())
+    except (OSError, ValueError):
+        earlier = []
+    return [*(one for one in earlier if one != own), own] if isinstance(earlier, list) else [own]
+
+
+def _remove(path: Path) -> None:
+    """Removes whatever a damaged artefact has become."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _stopwatch(folder: Path) -> Iterator[Callable[[], float]]:
+    """Seconds of all attempts together; those of an attempt that raised are kept in the folder."""
+    spent = folder / "seconds"
+    before = _number(spent)
+    start = time.perf_counter()
+
+    def elapsed() -> float:
+        return round(before + time.perf_counter() - start, 3)
+
+    try:
+        yield elapsed
+    except BaseException:
+        write_text(spent, str(elapsed()))
+        raise
+    spent.unlink(missing_ok=True)
+
+
+def _number(path: Path) -> float:
+    """The number in a file; 0.0 where there is none."""
+    try:
+        found = float(path.read_text())
+        return found if math.isfinite(found) else 0.0
+    except (OSError, ValueError):
+        return 0.0
+
+
+# -- what was made, and whether it still stands --------------------------------------------------------
+
+
+class _Damage(Exception):
+    """Names a file of an artefact that is not what was made; the manifest where nothing is there."""
+
+    def __init__(self, file: str) -> None:
+        super().__init__(file)
+        self.file = file
+
+
+def _close(folder: Path) -> dict[str, dict[str, Any]]:
+    """Closes all below a folder to others, brings it to the disk, and records every file but the manifest."""
+    files, passing = {}, merge_logs(folder)
+    for root, _, names in os.walk(folder):
+        os.chmod(root, 0o700)
+        for path in (Path(root, name) for name in sorted(names)):
+            if path not in (folder / _MANIFEST, *passing) and stat.S_ISREG(path.lstat().st_mode):
+                files[path.relative_to(folder).as_posix()] = _close_file(path)
+        _sync(Path(root))
+    return files
+
+
+def _close_file(path: Path) -> dict[str, Any]:
+    """Size, hash and signature of a file that is on disk when this returns."""
+    path.chmod(0o600)
+    with path.open("r+b") as file:  # some systems sync only what may be written
+        os.fsync(file.fileno())
+        content = hashlib.file_digest(file, "sha256").hexdigest()
+        found = os.fstat(file.fileno())  # after the sync: what was written through memory is dated by it
+    return {
+        "size": found.st_size, "sha256": content, "mtime_ns": found.st_mtime_ns, "inode": found.st_ino,
+    }  # fmt: skip
+
+
+def _sync(folder: Path) -> None:
+    """Brings the names in a folder to the disk."""
+    if os.name == "nt":  # opens no folders
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _seconds(path: Path) -> float:
+    """The seconds that a whole artefact took. Raises _Damage where a file is missing or altered.
+
+    Files that are not recorded do no harm: SQLite may leave some beside a database.
+    """
+    try:
+        manifest = parse_json((path / _MANIFEST).read_bytes())
+        intact = manifest.pop("digest") == digest(manifest)
+    except (*_ABSENT, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise _Damage(_MANIFEST) from error
+    if not intact:
+        raise _Damage(_MANIFEST)
+    for name, record in manifest["files"].items():
+        if not _as_made(_place(path, name), record):
+            raise _Damage(name)
+    return manifest["seconds"]
+
+
+def _as_made(path: Path, record: Mapping[str, Any]) -> bool:
+    """Whether a file is what was recorded; its content is read once, unless it changes (`hashes`)."""
+    try:
+        found = path.lstat()
+        signature = (found.st_mtime_ns, found.st_size, found.st_ino)
+        if not stat.S_ISREG(found.st_mode) or found.st_size != record["size"]:
+            return False
+        if _verified.get(path) == signature:
+            return True
+        if (found.st_size < _LARGE or signature != _recorded(record)) and file_hash(path) != record["sha256"]:
+            return False
+    except _ABSENT:
+        return False
+    _verified[path] = signature
+    return True
+
+
+def _place(path: Path, name: str) -> Path:
+    """A file of an artefact; absolute, for `_verified` outlives the current folder."""
+    return path.absolute() / name
+
+
+def _recorded(record: Mapping[str, Any]) -> _Signature:
+    return record["mtime_ns"], record["size"], record["inode"]

@@ -1,0 +1,1 @@
+"""Several processes that make one run together."""

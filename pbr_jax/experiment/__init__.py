@@ -1,0 +1,1 @@
+"""A run: from a config to the files of its folder, and what is read from such a folder."""

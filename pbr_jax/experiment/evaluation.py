@@ -1,0 +1,316 @@
+"""From rankings and answers to results.json and predictions.jsonl: the evaluation of a run."""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pbr_jax.base.types import Candidate, Example
+from pbr_jax.corpus.store import Store
+from pbr_jax.eval.answer_recall import Finder, accepted, body
+from pbr_jax.eval.choices import place_distribution
+from pbr_jax.eval.evaluate import Evaluation, evaluate
+from pbr_jax.eval.judged import judged
+from pbr_jax.eval.label_distribution import label_distribution, note
+from pbr_jax.eval.ngram_overlap import copied, copies
+from pbr_jax.models.thinking import after_thinking
+from pbr_jax.options import Eval
+from pbr_jax.stream.arrival import Arrivals, subsets
+from pbr_jax.tasks import Task
+from pbr_jax.text.answers import parse_answer
+
+
+class Made(NamedTuple):
+    """What a run made of the examples, in their order; None: no such thing.
+
+    `answers` are as `parts.answers.Answers` reads them, `scores` as `parts.likelihood.Likelihoods` does, and
+    `judged` as `parts.judged.Judgements`.
+    """
+
+    rankings: Iterable[Sequence[Candidate]]
+    answers: Iterable[Mapping[str, Any]] | None = None
+    scores: Iterable[Mapping[str, Any]] | None = None
+    judged: Iterable[Mapping[str, Any]] | None = None
+
+
+def evaluated(
+    task: Task,
+    store: Store,
+    made: Made,
+    options: Eval,
+    *,
+    seed: int,
+    learned: int = 0,
+    arrivals: Arrivals | None = None,
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What results.json says of the metrics, and the lines of predictions.jsonl.
+
+    `learned`: examples of a training split that does not stand in the store. `arrivals`: of a stream.
+    """
+    scores = None if made.scores is None else list(made.scores)
+    made = made._replace(scores=scores)
+    unfinished = Counter[str]()
+    ranks: list[float] | None = [] if task.short_answers and store.has_shared else None
+    records = list(_records(task, store, made, unfinished, ranks))
+    places = place_distribution([record.pop("places") for record in records if "places" in record])
+    examples = list(store.examples())
+    near = store.near_targets
+    over = {} if arrivals is None else subsets(arrivals, examples, shared=store.has_shared)
+    blocks = None if arrivals is None else [block for block, _ in arrivals.places]
+    predictions = [record["prediction"] for record in records] if made.answers is not None else None
+    expected = [record["expected"] for record in records if "expected" in record]
+
+    def score(scored: Iterable[bool]) -> Evaluation:
+        return evaluate(
+            task,
+            ids=[example.id for example in examples],
+            users=[example.user_id for example in examples],
+            units=[example.unit for example in examples],
+            predictions=predictions,
+            expected=expected or None,
+            targets=[example.target for example in examples],
+            alternatives=[example.alternatives for example in examples],
+            likelihoods=scores,
+            rankings=[ranked_ids(record["documents"], record["user_id"]) for record in records],
+            relevant=[example.relevant for example in examples],
+            answer_ranks=ranks,
+            options=[example.options for example in examples],
+            probabilities=[record.get("probabilities") for record in records],
+            scored=list(scored),
+            categories=[example.category for example in examples],
+            blocks=blocks,
+            subsets=over,
+            resamples=options.resamples,
+            confidence=options.confidence,
+            seed=seed,
+        )
+
+    evaluation = score(example.scored for example in examples)
+    for record, metrics in zip(records, evaluation.per_example, strict=True):
+        record["metrics"] = metrics
+    values = _values(
+        evaluation, store, examples, records, label_distribution(task, predictions or []) or places, learned
+    )
+    if arrivals is not None:
+        values |= _in_stream(evaluation, records, arrivals, over)
+    values["counts"] |= unfinished | _shown(records)
+    values["notes"] += _note_unfinished(unfinished["unfinished_thinking"], len(records))
+    scored = [record for record, example in zip(records, examples, strict=True) if example.scored]
+    values["copied"] = copies([record["copied"] for record in scored if "copied" in record])
+    if made.judged is not None:
+        values["judge"] = _judged(examples, records, made.judged, options, seed)
+    if near.any():
+        rest = score(example.scored and not held for example, held in zip(examples, near, strict=True))
+        values["without_near_targets"] = {"n": rest.n, **_metrics(rest)}
+    return values, records
+
+
+def _in_stream(
+    evaluation: Evaluation,
+    records: Sequence[dict[str, Any]],
+    arrivals: Arrivals,
+    over: Mapping[str, Sequence[bool]],
+) -> dict[str, Any]:
+    """What results.json says of a stream; each record gets its block, its place and the parts it is in."""
+    for i, (record, (block, place)) in enumerate(zip(records, arrivals.places, strict=True)):
+        parts = [name for name, members in over.items() if members[i]]
+        record |= {"block": block, "place": place, "over": parts}
+    shift = {} if arrivals.shift is None else {"shift": arrivals.shift}
+    return {"blocks": evaluation.by_block, "over": evaluation.over, **shift}
+
+
+def _judged(
+    examples: Sequence[Example],
+    records: Sequence[dict[str, Any]],
+    found: Iterable[Mapping[str, Any]],
+    options: Eval,
+    seed: int,
+) -> dict[str, Any]:
+    """What the judge found, which each record gets too."""
+    for record, one in zip(records, found, strict=True):
+        record["judge_p"] = one["p"]
+    scored = [(e.unit or e.user_id, r["judge_p"]) for e, r in zip(examples, records) if e.scored]
+    how = {"resamples": options.resamples, "confidence": options.confidence, "seed": seed}
+    return judged([p for _, p in scored], [cluster for cluster, _ in scored], **how)
+
+
+def _metrics(evaluation: Evaluation) -> dict[str, Any]:
+    return {
+        "metrics": evaluation.metrics,
+        "intervals": {name: list(pair) for name, pair in evaluation.intervals.items()},
+    }
+
+
+def _values(
+    evaluation: Evaluation,
+    store: Store,
+    examples: Sequence[Example],
+    records: Sequence[Mapping[str, Any]],
+    shares: Mapping[str, float],
+    learned: int,
+) -> dict[str, Any]:
+    summary = store.summary
+    return {
+        "n": evaluation.n,
+        "dropped": summary.examples - len(records),
+        **_metrics(evaluation),
+        "by_category": evaluation.by_category,
+        "by_category_intervals": {
+            category: {name: list(pair) for name, pair in intervals.items()}
+            for category, intervals in evaluation.by_category_intervals.items()
+        },
+        "by_category_users": evaluation.by_category_users,
+        "clusters": evaluation.clusters,
+        "variants": evaluation.variants,
+        "notes": [*evaluation.notes, *note(shares, len(records))],
+        "answers": shares,
+        "counts": {
+            "examples": summary.examples,
+            "unscored": sum(not example.scored for example in examples),
+            "users": summary.users,
+            "documents": summary.documents,
+            "empty_profiles": summary.empty_profiles,
+            "targets_in_history": summary.targets_in_history,
+            "targets_in_other_histories": summary.targets_elsewhere,
+            "near_targets": summary.near_targets,
+            "training_examples": max(summary.training, learned),
+            **({} if evaluation.unreadable is None else {"unreadable_answers": evaluation.unreadable}),
+            **evaluation.counts,
+        },
+    }
+
+
+def _shown(records: Sequence[Mapping[str, Any]]) -> Counter[str]:
+    """Tokens and documents of all prompts; nothing where no model saw one."""
+    totals = {name: sum(record[f"prompt_{name}"] for record in records) for name in ("tokens", "documents")}
+    shown = Counter({f"shown_{name}": total for name, total in totals.items() if totals["tokens"]})
+    profiles = sum(record.get("profile_tokens", 0) for record in records)
+    if profiles:
+        shown["shown_profile_tokens"] = profiles
+    return shown
+
+
+def _note_unfinished(count: int, n: int) -> list[str]:
+    if not count:
+        return []
+    return [
+        f"{count} of {n} answers end inside the model's thinking, so they have no text: raise "
+        "generate.max_new_tokens, or turn the thinking off"
+    ]
+
+
+def _records(
+    task: Task, store: Store, made: Made, unfinished: Counter[str], ranks: list[float] | None
+) -> Iterator[dict[str, Any]]:
+    """A line of predictions.jsonl for every example, without its metrics; counts `unfinished` thinking.
+
+    The rank of the first document that holds an accepted answer is added to `ranks` (`Finder.rank`).
+    The first `prompt_documents` of `documents` stood in the prompt. `near_target`: a document of the user's
+    own history nearly holds the target, see `pbr_jax.corpus.store.Summary`. `history`: how many documents of
+    their own the user had.
+    """
+    finder = Finder()
+    for example, near, ranking, seen in zip(
+        store.examples(), store.near_targets, made.rankings, _seen(made, store.summary.examples), strict=True
+    ):
+        prediction = parse_answer(task.answers, seen["text"])
+        if after_thinking(seen["text"]) is None:
+            unfinished["unfinished_thinking"] += 1
+        answered = made.answers is not None and not task.labels and task.kind != "choice"
+        if ranks is not None:
+            ranks.append(finder.rank(accepted(example), ((c.row, body(c.document)) for c in ranking)))
+        yield {
+            "id": example.id,
+            "user_id": example.user_id,
+            **({"unit": example.unit} if example.unit else {}),
+            **({"category": example.category} if example.category else {}),
+            "history": len(store.visible(example, example.user_id)) if example.user_id else 0,
+            "prediction": prediction,
+            "target": example.target,
+            "near_target": bool(near),
+            "prompt_tokens": seen["prompt_tokens"],
+            "prompt_documents": seen["documents"],
+            **({"profile_tokens": seen["profile_tokens"]} if "profile_tokens" in seen else {}),
+            "documents": [told_of(candidate) for candidate in ranking],
+            **_probable(task, seen["probabilities"]),
+            **({"places": seen["places"]} if seen.get("places") else {}),
+            **(_copied(example, prediction, ranking[: seen["documents"]]) if answered else {}),
+        }
+
+
+def _copied(example: Example, answer: str, shown: Sequence[Candidate]) -> dict[str, Any]:
+    """What the answer copies, and what the target shares with the same texts."""
+    texts = {"question": [example.query], "documents": [candidate.document.text for candidate in shown]}
+    shares = {name: copied(answer, sources) for name, sources in texts.items()}
+    if example.target is not None:
+        shares |= {f"target_{name}": copied(example.target, sources) for name, sources in texts.items()}
+    return {"copied": shares}
+
+
+def _probable(task: Task, probabilities: Mapping[str, float] | None) -> dict[str, Any]:
+    """The labels' probabilities where they are known, and the rating that they make expect."""
+    if probabilities is None:
+        return {}
+    if task.kind != "rating":
+        return {"probabilities": probabilities}
+    expected = sum(share * float(label) for label, share in probabilities.items())
+    return {"expected": expected, "probabilities": probabilities}
+
+
+def told_of(candidate: Candidate) -> dict[str, Any]:
+    """A candidate in predictions.jsonl; `scores` are those of the parts of its score, where it has some.
+
+    Of a passage `id` is its document's, and `span` where it stands in that one's text.
+    """
+    document = candidate.document
+    told: dict[str, Any] = {"id": document.whole, "user_id": document.user_id, "score": candidate.score}
+    told |= {"span": list(document.span)} if document.part_of else {}
+    return told | ({"scores": dict(candidate.scores)} if candidate.scores else {})
+
+
+def ranked_ids(documents: Iterable[Mapping[str, Any]], user: str) -> list[str]:
+    """The ids (`known_id`) of the documents ranked for a user, each once, however many of its passages stand
+    there."""
+    return [*dict.fromkeys(known_id(told, user) for told in documents)]
+
+
+def known_id(told: Mapping[str, Any], user: str) -> str:
+    """The id by which a document that was ranked for a user is known.
+
+    Another user's document, whose id may be that of a relevant one too, has its owner in front of its id.
+    """
+    return told["id"] if told["user_id"] in ("", user) else f"{told['user_id']}\0{told['id']}"
+
+
+def _seen(made: Made, examples: int) -> Iterable[Mapping[str, Any]]:
+    """What the model saw and said of each example."""
+    nothing = {"text": "", "prompt_tokens": 0, "documents": 0, "messages": [], "probabilities": None}
+    if made.answers is not None:
+        return made.answers
+    if made.scores is None:
+        return itertools.repeat(nothing, examples)
+    return ({**nothing, **seen} for seen in made.scores)
+
+
+def texts(store: Store, made: Made) -> Iterator[dict[str, Any]]:
+    """What the model saw of every example, for texts.jsonl: question, prompt, documents' texts, its words."""
+    for example, ranking, seen in zip(
+        store.examples(), made.rankings, _seen(made, store.summary.examples), strict=True
+    ):
+        yield {
+            "id": example.id,
+            **({} if example.time is None else {"time": example.time}),
+            "query": example.query,
+            "input": example.input,
+            "prompt": seen["messages"],
+            **({"profile": seen["profile"]} if "profile" in seen else {}),
+            "answer": seen["text"],
+            "documents": [_text_of(candidate) for candidate in ranking],
+        }
+
+
+def _text_of(candidate: Candidate) -> dict[str, Any]:
+    """A candidate in texts.jsonl: as in predictions.jsonl, with its text, and its time where it is dated."""
+    document = candidate.document
+    dated = {} if document.time is None else {"time": document.time}
+    return {**told_of(candidate), **dated, "text": document.text}

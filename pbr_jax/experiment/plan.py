@@ -1,0 +1,323 @@
+"""Builds the graph of a run from its config, without computing anything.
+
+data ──► (what the methods need) ──► rank ──► generate, likelihood
+"""
+
+import contextlib
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from pbr_jax.base.types import UserError
+from pbr_jax.cache.artefacts import digest
+from pbr_jax.cache.code import code_of
+from pbr_jax.config import Config
+from pbr_jax.corpus.store import Store
+from pbr_jax.data import task
+from pbr_jax.distributed import processes
+from pbr_jax.experiment import evaluation as results
+from pbr_jax.experiment.run_folder import REMARKS
+from pbr_jax.graph import Node, Slot, Stage, Value, constant, tell, walk
+from pbr_jax.graph.lists import numbered, substituted, unified
+from pbr_jax.llm import is_t5
+from pbr_jax.methods.generate import Ipa, Label
+from pbr_jax.models.pretrained import locate
+from pbr_jax.options import Generate, key_of, swapped
+from pbr_jax.pipeline import Pipeline
+from pbr_jax.stages import language_model, likelihood
+from pbr_jax.stages.answers import answers, documents_in_prompt
+from pbr_jax.stages.data import data
+from pbr_jax.stages.generator import generator
+from pbr_jax.stages.judged import judged
+from pbr_jax.stages.rankings import rankings, slots
+from pbr_jax.stages.run import Run
+from pbr_jax.stages.token_vectors import Ragged
+from pbr_jax.stages.vectors import encoder
+from pbr_jax.stream import folds
+from pbr_jax.stream import stage as stream
+from pbr_jax.stream.arrival import Arrivals, arrivals
+from pbr_jax.system import System
+from pbr_jax.tasks.scoring import scorable
+
+
+def require_one_process() -> None:
+    """Raises UserError where this is one of several processes under `jax.distributed` that `hosts` has not
+    joined; starts no backend.
+
+    They would wait for each other: for a lock in one, for a collective operation in another.
+    """
+    if jax.distributed.is_initialized() and not processes.joined():
+        raise UserError(
+            "this is one of several processes under jax.distributed.initialize, which do not know of each "
+            "other; start them with pbr-jax run CONFIG --distributed, which calls it"
+        )
+
+
+def _check_hosts(config: Config) -> None:
+    """Raises UserError for what several processes cannot make together yet."""
+    if config.stream.active and stream.learners(config):
+        raise UserError(
+            "methods that learn from a stream (stream.size) run in one process; leave --distributed out"
+        )
+    if (there := jax.local_device_count()) % config.llm.tensor_parallel:
+        raise UserError(
+            f"llm.tensor_parallel is {config.llm.tensor_parallel}, and every host has {there} devices, which "
+            "hold whole copies of the model; set it to a number that divides them"
+        )
+    if config.llm.backend == "jax" and is_t5(locate(config.llm.model)):
+        raise UserError(
+            f"llm.model {config.llm.model} is a T5, which takes one process; leave --distributed out"
+        )
+
+
+# Of a system.
+_PARTS = {"store", *Pipeline._fields, "write", "generate", "llm", "answer_format"}
+_PARTS |= {"remarks", "judge", "claim_encoder"}
+
+
+class Plan:
+    """The nodes of one config.
+
+    The class and its properties raise UserError for errors that the user can correct, such as a wrong
+    benchmark, split or method.
+    """
+
+    def __init__(self, config: Config) -> None:
+        require_one_process()
+        if type(config) is not Config:
+            raise UserError(f"found a {type(config).__name__}, want a pbr_jax.config.Config itself")
+        self.config = config
+        if processes.several():
+            _check_hosts(config)
+        self.task = task(config.benchmark)
+        self.folded = folds.is_folded(config)
+        source = data(
+            config.benchmark,
+            self.task,
+            [] if self.folded else [*config.methods, config.generator],
+            limit=config.limit,
+            limit_training=config.limit_training,
+            limit_history=config.limit_history,
+            seed=config.seed,
+            corpus=config.corpus,
+        )
+        self.hashes = source.hashes
+        self.run = Run(config, self.task, source.node, {}, source.training)
+        method = config.generate.resolved(self.task)
+        scored = likelihood.wanted(self.run, method)
+        outputs = partial(_outputs, method, scored)
+        if self.folded:
+            made = folds.folds(self.run, config, outputs)
+            self.run = folds.taught_by_all(self.run)
+        elif stream.learners(config):
+            made = stream.stream(self.run, config, method, scored)
+        else:
+            made = outputs(self.run)
+        made = {**made, **judged(self.run, source.node, made.get("answered"))}
+        self.last = unified(Value("results", (), made, dict))
+        known = {node.key: node for node in walk(self.last)}
+        self.data, self.ranked = _stage(known[source.node.key]), self.last.needs["ranked"]
+        apart = None if source.training is None else known.get(source.training.key)
+        self.training = None if apart is None else _stage(apart)  # the store that is learned from, if another
+        self.answered, self.scored, self.judged = map(self.last.needs.get, ("answered", "scored", "judged"))
+        streamed = self.ranked.needs.get("streamed")
+        self.streamed = None if streamed is None else _stage(streamed)
+        self.last_slots: dict[str, Node] = {}  # of new questions, where they are not the same
+        if self.folded:
+            everyone, joined = slots(self.run), _stage(self.ranked)
+            self.last_slots = {"store": self.data}
+            self.last_slots |= {name: folds.ByFold(name, joined, own) for name, own in everyone.items()}
+        elif self.streamed is not None:
+            self.last_slots = stream.last(self.streamed)
+        # of the documents that were ranked
+        self.store = self.data if self.streamed is None else stream.ranked_store(self.streamed)
+
+    def check(self) -> None:
+        """Checks all models, files and batch sizes before any computation."""
+        for node in walk(self.last):
+            node.check()
+        self._check_questions()
+        _ = self.arrivals
+
+    def _check_questions(self) -> None:
+        """Raises UserError for questions that what evaluates the run could not score, and where there are
+        none."""
+        benchmark, store = self.config.benchmark, self.data.value
+        place = f"{benchmark.root or benchmark.name}, split {benchmark.split}"
+        if not store.summary.examples:
+            raise UserError(f"{place}: found no question, wanted some; add them to the split's file")
+        method = self.config.generate.resolved(self.task)
+        if method is not None or self.task.kind == "retrieval":
+            metrics = ["accuracy"] if isinstance(method, Label) else []
+            for _ in scorable(
+                self.task, store.examples(), place, answered=method is not None, metrics=metrics
+            ):
+                pass
+
+    @cached_property
+    def arrivals(self) -> Arrivals | None:
+        """The order in which questions arrive; None: there is no stream."""
+        options = self.config.stream
+        return arrivals(options, self.config.seed, [*self.data.value.examples()] if options.active else [])
+
+    def system(self, corpus: Path | None = None) -> System:
+        """The system of the config's methods. If the config generates no answers, it uses `ipa`.
+
+        Everything is loaded or computed when it is first needed. `corpus` is the file for a living copy of
+        the store, which is made at the first change; None: a temporary file.
+        """
+        run, config = self.run, self.config
+        if self.folded and config.generator.is_tuned:
+            tell("generator", "learned from all folds: it has seen the targets of the run's own questions")
+        method = config.generate.resolved(self.task) or swapped(config.generate, Ipa)
+        nodes: dict[str, Node] = {
+            "write": language_model.writer(run),
+            "llm": generator(run),
+            "generate": Slot(method, run),
+            "answer_format": language_model.answer_format(run),
+            "remarks": constant("remarks", config.remarks),
+            "judge": language_model.judge(run),
+            "claim_encoder": encoder(run),
+        }
+        # What these have loaded is not loaded twice.
+        for stage in (self.scored, self.answered, self.ranked, self.streamed):
+            nodes |= {} if stage is None else stage.needs
+        nodes |= self.last_slots
+        nodes = {name: node for name, node in nodes.items() if name in _PARTS}
+        compared = config.neighbours.needs(run)
+        nodes |= {name: compared[name] for name in ("users", "cohorts") if name in compared}
+        living = _Corpus(self.data, nodes, corpus)
+        return System(
+            living.parts if corpus is not None and corpus.is_file() else _Values(nodes),
+            collaboration=config.collaboration,
+            documents=documents_in_prompt(run),
+            living=living,
+            limit=config.limit,
+        )
+
+    @cached_property
+    def identity(self) -> dict[str, str]:
+        """Everything that a finished run depends on: config, computation, evaluation and data."""
+        return {
+            "config": digest(key_of(self.config)),
+            "run": self.last.key,
+            "evaluation": code_of(results.evaluated),
+            "task": digest(key_of([self.task.kind, self.task.metrics, self.task.answers])),
+            **self.hashes,
+        }
+
+    @cached_property
+    def name(self) -> str:
+        """The hash of the identity: sixteen hexadecimal digits."""
+        return digest(self.identity)
+
+    @cached_property
+    def parts(self) -> dict[str, dict[str, Any]]:
+        """Hashes of each node's inputs other than its needs, which show why two runs differ."""
+        found: dict[str, dict[str, Any]] = {}
+        for node in walk(self.last):
+            label = node.label if isinstance(node, Stage) else node.name
+            own = {name: digest(value) for name, value in node.identity.items() if name != "needs"}
+            found[numbered(label, found)] = own
+        return found
+
+
+def _outputs(method: Generate | None, scored: bool, run: Run) -> dict[str, Stage]:
+    """Rankings of a run's questions, and answers and likelihoods where they are wanted."""
+    made = {"ranked": (ranked := rankings(run))}
+    if method is not None:
+        made["answered"] = answers(run, method, ranked)
+    if scored:
+        made["scored"] = likelihood.likelihoods(run, ranked, method)
+    return made
+
+
+class _Values(dict[str, Any]):
+    """The values of nodes, each computed when it is first read."""
+
+    def __getitem__(self, name: str) -> Any:
+        return super().__getitem__(name).value
+
+
+class _Corpus:
+    """The parts of a system over a store that may be written to.
+
+    Args:
+      data: the stage of the store that the run is made from.
+      nodes: the parts over that store.
+      file: of the copy; None: a temporary one, as long as this object.
+    """
+
+    def __init__(self, data: Stage, nodes: Mapping[str, Node], file: Path | None) -> None:
+        self._data, self._nodes, self._file = data, nodes, file
+
+    def __call__(self, *, grows: bool) -> Mapping[str, Any]:
+        """The parts over the copy, which is made where there is none.
+
+        Raises UserError where a learner has a store of its own, and where documents are to be added and a
+        part has vectors of the run's alone.
+        """
+        if self._nodes["store"].value.living:
+            raise UserError(
+                "a method of this run keeps a corpus of its own, which it alone writes to; change the "
+                "benchmark's files and run again, into another folder; to forget a user, delete the stream's "
+                "stage from the cache too"
+            )
+        for stage in _used(self._nodes) if grows else ():
+            held = stage.value
+            if isinstance(held, Ragged) or (isinstance(held, dict) and "documents" in held):
+                raise UserError(
+                    f"stage {stage.label} has vectors of the run's documents alone, so none can be added; "
+                    "take other methods, or run again with the new documents"
+                )
+        if not self._place.is_file():
+            with contextlib.suppress(UserError):  # another process was first
+                self._data.value.copy_to(self._place)
+        return self.parts
+
+    @property
+    def log(self) -> Path:
+        """The file of the log of remarks, beside the copy."""
+        return self._place.with_name(REMARKS)
+
+    @property
+    def data(self) -> str:
+        """The hash of what the run's store holds."""
+        return self._data.value.content
+
+    @cached_property
+    def _place(self) -> Path:
+        if self._file is not None:
+            return self._file
+        folder = Path(tempfile.mkdtemp(prefix="pbr_jax-"))
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        return folder / "store.sqlite"
+
+    @cached_property
+    def parts(self) -> Mapping[str, Any]:
+        """The parts over the copy. What was trained stays as it was."""
+        store, made = constant("corpus", Store(self._place)), {}
+        return _Values(
+            {name: substituted(node, self._data, store, made) for name, node in self._nodes.items()}
+        )
+
+
+def _used(nodes: Mapping[str, Node]) -> Iterator[Stage]:
+    """The stages whose values these nodes compute with."""
+    for node in nodes.values():
+        if isinstance(node, Stage):
+            yield node
+        else:
+            yield from _used(node.needs)
+
+
+def _stage(node: Node) -> Stage:
+    if not isinstance(node, Stage):
+        raise TypeError(f"{node.name} is not kept on disk")
+    return node

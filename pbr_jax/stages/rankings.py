@@ -1,0 +1,187 @@
+"""Rankings: the first four slots of a pipeline over any range of a split's questions, kept on disk."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from pbr_jax.base.types import Candidate, Example, UserError
+from pbr_jax.corpus.store import Store
+from pbr_jax.graph import Slot, Stage
+from pbr_jax.options import Retrieve
+from pbr_jax.pipeline import Pipeline, Ranking
+from pbr_jax.stages import passages
+from pbr_jax.stages.records import Records
+from pbr_jax.stages.run import Run, chunks, enable_compilation_cache, metered, once, progress, write_tally
+from pbr_jax.stages.together import by_questions
+from pbr_jax.system import System
+
+RANKING_DEPTH = 10  # where rankings alone are reported, down to here, whatever retrieve.k is
+
+
+@dataclass(frozen=True)
+class Questions:
+    """A range of questions: of the evaluated or the training split, from `start` to before `stop`.
+
+    `sample`: so many of the split instead, drawn by the seed, in the split's order.
+    """
+
+    training: bool = False
+    start: int = 0
+    stop: int | None = None
+    sample: int | None = None
+    seed: int = 0
+
+    def read(self, store: Store) -> Iterator[Example]:
+        """The examples, without their profiles."""
+        examples = store.examples(training=self.training)
+        if self.sample is None:
+            return islice(examples, self.start, self.stop)
+        asked = store.asked(training=self.training)
+        # Folds of a split draw in one order, so that most of what they learn from is the same.
+        order = np.random.default_rng([self.seed, 3]).permutation(len(asked))
+        chosen = set(order[asked[order]][: self.sample].tolist())
+        places = np.flatnonzero(asked).tolist()
+        return (example for place, example in zip(places, examples, strict=True) if place in chosen)
+
+    def count(self, store: Store) -> int:
+        """How many they are."""
+        total = self._total(store)
+        if self.sample is not None:
+            return min(total, self.sample)
+        return len(range(total)[self.start : self.stop])
+
+    def check_known(self, store: Store, what: Literal["target", "relevant"], who: str) -> None:
+        """Raises UserError for a question without a target, or where none names relevant documents. `who`:
+        what learns from them."""
+        examples = self.read(store)
+        if what == "target":
+            missing = next((example.id for example in examples if example.target is None), None)
+            if missing is not None:
+                raise UserError(
+                    f"training question {missing!r} has no target, and {who} learns from targets; complete "
+                    "the questions or the outputs file, or take untuned methods"
+                )
+        elif not any(example.relevant for example in examples):
+            raise UserError(
+                f"{who} learns from relevant documents, and no training question names any; name some, or "
+                "take untuned methods"
+            )
+
+    def _total(self, store: Store) -> int:
+        return store.summary.training if self.training else store.summary.examples
+
+
+EVALUATED = Questions()
+
+
+class Rankings(Records):
+    """The documents of some questions."""
+
+    file = "rankings.jsonl"
+
+    def read(self, store: Store, examples: Iterable[Example]) -> Iterator[Ranking]:
+        """Each question's documents, best first; errors as of `records`."""
+        for record in self.records(examples):
+            documents = store.documents(record["rows"])
+            parts = record.get("parts", [{}] * len(documents))
+            told = zip(documents, record["scores"], record["rows"], parts, strict=True)
+            yield [Candidate(*one) for one in told]
+
+
+@once
+def rankings(
+    run: Run,
+    questions: Questions = EVALUATED,
+    label: str = "rank",
+    *,
+    reported: bool | None = None,
+    **methods: Any,
+) -> Stage:
+    """The rankings of some questions by the run's pipeline, or by one with other methods in some slots.
+
+    `reported`: as deep as those of evaluated questions; None: where these are evaluated.
+    """
+    run = run.changed(**methods) if methods else run
+    deep = not questions.training if reported is None else reported
+    needs = {"store": run.data} | slots(run, reported=deep)
+    options = (questions, run.config.collaboration)
+    return Stage(
+        "rank",
+        options,
+        needs,
+        _rank,
+        Rankings,
+        label=label,
+        check=lambda: _check(run, questions),
+        together=by_questions(Rankings, questions),
+    )
+
+
+def drop_leaks(store: Store, examples: Iterable[Example], ranked: Iterable[Ranking]) -> Iterator[Ranking]:
+    """The candidates that do not hold the question's own target: those would teach to look for it."""
+    for example, ranking in zip(examples, ranked, strict=True):
+        told = store.leaks_target(example, np.array([candidate.row for candidate in ranking], np.int64))
+        yield [candidate for candidate, leaks_target in zip(ranking, told, strict=True) if not leaks_target]
+
+
+def at_depth(run: Run) -> Retrieve:
+    """The run's way to retrieve, which has a least depth where rankings are reported: on retrieval
+    benchmarks, of questions with options, and of shared passages where short answers are asked for and
+    nothing answers."""
+    config, retrieve = run.config, run.config.retrieve
+    ranks = run.task.short_answers and config.benchmark.shares and config.generate.resolved(run.task) is None
+    if run.task.kind not in ("retrieval", "choice") and not ranks:
+        return retrieve
+    return dataclasses.replace(retrieve, k=max(retrieve.k, RANKING_DEPTH))
+
+
+def slots(run: Run, *, reported: bool = True) -> dict[str, Slot]:
+    """The first four slots of a run's pipeline, at the depth that is reported or as the config says."""
+    retrieve = at_depth(run) if reported else run.config.retrieve
+    methods = {name: getattr(run.config, name) for name in Pipeline._fields}
+    methods["retrieve"] = passages.retriever(run, retrieve)
+    return {name: Slot(method, run) for name, method in methods.items()}
+
+
+def _kept(ranking: Ranking) -> dict[str, Any]:
+    """A ranking as JSON; `parts` are the candidates' `scores`, where there are any."""
+    kept = {"rows": [int(c.row) for c in ranking], "scores": [float(c.score) for c in ranking]}
+    if not any(candidate.scores for candidate in ranking):
+        return kept
+    return kept | {"parts": [{name: float(s) for name, s in c.scores.items()} for c in ranking]}
+
+
+def _check(run: Run, questions: Questions) -> None:
+    if questions.training and isinstance(run.data, Stage) and "training" not in run.data.needs:
+        raise UserError("the training split is asked for, and no method of the config says that it learns")
+    if not questions.count(run.data.value):
+        split = run.config.benchmark.training if questions.training else run.config.benchmark.split
+        raise UserError(f"found no question in the split {split}, wanted some; add questions to its file")
+
+
+def _rank(folder: Path, questions: Questions, collaboration: str, **parts: Any) -> None:
+    enable_compilation_cache()
+    system = System(parts, collaboration=collaboration)
+    keep_rankings(folder, list(questions.read(system.store)), system)
+
+
+def keep_rankings(folder: Path, examples: list[Example], system: System) -> None:
+    """Ranks documents for some questions, and keeps that in a folder for `Rankings`."""
+    # Of all at once: users are compared as they were at a few moments, and are read anew for each.
+    users = system.neighbours(examples)
+
+    def ranked() -> Iterator[tuple[str, dict[str, Any]]]:
+        for some in chunks(progress(range(len(examples)), "rankings", len(examples))):
+            chunk = [examples[i] for i in some]
+            with metered(folder):
+                rankings = system.rank(chunk, [users[i] for i in some])
+            for example, ranking in zip(chunk, rankings, strict=True):
+                yield example.id, _kept(ranking)
+
+    Rankings.keep(folder, ranked())
+    write_tally(system.tally, folder)

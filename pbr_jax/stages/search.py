@@ -1,0 +1,84 @@
+"""Dense search in users' histories and in shared documents, for retrievers and expansions."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from pbr_jax.base.types import Candidate
+from pbr_jax.corpus.engine import EngineSearch
+from pbr_jax.corpus.search import InScope, Search
+from pbr_jax.corpus.store import Store
+from pbr_jax.index import Matrix
+from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, RetrieveSlot
+from pbr_jax.text.encode import TextEncoder
+
+Personalize = Callable[[Examples, np.ndarray], np.ndarray]
+"""Maps query vectors [e d] to personalized ones."""
+
+
+def search(
+    store: Store,
+    encoder: TextEncoder,
+    embeddings: Matrix,
+    k: int,
+    personalize: Personalize | None = None,
+    shared: Search | None = None,
+    least_own: float | None = None,
+) -> RetrieveSlot:
+    """Builds a retriever of the documents nearest to the query, among those visible to the question.
+
+    Args:
+      store: the run's store (`run.data` in `needs`).
+      encoder: encodes the queries (`vectors.encoder`). Vectors from `expand` are used unchanged.
+      embeddings: the document vectors (`vectors.documents`).
+      k: the number of documents from each searched user.
+      personalize: `personalize(examples, queries [e d])` returns changed query vectors [e d].
+      shared: the search in shared documents (`vectors.shared`). None: exhaustive search.
+      least_own: excludes users' documents whose inner product with the query is below this value.
+
+    Returns:
+      The callable of the slot, which maps examples, queries and neighbours to a ranking per example.
+    """
+    own = shared if isinstance(shared, EngineSearch) else InScope(embeddings)
+
+    def retrieve(
+        examples: Examples, queries: Sequence[Query], neighbours: Sequence[Sequence[Neighbour]]
+    ) -> list[Ranking]:
+        vectors = query_vectors(encoder, queries)
+        if personalize is not None:
+            vectors = personalize(examples, vectors)
+        wanted = [
+            (q, user, store.visible(example, user.user_id))
+            for q, (example, users) in enumerate(zip(examples, neighbours, strict=True))
+            for user in users
+        ]
+        rankings: list[Ranking] = [[] for _ in examples]
+        found = {}
+        for index, is_shared in ((own, False), (shared or own, True)):
+            places = [i for i, (_, user, _) in enumerate(wanted) if (user.user_id == "") == is_shared]
+            if places:
+                scopes = [wanted[i][2] for i in places]
+                depth = max(1, min(k, max(map(len, scopes))))  # there is room for k, found or not
+                hits = index.search(vectors[[wanted[i][0] for i in places]], depth, scopes)
+                found |= dict(zip(places, zip(*hits)))
+        for i, (q, user, _) in enumerate(wanted):
+            rows, scores = found[i]
+            there = rows >= 0
+            if least_own is not None and user.user_id:
+                there &= scores >= least_own
+            rankings[q] += candidates(store, rows[there], scores[there] * user.weight)
+        return rankings
+
+    return retrieve
+
+
+def query_vectors(encoder: TextEncoder, queries: Sequence[Query]) -> np.ndarray:
+    """Query vectors [q d]: the vector of the expansion if there is one, otherwise that of the text."""
+    encoded = iter(encoder.encode([" ".join(q.texts) for q in queries if q.vector is None], role="query"))
+    return np.stack([next(encoded) if query.vector is None else query.vector for query in queries])
+
+
+def candidates(store: Store, rows: np.ndarray, scores: np.ndarray) -> Ranking:
+    """The documents in these rows, int64 [r], with their scores [r], as a ranking in this order."""
+    documents = store.documents(rows)
+    return [Candidate(d, float(s), int(row)) for d, s, row in zip(documents, scores, rows, strict=True)]

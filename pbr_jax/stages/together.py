@@ -1,0 +1,207 @@
+"""How several processes make one stage (`hosts`): each its part of the work, joined by ids and texts.
+
+The folder is that of process 0, on a disk that all see. Parts that are finished stay until the stage is
+whole, so that a run whose processes were killed goes on from them.
+"""
+
+import copy
+import hashlib
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from pbr_jax.base.files import private_folder, write_text
+from pbr_jax.base.types import Example
+from pbr_jax.cache.artefacts import obtain_part, part_seconds
+from pbr_jax.corpus.store import Store
+from pbr_jax.corpus.vectors import AnyEncoder, VectorStore, digest
+from pbr_jax.distributed import processes
+from pbr_jax.graph import Together
+from pbr_jax.models.sentence_folder import Role
+from pbr_jax.stages.measures import TALLY, USAGE
+from pbr_jax.stages.records import Records
+from pbr_jax.stages.run import chunks, read_tally, total, write_tally
+
+Make = Callable[..., None]
+
+_CHUNK = 4096  # texts whose vectors a process keeps together
+_REWARDS = "rewards.jsonl"
+_OWN = {TALLY, USAGE, "attempts.json", "seconds"}  # files of a stage's folder that each process has
+
+
+# -- questions -----------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class Asked(Protocol):
+    """A range of questions (`parts.rankings.Questions`)."""
+
+    def read(self, store: Store) -> Iterator[Example]: ...
+
+    def count(self, store: Store) -> int: ...
+
+
+class _Share:
+    """The questions of this process among some."""
+
+    def __init__(self, of: Asked) -> None:
+        self.of = of
+
+    def read(self, store: Store) -> Iterator[Example]:
+        examples = [*self.of.read(store)]
+        return iter(examples[processes.share(len(examples))])
+
+    def count(self, store: Store) -> int:
+        return len(range(self.of.count(store))[processes.share(self.of.count(store))])
+
+
+def by_questions(kind: type[Records], asked: Asked) -> Together:
+    """A stage of records of the questions `asked`, which are among its options, over its value `store`."""
+    return partial(_by_questions, kind, asked)
+
+
+def _by_questions(
+    kind: type[Records],
+    asked: Asked,
+    make: Make,
+    folder: Path,
+    options: tuple[Any, ...],
+    values: Mapping[str, Any],
+) -> None:
+    store, count = values["store"], processes.count()
+    own = [_Share(asked) if option is asked else option for option in options]
+    ids = {example.id for example in _Share(asked).read(store)}
+    narrowed = {name: _narrowed(value, ids) for name, value in values.items()}
+    parts = [folder / f"part-{number}-of-{count}" for number in range(count)]
+    obtain_part(parts[processes.index()], lambda part: make(part, *own, **narrowed))
+    processes.gather()
+    if not processes.leads():
+        return
+    for part in parts:
+        processes.published(part, partial(part_seconds, part))
+    examples = [*asked.read(store)]
+    shares = [len(examples) * number // count for number in range(count + 1)]
+    records = chain.from_iterable(
+        kind(part).records(examples[start:stop]) for part, start, stop in zip(parts, shares, shares[1:])
+    )
+    kind.keep(folder, ((example.id, record) for example, record in zip(examples, records, strict=True)))
+    _add_up(folder, parts)
+    for part in parts:
+        shutil.rmtree(part)
+
+
+def _narrowed(value: Any, ids: set[str]) -> Any:
+    """The records of these questions alone, where a value is records; else the value."""
+    if not isinstance(value, Records):
+        return value
+    found = copy.copy(value)
+    vars(found)["_places"] = {id: place for id, place in value._places.items() if id in ids}
+    return found
+
+
+def _add_up(folder: Path, parts: Sequence[Path]) -> None:
+    """What processes counted, and what they asked of servers."""
+    tallies = [read_tally(part) for part in parts if (part / TALLY).is_file()]
+    if tallies:
+        write_tally(total(tallies), folder)
+    usage = [json.loads((part / USAGE).read_text()) for part in parts if (part / USAGE).is_file()]
+    if usage:
+        write_text(folder / USAGE, json.dumps(sum(map(Counter, usage), Counter())))
+
+
+# -- vectors -------------------------------------------------------------------------------------------
+
+
+class _Reading(VectorStore):
+    def missing(self, texts: Sequence[str]) -> list[str]:
+        """The texts, each once, that have no vector yet."""
+        with suppress(FileNotFoundError):  # nothing was ever encoded
+            self._refresh()
+        return [text for text in dict.fromkeys(texts) if digest(text) not in self._places]
+
+
+class _Known:
+    """An encoder that has its vectors already."""
+
+    def __init__(self, encoder: AnyEncoder, texts: Sequence[str], vectors: np.ndarray) -> None:
+        self._encoder, self._vectors = encoder, dict(zip(texts, vectors, strict=True))
+
+    @property
+    def dim(self) -> int:
+        return self._encoder.dim
+
+    def vectors_key(self, role: Role) -> str:
+        return self._encoder.vectors_key(role)
+
+    def encode(self, texts: Sequence[str], *, role: Role = "document") -> np.ndarray:
+        return np.stack([self._vectors[text] for text in texts])
+
+
+def by_texts(make: Make, folder: Path, options: tuple[Any, ...], values: Mapping[str, Any]) -> None:
+    """The stage that encodes a `store`'s documents by an `encoder`."""
+    encoder: AnyEncoder = values["encoder"]
+    missing = _Reading(encoder).missing([text for _, text in values["store"].texts()])
+    parts = [*chunks(missing, max(1, min(_CHUNK, -(-len(missing) // processes.count()))))]
+    processes.gather()  # nobody adds vectors before all know what is missing
+    for chunk in parts[processes.index() :: processes.count()]:
+        if not (file := _file(folder, chunk)).is_file():
+            vectors = encoder.encode(chunk, role="document")
+            with (partial_ := file.with_suffix(f".{processes.index()}")).open("wb") as written:
+                np.save(written, vectors)
+            partial_.replace(file)
+    processes.gather()
+    if processes.leads():
+        for chunk in parts:
+            file = _file(folder, chunk)
+            processes.published(file, lambda file=file: file.is_file() or None)
+            VectorStore(_Known(encoder, chunk, np.load(file))).places(chunk)
+            file.unlink()
+        make(folder, *options, **values)
+
+
+def _file(folder: Path, texts: Sequence[str]) -> Path:
+    return folder / f"vectors-{hashlib.sha256(b''.join(map(digest, texts))).hexdigest()[:16]}.npy"
+
+
+# -- training ------------------------------------------------------------------------------------------
+
+
+def by_rows(make: Make, folder: Path, options: tuple[Any, ...], values: Mapping[str, Any]) -> None:
+    """A stage that trains: each process has its rows of every batch (`train.sharding.own_rows`).
+
+    Processes share the checkpoints. What else a process writes goes into a folder of its own, and that of
+    process 0 is kept.
+    """
+    (folder / "checkpoints").mkdir(mode=0o700, exist_ok=True)
+    own = folder if processes.leads() else folder / f"process-{processes.index()}"
+    processes.gather()
+    if not processes.leads():
+        _link(folder, own)
+    processes.gather()
+    make(own, *options, **values)
+    processes.gather()
+    if processes.leads():
+        others = sorted(folder.glob("process-*"))
+        _add_up(folder, [folder, *others])
+        for other in others:
+            shutil.rmtree(other)
+
+
+def _link(folder: Path, own: Path) -> None:
+    """Shows a process what process 0 has left of an earlier attempt, in a folder that it can write to."""
+    private_folder(own)
+    for file in folder.iterdir():
+        link = own / file.name
+        if file.name == _REWARDS and not link.exists():
+            shutil.copy(file, link)
+        elif file.name not in {_REWARDS, *_OWN} and not file.name.startswith("process-"):
+            link.unlink(missing_ok=True)
+            link.symlink_to(file.absolute())

@@ -1,0 +1,111 @@
+"""Passages pooled to documents, against brute force; what prompts show of them."""
+
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pbr_jax.base.types import Candidate, Document, Example
+from pbr_jax.corpus.store import Store, build
+from pbr_jax.llm.engine.jax_backend import JaxLLM
+from pbr_jax.options import Corpus, Prompt
+from pbr_jax.stages.language_model import _writer
+from pbr_jax.stages.passages import Pool, around, pooled
+from pbr_jax.tasks import released
+
+WORDS = [f"word{i}" for i in range(9)]
+CORPUS = Corpus(chunk="words", words=3, stride=3)
+
+
+def passage(user: str, of: str, place: int, score: float) -> Candidate:
+    return Candidate(Document(f"{of}[{place}:9]", user, "", part_of=of, span=(place, 9)), score, place)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_document_is_worth_its_best_passages(seed: int):
+    draw = np.random.default_rng(seed)
+    ranking = [
+        passage("uv"[draw.integers(2)], "abcd"[draw.integers(4)], i, float(draw.normal())) for i in range(20)
+    ]
+    scores = defaultdict(list)
+    for one in ranking:
+        scores[one.document.user_id, one.document.part_of].append(one.score)
+    worths: dict[Pool, Any] = {"max": max, "mean_best_two": lambda s: np.mean(sorted(s)[-2:])}
+    for how, worth in worths.items():
+        found = pooled(ranking, how)
+        assert len(found) == len(scores)
+        got = {(c.document.user_id, c.document.part_of): c.score for c in found}
+        assert got == {name: pytest.approx(worth(of)) for name, of in scores.items()}
+        for user in "uv":
+            own = [c for c in found if c.document.user_id == user]
+            assert [c.score for c in own] == sorted((c.score for c in own), reverse=True)
+        users = [c.document.user_id for c in found]
+        assert users == sorted(users, key=[c.document.user_id for c in ranking].index)
+        best = {name: max(of) for name, of in scores.items()}
+        at = {one.row: one.score for one in ranking}
+        assert all(at[c.row] == best[c.document.user_id, c.document.part_of] for c in found)
+
+
+def test_whole_documents_are_left_as_they_are():
+    ranking = [
+        Candidate(Document(id, "u", ""), score, 0, {"bm25": 1.0}) for id, score in (("b", 2.0), ("a", 1.0))
+    ]
+    assert pooled(ranking, "mean_best_two") == ranking
+    assert pooled([], "max") == []
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    text = " ".join(WORDS)
+    document = Document("d", "u", text, {"text": text})
+    short = Document("e", "u", "short", {"text": "short"})
+    build(tmp_path / "s", [Example("q", "u", "q", "in", "t", (document, short))], corpus=CORPUS)
+    return Store(tmp_path / "s")
+
+
+def test_a_passage_stands_marked_between_its_neighbours(store: Store):
+    first, middle, last, short = (around(store, row, d) for row, d in enumerate(store.documents(range(4))))
+    w = WORDS
+    marked = " ".join([*w[:3], ">>>", *w[3:6], "<<<", *w[6:]])
+    assert (middle.text, middle.fields) == (marked, {"text": marked})
+    assert first.text == " ".join([">>>", *w[:3], "<<<", *w[3:6]])
+    assert last.text == " ".join([*w[3:6], ">>>", *w[6:], "<<<"])
+    assert short == store.documents([3])[0]
+
+
+def test_a_part_of_a_field_stands_marked_between_its_neighbours(tmp_path: Path):
+    fields = {"input": WORDS[0], "output": " ".join(WORDS[1:])}
+    document = Document("d", "u", " ".join(WORDS), fields)
+    build(tmp_path / "s", [Example("q", "u", "q", "in", "t", (document,))], corpus=CORPUS)
+    store = Store(tmp_path / "s")
+    first, middle, _ = (around(store, row, d) for row, d in enumerate(store.documents(range(3))))
+    w = WORDS
+    assert first.fields == fields | {"output": " ".join([">>>", *w[1:3], "<<<", *w[3:6]])}
+    assert middle.fields == fields | {"output": " ".join([*w[1:3], ">>>", *w[3:6], "<<<", *w[6:]])}
+
+
+@pytest.mark.parametrize("show", ["passage", "around", "document"])
+def test_prompts_show_what_is_asked_for_within_the_budget(store: Store, tiny_models, show):
+    llm = JaxLLM(Path(tiny_models["llm.model"]))
+    ranking = [Candidate(d, 0.0, row) for row, d in enumerate(store.documents(range(4)))]
+    asked, wording = Example("q", "u", "q", "what now", "t"), released("lamp_7").prompt.own
+    options = Prompt(max_tokens=2000, show=show)
+    write = _writer(options, llm=llm, wording=wording, store=store)
+    (written,) = write([asked], [[ranking[1], ranking[0], ranking[3]]])
+    text = written.messages[-1]["content"]
+    assert written.documents == 3
+    assert (WORDS[8] in text, text.count(WORDS[1])) == {
+        "passage": (False, 1), "around": (True, 2), "document": (True, 1)
+    }[show]  # fmt: skip
+    assert (">>>" in text) == (show == "around")
+    assert "short" in text
+    (of_one,) = write([asked], [[ranking[1], ranking[0]]])
+    assert of_one.documents == 2
+    for tokens in (60, 90, 150):
+        write = _writer(replace(options, max_tokens=tokens), llm=llm, wording=wording, store=store)
+        (cut,) = write([asked], [ranking])
+        assert sum(llm.count(message["content"]) for message in cut.messages) <= tokens
+        assert cut.documents <= 4
