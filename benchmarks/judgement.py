@@ -29,8 +29,7 @@ import pbr_jax
 from pbr_jax.base.types import Document, Example
 from pbr_jax.config import Config, override
 from pbr_jax.eval.ranking import ranking_metric
-from pbr_jax.remarks.agent import Agent
-from pbr_jax.remarks.judge import Script
+from pbr_jax.remarks.judge import Agent, Script
 from pbr_jax.remarks.log import Remark
 from pbr_jax.stages.simulated import OTHERS, claim
 from pbr_jax.system import System

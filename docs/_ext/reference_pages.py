@@ -38,7 +38,7 @@ FROM_PAPERS = {
     "pbr_jax.train.overlap": "overlap_batches",
     "pbr_jax.train.luf": "losses",
     "pbr_jax.stages.simulated": "remarks",
-    "pbr_jax.remarks.agent.Agent": "summarise, judge",
+    "pbr_jax.remarks.judge.Agent": "summarise, judge",
 }
 """Modules and classes that the pages of papers name, and no other page of the reference: these members."""
 

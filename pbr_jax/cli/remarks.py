@@ -1,4 +1,4 @@
-"""The commands on users' remarks: feedback, and store log, rollback, erase, approve, verify."""
+"""The commands on users' remarks: feedback, store log, store erase."""
 
 import argparse
 import time
@@ -32,28 +32,32 @@ def add(commands: Any) -> None:
     feedback.add_argument("remark")
     feedback.set_defaults(function=_feedback)
 
-    store = commands.add_parser(
-        "store", help="list, undo, erase, approve or verify the changes made by remarks"
-    )
-    actions = store.add_subparsers(required=True, metavar="ACTION")
+    store = commands.add_parser("store", help="list or erase the changes made by remarks")
+    actions = store.add_subparsers(required=True, metavar="{log,erase}")
     for name, function, help in (
         ("log", _log, "list the changes, and the claims that need more users"),
-        ("rollback", _rollback, "restore the stores to an earlier version"),
         ("erase", _erase, "erase a remark with its document, or everything from a user"),
-        ("approve", _approve, "accept a waiting claim"),
-        ("verify", _verify, "check the log of changes, and that the corpus agrees with it"),
     ):
         action = actions.add_parser(name, help=help)
         action.add_argument("--run", type=Path, required=True, metavar="DIR")
         action.set_defaults(function=function)
-        if name == "rollback":
-            action.add_argument("--to", type=int, required=True, metavar="VERSION")
-        if name == "approve":
-            action.add_argument("--claim", type=int, required=True, metavar="N")
-        if name == "erase":
-            what = action.add_mutually_exclusive_group(required=True)
-            what.add_argument("--document", metavar="ID")
-            what.add_argument("--user")
+    what = action.add_mutually_exclusive_group(required=True)
+    what.add_argument("--document", metavar="ID")
+    what.add_argument("--user")
+    for name in _REMOVED:
+        actions.add_parser(name, add_help=False).set_defaults(function=_removed, action=name)
+
+
+_REMOVED = {
+    "rollback": "store erase takes back a remark, or all remarks of a user",
+    "approve": "a claim is applied once remarks.quorum users have made it; a config with remarks.quorum 1 "
+    "needs no second user",
+    "verify": "delete the other files of the run's corpus folder to have them made anew from remarks.sqlite",
+}
+
+
+def _removed(options: argparse.Namespace, rest: list[str]) -> int:
+    raise UserError(f"store {options.action} was removed; {_REMOVED[options.action]}")
 
 
 def _feedback(options: argparse.Namespace, rest: list[str]) -> int:
@@ -108,31 +112,10 @@ def _short(text: str | None) -> str:
     return " ".join((text or "").split())[:_LONGEST]
 
 
-def _rollback(options: argparse.Namespace, rest: list[str]) -> int:
-    _nothing_left(rest)
-    version = open(options.run).remarks.rollback(options.to)
-    terminal.out(f"version {version} is what version {options.to} was")
-    return 0
-
-
 def _erase(options: argparse.Namespace, rest: list[str]) -> int:
     _nothing_left(rest)
     count = open(options.run).remarks.erase(options.document, options.user)
     terminal.out(f"remarks erased, with what they made: {count}")
-    return 0
-
-
-def _approve(options: argparse.Namespace, rest: list[str]) -> int:
-    _nothing_left(rest)
-    terminal.out(
-        f"claim {options.claim} is applied (version {open(options.run).remarks.approve(options.claim)})"
-    )
-    return 0
-
-
-def _verify(options: argparse.Namespace, rest: list[str]) -> int:
-    _nothing_left(rest)
-    terminal.out(f"{open(options.run).remarks.verify()} changes, chain and corpus hold")
     return 0
 
 

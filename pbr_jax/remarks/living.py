@@ -15,9 +15,8 @@ from pbr_jax.corpus.arguments import check_documents, check_filled
 from pbr_jax.corpus.store import Store
 from pbr_jax.llm import cache, reads
 from pbr_jax.pipeline import Neighbour, Ranking
-from pbr_jax.remarks.agent import Agent
-from pbr_jax.remarks.erasing import MADE, erase_late
-from pbr_jax.remarks.judge import Judge
+from pbr_jax.remarks.changes import MADE, erase_late
+from pbr_jax.remarks.judge import Agent, Judge
 from pbr_jax.remarks.stores import Observed, Stores
 
 
@@ -152,7 +151,7 @@ class Living(abc.ABC):
 
     @cached_property
     def remarks(self) -> Stores:
-        """The log of remarks, and functions to review and undo their changes."""
+        """The log of remarks, and functions to list and erase their changes."""
         if self._living is None:
             raise UserError("this system takes no remarks; open one with pbr_jax.open")
         return Stores(

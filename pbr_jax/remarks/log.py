@@ -1,16 +1,10 @@
 """The log of remarks and of what they changed: one SQLite file beside a run's living corpus.
 
 A remark passes `received`, `summarised`, `judged` and ends as `applied` or `refused`; every state is on disk
-before the next one is worked for. Changes of documents are `events` with gapless versions; the corpus
-follows them. Every event has a seal, HMAC-SHA256 of its texts and names under a salt of its own, and a chain
-value over its predecessor's, the seal and what is public. Where texts and salt were erased the chain still
-holds, and nobody can try whether a given text was the one.
+before the next one is worked for. Changes of documents are `events` with gapless versions, which the corpus
+follows.
 """
 
-import hashlib
-import hmac
-import json
-import secrets
 import sqlite3
 import threading
 import time
@@ -29,7 +23,7 @@ from pbr_jax.base.types import UserError
 State = Literal["received", "summarised", "judged", "applied", "refused"]
 Op = Literal["add", "modify", "hide", "restore", "erase"]
 
-_IDENTITY = (0x70627272, 1)  # "pbrr" and the schema's version
+_IDENTITY = (0x70627272, 2)  # "pbrr" and the schema's version
 _PATIENCE = 60.0  # seconds to wait for another process that is writing
 _SCHEMA = """
 CREATE TABLE remarks(id INTEGER PRIMARY KEY, request TEXT UNIQUE NOT NULL, at REAL NOT NULL, user TEXT,
@@ -38,11 +32,14 @@ CREATE TABLE remarks(id INTEGER PRIMARY KEY, request TEXT UNIQUE NOT NULL, at RE
 CREATE INDEX remarks_by_state ON remarks(state);
 CREATE INDEX remarks_by_claim ON remarks(claim);
 CREATE TABLE events(version INTEGER PRIMARY KEY, at REAL NOT NULL, op TEXT NOT NULL, author TEXT, store TEXT,
-    document TEXT, previous TEXT, text TEXT, reason TEXT, salt BLOB, seal BLOB NOT NULL, chain BLOB NOT NULL);
+    document TEXT, previous TEXT, text TEXT, reason TEXT);
 CREATE TABLE votes(claim INTEGER NOT NULL, author TEXT NOT NULL, UNIQUE(claim, author));
 CREATE TABLE answers(key TEXT PRIMARY KEY, version INTEGER NOT NULL);
 CREATE TABLE meta(name TEXT PRIMARY KEY, value);
 """
+_UPGRADE = "".join(
+    f"ALTER TABLE events DROP COLUMN {name};" for name in ("salt", "seal", "chain")
+)  # of version 1
 
 
 class Remark(NamedTuple):
@@ -79,16 +76,12 @@ class Event(NamedTuple):
     previous: str | None
     text: str | None
     reason: str | None
-    salt: bytes | None
-    seal: bytes
-    chain: bytes
 
 
 class Log:
     """The log in a file, which is made where there is none.
 
-    `data` names what the run's documents are. Raises UserError for a log of other data, one that is damaged,
-    and one whose chain is broken.
+    `data` names what the run's documents are. Raises UserError for a log of other data, and a damaged one.
     """
 
     def __init__(self, path: Path, data: str) -> None:
@@ -98,22 +91,22 @@ class Log:
             if not path.exists():
                 open_private(path).close()
             with self.connected() as sql:
-                if _identity(sql) == (0, 0):
+                identity = _identity(sql)
+                if identity in ((0, 0), (_IDENTITY[0], 1)):
                     sql.executescript(
-                        f"PRAGMA journal_mode=WAL; BEGIN IMMEDIATE; {_SCHEMA}"
+                        f"PRAGMA journal_mode=WAL; BEGIN IMMEDIATE; {_UPGRADE if any(identity) else _SCHEMA}"
                         f"PRAGMA application_id={_IDENTITY[0]}; PRAGMA user_version={_IDENTITY[1]};"
                     )
-                    self.flag(sql, "data", data)
+                    if not any(identity):
+                        self.flag(sql, "data", data)
                     sql.execute("COMMIT")
-        with self.connected() as sql:
-            if _identity(sql) != _IDENTITY:
-                raise UserError(f"{path} is no log of remarks of this version; move it away")
-            if self._meta(sql, "data") != data:
-                raise UserError(
-                    f"{path} holds remarks on other data than this run's; move it away, or put back the log "
-                    "that belongs to this run"
-                )
-        self.verify()
+                if _identity(sql) != _IDENTITY:
+                    raise UserError(f"{path} is no log of remarks of this version; move it away")
+                if self._meta(sql, "data") != data:
+                    raise UserError(
+                        f"{path} holds remarks on other data than this run's; move it away, or put back the "
+                        "log that belongs to this run"
+                    )
 
     @contextmanager
     def connected(self) -> Iterator[sqlite3.Connection]:
@@ -210,15 +203,9 @@ class Log:
         reason: str = "",
     ) -> int:
         """Adds an event inside a transaction; its version."""
-        last = sql.execute("SELECT version, chain FROM events ORDER BY version DESC LIMIT 1").fetchone()
-        version, before = (1, b"") if last is None else (last[0] + 1, last[1])
-        salt, at = secrets.token_bytes(32), time.time()
-        seal = _seal(salt, (author, store, document, previous, text, reason))
-        values = (
-            version, at, op, author, store, document, previous, text, reason, salt, seal,
-            _chain(before, version, at, op, seal),
-        )  # fmt: skip
-        sql.execute(f"INSERT INTO events VALUES ({','.join('?' * len(values))})", values)
+        version = 1 + sql.execute("SELECT COALESCE(MAX(version), 0) FROM events").fetchone()[0]
+        event = Event(version, time.time(), op, author, store, document, previous, text, reason)
+        sql.execute(f"INSERT INTO events VALUES ({','.join('?' * len(event))})", event)
         return version
 
     def events(self, after: int = 0) -> list[Event]:
@@ -232,20 +219,6 @@ class Log:
         """That of the latest event; 0: none."""
         with self.connected() as sql:
             return sql.execute("SELECT COALESCE(MAX(version), 0) FROM events").fetchone()[0]
-
-    def verify(self) -> int:
-        """How many events there are. Raises UserError unless versions are gapless, seals and chain hold."""
-        before, number = b"", 0
-        for number, event in enumerate(self.events(), 1):
-            told = (event.author, event.store, event.document, event.previous, event.text, event.reason)
-            whole = event.version == number and (event.salt is None or _seal(event.salt, told) == event.seal)
-            if not whole or _chain(before, number, event.at, event.op, event.seal) != event.chain:
-                raise UserError(
-                    f"{self.path}: the chain of events is broken at version {number}; the log was changed "
-                    "from outside: put back a copy of it"
-                )
-            before = event.chain
-        return number
 
     # -- what is erased --------------------------------------------------------------------------------
 
@@ -291,14 +264,6 @@ class Log:
     def _meta(sql: sqlite3.Connection, name: str) -> Any:
         found = sql.execute("SELECT value FROM meta WHERE name=?", (name,)).fetchone()
         return None if found is None else found[0]
-
-
-def _seal(salt: bytes, told: Sequence[str | None]) -> bytes:
-    return hmac.digest(salt, json.dumps(told).encode(), "sha256")
-
-
-def _chain(before: bytes, version: int, at: float, op: str, seal: bytes) -> bytes:
-    return hashlib.sha256(before + seal + json.dumps([version, at, op]).encode()).digest()
 
 
 def _identity(sql: sqlite3.Connection) -> tuple[int, ...]:

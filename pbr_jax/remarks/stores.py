@@ -1,4 +1,4 @@
-"""The stores that users' remarks change: what a remark does, and how that is looked at, undone and erased."""
+"""The stores that users' remarks change: what a remark does, and how that is listed and erased."""
 
 import json
 import uuid
@@ -18,12 +18,18 @@ from pbr_jax.corpus.arguments import check_filled
 from pbr_jax.corpus.store import Store
 from pbr_jax.llm import cache
 from pbr_jax.options.remarks import Remarks
-from pbr_jax.remarks.applying import catch_up, refuse_taken, shown
-from pbr_jax.remarks.erasing import MADE, erase_document, erase_user, finish_erasing
+from pbr_jax.remarks.changes import (
+    MADE,
+    catch_up,
+    erase_document,
+    erase_user,
+    finish_erasing,
+    refuse_taken,
+    shown,
+)
 from pbr_jax.remarks.judge import Judge, Judgement, claim_of
 from pbr_jax.remarks.log import Event, Log, Remark, State
 
-MODERATOR = ""  # the author of what a person does to the stores
 _UNFINISHED = "(state IN ('received', 'summarised') OR (state='judged' AND claim IS NULL))"
 
 
@@ -194,30 +200,27 @@ class Stores:
                 if claim.version is not None:  # it stands already
                     self.log.set(sql, remark.id, state="applied", version=claim.version)
                 elif self._votes(sql, claim.id) >= self.options.quorum:
-                    self._accept(sql, claim)
+                    version = self._change(sql, claim, store="")
+                    sql.execute(
+                        "UPDATE remarks SET state='applied', version=? WHERE claim=? AND state='judged'",
+                        (version, claim.id),
+                    )
         return self.log.remark(remark.id)
 
-    def _accept(self, sql: Connection, claim: Remark, reason: str = "") -> int:
-        version = self._change(sql, claim, store="", reason=reason)
-        sql.execute(
-            "UPDATE remarks SET state='applied', version=? WHERE claim=? AND state='judged'",
-            (version, claim.id),
-        )
-        return version
-
-    def _change(self, sql: Connection, remark: Remark, *, store: str, reason: str = "") -> int:
-        """The event of a remark; its version."""
+    def _change(self, sql: Connection, remark: Remark, *, store: str) -> int:
+        """Logs what a remark changes, and returns the version."""
         assert remark.user is not None
-        reason = reason or f"remark {remark.id}: {remark.verdict}"
-        if remark.operation == "hide":
-            assert remark.target is not None
-            return self.log.append(
-                sql, "hide", author=remark.user, store=store, document=remark.target, reason=reason
-            )
+        hides = remark.operation == "hide"
         return self.log.append(
-            sql, "modify" if remark.target else "add", author=remark.user, store=store,
-            document=_made(remark), previous=remark.target, text=remark.summary, reason=reason,
-        )  # fmt: skip
+            sql,
+            "hide" if hides else "modify" if remark.target else "add",
+            author=remark.user,
+            store=store,
+            document=remark.target if hides else _made(remark),
+            previous=None if hides else remark.target,
+            text=None if hides else remark.summary,
+            reason=f"remark {remark.id}: {remark.verdict}",
+        )
 
     def _claim(self, remark: Remark) -> Remark:
         """The remark that first made this claim, where that is open or stands; else this one.
@@ -270,41 +273,6 @@ class Stores:
             claims = self.log.remarks("state='judged' AND route='shared' AND id=claim")
             return [(claim, self._votes(sql, claim.id)) for claim in claims]
 
-    def approve(self, claim: int) -> int:
-        """Accepts a waiting claim without its quorum; the stores' version with it."""
-        self._existing()
-        with self._alone(grows=True) as store:
-            found = [remark for remark, _ in self.waiting() if remark.id == claim]
-            if not found:
-                ids = ", ".join(str(remark.id) for remark, _ in self.waiting()) or "none"
-                raise UserError(f"claim {claim} does not wait for users; there wait: {ids}")
-            with self.log.changing() as sql:
-                version = self._accept(sql, found[0], reason=f"remark {claim}: approved")
-            catch_up(store, self.log)
-        return version
-
-    def rollback(self, to: int) -> int:
-        """Makes the stores what they were at a version, by further events; the version that they have then.
-
-        What was erased since stays erased.
-        """
-        self._existing()
-        with self._alone(grows=True) as store:
-            events = self.log.events()
-            if not 0 <= to <= len(events):
-                raise UserError(f"found version {to}, want one from 0 to {len(events)}; store log lists them")
-            before, now = shown(events[:to]), shown(events)
-            made = {(e.store, e.document) for e in events if e.op in ("add", "modify")}
-            with self.log.changing() as sql:
-                for (owner, id), seen in now.items():
-                    if before.get((owner, id), (owner, id) not in made) != seen:
-                        self.log.append(
-                            sql, "hide" if seen else "restore", author=MODERATOR, store=owner, document=id,
-                            reason=f"rollback to {to}",
-                        )  # fmt: skip
-            catch_up(store, self.log)
-            return self.log.version
-
     def erase(self, document: str | None = None, user: str | None = None) -> int:
         """Erases a remark with the document that it made, or all that is of a user, who is forgotten.
 
@@ -317,20 +285,6 @@ class Stores:
                 return erase_document(store, self.log, document)
             check_filled(user, "user")
             return erase_user(store, self.log, user or "")
-
-    def verify(self) -> int:
-        """How many changes there are. Raises UserError unless the chain holds and the corpus follows it."""
-        count = self._existing().verify()
-        events = self.log.events()
-        made = {(e.store, e.document) for e in events if e.op in ("add", "modify")}
-        with self._alone(grows=False) as store:
-            for (owner, id), seen in shown(events).items():
-                if (owner, id) in made and store.holds(owner, id) != seen:
-                    raise UserError(
-                        f"the corpus {'lacks' if seen else 'shows'} document {id!r}, unlike {self.path}; "
-                        "delete the corpus beside it and open the run again: it is made anew from the log"
-                    )
-        return count
 
     def _existing(self) -> Log:
         if not self.exists:

@@ -23,7 +23,7 @@ from pbr_jax.graph import Node, Value
 from pbr_jax.llm import LLM, usage
 from pbr_jax.options import Benchmark, Remarks
 from pbr_jax.pipeline import Examples, Neighbour, Query, RetrieveSlot
-from pbr_jax.remarks.agent import Agent
+from pbr_jax.remarks.judge import Agent
 from pbr_jax.remarks.log import Remark
 from pbr_jax.stages import language_model
 from pbr_jax.stages.run import Run

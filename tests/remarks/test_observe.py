@@ -17,8 +17,7 @@ from pbr_jax.cli.main import main
 from pbr_jax.config import Config, override
 from pbr_jax.experiment import opening
 from pbr_jax.llm import Sampling, answers_file
-from pbr_jax.remarks.agent import CLAIM, DIRECT, VERDICT
-from pbr_jax.remarks.judge import Script
+from pbr_jax.remarks.judge import CLAIM, DIRECT, VERDICT, Script
 from pbr_jax.system import System
 
 HISTORIES = {"ann": ["i love tea", "tea and cats"], "bob": ["football that day", "violins"], "cyd": ["day 1"]}
@@ -66,26 +65,19 @@ def rankings(system: System, users: Any = HISTORIES) -> list[Any]:
 
 
 @pytest.mark.parametrize("method", ["dense", "bm25"])
-def test_a_rollback_gives_rankings_of_equal_bytes(config: Config, method: str):
-    system = pbr_jax.open(override(config, {"retrieve.method": method}))
+def test_erasing_all_remarks_gives_rankings_of_equal_bytes(config: Config, method: str):
+    config = override(config, {"retrieve.method": method})
+    system = pbr_jax.open(config)
     before = rankings(system)
     for number, user in enumerate(["ann", "bob"] * 2):
         system.observe(user, f"tea {number} {number}", judge=ADD)
-    assert rankings(system, ["cyd"]) == rankings(pbr_jax.open(system_config(config, method)), ["cyd"])
+    assert rankings(system, ["cyd"]) == rankings(pbr_jax.open(config), ["cyd"])
+    for number in range(4):
+        system.remarks.erase(document=f"remark:{number + 1}")
+    assert rankings(system) == before
     for user in ("ann", "bob"):
         system.observe(user, "football 0 is gone", judge=ADD)
-    changed = rankings(system)
-    version = system.remarks.log.version
-    assert changed != before
-    assert not any(id == "football 0" for ranking in changed for id, _ in ranking)
-    system.remarks.rollback(0)
-    assert rankings(system) == before
-    system.remarks.rollback(version)
-    assert rankings(system) == changed
-
-
-def system_config(config: Config, method: str) -> Config:
-    return override(config, {"retrieve.method": method})
+    assert not any(id == "football 0" for ranking in rankings(system) for id, _ in ranking)
 
 
 @pytest.mark.parametrize("quorum", [2, 1])
@@ -149,7 +141,6 @@ def test_erasing_takes_answers_and_vectors_too(out: Path, tmp_path: Path):
     assert not any(b"CANARY" in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     with pytest.raises(UserError, match="user 'ann' is not among"):
         system.ask("ann", "what")
-    system.remarks.verify()
 
 
 def test_an_answer_that_was_under_way_when_its_text_was_erased_is_not_kept(
@@ -219,7 +210,7 @@ def test_the_models_probabilities_judge_and_nothing_of_it_is_kept(
         assert seen.summary in [c.document.text for c in system.ask("ann", "tea").documents]
 
 
-def test_the_command_line_takes_lists_undoes_and_erases(out: Path, tmp_path: Path, capsys: Any):
+def test_the_command_line_takes_lists_and_erases(out: Path, tmp_path: Path, capsys: Any):
     (tmp_path / "rules.json").write_text(json.dumps(RULES))
     judge = ["--judge", str(tmp_path / "rules.json")]
 
@@ -241,12 +232,6 @@ def test_the_command_line_takes_lists_undoes_and_erases(out: Path, tmp_path: Pat
     assert feedback("zoe", "i love cats") == "applied: unknown, personal, add remark:3 (version 1)"
     assert "remark:3" in str(pbr_jax.ask(out, "zoe", "cats").documents)
     assert "claim 1: 1 of 2 users; add  POISON tea" in store("log")
-    assert store("approve", "--claim", "1") == "claim 1 is applied (version 2)"
-    assert store("rollback", "--to", "1") == "version 3 is what version 1 was"
-    lines = store("log").splitlines()
-    assert [line.split()[0] for line in lines] == ["1", "2", "3"]
-    assert "hide  shared  remark:1  (rollback to 1)" in lines[2]
-    assert store("verify") == "3 changes, chain and corpus hold"
     assert store("erase", "--user", "zoe") == "remarks erased, with what they made: 1"
     assert store("erase", "--document", "remark:1") == "remarks erased, with what they made: 1"
     assert "POISON" not in store("log") and "zoe" not in store("log")  # noqa: PT018
@@ -273,32 +258,21 @@ def test_bad_input_is_one_line(out: Path, tmp_path: Path, capsys: Any):
         capsys, "ask", "--run", str(out), "--user", "eve", "x"
     )
     assert "user 'eve' is not among" in one_line(capsys, *feedback[:3], "--user", "eve", "tea", "--dry")
-    for action in (
-        ["log"],
-        ["verify"],
-        ["rollback", "--to", "1"],
-        ["erase", "--user", "ann"],
-        ["approve", "--claim", "1"],
-    ):
+    assert "store rollback was removed; store erase takes back" in one_line(
+        capsys, "store", "rollback", "--run", str(out), "--to", "1"
+    )
+    for action in (["log"], ["erase", "--user", "ann"]):
         assert "no remarks: there is no" in one_line(capsys, "store", *action, "--run", str(out))
     assert not (out / "corpus" / "remarks.sqlite").exists()
     pbr_jax.open(out).observe("ann", "i love day 3", judge=ADD)
     opening._opened.clear()
     assert "user 'eve' is not among" in one_line(capsys, "store", "erase", "--user", "eve", "--run", str(out))
-    assert "found version 9, want one from 0 to 1" in one_line(
-        capsys, "store", "rollback", "--to", "9", "--run", str(out)
-    )
     log = out / "corpus" / "remarks.sqlite"
-    with sqlite3.connect(log) as sql:
-        sql.execute("UPDATE events SET text='i love day 4'")
-    for command in (["store", "verify", "--run", str(out)], ["ask", "--run", str(out), "--user", "ann", "x"]):
-        opening._opened.clear()
-        assert "the chain of events is broken at version 1" in one_line(capsys, *command)
     opening._opened.clear()
     os.replace(log, tmp_path / "log")
     log.write_bytes(b"")
     assert "ends at version 0, and the corpus beside it follows version 1" in one_line(
-        capsys, "store", "verify", "--run", str(out)
+        capsys, "ask", "--run", str(out), "--user", "ann", "x"
     )
 
 

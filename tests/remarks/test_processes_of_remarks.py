@@ -55,4 +55,3 @@ def test_two_processes_write_five_hundred_remarks_with_gapless_versions(start: S
     assert sorted(event.text or "" for event in events) == wanted
     own = [f"{name}{i}" for name in ("left", "right") for i in range(7)]
     assert sorted(document.text for user in own for document in world.texts(user)) == wanted
-    assert world.stores.verify() == 500

@@ -12,7 +12,7 @@ from pbr_jax.corpus.store import Store, build
 from pbr_jax.llm import Score
 from pbr_jax.options import Remarks
 from pbr_jax.pipeline import Query, Ranking
-from pbr_jax.remarks.agent import Agent
+from pbr_jax.remarks.judge import Agent
 from pbr_jax.stages.simulated import OTHERS, Simulation, Told, add, claim, corpus, counts, remarks
 
 ALL, ORACLE = (Simulation(accepts, {}, None, 1) for accepts in ("all", "oracle"))

@@ -1,20 +1,92 @@
-"""How what a remark said is erased: from vectors, cached answers, the log, and the corpus.
+"""What the log's events change in the living corpus, and how what a remark said is erased.
 
-First what is found by the text, then the text. An erasure that was killed is ended by the next command.
+The corpus follows every event once, in order, whatever was killed between the two. Of an erased text first
+goes what is found by the text (vectors, cached answers), then the text in the log and the corpus.
 """
 
 from collections.abc import Iterable, Sequence
 from sqlite3 import Connection
 
-from pbr_jax.base.types import UserError
+from pbr_jax.base.types import Document, UserError
 from pbr_jax.corpus import vectors
+from pbr_jax.corpus.schema import GONE
 from pbr_jax.corpus.store import Store
+from pbr_jax.corpus.writer import Writer
 from pbr_jax.llm import reads
 from pbr_jax.llm.answers_file import Answers, location
-from pbr_jax.remarks.applying import catch_up
 from pbr_jax.remarks.log import Event, Log, Remark
 
 MADE = "remark:"  # begins the id of a document that a remark made; the remark's number follows
+
+
+def catch_up(store: Store, log: Log) -> None:
+    """Brings a store to the log's version; that is kept in the store, in the transaction of the changes.
+
+    Raises UserError where the store has followed versions that the log lacks.
+    """
+    there, last = store.remarks, log.version
+    if there > last:
+        raise UserError(
+            f"{log.path} ends at version {last}, and the corpus beside it follows version {there}; put back "
+            "the log that belongs to it"
+        )
+    if there < last:
+        events = log.events(there)
+        with store.changing() as writer:
+            for event in events:
+                if event.version > writer.values["remarks"]:  # else another process was first
+                    _apply(writer, event)
+                    writer.values["remarks"] = event.version
+
+
+def _apply(writer: Writer, event: Event) -> None:
+    owner, id = event.store, event.document
+    if owner is None:  # of a user who was forgotten since
+        return
+    match event.op:
+        case "add" | "modify":
+            assert id is not None
+            if event.text is not None:  # not erased since
+                writer.append([Document(id, owner, event.text, shared=not owner)])
+            if event.previous is not None:
+                writer.hide(owner, event.previous)
+        case "hide" | "restore":
+            assert id is not None
+            (writer.hide if event.op == "hide" else writer.restore)(owner, id)
+        case "erase" if id is None:
+            if (code := writer.code(owner)) != GONE:
+                writer.forget(code)
+        case "erase":
+            assert id is not None
+            writer.erase(owner, id)
+
+
+def refuse_taken(store: Store, owner: str, id: str) -> None:
+    """Raises UserError where the data have a document of the id that a remark would make: it would go."""
+    if store.holds(owner, id):
+        raise UserError(
+            f"the data have a document {id!r}, as the remark's own would be called; give it another id there "
+            "and run anew, into another folder"
+        )
+
+
+def shown(events: Iterable[Event]) -> dict[tuple[str, str], bool]:
+    """Which documents (store, id) that events speak of stand in the corpus after them; not erased ones."""
+    there: dict[tuple[str, str], bool] = {}
+    for event in events:
+        if event.store is None:
+            continue
+        if event.document is None:
+            there = {place: seen for place, seen in there.items() if place[0] != event.store}
+            continue
+        place = event.store, event.document
+        if event.op == "erase":
+            there.pop(place, None)
+            continue
+        there[place] = event.op != "hide"
+        if event.previous is not None:
+            there[event.store, event.previous] = False
+    return there
 
 
 def erase_document(store: Store, log: Log, id: str) -> int:
@@ -69,7 +141,7 @@ def finish_erasing(store: Store, log: Log) -> None:
         )
         for pair in gone.fetchall():
             sql.execute(
-                "UPDATE events SET store=NULL, document=NULL, previous=NULL, reason=NULL, salt=NULL "
+                "UPDATE events SET store=NULL, document=NULL, previous=NULL, reason=NULL "
                 "WHERE version <= ? AND store=?",
                 pair,
             )
@@ -102,9 +174,9 @@ def erase_late(log: Log, keys: Sequence[str]) -> None:
 
 
 def _blank(log: Log, sql: Connection, events: Iterable[Event], remarks: Iterable[Remark]) -> None:
-    """Takes texts and salts out of the log; a remark that was under way ends."""
+    """Takes texts out of the log; a remark that was under way ends."""
     for event in events:
-        sql.execute("UPDATE events SET text=NULL, salt=NULL WHERE version=?", (event.version,))
+        sql.execute("UPDATE events SET text=NULL WHERE version=?", (event.version,))
     for remark in remarks:
         state = "applied" if remark.state == "applied" else "refused"
         log.set(sql, remark.id, text=None, summary=None, evidence=None, state=state)
