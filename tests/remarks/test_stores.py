@@ -224,8 +224,8 @@ def test_a_file_that_is_no_log_is_refused(world: World, tmp_path: Path):
 def test_a_log_of_version_1_is_read_with_what_was_restored(world: World, tmp_path: Path):
     world.stores.observe("ann", "ann takes no tea")
     with world.stores.log.changing() as sql:
-        for op, id in (("hide", "remark:1"), ("restore", "ann0")):
-            world.stores.log.append(sql, op, author="", store="ann", document=id)
+        world.stores.log.append(sql, "hide", author="", store="ann", document="remark:1")
+        world.stores.log.append(sql, "restore", author="", store="ann", document="ann0")
     del world
     with sqlite3.connect(tmp_path / "corpus" / "remarks.sqlite") as sql:
         for name in ("salt", "seal", "chain"):
