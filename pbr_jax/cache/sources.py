@@ -2,7 +2,7 @@
 
 A module counts with every module that it imports, but for those of Python's library and of packages that an
 installer put where they are. Of this package, installed or not, a module counts without docstrings,
-annotations and texts of errors, without functions that take a `run` (they choose nodes, which have keys of
+annotations and texts of errors, without functions marked with `builds_nodes` or `once` (nodes have keys of
 their own), and with those imports alone that the rest uses; `counted` names the modules that never count. Of
 the user's modules all counts but comments, layout and texts of errors.
 """
@@ -205,6 +205,7 @@ class _Silence(ast.NodeTransformer):
         return ast.Constant("")
 
 
+_MARKS = {"builds_nodes", "once"}  # of `graph` and `stages.run`
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -212,7 +213,7 @@ class _Own(ast.NodeTransformer):
     """Takes out of our own modules what computes nothing."""
 
     def visit(self, node: ast.AST) -> Any:
-        if isinstance(node, _Function) and any(one.arg == "run" for one in _arguments(node)):
+        if isinstance(node, _Function) and _MARKS & {*map(ast.unparse, node.decorator_list)}:
             return None
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             return None

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pbr_jax.base import terminal
 from pbr_jax.base.types import UserError
@@ -49,6 +49,15 @@ def tell(label: str, note: str) -> None:
     log = _log.get()
     if log is not None:
         log({"event": "note", "stage": label, "note": note})
+
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def builds_nodes(function: _F) -> _F:
+    """Marks a function that only builds or checks nodes. Its code, and what it alone imports, is in no key:
+    the nodes that it builds have keys of their own."""
+    return function
 
 
 class Node(abc.ABC):

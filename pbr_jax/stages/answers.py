@@ -6,7 +6,7 @@ from typing import Any
 
 from pbr_jax.base import terminal
 from pbr_jax.base.types import Example
-from pbr_jax.graph import Slot, Stage
+from pbr_jax.graph import Slot, Stage, builds_nodes
 from pbr_jax.options import Generate
 from pbr_jax.stages import language_model
 from pbr_jax.stages.rankings import EVALUATED, Questions, Rankings
@@ -24,12 +24,14 @@ class Answers(Records):
     file = "generations.jsonl"
 
 
+@builds_nodes
 def documents_in_prompt(run: Run) -> int:
     """How many documents of a ranking are offered to the prompt."""
     config = run.config
     return config.select.k or config.retrieve.k * config.neighbours.m
 
 
+@builds_nodes
 def answers(
     run: Run, method: Generate, ranked: Stage, questions: Questions = EVALUATED, label: str = "generate"
 ) -> Stage:

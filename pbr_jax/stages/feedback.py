@@ -18,7 +18,7 @@ from pbr_jax.base import terminal
 from pbr_jax.base.types import Example, Feedback, UserError
 from pbr_jax.eval.metrics import is_plain_mean, rating_scale, text_metric
 from pbr_jax.eval.rouge import rouge
-from pbr_jax.graph import Slot, Stage
+from pbr_jax.graph import Slot, Stage, builds_nodes
 from pbr_jax.options import Expand, Generate, Retrieve, Select
 from pbr_jax.pipeline import Ranking
 from pbr_jax.stages import language_model
@@ -131,17 +131,20 @@ def shuffled(example: Example, count: int, seed: int) -> np.ndarray:
 # -- nodes -----------------------------------------------------------------------------------------
 
 
+@builds_nodes
 def questions(run: Run) -> Questions:
     """The training questions that are used. If they are limited, they are drawn with the seed."""
     limit = run.config.feedback.limit
     return Questions(training=True, sample=limit, seed=0 if limit is None else run.config.seed)
 
 
+@builds_nodes
 def least_range(run: Run) -> float:
     """A question is informative if the range of its candidates' values exceeds this number."""
     return 0.05 if run.config.feedback.metric == LIKELIHOOD else 0.0  # nats: less is noise
 
 
+@builds_nodes
 def shuffling(run: Run) -> list[int]:
     """The seed for shuffling values, in a list that is empty if they are not shuffled."""
     return [run.config.seed] if run.config.feedback.shuffle else []
@@ -182,6 +185,7 @@ def feedback(
     )
 
 
+@builds_nodes
 def _check(run: Run, asked: Questions, who: str) -> None:
     """Raises UserError for a metric that single answers do not have, targets that it cannot score, and a
     model that cannot score."""
@@ -201,6 +205,7 @@ def _check(run: Run, asked: Questions, who: str) -> None:
     check_targets(run, asked, who, [] if name == LIKELIHOOD else [metric_of(run.task, name)])
 
 
+@builds_nodes
 def check_targets(run: Run, asked: Questions, who: str, metrics: Sequence[str]) -> None:
     """Raises UserError if a training question has no target, or one that these metrics cannot score."""
     store = run.data.value

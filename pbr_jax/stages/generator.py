@@ -11,7 +11,7 @@ import numpy as np
 import pbr_jax.llm
 from pbr_jax.base.types import UserError
 from pbr_jax.corpus.store import Store
-from pbr_jax.graph import Node, Stage, Value, constant
+from pbr_jax.graph import Node, Stage, Value, builds_nodes, constant
 from pbr_jax.llm import TooLong, is_t5
 from pbr_jax.llm.tokens import chat
 from pbr_jax.models import adapter_file
@@ -64,6 +64,7 @@ def generator(run: Run) -> Node:
     )
 
 
+@builds_nodes
 def decoding(run: Run, method: Generate) -> dict[str, Node]:
     """What a method needs to write answers: the model, how long they may be, where they end, and the seed."""
     stop = method.stop_strings(run.task)
@@ -120,12 +121,14 @@ def _same(folder: Path) -> Path:
     return folder
 
 
+@builds_nodes
 def _found(run: Run, asked: Questions, source: str) -> Stage:
     """The documents of training prompts; own and others' are the same whatever row of a table the run is."""
     changes = run.config.training_documents(source)
     return rankings(run, asked, f"rank_for_generator_{source}", **changes)
 
 
+@builds_nodes
 def _check(run: Run, options: TunedGenerator, asked: Questions) -> None:
     model = run.config.llm
     if model.backend == "http":

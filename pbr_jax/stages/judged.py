@@ -14,7 +14,7 @@ from typing import NamedTuple
 from pbr_jax.base import terminal
 from pbr_jax.base.types import Example, UserError
 from pbr_jax.corpus.store import Store
-from pbr_jax.graph import Node, Stage
+from pbr_jax.graph import Node, Stage, builds_nodes
 from pbr_jax.llm import LLM, naming, usage
 from pbr_jax.options import LLM as Options
 from pbr_jax.options import Eval
@@ -45,6 +45,7 @@ class _Asked(NamedTuple):
     id: str
 
 
+@builds_nodes
 def judged(run: Run, store: Node, answered: Node | None) -> dict[str, Stage]:
     """The stage `judged` of a run's answers, where it wants them graded.
 

@@ -13,7 +13,7 @@ import numpy as np
 from pbr_jax.base.types import Document, Example
 from pbr_jax.corpus.store import Store
 from pbr_jax.eval.answer_recall import Finder, accepted, body
-from pbr_jax.graph import Node, Value
+from pbr_jax.graph import Node, Value, builds_nodes
 from pbr_jax.llm import LLM, Prompt, Score, naming, usage
 from pbr_jax.options import Labels
 from pbr_jax.pipeline import Examples, Ranking
@@ -42,6 +42,7 @@ class Judge(NamedTuple):
     write: Writer
 
 
+@builds_nodes
 def judge(run: Run, options: Labels) -> dict[str, Node]:
     """The node `judge` of a `Judge`, where a language model gives the labels."""
     if not options.asks:

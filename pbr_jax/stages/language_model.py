@@ -12,7 +12,7 @@ import numpy as np
 import pbr_jax.llm
 from pbr_jax.base.types import Example, UserError
 from pbr_jax.corpus.store import Store
-from pbr_jax.graph import Node, Value, constant
+from pbr_jax.graph import Node, Value, builds_nodes, constant
 from pbr_jax.llm import LLM, VERSION
 from pbr_jax.models.pretrained import locate
 from pbr_jax.options import LLM as Options
@@ -88,6 +88,7 @@ def writer(run: Run) -> Node:
     return _prompts(run, evaluated=True)
 
 
+@builds_nodes
 def _prompts(run: Run, *, evaluated: bool) -> Node:
     prompt, needs = run.config.prompt, {"llm": frozen(run), "wording": wording(run)}
     needs |= {"store": run.data} if run.config.corpus.active and prompt.show != "passage" else {}

@@ -11,7 +11,7 @@ from typing import Any
 
 from pbr_jax.base import terminal
 from pbr_jax.base.types import Example, UserError
-from pbr_jax.graph import Slot, Stage
+from pbr_jax.graph import Slot, Stage, builds_nodes
 from pbr_jax.options import Generate
 from pbr_jax.stages import language_model
 from pbr_jax.stages.answers import documents_in_prompt
@@ -31,6 +31,7 @@ class Likelihoods(Records):
     file = "likelihoods.jsonl"
 
 
+@builds_nodes
 def wanted(run: Run, method: Generate | None) -> bool:
     """Whether targets are scored: where answers are and the model can, or as eval.likelihood says."""
     asked = run.config.eval.likelihood
@@ -39,6 +40,7 @@ def wanted(run: Run, method: Generate | None) -> bool:
     return asked == "on"
 
 
+@builds_nodes
 def likelihoods(
     run: Run,
     ranked: Stage,

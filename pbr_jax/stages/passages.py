@@ -6,7 +6,7 @@ from typing import Literal
 
 from pbr_jax.base.types import Document, UserError
 from pbr_jax.corpus.store import Store
-from pbr_jax.graph import Bound, Node, Slot
+from pbr_jax.graph import Bound, Node, Slot, builds_nodes
 from pbr_jax.options import Learner, Retrieve
 from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, RetrieveSlot, Tally
 from pbr_jax.stages.run import Run
@@ -50,6 +50,7 @@ class Pooled(Retrieve):
     of: Retrieve
     how: Pool
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         return {"store": run.data, "of": Slot(self.of, run)}
 
@@ -74,6 +75,7 @@ class Pooled(Retrieve):
         return best
 
 
+@builds_nodes
 def retriever(run: Run, retrieve: Retrieve) -> Retrieve:
     """The retriever of a run: over passages one that pools them, as `corpus.pool` says.
 

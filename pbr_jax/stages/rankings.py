@@ -11,7 +11,7 @@ import numpy as np
 
 from pbr_jax.base.types import Candidate, Example, UserError
 from pbr_jax.corpus.store import Store
-from pbr_jax.graph import Slot, Stage
+from pbr_jax.graph import Slot, Stage, builds_nodes
 from pbr_jax.options import Retrieve
 from pbr_jax.pipeline import Pipeline, Ranking
 from pbr_jax.stages import passages
@@ -129,6 +129,7 @@ def drop_leaks(store: Store, examples: Iterable[Example], ranked: Iterable[Ranki
         yield [candidate for candidate, leaks_target in zip(ranking, told, strict=True) if not leaks_target]
 
 
+@builds_nodes
 def at_depth(run: Run) -> Retrieve:
     """The run's way to retrieve, which has a least depth where rankings are reported: on retrieval
     benchmarks, of questions with options, and of shared passages where short answers are asked for and
@@ -140,6 +141,7 @@ def at_depth(run: Run) -> Retrieve:
     return dataclasses.replace(retrieve, k=max(retrieve.k, RANKING_DEPTH))
 
 
+@builds_nodes
 def slots(run: Run, *, reported: bool = True) -> dict[str, Slot]:
     """The first four slots of a run's pipeline, at the depth that is reported or as the config says."""
     retrieve = at_depth(run) if reported else run.config.retrieve
@@ -156,6 +158,7 @@ def _kept(ranking: Ranking) -> dict[str, Any]:
     return kept | {"parts": [{name: float(s) for name, s in c.scores.items()} for c in ranking]}
 
 
+@builds_nodes
 def _check(run: Run, questions: Questions) -> None:
     if questions.training and isinstance(run.data, Stage) and "training" not in run.data.needs:
         raise UserError("the training split is asked for, and no method of the config says that it learns")

@@ -19,7 +19,7 @@ from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.corpus.store import Store
 from pbr_jax.data.passages import counterparts
 from pbr_jax.eval.answer_recall import accepted, holds
-from pbr_jax.graph import Node, Value
+from pbr_jax.graph import Node, Value, builds_nodes
 from pbr_jax.llm import LLM, usage
 from pbr_jax.options import Benchmark, Remarks
 from pbr_jax.pipeline import Examples, Neighbour, Query, RetrieveSlot
@@ -58,6 +58,7 @@ class Simulation(NamedTuple):
     documents: int
 
 
+@builds_nodes
 def simulation(run: Run, accepts: Accepts) -> dict[str, Node]:
     """The node `simulation` of a `Simulation`, if remarks are simulated.
 

@@ -15,7 +15,7 @@ from pbr_jax.base.prefetch import fetched
 from pbr_jax.base.types import Example, Params, UserError
 from pbr_jax.corpus.store import Store
 from pbr_jax.data import views
-from pbr_jax.graph import Node, Stage, Value
+from pbr_jax.graph import Node, Stage, Value, builds_nodes
 from pbr_jax.index import Matrix
 from pbr_jax.models.user_transformer import UserTransformerConfig, user_transformer
 from pbr_jax.options import UserEncoder
@@ -107,6 +107,7 @@ class Users:
 # -- nodes -----------------------------------------------------------------------------------------
 
 
+@builds_nodes
 def users(run: Run) -> Node:
     """The user vectors of the config's `neighbours`; if it has none, those of the trained user encoder."""
     return run.config.neighbours.users(run) or trained(run)
@@ -147,6 +148,7 @@ def encoder(run: Run) -> Stage:
     )
 
 
+@builds_nodes
 def _check(run: Run) -> None:
     check_training(run.config.user_encoder.training)
     if not run.documents.value.summary.documents:
@@ -156,6 +158,7 @@ def _check(run: Run) -> None:
         )
 
 
+@builds_nodes
 def _stands_on(run: Run) -> dict[str, Node]:
     encoder = vectors.encoder(run)
     return {"store": run.data, "embeddings": vectors.documents(run, encoder), "encoder": encoder}

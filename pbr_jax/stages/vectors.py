@@ -9,7 +9,7 @@ from pbr_jax.corpus.engine import EngineSearch, shared_search
 from pbr_jax.corpus.search import Kind, Search, save_index
 from pbr_jax.corpus.store import Store
 from pbr_jax.corpus.vectors import Vectors, VectorStore, complete
-from pbr_jax.graph import Node, Stage, Value
+from pbr_jax.graph import Node, Stage, Value, builds_nodes
 from pbr_jax.index import lance, scann
 from pbr_jax.models.pretrained import fingerprint, locate
 from pbr_jax.options import Encoder
@@ -69,6 +69,7 @@ def shared(run: Run, embeddings: Node, index: Kind) -> Node:
     return Value("shared documents", (index,), needs, _shared, check=lambda: _check(index, run))
 
 
+@builds_nodes
 def searched(run: Run) -> dict[str, Node]:
     """The encoder and the document vectors that the config's retriever uses, as two entries for `needs`.
 
@@ -94,6 +95,7 @@ def _tuned(options: Encoder, stage: Stage, unit: bool, *, params: Params, untune
     return TextEncoder(options, tuned=(params["tower"], stage.key), unit=unit)
 
 
+@builds_nodes
 def _check(index: Kind, run: Run) -> None:
     if index == "scann" and run.documents.value.has_shared:
         scann.check_installed()

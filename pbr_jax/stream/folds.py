@@ -15,7 +15,7 @@ from pbr_jax.base import terminal
 from pbr_jax.base.types import UserError
 from pbr_jax.config import Config
 from pbr_jax.corpus.store import Store
-from pbr_jax.graph import Node, Stage, walk
+from pbr_jax.graph import Node, Stage, builds_nodes, walk
 from pbr_jax.options import Learner
 from pbr_jax.pipeline import Examples, Tally
 from pbr_jax.stages import programs
@@ -47,6 +47,7 @@ def is_folded(config: Config) -> bool:
     return any(part.learns() != "unused" for part in [*config.methods, config.generator])
 
 
+@builds_nodes
 def taught_by_all(run: Run) -> Run:
     """The run that learns from the questions of all folds, for those that are in none."""
     return run._replace(data=fold(run.data, ()), whole=run.data)
@@ -103,6 +104,7 @@ def _by_fold(nodes: Mapping[str, Node], tally: Tally) -> Callable[..., list[Any]
     return slot
 
 
+@builds_nodes
 def folds(run: Run, config: Config, outputs: Callable[[Run], Mapping[str, Stage]]) -> dict[str, Stage]:
     """What the folds' runs give, joined.
 

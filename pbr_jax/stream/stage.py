@@ -25,7 +25,7 @@ from pbr_jax.base.types import UserError
 from pbr_jax.cache.artefacts import part_seconds
 from pbr_jax.config import Config
 from pbr_jax.corpus.store import Store
-from pbr_jax.graph import Bound, Node, Slot, Stage, Value
+from pbr_jax.graph import Bound, Node, Slot, Stage, Value, builds_nodes
 from pbr_jax.options import Generate, Learner, Stream
 from pbr_jax.stages import language_model
 from pbr_jax.stages.answers import documents_in_prompt
@@ -49,6 +49,7 @@ def learners(config: Config) -> list[Learner]:
     return found
 
 
+@builds_nodes
 def stream(run: Run, config: Config, method: Generate | None, scored: bool) -> dict[str, Node]:
     """The results of a config's stream as nodes: `ranked` and, if requested, `answered` and `scored`."""
     needs: dict[str, Node] = {"store": run.data, "write": language_model.writer(run), **slots(run)}

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple, TypeVar
 import numpy as np
 
 from pbr_jax.corpus.store import Store
-from pbr_jax.graph import Node
+from pbr_jax.graph import Node, builds_nodes
 from pbr_jax.index.base import Matrix
 from pbr_jax.llm import LLM, Sampling
 from pbr_jax.llm.protocol import Score
@@ -36,6 +36,7 @@ class LLMExpand(Expand):
     def check(self) -> None:
         self.at_least("max_new_tokens", 1)
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         """The language model, and an encoder where the retriever searches vectors."""
         encoder = run.config.retrieve.encoder(run)
@@ -54,6 +55,7 @@ class HistoryExpand(LLMExpand):
         self.at_least("history_tokens", 1)
         self.at_least("k1", 1)
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         return {"store": run.data, "llm": language_model.frozen(run), **vectors.searched(run)}
 

@@ -17,7 +17,7 @@ import numpy as np
 from pbr_jax.corpus.store import Store
 from pbr_jax.data import expansions
 from pbr_jax.data.expansions import Expansion
-from pbr_jax.graph import Node, Value
+from pbr_jax.graph import Node, Value, builds_nodes
 from pbr_jax.index import page_rank
 from pbr_jax.index.base import Matrix
 from pbr_jax.llm import LLM
@@ -75,6 +75,7 @@ class PBR(HistoryExpand):
         self.at_least("anchor_weight", 0)
         self.at_least("temperature", 1e-4)
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         needs: dict[str, Node] = {"store": run.data, **vectors.searched(run)}
         if self.released:
@@ -86,6 +87,7 @@ class PBR(HistoryExpand):
             needs["llm"] = language_model.frozen(run)
         return needs
 
+    @builds_nodes
     def check_run(self, run: Run) -> None:
         if self.released and (self.utterances or self.reasoning):
             written = expansions.read(Path(self.released))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pbr_jax.graph import Node
+from pbr_jax.graph import Node, builds_nodes
 from pbr_jax.llm import LLM, Sampling
 from pbr_jax.llm.protocol import OnBatch
 from pbr_jax.options import Generate
@@ -22,6 +22,7 @@ class Ipa(Generate):
 
     method: Literal["ipa"] = "ipa"
 
+    @builds_nodes
     @classmethod
     def like(cls, run: Run) -> "Ipa":
         """With the options of the config's own method, but drawn by the run's seed.
@@ -34,6 +35,7 @@ class Ipa(Generate):
             stop=o.stop,
         )  # fmt: skip
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         return decoding(run, self)
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from pbr_jax.base.types import Example, UserError
 from pbr_jax.corpus.store import Store
-from pbr_jax.graph import Node, constant
+from pbr_jax.graph import Node, builds_nodes, constant
 from pbr_jax.llm import LLM, Score, TooLong
 from pbr_jax.llm.protocol import OnBatch
 from pbr_jax.options import Generate, added
@@ -91,6 +91,7 @@ class Label(Generate):
             )
         return self
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         run.config.llm.check_scoring("generate.method label")
         seed = {} if run.task.labels else {"seed": constant("seed", run.config.seed)}
@@ -100,6 +101,7 @@ class Label(Generate):
             bare = {"bare": language_model.writer(run.changed(prompt=prompt))}
         return {"llm": generator(run), "labels": constant("labels", run.task.labels), **seed, **bare}
 
+    @builds_nodes
     def check_run(self, run: Run) -> None:
         store: Store = run.data.value
         for example in () if run.task.labels else store.examples():

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pbr_jax.base.types import UserError
-from pbr_jax.graph import Node
+from pbr_jax.graph import Node, builds_nodes
 from pbr_jax.options import Generate
 from pbr_jax.stages import language_model
 from pbr_jax.stages.generator import decoding
@@ -25,6 +25,7 @@ class TokenLevelGenerate(Generate):
                 "beams; set it to 1"
             )
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         language_model.check_tokens(run.config.llm, f"generate.method {self.method}")
         return decoding(run, self)

@@ -14,7 +14,7 @@ import numpy as np
 
 from pbr_jax.base.types import Example
 from pbr_jax.corpus.store import Store
-from pbr_jax.graph import Node, constant
+from pbr_jax.graph import Node, builds_nodes, constant
 from pbr_jax.index import density
 from pbr_jax.index.base import unit
 from pbr_jax.index.density import NOISE
@@ -74,9 +74,11 @@ class Cohorts(Neighbours):
             if getattr(self, name) != "silhouette":
                 self.at_least(name, low)
 
+    @builds_nodes
     def users(self, run: Run) -> Node | None:
         return user_parts.means(run) if self.vectors == "mean" else None
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         """Alone nobody is compared with anybody."""
         if not self.others:

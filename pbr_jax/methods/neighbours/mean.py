@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from pbr_jax.graph import Node
+from pbr_jax.graph import Node, builds_nodes
 from pbr_jax.methods.neighbours.similar import Similar
 from pbr_jax.stages import users
 from pbr_jax.stages.run import Run
@@ -15,5 +15,6 @@ class Mean(Similar):
 
     method: Literal["mean"] = "mean"
 
+    @builds_nodes
     def users(self, run: Run) -> Node:
         return users.means(run)

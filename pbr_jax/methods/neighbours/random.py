@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from pbr_jax.corpus.store import Store
-from pbr_jax.graph import Node, constant
+from pbr_jax.graph import Node, builds_nodes, constant
 from pbr_jax.options import Neighbours, TrainingSplit
 from pbr_jax.pipeline import Examples, Neighbour, NeighboursSlot, Tally
 from pbr_jax.stages.run import Run
@@ -29,6 +29,7 @@ class Random(Neighbours):
     def others(self) -> int:
         return self.m - self.own
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         return {"store": run.data, "seed": constant("seed", run.config.seed)}
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from pbr_jax.corpus.search import Collection
 from pbr_jax.corpus.store import Store
-from pbr_jax.graph import Node
+from pbr_jax.graph import Node, builds_nodes
 from pbr_jax.index import scann
 from pbr_jax.index.base import unit
 from pbr_jax.methods.neighbours.moments import Moments
@@ -41,11 +41,13 @@ class Similar(Neighbours):
         self.at_least("skip", 0)
         self.at_least("snapshots", 1)
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         """Alone (m = 1) nobody is compared with anybody."""
         others = {"users": parts.users(run)} if self.m > 1 else {}
         return {"store": run.data, **others}
 
+    @builds_nodes
     def check_run(self, run: Run) -> None:
         if self.index == "scann" and self.m > 1:
             scann.check_installed()

@@ -12,7 +12,7 @@ import numpy as np
 from pbr_jax.base.file_hashes import file_hash
 from pbr_jax.base.types import Params, UserError
 from pbr_jax.corpus.search import Kind
-from pbr_jax.graph import Node, Value
+from pbr_jax.graph import Node, Value, builds_nodes
 from pbr_jax.methods.retrieve import luf_state
 from pbr_jax.models import bert
 from pbr_jax.models.rules import flatten
@@ -33,9 +33,11 @@ class Adapted(Retrieve):
     index: Kind = "auto"  # index of the shared documents, as for dense
     least_own: float | None = None  # least cosine of the query and a user's own document. None: no bound
 
+    @builds_nodes
     def encoder(self, run: Run) -> Node:
         return vectors.encoder(run)
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         encoder = vectors.encoder(run)
         embeddings = vectors.documents(run, encoder)

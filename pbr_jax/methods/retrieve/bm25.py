@@ -9,7 +9,7 @@ import numpy as np
 
 from pbr_jax.base.types import Example
 from pbr_jax.corpus.store import Store
-from pbr_jax.graph import Node
+from pbr_jax.graph import Node, builds_nodes
 from pbr_jax.methods.retrieve.scored import of_documents, scored_together
 from pbr_jax.options import Retrieve, added
 from pbr_jax.pipeline import Query, RetrieveSlot, Tally
@@ -31,6 +31,7 @@ class BM25(Analysed, Retrieve):
     # its whole document, which is more likely to contain all words of a question
     over: Literal["passages", "documents"] = field(default="passages", metadata=added("passages"))
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         self.check_analyser()
         return {"store": run.data}
@@ -46,6 +47,7 @@ class BM25Lamp(Okapi, Retrieve):
 
     method: Literal["bm25_lamp"] = "bm25_lamp"
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         return {"store": run.data}
 

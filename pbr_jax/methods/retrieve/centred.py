@@ -15,7 +15,7 @@ import numpy as np
 from pbr_jax.base.files import write_text
 from pbr_jax.corpus.search import Kind, Search
 from pbr_jax.corpus.store import Store
-from pbr_jax.graph import Bound, Node, Slot
+from pbr_jax.graph import Bound, Node, Slot, builds_nodes
 from pbr_jax.index import Matrix
 from pbr_jax.methods.expand.none import Nothing
 from pbr_jax.options import Learner, Retrieve
@@ -39,9 +39,11 @@ class Centred(Learner, Retrieve):
     method: Literal["centred"] = "centred"
     index: Kind = "auto"  # index of the shared documents, as for dense
 
+    @builds_nodes
     def encoder(self, run: Run) -> Node:
         return vectors.encoder(run)
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         run.learns_from_others("retrieve.method centred")
         found = vectors.searched(run.changed(retrieve=self))

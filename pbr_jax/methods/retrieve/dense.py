@@ -6,7 +6,7 @@ from typing import Literal
 
 from pbr_jax.corpus.search import Kind, Search
 from pbr_jax.corpus.store import Store
-from pbr_jax.graph import Node
+from pbr_jax.graph import Node, builds_nodes
 from pbr_jax.index import Matrix
 from pbr_jax.options import Retrieve, added
 from pbr_jax.pipeline import RetrieveSlot, Tally
@@ -28,9 +28,11 @@ class Dense(Retrieve):
     # no bound
     least_own: float | None = field(default=None, metadata=added(None))
 
+    @builds_nodes
     def encoder(self, run: Run) -> Node:
         return vectors.encoder(run)
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         found = vectors.searched(run.changed(retrieve=self))
         return {"store": run.data, **found, "shared": vectors.shared(run, found["embeddings"], self.index)}

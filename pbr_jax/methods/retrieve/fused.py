@@ -15,7 +15,7 @@ import numpy as np
 
 from pbr_jax.base.types import Candidate, UserError
 from pbr_jax.corpus.store import Store
-from pbr_jax.graph import Bound, Node, Slot, constant
+from pbr_jax.graph import Bound, Node, Slot, builds_nodes, constant
 from pbr_jax.methods.retrieve import fused_weights
 from pbr_jax.methods.retrieve.bm25 import BM25
 from pbr_jax.methods.retrieve.dense import Dense
@@ -84,11 +84,13 @@ class Fused(Retrieve):
         own: TrainingSplit = "needed" if self.how == "weighted" else "unused"
         return max([own, *(part.learns() for part in self.of)], key=_ORDER.index)
 
+    @builds_nodes
     def encoder(self, run: Run) -> Node | None:
         """The first part's that has one."""
         found = (part.encoder(run.changed(retrieve=part)) for part in self.of)
         return next((node for node in found if node is not None), None)
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         slots = slots_of(self.of, run)
         corpus = run.config.corpus
@@ -171,6 +173,7 @@ def check_parts(of: Sequence[Retrieve]) -> None:
             raise UserError(f"retrieve.of has {part.method}, which {why}; take other retrievers")
 
 
+@builds_nodes
 def slots_of(of: Sequence[Retrieve], run: Run) -> dict[str, Node]:
     """What a retriever needs for its parts."""
     return {

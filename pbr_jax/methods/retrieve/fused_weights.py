@@ -18,7 +18,7 @@ import numpy as np
 from pbr_jax.base.files import parse_json, write_text
 from pbr_jax.base.types import Example, UserError
 from pbr_jax.corpus.store import Store
-from pbr_jax.graph import Stage
+from pbr_jax.graph import Stage, builds_nodes
 from pbr_jax.methods.generate.ipa import Ipa
 from pbr_jax.methods.select.top_k import TopK
 from pbr_jax.options import Retrieve
@@ -61,6 +61,7 @@ def weights(
     return Stage("fusion", fit, needs, _fit, _load, check=partial(_check, run, asked, "lessons" in needs))
 
 
+@builds_nodes
 def _check(run: Run, asked: Questions, by_feedback: bool) -> None:
     if not by_feedback:
         asked.check_known(run.data.value, "relevant", "retrieve.how weighted")

@@ -16,7 +16,7 @@ import numpy as np
 from pbr_jax.base.types import Feedback, UserError
 from pbr_jax.corpus.search import Kind
 from pbr_jax.corpus.store import Store
-from pbr_jax.graph import Bound, Node, Slot, constant
+from pbr_jax.graph import Bound, Node, Slot, builds_nodes, constant
 from pbr_jax.index import Matrix
 from pbr_jax.methods.expand.none import Nothing
 from pbr_jax.methods.retrieve import fused, luf_state
@@ -97,9 +97,11 @@ class Luf(Learner, Retrieve):
         given = [f"the data's own labels (labels.kind {self.labels.kind})"] if self.labels.supervised else []
         return f"supervision, {' and '.join(given + made)} of questions"
 
+    @builds_nodes
     def encoder(self, run: Run) -> Node:
         return vectors.encoder(run)  # what has moved, the state knows
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         run.learns_from_others("retrieve.method luf")
         _check(self, run)
@@ -118,6 +120,7 @@ class Luf(Learner, Retrieve):
             **fused.slots_of(self.of, run),
         }
 
+    @builds_nodes
     def check_run(self, run: Run) -> None:
         luf_state.check_encoder(vectors.encoder(run).value)
         store: Store = run.data.value
@@ -272,6 +275,7 @@ class Lesson(NamedTuple):
     vector: list[float] | None
 
 
+@builds_nodes
 def _check(options: Luf, run: Run) -> None:
     stream, size, expand = run.config.stream, options.update.batch_size, run.config.expand
     if stream.size is not None and stream.size < size:

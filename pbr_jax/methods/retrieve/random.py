@@ -9,7 +9,7 @@ import numpy as np
 
 from pbr_jax.base.types import Example
 from pbr_jax.corpus.store import Store
-from pbr_jax.graph import Node, constant
+from pbr_jax.graph import Node, builds_nodes, constant
 from pbr_jax.methods.retrieve.scored import scored
 from pbr_jax.options import Retrieve
 from pbr_jax.pipeline import Query, RetrieveSlot, Tally
@@ -23,6 +23,7 @@ class Random(Retrieve):
 
     method: Literal["random"] = "random"
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         return {"store": run.data, "seed": constant("seed", run.config.seed)}
 

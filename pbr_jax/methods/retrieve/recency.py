@@ -8,7 +8,7 @@ import numpy as np
 
 from pbr_jax.base.types import Example
 from pbr_jax.corpus.store import Store
-from pbr_jax.graph import Node
+from pbr_jax.graph import Node, builds_nodes
 from pbr_jax.methods.retrieve.scored import scored_together
 from pbr_jax.options import Retrieve
 from pbr_jax.pipeline import Query, RetrieveSlot, Tally
@@ -28,6 +28,7 @@ class Recency(Retrieve):
 
     method: Literal["recency"] = "recency"
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         return {"store": run.data}
 

@@ -17,7 +17,7 @@ import numpy as np
 from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.corpus.store import Store
 from pbr_jax.corpus.vectors import Vectors, VectorStore
-from pbr_jax.graph import Node
+from pbr_jax.graph import Node, builds_nodes
 from pbr_jax.index.top_k import top_positions
 from pbr_jax.llm import LLM, Sampling
 from pbr_jax.models.thinking import after_thinking
@@ -62,9 +62,11 @@ class Summaries(Learner, Retrieve):
         self.at_least("lines", 1)
         self.at_least("max_new_tokens", 1)
 
+    @builds_nodes
     def encoder(self, run: Run) -> Node:
         return vectors.encoder(run)
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         if run.config.stream.protocol == "cross_users":
             raise UserError(

@@ -19,7 +19,7 @@ import numpy as np
 from pbr_jax.base.types import Params, UserError
 from pbr_jax.corpus.search import Kind, Search
 from pbr_jax.corpus.store import Store
-from pbr_jax.graph import Node, Stage, Value
+from pbr_jax.graph import Node, Stage, Value, builds_nodes
 from pbr_jax.index import Matrix
 from pbr_jax.methods.expand.none import Nothing
 from pbr_jax.methods.generate.ipa import Ipa
@@ -69,6 +69,7 @@ class Tuned(Retrieve):
                 "(CFRAG Eq. 4): set alpha to 0, or similarity to cosine"
             )
 
+    @builds_nodes
     def encoder(self, run: Run) -> Node:
         return vectors.tuned(run, self.params(run), self.similarity == "cosine")
 
@@ -100,6 +101,7 @@ class Tuned(Retrieve):
             together=by_rows,
         )
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         needs = {"store": run.data, **vectors.searched(run.changed(retrieve=self))}
         needs["shared"] = vectors.shared(run, needs["embeddings"], self.index)

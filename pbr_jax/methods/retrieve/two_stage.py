@@ -15,7 +15,7 @@ import numpy as np
 
 from pbr_jax.base.types import Example, UserError
 from pbr_jax.corpus.store import Store
-from pbr_jax.graph import Node, Value, constant, tell
+from pbr_jax.graph import Node, Value, builds_nodes, constant, tell
 from pbr_jax.index.base import unit
 from pbr_jax.index.density import NOISE, centroids
 from pbr_jax.methods.retrieve.recency import in_time
@@ -84,9 +84,11 @@ class TwoStage(Retrieve):
                 "encoder.model and no token's; leave them out, or set retrieve.inside max_sim"
             )
 
+    @builds_nodes
     def encoder(self, run: Run) -> Node | None:
         return vectors.encoder(run) if self.inside == "pooled" else None
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         self._note(run.config.select.k)
         if self.inside == "pooled":

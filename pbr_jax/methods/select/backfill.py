@@ -17,7 +17,7 @@ from pbr_jax.base.files import parse_json, write_text
 from pbr_jax.base.types import Example, UserError
 from pbr_jax.eval.metrics import plain_mean
 from pbr_jax.eval.significance import paired_difference
-from pbr_jax.graph import Stage
+from pbr_jax.graph import Stage, builds_nodes
 from pbr_jax.options import Select
 from pbr_jax.pipeline import Ranking
 from pbr_jax.stages import language_model
@@ -49,6 +49,7 @@ class Gain:
 Curve = list[Gain]
 
 
+@builds_nodes
 def curve(run: Run, scored: Select, k: int | None) -> Stage:
     """Gains from filling up to k documents, at every number of own ones, with this selection's scores."""
     run.learns_from_others("select.own auto")

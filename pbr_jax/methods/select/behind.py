@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pbr_jax.base.types import UserError
-from pbr_jax.graph import Node, Slot
+from pbr_jax.graph import Node, Slot, builds_nodes
 from pbr_jax.methods.select.top_k import TopK
 from pbr_jax.options import Learner, Select, TrainingSplit
 from pbr_jax.stages.run import Run
@@ -39,5 +39,6 @@ class Behind(Select):
     def learns(self) -> TrainingSplit:
         return self.first.learns()
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         return {"first": Slot(self.first, run.changed(select=self.first))}

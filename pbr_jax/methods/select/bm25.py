@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from pbr_jax.graph import Node
+from pbr_jax.graph import Node, builds_nodes
 from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import ByScore, ScoreFn, by_score
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
@@ -20,6 +20,7 @@ class BM25(Analysed, ByScore):
 
     method: Literal["bm25"] = "bm25"
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         self.check_analyser()
         return self.sharing(run)
@@ -34,6 +35,7 @@ class BM25Lamp(Okapi, ByScore):
 
     method: Literal["bm25_lamp"] = "bm25_lamp"
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         return self.sharing(run)
 

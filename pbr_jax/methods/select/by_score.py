@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from pbr_jax.base.types import UserError
-from pbr_jax.graph import Node
+from pbr_jax.graph import Node, builds_nodes
 from pbr_jax.methods.select import backfill as backfill
 from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.options import Select, TrainingSplit
@@ -41,6 +41,7 @@ class ByScore(Select):
     def learns(self) -> TrainingSplit:
         return "needed" if self.own == "auto" else super().learns()
 
+    @builds_nodes
     def sharing(self, run: Run) -> Mapping[str, Node]:
         """What `by_score` needs beside scores: `backfill_gains`, where `own` is auto."""
         if self.own != "auto":

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from pbr_jax.base.types import UserError
-from pbr_jax.graph import Node, Value
+from pbr_jax.graph import Node, Value, builds_nodes
 from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import ByScore, by_score
 from pbr_jax.models import cross_encoder
@@ -32,6 +32,7 @@ class CrossEncoder(ByScore):
         super().check()
         self.at_least("max_length", 8)
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         return {"reranker": pretrained(self.model, self.max_length, run.config.encoder), **self.sharing(run)}
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from pbr_jax.base.types import Example
 from pbr_jax.corpus.store import Store
-from pbr_jax.graph import Node
+from pbr_jax.graph import Node, builds_nodes
 from pbr_jax.options import Select
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
 from pbr_jax.stages.labels import is_relevant
@@ -31,6 +31,7 @@ class Evidence(Select):
     def ceiling(self) -> bool:
         return True
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         return {"store": run.data}
 

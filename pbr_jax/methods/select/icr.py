@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from pbr_jax.graph import Node
+from pbr_jax.graph import Node, builds_nodes
 from pbr_jax.llm.abilities import TokenLevel, Watch
 from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import by_score
@@ -36,6 +36,7 @@ class ICR(Judging):
     best: Literal["last", "first"] = "last"
     calibrated: bool = True  # whether the attention of a content-free query is subtracted
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         language_model.check_tokens(self.model(run), "select.method icr")
         return super().needs(run)

@@ -5,7 +5,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pbr_jax.graph import Node
+from pbr_jax.graph import Node, builds_nodes
 from pbr_jax.llm import LLM, Prompt, naming, usage
 from pbr_jax.methods.select.by_score import ByScore
 from pbr_jax.options import LLM as Options
@@ -31,6 +31,7 @@ class Judging(ByScore):
         self.at_least("words", 1)
         self.at_least("max_tokens", 64)
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         return {
             "llm": language_model.frozen(run, self.llm),
@@ -38,6 +39,7 @@ class Judging(ByScore):
             **self.sharing(run),
         }
 
+    @builds_nodes
     def model(self, run: Run) -> Options:
         """The options of the model that judges."""
         return self.llm or run.config.llm

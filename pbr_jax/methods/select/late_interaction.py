@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from pbr_jax.graph import Node
+from pbr_jax.graph import Node, builds_nodes
 from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import ByScore, by_score
 from pbr_jax.options import IDLE
@@ -36,6 +36,7 @@ class LateInteraction(ByScore):
         self.at_least("query_length", 1)
         self.at_least("document_length", 1)
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         encoder = late.encoder(run, self.model, self.query_length, self.document_length)
         return {"encoder": encoder, "tokens": late.documents(run, encoder), **self.sharing(run)}

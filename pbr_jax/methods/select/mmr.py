@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from pbr_jax.graph import Bound, Node
+from pbr_jax.graph import Bound, Node, builds_nodes
 from pbr_jax.index import Matrix
 from pbr_jax.methods.select.behind import Behind
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
@@ -39,6 +39,7 @@ class MMR(Behind):
         super().check()
         self.between("balance", 0, 1)
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         return {**super().needs(run), "embeddings": vectors.documents(run, vectors.encoder(run))}
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from pbr_jax.base.types import Example, UserError
 from pbr_jax.corpus.store import Store
-from pbr_jax.graph import Node
+from pbr_jax.graph import Node, builds_nodes
 from pbr_jax.llm import LLM, Sampling
 from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import best_first, by_score
@@ -56,11 +56,13 @@ class MultiLevel(Judging):
         if not self.steps or min(self.steps) < 1:
             raise UserError(f"select.steps is {list(self.steps)}, want one number or more, each at least 1")
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         if self.judge == "llm":
             self.model(run).check_scoring("select.method multi_level")
         return super().needs(run)
 
+    @builds_nodes
     def check_run(self, run: Run) -> None:
         store: Store = run.data.value
         if self.judge == "oracle":

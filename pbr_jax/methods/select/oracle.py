@@ -12,7 +12,7 @@ import numpy as np
 
 from pbr_jax.base.types import Example, UserError
 from pbr_jax.corpus.store import Store
-from pbr_jax.graph import Node
+from pbr_jax.graph import Node, builds_nodes
 from pbr_jax.llm import LLM
 from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import ByScore, by_score
@@ -33,11 +33,13 @@ class Oracle(ByScore):
     def ceiling(self) -> bool:
         return True
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         run.config.llm.check_scoring("select.method oracle")
         model = {"llm": generator(run), "write": language_model.writer(run)}
         return {**model, **self.sharing(run)}
 
+    @builds_nodes
     def check_run(self, run: Run) -> None:
         store: Store = run.data.value
         for example in store.examples():

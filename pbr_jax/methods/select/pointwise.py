@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from pbr_jax.graph import Node
+from pbr_jax.graph import Node, builds_nodes
 from pbr_jax.llm import LLM
 from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import by_score
@@ -28,6 +28,7 @@ class Pointwise(Judging):
 
     method: Literal["pointwise"] = "pointwise"
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         self.model(run).check_scoring("select.method pointwise")
         return super().needs(run)

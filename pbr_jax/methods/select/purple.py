@@ -16,7 +16,7 @@ import numpy as np
 
 from pbr_jax.base.types import Params, UserError
 from pbr_jax.corpus.store import Store
-from pbr_jax.graph import Node, Slot, Stage, Value
+from pbr_jax.graph import Node, Slot, Stage, Value, builds_nodes
 from pbr_jax.methods.generate.ipa import Ipa
 from pbr_jax.methods.select import purple_states as token_states
 from pbr_jax.methods.select.backfill import Curve
@@ -133,6 +133,7 @@ class Purple(ByScore):
                 "older policy drew need grpo's ratios; set select.loss grpo"
             )
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         needs = {
             "params": self.params(run),
@@ -186,6 +187,7 @@ class Purple(ByScore):
             together=by_rows,
         )
 
+    @builds_nodes
     def _check_candidates(self, run: Run) -> None:
         """Raises UserError where the slots before find fewer documents than are to be chosen."""
         retrieve, users = run.config.retrieve, run.config.neighbours.searched
@@ -202,6 +204,7 @@ class Purple(ByScore):
                 "PURPLE chooses among them: raise retrieve.k"
             )
 
+    @builds_nodes
     def _check(self, run: Run, asked: Questions) -> None:
         check_training(self.training)
         self.sizes(vectors.encoder(run).value.dim)

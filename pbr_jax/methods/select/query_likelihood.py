@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from pbr_jax.graph import Node
+from pbr_jax.graph import Node, builds_nodes
 from pbr_jax.llm import LLM
 from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import by_score
@@ -26,6 +26,7 @@ class QueryLikelihood(Judging):
 
     method: Literal["query_likelihood"] = "query_likelihood"
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         self.model(run).check_scoring("select.method query_likelihood")
         return super().needs(run)

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from pbr_jax.base.types import Example
-from pbr_jax.graph import Node, constant
+from pbr_jax.graph import Node, builds_nodes, constant
 from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import ByScore, by_score
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
@@ -21,6 +21,7 @@ class Random(ByScore):
 
     method: Literal["random"] = "random"
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         return {"seed": constant("seed", run.config.seed), **self.sharing(run)}
 

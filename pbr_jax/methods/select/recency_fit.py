@@ -21,7 +21,7 @@ import numpy as np
 from pbr_jax.base.files import parse_json, write_text
 from pbr_jax.base.types import Example, UserError
 from pbr_jax.corpus.store import Store
-from pbr_jax.graph import Stage, tell
+from pbr_jax.graph import Stage, builds_nodes, tell
 from pbr_jax.methods.generate.ipa import Ipa
 from pbr_jax.options import Select
 from pbr_jax.pipeline import Ranking
@@ -82,6 +82,7 @@ def prior(ages: np.ndarray, half_life: float, sizes: Sequence[int] | None = None
     return np.where(dated, found, np.repeat(mean, sizes))
 
 
+@builds_nodes
 def fitted(run: Run, first: Select) -> Stage:
     """The stage of the fit, behind a selection. Raises UserError where `collaboration` is none."""
     run.learns_from_others("select.half_life learned")
@@ -97,6 +98,7 @@ def fitted(run: Run, first: Select) -> Stage:
     return Stage("recency_prior", options, needs, _make, _load, check=check)
 
 
+@builds_nodes
 def _check(run: Run, asked: Questions, by_feedback: bool) -> None:
     if not by_feedback:
         asked.check_known(run.data.value, "relevant", "select.half_life learned")

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from pbr_jax.corpus.store import Store
-from pbr_jax.graph import Bound, Node
+from pbr_jax.graph import Bound, Node, builds_nodes
 from pbr_jax.methods.select import recency_fit
 from pbr_jax.methods.select.behind import Behind
 from pbr_jax.methods.select.recency_fit import Fit, ages, prior
@@ -50,6 +50,7 @@ class RecencyPrior(Behind):
     def learns(self) -> TrainingSplit:
         return "needed" if self.half_life == "learned" else super().learns()
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         learned = {"fit": recency_fit.fitted(run, self.first)} if self.half_life == "learned" else {}
         return {**super().needs(run), "store": run.data, **learned}

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from pbr_jax.graph import Node
+from pbr_jax.graph import Node, builds_nodes
 from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import ByScore, by_score
 from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
@@ -19,6 +19,7 @@ class TopK(ByScore):
 
     method: Literal["top_k"] = "top_k"
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         return self.sharing(run)
 

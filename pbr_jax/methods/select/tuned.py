@@ -15,7 +15,7 @@ import jax
 
 from pbr_jax.base.types import Params
 from pbr_jax.corpus.store import Store
-from pbr_jax.graph import Node, Stage, Value
+from pbr_jax.graph import Node, Stage, Value, builds_nodes
 from pbr_jax.methods.expand.none import Nothing
 from pbr_jax.methods.generate.ipa import Ipa
 from pbr_jax.methods.select.backfill import Curve
@@ -59,6 +59,7 @@ class Tuned(ByScore):
         self.at_least("max_length", 8)
         self.at_least("user_layers", 1)
 
+    @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
         known = self._users(run)
         params = self.params(run)
@@ -96,6 +97,7 @@ class Tuned(ByScore):
             together=by_rows,
         )
 
+    @builds_nodes
     def _users(self, run: Run) -> dict[str, Node]:
         return {"users": users.users(run)} if self.users else {}
 
