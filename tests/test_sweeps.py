@@ -15,8 +15,7 @@ from pbr_jax.base.files import cache_folder
 from pbr_jax.base.types import UserError
 from pbr_jax.cli.flags import config as configured
 from pbr_jax.cli.main import main
-from pbr_jax.sweeps.folder import is_noted, note, own
-from pbr_jax.sweeps.launcher import _Clock, sweep
+from pbr_jax.sweeps.launcher import _time_left, is_noted, note, own, sweep
 from pbr_jax.sweeps.sweep import command, grid, product, seeds, trials, zipped
 
 CONFIG = Path(__file__).parents[1] / "configs" / "ablations" / "system_k.py"
@@ -252,15 +251,9 @@ def test_a_sweep_says_which_run_it_is_and_the_time_left(
     flags: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
     """Runs that are there already take no time: they are not in the estimate."""
-    clock = _Clock(["a", "b", "c", "d"], at_once=2)
-    assert clock.left() == ""
-    clock._spent, clock._waiting = [100.0, 300.0], ["c", "d"]
-    assert clock.left() == ", about 3 min left"
-    with clock.timing("of a run that was there"):
-        assert len(clock._spent) == 2
-    for seconds, words in ((7.0, "7 s"), (119.0, "119 s"), (3600.0, "60 min"), (9000.0, "2 h")):
-        clock._spent = [seconds]
-        assert clock.left() == f", about {words} left"
+    assert _time_left([], 4, 2) == _time_left([7.0], 0, 2) == ""
+    for spent, words in (([100.0, 300.0], "3 min"), ([7.0], "7 s"), ([119.0], "119 s"), ([9000.0], "2 h")):
+        assert _time_left(spent, 2, at_once=2) == f", about {words} left"
     file = c.load(CONFIG)._replace(sweep=lambda: grid({"retrieve.k": [1, 2, 3]}))
     base = c.override(file.config, {**flags, "retrieve.method": "bm25"})
     sweep(file, tmp_path / "out", base)

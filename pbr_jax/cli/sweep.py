@@ -13,9 +13,8 @@ from pbr_jax.cli import flags
 from pbr_jax.config import Config, ConfigFile
 from pbr_jax.eval.report import report
 from pbr_jax.experiment.run import Results
-from pbr_jax.sweeps import folder as sweep_folder
-from pbr_jax.sweeps import slurm
-from pbr_jax.sweeps.launcher import ALL, STALE_AFTER, dry, sweep
+from pbr_jax.sweeps import launcher, slurm
+from pbr_jax.sweeps.launcher import ALL, dry, sweep
 from pbr_jax.sweeps.sweep import Trial, command, identity, trials
 
 
@@ -31,7 +30,7 @@ def add(commands: Any, show: Callable[[Sequence[Results]], None]) -> None:
     parser.add_argument("--launcher", choices=get_args(slurm.Cluster))
     parser.add_argument("--jobs", type=int)
     parser.add_argument("--max-parallel", type=int, default=1)
-    parser.add_argument("--stale-after", type=float, default=STALE_AFTER)
+    parser.add_argument("--stale-after")
     parser.set_defaults(function=lambda options, rest: _sweep(options, rest, show))
 
 
@@ -53,7 +52,7 @@ def _sweep(options: argparse.Namespace, rest: list[str], show: Callable[[Sequenc
         terminal.out("\n".join(command(file, trial, out) for trial in planned[part]))
         return 0
     _check(options)
-    results = sweep(file, out, config, options.max_parallel, part=part, stale_after=options.stale_after)
+    results = sweep(file, out, config, options.max_parallel, part=part)
     if not results:
         terminal.out(f"shard {options.shard} has none of the sweep's {len(planned)} runs")
         return 0
@@ -79,15 +78,14 @@ def _launch(
     if options.dry:
         terminal.out(slurm.script(out, count, given))
         return 0
-    earlier = sweep_folder.own(out)
+    earlier = launcher.own(out)
     if several:
         runs = [(trial.name, trial.overrides) for trial in planned]
-        sweep_folder.note(runs, out, earlier, identity(file, config))
+        launcher.note(runs, out, earlier, identity(file, config))
         lines = [shlex.split(command(file, trial, out))[1:] for trial in planned]
         commands = [[*line, "--distributed"] for line in lines]
     else:
-        words = ["sweep", *rest, "--out", str(out), "--stale-after", str(options.stale_after)]
-        words += ["--max-parallel", str(options.max_parallel)]
+        words = ["sweep", *rest, "--out", str(out), "--max-parallel", str(options.max_parallel)]
         commands = [[*words, "--shard", f"{place}/{count}"] for place in range(count)]
     terminal.err(slurm.submit(options.launcher, out, commands, given))
     terminal.out(report([out]) if options.launcher == "local" else f"pbr-jax report {shlex.quote(str(out))}")
@@ -123,5 +121,5 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError(f"--jobs is {options.jobs}, want at least 1")
     if options.max_parallel < 1:
         raise UserError(f"--max-parallel is {options.max_parallel}, want at least 1")
-    if not 1 <= options.stale_after < float("inf"):
-        raise UserError(f"--stale-after is {options.stale_after:g}, want seconds, at least 1")
+    if options.stale_after is not None:
+        raise UserError("--stale-after goes: runs of a process that has ended are free at once; leave it out")

@@ -1,30 +1,38 @@
-"""Executes the runs of a sweep: sequentially, in parallel, or shared with other processes."""
+"""Executes the runs of a sweep: sequentially, in parallel, or shared with other processes.
 
-import contextlib
+A sweep's folder holds the folders of its runs, their list `sweep.jsonl`, and a lock for each run. A process
+holds the lock of the run that it makes, and the operating system releases it when the process ends.
+"""
+
 import shlex
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, TypeVar
+
+from filelock import FileLock, Timeout
 
 from pbr_jax.base import interrupts, terminal
+from pbr_jax.base.files import parse_json, private_folder, write_text
+from pbr_jax.base.locks import require_locks
 from pbr_jax.base.types import UserError
-from pbr_jax.config import Config, ConfigFile
+from pbr_jax.config import Config, ConfigFile, Overrides
+from pbr_jax.eval.run_files import verified
 from pbr_jax.experiment.plan import Plan, require_one_process
 from pbr_jax.experiment.run import Results, run
+from pbr_jax.experiment.run_folder import OWNER
 from pbr_jax.graph.lists import tree
-from pbr_jax.sweeps import folder as sweep_folder
-from pbr_jax.sweeps.claims import Claims
-from pbr_jax.sweeps.folder import is_finished
+from pbr_jax.stages.run import line
+from pbr_jax.sweeps.slurm import JOBS
 from pbr_jax.sweeps.sweep import Trial, command, identity, trials
 
+_T = TypeVar("_T")
 ALL = slice(None)
-STALE_AFTER = 300.0
-"""Seconds: file systems of clusters show a change to other hosts after up to one minute."""
-_POLL = 2.0  # seconds between two looks at the runs of other processes, which take longer
-
-_Outcome = Results | str | None  # of a run: made, why it could not be, or left to the process that has it
+LOCKS = ".locks"
+_LIST = "sweep.jsonl"
+_BESIDE = (LOCKS, ".claims", JOBS, _LIST)  # what stands beside the runs; older versions wrote `.claims`
 
 
 def sweep(
@@ -34,12 +42,11 @@ def sweep(
     max_parallel: int = 1,
     *,
     part: slice = ALL,
-    stale_after: float = STALE_AFTER,
 ) -> list[Results]:
     """Executes the runs of a sweep, each in `out/<name>`, and returns their results. Finished runs are read.
 
-    Several processes can work on the same folder. Each run is claimed by one process, and a process waits
-    for the others once no run is left to claim. `sweep.jsonl` lists the names and overrides of all runs of
+    Several processes can work on the same folder. Each run is made by one process, and a process waits
+    for the others once no free run is left. `sweep.jsonl` lists the names and overrides of all runs of
     the sweep, followed by those of earlier sweeps into this folder. Runs that this sweep replaces are marked.
 
     Args:
@@ -48,48 +55,54 @@ def sweep(
       base: the config that the sweep changes. None: the file's own.
       max_parallel: the number of runs at a time, each in its own process.
       part: the runs to execute; `slice(i, None, n)` is shard i of n, counted from 0.
-      stale_after: takes over a run of another host after this many seconds without a sign of life.
 
     Raises UserError after all runs have ended, if some failed. The message names them.
     """
     require_one_process()
     out, base = Path(out), base or file.config
     planned = trials(file, base)
-    chosen, earlier = planned[part], sweep_folder.own(out)
-    names = [_name(trial) for trial in chosen]
-    same = identity(file, base)
-    if not sweep_folder.is_noted(
-        names, len(planned), earlier, same
-    ):  # many that begin together write one list
-        sweep_folder.note([(_name(trial), trial.overrides) for trial in planned], out, earlier, same)
-    clock = _Clock([name for name in names if not is_finished(name, out)], max_parallel)
-    with Claims(out / sweep_folder.CLAIMS, stale_after) as claims:
+    chosen, earlier, same = planned[part], own(out), identity(file, base)
+    if not is_noted(map(_name, chosen), len(planned), earlier, same):  # those that begin together agree
+        note([(_name(trial), trial.overrides) for trial in planned], out, earlier, same)
+    unfinished = {name for trial in chosen if not is_finished(name := _name(trial), out)}
+    spent: list[float] = []  # seconds of each run that this process has made
+    private_folder(out / LOCKS)
+    require_locks(out / LOCKS)
 
-        def make(trial: Trial, name: str | None) -> Results | str:
-            place = planned.index(trial) + 1
-            terminal.err(f"run {place} of {len(planned)}{clock.left()}: {trial.words}")
-            try:
-                with clock.timing(name):
-                    if max_parallel > 1 and (failure := _in_process(command(file, trial, out))):
-                        return failure
-                    return run(trial.config, out / trial.name)
-            except UserError as error:
-                return str(error)
-
-        def attempt(trial: Trial) -> _Outcome:
-            name = _name(trial)
-            if name is None or is_finished(name, out):
-                return make(trial, name)
-            if failure := claims.failure(name):
+    def make(trial: Trial, name: str | None) -> Results | str:
+        place, start = planned.index(trial) + 1, time.monotonic()
+        left = _time_left(spent, len(unfinished), max_parallel)
+        terminal.err(f"run {place} of {len(planned)}{left}: {trial.words}")
+        try:
+            if max_parallel > 1 and (failure := _in_process(command(file, trial, out))):
                 return failure
-            if not claims.take(name):
-                clock.leave(name)
-                return None
-            outcome = make(trial, name)
-            claims.release(name, outcome if isinstance(outcome, str) else "")
-            return outcome
+            return run(trial.config, out / trial.name)
+        except UserError as error:
+            return str(error)
+        finally:
+            if name in unfinished:
+                spent.append(time.monotonic() - start)
+                unfinished.discard(name)
 
-        outcomes = _all(attempt, chosen, max_parallel, claims)
+    def attempt(trial: Trial, *, wait: bool = False) -> Results | str | None:
+        """The result of a run, or why it failed; None: another process makes it."""
+        name = _name(trial)
+        if name is None or is_finished(name, out):
+            return make(trial, name)
+        try:
+            with FileLock(out / LOCKS / f"{name}.lock", mode=0o600, blocking=wait):
+                return make(trial, name)
+        except Timeout:
+            unfinished.discard(name)
+            return None
+
+    outcomes = _together(attempt, chosen, max_parallel)
+    if left := [place for place, outcome in enumerate(outcomes) if outcome is None]:
+        waiting = "; ".join(chosen[place].words for place in left)
+        terminal.err(f"waiting for runs that other processes make: {waiting}")
+        rest = _together(lambda trial: attempt(trial, wait=True), [chosen[i] for i in left], max_parallel)
+        for place, outcome in zip(left, rest, strict=True):
+            outcomes[place] = outcome
     failed = [f"{dict(t.overrides)}: {o}" for t, o in zip(chosen, outcomes) if isinstance(o, str)]
     if failed:
         raise UserError(
@@ -98,28 +111,11 @@ def sweep(
     return [outcome for outcome in outcomes if isinstance(outcome, Results)]
 
 
-def _all(
-    attempt: Callable[[Trial], _Outcome], chosen: Sequence[Trial], lanes: int, claims: Claims
-) -> list[_Outcome]:
-    """The outcome of every trial. Waits for runs of other processes, or takes them over."""
-    outcomes = _together(attempt, chosen, lanes)
-    told = ""
-    while left := [place for place, outcome in enumerate(outcomes) if outcome is None]:
-        waiting = "; ".join(f"{chosen[place].words} ({claims.holder(chosen[place].name)})" for place in left)
-        if waiting != told:
-            terminal.err(f"waiting for runs that other processes make: {waiting}")
-            told = waiting
-        time.sleep(_POLL)
-        for place, outcome in zip(left, _together(attempt, [chosen[place] for place in left], lanes)):
-            outcomes[place] = outcome
-    return outcomes
-
-
-def _together(attempt: Callable[[Trial], _Outcome], chosen: Sequence[Trial], lanes: int) -> list[_Outcome]:
+def _together(attempt: Callable[[Trial], _T], chosen: Sequence[Trial], at_once: int) -> list[_T]:
     """The outcomes, so many at once; one at a time in this thread, where Ctrl-C arrives."""
-    if lanes == 1:
+    if at_once == 1:
         return list(map(attempt, chosen))
-    with ThreadPoolExecutor(lanes) as pool:
+    with ThreadPoolExecutor(at_once) as pool:
         try:
             return list(pool.map(attempt, chosen))
         except KeyboardInterrupt:
@@ -134,37 +130,13 @@ def _in_process(words: str) -> str:
     return "" if status == 0 else told.strip().rsplit("\n", 1)[-1] or "it failed"
 
 
-class _Clock:
-    """The time that a sweep's unfinished runs will take, from that of those which it has made."""
-
-    def __init__(self, waiting: Sequence[str | None], at_once: int) -> None:
-        self._waiting: list[str | None] = list(waiting)
-        self._at_once = at_once
-        self._spent: list[float] = []
-
-    @contextlib.contextmanager
-    def timing(self, name: str | None) -> Iterator[None]:
-        """Measures a run, unless it was there before."""
-        start = time.monotonic()
-        try:
-            yield
-        finally:
-            if name in self._waiting:
-                self._waiting.remove(name)
-                self._spent.append(time.monotonic() - start)
-
-    def leave(self, name: str) -> None:
-        """Counts a run no more, since another process makes it."""
-        if name in self._waiting:
-            self._waiting.remove(name)
-
-    def left(self) -> str:
-        """In words; nothing before the first run is made, or where all are."""
-        if not self._spent or not self._waiting:
-            return ""
-        seconds = sum(self._spent) / len(self._spent) * len(self._waiting) / self._at_once
-        unit, size = next(pair for pair in (("h", 3600), ("min", 60), ("s", 0)) if seconds >= 2 * pair[1])
-        return f", about {seconds / (size or 1):.0f} {unit} left"
+def _time_left(spent: Sequence[float], runs: int, at_once: int) -> str:
+    """The time that so many runs will take, in words; nothing before the first run is made."""
+    if not spent or not runs:
+        return ""
+    seconds = sum(spent) / len(spent) * runs / at_once
+    unit, size = next(pair for pair in (("h", 3600), ("min", 60), ("s", 0)) if seconds >= 2 * pair[1])
+    return f", about {seconds / (size or 1):.0f} {unit} left"
 
 
 def dry(planned: Sequence[Trial], out: Path | None, part: slice = ALL) -> Iterator[str]:
@@ -199,3 +171,71 @@ def _name(trial: Trial) -> str | None:
         return trial.name
     except UserError:
         return None
+
+
+# -- the folder ----------------------------------------------------------------------------------------
+
+
+def own(out: Path) -> dict[str, Any]:
+    """Makes the folder a sweep's, and gives the lines of earlier sweeps' runs in it, by the runs' names.
+
+    Raises:
+      UserError: it is a run's, or holds files that no sweep wrote.
+    """
+    try:
+        private_folder(out)
+        there = sorted(path for path in out.iterdir() if not path.name.endswith(".partial"))
+        earlier = _listed(out / _LIST)
+    except OSError as error:
+        raise UserError(
+            f"cannot write to the output folder {out}: {error.strerror}; choose another --out"
+        ) from error
+    foreign = [path.name for path in there if path.name not in _BESIDE and not (path / OWNER).is_file()]
+    if (out / OWNER).exists() or (foreign and earlier is None) or (out / _LIST).is_symlink():
+        held = "a run" if (out / OWNER).exists() else ", ".join(foreign[:4]) or f"a foreign {_LIST}"
+        raise UserError(f"{out} holds {held}, which no sweep wrote; choose a new --out")
+    return earlier or {}
+
+
+def note(
+    runs: Iterable[tuple[str | None, Overrides]], out: Path, earlier: Mapping[str, Any], sweep: str
+) -> None:
+    """Writes the list of runs, those of earlier sweeps last. A run that will be refused has no name.
+
+    `sweep` says which sweep it is (`sweeps.identity`). Earlier runs of the same one that it does not make any
+    more are `replaced`: a change of code, data or config has put others in their place.
+    """
+    listed: list[dict[str, Any]] = [
+        {"run": name, "overrides": dict(overrides), "sweep": sweep} for name, overrides in runs
+    ]
+    present = {one["run"] for one in listed}
+    for name, record in earlier.items():
+        if name not in present:
+            listed.append({**record, "replaced": True} if record.get("sweep") == sweep else record)
+    write_text(out / _LIST, "".join(map(line, listed)))
+
+
+def is_noted(names: Iterable[str | None], count: int, earlier: Mapping[str, Any], sweep: str) -> bool:
+    """Whether the list holds these runs of a sweep of so many as its present ones."""
+    present = {n for n, one in earlier.items() if one.get("sweep") == sweep and not one.get("replaced")}
+    return set(names) <= present and len(present) == count
+
+
+def is_finished(name: str | None, out: Path) -> bool:
+    """Whether a run's folder is there and as the run wrote it."""
+    try:
+        return name is not None and bool(verified(out / name, whole=True))
+    except UserError:
+        return False
+
+
+def _listed(path: Path) -> dict[str, Any] | None:
+    """What a sweep's list says; None where there is none."""
+    if not path.exists():
+        return None
+    try:
+        records = [parse_json(text) for text in path.read_text(encoding="utf-8").splitlines()]
+        named = [one for one in records if one["run"] is not None]
+        return {one["run"]: {**one, "overrides": one["overrides"]} for one in named}
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} was not written by a sweep; choose a new --out") from error

@@ -1,8 +1,8 @@
 """Sweeps through submitit: as arrays of Slurm jobs, or as processes of this machine to try that on.
 
 Each job makes a shard of the sweep, by the command that a shell would be given. A job that Slurm stops, for
-another one or at its time limit, is queued again and continues: finished runs are found, and the run that
-was stopped goes on (`claims`).
+another one or at its time limit, is queued again and continues: finished runs are skipped, and the run that
+was stopped goes on.
 """
 
 import importlib
@@ -27,7 +27,7 @@ _MINUTES = 240  # of a job, which goes on in another one; short jobs fit into a 
 _CONTINUED = 1000  # times that a job may reach its time limit: it goes on each time
 _ENDED = (1, 2, 130)  # exit codes of this program
 _LOG = "SUBMITIT_LOG_LEVEL"
-_OURS = ("time", "nodes", "signal_delay_s", "array_parallelism", "setup")  # else sbatch's own parameters
+_OURS = ("nodes", "signal_delay_s", "array_parallelism")  # of submitit; others are sbatch's own parameters
 
 
 class Job:
@@ -54,7 +54,7 @@ class Job:
 def parameters(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """The values of `--slurm.NAME VALUE`, by names with underscores, and the words without them. Raises
     UserError: one without a value."""
-    found, rest, words = dict[str, Any](), list[str](), [*words]
+    given, rest, words = dict[str, Any](), list[str](), [*words]
     while words:
         word = words.pop(0)
         if not word.startswith("--slurm."):
@@ -65,10 +65,11 @@ def parameters(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
             if not words or words[0].startswith("--"):
                 raise UserError(f"{word} has no value; write {word} VALUE, or {word} true")
             value = words.pop(0)
-        known = {"true": True, "false": None}
-        value = int(value) if value.isdecimal() else known.get(value.lower(), value)
-        found[name.replace("-", "_")] = value
-    return found, rest
+        switched = {"true": True, "false": None}
+        given[name.replace("-", "_")] = (
+            int(value) if value.isdecimal() else switched.get(value.lower(), value)
+        )
+    return given, rest
 
 
 def submit(cluster: Cluster, out: Path, commands: Sequence[Sequence[str]], given: Mapping[str, Any]) -> str:
@@ -80,8 +81,7 @@ def submit(cluster: Cluster, out: Path, commands: Sequence[Sequence[str]], given
     """
     folder = out / JOBS
     private_folder(folder)
-    executor = _executor(cluster, folder, given)
-    jobs = executor.submit_array([Job(command) for command in commands])
+    jobs = _executor(cluster, folder, given).submit_array([Job(command) for command in commands])
     if cluster == "submitit":
         number = jobs[0].job_id.partition("_")[0]
         return (
@@ -105,52 +105,39 @@ def submit(cluster: Cluster, out: Path, commands: Sequence[Sequence[str]], given
 
 def script(out: Path, jobs: int, given: Mapping[str, Any]) -> str:
     """What sbatch would be given. It takes no Slurm."""
-    found = _slurm(out / JOBS, given, there=True)
+    executor = _executor("submitit", out / JOBS, given, dry=True)
     if jobs > 1:
-        found.parameters["map_count"] = jobs
-    return found._make_submission_file_text(found._submitit_command_str, "")
+        executor.parameters["map_count"] = jobs
+    return executor._make_submission_file_text(executor._submitit_command_str, "")
 
 
-def _executor(cluster: Cluster, folder: Path, given: Mapping[str, Any]) -> Any:
-    if cluster == "submitit":
-        return _slurm(folder, given)
-    found = _submitit().LocalExecutor(folder, max_num_timeout=_CONTINUED)
-    gpus = given.get("gpus_per_node", 0)
-    found.update_parameters(timeout_min=_minutes(given), gpus_per_node=gpus, setup=_setup(given) or ())
-    return found
-
-
-def _slurm(folder: Path, given: Mapping[str, Any], *, there: bool = False) -> Any:
-    """submitit's executor. `there`: Slurm need not be."""
-    executor = _submitit().SlurmExecutor
-    if there:
-        executor = type("Written", (executor,), {"affinity": classmethod(lambda cls: 1)})
+def _executor(cluster: Cluster, folder: Path, given: Mapping[str, Any], *, dry: bool = False) -> Any:
+    """submitit's executor. `dry`: nothing is submitted, so Slurm need not be there."""
+    minutes, submitit = given.get("time", _MINUTES), _submitit()
+    if not isinstance(minutes, int) or isinstance(minutes, bool) or minutes < 1:
+        raise UserError(f"--slurm.time is {minutes!r}, want whole minutes, at least 1")
+    setup = [str(given["setup"])] if given.get("setup") else None  # a line of the shell before the job
+    if cluster == "local":
+        executor = submitit.LocalExecutor(folder, max_num_timeout=_CONTINUED)
+        gpus = given.get("gpus_per_node", 0)
+        executor.update_parameters(timeout_min=minutes, gpus_per_node=gpus, setup=setup or ())
+        return executor
+    kind = submitit.SlurmExecutor
+    if dry:
+        kind = type("Written", (kind,), {"affinity": classmethod(lambda cls: 1)})
     elif shutil.which("sbatch") is None or shutil.which("srun") is None:
         raise UserError(
             "no Slurm is here: srun or sbatch is not found; run this on a login node, add --dry to see the "
             "script, or take --launcher local or --shard"
         )
-    found = executor(folder, max_num_timeout=_CONTINUED)
-    own = {name: value for name, value in given.items() if name in _OURS and value is not None}
-    rest = {name: value for name, value in given.items() if name not in _OURS and value is not None}
-    setup = {"setup": _setup(given)} if "setup" in own else {}
-    found.update_parameters(
-        **{"job_name": "pbr-jax", **own, **setup, "time": _minutes(given)},
+    executor = kind(folder, max_num_timeout=_CONTINUED)
+    rest = {n: value for n, value in given.items() if value is not None and n not in ("time", "setup")}
+    own = {name: rest.pop(name) for name in _OURS if name in rest}
+    executor.update_parameters(
+        **{"job_name": "pbr-jax", **own, "time": minutes, "setup": setup},
         additional_parameters={"requeue": True, **rest},
     )
-    return found
-
-
-def _minutes(given: Mapping[str, Any]) -> int:
-    minutes = given.get("time", _MINUTES)
-    if not isinstance(minutes, int) or isinstance(minutes, bool) or minutes < 1:
-        raise UserError(f"--slurm.time is {minutes!r}, want whole minutes, at least 1")
-    return minutes
-
-
-def _setup(given: Mapping[str, Any]) -> list[str] | None:
-    """A line of the shell before the job, such as one that loads a module."""
-    return [str(given["setup"])] if given.get("setup") else None
+    return executor
 
 
 def _submitit() -> Any:
