@@ -21,9 +21,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from pbr_jax.base.types import Model, Params, UserError
 from pbr_jax.models import layers
-from pbr_jax.models.pretrained import read_json, read_tensors
+from pbr_jax.models.fields import MOST, MOST_LAYERS, read_object
+from pbr_jax.models.pretrained import read_tensors
 from pbr_jax.models.rules import Rule, assign, transpose
-from pbr_jax.models.sizes import MOST, MOST_LAYERS, check_object
 
 # Phi(x) = 1/2 + x P(x²) / Q(x²) on |x| <= 5.5, the standard normal distribution, highest power first:
 # a weighted least-squares fit of ours with an error below 1e-8 before rounding to float32.
@@ -105,8 +105,7 @@ class BertConfig:
         """Reads a `config.json`, or that of a folder. Raises UserError if it is not that of a BERT, lacks a
         size or requires an unsupported feature."""
         file = path / "config.json" if path.is_dir() else path
-        content = read_json(file)
-        check_object(content, str(file))
+        content = read_object(file)
         if (family := content.get("model_type")) not in ("bert", *_ROBERTA):
             raise UserError(
                 f"{file}: model_type is {family!r:.40}; the encoder reads 'bert' (MiniLM, BGE, Contriever), "

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from pbr_jax.base.types import UserError
 from pbr_jax.models import gguf_file
+from pbr_jax.models.fields import MOST_HEAD_WIDTH, MOST_HEADS, MOST_LAYERS, check_object, size, sound
 from pbr_jax.models.rope import Rope, gguf_rope, json_ropes
-from pbr_jax.models.sizes import MOST_HEAD_WIDTH, MOST_HEADS, MOST_LAYERS, check_object, size, sound
 
 # Fields that a family's config.json may leave out, with the values they then have.
 _ABSENT: dict[str, dict[str, Any]] = {

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from pbr_jax.base.types import Model, Params, UserError
-from pbr_jax.models import bert, colbert_folder, layers
+from pbr_jax.models import bert, layers, sentence_folder
 from pbr_jax.models.pretrained import Tensors, read_tensors
 from pbr_jax.models.rules import Rule, assign, transpose
 
@@ -134,7 +134,7 @@ def max_sim(
 def _read_weights(folder: Path) -> Tensors:
     """The folder's tensors; PyLate and sentence-transformers keep the projection in a folder of its own."""
     tensors = read_tensors(folder)
-    projection = None if "linear.weight" in tensors else colbert_folder.projection(folder)
+    projection = None if "linear.weight" in tensors else sentence_folder.projection(folder)
     if projection is not None:
         tensors.update(read_tensors(projection))
     return tensors
@@ -151,7 +151,9 @@ def read_config(folder: Path, *, projection: bool = True) -> ColbertConfig:
     if not projection:
         return ColbertConfig(body=body, width=None)
     return ColbertConfig(
-        body=body, width=_read_weights(folder)["linear.weight"].shape[0], **colbert_folder.settings(folder)
+        body=body,
+        width=_read_weights(folder)["linear.weight"].shape[0],
+        **sentence_folder.colbert_settings(folder),
     )
 
 

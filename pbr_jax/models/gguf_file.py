@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pbr_jax.base.types import UserError
-from pbr_jax.models import gguf_header, gguf_tokenizer, known_fields
+from pbr_jax.models import fields, gguf_header, gguf_tokenizer
 from pbr_jax.models.pretrained import Tensors, one_line
-from pbr_jax.models.sizes import sound
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -124,7 +123,7 @@ class GGUFFile:
 
     def _weights(self, name: str) -> np.ndarray:
         tensor = self._expanded(name)
-        with sound(str(self.path)):
+        with fields.sound(str(self.path)):
             return self._as_hugging_face(name, tensor)
 
     def _as_hugging_face(self, name: str, tensor: np.ndarray) -> np.ndarray:
@@ -197,7 +196,7 @@ def _read(path: Path, size: int, changed: int) -> GGUFFile:
         raise UserError(
             f"{path} holds a model of architecture {architecture!r}; a GGUF model must be of {ARCHITECTURES}"
         )
-    known_fields.check_gguf(header.metadata, architecture, str(path))
+    fields.check_gguf(header.metadata, architecture, str(path))
     return GGUFFile(path, header)
 
 

@@ -1,13 +1,15 @@
-"""What sentence-transformers (2 to 6) and PyLate write beside a text encoder's weights."""
+"""What sentence-transformers (2 to 6), PyLate and ColBERT's first release write beside an encoder's weights.
+
+Chaffin and Sourty, "PyLate", https://github.com/lightonai/pylate, 2024.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from pbr_jax.base.types import UserError
-from pbr_jax.models import known_fields, tokenizer_file
+from pbr_jax.models import fields, tokenizer_file
 from pbr_jax.models.pretrained import read_json
-from pbr_jax.models.sizes import check_object
 
 Role = Literal["query", "document"]
 
@@ -32,7 +34,7 @@ def modules(folder: Path) -> list[Module]:
     listed = []
     try:
         for module in read_json(file):
-            known_fields.check(module, known_fields.MODULES, str(file))
+            fields.check(module, fields.MODULES, str(file))
             library, kind = module["type"].split(".", 1)[0], module["type"].rsplit(".", 1)[-1]
             if library not in ("sentence_transformers", "pylate"):
                 raise UserError(
@@ -59,15 +61,13 @@ def _transformer_file(folder: Path) -> Path:
 
 def transformer(folder: Path) -> dict[str, Any]:
     """The fields of `sentence_bert_config.json` (or `sentence_roberta_config.json`, ...)."""
-    return known_fields.read(_transformer_file(folder), known_fields.TRANSFORMER)
+    return fields.read(_transformer_file(folder), fields.TRANSFORMER)
 
 
 def lower_case(folder: Path) -> bool:
     """Whether texts are read in lower case; UserError where that is neither true nor false."""
     file = _transformer_file(folder)
-    content = read_json(file) if file.is_file() else {}
-    check_object(content, str(file))
-    stated = content.get("do_lower_case", False)
+    stated = fields.read_object(file, absent=True).get("do_lower_case", False)
     if type(stated) is not bool:
         raise UserError(f"{file}: do_lower_case is {stated!r:.80}; true or false is wanted")
     return stated
@@ -77,11 +77,10 @@ def check_reranker(folder: Path) -> None:
     """UserError where a CrossEncoder's folder says what is not followed. Its activation is none of that:
     it changes no order."""
     file = folder / MODEL
-    content = read_json(file) if file.is_file() else {}
-    check_object(content, str(file))
+    content = fields.read_object(file, absent=True)
     if content.get("model_type") == "CrossEncoder":
-        known_fields.check(content, known_fields.RERANKER, str(file))
-        known_fields.read(_transformer_file(folder), known_fields.RERANKER_TRANSFORMER)
+        fields.check(content, fields.RERANKER, str(file))
+        fields.read(_transformer_file(folder), fields.RERANKER_TRANSFORMER)
         check_order(modules(folder), folder, ("Transformer",))
 
 
@@ -100,7 +99,7 @@ def max_length(folder: Path) -> int | None:
 
 def model(folder: Path) -> dict[str, Any]:
     """The fields of `config_sentence_transformers.json`."""
-    return known_fields.read(folder / MODEL, known_fields.MODEL)
+    return fields.read(folder / MODEL, fields.MODEL)
 
 
 def prompt(folder: Path, role: Role) -> str:
@@ -133,3 +132,114 @@ def check_order(modules: Sequence[Module], folder: Path, *orders: tuple[str, ...
     foreign = next((kind for kind in kinds if kind not in known), None)
     problem = f"module {foreign} is" if foreign else f"modules {', '.join(kinds)} in this order are"
     raise UserError(f"{file}: {problem} not supported; want {' or '.join(map(', '.join, orders))}")
+
+
+# -- one vector a token --------------------------------------------------------------------------------
+
+_ORDERS = (
+    ("Transformer", "Dense"),
+    ("Transformer", "Dense", "MultiVectorMask", "Normalize"),
+    ("Transformer", "Dense", "Normalize", "MultiVectorMask"),
+)
+_STATED: dict[str, tuple[str, type]] = {  # fields of all files -> those of `ColbertConfig`
+    "query_length": ("query_length", int),
+    "document_length": ("document_length", int),
+    "query_maxlen": ("query_length", int),
+    "doc_maxlen": ("document_length", int),
+    "attend_to_mask_tokens": ("attend_to_mask_tokens", bool),
+    "attend_to_expansion_tokens": ("attend_to_mask_tokens", bool),
+    "do_query_expansion": ("expand_queries", bool),
+    "query_token_id": ("query_token", str),
+    "doc_token_id": ("document_token", str),
+    "query_prefix": ("query_token", str),
+    "document_prefix": ("document_token", str),
+    "skiplist_words": ("skiplist", list),
+}
+_EXPANSION: dict[str, tuple[str, type]] = {
+    "length": ("query_length", int),
+    "attend": ("attend_to_mask_tokens", bool),
+    "token": ("expansion_token", str),
+}
+
+
+def projection(folder: Path) -> Path | None:
+    """Where the projection's weights are, where not beside the body's. Raises UserError: the projection is
+    more than a matrix."""
+    steps = modules(folder)
+    folders = [step.folder for step in steps if step.kind == "Dense"]
+    if not steps and (folder / "1_Dense").is_dir():
+        folders = [folder / "1_Dense"]
+    if len(folders) != 1 or any(step.kind == "Pooling" for step in steps):
+        return None
+    fields.read(folders[0] / "config.json", fields.PROJECTION)
+    return folders[0]
+
+
+def colbert_settings(folder: Path) -> dict[str, Any]:
+    """The fields of a `ColbertConfig` that the folder's files state. Raises UserError: a file is malformed,
+    or has a field that is not followed."""
+    steps = modules(folder)
+    check_order(steps, folder, *_ORDERS)
+    file = folder / "artifact.metadata"
+    artifact = fields.read(file, fields.ARTIFACT)
+    stated = _stated(artifact, file)
+    if artifact.get("mask_punctuation") is False:
+        stated["skiplist"] = ()
+    native = any(step.kind == "MultiVectorMask" for step in steps)
+    return stated | (_sentence_transformers(folder, steps) if native else _pylate(folder))
+
+
+def _pylate(folder: Path) -> dict[str, Any]:
+    """PyLate inserts a marker behind [CLS], and puts a prompt, where there is one, before the text."""
+    file, content = folder / MODEL, model(folder)
+    stated = _stated(content, file)
+    stated |= _expansion(content, file) if "query_expansion" in content else {}
+    for role in get_args(Role):
+        marker = stated.get(f"{role}_token") or ""
+        if text := prompt(folder, role).removeprefix(marker):
+            stated[f"{role}_prompt"] = text
+    return stated
+
+
+def _sentence_transformers(folder: Path, steps: Sequence[Module]) -> dict[str, Any]:
+    """sentence-transformers writes markers as prompts: texts whose tokenizer has a token for them."""
+    file, body = _transformer_file(folder), transformer(folder)
+    stated: dict[str, Any] = dict(query_length=None, document_length=None, skiplist=())
+    stated |= _stated(body, file) | _expansion(body, file)
+    for step in steps:
+        own = step.folder / "config.json"
+        if step.kind == "MultiVectorMask":
+            stated |= _stated(fields.read(own, fields.MASK), own)
+        elif step.kind == "Normalize":
+            fields.read(own, fields.NORMALIZE_TOKENS)
+    for role in get_args(Role):
+        stated |= {f"{role}_token": None, f"{role}_prompt": prompt(folder, role)}
+    return stated
+
+
+def _expansion(content: dict[str, Any], file: Path) -> dict[str, Any]:
+    stated = content.get("query_expansion")
+    if not stated:
+        return {"expand_queries": False}
+    names = {"strategy", *_EXPANSION}
+    if not isinstance(stated, dict) or stated.get("strategy") != "fixed" or set(stated) - names:
+        raise UserError(
+            f"{file}: found query_expansion {stated!r:.120}; want null, or an object with strategy 'fixed' "
+            f"and {', '.join(_EXPANSION)}"
+        )
+    return _stated(stated, file, _EXPANSION)
+
+
+def _stated(
+    content: dict[str, Any], file: Path, names: dict[str, tuple[str, type]] = _STATED
+) -> dict[str, Any]:
+    values = {}
+    for theirs, (ours, kind) in names.items():
+        value = content.get(theirs)
+        if value is None:
+            continue
+        if type(value) is not kind or (kind is list and not all(isinstance(word, str) for word in value)):
+            wanted = "a list of texts" if kind is list else kind.__name__
+            raise UserError(f"{file}: {theirs} is {value!r:.80}; {wanted} is wanted")
+        values[ours] = tuple(value) if kind is list else value
+    return values

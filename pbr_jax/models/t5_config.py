@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pbr_jax.base.types import UserError
-from pbr_jax.models.sizes import MOST_HEAD_WIDTH, MOST_HEADS, MOST_LAYERS, check_object, size, sound
+from pbr_jax.models.fields import MOST_HEAD_WIDTH, MOST_HEADS, MOST_LAYERS, check_object, size, sound
 
 _MLPS = {"relu": False, "gated-gelu": True}  # feed_forward_proj -> gated
 

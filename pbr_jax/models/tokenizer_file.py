@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from pbr_jax.base.files import JsonBounds, parse_json
 from pbr_jax.base.types import UserError
-from pbr_jax.models import known_fields
-from pbr_jax.models.pretrained import one_line, read_json
-from pbr_jax.models.sizes import check_object, sound
+from pbr_jax.models import fields as model_fields
+from pbr_jax.models.pretrained import one_line
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -42,10 +41,10 @@ def read(file: Path) -> "Tokenizer":
 def settings(folder: Path) -> dict[str, Any]:
     """The fields of tokenizer_config.json, with those of special_tokens_map.json. Special tokens are
     texts. UserError for a field that would change results and is not followed."""
-    content = known_fields.read(folder / "tokenizer_config.json", known_fields.TOKENIZER)
+    content = model_fields.read(folder / "tokenizer_config.json", model_fields.TOKENIZER)
     if "added_tokens_decoder" not in content:
         special = folder / "special_tokens_map.json"
-        content = content | known_fields.read(special, known_fields.SPECIAL_TOKENS)
+        content = content | model_fields.read(special, model_fields.TOKENIZER)
     for name in SPECIAL:
         text = content.pop(name, None)
         text = text.get("content") if isinstance(text, Mapping) else text
@@ -59,7 +58,7 @@ def read_folder(folder: Path) -> tuple["Tokenizer", dict[str, Any]]:
     is malformed, contradicts `tokenizer.json`, or says what is not followed."""
     fields, source = settings(folder), str(folder / "tokenizer_config.json")
     tokenizer = read(folder / "tokenizer.json")
-    with sound(source):
+    with model_fields.sound(source):
         _add(tokenizer, folder, fields)
         tokenizer = _normalized(tokenizer, folder, fields)
         _check_ends(tokenizer, fields, source)
@@ -105,8 +104,7 @@ def _added(folder: Path, fields: Mapping[str, Any]) -> Iterator[tuple[int, Any]]
         for number, fields in sorted(decoder.items(), key=lambda item: int(item[0])):
             yield int(number), AddedToken(**fields)
     elif file.is_file():
-        content = read_json(file)
-        check_object(content, str(file))
+        content = model_fields.read_object(file)
         for text, number in sorted(content.items(), key=lambda item: item[1]):
             yield number, AddedToken(text, normalized=True)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from pbr_jax.base.types import UserError
-from pbr_jax.models import known_fields, sentence_folder, tokenizer_file
+from pbr_jax.models import fields, sentence_folder, tokenizer_file
 from pbr_jax.models.pretrained import one_line, read_json
 
 
@@ -157,9 +157,9 @@ def read_settings(folder: Path, max_positions: int) -> Settings:
     whole = ("Transformer", "Pooling", "Normalize")
     sentence_folder.check_order(modules, folder, whole, whole[:2], whole[:1])
     files = {module.kind: module.folder / "config.json" for module in modules}
-    pooling = known_fields.read(files["Pooling"], known_fields.POOLING) if "Pooling" in files else None
+    pooling = fields.read(files["Pooling"], fields.POOLING) if "Pooling" in files else None
     if "Normalize" in files:
-        known_fields.read(files["Normalize"], known_fields.NORMALIZE)
+        fields.read(files["Normalize"], fields.NORMALIZE)
     return Settings(
         max_length=length,
         pooling="mean" if pooling is None else _pooling(pooling, files["Pooling"]),

@@ -171,7 +171,7 @@ def test_what_is_not_followed_is_refused_by_name(modules: Any, options: Any, mes
         ),
         ("2_Normalize/config.json", {"module_input_name": "token_embeddings"}, "found module_input_name"),
         ("tokenizer_config.json", {"truncation_side": "middle"}, "truncation_side is 'middle'"),
-        ("tokenizer_config.json", {"reverse_words": True}, "found reverse_words True"),
+        ("tokenizer_config.json", {"do_split_on_punc": True}, "found do_split_on_punc True"),
     ],
 )
 def test_fields_that_are_not_followed_are_named(name: str, fields: Any, message: str, save: Any) -> None:
@@ -332,7 +332,11 @@ def test_the_first_releases_layout(body: Path, tmp_path: Path) -> None:
         ("1_Dense/config.json", {"bias": True}, "found bias True"),
         ("1_Dense/config.json", {"use_residual": True}, "found use_residual True"),
         ("1_Dense/config.json", {"activation_function": "torch.nn.modules.activation.Tanh"}, "Tanh"),
-        ("config_sentence_transformers.json", {"skiplist_words": ","}, "skiplist_words is ','"),
+        (
+            "config_sentence_transformers.json",
+            {"skiplist_words": ","},
+            "skiplist_words is ','; a list",
+        ),
         ("config_sentence_transformers.json", {"query_length": "12"}, "query_length is '12'; int is wanted"),
         ("config_sentence_transformers.json", {"query_prefix": "[A] "}, r"vocabulary has no '\[A\] '"),
         ("config_sentence_transformers.json", {"pool_factor": 2}, "found pool_factor 2"),

@@ -13,8 +13,7 @@ from pbr_jax.llm.protocol import check_text
 from pbr_jax.llm.tokens.codec import Codec
 from pbr_jax.llm.tokens.stops import armed, end_tokens, vocabulary_of
 from pbr_jax.llm.tokens.templates import DATE
-from pbr_jax.models import gguf_file, known_fields, pretrained, tokenizer_file
-from pbr_jax.models.sizes import check_object, sound
+from pbr_jax.models import fields, gguf_file, tokenizer_file
 
 VERSION = 4
 """Of how prompts and answers become tokens; raised when the same text would become others."""
@@ -23,7 +22,7 @@ VERSION = 4
 def load(path: Path, date: str = DATE) -> Codec:
     """The codec of a Hugging Face folder or GGUF file; `date` is the day that its template takes for today.
     Raises UserError: no tokenizer that can be read, named."""
-    with sound(str(path)):
+    with fields.sound(str(path)):
         codec = _from_gguf(path) if path.is_file() else _from_folder(path)
         return dataclasses.replace(codec, date=date)
 
@@ -50,8 +49,8 @@ def _from_folder(path: Path) -> Codec:
     tokenizer, settings = tokenizer_file.read_folder(path)
     specials = {name: settings[name] for name in tokenizer_file.SPECIAL if name in settings}
     ends = [tokenizer.token_to_id(specials["eos_token"])] if "eos_token" in specials else []
-    config = _optional_json(path / "config.json")
-    generation = known_fields.read(path / "generation_config.json", known_fields.GENERATION)
+    config = fields.read_object(path / "config.json", absent=True)
+    generation = fields.read(path / "generation_config.json", fields.GENERATION)
     for declared in (generation, config):
         number = declared.get("eos_token_id")
         ends += number if isinstance(number, list) else [number]
@@ -59,12 +58,6 @@ def _from_folder(path: Path) -> Codec:
     stops = end_tokens(ends, tokenizer, template, vocabulary_of(config, tokenizer), str(path))
     tidy = bool(settings.get("clean_up_tokenization_spaces")) and type(tokenizer.model).__name__ != "BPE"
     return Codec(str(path), armed(tokenizer, stops), template, specials, stops, tidy=tidy)
-
-
-def _optional_json(file: Path) -> dict[str, Any]:
-    content = pretrained.read_json(file) if file.is_file() else {}
-    check_object(content, str(file))
-    return content
 
 
 def _texts(specials: Mapping[str, Any]) -> dict[str, str]:
