@@ -112,7 +112,7 @@ NORMALIZE, NORMALIZE_TOKENS = (
 )
 PROJECTION = FileFields(
     "in_features out_features",
-    NORMALIZE_TOKENS.neutral | {"activation_function": ["torch.nn.modules.linear.Identity"]},
+    {**NORMALIZE_TOKENS.neutral, "activation_function": ["torch.nn.modules.linear.Identity"]},
 )
 MASK = FileFields("skiplist_words", {"skiplist_tasks": [["document"]]})
 ARTIFACT = FileFields(None, {"similarity": ["cosine"], "interaction": ["colbert"]})  # of ColBERT's release
