@@ -54,7 +54,6 @@ PLUMBING = {
     "experiment.plan": "chooses nodes, which have keys",
     "experiment": "writes and opens runs",
     "sweeps": "plans configs",
-    "estimate": "counts what runs would ask",
     "cli": "the command line",
 }
 """Modules that cannot change a result."""

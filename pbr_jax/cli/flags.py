@@ -23,7 +23,7 @@ _OPTIONS = {
     RUN: """\
   --out DIR       output folder: new, empty, or of the same run, to continue it
   --overwrite     replace another run's files in DIR
-  --dry [--cost]  only print the stages and which are done [with prompts, tokens, time on a --chip]
+  --dry [--cost]  only print the stages and which are done [with prompts, tokens, FLOPs]
   --distributed   run as one of several processes, one per host, started by Slurm, Open MPI, Kubernetes or
                   Cloud TPU; otherwise add --coordinator HOST:PORT --processes N --process I to each""",
     SWEEP: """\

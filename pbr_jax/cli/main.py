@@ -27,10 +27,8 @@ from pbr_jax.cli import remarks as remark_commands
 from pbr_jax.cli import sweep as sweep_command
 from pbr_jax.config import listed
 from pbr_jax.distributed import processes
-from pbr_jax.estimate.chips import UTILISATION
-from pbr_jax.estimate.estimate import estimate
-from pbr_jax.estimate.table import table
 from pbr_jax.eval.report import report
+from pbr_jax.experiment.cost import estimate, table
 from pbr_jax.experiment.opening import read_config
 from pbr_jax.experiment.plan import Plan
 from pbr_jax.experiment.questions import examples
@@ -121,8 +119,8 @@ def _add_running(commands: Any) -> None:
     run.add_argument("--processes", type=int)
     run.add_argument("--process", type=int)
     run.add_argument("--cost", action="store_true")
-    run.add_argument("--chip", default="h100")
-    run.add_argument("--utilisation", type=float, default=UTILISATION)
+    run.add_argument("--chip")
+    run.add_argument("--utilisation")
     run.set_defaults(function=_run)
 
     sweep_command.add(commands, _show_examples)
@@ -199,12 +197,17 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
         follow(config)
         processes.finished()
         return 0
+    if options.chip or options.utilisation:
+        raise UserError(
+            "--chip and --utilisation were removed; --dry --cost counts FLOPs, so divide them by the FLOP/s "
+            "that your chip reaches"
+        )
     if options.dry:
         plan = Plan(config)
         plan.check()
         terminal.out(tree(plan.last))
         if options.cost:
-            terminal.out(f"\n{table(estimate(plan), options.chip, options.utilisation)}")
+            terminal.out(f"\n{table(estimate(plan))}")
         return 0
     if options.cost:
         raise UserError("--cost tells what a run would ask; add --dry")

@@ -1,4 +1,4 @@
-"""Estimates, against what runs then ask."""
+"""What `--dry --cost` counts, against what runs then ask."""
 
 import json
 import shutil
@@ -11,8 +11,7 @@ import pytest
 from pbr_jax import config as c
 from pbr_jax.base.files import cache_folder
 from pbr_jax.cli.main import main
-from pbr_jax.estimate.estimate import estimate
-from pbr_jax.estimate.sizes import Row
+from pbr_jax.experiment.cost import Row, estimate
 from pbr_jax.experiment.plan import Plan
 from pbr_jax.experiment.run import run
 from pbr_jax.graph.lists import stages
@@ -90,7 +89,7 @@ def test_what_is_estimated_is_what_a_run_then_asks(
     plan = Plan(config)
     rows = estimate(plan)
     assert [row.note for row in rows] == ["", ""]
-    assert all(row.work is not None and row.work.flops > 0 for row in rows)
+    assert all(row.flops for row in rows)
     assert not (cache_folder() / "llm.sqlite").exists()
     asked = Asked(monkeypatch)
     found = run(config, tmp_path / "out")
@@ -181,17 +180,14 @@ def test_the_command_prints_a_table(config: c.Config, tmp_path: Path, capfd: pyt
         "import json\nfrom pbr_jax.config import from_dict\n"
         f"def get_config(): return from_dict(json.loads({json.dumps(c.to_dict(config))!r}))\n"
     )
-    words = ["run", str(file), "--dry", "--cost", "--chip", "cpu-core", "--utilisation", "0.5"]
+    words = ["run", str(file), "--dry", "--cost"]
     assert main(words) == 0
     text = capfd.readouterr().out
     assert "generate  would be made" in text
     assert "What the run has yet to ask of models" in text
-    assert "Time on one cpu-core (bfloat16 0.096, float32 0.096 TFLOP/s at its peak) that reaches 50%" in text
     assert text.count("\nall ") == 1
-    assert main([*words, "--chip", "x"]) == 2
-    assert "--chip is 'x', want one of" in capfd.readouterr().err
-    assert main([*words, "--utilisation", "2"]) == 2
-    assert "--utilisation is 2, want a share" in capfd.readouterr().err
+    assert main([*words, "--chip", "h100"]) == 2
+    assert "--chip and --utilisation were removed; --dry --cost counts FLOPs" in capfd.readouterr().err
     assert main(["run", str(file), "--cost", "--out", str(tmp_path / "out")]) == 2
     assert "add --dry" in capfd.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -37,11 +37,6 @@ class LanguageModel:
     attention: float
     cross: float = 0.0
 
-    @property
-    def parameters(self) -> float:
-        """In products, so without the embedding where that is another matrix than the head's."""
-        return (self.read + self.head + (self.write if self.cross else 0)) / 2
-
     def scored(self, prompts: Lengths, targets: Lengths) -> Flops:
         """Of reading prompts of so many tokens with the targets behind them."""
         if self.cross:
