@@ -4,7 +4,7 @@ A question sees its own profile as released. Of other users it sees only documen
 question and are not its target. A coarse date counts as its last moment: a document dated "2015" is not
 before any question of that year.
 
-The keys of stages that read a store cover the source of this module and of `columns` (`parts.data`).
+The keys of stages that read a store cover the source of this module and of `columns` (`stages.data`).
 """
 
 import abc

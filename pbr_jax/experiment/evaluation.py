@@ -23,8 +23,8 @@ from pbr_jax.text.answers import parse_answer
 class Made(NamedTuple):
     """What a run made of the examples, in their order; None: no such thing.
 
-    `answers` are as `parts.answers.Answers` reads them, `scores` as `parts.likelihood.Likelihoods` does, and
-    `judged` as `parts.judged.Judgements`.
+    `answers` are as `stages.answers.Answers` reads them, `scores` as `stages.likelihood.Likelihoods` does, and
+    `judged` as `stages.judged.Judgements`.
     """
 
     rankings: Iterable[Sequence[Candidate]]

@@ -31,7 +31,7 @@ _TOKENIZER = (
     "tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.model",
 )  # fmt: skip
 _CLASSES = {"bert": "BertModel", "roberta": "RobertaModel", "xlm-roberta": "XLMRobertaModel"}
-_TUNED = "tuned encoder"  # the name of such nodes (`parts.vectors.tuned`)
+_TUNED = "tuned encoder"  # the name of such nodes (`stages.vectors.tuned`)
 
 
 def write(folder: Path, run: Path) -> None:

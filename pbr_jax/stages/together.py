@@ -42,7 +42,7 @@ _OWN = {TALLY, USAGE, "attempts.json", "seconds"}  # files of a stage's folder t
 
 @runtime_checkable
 class Asked(Protocol):
-    """A range of questions (`parts.rankings.Questions`)."""
+    """A range of questions (`stages.rankings.Questions`)."""
 
     def read(self, store: Store) -> Iterator[Example]: ...
 

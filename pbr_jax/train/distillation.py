@@ -1,6 +1,6 @@
 """Distillation of feedback into a model that scores candidates, for both retriever and reranker.
 
-A question's candidates have values (`parts.feedback`). The model's distribution over them is fitted to the
+A question's candidates have values (`stages.feedback`). The model's distribution over them is fitted to the
 distribution of the values (CFRAG, Eq. 7, 8, 11 and 12).
 """
 

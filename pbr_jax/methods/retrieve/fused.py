@@ -212,7 +212,7 @@ def table(found: Mapping[str, Ranking]) -> tuple[np.ndarray, list[Candidate]]:
 def by_document(
     scores: np.ndarray, there: Sequence[Candidate], standing: np.ndarray, how: Pool
 ) -> tuple[np.ndarray, list[Candidate]]:
-    """The parts' scores [p d] of documents from those of their passages [p c], pooled as `parts.passages`
+    """The parts' scores [p d] of documents from those of their passages [p c], pooled as `stages.passages`
     does, and of each document the passage that stands best [c]; documents in the order of their first
     passages."""
     codes: dict[tuple[str, str], int] = {}

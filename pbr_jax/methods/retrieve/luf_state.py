@@ -123,7 +123,7 @@ def searched(store: Store, encoder: TextEncoder, index: Kind) -> tuple[Matrix, S
 
 
 def mapping(found: Params) -> Any:
-    """Query vectors [e d] to their images under the map, of unit length (`parts.search.Personalize`)."""
+    """Query vectors [e d] to their images under the map, of unit length (`stages.search.Personalize`)."""
     matrix = np.asarray(found["map"])
 
     def mapped(examples: Examples, vectors: np.ndarray) -> np.ndarray:
