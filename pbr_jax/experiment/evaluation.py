@@ -23,8 +23,8 @@ from pbr_jax.text.answers import parse_answer
 class Made(NamedTuple):
     """What a run made of the examples, in their order; None: no such thing.
 
-    `answers` are as `stages.answers.Answers` reads them, `scores` as `stages.likelihood.Likelihoods` does, and
-    `judged` as `stages.judged.Judgements`.
+    `answers` are read by `stages.answers.Answers`, `scores` by `stages.likelihood.Likelihoods`, and `judged`
+    by `stages.judged.Judgements`.
     """
 
     rankings: Iterable[Sequence[Candidate]]
