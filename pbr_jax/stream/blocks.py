@@ -33,9 +33,10 @@ class Block(NamedTuple):
     """Answered questions as a learner sees them. Each list has one value per question.
 
     `answers` and `likelihoods` have the format of `stages.answers.Answers` and
-    `stages.likelihood.Likelihoods`, and are empty if there are none. Unless the learner is `supervised`, examples have neither targets nor
-    relevant documents, and there are no likelihoods; in `report` they are present. `observations` are those
-    of the learner, in `learn` and `report`. Each list is read from disk when it is first accessed.
+    `stages.likelihood.Likelihoods`, and are empty if there are none. Unless the learner is `supervised`,
+    examples have neither targets nor relevant documents, and there are no likelihoods; in `report` they are
+    present. `observations` are those of the learner, in `learn` and `report`. Each list is read from disk
+    when it is first accessed.
     """
 
     examples: Sequence[Example]
