@@ -23,16 +23,16 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
 from pbr_jax.base.types import Document, Example
 from pbr_jax.corpus import vectors as vector_store
-from pbr_jax.corpus.engine import EngineSearch, shared_search
-from pbr_jax.corpus.search import Kind, save_index
+from pbr_jax.corpus.search import EngineSearch, Kind, shared_search
 from pbr_jax.corpus.store import Store, build
 from pbr_jax.corpus.vectors import Vectors, VectorStore, complete
+from pbr_jax.index.engines import ENGINES
 from pbr_jax.pipeline import Neighbour, Query
 from pbr_jax.stages.search import search
 
@@ -134,7 +134,7 @@ def measure(engine: Any, folder: Path, count: int, queries: int, changed: int) -
     encoder: Any = Clustered()
     store = Store(folder / "store.sqlite").copy_to(own / "store.sqlite")
     vectors = Vectors(store, VectorStore(encoder))
-    found = steps.timed("build", lambda: _built(engine, own, store, vectors))
+    found = steps.timed("build", lambda: _built(engine, store, vectors))
     asked = [Example(f"q{i}", "u", f"query {i}", "", None) for i in range(queries)]
 
     def ranked(some: list[Example]) -> np.ndarray:
@@ -166,12 +166,11 @@ def measure(engine: Any, folder: Path, count: int, queries: int, changed: int) -
     print(f"| {engine} | on disk: {size / 2**30:.2f} GiB | | | | | |", flush=True)
 
 
-def _built(engine: Kind, own: Path, store: Store, vectors: Vectors) -> Any:
-    if engine == "lancedb":
-        EngineSearch(store, vectors).follow(store.columns)
-    else:
-        save_index(vectors, store.history(""), engine, own)
-    return shared_search(store, vectors, engine, own)
+def _built(engine: Kind, store: Store, vectors: Vectors) -> Any:
+    found = shared_search(store, vectors, engine)
+    if isinstance(found, EngineSearch):
+        found.follow("")
+    return found
 
 
 def main() -> None:
@@ -179,7 +178,7 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=1_000_000)
     parser.add_argument("--queries", type=int, default=1_000)
     parser.add_argument("--changed", type=int, default=10_000)
-    parser.add_argument("--engines", nargs="+", default=["exact", "scann", "lancedb"], choices=get_args(Kind))
+    parser.add_argument("--engines", nargs="+", default=[*ENGINES], choices=[*ENGINES])
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--process", default="", help=argparse.SUPPRESS)
     told = parser.parse_args()

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pbr_jax.corpus.search import Collection, InScope
-from pbr_jax.index.scann import is_installed
+from pbr_jax.base.types import UserError
+from pbr_jax.corpus.search import InScope, over
 from pbr_jax.text.bm25 import BM25
 
 K = 10
@@ -64,19 +64,18 @@ def row(what: str, ours: float, peer: float, count: int, unit: str = "q/s") -> R
 def search_rows(vectors: np.ndarray, queries: np.ndarray) -> list[Row]:
     """Exact and ScaNN over the whole collection."""
     rows = []
-    every = np.arange(len(vectors))
-    exact = Collection(vectors, lambda: every, "exact")
+    exact = over(vectors, "exact")
     best = exact.search(queries, K).rows
     for count in (1, len(queries)):
         some = queries[:count]
         peer = seconds(lambda some=some: numpy_top_k(some, vectors))
         ours = seconds(lambda some=some: exact.search(some, K))
         rows.append(row(f"exact, {count} queries | numpy argpartition", ours, peer, count))
-    if not is_installed():
+    scann, start = over(vectors, "scann"), time.perf_counter()
+    try:
+        found = scann.search(queries, K).rows
+    except UserError:
         return [*rows, ("ScaNN is not installed", "", "", "")]
-    scann = Collection(vectors, lambda: every, "scann")
-    start = time.perf_counter()
-    found = scann.search(queries, K).rows
     built = time.perf_counter() - start
     recall = np.mean([len(set(a) & set(b)) / K for a, b in zip(best.tolist(), found.tolist())])
     for count in (1, len(queries)):

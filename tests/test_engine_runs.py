@@ -10,7 +10,7 @@ import pytest
 import pbr_jax
 from pbr_jax.base.types import Example, UserError
 from pbr_jax.config import Config, override
-from pbr_jax.corpus import engine
+from pbr_jax.index.engines.lancedb import Engine
 from pbr_jax.text.encode import TextEncoder
 
 
@@ -20,8 +20,7 @@ def config(
 ) -> Config:
     """Users' documents and shared ones, all searched through the engine, in an empty cache."""
     monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(engine, "DIRECT", 0)
-    monkeypatch.setattr(engine, "SLACK", 1)
+    monkeypatch.setattr(Engine, "direct", 0)
     shared = tmp_path / "shared.jsonl"
     lines = [json.dumps({"id": f"p{i}", "text": f"{i} cats and {9 - i} violins"}) for i in range(9)]
     shared.write_text("\n".join(lines) + "\n")

@@ -13,7 +13,6 @@ from pbr_jax.base.types import UserError
 from pbr_jax.cli.main import main
 from pbr_jax.config import Benchmark, Config, override
 from pbr_jax.experiment.plan import Plan
-from pbr_jax.index import scann
 from pbr_jax.methods.select import Purple
 from pbr_jax.tasks.scoring import MOST_COMBINATIONS
 
@@ -141,7 +140,6 @@ def test_scann_is_looked_for_where_it_searches(
 ):
     wanted = {"neighbours.method": "mean", "neighbours.m": 2, "neighbours.index": "scann"}
     plan = Plan(config({}, {**wanted, "collaboration": "text"}))
-    monkeypatch.setattr(scann, "is_installed", lambda: False)
     monkeypatch.setitem(sys.modules, "scann.scann_ops.py", None)
     with pytest.raises(UserError, match="ScaNN cannot be imported"):
         plan.check()

@@ -23,7 +23,7 @@ from pbr_jax.base.locks import locked
 from pbr_jax.base.system_errors import located
 from pbr_jax.base.types import UserError
 from pbr_jax.corpus.store import Store
-from pbr_jax.index import lance
+from pbr_jax.index import engines
 from pbr_jax.models.sentence_folder import Role
 
 CHUNK = 1024  # texts encoded before their vectors are on disk
@@ -147,9 +147,9 @@ class _Files:
 
 
 def erase(texts: Iterable[str]) -> int:
-    """Overwrites the vectors of these texts, by all encoders, on disk; says how many there were.
+    """Overwrites the vectors of these texts, by all encoders, on disk; returns how many there were.
 
-    They go from tables of engines too.
+    They are deleted from the files of all engines too.
     """
     gone, erased = {digest(text) for text in texts}, 0
     for folder in sorted(_folder().glob("*-*")):
@@ -157,7 +157,7 @@ def erase(texts: Iterable[str]) -> int:
         files = _Files(folder, width)
         with files.writing():
             erased += files.erase(gone)
-        lance.erase(folder, files.erased(), width)
+        engines.erase(folder, files.erased(), width)
     return erased
 
 

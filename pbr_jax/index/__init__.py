@@ -1,8 +1,7 @@
-"""Vector indices: exact, per user, and ScaNN. `pbr_jax.corpus.search` selects one."""
+"""Exact search, clusters and anchors, and the engines of large collections (`pbr_jax.index.engines`)."""
 
-from pbr_jax.index.base import Found, Matrix
+from pbr_jax.index.base import Engine, Found, Matrix, Rows
 from pbr_jax.index.exact import ExactIndex
-from pbr_jax.index.per_user import nearest
-from pbr_jax.index.scann import Effort, ScannIndex
+from pbr_jax.index.top_k import nearest
 
-__all__ = ["Effort", "ExactIndex", "Found", "Matrix", "ScannIndex", "nearest"]
+__all__ = ["Engine", "ExactIndex", "Found", "Matrix", "Rows", "nearest"]

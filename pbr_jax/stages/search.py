@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from pbr_jax.base.types import Candidate
-from pbr_jax.corpus.engine import EngineSearch
-from pbr_jax.corpus.search import InScope, Search
+from pbr_jax.corpus.search import InScope, Search, holds_users
 from pbr_jax.corpus.store import Store
 from pbr_jax.index import Matrix
 from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, RetrieveSlot
@@ -39,7 +38,7 @@ def search(
     Returns:
       The callable of the slot, which maps examples, queries and neighbours to a ranking per example.
     """
-    own = shared if isinstance(shared, EngineSearch) else InScope(embeddings)
+    own = shared if shared is not None and holds_users(shared) else InScope(embeddings)
 
     def retrieve(
         examples: Examples, queries: Sequence[Query], neighbours: Sequence[Sequence[Neighbour]]

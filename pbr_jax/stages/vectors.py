@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from pbr_jax.base.types import Params
-from pbr_jax.corpus.engine import EngineSearch, shared_search
-from pbr_jax.corpus.search import Kind, Search, save_index
+from pbr_jax.cache.code import code_of
+from pbr_jax.corpus.search import EngineSearch, Kind, Search, shared_search
 from pbr_jax.corpus.store import Store
 from pbr_jax.corpus.vectors import Vectors, VectorStore, complete
 from pbr_jax.graph import Node, Stage, Value, builds_nodes
-from pbr_jax.index import lance, scann
+from pbr_jax.index import engines
 from pbr_jax.models.pretrained import fingerprint, locate
 from pbr_jax.options import Encoder
 from pbr_jax.stages.run import Run, enable_compilation_cache, once
@@ -53,20 +53,23 @@ def documents(run: Run, encoder: Node, label: str = "embed") -> Node:
 
 @once
 def shared(run: Run, embeddings: Node, index: Kind) -> Node:
-    """The search in shared documents and, with `lancedb`, in users' documents too.
+    """The search in shared documents, and in users' documents if the engine holds them.
 
     Args:
       run: the argument of `needs`.
       embeddings: the node from `documents`.
-      index: `auto`, `exact`, `scann`, `per_user` or `lancedb`. Indices that take long to build are cached.
+      index: `auto`, `per_user` or the name of an engine. Engines with files on disk are filled beforehand.
     """
     needs = {"store": run.documents, "embeddings": embeddings}
-    if index == "lancedb":
-        stage = Stage("index", (index,), needs, _table, _nothing, check=lance.check_installed)
-        return Value("shared documents", (index,), {**needs, "saved": stage}, _shared)
-    if run.config.benchmark.shares and index in ("auto", "scann"):
-        needs["saved"] = Stage("index", (index,), needs, _index, _folder)
-    return Value("shared documents", (index,), needs, _shared, check=lambda: _check(index, run))
+    if index == "per_user":
+        return Value("shared documents", (index,), needs, _shared)
+    named = engines.ENGINES if index == "auto" else (index,)
+    kinds = [engines.load(name) for name in named]
+    options = (index, tuple(map(code_of, kinds)))  # what they propose, no import says
+    holds = run.config.benchmark.shares or (index != "auto" and kinds[0].everything)
+    if holds and any(kind.saves for kind in kinds):
+        needs["saved"] = Stage("index", options, needs, _index, _nothing, check=lambda: _check(index, run))
+    return Value("shared documents", options, needs, _shared, check=lambda: _check(index, run))
 
 
 @builds_nodes
@@ -97,8 +100,8 @@ def _tuned(options: Encoder, stage: Stage, unit: bool, *, params: Params, untune
 
 @builds_nodes
 def _check(index: Kind, run: Run) -> None:
-    if index == "scann" and run.documents.value.has_shared:
-        scann.check_installed()
+    if index != "auto" and (engines.load(index).everything or run.documents.value.has_shared):
+        engines.load(index).check_installed()
 
 
 def _embed(folder: Path, *, store: Store, encoder: TextEncoder) -> None:
@@ -107,24 +110,20 @@ def _embed(folder: Path, *, store: Store, encoder: TextEncoder) -> None:
 
 
 def _nothing(folder: Path) -> None:
-    """The vectors lie in the cache, by content, and so do tables of engines."""
+    """The vectors lie in the cache, by content, and so do the files of engines."""
 
 
 def _vectors(*, store: Store, encoder: TextEncoder, encoded: None) -> Vectors:
     return Vectors(store, VectorStore(encoder))
 
 
-def _index(folder: Path, index: Kind, *, store: Store, embeddings: Vectors) -> None:
-    save_index(embeddings, store.history(""), index, folder)
+def _index(folder: Path, index: Kind, code: object, *, store: Store, embeddings: Vectors) -> None:
+    search = shared_search(store, embeddings, index)
+    assert isinstance(search, EngineSearch)
+    search.follow("index")
 
 
-def _folder(folder: Path) -> Path:
-    return folder
-
-
-def _table(folder: Path, index: Kind, *, store: Store, embeddings: Vectors) -> None:
-    EngineSearch(store, embeddings).follow(store.columns, "index")
-
-
-def _shared(index: Kind, *, store: Store, embeddings: Vectors, saved: Path | None = None) -> Search:
-    return shared_search(store, embeddings, index, saved)
+def _shared(
+    index: Kind, code: object = None, *, store: Store, embeddings: Vectors, saved: None = None
+) -> Search:
+    return shared_search(store, embeddings, index)

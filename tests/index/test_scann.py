@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from pbr_jax.base.types import UserError
-from pbr_jax.index import scann as module
-from pbr_jax.index.scann import Effort, ScannIndex
+from pbr_jax.index.engines import scann as module
+from pbr_jax.index.engines.scann import Effort, ScannIndex
 
 pytest.importorskip("scann")
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pbr_jax.base.types import UserError
-from pbr_jax.index.top_k import top_k, top_positions
+from pbr_jax.index.top_k import nearest, top_k, top_positions
 
 levels = st.sampled_from([-np.inf, -2.0, -0.0, 0.0, 0.5, 3.0])  # few, so that ties are many
 few_scores = st.lists(levels, min_size=1, max_size=12)
@@ -73,3 +73,35 @@ def test_asking_for_nothing_is_refused():
         top_k(jnp.zeros(3), 0)
     with pytest.raises(UserError, match="k is 0"):
         top_positions(np.zeros(3, np.float32), 0)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 30), st.integers(1, 8), st.integers(0, 2**32 - 1))
+def test_any_rows_in_any_order(size, k, seed):
+    rng = np.random.default_rng(seed)
+    vectors = rng.integers(-2, 3, (40, 3)).astype(np.float32)  # exact scores, many ties
+    rows = rng.integers(0, 40, size)  # unordered, with repetitions
+    query = rng.integers(-2, 3, 3).astype(np.float32)
+    found, scores = nearest(vectors, rows, query, k)
+    assert found.tolist() == sorted({*rows.tolist()}, key=lambda row: (-float(vectors[row] @ query), row))[:k]
+    np.testing.assert_array_equal(scores, vectors[found] @ query)
+
+
+def test_a_score_does_not_depend_on_what_else_is_searched():
+    rng = np.random.default_rng(0)
+    vectors, query = rng.normal(size=(120, 384)).astype(np.float32), rng.normal(size=384).astype(np.float32)
+    rows, scores = nearest(vectors, np.arange(120), query, 120)
+    for row, score in zip(rows, scores):
+        assert nearest(vectors, np.array([row]), query, 1)[1][0] == score
+    vectors[7] = vectors[90]
+    rows, scores = nearest(vectors, np.arange(1, 120, 2), query, 60)
+    both = {row: score for row, score in zip(rows.tolist(), scores.tolist()) if row in (7, 90)}
+    assert both.keys() == {7}
+
+
+def test_memory_maps_are_searched_in_place(tmp_path):
+    vectors = np.random.default_rng(1).normal(size=(50, 4)).astype(np.float32)
+    np.save(tmp_path / "x.npy", vectors)
+    mapped, rows = np.load(tmp_path / "x.npy", mmap_mode="r"), np.array([3, 4, 5, 9])
+    for ours, plain in zip(nearest(mapped, rows, vectors[0], 2), nearest(vectors, rows, vectors[0], 2)):
+        np.testing.assert_array_equal(ours, plain)

@@ -7,14 +7,14 @@ Shi et al., "Retrieval Augmented Generation with Collaborative Filtering for Per
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from pbr_jax.corpus.search import Collection
+from pbr_jax.corpus.search import EngineSearch, Kind, over
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node, builds_nodes
-from pbr_jax.index import scann
+from pbr_jax.index import engines
 from pbr_jax.index.base import unit
 from pbr_jax.methods.neighbours.moments import Moments
 from pbr_jax.options import Neighbours, TrainingSplit
@@ -33,8 +33,8 @@ class Similar(Neighbours):
     skip: int = 0  # number of nearest users that are skipped first. m of them in CFRAG Figure 5
     # number of moments at which dated histories are encoded again. A question uses the last one before it
     snapshots: int = 8
-    # how users are searched. scann: approximate, for tens of thousands of users
-    index: Literal["exact", "scann"] = "exact"
+    # how users are searched: by an engine that searches in memory. scann: approximate, for tens of thousands
+    index: Kind = "exact"
 
     def check(self) -> None:
         super().check()
@@ -49,8 +49,8 @@ class Similar(Neighbours):
 
     @builds_nodes
     def check_run(self, run: Run) -> None:
-        if self.index == "scann" and self.m > 1:
-            scann.check_installed()
+        if self.index != "auto" and self.m > 1:
+            engines.load(self.index).check_installed()
 
     def slot(self, tally: Tally, *, store: Store, users: Users | None = None) -> NeighboursSlot:
         names, moments = store.users, Moments(store, self.snapshots)
@@ -79,7 +79,7 @@ class Similar(Neighbours):
 class _Pool(NamedTuple):
     """The users that had written something at a moment."""
 
-    vectors: Collection
+    vectors: EngineSearch
     codes: np.ndarray  # of the users, row by row
 
 
@@ -89,6 +89,6 @@ def _of(users: Users | None) -> Users:
     return users
 
 
-def _pool(vectors: np.ndarray, kind: Literal["exact", "scann"]) -> _Pool:
+def _pool(vectors: np.ndarray, kind: Kind) -> _Pool:
     codes = np.flatnonzero(vectors.any(axis=1))
-    return _Pool(Collection(unit(vectors[codes]), lambda: np.arange(len(codes)), kind), codes)
+    return _Pool(over(unit(vectors[codes]), kind), codes)

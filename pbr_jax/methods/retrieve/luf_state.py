@@ -15,8 +15,7 @@ import numpy as np
 from pbr_jax.base.file_hashes import file_hash
 from pbr_jax.base.files import write_text
 from pbr_jax.base.types import Params, UserError
-from pbr_jax.corpus.engine import shared_search
-from pbr_jax.corpus.search import Kind, Search
+from pbr_jax.corpus.search import Kind, Search, shared_search
 from pbr_jax.corpus.store import Store
 from pbr_jax.corpus.vectors import Vectors, VectorStore
 from pbr_jax.index import Matrix

@@ -1,17 +1,16 @@
 """Vectors in a table of LanceDB: on disk, filtered inside the engine, added to and deleted from.
 
-The engine proposes rows; their scores are computed elsewhere (`corpus.engine`). Fewer than `APPROXIMATE_FROM`
-rows in a filter are searched exactly, more through an index of 8-bit codes in partitions (IVF_SQ; of 100,000
-vectors it is built in a quarter of IVF_PQ's time and finds more), whose effort is tuned by recall measured
-against exact search. Needs `pbr-jax[lancedb]`.
+Which rows may be returned is a condition on owner, date and row, which LanceDB applies before it searches.
+Fewer than `APPROXIMATE_FROM` rows in scope are searched exactly, more through an index of 8-bit codes in
+partitions (IVF_SQ; of 100,000 vectors it is built in a quarter of IVF_PQ's time and finds more), whose effort
+is tuned by the recall, measured against exact search. Needs `pbr-jax[lancedb]`.
 """
 
-import importlib.util
 import json
 import math
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -19,24 +18,28 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
-from pbr_jax.base import system_errors
+from pbr_jax.base import system_errors, terminal
 from pbr_jax.base.files import parse_json, private_folder, write_text
 from pbr_jax.base.locks import locked
 from pbr_jax.base.types import UserError
-from pbr_jax.index.base import Found
+from pbr_jax.index import base
+from pbr_jax.index.base import Found, Rows
 
 T = TypeVar("T")
 
-APPROXIMATE_FROM = 50_000  # rows in a filter; fewer are searched exactly in some 10 ms
+APPROXIMATE_FROM = 50_000  # rows in a scope; fewer are searched exactly in some 10 ms
+SLACK = 2  # times k: rows that are proposed
 SAMPLE = 100  # queries that measure recall
 TARGET, FLOOR = 0.95, 0.8  # recall that the effort is tuned for, and below which building is an error
+ADDED = 65_536  # rows added at once
+_NEAR = 1e-5  # relative; scores closer than that may be ties
 _QUERIES = 256  # searched together
 _LISTED = 10_000  # rows named in one condition
 _STALE = 0.1  # of the rows not in the indices; more are slow to search
 _FRAGMENTS = 64  # files of vectors, beyond which small ones are merged
-_TABLE, _HEADER, _FOLDERS = "vectors", "state.json", "lancedb-"
+_TABLE, _HEADER = "vectors", "state.json"
 _DELETING = "deleting"  # a file that is there while rows are deleted
 
 
@@ -49,7 +52,7 @@ class Header(NamedTuple):
     probes: int = 0
 
 
-class LanceTable:
+class Engine(base.Engine):
     """The table in a folder; made where there is none.
 
     Columns: `row` of the store, `user` (the code of the owner), `until` (the end of its date in seconds, or
@@ -57,11 +60,20 @@ class LanceTable:
     `writing`.
     """
 
-    def __init__(self, folder: Path, width: int) -> None:
-        self._lancedb, self.folder, self._width = _module(), folder, width
+    saves = everything = True
+    direct = 5_000  # rows, of which scoring all takes no more CPU than asking the engine
+
+    def __init__(self, folder: Path | None, width: int) -> None:
+        assert folder is not None
+        self._lancedb, self._width, self.folder = _module(), width, folder
+        self._current = Rows(np.zeros(0, np.int64), np.zeros((0, width), np.float32))
         private_folder(folder)
         with self.writing():  # two processes do not make it at once
             self._open()
+
+    @staticmethod
+    def check_installed() -> None:
+        _module()
 
     def _open(self) -> None:
         import pyarrow as pa
@@ -106,10 +118,8 @@ class LanceTable:
         except (OSError, ValueError, TypeError):
             return Header()
 
-    def write_header(self, generation: int) -> None:
-        """Marks the table as complete."""
-        header = Header(generation, len(self), self.header.probes)
-        write_text(self.folder / _HEADER, json.dumps(header._asdict()))
+    def _write_header(self, **changed: int) -> None:
+        write_text(self.folder / _HEADER, json.dumps(self.header._replace(**changed)._asdict()))
 
     def __len__(self) -> int:
         return self._reading(lambda table: table.count_rows())
@@ -119,7 +129,64 @@ class LanceTable:
         found = self._reading(lambda table: table.search().select([name]).to_arrow())
         return np.sort(found[name].to_numpy())
 
+    # -- the engine ------------------------------------------------------------------------------------
+
+    def follow(self, current: Rows, label: str = "") -> bool:
+        self._current = current
+        if (self.header.generation, self.header.size) == (current.version, len(self)):
+            return True
+        with self.writing():
+            if self.header.generation > current.version:
+                return False
+            held = self.column("row")
+            twice = held[1:][held[1:] == held[:-1]]  # a process died while it deleted
+            if len(gone := np.union1d(np.setdiff1d(held, current.rows), twice)):
+                self._delete("row", gone)
+            self._add_rows(np.setdiff1d(current.rows, np.setdiff1d(held, twice)), current, label)
+            self._index()
+            self._write_header(generation=current.version, size=len(self))
+        return True
+
+    def nearest(self, queries: np.ndarray, k: int, scopes: Sequence[np.ndarray]) -> list[np.ndarray]:
+        conditions, found = dict[str, list[int]](), list(scopes)
+        wheres = {id(rows): condition(self._current, rows) for rows in scopes}
+        for q, rows in enumerate(scopes):
+            conditions.setdefault(wheres[id(rows)], []).append(q)
+        for where, some in conditions.items():
+            proposed = self._proposed(queries[some], k, where, len(scopes[some[0]]))
+            for q, rows in zip(some, proposed, strict=True):
+                found[q] = rows
+        return found
+
+    def _proposed(self, queries: np.ndarray, k: int, where: str, within: int) -> list[np.ndarray]:
+        """Rows among which each query's best are: more where those that are left out may be ties."""
+        wanted = min(SLACK * k, within)
+        while True:
+            rows, scores = self.search(queries, wanted, where, within)
+            last, worst = scores[:, k - 1], scores[:, -1]
+            tied = np.isfinite(worst) & (worst >= last - _NEAR * np.maximum(np.abs(last), 1))
+            if wanted == within or not tied.any():
+                return [some[some >= 0] for some in rows]
+            wanted = min(8 * wanted, within)
+
+    def erase(self, gone: Bool[np.ndarray, " p"]) -> None:
+        with self.writing():
+            places = self.column("place")
+            # Also of none: what a process that was killed wrote and did not add goes.
+            self._delete("place", places[gone[places]])
+
     # -- writing ---------------------------------------------------------------------------------------
+
+    def _add_rows(self, rows: np.ndarray, current: Rows, label: str) -> None:
+        """Adds rows bit by bit, with a progress bar where it has a label."""
+        with terminal.bar(desc=label, total=len(rows), unit="vector", show=None if label else False) as bar:
+            for start in range(0, len(rows), ADDED):
+                some = rows[start : start + ADDED]
+                vectors, places = current.vectors[some], current.places(some)
+                there = places >= 0  # what was deleted meanwhile has no vector
+                bar.update(len(some))
+                some = some[there]
+                self.add(some, current.owners[some], current.untils[some], places[there], vectors[there])
 
     def add(
         self,
@@ -139,18 +206,18 @@ class LanceTable:
         columns.append(pa.FixedSizeListArray.from_arrays(flat, self._width))
         self._table.add(pa.Table.from_arrays(columns, schema=self._schema))
 
-    def delete(self, column: str, values: Int[np.ndarray, " n"]) -> None:
+    def _delete(self, column: str, values: Int[np.ndarray, " n"]) -> None:
         """Deletes what has one of these values of `row` or `place`; no byte of it is in a file afterwards.
 
         LanceDB writes files once, and compacts those of which more than a tenth is deleted. So what is left
-        of a file is added anew, and the file goes as a whole. The index of codes goes too; `index` makes it.
+        of a file is added anew, and the file goes as a whole. The index of codes goes too; `_index` makes it.
         """
         write_text(self.folder / _DELETING, "")
         with self._damage():
-            self._delete(column, values)
+            self._delete_rows(column, values)
         (self.folder / _DELETING).unlink()
 
-    def _delete(self, column: str, values: Int[np.ndarray, " n"]) -> None:
+    def _delete_rows(self, column: str, values: Int[np.ndarray, " n"]) -> None:
         fragments: set[int] = set()
         for listed in _listed(column, values):
             found = self._table.search().where(listed).with_row_address(True).select(["_rowaddr"]).to_arrow()
@@ -160,13 +227,13 @@ class LanceTable:
             inside = f"_rowaddr >= {fragment << 32} AND _rowaddr < {(fragment + 1) << 32}"
             if self._table.count_rows(inside):
                 self._table.add(self._table.search().where(inside).select(self._schema.names).to_batches())
-                self._table.delete(inside)  # dead now: a row stands there twice (`corpus.engine` mends that)
+                self._table.delete(inside)  # dead now: a row stands there twice (`follow` mends that)
         for index in self._table.list_indices() if len(values) else ():
             if index.columns == ["vector"]:
                 self._table.drop_index(index.name)
         self._optimize(timedelta(0))
 
-    def index(self) -> None:
+    def _index(self) -> None:
         """Makes what is missing of the indices, and takes in what was added."""
         from lancedb.index import BTree, IvfSq
 
@@ -194,22 +261,22 @@ class LanceTable:
         (listed,) = _listed("row", some)
         queries = np.stack(self._table.search().where(listed).to_arrow()["vector"].to_pylist())
         queries = queries.astype(np.float32)
-        best = self.nearest(queries, k, "true", len(rows), probes=0).rows
+        best = self.search(queries, k, "true", len(rows), probes=0).rows
         probes, recall = 4, 0.0
         while recall < TARGET and probes < parts:
             probes = min(2 * probes, parts)
-            found = self.nearest(queries, 2 * k, "true", len(rows), probes=probes).rows
+            found = self.search(queries, 2 * k, "true", len(rows), probes=probes).rows
             recall = float((best[:, :, None] == found[:, None]).any(axis=2).mean())
         if recall < FLOOR:
             raise UserError(
                 f"recall@{k} of LanceDB's index is {recall:.3f} with all {parts} partitions, below {FLOOR}; "
                 "set retrieve.index to exact"
             )
-        write_text(self.folder / _HEADER, json.dumps(self.header._replace(probes=probes)._asdict()))
+        self._write_header(probes=probes)
 
     # -- reading ---------------------------------------------------------------------------------------
 
-    def nearest(
+    def search(
         self,
         queries: Float[np.ndarray, "q d"],
         k: int,
@@ -261,35 +328,22 @@ class LanceTable:
         raise AssertionError
 
 
-def is_installed() -> bool:
-    """Whether LanceDB is there."""
-    return importlib.util.find_spec("lancedb") is not None
-
-
-def check_installed() -> None:
-    """Raises UserError where LanceDB is not there."""
-    _module()
-
-
-def table_folder(parent: Path, name: str) -> Path:
-    """Where a table of vectors of this folder lies."""
-    return parent / f"{_FOLDERS}{name}"
-
-
-def erase(parent: Path, gone: np.ndarray, width: int) -> None:
-    """Deletes from all tables of a folder what stands at places whose vectors are `gone`, bool [places]."""
-    for folder in sorted(parent.glob(f"{_FOLDERS}*")):
-        if not is_installed():
-            shutil.rmtree(folder)  # made again where it is needed
-            continue
-        try:
-            table = LanceTable(folder, width)
-            with table.writing():
-                places = table.column("place")
-                # Also of none: what a process that was killed wrote and did not add goes.
-                table.delete("place", places[gone[places]])
-        except (OSError, RuntimeError, ValueError):  # damaged, or the disk is full
-            shutil.rmtree(folder)
+def condition(current: Rows, rows: np.ndarray) -> str:
+    """What holds for these rows (ascending, not empty) and for no other one, in SQL."""
+    owners = np.unique(current.owners[rows])
+    kept = np.flatnonzero(np.isin(current.owners, owners))
+    parts = [f"user IN ({','.join(map(str, owners.tolist()))})"]
+    ends = current.untils[rows]
+    undated, last = bool(np.isnan(ends).any()), float(np.nanmax(ends, initial=-np.inf))
+    if len(kept) > len(rows) and np.isfinite(last):
+        dated = current.untils[kept]
+        kept = kept[(dated <= last) | (np.isnan(dated) & undated)]
+        parts.append(f"(until <= {last!r}{' OR until IS NULL' if undated else ''})")
+    if len(kept) != len(rows):
+        left_out = np.setdiff1d(kept, rows, assume_unique=True)
+        few, word = (left_out, "NOT IN") if len(left_out) < len(rows) else (rows, "IN")
+        parts.append(f"row {word} ({','.join(map(str, few.tolist()))})")
+    return " AND ".join(parts)
 
 
 def _listed(column: str, values: np.ndarray) -> Iterator[str]:

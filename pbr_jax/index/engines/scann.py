@@ -6,7 +6,6 @@ returns candidates, whose exact scores are computed elsewhere (`corpus.search`).
 the recall, measured against exact search. Nothing is pickled.
 """
 
-import importlib.util
 import json
 import math
 from dataclasses import asdict, dataclass
@@ -16,17 +15,18 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from pbr_jax.base.files import parse_json, write_text
+from pbr_jax.base.files import parse_json, private_folder, write_text
+from pbr_jax.base.locks import locked
 from pbr_jax.base.types import UserError
 from pbr_jax.index import base
-from pbr_jax.index.base import Matrix
+from pbr_jax.index.base import Matrix, Rows
 from pbr_jax.index.exact import ExactIndex
 
 BRUTE_FORCE_BELOW = 2_000  # vectors; too few to train a quantiser on
 TREE_FROM = 20_000  # vectors; below, hashing every vector is as fast and misses less
 PART = 200_000  # vectors of one searcher: building takes some five times their memory
 SAMPLE = 200  # queries that measure recall
-_HEADER = "index.json"
+_HEADER, _ROWS, _PLACES = "index.json", "rows.npy", "places.npy"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,21 +140,47 @@ class ScannIndex:
             )
         return index
 
+
+class Engine(base.Rebuilt):
+    """The ScaNN index of a collection, kept in a folder."""
+
+    saves = True
+    auto_from = 50_000
+
     @staticmethod
-    def is_saved(folder: Path) -> bool:
-        """Whether a folder contains a complete index."""
-        return (folder / _HEADER).is_file()
-
-
-def is_installed() -> bool:
-    """Whether ScaNN is installed."""
-    return importlib.util.find_spec("scann") is not None
-
-
-def check_installed() -> None:
-    """Raises UserError if ScaNN is not installed."""
-    if not is_installed():
+    def check_installed() -> None:
         _scann()
+
+    def build(self, vectors: Matrix) -> ScannIndex:
+        return ScannIndex(vectors)
+
+    def positions(self, queries: np.ndarray, k: int) -> np.ndarray:
+        return self.index.candidates(queries, k)
+
+    def follow(self, current: Rows, label: str = "") -> bool:
+        """Reads the saved index first. An index that was built is saved."""
+        if self.folder is None:
+            return super().follow(current, label)
+        private_folder(self.folder)
+        with locked(self.folder / "lock", f"waiting for another process that writes to {self.folder}"):
+            if self.index is None and (self.folder / _HEADER).is_file():
+                self._load(ScannIndex.load(self.folder), np.load(self.folder / _ROWS, allow_pickle=False))
+            before = self.rows
+            super().follow(current, label)
+            if self.rows is not before:
+                (self.folder / _HEADER).unlink(missing_ok=True)
+                np.save(self.folder / _ROWS, self.rows, allow_pickle=False)
+                np.save(self.folder / _PLACES, current.places(self.rows), allow_pickle=False)
+                self.index.save(self.folder)
+        return True
+
+    def erase(self, gone: np.ndarray) -> None:
+        """Raises ValueError if the index holds such a vector: its files are then deleted as a whole."""
+        assert self.folder is not None
+        with locked(self.folder / "lock"):
+            places = np.load(self.folder / _PLACES, allow_pickle=False)
+        if gone[places[places >= 0]].any():
+            raise ValueError("codes of single vectors cannot be deleted")
 
 
 def _leaves(n: int) -> int:
