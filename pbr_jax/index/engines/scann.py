@@ -168,11 +168,14 @@ class Engine(base.Rebuilt):
             before = self.rows
             super().follow(current, label)
             if self.rows is not before:
-                (self.folder / _HEADER).unlink(missing_ok=True)
-                np.save(self.folder / _ROWS, self.rows, allow_pickle=False)
-                np.save(self.folder / _PLACES, current.places(self.rows), allow_pickle=False)
-                self.index.save(self.folder)
+                self._save(self.folder, current)
         return True
+
+    def _save(self, folder: Path, current: Rows) -> None:
+        (folder / _HEADER).unlink(missing_ok=True)
+        np.save(folder / _ROWS, self.rows, allow_pickle=False)
+        np.save(folder / _PLACES, current.places(self.rows), allow_pickle=False)
+        self.index.save(folder)
 
     def erase(self, gone: np.ndarray) -> None:
         """Raises ValueError if the index holds such a vector: its files are then deleted as a whole."""
