@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pbr_jax import options as schema
 from pbr_jax.llm import answers_file, cache
-from pbr_jax.llm.counting import Counting
+from pbr_jax.llm.cache import Counting
 from pbr_jax.llm.protocol import LLM, VERSION, Prompt, Sampling, Score, TooLong, naming
 from pbr_jax.llm.tokens import chat
 

@@ -1,10 +1,12 @@
 """The database of answers on disk, with its exports.
 
 An answer is on disk as soon as it is added, and the first one of its key is kept. Answers are private: all
-files are of mode 0600.
+files are of mode 0600. What a backend refuses to return is refused here too, whether a backend, an import or
+the database gives it.
 """
 
 import contextlib
+import hashlib
 import json
 import re
 import sqlite3
@@ -15,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from pbr_jax.base import terminal
-from pbr_jax.base.files import (  # fmt: skip
+from pbr_jax.base.files import (
     cache_folder,
     open_private,
     parse_json,
@@ -27,16 +29,14 @@ from pbr_jax.base.files import (  # fmt: skip
 from pbr_jax.base.locks import locked, require_locks
 from pbr_jax.base.types import UserError
 from pbr_jax.distributed import processes
-from pbr_jax.llm.answer_values import Stored, answer, checksum, stored
+from pbr_jax.llm.protocol import Score
 
 _SCHEMA = (
     "CREATE TABLE answers(key TEXT PRIMARY KEY, kind TEXT NOT NULL, value TEXT NOT NULL, "
     "checksum TEXT NOT NULL)"
 )
-_IDENTITY = (0x7062726A, 2)  # "pbrj" and the schema's version, kept in the database's header
-_VERSION = "".join(
-    f"PRAGMA {name}={value};" for name, value in zip(("application_id", "user_version"), _IDENTITY)
-)
+_IDENTITY = {"application_id": 0x7062726A, "user_version": 2}  # in the header: "pbrj", the schema's version
+_VERSION = "".join(f"PRAGMA {name}={value};" for name, value in _IDENTITY.items())
 _INSERT = "INSERT OR IGNORE INTO answers VALUES (?,?,?,?)"
 _SELECT = "SELECT key, kind, value, checksum FROM answers"
 _COUNT = "answers"  # the only field of an export's last line: how many there are
@@ -48,12 +48,83 @@ _NO_PLACE = (
     sqlite3.SQLITE_PERM,
 )  # fmt: skip
 _TAKEN = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
+_ROUNDING = 1e-4  # nats a token by which sums of log-probabilities may be over 0
+_LOWEST = -1e300  # of a log-probability: 100,000 of them still have a sum
 _making = threading.Lock()
 
 
 def location() -> Path:
     """The file of the cache of answers, in the folder of all artefacts."""
     return cache_folder() / "llm.sqlite"
+
+
+def checked(kind: Any, value: Any) -> Any:
+    """An answer in its one form, from what a backend or JSON gives; ValueError for anything else.
+
+    Kinds: a `text`; a `score` of log-probabilities in nats and the `row` of each token's; `rows` of
+    attention, which is never negative; the `tokens` of an answer.
+    """
+    match kind, value:
+        case "text", str():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise ValueError(f"half of a surrogate pair in {value!a:.50}, want a text") from None
+            return value
+        case "score", [total, int(tokens)] if _is_count(tokens) and _is_log_prob(total, tokens):
+            return Score(float(total), tokens)
+        case "row", list() if all(map(_is_log_prob, value)):
+            return list(map(float, value))
+        case "rows", list() if all(isinstance(row, list) and all(map(_is_mass, row)) for row in value):
+            return [list(map(float, row)) for row in value]
+        case "tokens", list() if all(map(_is_count, value)):
+            return value
+    raise ValueError(
+        f"kind {kind!r:.40} with value {value!r:.60}, want a text, a score [total, tokens] of "
+        "log-probabilities up to 0, a row of such, rows of attention, or tokens"
+    )
+
+
+def _is_log_prob(value: Any, tokens: int = 1) -> bool:
+    """Whether it is the sum of so many log-probabilities; that of none is 0."""
+    lowest, highest = (_LOWEST, _ROUNDING * tokens) if tokens else (0.0, 0.0)
+    return type(value) in (int, float) and lowest <= value <= highest
+
+
+def _is_mass(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < -_LOWEST
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+class Row(NamedTuple):
+    """An answer in the database; `value` is JSON, `checksum` sixteen hex digits of the rest."""
+
+    key: str
+    kind: str
+    value: str
+    checksum: str
+
+    @classmethod
+    def of(cls, key: str, kind: Any, value: Any) -> "Row":
+        """The row of an answer; ValueError for one that no backend may give."""
+        text = json.dumps(checked(kind, value))
+        return cls(key, kind, text, _checksum(key, kind, text))
+
+    @property
+    def answer(self) -> Any:
+        """The answer; None where the row is damaged."""
+        try:
+            whole = self.checksum == _checksum(*self[:3])
+            return checked(self.kind, parse_json(self.value)) if whole else None
+        except (ValueError, TypeError):
+            return None
+
+
+def _checksum(*parts: str) -> str:
+    return hashlib.sha256("\n".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 class Merged(NamedTuple):
@@ -79,28 +150,25 @@ class Answers:
         if not processes.leads():
             return _read_back(kind, processes.ask("find answers", [list(keys), kind]))
         with self._connection() as connection:
-            answers, damaged = self._find(connection, keys, kind)
-        self._note(len(damaged))
-        return answers
+            answers = self._find(connection, keys, kind)
+        return self._whole(answers)
 
     def add(self, kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """Stores new answers, durably, and returns the one that stands for each key: the first whole one.
-        One that no backend may give (`answer_values`) is a UserError; those beside it are stored."""
+        One that no backend may give (`checked`) is a UserError; those beside it are stored."""
         if not processes.leads():
             return _read_back(kind, processes.ask("add answers", [kind, dict(values)]))
         rows, refused = [], []
         for key, value in values.items():
             try:
-                rows.append(stored(key, kind, json.dumps(answer(kind, value))))
+                rows.append(Row.of(key, kind, value))
             except ValueError as error:
                 refused.append(str(error))
         standing: dict[str, Any] = {}
         if rows:
-            with self._connection() as connection:
-                connection.execute("BEGIN IMMEDIATE")
+            with self._transaction() as connection:
                 self._insert(connection, rows)
-                connection.execute("COMMIT")
-                standing, _ = self._find(connection, [one.key for one in rows], kind)
+                standing = self._find(connection, [row.key for row in rows], kind)
         if refused:
             raise UserError(
                 f"{len(refused)} of {len(values)} answers are not kept ({refused[0]}); mend the server, or "
@@ -127,12 +195,6 @@ class Answers:
                 )
         return max(erased, 0)
 
-    def _insert(self, connection: sqlite3.Connection, rows: Sequence[Stored]) -> None:
-        """Adds rows, all of one kind, where there is none of their key, or a damaged one."""
-        _, damaged = self._find(connection, [one.key for one in rows], rows[0].kind)
-        connection.executemany("DELETE FROM answers WHERE key=?", [(key,) for key in damaged])
-        connection.executemany(_INSERT, rows)
-
     def export(self, path: Path) -> int:
         """Writes all answers as JSON lines sorted by key, whole or not at all; returns how many. Replaces
         an older export; raises UserError where the file is anything else, and leaves it."""
@@ -142,47 +204,61 @@ class Answers:
 
         def lines(connection: sqlite3.Connection) -> Iterator[str]:
             nonlocal count, damaged
-            for row in connection.execute(f"{_SELECT} ORDER BY key"):
-                if _parsed(row) is None:
+            for row in map(Row._make, connection.execute(f"{_SELECT} ORDER BY key")):
+                if (answer := row.answer) is None:
                     damaged += 1
                     continue
                 count += 1
-                key, kind, value, sum_ = row
-                yield f'{{"key": "{key}", "kind": "{kind}", "value": {value}, "checksum": "{sum_}"}}\n'
-            yield f'{{"{_COUNT}": {count}}}\n'
+                yield json.dumps(row._asdict() | {"value": answer}) + "\n"
+            yield json.dumps({_COUNT: count}) + "\n"
 
         with self._connection() as connection:
-            _write(path, lines(connection))
+            try:
+                if not path.is_dir():
+                    refuse_foreign(path, _is_export, "choose another FILE")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_lines(path, lines(connection))
+            except OSError as error:
+                raise UserError(f"cannot write {path}: {error.strerror}; choose another place") from error
         self._note(damaged)
         return count
 
     def merge(self, path: Path) -> Merged:
         """Adds the answers of an export, all or none; what is there already is kept."""
-        counts = [0, 0, 0]
-        with self._connection() as connection:
-            connection.execute("BEGIN IMMEDIATE")
+        added = equal = conflicts = 0
+        with self._transaction() as connection:
             for new in _read(path):
                 there = connection.execute(f"{_SELECT} WHERE key=?", new[:1]).fetchone()
-                if there is not None and _parsed(there) is not None:
-                    counts[1 if there == new else 2] += 1
-                    continue
-                self._insert(connection, [new])
-                counts[0] += 1
-            connection.execute("COMMIT")
-        return Merged(*counts)
+                if there is None or Row._make(there).answer is None:
+                    self._insert(connection, [new])
+                    added += 1
+                elif there == new:
+                    equal += 1
+                else:
+                    conflicts += 1
+        return Merged(added, equal, conflicts)
 
-    def _find(
-        self, connection: sqlite3.Connection, keys: Sequence[str], kind: str | None
-    ) -> tuple[dict[str, Any], list[str]]:
-        """The whole answers by key, and the keys of damaged ones."""
-        values: dict[str, Any] = {}
+    def _insert(self, connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
+        """Adds rows, all of one kind, where there is none of their key, or a damaged one."""
+        answers = self._find(connection, [row.key for row in rows], rows[0].kind)
+        damaged = [(key,) for key, answer in answers.items() if answer is None]
+        connection.executemany("DELETE FROM answers WHERE key=?", damaged)
+        connection.executemany(_INSERT, rows)
+
+    def _find(self, connection: sqlite3.Connection, keys: Sequence[str], kind: str | None) -> dict[str, Any]:
+        """The answers by key; None for damaged ones and those of another kind."""
+        answers: dict[str, Any] = {}
         rest = iter(keys)
         while some := list(islice(rest, _TOGETHER)):
             query = f"{_SELECT} WHERE key IN ({','.join('?' * len(some))})"
-            for row in connection.execute(query, some):
-                values[row[0]] = _parsed(row) if kind in (None, row[1]) else None
-        whole = {key: value for key, value in values.items() if value is not None}
-        return whole, [key for key in values if key not in whole]
+            for row in map(Row._make, connection.execute(query, some)):
+                answers[row.key] = row.answer if kind in (None, row.kind) else None
+        return answers
+
+    def _whole(self, answers: Mapping[str, Any]) -> dict[str, Any]:
+        whole = {key: answer for key, answer in answers.items() if answer is not None}
+        self._note(len(answers) - len(whole))
+        return whole
 
     def _note(self, damaged: int) -> None:
         if damaged:
@@ -192,24 +268,41 @@ class Answers:
             )
 
     @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._connection() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            yield connection
+            connection.execute("COMMIT")
+
+    @contextlib.contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
         try:
             self._make_private()
             opened = sqlite3.connect(self.file, timeout=_PATIENCE, isolation_level=None)
-            opened.text_factory = _text
+            # Bytes that are no UTF-8 survive, so the checksum differs.
+            opened.text_factory = lambda content: content.decode("utf-8", "surrogateescape")
             with contextlib.closing(opened) as connection:  # what is not committed is undone
                 self._prepare(connection)
                 yield connection
-        except sqlite3.Error as error:
-            code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without one: text that cannot be decoded
-            if code in _TAKEN:
-                raise UserError(
-                    f"{self.file} was locked by another process for {_PATIENCE:g} s ({error}); "
-                    f"let that process finish, then run again"
-                ) from error
-            raise (self._no_place(str(error)) if code in _NO_PLACE else self._damaged(str(error))) from error
-        except OSError as error:
-            raise self._no_place(error.strerror or str(error)) from error
+        except (sqlite3.Error, OSError) as error:
+            raise UserError(f"{self._explained(error)}") from error
+
+    def _explained(self, error: sqlite3.Error | OSError) -> str:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without one: text that cannot be decoded
+        if isinstance(error, OSError) or code in _NO_PLACE:
+            return (
+                f"cannot write {self.file}: {getattr(error, 'strerror', None) or error}; free some space, "
+                "make it writable, or set PBR_JAX_CACHE to another folder"
+            )
+        if code in _TAKEN:
+            return (
+                f"{self.file} was locked by another process for {_PATIENCE:g} s ({error}); "
+                "let that process finish, then run again"
+            )
+        return (
+            f"{self.file} is damaged or not a cache of answers ({error}); move it away and run again, "
+            "after pbr-jax cache import FILE where there is an export"
+        )
 
     def _make_private(self) -> None:
         """The database before SQLite makes it: SQLite gives the files that it adds the database's mode."""
@@ -223,35 +316,24 @@ class Answers:
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         """Makes the schema in an empty file; refuses a file that holds something else."""
-        if _identity(connection) == (0, 0):
+        if not any(_identity(connection).values()):
             with locked(self.file.with_suffix(".lock")):
                 tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-                if _identity(connection) == (0, 0) and tables == 0:
+                if not any(_identity(connection).values()) and tables == 0:
                     connection.execute("PRAGMA journal_mode=WAL")
                     connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA}; {_VERSION} COMMIT;")
-        application, version = _identity(connection)
-        if application != _IDENTITY[0]:
+        identity, version = _identity(connection), _IDENTITY["user_version"]
+        if identity["application_id"] != _IDENTITY["application_id"]:
             raise UserError(
                 f"{self.file} is a database, but not a cache of answers; move it away, "
                 f"or set PBR_JAX_CACHE to another folder"
             )
-        if version != _IDENTITY[1]:
+        if identity["user_version"] != version:
             raise UserError(
-                f"{self.file} has version {version} of the cache, this program reads version {_IDENTITY[1]}; "
-                f"export it with the program that wrote it, move it away, and import the export"
+                f"{self.file} has version {identity['user_version']} of the cache, this program reads "
+                f"version {version}; export it with the program that wrote it, move it away, and import the "
+                "export"
             )
-
-    def _damaged(self, reason: str) -> UserError:
-        return UserError(
-            f"{self.file} is damaged or not a cache of answers ({reason}); move it away and run again, "
-            f"after pbr-jax cache import FILE where there is an export"
-        )
-
-    def _no_place(self, reason: str) -> UserError:
-        return UserError(
-            f"cannot write {self.file}: {reason}; free some space, make it writable, "
-            f"or set PBR_JAX_CACHE to another folder"
-        )
 
 
 # Of several hosts one alone opens the file: SQLite's log does not work on disks that hosts share.
@@ -261,30 +343,14 @@ processes.serve("add answers", lambda of: Answers(location()).add(*of))
 
 def _read_back(kind: str | None, values: Mapping[str, Any]) -> dict[str, Any]:
     """Answers as JSON gives them."""
-    return {key: answer(kind, value) for key, value in values.items()}
+    return {key: checked(kind, value) for key, value in values.items()}
 
 
-def _identity(connection: sqlite3.Connection) -> tuple[int, int]:
-    names = ("application_id", "user_version")
-    application, version = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names)
-    return application, version
+def _identity(connection: sqlite3.Connection) -> dict[str, int]:
+    return {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in _IDENTITY}
 
 
-def _text(content: bytes) -> str:
-    """A text of the database; bytes that are no UTF-8 survive, so the checksum differs."""
-    return content.decode("utf-8", "surrogateescape")
-
-
-def _parsed(row: Sequence[Any]) -> Any:
-    """The answer in a row; None where that is damaged."""
-    key, kind, value, expected = row
-    try:
-        return answer(kind, parse_json(value)) if checksum(key, kind, value) == expected else None
-    except ValueError:
-        return None
-
-
-def _read(path: Path) -> Iterator[Stored]:
+def _read(path: Path) -> Iterator[Row]:
     """The rows of an export, each checked, and their number."""
     count, announced = 0, None
     try:
@@ -294,7 +360,7 @@ def _read(path: Path) -> Iterator[Stored]:
                     row = _line(entry)
                     if announced is not None:
                         raise ValueError("a line after the one that says how many answers there are")
-                    if isinstance(row, Stored):
+                    if isinstance(row, Row):
                         count += 1
                         yield row
                     elif row != count:
@@ -316,10 +382,10 @@ def _line(entry: bytes) -> Any:
         return record[_COUNT]
     if not isinstance(record, dict) or set(record) - {"checksum"} != {"key", "kind", "value"}:
         raise ValueError("want one object with key, kind, value and checksum")
-    key, kind = record["key"], record["kind"]
+    key = record["key"]
     if not isinstance(key, str) or not re.fullmatch("[0-9a-f]{64}", key):
         raise ValueError(f"key {key!r:.80}, want 64 hexadecimal digits")
-    row = stored(key, kind, json.dumps(answer(kind, record["value"])))
+    row = Row.of(key, record["kind"], record["value"])
     if record.get("checksum") != row.checksum:
         raise ValueError("its checksum differs: the line is not what was exported")
     return row
@@ -331,14 +397,3 @@ def _is_export(file: BinaryIO) -> bool:
         return not first or _line(first) is not None
     except ValueError:
         return False
-
-
-def _write(path: Path, lines: Iterable[str]) -> None:
-    """Writes a file line by line so that it appears whole or not at all, in place of an export at most."""
-    try:
-        if not path.is_dir():
-            refuse_foreign(path, _is_export, "choose another FILE")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_lines(path, lines)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; choose another place") from error

@@ -8,20 +8,28 @@ answer is on disk as soon as the backend has it, so a run that is killed loses n
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Unpack
 
 from pbr_jax.base.types import UserError
-from pbr_jax.llm.abilities import Mixture, OnRows, PerToken, TokenLevel, TokenScores, Watch
 from pbr_jax.llm.answers_file import Answers
-from pbr_jax.llm.protocol import LLM, OnBatch, OnScores, Prompt, Sampling, Score, occurrences
-from pbr_jax.llm.usage import look_up
-
-Able = TypeVar("Able")
+from pbr_jax.llm.protocol import (
+    LLM,
+    Mixture,
+    PerToken,
+    Progress,
+    Prompt,
+    Sampling,
+    Score,
+    TokenLevel,
+    Watch,
+    occurrences,
+)
+from pbr_jax.llm.usage import bound, look_up
 
 _noting: ContextVar[Callable[[Sequence[str]], object] | None] = ContextVar("noting", default=None)
 _unkept: ContextVar[bool] = ContextVar("unkept", default=False)
@@ -38,21 +46,13 @@ def noted(note: Callable[[Sequence[str]], object]) -> Iterator[None]:
         if outer is not None:
             outer(keys)
 
-    token = _noting.set(both)
-    try:
+    with bound(_noting, both):
         yield
-    finally:
-        _noting.reset(token)
 
 
-@contextmanager
-def unkept() -> Iterator[None]:
+def unkept() -> AbstractContextManager[bool]:
     """Inside no answer is looked up and none is kept: for prompts whose texts may not outlive them."""
-    token = _unkept.set(True)
-    try:
-        yield
-    finally:
-        _unkept.reset(token)
+    return bound(_unkept, True)
 
 
 class Cached:
@@ -89,7 +89,7 @@ class Cached:
         sampling: Sampling | None = None,
         *,
         done: Mapping[int, str] | None = None,
-        on_batch: OnBatch | None = None,
+        on_batch: Callable[[Sequence[int], Sequence[str]], None] | None = None,
         **options: Any,
     ) -> list[str]:
         """One continuation for each prompt, from the cache or the backend.
@@ -108,100 +108,67 @@ class Cached:
         else:
             decoding |= {"temperature": float(o.temperature), "top_p": float(o.top_p), "seed": o.seed}
             inputs = [[*pair, decoding] for pair in zip(prompts, occurrences(prompts))]
-
-        return self._complete("text", inputs, done, on_batch, partial(self._llm.generate, prompts, sampling))
+        progress = Progress(done=done, on_batch=on_batch)
+        return self._complete("text", inputs, partial(self._llm.generate, prompts, sampling), progress)
 
     def score(
-        self,
-        prompts: Sequence[Prompt],
-        targets: Sequence[str],
-        *,
-        done: Mapping[int, Score] | None = None,
-        on_batch: OnScores | None = None,
+        self, prompts: Sequence[Prompt], targets: Sequence[str], **progress: Unpack[Progress]
     ) -> list[Score]:
         """log p(target | prompt) for each pair, from the cache or the backend; errors as in `generate`."""
         pairs = [[prompt, target] for prompt, target in zip(prompts, targets, strict=True)]
-        return self._complete("score", pairs, done, on_batch, partial(self._llm.score, prompts, targets))
+        return self._complete("score", pairs, partial(self._llm.score, prompts, targets), progress)
 
     def token_scores(
-        self,
-        prompts: Sequence[Prompt],
-        targets: Sequence[str],
-        *,
-        done: Mapping[int, PerToken] | None = None,
-        on_batch: OnRows | None = None,
+        self, prompts: Sequence[Prompt], targets: Sequence[str], **progress: Unpack[Progress]
     ) -> list[PerToken]:
-        """log p of every token of each target; see `abilities.TokenScores`."""
+        """log p of every token of each target; see `protocol.TokenLevel`."""
         pairs = [[prompt, target] for prompt, target in zip(prompts, targets, strict=True)]
-        ask = partial(self._able(TokenScores).token_scores, prompts, targets)
-        return self._complete("row", pairs, done, on_batch, ask)
+        ask = partial(self._token_level.token_scores, prompts, targets)
+        return self._complete("row", pairs, ask, progress)
 
     def extend(
-        self,
-        mixtures: Sequence[Mixture],
-        sampling: Sampling,
-        *,
-        done: Mapping[int, list[int]] | None = None,
-        on_batch: OnRows | None = None,
+        self, mixtures: Sequence[Mixture], sampling: Sampling, **progress: Unpack[Progress]
     ) -> list[list[int]]:
-        """Further tokens of each answer; see `abilities.TokenLevel`."""
+        """Further tokens of each answer; see `protocol.TokenLevel`."""
         o, new = sampling, sampling.max_new_tokens
         decoding = [new, float(o.temperature), float(o.top_p), o.seed] if o.temperature else [new]
-        return self._complete(
-            "tokens", [[mixture, decoding] for mixture in mixtures], done, on_batch,
-            partial(self._able(TokenLevel).extend, mixtures, sampling),
-            fits=lambda place, tokens: len(tokens) <= new,
-        )  # fmt: skip
+        ask = partial(self._token_level.extend, mixtures, sampling)
+        return self._complete("tokens", [[mixture, decoding] for mixture in mixtures], ask, progress)
 
-    def attention(
-        self,
-        watches: Sequence[Watch],
-        *,
-        done: Mapping[int, list[PerToken]] | None = None,
-        on_batch: OnRows | None = None,
-    ) -> list[list[PerToken]]:
-        """The attention that each token of each span gets; see `abilities.TokenLevel`."""
-        return self._complete(
-            "rows", watches, done, on_batch, partial(self._able(TokenLevel).attention, watches),
-            fits=lambda place, rows: len(rows) == len(watches[place].spans),
-        )  # fmt: skip
+    def attention(self, watches: Sequence[Watch], **progress: Unpack[Progress]) -> list[list[PerToken]]:
+        """The attention that each token of each span gets; see `protocol.TokenLevel`."""
+        return self._complete("rows", watches, partial(self._token_level.attention, watches), progress)
 
     def text(self, tokens: Sequence[int]) -> str:
-        return self._able(TokenLevel).text(tokens)
+        return self._token_level.text(tokens)
 
     def beginning(self, target: str, tokens: int) -> str:
-        return self._able(TokenLevel).beginning(target, tokens)
+        return self._token_level.beginning(target, tokens)
 
     def ended(self, tokens: Sequence[int]) -> bool:
-        return self._able(TokenLevel).ended(tokens)
+        return self._token_level.ended(tokens)
 
-    def _able(self, ability: type[Able]) -> Able:
-        if not isinstance(self._llm, ability):
+    @property
+    def _token_level(self) -> TokenLevel:
+        if not isinstance(self._llm, TokenLevel):
             raise UserError(
-                f"this language model has no {ability.__name__}; take a decoder-only one (llm.backend jax)"
+                "this language model cannot be led token by token; take a decoder-only one (llm.backend jax)"
             )
         return self._llm
 
     def _complete(
-        self,
-        kind: str,
-        inputs: Sequence[Any],
-        done: Mapping[int, Any] | None,
-        on_batch: Callable[..., None] | None,
-        ask: Callable[..., list[Any]],
-        fits: Callable[[int, Any], bool] = lambda place, value: True,
+        self, kind: str, inputs: Sequence[Any], ask: Callable[..., list[Any]], progress: Progress
     ) -> list[Any]:
-        """The answer to every input: one that is done, stored, or made by `ask(done=, on_batch=)`.
-        `fits(place, value)`: whether a stored answer has the length that was asked for."""
+        """The answer to every input: one that is done, stored, or made by `ask(done=, on_batch=)`."""
         if _unkept.get():
             if self._offline:
                 raise UserError("these answers are never kept, and llm.offline is set; run without it")
-            return ask(done=done, on_batch=on_batch)
-        model = self.fingerprint
+            return ask(**progress)
+        model, on_batch = self.fingerprint, progress.get("on_batch")
         keys = [key_of(model, kind, part) for part in inputs]
         if (note := _noting.get()) is not None:
             note(keys)
-        answers: dict[int, Any] = dict(done or {})
+        answers: dict[int, Any] = dict(progress.get("done") or {})
 
         def take(new: Mapping[int, Any]) -> None:
             answers.update(new)
@@ -217,11 +184,6 @@ class Cached:
         unknown = [place for place in range(len(keys)) if place not in answers]
         by_key = self._answers.find([keys[place] for place in unknown], kind)
         stored = {place: by_key[keys[place]] for place in unknown if keys[place] in by_key}
-        if wrong := [place for place, value in stored.items() if not fits(place, value)]:
-            raise UserError(
-                f"{self._answers.file}: answer {keys[wrong[0]]} has another length than was asked for, so it "
-                "came from elsewhere; move the file away and run again"
-            )
         take(stored)
         missing = len(keys) - len(answers)
         if missing and self._offline:
@@ -233,6 +195,47 @@ class Cached:
         if missing:
             keep(range(len(keys)), ask(done=dict(answers), on_batch=keep))
         return [answers[place] for place in range(len(keys))]
+
+
+class Counting(Cached):
+    """A language model that counts what it is asked, and answers nothing: it needs no weights.
+
+    Answers are made up: empty texts, and every token of a target has probability 1 / e. Requests whose
+    answers the cache has are not counted, and equal ones count once.
+
+    Args:
+      llm: whose tokenizer counts; it is asked for nothing else.
+      file: the cache of answers, which is read and never written. None: nothing is known.
+    """
+
+    def __init__(self, llm: LLM, file: Path | None) -> None:
+        super().__init__(llm, file or Path("/nonexistent"))
+        self._looks = file is not None and file.is_file()
+        self._seen: set[str] = set()
+        self.scored: list[tuple[int, int]] = []  # tokens of each new request: of its prompt and its target
+        self.written: list[tuple[int, int]] = []  # of its prompt, and the most that its answer may have
+
+    def _complete(
+        self, kind: str, inputs: Sequence[Any], ask: Callable[..., list[Any]], progress: Progress
+    ) -> list[Any]:
+        if kind not in ("text", "score", "row"):
+            raise UserError("the model is led token by token, which is not counted beforehand")
+        model = self.fingerprint if self._looks else ""
+        keys = [key_of(model, kind, part) for part in inputs]
+        stored = self._answers.find(keys, kind) if self._looks else {}
+        answers = []
+        for key, part in zip(keys, inputs, strict=True):
+            prompt, last = part[0], part[-1]
+            following = last["max_new_tokens"] if kind == "text" else self.count(last)
+            if key not in stored and key not in self._seen:
+                self._seen.add(key)
+                lengths = (self.num_tokens(prompt), following)
+                (self.written if kind == "text" else self.scored).append(lengths)
+            made = {"text": "", "score": Score(-float(following), following), "row": [-1.0] * following}
+            answers.append(stored.get(key, made[kind]))
+        if (on_batch := progress.get("on_batch")) is not None:
+            on_batch(range(len(answers)), answers)
+        return answers
 
 
 def key_of(model: str, kind: str, request: Any) -> str:

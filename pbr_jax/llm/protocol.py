@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypedDict, Unpack, runtime_checkable
 
 from pbr_jax.base.types import UserError
 
@@ -19,8 +19,19 @@ Prompt = str | Sequence[dict[str, str]]
 OnBatch = Callable[[Sequence[int], Sequence[str]], None]
 """A function that is called with positions and texts when they are finished."""
 
-OnScores = Callable[[Sequence[int], Sequence["Score"]], None]
-"""A function that is called with positions and scores when they are finished."""
+PerToken = list[float]
+"""A number for each token: its log-probability, or the attention that it gets."""
+
+
+class Progress(TypedDict, total=False):
+    """How a call goes on from an interrupted one, and tells of its own progress.
+
+    `done` (position -> answer) holds the finished answers of an interrupted call; the result is the same as
+    without the interruption. `on_batch` is called with positions and answers when they are finished.
+    """
+
+    done: Mapping[int, Any] | None
+    on_batch: Callable[[Sequence[int], Sequence[Any]], None] | None
 
 
 class TooLong(UserError):
@@ -102,35 +113,23 @@ class LLM(Protocol):
         ...
 
     def generate(
-        self,
-        prompts: Sequence[Prompt],
-        sampling: Sampling,
-        *,
-        done: Mapping[int, str] | None = None,
-        on_batch: OnBatch | None = None,
+        self, prompts: Sequence[Prompt], sampling: Sampling, **progress: Unpack[Progress]
     ) -> list[str]:
         """Generates a continuation of each prompt, without stop tokens and special tokens.
 
-        `done` (position -> text) contains the finished texts of an interrupted call. The result is the same
-        as without the interruption. Samples depend on the seed, the prompt and the number of equal prompts
-        before it in the list, but not on other prompts or on batches. `on_batch` is called when texts are
-        finished. Raises TooLong if a prompt exceeds the context, after `on_batch` has received all other
-        answers.
+        Samples depend on the seed, the prompt and the number of equal prompts before it in the list, but not
+        on other prompts or on batches. Raises TooLong if a prompt exceeds the context, after `on_batch` has
+        received all other answers.
         """
         ...
 
     def score(
-        self,
-        prompts: Sequence[Prompt],
-        targets: Sequence[str],
-        *,
-        done: Mapping[int, Score] | None = None,
-        on_batch: OnScores | None = None,
+        self, prompts: Sequence[Prompt], targets: Sequence[str], **progress: Unpack[Progress]
     ) -> list[Score]:
         """Computes log p(target | prompt) for each pair. Prompt and target are tokenised separately.
 
         If a target should begin with a space, it must contain the space, unless the chat template writes one
-        before every answer. No end token is added. `done` and `on_batch` are as in `generate`.
+        before every answer. No end token is added.
         """
         ...
 
@@ -148,6 +147,62 @@ class LLM(Protocol):
 
     def num_tokens(self, prompt: Prompt) -> int:
         """The number of tokens that the model reads for this prompt, with template and special tokens."""
+        ...
+
+
+class Mixture(NamedTuple):
+    """One answer from several prompts: at every token their distributions are mixed by `weights`.
+
+    `begun`: tokens of the answer that are there already.
+    """
+
+    prompts: tuple[Prompt, ...]
+    weights: tuple[float, ...] = (1.0,)
+    begun: tuple[int, ...] = ()
+
+
+class Watch(NamedTuple):
+    """Messages, and spans of characters of the last one: how much attention `spans` get from `query`, and
+    from all that follows it where `to_end`."""
+
+    messages: list[dict[str, str]]
+    spans: tuple[tuple[int, int], ...]
+    query: tuple[int, int]
+    to_end: bool = False
+
+
+@runtime_checkable
+class TokenLevel(LLM, Protocol):
+    """A model that can be led token by token, and looked into: a decoder-only model in this process. For
+    others the options raise an error before any work (`options.LLM.check_scoring`, `check_tokens`)."""
+
+    def token_scores(
+        self, prompts: Sequence[Prompt], targets: Sequence[str], **progress: Unpack[Progress]
+    ) -> list[PerToken]:
+        """log p of every token of each target, in nats; their sums are `score`'s totals."""
+        ...
+
+    def extend(
+        self, mixtures: Sequence[Mixture], sampling: Sampling, **progress: Unpack[Progress]
+    ) -> list[list[int]]:
+        """Further tokens of each answer, the last one a stop token where the answer ends."""
+        ...
+
+    def attention(self, watches: Sequence[Watch], **progress: Unpack[Progress]) -> list[list[PerToken]]:
+        """For every span the attention that each of its tokens gets: summed over layers and heads, the mean
+        over the tokens that ask."""
+        ...
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """The text of an answer's tokens, up to the first stop token."""
+        ...
+
+    def beginning(self, target: str, tokens: int) -> str:
+        """The text of a target's first tokens, as `token_scores` counts them."""
+        ...
+
+    def ended(self, tokens: Sequence[int]) -> bool:
+        """Whether an answer's last token ends it."""
         ...
 
 
@@ -174,9 +229,8 @@ def check_prompt(prompt: Any) -> None:
                 f"message {place} of the prompt is {message!r:.40}, want an object with role and content; "
                 "give a plain prompt as a text of its own"
             )
-        for name in message:
-            check_text(name, f"the name of a field of message {place}")
         for name in ("role", "content", *message):
+            check_text(name, f"the name of a field of message {place}")
             check_text(message.get(name), f"field {name!r} of message {place}")
 
 

@@ -6,9 +6,11 @@ answers are not counted.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 _meter: ContextVar[Counter[str] | None] = ContextVar("meter", default=None)
 _looked: ContextVar[Counter[str] | None] = ContextVar("looked", default=None)
@@ -16,27 +18,30 @@ _apart: ContextVar[str] = ContextVar("apart", default="")
 
 
 @contextmanager
-def metered() -> Iterator[Counter[str]]:
-    """Counts the requests inside; an outer one counts them too."""
-    counts: Counter[str] = Counter()
-    outer = _meter.get()
-    token = _meter.set(counts)
+def bound(variable: ContextVar[Any], value: T) -> Iterator[T]:
+    """Inside, the variable has this value."""
+    token = variable.set(value)
     try:
-        yield counts
+        yield value
     finally:
-        _meter.reset(token)
-        if outer is not None:
-            outer.update(counts)
+        variable.reset(token)
 
 
 @contextmanager
-def apart(part: str) -> Iterator[None]:
+def metered() -> Iterator[Counter[str]]:
+    """Counts the requests inside; an outer one counts them too."""
+    outer = _meter.get()
+    with bound(_meter, Counter[str]()) as counts:
+        try:
+            yield counts
+        finally:
+            if outer is not None:
+                outer.update(counts)
+
+
+def apart(part: str) -> AbstractContextManager[str]:
     """Requests inside are also counted as this part's, such as `select_server_calls`."""
-    token = _apart.set(part)
-    try:
-        yield
-    finally:
-        _apart.reset(token)
+    return bound(_apart, part)
 
 
 def count(spent: Mapping[str, int]) -> None:
@@ -48,14 +53,9 @@ def count(spent: Mapping[str, int]) -> None:
             meter.update({f"{part}_{name}": value for name, value in spent.items()})
 
 
-@contextmanager
-def looked_up() -> Iterator[Counter[str]]:
+def looked_up() -> AbstractContextManager[Counter[str]]:
     """Counts the answers that are asked for inside: those `known`, in the cache, and those `made`."""
-    token = _looked.set(counts := Counter[str]())
-    try:
-        yield counts
-    finally:
-        _looked.reset(token)
+    return bound(_looked, Counter[str]())
 
 
 def look_up(*, known: int, made: int) -> None:

@@ -17,8 +17,7 @@ import pytest
 
 from pbr_jax.base.types import UserError
 from pbr_jax.llm import Score, answers_file
-from pbr_jax.llm.answer_values import stored
-from pbr_jax.llm.answers_file import Answers, Merged
+from pbr_jax.llm.answers_file import Answers, Merged, Row
 
 ODD = "ünïcode 😀 \0 \n\r\u2028 alone"
 
@@ -172,7 +171,7 @@ def test_an_export_goes_round_and_equal_caches_export_equal_bytes(filled: Answer
     *lines, last = map(json.loads, content.splitlines())
     assert [line["key"] for line in lines] == [key(i) for i in (3, 5, 6, 9)]
     assert last == {"answers": 4}
-    assert lines[0].pop("checksum") == stored(key(3), "text", '"drei"').checksum
+    assert lines[0].pop("checksum") == Row.of(key(3), "text", "drei").checksum
     assert lines[0] == {"key": key(3), "kind": "text", "value": "drei"}
     keys = [key(i) for i in (3, 5, 6, 9)]
     assert other.find(keys) == filled.find(keys)
@@ -222,7 +221,7 @@ BAD_LINES = {
 @pytest.mark.parametrize("bad", BAD_LINES, ids=lambda line: line[-30:])
 def test_an_import_with_a_bad_line_names_it_and_changes_nothing(bad: str, filled: Answers, tmp_path: Path):
     path, before = tmp_path / "a.jsonl", rows(filled.file)
-    good = json.dumps(stored(key(7), "text", '"new"')._asdict() | {"value": "new"})
+    good = json.dumps(Row.of(key(7), "text", "new")._asdict() | {"value": "new"})
     path.write_bytes("\n".join([good, bad, good]).encode("utf-8", "surrogateescape"))
     with pytest.raises(UserError, match=f"(?i)a.jsonl, line 2: .*{BAD_LINES[bad]}.*; nothing was imported"):
         filled.merge(path)

@@ -23,9 +23,7 @@ import pbr_jax.llm
 from pbr_jax.base.types import UserError
 from pbr_jax.config import LLM as LLMConfig
 from pbr_jax.llm import LLM, Score
-from pbr_jax.llm.abilities import Mixture
-from pbr_jax.llm.answer_values import stored
-from pbr_jax.llm.answers_file import Answers
+from pbr_jax.llm.answers_file import Answers, Row
 from pbr_jax.llm.cache import Cached, noted, unkept
 from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.llm.engine.t5_backend import T5LLM
@@ -45,7 +43,9 @@ class Counting:
         self.calls: list[list[int]] = []
         self.left = dies_after
 
-    def _answers(self, values: list[Any], done: Mapping[int, Any] | None, on_batch: Any) -> list[Any]:
+    def _answers(
+        self, values: list[Any], done: Mapping[int, Any] | None = None, on_batch: Any = None
+    ) -> list[Any]:
         todo = [place for place in range(len(values)) if place not in (done or {})]
         self.calls.append(todo)
         for start in range(0, len(todo), 2):
@@ -56,21 +56,16 @@ class Counting:
             on_batch(some, [values[place] for place in some])
         return [(done or {}).get(place, value) for place, value in enumerate(values)]
 
-    def generate(
-        self, prompts: Sequence[Any], sampling: Sampling, *, done: Any = None, on_batch: Any = None
-    ) -> list[str]:
+    def generate(self, prompts: Sequence[Any], sampling: Sampling, **progress: Any) -> list[str]:
         texts = [f"{self.tag}{prompt}/{sampling.max_new_tokens}" for prompt in prompts]
         if sampling.temperature:
             texts = [f"{text}/{place}" for place, text in enumerate(texts)]
-        return self._answers(texts, done, on_batch)
+        return self._answers(texts, **progress)
 
-    def score(
-        self, prompts: Sequence[Any], targets: Sequence[str], *, done: Any = None, on_batch: Any = None
-    ) -> list[Score]:
+    def score(self, prompts: Sequence[Any], targets: Sequence[str], **progress: Any) -> list[Score]:
         pairs = zip(prompts, targets, strict=True)
-        return self._answers(
-            [Score(-0.1 * len(f"{p}{t}") * bool(t), len(t)) for p, t in pairs], done, on_batch
-        )
+        scores = [Score(-0.1 * len(f"{p}{t}") * bool(t), len(t)) for p, t in pairs]
+        return self._answers(scores, **progress)
 
     def count(self, text: str) -> int:
         return len(text)
@@ -88,8 +83,10 @@ class Counting:
 class Silent(Counting):
     """Reports nothing until it returns, as for empty targets."""
 
-    def _answers(self, values: list[Any], done: Mapping[int, Any] | None, on_batch: Any) -> list[Any]:
-        return super()._answers(values, done, lambda positions, found: None)
+    def _answers(
+        self, values: list[Any], done: Mapping[int, Any] | None = None, on_batch: Any = None
+    ) -> list[Any]:
+        return super()._answers(values, done, lambda positions, answers: None)
 
 
 def rows(file: Path) -> list[tuple[str, str, str]]:
@@ -215,7 +212,7 @@ def test_thousands_are_found_at_once(file: Path):
 
 def test_prompts_and_targets_are_not_kept(file: Path):
     class Discreet(Counting):
-        def generate(self, prompts: Sequence[Any], sampling: Sampling, **options: Any) -> list[str]:
+        def generate(self, prompts: Sequence[Any], sampling: Sampling, **progress: Any) -> list[str]:
             return ["answer"] * len(prompts)
 
     llm = Cached(Discreet(), file)
@@ -228,9 +225,9 @@ def test_prompts_and_targets_are_not_kept(file: Path):
 
 def test_where_another_was_first_its_answer_stands(file: Path):
     class Late(Counting):
-        def generate(self, prompts: Sequence[Any], sampling: Sampling, **options: Any) -> list[str]:
+        def generate(self, prompts: Sequence[Any], sampling: Sampling, **progress: Any) -> list[str]:
             Cached(Counting("other "), file).generate(prompts[:1], Sampling(1))
-            return super().generate(prompts, sampling, **options)
+            return super().generate(prompts, sampling, **progress)
 
     first = Cached(Late("mine "), file).generate(["a", "b"], Sampling(1))
     assert first == ["other a/1", "mine b/1"]
@@ -510,19 +507,6 @@ def test_an_answer_from_the_cache_reads_no_weights(tiny: Path, tmp_path: Path, f
     assert "_weights" not in vars(fresh)
 
 
-def test_a_stored_answer_of_another_length_is_refused(tiny: Path, file: Path):
-    """Its checksum is right, so somebody wrote it: an import of what another question was answered."""
-    llm, asked = Cached(JaxLLM(tiny), file), [Mixture(("the cat",))]
-    tokens = llm.extend(asked, Sampling(2))[0]
-    (old,) = rows(file)
-    longer = stored(old[0], "tokens", json.dumps([*tokens, 5, 6]))
-    with contextlib.closing(sqlite3.connect(file)) as connection:
-        connection.execute("UPDATE answers SET value = ?, checksum = ?", longer[2:])
-        connection.commit()
-    with pytest.raises(UserError, match="has another length than was asked for"):
-        llm.extend(asked, Sampling(2))
-
-
 def test_a_stored_answer_of_another_kind_is_no_answer(
     tiny: Path, file: Path, capfd: pytest.CaptureFixture[str]
 ):
@@ -531,7 +515,7 @@ def test_a_stored_answer_of_another_kind_is_no_answer(
     score = llm.score(["the cat"], ["sat"])
     (old,) = rows(file)
     for kind, value in (("row", [-1.0]), ("text", "sat"), ("tokens", [3])):
-        other = stored(old[0], kind, json.dumps(value))
+        other = Row.of(old[0], kind, value)
         with contextlib.closing(sqlite3.connect(file)) as connection:
             connection.execute("UPDATE answers SET kind = ?, value = ?, checksum = ?", other[1:])
             connection.commit()

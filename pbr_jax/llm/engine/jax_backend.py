@@ -6,8 +6,8 @@ of the prompts, which gets more done than cores that share every small operation
 """
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Unpack
 
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -21,7 +21,7 @@ from pbr_jax.llm.engine.prefill import PrefillEngine
 from pbr_jax.llm.engine.sampling import arrays
 from pbr_jax.llm.engine.token_level import TokenLevel
 from pbr_jax.llm.engine.workers import side_by_side
-from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Sampling, Score, TooLong
+from pbr_jax.llm.protocol import Progress, Prompt, Sampling, Score, TooLong
 from pbr_jax.llm.stop_strings import is_settled
 from pbr_jax.models import adapter_file, causal_lm
 from pbr_jax.models.causal_lm_config import CausalLMConfig
@@ -66,12 +66,7 @@ class JaxLLM(TokenLevel):
         return [PrefillEngine(model.apply, params, config, one_core=workers > 1, **_CPU)] * workers
 
     def generate(
-        self,
-        prompts: Sequence[Prompt],
-        sampling: Sampling,
-        *,
-        done: Mapping[int, str] | None = None,
-        on_batch: OnBatch | None = None,
+        self, prompts: Sequence[Prompt], sampling: Sampling, **progress: Unpack[Progress]
     ) -> list[str]:
         """One continuation for each prompt; see `protocol.LLM.generate`. Equal prompts decoded greedily
         are computed once."""
@@ -88,7 +83,7 @@ class JaxLLM(TokenLevel):
             for batch in batches:
                 yield [(place, self._text(tokens, sampling.stop)) for place, tokens in batch]
 
-        return answer_each(requests, errors, done, on_batch, compute)
+        return answer_each(requests, errors, compute, progress)
 
     def _searched(
         self, prompts: Sequence[Ids], wanted: Sequence[bool], sampling: Sampling
@@ -182,15 +177,10 @@ class JaxLLM(TokenLevel):
         return side_by_side([work(worker) for worker in range(len(engines))])
 
     def score(
-        self,
-        prompts: Sequence[Prompt],
-        targets: Sequence[str],
-        *,
-        done: Mapping[int, Score] | None = None,
-        on_batch: OnScores | None = None,
+        self, prompts: Sequence[Prompt], targets: Sequence[str], **progress: Unpack[Progress]
     ) -> list[Score]:
         """log p(target | prompt); see `protocol.LLM.score`."""
-        known = dict(done or {})
+        known, on_batch = dict(progress.get("done") or {}), progress.get("on_batch")
 
         def report(positions: Sequence[int], rows: Sequence[list[float]]) -> None:
             if on_batch is not None:

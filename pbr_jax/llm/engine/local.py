@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from pbr_jax import options as schema
 from pbr_jax.base import interrupts
 from pbr_jax.base.types import UserError
-from pbr_jax.llm.protocol import Prompt, Sampling, TooLong, occurrences
+from pbr_jax.llm.protocol import Progress, Prompt, Sampling, TooLong, occurrences
 from pbr_jax.llm.stop_strings import cut
 from pbr_jax.llm.tokens import chat
 from pbr_jax.llm.tokens.templates import DATE
@@ -200,19 +200,18 @@ def replicas(devices: int) -> list[Mesh]:
 def answer_each(
     requests: Sequence[Request],
     errors: Mapping[int, TooLong],
-    done: Mapping[int, Value] | None,
-    on_batch: Callable[[Sequence[int], Sequence[Value]], None] | None,
     compute: Callable[[list[Request], list[bool]], AnswerBatches[Value]],
+    progress: Progress,
 ) -> list[Value]:
     """The answer to every request; equal requests are computed once.
 
     Args:
       errors: of requests that are not answered; the first one is raised when all others are.
-      done: answers that are known already.
-      on_batch: called with each batch of new answers.
       compute: called with the distinct requests and which of them are wanted.
+      progress: what is done, and who is told of new answers.
     """
-    answers = dict(done or {})
+    answers = dict(progress.get("done") or {})
+    on_batch = progress.get("on_batch")
     same = [group for group in groups(requests) if group[0] not in errors]
     wanted = [any(i not in answers for i in group) for group in same]
     with interrupts.deferred():

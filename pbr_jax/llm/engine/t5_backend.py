@@ -5,8 +5,8 @@ shapes are compiled.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Unpack
 
 import numpy as np
 from jaxtyping import Array
@@ -19,7 +19,7 @@ from pbr_jax.llm.engine.batching import bucket
 from pbr_jax.llm.engine.local import AnswerBatches, Ids, LocalModel, Request, answer_each, draw, replicas
 from pbr_jax.llm.engine.sampling import arrays
 from pbr_jax.llm.engine.workers import shared_out
-from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Sampling, Score
+from pbr_jax.llm.protocol import Progress, Prompt, Sampling, Score
 from pbr_jax.models import adapter_file, t5
 from pbr_jax.models.sharding import copied
 
@@ -61,12 +61,7 @@ class T5LLM(LocalModel):
         return self._wanted_context or t5.read_config(self._path).context
 
     def generate(
-        self,
-        prompts: Sequence[Prompt],
-        sampling: Sampling,
-        *,
-        done: Mapping[int, str] | None = None,
-        on_batch: OnBatch | None = None,
+        self, prompts: Sequence[Prompt], sampling: Sampling, **progress: Unpack[Progress]
     ) -> list[str]:
         """One answer for each prompt. Equal prompts are computed once, unless they are sampled."""
         requests, errors = self._requests(prompts, sampling)
@@ -85,15 +80,10 @@ class T5LLM(LocalModel):
             for batch, tokens in self._by_length(rows, wanted, lambda row: (-len(row[0]),), decode):
                 yield [(place, self._text(row, sampling.stop)) for place, row in zip(batch, tokens.tolist())]
 
-        return answer_each(requests, errors, done, on_batch, compute)
+        return answer_each(requests, errors, compute, progress)
 
     def score(
-        self,
-        prompts: Sequence[Prompt],
-        targets: Sequence[str],
-        *,
-        done: Mapping[int, Score] | None = None,
-        on_batch: OnScores | None = None,
+        self, prompts: Sequence[Prompt], targets: Sequence[str], **progress: Unpack[Progress]
     ) -> list[Score]:
         """log p(target | prompt), teacher-forced, without the end token. Equal pairs are computed once."""
         pairs, errors = self._pairs(prompts, targets)
@@ -115,7 +105,8 @@ class T5LLM(LocalModel):
                 ]
 
         empty = {place: Score(0.0, 0) for place, (_, second) in enumerate(pairs) if not second}
-        return answer_each(pairs, errors, empty | dict(done or {}), on_batch, compute)
+        progress["done"] = empty | dict(progress.get("done") or {})
+        return answer_each(pairs, errors, compute, progress)
 
     def _by_length(
         self,

@@ -2,27 +2,26 @@
 
 import abc
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import numpy as np
 
-from pbr_jax.llm.abilities import Mixture, OnRows, PerToken, Watch
 from pbr_jax.llm.engine import attention_mass, mixtures, prefixes, scoring
 from pbr_jax.llm.engine.batching import power
 from pbr_jax.llm.engine.local import AnswerBatches, Ids, LocalModel, answer_each, check_context, draw, groups
 from pbr_jax.llm.engine.prefill import PrefillEngine
 from pbr_jax.llm.engine.sampling import arrays
 from pbr_jax.llm.engine.workers import shared_out
-from pbr_jax.llm.protocol import Prompt, Sampling, TooLong
+from pbr_jax.llm.protocol import Mixture, PerToken, Progress, Prompt, Sampling, TooLong, Watch
 
 T = TypeVar("T")
 W = TypeVar("W")
 
 
 class TokenLevel(LocalModel):
-    """What `abilities.TokenLevel` asks for; `JaxLLM` adds whole answers."""
+    """What `protocol.TokenLevel` asks for; `JaxLLM` adds whole answers."""
 
     _engines: functools.cached_property[list[PrefillEngine]]
     """One for each worker."""
@@ -49,18 +48,14 @@ class TokenLevel(LocalModel):
     # --- how probable each token of an answer is ---------------------------------------------------
 
     def token_scores(
-        self,
-        prompts: Sequence[Prompt],
-        targets: Sequence[str],
-        *,
-        done: Mapping[int, PerToken] | None = None,
-        on_batch: OnRows | None = None,
+        self, prompts: Sequence[Prompt], targets: Sequence[str], **progress: Unpack[Progress]
     ) -> list[PerToken]:
-        """log p of every token of each target; see `abilities.TokenScores`. Logits exist at target positions
+        """log p of every token of each target; see `protocol.TokenLevel`. Logits exist at target positions
         only, and equal pairs are computed once."""
         pairs, errors = self._pairs(prompts, targets)
         empty: dict[int, PerToken] = {i: [] for i, (_, second) in enumerate(pairs) if not second}
-        return self._each(pairs, errors, empty | dict(done or {}), on_batch, self._scored)
+        progress["done"] = empty | dict(progress.get("done") or {})
+        return answer_each(pairs, errors, _wanted_ones(self._scored), progress)
 
     def _scored(self, pairs: Sequence[tuple[Ids, Ids]]) -> AnswerBatches[PerToken]:
         most = min(self._engine.window, max(32, -(-len(pairs) // len(self._engines))))
@@ -75,14 +70,9 @@ class TokenLevel(LocalModel):
     # --- answers that are led token by token -------------------------------------------------------
 
     def extend(
-        self,
-        requests: Sequence[Mixture],
-        sampling: Sampling,
-        *,
-        done: Mapping[int, list[int]] | None = None,
-        on_batch: OnRows | None = None,
+        self, requests: Sequence[Mixture], sampling: Sampling, **progress: Unpack[Progress]
     ) -> list[list[int]]:
-        """Further tokens of each answer; see `abilities.TokenLevel`."""
+        """Further tokens of each answer; see `protocol.TokenLevel`."""
         new = sampling.max_new_tokens
         rows, errors = [], {}
         for index, mixture in enumerate(requests):
@@ -105,7 +95,7 @@ class TokenLevel(LocalModel):
                 self._check_numbers(all(token >= 0 for _, tokens in batch for token in tokens))
                 yield batch
 
-        return self._each(rows, errors, done, on_batch, compute)
+        return answer_each(rows, errors, _wanted_ones(compute), progress)
 
     def _torn(self, index: int, prompts: Sequence[Ids], new: int) -> TooLong | None:
         """What is wrong with prompts on both sides of LongRoPE's original context."""
@@ -142,14 +132,8 @@ class TokenLevel(LocalModel):
 
     # --- who attends to what -----------------------------------------------------------------------
 
-    def attention(
-        self,
-        watches: Sequence[Watch],
-        *,
-        done: Mapping[int, list[PerToken]] | None = None,
-        on_batch: OnRows | None = None,
-    ) -> list[list[PerToken]]:
-        """The attention that each token of each span gets; see `abilities.TokenLevel`."""
+    def attention(self, watches: Sequence[Watch], **progress: Unpack[Progress]) -> list[list[PerToken]]:
+        """The attention that each token of each span gets; see `protocol.TokenLevel`."""
         requests, errors = [], {}
         for index, watch in enumerate(watches):
             ids, (where, *spans) = self._codec.locate(watch.messages, [watch.query, *watch.spans])
@@ -172,26 +156,7 @@ class TokenLevel(LocalModel):
             windows = prefixes.windows([ids for ids, _, _ in rows], attention_mass.TOGETHER)
             return self._windowed(windows, work)
 
-        return self._each(requests, errors, done, on_batch, compute)
-
-    # --- requests ----------------------------------------------------------------------------------
-
-    def _each(
-        self,
-        requests: Sequence[Any],
-        errors: Mapping[int, TooLong],
-        done: Mapping[int, T] | None,
-        on_batch: OnRows | None,
-        compute: Callable[[list[Any]], AnswerBatches[T]],
-    ) -> list[T]:
-        """`answer_each` by a function that is given the wanted requests alone."""
-
-        def wanted_ones(distinct: list[Any], wanted: list[bool]) -> AnswerBatches[T]:
-            places = [place for place, one in enumerate(wanted) if one]
-            for batch in compute([distinct[place] for place in places]):
-                yield [(places[i], value) for i, value in batch]
-
-        return answer_each(requests, errors, done, on_batch, wanted_ones)
+        return answer_each(requests, errors, _wanted_ones(compute), progress)
 
     def _windowed(
         self,
@@ -206,3 +171,16 @@ class TokenLevel(LocalModel):
             return (list(work(engine, window)) for window in taken)
 
         return shared_out(windows, each, engines or self._engines) if windows else iter(())
+
+
+def _wanted_ones(
+    compute: Callable[[list[Any]], AnswerBatches[T]],
+) -> Callable[[list[Any], list[bool]], AnswerBatches[T]]:
+    """For `answer_each`, a function that is given the wanted requests alone."""
+
+    def wanted_ones(distinct: list[Any], wanted: list[bool]) -> AnswerBatches[T]:
+        places = [place for place, one in enumerate(wanted) if one]
+        for batch in compute([distinct[place] for place in places]):
+            yield [(places[i], value) for i, value in batch]
+
+    return wanted_ones

@@ -11,7 +11,7 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from pbr_jax import options as schema
 from pbr_jax.base.types import UserError
@@ -21,13 +21,21 @@ from pbr_jax.llm.http.client import Client, Refused, check_url
 from pbr_jax.llm.http.dialects import ADVICE, DIALECTS, Dialect
 from pbr_jax.llm.http.replies import text_of
 from pbr_jax.llm.http.requests import Manner, identity
-from pbr_jax.llm.protocol import OnBatch, OnScores, Prompt, Sampling, Score, TooLong, check_prompt
+from pbr_jax.llm.protocol import (
+    Progress,
+    Prompt,
+    Sampling,
+    Score,
+    TooLong,
+    check_prompt,
+    occurrences,
+)
 from pbr_jax.llm.stop_strings import cut
 from pbr_jax.llm.tokens import chat
 from pbr_jax.llm.tokens.control_tokens import escape_control_tokens
 from pbr_jax.models import pretrained
 
-T = TypeVar("T")
+Value = TypeVar("Value")
 
 _VERSION = 5  # of what is asked; raise it when the same server would be asked for other texts
 _BYTES_PER_TOKEN = 4  # of English text, about: the estimate where no tokenizer is given
@@ -53,7 +61,6 @@ class HTTPLLM:
         self._manner = Manner(config)
         # SGLang answers any name in `model` with the base model
         self._lora = {"lora_path": config.adapter} if config.adapter and config.log_probs == "sglang" else {}
-        self._spent: Counter[str] = Counter()
         self._spending = threading.Lock()
         self._client = Client(
             key_variable=config.key_variable,
@@ -106,12 +113,7 @@ class HTTPLLM:
         return self._codec.num_tokens(prompt) if self._codec else self.count(self.render(prompt))
 
     def generate(
-        self,
-        prompts: Sequence[Prompt],
-        sampling: Sampling,
-        *,
-        done: Mapping[int, str] | None = None,
-        on_batch: OnBatch | None = None,
+        self, prompts: Sequence[Prompt], sampling: Sampling, **progress: Unpack[Progress]
     ) -> list[str]:
         """One continuation for each prompt; see `protocol.LLM.generate`.
 
@@ -121,36 +123,25 @@ class HTTPLLM:
         """
         o = sampling
         self._config.check_beams(o.num_beams)
-        texts = dict(done or {})
-        lengths = ((self.num_tokens(prompt), o.max_new_tokens) for prompt in prompts)
-        late = self._too_long(lengths, "generate.max_new_tokens")
+        options: dict[str, Any] = {"temperature": o.temperature}
         if o.temperature > 0:
-            options: dict[str, Any] = {"temperature": o.temperature, "top_p": o.top_p}
+            options["top_p"] = o.top_p
         elif o.num_beams > 1:
-            options = {"temperature": 0.0, "use_beam_search": True, "n": o.num_beams}
-        else:
-            options = {"temperature": 0.0}
+            options |= {"use_beam_search": True, "n": o.num_beams}
         if o.stop:
             options["stop"] = list(o.stop)
-        jobs: dict[tuple[int, ...], Callable[[threading.Event], str]] = {}
-        for group in _by_beginnings([json.dumps(prompt) for prompt in prompts]):
-            ask = functools.partial(self._complete, prompts[group[0]], o)
-            if o.temperature > 0:
-                jobs |= {
-                    (i,): functools.partial(ask, {**options, "seed": o.seed + n}) for n, i in enumerate(group)
-                }
-            else:
-                jobs[tuple(group)] = functools.partial(ask, options)
-        self._run(jobs, texts, on_batch, late)
-        return [texts[index] for index in range(len(prompts))]
+        numbers = occurrences(prompts) if o.temperature else [0] * len(prompts)
+
+        def ask(place: int, spent: Counter[str], stop: threading.Event) -> str:
+            seed = {"seed": o.seed + numbers[place]} if o.temperature else {}
+            return self._complete(prompts[place], o, options | seed, stop, spent)
+
+        lengths = ((self.num_tokens(prompt), o.max_new_tokens) for prompt in prompts)
+        late = self._too_long(lengths, "generate.max_new_tokens")
+        return self._each(list(zip(map(json.dumps, prompts), numbers)), late, ask, progress)
 
     def score(
-        self,
-        prompts: Sequence[Prompt],
-        targets: Sequence[str],
-        *,
-        done: Mapping[int, Score] | None = None,
-        on_batch: OnScores | None = None,
+        self, prompts: Sequence[Prompt], targets: Sequence[str], **progress: Unpack[Progress]
     ) -> list[Score]:
         """log p(target | prompt); see `protocol.LLM.score`. Equal pairs are sent once, empty targets never.
 
@@ -161,65 +152,83 @@ class HTTPLLM:
         self._config.check_scoring("scoring answers")
         codec, dialect = self._codec, DIALECTS[self._config.log_probs]
         assert codec is not None  # the tokenizer is set
-        pairs = []
+        pairs: list[tuple[tuple[int, ...], int]] = []
         for index, (prompt, target) in enumerate(zip(prompts, targets)):
             first = codec.encode(prompt)
             if not first:
                 raise UserError(f"prompt {index} is empty; a model needs at least one token to continue")
             pairs.append((tuple(first + codec.encode_target(target)), len(first)))
-        scores = dict(done or {})
-        jobs: dict[tuple[int, ...], Callable[[threading.Event], Score]] = {
-            tuple(group): functools.partial(self._sum, dialect, *pairs[group[0]])
-            for group in _by_beginnings(pairs)
-        }
+
+        def ask(place: int, spent: Counter[str], stop: threading.Event) -> Score:
+            return self._sum(dialect, *pairs[place], stop, spent)
+
         lengths = ((first, len(ids) - first) for ids, first in pairs)
-        self._run(jobs, scores, on_batch, self._too_long(lengths, "the target's length"))
-        return [scores[index] for index in range(len(prompts))]
+        return self._each(pairs, self._too_long(lengths, "the target's length"), ask, progress)
 
-    def _run(
+    def _each(
         self,
-        jobs: Mapping[tuple[int, ...], Callable[[threading.Event], T]],
-        answers: dict[int, T],
-        on_batch: Callable[[Sequence[int], Sequence[T]], None] | None,
+        requests: Sequence[Any],
         errors: Mapping[int, TooLong],
-    ) -> None:
-        """Fills `found` with the answers at the positions that each job stands for, but for those it has.
-        Raises the first of `errors` that has no answer, when all others have one."""
-        missing = [[i for i in group if i not in answers and i not in errors] for group in jobs]
-        wanted = [(group, job) for group, job in zip(missing, jobs.values()) if group]
+        ask: Callable[[int, Counter[str], threading.Event], Value],
+        progress: Progress,
+    ) -> list[Value]:
+        """The answer to every request; equal ones are sent once, by `ask` of the first one's place. Raises
+        the first of `errors` that has no answer, when all others have one.
 
-        def finish(place: int, answer: T) -> None:
-            group = wanted[place][0]
-            answers.update(dict.fromkeys(group, answer))
+        Those that share a long beginning are asked one after another, so that the server finds it in its
+        prefix cache.
+        """
+        answers, on_batch = dict(progress.get("done") or {}), progress.get("on_batch")
+        spent = Counter[str]()
+        missing = [
+            (group[0], [place for place in group if place not in answers and place not in errors])
+            for group in sorted(groups(requests), key=lambda group: requests[group[0]])
+        ]
+        wanted = [(first, places) for first, places in missing if places]
+
+        def finish(job: int, answer: Value) -> None:
+            places = wanted[job][1]
+            answers.update(dict.fromkeys(places, answer))
             if on_batch is not None:
-                on_batch(group, [answer] * len(group))
+                on_batch(places, [answer] * len(places))
 
-        before = self._counted()
         try:
-            self._client.run([job for _, job in wanted], finish)
+            self._client.run([functools.partial(ask, first, spent) for first, _ in wanted], finish)
         finally:  # what cannot be used was paid for too
-            usage.count(self._counted() - before)
+            usage.count(spent)
         if unanswered := [errors[index] for index in errors if index not in answers]:
             raise unanswered[0]
+        return [answers[index] for index in range(len(requests))]
 
     def _complete(
-        self, prompt: Prompt, sampling: Sampling, options: Mapping[str, Any], stop: threading.Event
+        self,
+        prompt: Prompt,
+        sampling: Sampling,
+        options: dict[str, Any],
+        stop: threading.Event,
+        spent: Counter[str],
     ) -> str:
         """The answer, cut before a stop string here too: not every server knows them."""
         is_text = isinstance(prompt, str)
         address = self._url + ("/completions" if is_text else "/chat/completions")
         text = escape_control_tokens(prompt, self._codec)
-        given = {"prompt": text} if is_text else {"messages": text}
-        given = {"model": self._name, **self._lora, **given}
+        given = {"model": self._name, **self._lora, ("prompt" if is_text else "messages"): text}
         limit = sampling.max_new_tokens
-        answer = self._ask(address, lambda: self._manner.asking(given, dict(options), limit), stop)
+        answer = self._ask(address, lambda: self._manner.asking(given, options, limit), stop, spent)
         text = text_of(
             answer, address, is_text=is_text, limit=limit, beams=options.get("n", 1),
             count=self._codec.count if self._codec else None, may_be_empty=bool(sampling.stop),
         )  # fmt: skip
         return cut(text, sampling.stop)
 
-    def _sum(self, dialect: Dialect, ids: tuple[int, ...], first: int, stop: threading.Event) -> Score:
+    def _sum(
+        self,
+        dialect: Dialect,
+        ids: tuple[int, ...],
+        first: int,
+        stop: threading.Event,
+        spent: Counter[str],
+    ) -> Score:
         if first == len(ids):
             return Score(0.0, 0)
         root = self._url.removesuffix("/v1") if dialect.beside_v1 else self._url
@@ -229,14 +238,20 @@ class HTTPLLM:
             body = dialect.body(self._name, list(ids), first, self._manner.neutral)
             return self._manner.whole({**body, **self._lora})
 
-        log_probs = dialect.read(self._ask(address, body, stop), ids, first, address)
+        log_probs = dialect.read(self._ask(address, body, stop, spent), ids, first, address)
         if wrong := [value for value in log_probs if not _is_log_prob(value)]:
             raise UserError(
                 f"{address}: a token's log-probability is {wrong[0]!r:.40}, want a number up to 0; {ADVICE}"
             )
         return Score(math.fsum(log_probs), len(log_probs))
 
-    def _ask(self, address: str, make: Callable[[], dict[str, Any]], stop: threading.Event) -> dict[str, Any]:
+    def _ask(
+        self,
+        address: str,
+        make: Callable[[], dict[str, Any]],
+        stop: threading.Event,
+        spent: Counter[str],
+    ) -> dict[str, Any]:
         """The answer to what `make` makes; asked otherwise where a refusal says how, which is remembered."""
         while True:
             body = make()
@@ -248,12 +263,8 @@ class HTTPLLM:
                     raise
             else:
                 with self._spending:
-                    self._spent.update(usage.usage_of(answer).counts)
+                    spent.update(usage.usage_of(answer).counts)
                 return answer
-
-    def _counted(self) -> Counter[str]:
-        with self._spending:
-            return self._spent.copy()
 
     def _too_long(self, lengths: Iterable[tuple[int, int]], name: str) -> dict[int, TooLong]:
         """Prompts that are over `llm.context` with what follows; without one nothing is counted here."""
@@ -266,12 +277,6 @@ class HTTPLLM:
             except TooLong as error:
                 late[index] = error
         return late
-
-
-def _by_beginnings(items: Sequence[Any]) -> list[list[int]]:
-    """Positions of equal items together, in the order of the items: those that share a long beginning are
-    asked one after another, so that the server finds it in its prefix cache."""
-    return sorted(groups(items), key=lambda group: items[group[0]])
 
 
 def _is_log_prob(value: Any) -> bool:

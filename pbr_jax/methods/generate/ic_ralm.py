@@ -17,8 +17,7 @@ import numpy as np
 
 from pbr_jax.base.types import Example
 from pbr_jax.llm import Sampling, Score, TooLong
-from pbr_jax.llm.abilities import Mixture, TokenLevel
-from pbr_jax.llm.protocol import OnBatch
+from pbr_jax.llm.protocol import Mixture, OnBatch, TokenLevel
 from pbr_jax.llm.stop_strings import cut, is_settled
 from pbr_jax.methods.generate.token_level import TokenLevelGenerate
 from pbr_jax.pipeline import Answer, Examples, OnScored, PromptWriter, Ranking, Tally

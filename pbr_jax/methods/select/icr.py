@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from pbr_jax.graph import Node, builds_nodes
-from pbr_jax.llm.abilities import TokenLevel, Watch
+from pbr_jax.llm.protocol import TokenLevel, Watch
 from pbr_jax.methods.select.backfill import Curve
 from pbr_jax.methods.select.by_score import by_score
 from pbr_jax.methods.select.judging import Judging, text_of

@@ -10,10 +10,9 @@ from test_jax_backend import PROMPTS, ids_of, write_pair
 
 from pbr_jax import llm as llms
 from pbr_jax.base.types import UserError
-from pbr_jax.llm.abilities import Mixture, TokenLevel, Watch
 from pbr_jax.llm.cache import Cached
 from pbr_jax.llm.engine.jax_backend import JaxLLM
-from pbr_jax.llm.protocol import Sampling, TooLong
+from pbr_jax.llm.protocol import Mixture, Sampling, TokenLevel, TooLong, Watch
 from pbr_jax.options import LLM
 
 torch: Any = pytest.importorskip("torch")
