@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from pbr_jax.cli import flags
 from pbr_jax.cli import main as cli
-from pbr_jax.cli.main import flags, main
+from pbr_jax.cli.main import main
 from pbr_jax.sweeps import slurm
 
 ROOT = Path(__file__).parents[1]
@@ -62,7 +63,7 @@ def commands(text: str) -> Iterator[tuple[str, list[str]]]:
 
 def read_command(words: list[str]) -> None:
     """Raises UserError where `pbr-jax WORDS` names a command, a config or an option that is not there."""
-    _, rest = cli._parser().parse_known_args(words)
+    _, rest = cli.parser().parse_known_args(words)
     if words[0] in ("run", "sweep") and Path(rest[0]).suffix != ".py":
         program = flags.RUN if words[0] == "run" else flags.SWEEP
         flags.config(slurm.parameters(rest)[1], program)

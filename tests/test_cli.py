@@ -6,15 +6,19 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 
 from pbr_jax.base.files import cache_folder
 from pbr_jax.cli.flags import parsed
-from pbr_jax.cli.main import main
+from pbr_jax.cli.main import main, parser
 from pbr_jax.config import Config, override
+from pbr_jax.exporting.export import Format
+from pbr_jax.importing.task_file import UserIs
 from pbr_jax.llm.answers_file import Answers
+from pbr_jax.sweeps.slurm import Cluster
 
 ROOT = Path(__file__).parents[1]
 DENSE, BM25, ZERO = (str(ROOT / "configs" / f"{name}.py") for name in ("dense", "bm25", "zero_shot"))
@@ -292,7 +296,12 @@ def test_a_full_disk_is_one_clear_line(case: Case, kilobytes: int):
         (["run", "nowhere.py", "--out", "x"], ["config file not found: nowhere.py"]),
         (["sweep", "ablations/system_k", "--out", "x", "--index", "8"], ["--index is 8, want 0 to 7"]),
         (["sweep", "ablations/system_k", "--out", "x", "--max-parallel", "0"], ["--max-parallel is 0"]),
+        (["sweep", "ablations/system_k", "--out", "x", "--stale-after", "9"], ["--stale-after has no use"]),
         (["report", "nowhere"], ["nowhere"]),
+        (["report", "nowhere", "--al"], ["unknown argument '--al'"]),
+        (["run", DENSE, "--seed", "1", "2"], ["seed has 2 values ['1', '2'], want one"]),
+        (["run", DENSE, "--seed"], ["seed has 0 values, want one"]),
+        (["run", DENSE, "--llm.offline", "maybe"], ["llm.offline is 'maybe', want on or off"]),
         (["report", "nowhere", "--format", "pdf"], ["invalid choice: 'pdf'"]),
         (["ask", "--run", "nowhere", "--user", "u", "q"], ["no run folder at nowhere"]),
         (
@@ -387,6 +396,23 @@ def test_the_short_help_shows_what_is_set_most_often_and_fits_a_screen(capfd: py
         text = capfd.readouterr().out
         assert len(text.splitlines()) < 45
         assert all(word in text for word in ("--out", "--help-all", "--neighbours.m          4", "tuned"))
+
+
+def test_the_choices_of_options_are_those_of_the_types_that_take_them():
+    commands = parser()._subparsers._group_actions[0].choices
+    of_data = commands["data"]._subparsers._group_actions[0].choices
+    for command, name, options in (
+        (commands["export"], "format", Format),
+        (commands["sweep"], "launcher", Cluster),
+        (of_data["import"], "user_is", UserIs),
+    ):
+        (choices,) = (action.choices for action in command._actions if action.dest == name)
+        assert choices == get_args(options)
+
+
+def test_help_loads_no_jax():
+    code = "import sys, pbr_jax.cli.main as cli; cli.parser().format_help(); assert 'jax' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_checkout_that_is_not_installed_runs():

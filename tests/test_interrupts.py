@@ -21,7 +21,7 @@ from pbr_jax.llm.protocol import Sampling
 # About a minute: as a batch, so that the first Ctrl-C does not end it also where it arrives a moment before.
 LONG = """
 import sys, jax, jax.numpy as jnp
-from pbr_jax import interrupts
+from pbr_jax.base import interrupts
 def get_config():
     few = lambda i, x: jax.lax.fori_loop(0, 20, lambda j, x: x * 0.5 + i, x)
     halve = jax.jit(lambda x: jax.lax.fori_loop(0, 10**9, few, x))
@@ -202,7 +202,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 from pbr_jax.__main__ import main
 class Press:
     def find_spec(self, name, *_):
-        if name == "pbr_jax.cli.flags":
+        if name == "pbr_jax.cli.main":
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Press())
 sys.exit(main())

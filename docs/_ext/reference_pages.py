@@ -298,8 +298,8 @@ def _prose(text: str) -> str:
 def _command_line() -> str:
     os.environ["COLUMNS"] = "100"
     text = "# Command line\n\nWhat `--help` prints. An error is one line on stderr, and the exit code is 2.\n"
-    text += f"\n```text\n{cli._parser().format_help()}```\n"
-    for name in _actions(cli._parser()):
+    text += f"\n```text\n{cli.parser().format_help()}```\n"
+    for name in _actions(cli.parser()):
         text += f"\n## pbr-jax {name}\n\n```text\n{_help(name)}```\n"
     return text
 

@@ -2,11 +2,13 @@
 
 import contextlib
 import dataclasses
-import io
-import re
+import itertools
 import sys
 import typing
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import NoneType
+from typing import Any, Literal
 
 import tyro
 
@@ -14,7 +16,9 @@ from pbr_jax import config as configs
 from pbr_jax.base import terminal
 from pbr_jax.base.types import UserError
 from pbr_jax.config import SLOTS, Config, ConfigFile
-from pbr_jax.options import Options, hints, names_of, options_in
+from pbr_jax.config.fields import members
+from pbr_jax.methods import METHODS
+from pbr_jax.options import Options, hints, options_in
 
 RUN = "pbr-jax run CONFIG --out DIR"
 SWEEP = "pbr-jax sweep CONFIG --out DIR"
@@ -33,7 +37,6 @@ _OPTIONS = {
   --max-parallel J        number of runs at a time, each in its own process
   --launcher submitit     submit Slurm jobs: [--jobs N] [--slurm.partition P] [--slurm.time MINUTES] ...""",
 }
-_TITLES = "Value error|Invalid choice|Unrecognized options|Missing argument"  # of tyro's boxes
 _OFTEN = (
     "benchmark.name", "benchmark.root", "benchmark.split", "benchmark.passages", "limit", "seed",
     "collaboration", "encoder.model", "llm.model", "expand.method", "neighbours.method", "neighbours.m",
@@ -56,8 +59,12 @@ def config(words: list[str], program: str) -> tuple[ConfigFile, Config]:
     if helped in ("-h", "--help"):
         terminal.out(_short_help(program, file.config))
         sys.exit(0)
-    words = ["--help" if word == "--help-all" else word for word in words]
-    return file, parsed(words, file.config, program, file.path)
+    config = parsed([word for word in words if word != "--help-all"], file.config, program, file.path)
+    if helped:
+        form = [tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands]
+        start = _opened(config)
+        tyro.cli(Config, args=["--help"], default=start, prog=program, use_underscores=True, config=form)
+    return file, config
 
 
 def _positional(words: list[str]) -> str | None:
@@ -70,7 +77,9 @@ def _positional(words: list[str]) -> str | None:
 def _short_help(program: str, config: Config) -> str:
     rows = ((name, configs.value_of(config, name)) for name in _OFTEN)
     fields = "\n".join(f"  --{name:22}{value}" for name, value in rows)
-    methods = "\n".join(f"  {slot + '.method':22}{' '.join(_names(slot))}" for slot in SLOTS)
+    methods = "\n".join(
+        f"  {slot + '.method':22}{' '.join(map(configs.name_of, METHODS[slot]))}" for slot in SLOTS
+    )
     return (
         f"usage: {program} [options] [--FIELD VALUE ...]\n\n"
         "CONFIG is a Python file, or a name listed by `pbr-jax configs`.\n\n"
@@ -79,151 +88,100 @@ def _short_help(program: str, config: Config) -> str:
     )
 
 
-def _names(slot: str) -> list[str]:
-    from pbr_jax.methods import METHODS
+def _opened(config: Config) -> Config:
+    """The config with options in the place of those that may be none and are."""
+    for section, owner in vars(config).items():
+        for name, hint in hints(type(owner)).items() if isinstance(owner, Options) else ():
+            if getattr(owner, name) is None and (kind := options_in(hint)):
+                owner = dataclasses.replace(owner, **{name: kind()})
+        config = dataclasses.replace(config, **{section: owner})
+    return config
 
-    return [configs.name_of(cls) for cls in METHODS[slot]]
 
-
-def parsed(words: list[str], default: Config, program: str, file: Path | None = None) -> Config:
+def parsed(words: Sequence[str], default: Config, program: str, file: Path | None = None) -> Config:
     """The default with `--field.name VALUE` overrides: methods first, then their options.
 
     As by `configs.override`, another method is told by `system` unless that is given too. `file`: the config
     file that the default is of.
     """
-    words, before = _joined(words), default
-    chosen, words = _chosen(words)
-    default = configs.choose(default, chosen, file)
-    default, words = _opened(default, words)
-    given = [word[2:].partition("=") for word in words if word.startswith("--")]
-    known = set(configs.names(default))
-    for name, _, _ in given:
-        if name != "help" and name.replace("-", "_") not in known:
-            raise configs.unknown(name, default)
-    words = _by_place(_spelled_out(words, default), default)
-    printed = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(printed):
-            found = tyro.cli(
-                Config,
-                args=words,
-                default=default,
-                prog=program,
-                use_underscores=True,
-                config=[tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands],
-            )
-    except SystemExit as error:
-        if error.code in (0, None):
-            raise
-        text = " ".join(re.sub(r"\x1b\[[0-9;]*m|[─│╭╮╰╯]|-{8,}", " ", printed.getvalue()).split())
-        text = re.sub(rf"^({_TITLES})|(Argument helptext|For full helptext).*", "", text)
-        text = re.sub(r"^Error parsing (?!--)[\w.]+: ", "", text.strip())  # what `check` says needs no frame
-        raise UserError(text or "the command line could not be read") from error
-    if program == RUN:  # the rows of a sweep may cut documents
-        _check_passages([name.replace("-", "_") for name, _, _ in given], found)
-    is_named = any(name == "system" for name, _, _ in given)
-    return found if is_named else configs.named(found, before, configs.overridden(before, found))
+    texts: dict[str, list[str]] = {}
+    name = ""
+    for word in words:
+        if word.startswith("--"):
+            flag, equals, value = word[2:].partition("=")
+            name = flag.replace("-", "_")
+            texts[name] = [value] if equals else []
+        elif name:
+            texts[name].append(word)
+        else:
+            raise UserError(f"unknown argument {word!r}; want {program}, and --FIELD VALUE for its fields")
+    overrides: dict[str, Any] = {}
+    for name in configs.CHOSEN:
+        if name in texts:
+            chosen = " ".join(texts.pop(name)).split()
+            overrides[name] = _value(name, chosen, str) if name.endswith(".method") else chosen
+    start = configs.choose(default, overrides, file)
+    given = {name: _value(name, values, _hint(name, start)) for name, values in texts.items()}
+    config = configs.override(default, {**overrides, **given}, file)
+    if program == RUN and not config.corpus.active:  # the rows of a sweep may cut documents
+        _refuse_passages(texts)
+    return config
 
 
-def _check_passages(given: list[str], config: Config) -> None:
-    """Raises UserError for an option of passages where documents stay whole."""
-    for name in given:
+def _hint(name: str, config: Config) -> Any:
+    """The type of a field. Raises UserError if there is none of this name."""
+    value, hint = config, None
+    for part in name.split("."):
+        types = {one: type(own) for one, own in members(value).items()}
+        if dataclasses.is_dataclass(value):
+            types = hints(type(value))
+        if part not in types:
+            raise configs.unknown(name, _opened(config))
+        hint = types[part]
+        value = configs.value_of(value, part)
+        if value is None and (kind := options_in(hint)):
+            value = kind()
+    return hint
+
+
+def _value(name: str, texts: Sequence[str], hint: Any) -> Any:
+    """A field's value from the words that were given for it, by the field's type. `configs.override` tells
+    what is wrong with a text that is no such value."""
+    kinds = typing.get_args(hint)
+    if typing.get_origin(hint) is tuple:
+        inner = itertools.chain([kind for kind in kinds if kind is not Ellipsis], itertools.repeat(kinds[0]))
+        return [_value(name, [text], kind) for text, kind in zip(texts, inner)]
+    kinds = (hint,) if typing.get_origin(hint) is Literal or not kinds else kinds
+    if not texts and bool in kinds:
+        return True
+    if len(texts) != 1:
+        raise UserError(f"{name} has {len(texts)} values{f' {texts}' * bool(texts)}, want one")
+    (text,) = texts
+    named = {str(one): one for kind in kinds for one in typing.get_args(kind)}
+    if text in named:
+        return named[text]
+    if NoneType in kinds and text.lower() == "none":
+        return None
+    if bool in kinds:
+        if text.lower() not in _SWITCHED:
+            raise UserError(f"{name} is {text!r}, want on or off")
+        return _SWITCHED[text.lower()]
+    for kind in (int, float):
+        if kind in kinds:
+            with contextlib.suppress(ValueError):
+                return kind(text)
+    return text
+
+
+_SWITCHED = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
+
+
+def _refuse_passages(names: Iterable[str]) -> None:
+    """Raises UserError for an option of passages, as documents stay whole."""
+    for name in names:
         section, _, last = name.rpartition(".")
-        of_passages = (section == "corpus" and last != "chunk") or name == "prompt.show" or last == "over"
-        if of_passages and not config.corpus.active:
+        if (section == "corpus" and last != "chunk") or name == "prompt.show" or last == "over":
             raise UserError(
                 f"{name} has no effect, since corpus.chunk is none and documents stay whole; add "
                 f"--corpus.chunk words (or sentences, turns), or leave --{name} out"
             )
-
-
-def _chosen(words: list[str]) -> tuple[dict[str, str | list[str]], list[str]]:
-    """The methods that words name, by their fields, and the words without those of several methods."""
-    chosen: dict[str, str | list[str]] = {}
-    left: list[str] = []
-    names: list[str] | None = None  # of the members whose field was the last
-    for word in words:
-        name, equals, value = word.removeprefix("--").partition("=")
-        if not word.startswith("--"):
-            (left if names is None else names).append(word)
-            continue
-        names = None
-        if name in configs.CHOSEN and not name.endswith(".method"):
-            chosen[name] = names = value.split()
-            continue
-        if name in configs.CHOSEN and equals:
-            chosen[name] = value
-        left.append(word)
-    return chosen, left
-
-
-def _by_place(words: list[str], default: Config) -> list[str]:
-    """Words with members by their places, as for tyro: `--retrieve.of.bm25.b` as `--retrieve.of.0.b`."""
-    for slot in (default.retrieve, default.select):
-        of = f"--{slot.section}.of."
-        for place, name in enumerate(names_of(getattr(slot, "of", ()))):
-            words = [word.replace(f"{of}{name}.", f"{of}{place}.", 1) for word in words]
-    return words
-
-
-def _opened(default: Config, words: list[str]) -> tuple[Config, list[str]]:
-    """The default with the options that may be none, such as select.llm, as far as a word names a field of
-    theirs or asks for help; without those that a word sets to none, which words are left out."""
-    for field in dataclasses.fields(default):
-        owner = getattr(default, field.name)
-        for name, hint in hints(type(owner)).items() if isinstance(owner, Options) else ():
-            kind, flag = options_in(hint), f"--{field.name}.{name}"
-            if kind is None or hint is kind:
-                continue
-            if f"{flag}=none" in map(str.lower, words):
-                words = [word for word in words if word.lower() != f"{flag}=none"]
-                owner = dataclasses.replace(owner, **{name: None})
-            elif getattr(owner, name) is None and any(
-                word == "--help" or word.replace("-", "_").startswith(f"__{flag[2:]}.") for word in words
-            ):
-                owner = dataclasses.replace(owner, **{name: kind()})
-        default = dataclasses.replace(default, **{field.name: owner})
-    return default, words
-
-
-def _joined(words: list[str]) -> list[str]:
-    """`--field value` as one word, `--field=value`, in which the value may begin with dashes."""
-    found: list[str] = []
-    for word in words:
-        last = found[-1] if found else ""
-        if last.startswith("--") and "=" not in last and last != "--help" and not word.startswith("--"):
-            found[-1] = f"{last}={word}"
-        else:
-            found.append(word)
-    return found
-
-
-def _spelled_out(words: list[str], default: Config) -> list[str]:
-    """Switches and none as tyro reads them: `--llm.offline`, alone or with on or true, is
-    `--llm.offline=True`, and `--generator.limit none` is `--generator.limit=None`."""
-    switches = {name for name in configs.names(default) if isinstance(configs.value_of(default, name), bool)}
-    found = []
-    for word in words:
-        flag, equals, value = word.partition("=")
-        name = flag.removeprefix("--").replace("-", "_")
-        if flag.startswith("--") and name in switches:
-            on = _SWITCHED.get(value.lower()) if equals else True
-            if on is None:
-                raise UserError(f"{name} is {value!r}, want on or off")
-            word = f"{flag}={on}"
-        elif value.lower() == "none" and _may_be_none(default, name):
-            word = f"{flag}=None"
-        found.append(word)
-    return found
-
-
-def _may_be_none(default: Config, name: str) -> bool:
-    """Whether a field takes None, and no text that could be spelled so."""
-    *parents, last = name.split(".")
-    owner = type(configs.value_of(default, ".".join(parents)) if parents else default)
-    parts = typing.get_args(typing.get_type_hints(owner)[last])
-    texts = {text for part in parts for text in typing.get_args(part)}
-    return type(None) in parts and str not in parts and "none" not in texts
-
-
-_SWITCHED = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}

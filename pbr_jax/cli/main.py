@@ -1,10 +1,11 @@
 """The command line: run, sweep, report, examples, ask, export, feedback, store and others (`--help`).
 
 Whatever the user can mend, and whatever the environment does, ends with one line on stderr and exit code 2.
-PBR_JAX_TRACEBACK=1 shows where it came from.
+PBR_JAX_TRACEBACK=1 shows where it came from. What a command computes with is imported once it is chosen.
 """
 
 import argparse
+import importlib
 import os
 import re
 import sys
@@ -15,32 +16,20 @@ from typing import Any, NoReturn
 
 from pbr_jax import __version__
 from pbr_jax.base import interrupts, system_errors, terminal
-from pbr_jax.base.files import replace_own
 from pbr_jax.base.types import UserError
-from pbr_jax.cli import check as check_command
-from pbr_jax.cli import completion as completion_command
-from pbr_jax.cli import data as data_commands
-from pbr_jax.cli import export as export_command
-from pbr_jax.cli import flags
-from pbr_jax.cli import questions as question_commands
-from pbr_jax.cli import remarks as remark_commands
-from pbr_jax.cli import sweep as sweep_command
-from pbr_jax.config import listed
-from pbr_jax.distributed import processes
-from pbr_jax.eval.report import report
-from pbr_jax.experiment.cost import estimate, table
-from pbr_jax.experiment.opening import read_config
-from pbr_jax.experiment.plan import Plan
-from pbr_jax.experiment.questions import examples
-from pbr_jax.experiment.run import Results, follow, run
-from pbr_jax.graph.lists import tree
-from pbr_jax.llm import answers_file
 
-# What our own files begin with, so that nobody else's is overwritten.
-_REPORT = {
-    "md": "<!-- pbr_jax report -->",
-    "html": '<meta name="generator" content="pbr_jax report">',
-    "latex": "% pbr_jax report",
+_FORMATS = ("trec", "ranx", "csv", "parquet", "sentence-transformers", "adapter", "state")
+_SHELLS = ("bash", "zsh", "tcsh")
+_COLUMNS = {
+    "user": "person who wrote or received the row; it becomes part of this user's history",
+    "input": "question or request: what the user was asked, or asks",
+    "output": "what the user wrote or received, or the correct answer",
+    "time": "time of the row; without it, rows are in the order of the file",
+    "id": "id of the row",
+    "query": "search query; without it, the whole input",
+    "history": "ids of the documents that a question may use; without it, all earlier ones",
+    "relevant": "ids of the documents that contain the answer",
+    "category": "category; results are also reported for each one",
 }
 
 
@@ -51,13 +40,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             words = list(sys.argv[1:] if arguments is None else arguments)
             _refuse_undecodable(words)
-            options, rest = _parser().parse_known_args(words)
-            return options.function(options, rest)
+            options, rest = parser().parse_known_args(words)
+            if rest and not options.fields:
+                raise UserError(f"unknown argument {rest[0]!r}; --help lists what there is")
+            module, _, function = options.function.partition(".")
+            with interrupts.deferred():
+                family = importlib.import_module(f"pbr_jax.cli.{module}")
+            getattr(family, function)(*([options, rest] if options.fields else [options]))
+            return 0
         except BrokenPipeError:  # the reader of our output left, as `head` does
             return 0
         except KeyboardInterrupt:
             code = interrupts.told()
-            processes.failed("interrupted", code)
+            _tell_processes("interrupted", code)
             return code
         except Exception as error:
             return _failed(error)
@@ -67,13 +62,19 @@ def _failed(error: Exception) -> int:
     """Tells one line of what the user can mend or the environment did. Raises all else: an error of ours."""
     message = str(error) if isinstance(error, UserError) else system_errors.line(error)
     if message is None:
-        processes.failed(f"{type(error).__name__}: {error}", 1, error)
+        _tell_processes(f"{type(error).__name__}: {error}", 1, error)
         raise error
     if os.environ.get("PBR_JAX_TRACEBACK"):
         terminal.err("".join(traceback.format_exception(error)))
     terminal.err(f"pbr-jax: error: {' '.join(message.split())}")
-    processes.failed(message, 2)
+    _tell_processes(message, 2)
     return 2
+
+
+def _tell_processes(*failure: Any) -> None:
+    """Tells the other processes of a distributed run that this one has failed."""
+    if processes := sys.modules.get("pbr_jax.distributed.processes"):
+        processes.failed(*failure)
 
 
 def _refuse_undecodable(words: list[str]) -> None:
@@ -85,6 +86,9 @@ def _refuse_undecodable(words: list[str]) -> None:
             )
 
 
+# -- the commands and their options -----------------------------------------------------------------------
+
+
 class _Parser(argparse.ArgumentParser):
     """argparse whose errors are one line."""
 
@@ -92,198 +96,201 @@ class _Parser(argparse.ArgumentParser):
         raise UserError(f"{message}; {self.prog} --help lists what there is")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="pbr-jax", description="Personalized retrieval-augmented generation in JAX.")
-    parser.add_argument("--version", action="version", version=f"pbr-jax {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-
+def parser() -> argparse.ArgumentParser:
+    """The parser of all commands. It gives the `function` that runs one, as `module.name` of this package,
+    and whether this takes `fields` of the config, which are all words that the parser does not know."""
+    whole = _Parser(prog="pbr-jax", description="Personalized retrieval-augmented generation in JAX.")
+    whole.add_argument("--version", action="version", version=f"pbr-jax {__version__}")
+    whole.set_defaults(fields=False)
+    commands = whole.add_subparsers(required=True, metavar="COMMAND")
     _add_running(commands)
     _add_reading(commands)
     _add_asking(commands)
-    data_commands.add(commands.add_parser("data", help="check, import or generate data"))
-    _add_cache_commands(
-        commands.add_parser("cache", help="export and import cached answers of language models")
-    )
-    completion_command.add(commands, _parser)
-    return parser
+    _add_data(commands.add_parser("data", help="check, import or generate data"))
+    about = "The cache stores language models' answers, but not the prompts. No prompt is run twice."
+    cache = commands.add_parser(
+        "cache", help="export and import cached answers of language models", description=about
+    ).add_subparsers(required=True, metavar="ACTION")
+    for name, help in (
+        ("export", "write all answers to a JSONL file"),
+        ("import", "add all answers of an exported file, or none if it is invalid"),
+    ):
+        _add(cache, name, help, f"data.{name}_answers").add_argument("file", type=Path, metavar="FILE")
+    about = "print a completion script for a shell"
+    shell = _add(commands, "completion", about, "completion.completion")
+    shell.add_argument("shell", choices=_SHELLS)
+    return whole
+
+
+def _add(commands: Any, name: str, help: str, function: str, *, fields: bool = False) -> _Parser:
+    """Adds a command. Help on one that takes fields comes from the config (see `flags`)."""
+    command = commands.add_parser(name, help=help, allow_abbrev=False, add_help=not fields)
+    command.set_defaults(function=function, fields=fields)
+    return command
 
 
 def _add_running(commands: Any) -> None:
-    # It takes any field of the config, so its --help comes from the config (see `flags`).
-    run = commands.add_parser("run", help="run one config", add_help=False, allow_abbrev=False)
+    run = _add(commands, "run", "run one config", "running.run", fields=True)
     run.add_argument("--out", type=Path)
-    run.add_argument("--overwrite", action="store_true")
-    run.add_argument("--dry", action="store_true")
-    run.add_argument("--distributed", action="store_true")
+    for switch in ("overwrite", "dry", "distributed", "cost"):
+        run.add_argument(f"--{switch}", action="store_true")
     run.add_argument("--coordinator")
     run.add_argument("--processes", type=int)
     run.add_argument("--process", type=int)
-    run.add_argument("--cost", action="store_true")
     run.add_argument("--chip")
     run.add_argument("--utilisation")
-    run.set_defaults(function=_run)
 
-    sweep_command.add(commands, _show_examples)
+    sweep = _add(commands, "sweep", "run a config's sweep()", "running.sweep", fields=True)
+    sweep.add_argument("--out", type=Path)
+    sweep.add_argument("--list", action="store_true")
+    sweep.add_argument("--dry", action="store_true")
+    sweep.add_argument("--index", type=int)
+    sweep.add_argument("--shard")
+    sweep.add_argument("--launcher", choices=("submitit", "local"))
+    sweep.add_argument("--jobs", type=int)
+    sweep.add_argument("--max-parallel", type=int, default=1)
+    sweep.add_argument("--stale-after")
+
+    about = "test whether the users' own history helps; one-page result"
+    check = _add(commands, "check", about, "running.check", fields=True)
+    check.add_argument("--minutes", type=float, default=10.0)
+    check.add_argument("--out", type=Path)
 
 
 def _add_reading(commands: Any) -> None:
-    configs = commands.add_parser("configs", help="list the configs included in the package")
-    configs.set_defaults(function=_configs)
+    _add(commands, "configs", "list the configs included in the package", "reading.configs")
 
-    report = commands.add_parser("report", help="compare runs in one table")
+    report = _add(commands, "report", "compare runs in one table", "reading.report")
     report.add_argument("runs", type=Path, nargs="+", metavar="DIR", help="a run, or a folder of runs")
     report.add_argument("--format", choices=("md", "html", "latex"), default="md")
     report.add_argument("--out", type=Path, help="output file; default: print the report")
     report.add_argument("--all", action="store_true", help="show all metrics, not only the main ones")
-    report.add_argument(
-        "--reference",
-        metavar="SYSTEM",
-        help="system that differences are relative to; default: zero_shot, otherwise the first",
-    )
-    report.add_argument(
-        "--questions", type=int, default=60, metavar="N",
-        help="number of single questions in HTML (60); 0: none, so the page shows no user's text",
-    )  # fmt: skip
-    report.add_argument(
-        "--over", metavar="PART", help="part of the streams to report, such as second_half, new or seen"
-    )
-    report.set_defaults(function=_report)
+    about = "system that differences are relative to; default: zero_shot, otherwise the first"
+    report.add_argument("--reference", metavar="SYSTEM", help=about)
+    about = "number of single questions in HTML (60); 0: none, so the page shows no user's text"
+    report.add_argument("--questions", type=int, default=60, metavar="N", help=about)
+    about = "part of the streams to report, such as second_half, new or seen"
+    report.add_argument("--over", metavar="PART", help=about)
 
-    shown = commands.add_parser("examples", help="show questions of finished runs in full, with answers")
-    shown.add_argument("runs", type=Path, nargs="+", metavar="DIR", help="a run, or a folder of runs")
-    shown.add_argument("--count", type=int, default=3, help="number of questions to show, from the first (3)")
-    shown.set_defaults(function=_examples)
+    examples = _add(
+        commands, "examples", "show questions of finished runs in full, with answers", "reading.examples"
+    )
+    examples.add_argument("runs", type=Path, nargs="+", metavar="DIR", help="a run, or a folder of runs")
+    about = "number of questions to show, from the first (3)"
+    examples.add_argument("--count", type=int, default=3, help=about)
+
+    about = "show documents, scores, answers and metrics of single questions"
+    show = _add(commands, "show", about, "reading.show")
+    show.add_argument("runs", type=Path, nargs="+", metavar="DIR", help="a run, or a folder of runs")
+    which = show.add_mutually_exclusive_group(required=True)
+    which.add_argument("--question", metavar="ID")
+    which.add_argument("--user", metavar="ID", help="show the first questions of this user")
+    about = "maximum number of questions of the user (3)"
+    show.add_argument("--limit", type=int, default=3, metavar="N", help=about)
+    about = "number of documents of each run (5)"
+    show.add_argument("--documents", type=int, default=5, metavar="N", help=about)
+    show.add_argument("--prompt", action="store_true", help="also show the prompt that the model received")
+    show.add_argument("--json", action="store_true", help="print one JSON object, with all documents")
+
+    about = "plot a question of a finished run and the user's documents"
+    picture = _add(commands, "picture", about, "reading.picture")
+    picture.add_argument("--run", type=Path, required=True, metavar="DIR")
+    picture.add_argument("--question", required=True, metavar="ID")
+    picture.add_argument("--out", type=Path, required=True, metavar="FILE.svg")
+
+    export = _add(commands, "export", "export a finished run in a format of other programs", "reading.export")
+    export.add_argument("run", type=Path, metavar="DIR", help="a finished run")
+    about = (
+        "rankings (trec, ranx), tables of predictions and rankings (csv, parquet), the tuned encoder "
+        "(sentence-transformers), the tuned generator's LoRA adapter (adapter), the state of a method that "
+        "learned from the run's stream (state)"
+    )
+    export.add_argument("--format", choices=_FORMATS, required=True, help=about)
+    about = "output folder, which must not exist yet"
+    export.add_argument("--out", type=Path, required=True, metavar="FOLDER", help=about)
+    export.add_argument("--slot", help="for state: slot of the method, such as retrieve")
+    about = "for state: the state after the first N blocks"
+    export.add_argument("--blocks", type=int, metavar="N", help=about)
 
 
 def _add_asking(commands: Any) -> None:
-    question_commands.add(commands)
+    ask = _add(commands, "ask", "answer one question of one user with a finished run", "asking.ask")
+    ask.add_argument("--run", type=Path, required=True, metavar="DIR")
+    ask.add_argument("--user", required=True)
+    about = "print one JSON object: answer, documents, tokens, seconds"
+    ask.add_argument("--json", action="store_true", help=about)
+    ask.add_argument("query")
 
-    checked = commands.add_parser(
-        "check",
-        help="test whether the users' own history helps; one-page result",
-        allow_abbrev=False,
-        add_help=False,
-    )
-    checked.add_argument("--minutes", type=float, default=10.0)
-    checked.add_argument("--out", type=Path)
-    checked.set_defaults(function=check_command.check)
+    about = "submit a user's remark, which is judged and can change what is retrieved"
+    feedback = _add(commands, "feedback", about, "asking.feedback")
+    feedback.add_argument("--run", type=Path, required=True, metavar="DIR")
+    feedback.add_argument("--user", required=True)
+    about = "id of the request; a remark repeated with the same id counts once"
+    feedback.add_argument("--request", metavar="ID", help=about)
+    about = "JSON file of rules that judge instead of the model"
+    feedback.add_argument("--judge", type=Path, metavar="FILE", help=about)
+    feedback.add_argument("--dry", action="store_true", help="show what would change, without saving it")
+    feedback.add_argument("remark")
 
-    remark_commands.add(commands)
-
-    export_command.add(commands)
-
-
-def _add_cache_commands(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "The cache stores language models' answers, but not the prompts. No prompt is run twice."
-    )
-    commands = parser.add_subparsers(required=True, metavar="ACTION")
-    export = commands.add_parser("export", help="write all answers to a JSONL file")
-    export.add_argument("file", type=Path, metavar="FILE")
-    export.set_defaults(function=_export)
-
-    merge = commands.add_parser(
-        "import", help="add all answers of an exported file, or none if it is invalid"
-    )
-    merge.add_argument("file", type=Path, metavar="FILE")
-    merge.set_defaults(function=_import)
-
-
-def _run(options: argparse.Namespace, rest: list[str]) -> int:
-    if (options.distributed or options.coordinator) and not options.dry:  # before anything else of JAX
-        processes.start(options.coordinator, options.processes, options.process)
-    _, config = flags.config(rest, flags.RUN)
-    if not processes.leads():
-        follow(config)
-        processes.finished()
-        return 0
-    if options.chip or options.utilisation:
-        raise UserError(
-            "--chip and --utilisation were removed; --dry --cost counts FLOPs, so divide them by the FLOP/s "
-            "that your chip reaches"
-        )
-    if options.dry:
-        plan = Plan(config)
-        plan.check()
-        terminal.out(tree(plan.last))
-        if options.cost:
-            terminal.out(f"\n{table(estimate(plan))}")
-        return 0
-    if options.cost:
-        raise UserError("--cost tells what a run would ask; add --dry")
-    results = run(config, _required_out(options), overwrite=options.overwrite)
-    processes.finished()
-    terminal.out(report([results.path]))
-    _show_examples([results])
-    return 0
+    store = commands.add_parser("store", help="list or erase the changes made by remarks")
+    actions = store.add_subparsers(required=True, metavar="{log,erase}")
+    about = "list the changes, and the claims that need more users"
+    log = _add(actions, "log", about, "asking.store_log")
+    log.add_argument("--run", type=Path, required=True, metavar="DIR")
+    about = "erase a remark with its document, or everything from a user"
+    erase = _add(actions, "erase", about, "asking.store_erase")
+    erase.add_argument("--run", type=Path, required=True, metavar="DIR")
+    what = erase.add_mutually_exclusive_group(required=True)
+    what.add_argument("--document", metavar="ID")
+    what.add_argument("--user")
+    for name in ("rollback", "approve", "verify"):
+        removed = actions.add_parser(name, add_help=False)
+        removed.set_defaults(function="asking.store_removed", action=name, fields=True)
 
 
-def _show_examples(results: Sequence[Results]) -> None:
-    """Questions in full, of the runs that ask for it."""
-    wanted = [(result.path, count) for result in results if (count := read_config(result.path).eval.examples)]
-    if wanted:
-        terminal.out(examples([path for path, _ in wanted], max(count for _, count in wanted)))
+def _add_data(data: argparse.ArgumentParser) -> None:
+    commands = data.add_subparsers(required=True, metavar="ACTION")
+    validate = _add(commands, "validate", "check every record of a benchmark", "data.validate")
+    prepare = _add(commands, "prepare", "write a benchmark as array_record", "data.prepare")
+    for command in (validate, prepare):
+        command.add_argument("--benchmark.name", dest="name", required=True)
+        command.add_argument("--benchmark.root", dest="root", required=True)
+    for field in ("form", "passages", "distractors"):
+        validate.add_argument(f"--benchmark.{field}", dest=field)
+    prepare.add_argument("--out", type=Path, required=True)
 
+    about = "write an example table, with the commands that use it"
+    init = _add(commands, "init", about, "data.init")
+    init.add_argument("folder", type=Path, nargs="?", default=Path("example"), metavar="FOLDER")
 
-def _configs(options: argparse.Namespace, rest: list[str]) -> int:
-    _nothing_left(rest)
-    known = listed()
-    width = max(map(len, known))
-    terminal.out("\n".join(f"{name:{width}}  {line}" for name, line in known.items()))
-    return 0
+    table = _add(commands, "import", "make a benchmark from your own table", "data.import_")
+    table.add_argument("table", type=Path, help="CSV, TSV, JSON, JSONL, Parquet or mbox file, or a folder")
+    for name, about in _COLUMNS.items():
+        table.add_argument(f"--{name}", default="", metavar="COLUMN", help=about)
+    about = "columns of a row that later prompts show"
+    table.add_argument("--document", nargs="+", default=[], metavar="COLUMN", help=about)
+    about = "table of documents; without it, the rows are the documents"
+    table.add_argument("--documents", type=Path, metavar="FILE", help=about)
+    table.add_argument("--instruction", default="", help="instruction to the model, in one sentence")
+    about = "role of the user: wrote the answers (author), or received them"
+    table.add_argument("--user-is", choices=("author", "recipient"), help=about)
+    about = "task of a benchmark, or a TOML file"
+    table.add_argument("--task", default="", metavar="NAME|FILE", help=about)
+    table.add_argument("--out", type=Path, required=True, metavar="FOLDER")
 
+    recipe = _add(commands, "recipe", "get the data used in the documentation", "data.recipe")
+    recipe.add_argument("name", nargs="?", metavar="NAME", help="recipe; without it, all are listed")
+    recipe.add_argument("--out", type=Path, metavar="FOLDER", help="folder for the benchmark")
+    about = "folder of files downloaded manually"
+    recipe.add_argument("--from", dest="given", type=Path, metavar="FOLDER", help=about)
+    about = "compare a folder with the data used there"
+    recipe.add_argument("--check", type=Path, metavar="FOLDER", help=about)
 
-def _report(options: argparse.Namespace, rest: list[str]) -> int:
-    _nothing_left(rest)
-    text = report(
-        options.runs,
-        options.format,
-        all_metrics=options.all,
-        reference=options.reference,
-        part=options.over,
-        questions=options.questions,
-    )
-    if options.out is None:
-        terminal.out(text)
-    else:
-        marker = _REPORT[options.format]
-        place = text.index("<head>\n") + len("<head>\n") if options.format == "html" else 0
-        replace_own(options.out, f"{text[:place]}{marker}\n{text[place:]}\n", marker)
-        terminal.out(options.out)
-    return 0
-
-
-def _examples(options: argparse.Namespace, rest: list[str]) -> int:
-    _nothing_left(rest)
-    terminal.out(examples(options.runs, options.count))
-    return 0
-
-
-def _export(options: argparse.Namespace, rest: list[str]) -> int:
-    _nothing_left(rest)
-    count = answers_file.Answers(answers_file.location()).export(options.file)
-    terminal.out(f"{count} answers in {options.file}")
-    return 0
-
-
-def _import(options: argparse.Namespace, rest: list[str]) -> int:
-    _nothing_left(rest)
-    merged = answers_file.Answers(answers_file.location()).merge(options.file)
-    terminal.out(
-        f"{merged.added} answers added, {merged.known} were there, {merged.conflicts} differed: ours kept"
-    )
-    return 0
-
-
-def _required_out(options: argparse.Namespace) -> Path:
-    if options.out is None:
-        raise UserError("no output folder given; add --out DIR")
-    return options.out
-
-
-def _nothing_left(rest: list[str]) -> None:
-    if rest:
-        raise UserError(f"unknown argument {rest[0]!r}; --help lists what there is")
+    about = "write the synthetic benchmark in LaMP's format"
+    synthetic = _add(commands, "synthetic", about, "data.write_synthetic")
+    synthetic.add_argument("--out", type=Path, required=True)
+    synthetic.add_argument("--seed", type=int, default=0)
+    synthetic.add_argument("--users", type=int, default=60)
 
 
 if __name__ == "__main__":

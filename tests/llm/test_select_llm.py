@@ -181,7 +181,7 @@ def test_a_printed_run_of_a_sweep_has_the_same_model(row: dict[str, Any], there:
     [
         (["dense", "--select.llm.model", "x"], r"select\.llm\.model belongs to .*rankgpt and icr"),
         (["icr", "--select.llm.modl", "x"], r"did you mean select\.llm\.model"),
-        (["icr", "--select.llm", "x"], r"--select\.llm=x"),
+        (["icr", "--select.llm", "x"], r"select\.llm is 'x'"),
     ],
 )
 def test_a_wrong_field_of_it_is_one_clear_line(words: list[str], message: str):

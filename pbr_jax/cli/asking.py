@@ -1,52 +1,58 @@
-"""The commands on users' remarks: feedback, store log, store erase."""
+"""The commands on opened runs: ask, feedback, store log, store erase."""
 
 import argparse
+import json
 import time
-from pathlib import Path
 from typing import Any
 
 from pbr_jax.base import terminal
 from pbr_jax.base.types import UserError
+from pbr_jax.experiment.evaluation import told_of
 from pbr_jax.experiment.opening import open
 from pbr_jax.remarks.judge import Script
 from pbr_jax.remarks.log import Event
 from pbr_jax.remarks.stores import Observed
+from pbr_jax.system import Reply
 
 _LONGEST = 70  # characters of a text in the list of changes
 
 
-def add(commands: Any) -> None:
-    """Adds the commands to those of a parser."""
-    feedback = commands.add_parser(
-        "feedback", help="submit a user's remark, which is judged and can change what is retrieved"
-    )
-    feedback.add_argument("--run", type=Path, required=True, metavar="DIR")
-    feedback.add_argument("--user", required=True)
-    feedback.add_argument(
-        "--request", metavar="ID", help="id of the request; a remark repeated with the same id counts once"
-    )
-    feedback.add_argument(
-        "--judge", type=Path, metavar="FILE", help="JSON file of rules that judge instead of the model"
-    )
-    feedback.add_argument("--dry", action="store_true", help="show what would change, without saving it")
-    feedback.add_argument("remark")
-    feedback.set_defaults(function=_feedback)
+def ask(options: argparse.Namespace) -> None:
+    """Answers one question."""
+    system, start = open(options.run), time.perf_counter()
+    before = dict(system.tally.counts)
+    reply = system.ask(options.user, options.query)
+    if options.json:
+        seconds = round(time.perf_counter() - start, 3)
+        spent = {name: count - before.get(name, 0) for name, count in system.tally.counts.items()}
+        run = {"run": str(options.run), "user": options.user, "question": options.query}
+        terminal.out(json.dumps({**run, **_values(reply, spent), "seconds": seconds}))
+        return
+    terminal.out(reply.text)
+    if reply.profile:
+        terminal.err(f"  about the user: {reply.profile}")
+    for candidate in reply.documents:
+        begin = " ".join(candidate.document.text[:90].split())
+        parts = "".join(f"  {name} {score:.3f}" for name, score in candidate.scores.items())
+        terminal.err(f"  {candidate.score:8.3f}{parts}  {candidate.document.id}  {begin}")
 
-    store = commands.add_parser("store", help="list or erase the changes made by remarks")
-    actions = store.add_subparsers(required=True, metavar="{log,erase}")
-    for name, function, help in (
-        ("log", _log, "list the changes, and the claims that need more users"),
-        ("erase", _erase, "erase a remark with its document, or everything from a user"),
-    ):
-        action = actions.add_parser(name, help=help)
-        action.add_argument("--run", type=Path, required=True, metavar="DIR")
-        action.set_defaults(function=function)
-    what = action.add_mutually_exclusive_group(required=True)
-    what.add_argument("--document", metavar="ID")
-    what.add_argument("--user")
-    for name in _REMOVED:
-        actions.add_parser(name, add_help=False).set_defaults(function=_removed, action=name)
 
+def _values(reply: Reply, spent: dict[str, int]) -> dict[str, Any]:
+    """A reply as JSON; tokens are None where the method that answers counts none, as `label` does."""
+    dated = [{} if c.document.time is None else {"time": c.document.time} for c in reply.documents]
+    return {
+        "answer": reply.text,
+        "documents": [
+            {**told_of(one), **time, "text": one.document.text}
+            for one, time in zip(reply.documents, dated, strict=True)
+        ],
+        "profile": reply.profile,
+        "prompt_tokens": spent.get("generate_prompt_tokens"),
+        "answer_tokens": spent.get("generate_answer_tokens"),
+    }
+
+
+# -- remarks --------------------------------------------------------------------------------------------
 
 _REMOVED = {
     "rollback": "store erase takes back a remark, or all remarks of a user",
@@ -56,18 +62,18 @@ _REMOVED = {
 }
 
 
-def _removed(options: argparse.Namespace, rest: list[str]) -> int:
+def store_removed(options: argparse.Namespace, rest: list[str]) -> None:
+    """Says what replaces an action that there was."""
     raise UserError(f"store {options.action} was removed; {_REMOVED[options.action]}")
 
 
-def _feedback(options: argparse.Namespace, rest: list[str]) -> int:
-    _nothing_left(rest)
+def feedback(options: argparse.Namespace) -> None:
+    """Submits a user's remark."""
     judge = None if options.judge is None else Script.read(options.judge)
     observed = open(options.run).observe(
         options.user, options.remark, request=options.request, judge=judge, dry=options.dry
     )
     terminal.out(_told(observed))
-    return 0
 
 
 def _told(seen: Observed) -> str:
@@ -82,8 +88,8 @@ def _told(seen: Observed) -> str:
     return f"{seen.state}: {judged}" if seen.state != "refused" else f"refused: {seen.verdict}"
 
 
-def _log(options: argparse.Namespace, rest: list[str]) -> int:
-    _nothing_left(rest)
+def store_log(options: argparse.Namespace) -> None:
+    """Lists the changes that remarks have made."""
     remarks = open(options.run).remarks
     for event in remarks.history():
         terminal.out(_line(event))
@@ -92,7 +98,6 @@ def _log(options: argparse.Namespace, rest: list[str]) -> int:
             f"claim {claim.id}: {votes} of {remarks.options.quorum} users; {claim.operation} "
             f"{claim.target or ''} {_short(claim.summary)}"
         )
-    return 0
 
 
 def _line(event: Event) -> str:
@@ -112,13 +117,7 @@ def _short(text: str | None) -> str:
     return " ".join((text or "").split())[:_LONGEST]
 
 
-def _erase(options: argparse.Namespace, rest: list[str]) -> int:
-    _nothing_left(rest)
+def store_erase(options: argparse.Namespace) -> None:
+    """Erases a remark, or all of a user."""
     count = open(options.run).remarks.erase(options.document, options.user)
     terminal.out(f"remarks erased, with what they made: {count}")
-    return 0
-
-
-def _nothing_left(rest: list[str]) -> None:
-    if rest:
-        raise UserError(f"unknown argument {rest[0]!r}; --help lists what there is")

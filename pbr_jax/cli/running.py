@@ -1,0 +1,168 @@
+"""The commands that make runs: run, sweep and check. They take any field of the config."""
+
+import argparse
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pbr_jax.base import terminal
+from pbr_jax.base.types import UserError
+from pbr_jax.checking import check as checking
+from pbr_jax.cli import flags
+from pbr_jax.config import Benchmark, Config, ConfigFile
+from pbr_jax.distributed import processes
+from pbr_jax.eval.report import report
+from pbr_jax.experiment.cost import estimate, table
+from pbr_jax.experiment.opening import read_config
+from pbr_jax.experiment.plan import Plan
+from pbr_jax.experiment.questions import examples
+from pbr_jax.experiment.run import Results, follow
+from pbr_jax.experiment.run import run as made
+from pbr_jax.graph.lists import tree
+from pbr_jax.sweeps import launcher, slurm
+from pbr_jax.sweeps.sweep import Trial, command, identity, trials
+
+_CHECK = """\
+usage: pbr-jax check FOLDER --out DIR [--minutes 10] [--any.config.field VALUE ...]
+
+Tests whether showing users' own history to the language model helps, for which users, and by how much. It
+compares a few systems on a sample of questions, which grows until the time is up. The result is a verdict in
+words, with confidence intervals.
+
+  FOLDER          your own data (pbr-jax data import); otherwise give --benchmark.name and --benchmark.root
+  --out DIR       output folder for the runs, verdict.md, verdict.json and report.html
+  --minutes M     target for the wall-clock time (10), in minutes. It can be exceeded, because the first round
+                  is always finished. This round has 25 questions, or fewer (at least 10) if 25 would take
+                  more than 1.5 times the time that is left"""
+
+
+def run(options: argparse.Namespace, words: list[str]) -> None:
+    """Makes one run, or shows what it would compute."""
+    if (options.distributed or options.coordinator) and not options.dry:  # before anything else of JAX
+        processes.start(options.coordinator, options.processes, options.process)
+    _, config = flags.config(words, flags.RUN)
+    if not processes.leads():
+        follow(config)
+        processes.finished()
+    elif options.chip or options.utilisation:
+        raise UserError(
+            "--chip and --utilisation were removed; --dry --cost counts FLOPs, so divide them by the FLOP/s "
+            "that your chip reaches"
+        )
+    elif options.dry:
+        plan = Plan(config)
+        plan.check()
+        terminal.out(tree(plan.last))
+        if options.cost:
+            terminal.out(f"\n{table(estimate(plan))}")
+    elif options.cost:
+        raise UserError("--cost tells what a run would ask; add --dry")
+    else:
+        results = made(config, _out(options), overwrite=options.overwrite)
+        processes.finished()
+        terminal.out(report([results.path]))
+        _show_examples([results])
+
+
+def _show_examples(results: Sequence[Results]) -> None:
+    """Questions in full, of the runs that ask for it."""
+    wanted = [(result.path, count) for result in results if (count := read_config(result.path).eval.examples)]
+    if wanted:
+        terminal.out(examples([path for path, _ in wanted], max(count for _, count in wanted)))
+
+
+def _out(options: argparse.Namespace) -> Path:
+    if options.out is None:
+        raise UserError("no output folder given; add --out DIR")
+    return options.out
+
+
+def check(options: argparse.Namespace, words: list[str]) -> None:
+    """Tests whether the users' own history helps."""
+    if {"-h", "--help"} & set(words):
+        terminal.out(_CHECK)
+        return
+    folder = words.pop(0) if words and not words[0].startswith("-") else None
+    base = Config() if folder is None else Config(benchmark=Benchmark(name="own", root=folder))
+    config = flags.parsed(words, base, "pbr-jax check FOLDER --out DIR")
+    checking.check(config, _out(options), options.minutes)
+    terminal.out((options.out / checking.PAGE).read_text(encoding="utf-8"))
+
+
+# -- sweeps --------------------------------------------------------------------------------------------
+
+
+def sweep(options: argparse.Namespace, words: list[str]) -> None:
+    """Makes the runs of a config's sweep(): all, one, or a shard of them."""
+    slurm_options, words = slurm.parameters(words)
+    file, config = flags.config(words, flags.SWEEP)
+    planned = trials(file, config)
+    part = _part(options, len(planned))
+    if options.stale_after is not None:
+        raise UserError("--stale-after has no use: a process that ends frees its runs at once; leave it out")
+    if options.launcher is None and (slurm_options or options.jobs):
+        raise UserError("--slurm and --jobs are of jobs; add --launcher submitit, or --launcher local")
+    for name in ("jobs", "max_parallel"):
+        if (value := getattr(options, name)) is not None and value < 1:
+            raise UserError(f"--{name.replace('_', '-')} is {value}, want at least 1")
+    if options.launcher is not None:
+        _launch(options, words, slurm_options, file, config, planned)
+    elif options.dry:
+        for text in launcher.dry(planned, options.out, part):
+            terminal.out(text)
+    elif options.list:
+        terminal.out("\n".join(command(file, trial, _out(options)) for trial in planned[part]))
+    elif results := launcher.sweep(file, _out(options), config, options.max_parallel, part=part):
+        terminal.out(report([result.path for result in results]))
+        _show_examples(results)
+    else:
+        terminal.out(f"shard {options.shard} has none of the sweep's {len(planned)} runs")
+
+
+def _launch(
+    options: argparse.Namespace,
+    words: list[str],
+    slurm_options: Mapping[str, Any],
+    file: ConfigFile,
+    config: Config,
+    planned: Sequence[Trial],
+) -> None:
+    """Submits the sweep as jobs: a shard each, or, where a job has several nodes, one run each."""
+    if options.index is not None or options.shard is not None:
+        raise UserError("--launcher submits the whole sweep; leave --index and --shard out, or set --jobs")
+    out, several = _out(options).absolute(), slurm_options.get("nodes", 1) != 1
+    count = len(planned) if options.jobs is None or several else min(options.jobs, len(planned))
+    if options.dry:
+        terminal.out(slurm.script(out, count, slurm_options))
+        return
+    earlier = launcher.own(out)
+    if several:
+        runs = [(trial.name, trial.overrides) for trial in planned]
+        launcher.note(runs, out, earlier, identity(file, config))
+        lines = [shlex.split(command(file, trial, out))[1:] for trial in planned]
+        commands = [[*line, "--distributed"] for line in lines]
+    else:
+        shared = ["sweep", *words, "--out", str(out), "--max-parallel", str(options.max_parallel)]
+        commands = [[*shared, "--shard", f"{place}/{count}"] for place in range(count)]
+    terminal.err(slurm.submit(options.launcher, out, commands, slurm_options))
+    terminal.out(report([out]) if options.launcher == "local" else f"pbr-jax report {shlex.quote(str(out))}")
+
+
+def _part(options: argparse.Namespace, count: int) -> slice:
+    """The runs that are wanted, of so many."""
+    if options.index is not None and options.shard is not None:
+        raise UserError("--index and --shard exclude each other; give one of them")
+    if options.index is not None:
+        if not 0 <= options.index < count:
+            raise UserError(f"--index is {options.index}, want 0 to {count - 1}; --list shows the runs")
+        return slice(options.index, options.index + 1)
+    if options.shard is None:
+        return launcher.ALL
+    match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", options.shard)
+    if match is None or int(match[1]) >= int(match[2]):
+        raise UserError(
+            f"--shard is {options.shard}, want I/N, the I-th of N shards, counted from 0: 0/4, 1/4, 2/4, 3/4"
+        )
+    return slice(int(match[1]), None, int(match[2]))
