@@ -45,14 +45,13 @@ class Grouping:
         """Each user's cluster, 0, 1, ... or `NOISE`; and the size or number that the silhouette chose."""
         k_means = self.clustering == "k_means"
         told = self.num_clusters if k_means else self.min_cluster_size
-        make = (
-            partial(self._k_means, vectors, seed)
-            if k_means
-            else density.Hierarchy(vectors, min_samples=self.min_samples).labels
-        )
+        make = partial(self._k_means, vectors, seed) if k_means else partial(self._hdbscan, vectors)
         if told != "silhouette":
             return make(told), None
         return _best(vectors, make, _NUMBERS if k_means else _SIZES)
+
+    def _hdbscan(self, vectors: np.ndarray, size: int) -> np.ndarray:
+        return density.hdbscan(vectors, min_cluster_size=size, min_samples=self.min_samples)
 
     def _k_means(self, vectors: np.ndarray, seed: int, number: int) -> np.ndarray:
         return density.k_means(vectors, k=number, seed=seed)
@@ -65,7 +64,7 @@ def _best(
     cluster, which have no silhouette, come last."""
     tried = [value for value in values if 2 * value <= len(vectors)] or values[:1]
     found = {value: make(value) for value in tried}
-    scores = dict(zip(tried, density.silhouettes(vectors, list(found.values())), strict=True))
+    scores = {value: density.silhouette(vectors, labels) for value, labels in found.items()}
     best = max(tried, key=lambda value: -2.0 if (score := scores[value]) is None else score)
     return found[best], best
 
