@@ -6,10 +6,9 @@
 
 import difflib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 from pbr_jax.base import terminal
 from pbr_jax.base.file_hashes import file_hash
@@ -31,6 +30,7 @@ from pbr_jax.data import (
     prepared,
     realtalk,
 )
+from pbr_jax.data.reader import Reader
 from pbr_jax.data.records import Note
 from pbr_jax.data.sample import spread
 from pbr_jax.options import Benchmark
@@ -43,32 +43,11 @@ __all__ = [
 ]  # fmt: skip
 
 
-@runtime_checkable
-class _Reader(Protocol):
-    """What a module of this folder offers for its benchmarks."""
-
-    def expected(self, benchmark: Benchmark) -> str: ...  # what the root should hold, for error messages
-    def splits(self, benchmark: Benchmark) -> tuple[str, ...]: ...  # those that are there
-    def files(self, benchmark: Benchmark) -> tuple[Path, ...]: ...  # of a split that is there
-    def question_users(self, benchmark: Benchmark) -> bool: ...  # whether each question is a user by itself
-    def examples(self, benchmark: Benchmark, note: Note) -> Iterator[Example]: ...  # `note` gets repairs
-
-
-class _Released(_Reader, Protocol):
-    """What a module has beside: names of benchmarks, each with its task's; values of `benchmark.form`."""
-
-    @property
-    def BENCHMARKS(self) -> Mapping[str, str]: ...
-    @property
-    def FORMS(self) -> tuple[str, ...]: ...
-
-
-_RELEASED: tuple[_Released, ...] = (
+_MODULES = (
     lamp, longlamp, personabench, longmemeval, open_qa, dialogues, own,
     locomo, realtalk, lucid, personamem, prefeval,
 )  # fmt: skip
-_READERS = {name: reader for reader in _RELEASED for name in reader.BENCHMARKS}
-_PREPARED = prepared.Reader()
+_READERS: dict[str, Reader] = {name: one for module in _MODULES for name, one in module.READERS.items()}
 
 BENCHMARKS = tuple(_READERS)
 """The names of all benchmarks."""
@@ -122,7 +101,7 @@ class SplitSummary:
 
 def task(benchmark: Benchmark) -> Task:
     """The benchmark's own task, changed by `TASK_FILE` in its root and then by `benchmark.task`."""
-    found = released(_released(benchmark).BENCHMARKS[benchmark.name])
+    found = released(_released(benchmark).task or benchmark.name)
     beside = Path(benchmark.root, TASK_FILE)
     paths = [beside] if benchmark.root and beside.is_file() else []
     for path in [*paths, *([Path(benchmark.task)] if benchmark.task else [])]:
@@ -159,7 +138,7 @@ def files(benchmark: Benchmark) -> tuple[Path, ...]:
     if benchmark.split not in (found := splits(benchmark)):
         raise UserError(
             f"{benchmark.root}: found the splits {', '.join(found)}, wanted {benchmark.split!r} in "
-            f"{_reader(benchmark).expected(benchmark)}; set --benchmark.split or add the files"
+            f"{_reader(benchmark).expected}; set --benchmark.split or add the files"
         )
     paths = _reader(benchmark).files(benchmark)
     if missing := next((path for path in paths if not path.is_file()), None):
@@ -175,13 +154,14 @@ def fingerprint(benchmark: Benchmark) -> str:
 
 def question_users(benchmark: Benchmark) -> bool:
     """Whether a question of the split is a user by itself, rather than one of the user that it names."""
-    return _reader(benchmark).question_users(benchmark)
+    alone = _reader(benchmark).question_users
+    return alone if isinstance(alone, bool) else alone(benchmark)
 
 
 def splits(benchmark: Benchmark) -> tuple[str, ...]:
     """The splits under the root; UserError where there is none."""
     reader = _reader(benchmark)
-    wanted = f"wanted for {benchmark.name} {reader.expected(benchmark)}; set --benchmark.root"
+    wanted = f"wanted for {benchmark.name} {reader.expected}; set --benchmark.root"
     if not benchmark.root:
         raise UserError(f"benchmark.root: found nothing, {wanted}")
     if not Path(benchmark.root).exists():
@@ -267,20 +247,18 @@ def _sample(benchmark: Benchmark, count: int) -> Iterator[Example]:
             yield example
 
 
-def _reader(benchmark: Benchmark) -> _Reader:
+def _reader(benchmark: Benchmark) -> Reader:
     """The reader of what the root holds: a prepared dataset, or else the benchmark's official files."""
-    if prepared.find(benchmark) is not None:
-        return _PREPARED
-    return _released(benchmark)
+    return _released(benchmark) if prepared.find(benchmark) is None else prepared.READER
 
 
-def _released(benchmark: Benchmark) -> _Released:
+def _released(benchmark: Benchmark) -> Reader:
     """The reader of official files; UserError for an unknown benchmark, and a form that it has not."""
     name, form = benchmark.name, benchmark.form
     if name not in _READERS:
         near = difflib.get_close_matches(name.lower().replace("-", "_"), BENCHMARKS, n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else f"wanted one of {', '.join(BENCHMARKS)}"
         raise UserError(f"benchmark.name: found the unknown benchmark {name!r}; {hint}")
-    if form not in (forms := _READERS[name].FORMS):
+    if form not in (forms := _READERS[name].forms):
         raise UserError(f"benchmark.form: found {form!r}, wanted {' or '.join(forms)} for {name}")
     return _READERS[name]

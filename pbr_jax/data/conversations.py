@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from pbr_jax.base.types import Document
-from pbr_jax.data.records import Note, Record
+from pbr_jax.data.records import Note, Record, kind
 
 _SESSION = re.compile(r"session_([0-9]{1,9})")
 _ID = re.compile(r"D:?([0-9]{1,9})[:;]([0-9]{1,9})")  # D1:3; also D:11:26, D17;39 and D30:05
@@ -152,6 +152,15 @@ class Evidence:
                 near = [(s, turn) for s, turn in near if turn.picture and None not in (before, after)]
         names = (turn.id if self._turns else session.name for session, turn in near)
         return tuple(dict.fromkeys(f"{self._user}_{name}" for name in names))
+
+
+def user_turns(record: Record, session: object, position: int) -> list[Record]:
+    """The user's turns of a session of chat that stands at `haystack_sessions[position]`."""
+    field = f"haystack_sessions[{position}]"
+    if not isinstance(session, list):
+        raise record.fault(field, kind(session), "a list of turns")
+    turns = [record.inner(turn, f"{field}[{number}]") for number, turn in enumerate(session)]
+    return [turn for turn in turns if turn.text("role") == "user"]
 
 
 def begins(parts: Sequence[str]) -> tuple[int, ...]:

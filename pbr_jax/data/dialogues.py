@@ -7,17 +7,17 @@ and the profile holds the user's earlier turns. Documents and questions are time
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from pbr_jax.base.types import Document, Example
 from pbr_jax.data import json_stream
+from pbr_jax.data.reader import Reader, named
 from pbr_jax.data.records import Note, Record, kind
 from pbr_jax.options import Benchmark
 from pbr_jax.tasks.states import Frame, Match, Reference, Slot, first_values, reference_text, written
 
-BENCHMARKS = {"sgd": "sgd", "multiwoz": "multiwoz"}
-FORMS = ("official",)
 SPLITS = ("train", "dev", "test")
 SCHEMA = "schema.json"
 
@@ -37,39 +37,19 @@ class _Turn(NamedTuple):
     reference: Reference | None
 
 
-def expected(benchmark: Benchmark) -> str:
-    """What the root should hold, for error messages."""
-    schema = "{split}/" + SCHEMA if benchmark.name == "sgd" else SCHEMA
-    return f"{{split}}/dialogues_*.json and {schema}, split one of {', '.join(SPLITS)}"
+def _layout(benchmark: Benchmark) -> dict[str, tuple[Path, ...]]:
+    """The dialogues and the schema of each split whose dialogues are there."""
+    found = {split: _dialogues(benchmark.root, split) for split in SPLITS}
+    return {split: (*paths, _schema_file(benchmark, split)) for split, paths in found.items() if paths}
 
 
-def splits(benchmark: Benchmark) -> tuple[str, ...]:
-    """The splits whose dialogues are there."""
-    return tuple(split for split in SPLITS if _dialogues(benchmark.root, split))
-
-
-def files(benchmark: Benchmark) -> tuple[Path, ...]:
-    """The dialogues and the schema."""
-    return (*_dialogues(benchmark.root, benchmark.split), _schema_file(benchmark))
-
-
-def question_users(benchmark: Benchmark) -> bool:
-    """False: the questions of a dialogue share a user."""
-    return False
-
-
-def examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
+def _examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
     """The user's turns, dialogue by dialogue in the order of the files' numbers."""
     schema = _schema(benchmark)
-    seen: set[str] = set()
     strange: set[tuple[str, str]] = set()  # slots that were noted
-    for path in _dialogues(benchmark.root, benchmark.split):
-        for dialogue in json_stream.records(path):
-            name = dialogue.name("dialogue_id")
-            if name in seen:
-                raise dialogue.fault("dialogue_id", f"the id {name!r} a second time", "unique ids")
-            seen.add(name)
-            yield from _Reading(benchmark, schema, note, strange).questions(dialogue, name)
+    dialogues = chain.from_iterable(map(json_stream.records, _dialogues(benchmark.root, benchmark.split)))
+    for name, dialogue in named(dialogues, "dialogue_id"):
+        yield from _Reading(benchmark, schema, note, strange).questions(dialogue, name)
 
 
 def _dialogues(root: str, split: str) -> list[Path]:
@@ -78,29 +58,22 @@ def _dialogues(root: str, split: str) -> list[Path]:
     return sorted(found, key=lambda path: [int(n) for n in re.findall(r"\d+", path.stem)])
 
 
-def _schema_file(benchmark: Benchmark) -> Path:
-    return Path(benchmark.root, benchmark.split if benchmark.name == "sgd" else "", SCHEMA)
+def _schema_file(benchmark: Benchmark, split: str) -> Path:
+    return Path(benchmark.root, split if benchmark.name == "sgd" else "", SCHEMA)
 
 
 def _schema(benchmark: Benchmark) -> dict[str, _Service]:
     """The services by name. MultiWOZ's scorer knows no similarity of free values."""
-    services: dict[str, _Service] = {}
-    for record in json_stream.records(_schema_file(benchmark)):
-        name = record.name("service_name")
-        if name in services:
-            raise record.fault("service_name", f"the service {name!r} a second time", "each service once")
-        services[name] = _service(record, name, "similar" if benchmark.name == "sgd" else "any")
-    return services
+    free: Match = "similar" if benchmark.name == "sgd" else "any"
+    records = json_stream.records(_schema_file(benchmark, benchmark.split))
+    return {name: _service(record, name, free) for name, record in named(records, "service_name")}
 
 
 def _service(record: Record, name: str, free: Match) -> _Service:
     slots: Frame = {}
     lines = [f"service {name}: {_line(record, 'description')}"]
     wanted = _tracked(record)
-    for slot in record.records("slots"):
-        own = slot.name("name")
-        if own in slots:
-            raise slot.fault("name", f"the slot {own!r} a second time", "each slot of a service once")
+    for own, slot in named(record.records("slots"), "name"):
         categorical = slot.value("is_categorical")
         if not isinstance(categorical, bool):
             raise slot.fault("is_categorical", kind(categorical), "true or false")
@@ -173,11 +146,8 @@ class _Reading(NamedTuple):
     def _reference(self, turn: Record) -> Reference | None:
         """The states of a turn's frames; None where any is withheld."""
         frames: dict[str, Frame] = {}
-        for record in turn.records("frames"):
-            service = record.name("service")
+        for service, record in named(turn.records("frames"), "service"):
             self._known(service, record, "service")
-            if service in frames:
-                raise record.fault("service", f"the service {service!r} a second time", "a frame of each")
             if not record.has("state"):
                 return None
             frames[service] = self._frame(record.record("state").record("slot_values"), service)
@@ -197,3 +167,13 @@ class _Reading(NamedTuple):
                 what = "has no value" if name in frame else f"is none of {SCHEMA}"
                 self.note(f"{state.file}: {state.label}: the slot {name!r} of {service} {what}, left out")
         return frame
+
+
+READERS = {
+    name: Reader(
+        expected=f"{{split}}/dialogues_*.json and {schema}, split one of {', '.join(SPLITS)}",
+        layout=_layout,
+        examples=_examples,
+    )
+    for name, schema in {"sgd": f"{{split}}/{SCHEMA}", "multiwoz": SCHEMA}.items()
+}

@@ -37,8 +37,15 @@ def records(path: Path, *, unique: bool = False) -> Iterator[Record]:
             raise UserError(
                 f"{path}: found {found}, wanted a JSON list of records; take the file as released"
             )
-        for index, value in enumerate(_parsed(_Source(file, unique=unique).values(), path, file)):
-            yield top_record(value, path, index)
+        index, values = 0, _Source(file, unique=unique).values()
+        try:
+            for index, value in enumerate(values):
+                yield top_record(value, path, index)
+                index += 1
+        except UserError:
+            raise
+        except (EOFError, ValueError) as error:
+            raise _fault(error, f"{path}: record {index}", "a list that ends in ']'", file.tell()) from error
 
 
 def lines(path: Path, *, unique: bool = False) -> Iterator[Record]:
@@ -194,44 +201,23 @@ def _first_byte(file: BufferedIOBase) -> bytes:
     return byte
 
 
-def _parsed(values: Iterator[Any], path: Path, file: BufferedIOBase) -> Iterator[Any]:
-    """The values of a parser, with its errors turned into ours."""
-    count = 0
-    while True:
-        try:
-            value = next(values)
-        except StopIteration:
-            return
-        except (EOFError, ValueError) as error:
-            raise _broken(error, count, path, file) from error
-        yield value
-        count += 1
-
-
-def _broken(error: Exception, count: int, path: Path, file: BufferedIOBase) -> UserError:
-    place = f"{path}: record {count}"
-    if isinstance(error, UnicodeDecodeError):
-        return UserError(f"{place}: found bytes that are not UTF-8, wanted UTF-8; convert the file")
-    if isinstance(error, EOFError):
-        found = f"the JSON is truncated at byte {file.tell()}"
-        return UserError(f"{place}: {found}, wanted a list that ends in ']'; fetch the file again")
-    if isinstance(error, JSONDecodeError):  # whose message alone does not quote the data
-        found = f"malformed JSON ({error.msg})"
-        return UserError(f"{place}: {found}, wanted a list of records; fetch the file again")
-    return UserError(f"{place}: found {error}, wanted a list of records; take the file as released")
-
-
 def _loads(data: bytes, place: str, decoder: JSONDecoder = _DECODER) -> Any:
     try:
         return parse_json(data, decoder)
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{place}: found bytes that are not UTF-8 at byte {error.start}, wanted UTF-8; convert the file"
-        ) from error
-    except JSONDecodeError as error:
-        raise UserError(
-            f"{place}: malformed or truncated JSON at character {error.pos} ({error.msg}), wanted an object; "
-            "correct it, or fetch the file again"
-        ) from error
     except ValueError as error:
-        raise UserError(f"{place}: found {error}, wanted a record; take the file as released") from error
+        raise _fault(error, place, "an object") from error
+
+
+def _fault(error: Exception, place: str, wanted: str, end: int | None = None) -> UserError:
+    """What a parser says, as one line that quotes no data; `end`: the bytes that were read of a stream."""
+    if isinstance(error, UnicodeDecodeError):
+        return UserError(f"{place}: found bytes that are not UTF-8, wanted UTF-8; convert the file")
+    if isinstance(error, EOFError):
+        found = f"the JSON is truncated at byte {end}"
+    elif isinstance(error, JSONDecodeError):
+        found = (
+            f"malformed or truncated JSON ({error.msg}{f' at character {error.pos}' if end is None else ''})"
+        )
+    else:
+        found = f"found {error}"
+    return UserError(f"{place}: {found}, wanted {wanted}; correct it, or fetch the file again")

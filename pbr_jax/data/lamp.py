@@ -11,10 +11,12 @@ outputs: its targets are None.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.data import json_stream, users
+from pbr_jax.data.reader import Files, Reader, named
 from pbr_jax.data.records import Note, Record, moment_after, profile
 from pbr_jax.options import Benchmark
 
@@ -40,8 +42,6 @@ _FORMATS = {
 }
 _FORMATS["synthetic"] = _FORMATS["lamp_4"]
 
-BENCHMARKS = {name: name for name in _FORMATS}
-FORMS = ("official", "cfrag")
 SPLITS = ("train", "dev", "test")
 
 # What CFRAG's code has for the text of a history record, by the task's number; a query is a first field.
@@ -60,20 +60,16 @@ _CANDIDATES = tuple(
 )
 
 
-def expected(benchmark: Benchmark) -> str:
-    """What the root should hold, for error messages."""
-    return "{split}_questions.json and {split}_outputs.json, split one of " + ", ".join(SPLITS)
-
-
-def splits(benchmark: Benchmark) -> tuple[str, ...]:
-    """The splits whose questions are there."""
+def _layout(benchmark: Benchmark) -> dict[str, Files]:
+    """Of each split whose questions are there what finds its files."""
     root = Path(benchmark.root)
-    return tuple(split for split in SPLITS if _file(root, split, "questions").is_file())
+    return {
+        split: partial(_files, root, split) for split in SPLITS if _file(root, split, "questions").is_file()
+    }
 
 
-def files(benchmark: Benchmark) -> tuple[Path, ...]:
-    """Questions and, unless withheld, outputs of the split."""
-    root, split = Path(benchmark.root), benchmark.split
+def _files(root: Path, split: str) -> tuple[Path, ...]:
+    """Outputs, unless withheld, and questions of the split."""
     questions, outputs = _file(root, split, "questions"), _file(root, split, "outputs")
     if outputs.is_file():
         return outputs, questions
@@ -84,7 +80,7 @@ def files(benchmark: Benchmark) -> tuple[Path, ...]:
     )
 
 
-def question_users(benchmark: Benchmark) -> bool:
+def _question_users(benchmark: Benchmark) -> bool:
     """Whether a question of the split is a user by itself, as the first tells; True where none is read."""
     try:
         first = next(json_stream.records(_file(Path(benchmark.root), benchmark.split, "questions")), None)
@@ -93,21 +89,17 @@ def question_users(benchmark: Benchmark) -> bool:
     return first is None or not first.has("user_id")
 
 
-def examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
-    """The examples of a split in file order, one at a time; `note` is told of repairs."""
+def _examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
     form = _FORMATS[benchmark.name]
     quoted = _QUOTED.get(form.number, ()) if benchmark.form == "cfrag" else ()
-    *outputs, questions = files(benchmark)
+    *outputs, questions = _files(Path(benchmark.root), benchmark.split)
     targets = _targets(outputs[0], form) if outputs else None
     seen: set[str] = set()
-    alone = question_users(benchmark)
-    for record in json_stream.records(questions):
-        name = record.name("id")
-        if name in seen:
-            raise record.fault("id", f"the id {name!r} a second time", "ids that are unique within the file")
+    alone = _question_users(benchmark)
+    for name, record in named(json_stream.records(questions), "id"):
         if targets is not None and name not in targets:
             raise record.fault("id", f"no output for {name!r} in {outputs[0].name}", "one for every question")
-        if not seen and alone and not question_users(replace(benchmark, split=benchmark.training)):
+        if not seen and alone and not _question_users(replace(benchmark, split=benchmark.training)):
             raise users.two_kinds(benchmark, questions)
         seen.add(name)
         user = _user(record, benchmark, alone)
@@ -138,13 +130,7 @@ def _targets(path: Path, form: _Format) -> dict[str, str]:
     if not (match := re.match(r"lamp_(\d+)", found, re.IGNORECASE)) or int(match[1]) != form.number:
         remedy = f"set --benchmark.name lamp_{match[1]}" if match else "take the file as released"
         raise record.fault("task", repr(found), f"'LaMP_{form.number}'", f"{remedy} or another root")
-    targets: dict[str, str] = {}
-    for gold in record.records("golds"):
-        name = gold.name("id")
-        if name in targets:
-            raise gold.fault("id", f"the id {name!r} a second time", "ids that are unique within the file")
-        targets[name] = gold.text("output")
-    return targets
+    return {name: gold.text("output") for name, gold in named(record.records("golds"), "id")}
 
 
 def _user(record: Record, benchmark: Benchmark, alone: bool) -> str:
@@ -228,3 +214,13 @@ def _query(text: str, form: _Format) -> tuple[list[str], str]:
     tail = text.rpartition("]")[2].strip() if form.number == 2 else ""
     rest = "what follows the tags" if tail else "the whole input"
     return [tail or text.strip()], f"found no text after {form.marker!r}, {rest} serves as query"
+
+
+_READER = Reader(
+    expected="{split}_questions.json and {split}_outputs.json, split one of " + ", ".join(SPLITS),
+    layout=_layout,
+    examples=_examples,
+    forms=("official", "cfrag"),
+    question_users=_question_users,
+)
+READERS = dict.fromkeys(_FORMATS, _READER)

@@ -14,54 +14,22 @@ the official scorer gives them 1. It counts a session once for each turn of evid
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from pbr_jax.base.types import Example
 from pbr_jax.data import conversations, json_stream, users
+from pbr_jax.data.reader import Reader, json_files, named
 from pbr_jax.data.records import Note, Record, moment_after
 from pbr_jax.options import Benchmark
 
-BENCHMARKS = {"locomo": "locomo"}
-FORMS = ("official", "turns")
 CATEGORIES = {1: "multi_hop", 2: "temporal", 3: "open_domain", 4: "single_hop", 5: "adversarial"}
 NOTHING = ("Not mentioned in the conversation", "Not mentioned", "No information available")
 
 
-def expected(benchmark: Benchmark) -> str:
-    """What the root should hold, for error messages."""
-    return "a LoCoMo JSON file (locomo10.json), or a folder of such files, whose stems name the splits"
-
-
-def splits(benchmark: Benchmark) -> tuple[str, ...]:
-    """The stems of the JSON files."""
-    return tuple(path.stem for path in _files(benchmark))
-
-
-def files(benchmark: Benchmark) -> tuple[Path, ...]:
-    """The one file of the split."""
-    return tuple(path for path in _files(benchmark) if path.stem == benchmark.split)
-
-
-def question_users(benchmark: Benchmark) -> bool:
-    """False: the users are conversations, which the file names."""
-    return False
-
-
-def examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
-    """The questions, conversation by conversation in file order."""
-    seen: set[str] = set()
-    for path in files(benchmark):
-        for record in json_stream.records(path):
-            user = users.of_person(record, "sample_id", benchmark)
-            if user in seen:
-                raise record.fault("sample_id", f"the id {user!r} a second time", "unique ids")
-            seen.add(user)
-            yield from _examples(record, user, note, turns=benchmark.form == "turns")
-
-
-def _files(benchmark: Benchmark) -> list[Path]:
-    root = Path(benchmark.root)
-    return [root] if root.is_file() else sorted(root.glob("*.json"))
+def _all(benchmark: Benchmark, note: Note) -> Iterator[Example]:
+    (path,) = json_files(benchmark)[benchmark.split]
+    for _, record in named(json_stream.records(path), "sample_id"):
+        user = users.of_person(record, "sample_id", benchmark)
+        yield from _examples(record, user, note, turns=benchmark.form == "turns")
 
 
 def _examples(record: Record, user: str, note: Note, *, turns: bool) -> Iterator[Example]:
@@ -88,3 +56,13 @@ def _examples(record: Record, user: str, note: Note, *, turns: bool) -> Iterator
             scored=bool(relevant),
             unit=user,
         )
+
+
+READERS = {
+    "locomo": Reader(
+        expected="a LoCoMo JSON file (locomo10.json), or a folder of such files, whose stems name the splits",
+        layout=json_files,
+        examples=_all,
+        forms=("official", "turns"),
+    )
+}

@@ -13,11 +13,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pbr_jax.base.types import Document, Example, UserError
-from pbr_jax.data import json_stream, users
+from pbr_jax.data import json_stream, tables, users
+from pbr_jax.data.reader import Files, Reader
 from pbr_jax.data.records import Note, Record, moment_after, profile, top_record
 from pbr_jax.options import Benchmark
 
@@ -42,58 +44,41 @@ _FORMATS = {
     ),
     "longlamp_topic": _Format(folder="topic_writing", user="author", text=("summary", "content")),
 }
-BENCHMARKS = {name: name for name in _FORMATS}
-FORMS = ("official",)
 _ALIASES = {"train": ("train",), "dev": ("val", "validation", "dev"), "test": ("test",)}
 _SETTINGS = ("", "_user", "_temporal")
-_ROWS = 64  # read from a Parquet file at a time
 _DATES = ("date", "year")
 _PART = re.compile(r"-of-(\d+)\.parquet$")
 
 
-def expected(benchmark: Benchmark) -> str:
-    """What the root should hold, for error messages."""
-    folder = _FORMATS[benchmark.name].folder
-    return f"train, val and test as .jsonl, .json or .parquet files, here or in a folder {folder}_user"
+def _layout(benchmark: Benchmark) -> dict[str, Files]:
+    """Of each split that is there what finds its file, or all its Parquet parts."""
+    groups = {split: _groups(benchmark, split) for split in _ALIASES}
+    return {split: partial(_files, benchmark.root, split, some) for split, some in groups.items() if some}
 
 
-def splits(benchmark: Benchmark) -> tuple[str, ...]:
-    """The splits that are there, `dev` for what the files call val or validation."""
-    return tuple(split for split in _ALIASES if _groups(benchmark, split))
-
-
-def files(benchmark: Benchmark) -> tuple[Path, ...]:
-    """The file, or all Parquet parts, of the split."""
-    groups = _groups(benchmark, benchmark.split)
+def _files(root: str, split: str, groups: list[tuple[Path, ...]]) -> tuple[Path, ...]:
     if len(groups) > 1:
         names = " and ".join(str(group[0]) for group in groups[:2])
         raise UserError(
-            f"{benchmark.root}: found the {benchmark.split} split more than once ({names}), wanted one; "
+            f"{root}: found the {split} split more than once ({names}), wanted one; "
             "set --benchmark.root to one folder or remove the copy"
         )
-    group = groups[0] if groups else ()
-    if group and (parts := _PART.search(group[0].name)) and int(parts[1]) != len(group):
+    (group,) = groups
+    if (parts := _PART.search(group[0].name)) and int(parts[1]) != len(group):
         raise UserError(
-            f"{group[0].parent}: found {len(group)} of the {int(parts[1])} parts of the {benchmark.split} "
+            f"{group[0].parent}: found {len(group)} of the {int(parts[1])} parts of the {split} "
             "split, wanted all; fetch the others too"
         )
     return group
 
 
-def question_users(benchmark: Benchmark) -> bool:
-    """False: the rows name their users."""
-    return False
-
-
-def examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
-    """The rows in file order, one at a time; `note` is told of repairs.
-
-    A user's further rows get the ids "user#2", "user#3", since the released rows have no id of
+def _examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
+    """A user's further rows get the ids "user#2", "user#3", since the released rows have no id of
     their own.
     """
     form = _FORMATS[benchmark.name]
     seen: set[str] = set()
-    for path in files(benchmark):
+    for path in _files(benchmark.root, benchmark.split, _groups(benchmark, benchmark.split)):
         for record in _rows(path):
             user = _user(record, form)
             yield _example(record, users.unique(user, seen), user, benchmark, note)
@@ -118,32 +103,9 @@ def _groups(benchmark: Benchmark, split: str) -> list[tuple[Path, ...]]:
 
 def _rows(path: Path) -> Iterator[Record]:
     if path.suffix == ".parquet":
-        return _parquet(path)
+        rows = enumerate(tables.parquet(path))
+        return (top_record(_plain(dict(row.values)), path, index) for index, row in rows)
     return json_stream.records(path) if json_stream.is_list(path) else json_stream.lines(path)
-
-
-def _parquet(path: Path) -> Iterator[Record]:
-    """The rows of a Parquet file, a few at a time."""
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise UserError(
-            f"{path}: found a Parquet file but no pyarrow, wanted it installed; "
-            "run: pip install 'pbr-jax[parquet]'"
-        ) from error
-    index = 0
-    try:
-        with parquet.ParquetFile(path) as table:
-            for batch in table.iter_batches(batch_size=_ROWS):
-                for row in batch.to_pylist():
-                    yield top_record(_plain(row), path, index)
-                    index += 1
-    except (pyarrow.ArrowException, OSError) as error:
-        reason = str(error).partition("\n")[0]
-        raise UserError(
-            f"{path}: record {index}: not a sound Parquet file ({reason}); fetch it again"
-        ) from error
 
 
 def _plain(value: Any) -> Any:
@@ -233,3 +195,14 @@ def _required(record: Record, key: str, form: _Format) -> bool:
         remedy = f"set --benchmark.name {others[0]} or another root" if others else ""
         raise record.fault(key, found, f"the keys {', '.join(form.text)}", remedy)
     return record.has(key)
+
+
+READERS = {
+    name: Reader(
+        expected="train, val and test as .jsonl, .json or .parquet files, "
+        f"here or in a folder {form.folder}_user",
+        layout=_layout,
+        examples=_examples,
+    )
+    for name, form in _FORMATS.items()
+}

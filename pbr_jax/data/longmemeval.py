@@ -16,59 +16,26 @@ with the speaker ("Deborah: Hey"). There the unit of a question is the dialogue 
 user: all questions that are asked of one history.
 """
 
-import itertools
 import json
 import re
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
 from pbr_jax.base.types import Document, Example
 from pbr_jax.data import json_stream, users
+from pbr_jax.data.conversations import begins, user_turns
+from pbr_jax.data.reader import Reader, json_files, named
 from pbr_jax.data.records import Note, Record, kind
 from pbr_jax.options import Benchmark
 
-BENCHMARKS = {"longmemeval": "longmemeval"}
-FORMS = ("official", "pbr")
 _DIALOGUE = re.compile(r"(?:answer_)?(.+)_session_\d+")
 _SPEAKER = re.compile(r"([^:\n]{1,60}):\s")
 
 
-def expected(benchmark: Benchmark) -> str:
-    """What the root should hold, for error messages."""
-    return "a LongMemEval JSON file, or a folder of such files, whose stems name the splits"
-
-
-def splits(benchmark: Benchmark) -> tuple[str, ...]:
-    """The stems of the JSON files."""
-    return tuple(path.stem for path in _files(benchmark))
-
-
-def files(benchmark: Benchmark) -> tuple[Path, ...]:
-    """The one file of the split."""
-    return tuple(path for path in _files(benchmark) if path.stem == benchmark.split)
-
-
-def question_users(benchmark: Benchmark) -> bool:
-    """True: every question is a user by itself."""
-    return True
-
-
-def examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
-    """The questions in file order, one at a time."""
-    seen: set[str] = set()
-    for path in files(benchmark):
-        for record in json_stream.records(path):
-            name = record.name("question_id")
-            if name in seen:
-                raise record.fault("question_id", f"the id {name!r} a second time", "unique ids")
-            seen.add(name)
-            user = users.of_question(record, "question_id", benchmark)
-            yield _example(record, user, note, as_pbr=benchmark.form == "pbr")
-
-
-def _files(benchmark: Benchmark) -> list[Path]:
-    root = Path(benchmark.root)
-    return [root] if root.is_file() else sorted(root.glob("*.json"))
+def _examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
+    (path,) = json_files(benchmark)[benchmark.split]
+    for _, record in named(json_stream.records(path), "question_id"):
+        user = users.of_question(record, "question_id", benchmark)
+        yield _example(record, user, note, as_pbr=benchmark.form == "pbr")
 
 
 def _example(record: Record, user: str, note: Note, *, as_pbr: bool) -> Example:
@@ -99,7 +66,9 @@ def _unit(record: Record) -> str:
     dialogues = {match[1] if match else "" for match in matches}
     if len(dialogues) != 1 or "" in dialogues:
         return ""
-    turns = [turn for i, s in enumerate(record.items("haystack_sessions")) for turn in _turns(record, s, i)]
+    turns = [
+        turn for i, s in enumerate(record.items("haystack_sessions")) for turn in user_turns(record, s, i)
+    ]
     speakers = {match[1] if (match := _SPEAKER.match(turn.text("content"))) else "" for turn in turns}
     return " ".join([*dialogues, *(speakers if len(speakers) == 1 else [])]).strip()
 
@@ -128,7 +97,7 @@ def _sessions(
         unique = users.unique(name, seen)
         if unique != name:
             note(f"{record.file}: {record.label}: the session {name!r} occurs again, kept as {unique!r}")
-        turns = _turns(record, sessions[position], position)
+        turns = user_turns(record, sessions[position], position)
         documents.append(_document(record, unique, user, turns, position, as_pbr))
         marked = "answer" in name and any(turn.values.get("has_answer") for turn in turns)
         any_marked = any_marked or marked
@@ -143,15 +112,6 @@ def _name(record: Record, name: object, position: int) -> str:
     return record.inner({"id": name}, f"haystack_session_ids[{position}]").name("id")
 
 
-def _turns(record: Record, session: object, position: int) -> list[Record]:
-    """The user's turns of a session."""
-    field = f"haystack_sessions[{position}]"
-    if not isinstance(session, list):
-        raise record.fault(field, kind(session), "a list of turns")
-    turns = [record.inner(turn, f"{field}[{number}]") for number, turn in enumerate(session)]
-    return [turn for turn in turns if turn.text("role") == "user"]
-
-
 def _document(
     record: Record, name: str, user: str, turns: list[Record], position: int, as_pbr: bool
 ) -> Document:
@@ -161,12 +121,18 @@ def _document(
     dated = record.inner({field: record.items("haystack_dates")[position]}, "")
     date = dated.text(field) if dated.has(field) else ""
     fields = {"text": text, "date": date}
-    begin = () if as_pbr else starts(contents)
+    begin = () if as_pbr else begins(contents)
     if as_pbr:  # what prompts of answers show stays the plain text, in fields
         text = json.dumps({"date": date, "conversation": contents}, separators=(",", ":"))
     return Document(id=name, user_id=user, text=text, fields=fields, turns=begin, **dated.dates(field))
 
 
-def starts(contents: Sequence[str]) -> tuple[int, ...]:
-    """Where each of some texts begins when they are joined by one character."""
-    return tuple(itertools.accumulate((len(text) + 1 for text in contents[:-1]), initial=0))
+READERS = {
+    "longmemeval": Reader(
+        expected="a LongMemEval JSON file, or a folder of such files, whose stems name the splits",
+        layout=json_files,
+        examples=_examples,
+        forms=("official", "pbr"),
+        question_users=True,
+    )
+}

@@ -11,54 +11,20 @@ So targets are withheld, and questions are scored by the evidence found.
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from pbr_jax.base.types import Document, Example
 from pbr_jax.data import json_stream, users
-from pbr_jax.data.conversations import begins
-from pbr_jax.data.records import Note, Record, kind
+from pbr_jax.data.conversations import begins, user_turns
+from pbr_jax.data.reader import Reader, json_files, named
+from pbr_jax.data.records import Note, Record
 from pbr_jax.options import Benchmark
 
-BENCHMARKS = {"lucid": "lucid"}
-FORMS = ("official", "turns")
 
-
-def expected(benchmark: Benchmark) -> str:
-    """What the root should hold, for error messages."""
-    return "a LUCid JSON file (lucid_s.json), or a folder of such files, whose stems name the splits"
-
-
-def splits(benchmark: Benchmark) -> tuple[str, ...]:
-    """The stems of the JSON files."""
-    return tuple(path.stem for path in _files(benchmark))
-
-
-def files(benchmark: Benchmark) -> tuple[Path, ...]:
-    """The one file of the split."""
-    return tuple(path for path in _files(benchmark) if path.stem == benchmark.split)
-
-
-def question_users(benchmark: Benchmark) -> bool:
-    """True: every question is a user by itself."""
-    return True
-
-
-def examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
-    """The questions in file order, one at a time."""
-    seen: set[str] = set()
-    for path in files(benchmark):
-        for record in json_stream.records(path):
-            name = record.name("query_id")
-            if name in seen:
-                raise record.fault("query_id", f"the id {name!r} a second time", "unique ids")
-            seen.add(name)
-            user = users.of_question(record, "query_id", benchmark)
-            yield _example(record, name, user, note, turns=benchmark.form == "turns")
-
-
-def _files(benchmark: Benchmark) -> list[Path]:
-    root = Path(benchmark.root)
-    return [root] if root.is_file() else sorted(root.glob("*.json"))
+def _examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
+    (path,) = json_files(benchmark)[benchmark.split]
+    for name, record in named(json_stream.records(path), "query_id"):
+        user = users.of_question(record, "query_id", benchmark)
+        yield _example(record, name, user, note, turns=benchmark.form == "turns")
 
 
 def _example(record: Record, name: str, user: str, note: Note, *, turns: bool) -> Example:
@@ -96,7 +62,8 @@ def _history(
     relevant: dict[str, list[str]] = {}
     seen: set[str] = set()
     for position, name in enumerate(names):
-        unique, said = users.unique(name, seen), _said(record, sessions[position], position)
+        unique, heard = users.unique(name, seen), user_turns(record, sessions[position], position)
+        said = [(turn.text("content"), bool(turn.values.get("has_answer"))) for turn in heard]
         if turns:
             documents += [Document(f"{unique}_{i}", user, text) for i, (text, _) in enumerate(said)]
             held = [f"{unique}_{i}" for i, (_, marked) in enumerate(said) if marked]
@@ -111,14 +78,12 @@ def _history(
     return tuple(documents), tuple(map(tuple, relevant.values()))
 
 
-def _said(record: Record, session: object, position: int) -> list[tuple[str, bool]]:
-    """The user's turns of a session, and whether each is marked as evidence."""
-    field = f"haystack_sessions[{position}]"
-    if not isinstance(session, list):
-        raise record.fault(field, kind(session), "a list of turns")
-    turns = [record.inner(turn, f"{field}[{number}]") for number, turn in enumerate(session)]
-    return [
-        (turn.text("content"), bool(turn.values.get("has_answer")))
-        for turn in turns
-        if turn.text("role") == "user"
-    ]
+READERS = {
+    "lucid": Reader(
+        expected="a LUCid JSON file (lucid_s.json), or a folder of such files, whose stems name the splits",
+        layout=json_files,
+        examples=_examples,
+        forms=("official", "turns"),
+        question_users=True,
+    )
+}

@@ -15,9 +15,9 @@ from pathlib import Path
 from pbr_jax.base.types import Example, UserError
 from pbr_jax.data import json_stream, passages, question_sets, squad, tfds_folder, users, web_qa
 from pbr_jax.data.question_sets import ALIASES, FILES, Question, asked, strings
+from pbr_jax.data.reader import Reader
 from pbr_jax.data.records import Note, Record
-from pbr_jax.data.rows import Row, text, texts
-from pbr_jax.data.tfds_folder import Folder
+from pbr_jax.data.tfds_folder import Folder, Row, text, texts
 from pbr_jax.options import Benchmark
 
 
@@ -74,37 +74,10 @@ _SETS = {
     "web_questions": _Set(dataset="web_questions", row=_web_row, questions=_web_questions),
     "web_qa": _Set(questions=web_qa.questions),
 }
-BENCHMARKS = dict.fromkeys(_SETS, "open_qa")
-FORMS = ("official",)
 
 
-def expected(benchmark: Benchmark) -> str:
-    """What the root should hold, for error messages."""
-    dataset = _SETS[benchmark.name].dataset
-    prepared = [f"TFDS's {dataset} prepared as array_record"] if dataset else []
-    official = [file.format("{split}") for file in FILES.get(benchmark.name, ())[:1]]
-    return ", or ".join([*prepared, *official])
-
-
-def splits(benchmark: Benchmark) -> tuple[str, ...]:
-    """The splits that are there, `dev` for what the data call validation or val; of XQuAD the languages."""
-    return tuple(_sources(benchmark))
-
-
-def files(benchmark: Benchmark) -> tuple[Path, ...]:
-    """The shards, or the one file, of the split."""
-    return _sources(benchmark)[benchmark.split]
-
-
-def question_users(benchmark: Benchmark) -> bool:
-    """True: every question is a user by itself."""
-    return True
-
-
-def examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
-    """The questions in file order, one at a time.
-
-    A question without an id gets its place in the split, "dev-7"; an id that occurs again, as TriviaQA's
+def _examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
+    """A question without an id gets its place in the split, "dev-7"; an id that occurs again, as TriviaQA's
     do, gets a suffix ("id#2"). Where the passages know the questions, the answers, and the passages that hold
     them, are as these say. Raises UserError where they know others, but not this one.
     """
@@ -123,7 +96,7 @@ def _questions(benchmark: Benchmark) -> Iterator[Question]:
     if folder is not None and question_set.row is not None:
         shards = next(name for name in ALIASES[benchmark.split] if name in folder.shards)
         return map(question_set.row, tfds_folder.rows(folder, shards))
-    (path,) = files(benchmark)
+    (path,) = _layout(benchmark)[benchmark.split]
     assert question_set.questions is not None
     return question_set.questions(path)
 
@@ -144,8 +117,9 @@ def _example(name: str, question: Question, benchmark: Benchmark) -> Example:
     )
 
 
-def _sources(benchmark: Benchmark) -> dict[str, tuple[Path, ...]]:
-    """The files of each split; empty where there are none."""
+def _layout(benchmark: Benchmark) -> dict[str, tuple[Path, ...]]:
+    """The shards, or the one file, of each split, `dev` for what the data call validation or val; of XQuAD
+    a split is a language."""
     if (folder := _folder(benchmark)) is None:
         return {split: (path,) for split, path in question_sets.files(benchmark.name, benchmark.root).items()}
     named = {split: [name for name in names if name in folder.shards] for split, names in ALIASES.items()}
@@ -162,3 +136,20 @@ def _folder(benchmark: Benchmark) -> Folder | None:
             "set --benchmark.name or another root"
         )
     return folder
+
+
+def _expected(name: str) -> str:
+    prepared = [f"TFDS's {_SETS[name].dataset} prepared as array_record"] if _SETS[name].dataset else []
+    return ", or ".join([*prepared, *(file.format("{split}") for file in FILES.get(name, ())[:1])])
+
+
+READERS = {
+    name: Reader(
+        task="open_qa",
+        expected=_expected(name),
+        layout=_layout,
+        examples=_examples,
+        question_users=True,
+    )
+    for name in _SETS
+}

@@ -9,7 +9,7 @@ answer (`question`). A `history` names the documents instead.
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
@@ -17,11 +17,10 @@ from typing import Literal, NamedTuple
 
 from pbr_jax.base.types import Document, Example
 from pbr_jax.data import json_stream, users
+from pbr_jax.data.reader import Reader, named
 from pbr_jax.data.records import Note, Record, kind, moment_after
 from pbr_jax.options import Benchmark
 
-BENCHMARKS = {"own": "own"}
-FORMS = ("official",)
 DOCUMENTS = "documents.jsonl"
 _OF_DOCUMENT = ("id", "user", "text", "fields", "time", "order", "question")
 _OF_QUESTION = (
@@ -38,32 +37,16 @@ class _Known(NamedTuple):
     question: str
 
 
-def expected(benchmark: Benchmark) -> str:
-    """What the root should hold, for error messages."""
-    return f"a folder with {DOCUMENTS} and a file of questions for each split, such as dev.jsonl"
-
-
-def splits(benchmark: Benchmark) -> tuple[str, ...]:
-    """The stems of the files of questions."""
-    return tuple(path.stem for path in sorted(Path(benchmark.root).glob("*.jsonl")) if path.name != DOCUMENTS)
-
-
-def files(benchmark: Benchmark) -> tuple[Path, ...]:
-    """The questions of the split, and the documents of all splits where there are any."""
+def _layout(benchmark: Benchmark) -> dict[str, tuple[Path, ...]]:
+    """The questions of each split, and the documents of all splits where there are any."""
     root = Path(benchmark.root)
-    documents = root / DOCUMENTS
-    return (root / f"{benchmark.split}.jsonl", *([documents] if documents.exists() else []))
+    documents = [root / DOCUMENTS] if (root / DOCUMENTS).exists() else []
+    return {p.stem: (p, *documents) for p in sorted(root.glob("*.jsonl")) if p.name != DOCUMENTS}
 
 
-def question_users(benchmark: Benchmark) -> bool:
-    """False: every question names its user."""
-    return False
-
-
-def examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
+def _examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
     """The questions in file order. Documents lie on disk meanwhile, but for those of a few users."""
-    questions, *documents = files(benchmark)
-    seen: set[str] = set()
+    questions, *documents = _layout(benchmark)[benchmark.split]
     with closing(sqlite3.connect("")) as index:  # a database on disk, which goes with the connection
         _index(index, documents)
 
@@ -74,11 +57,7 @@ def examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
                 _known(Record(json.loads(record), documents[0], f"record {line}")) for record, line in found
             ]
 
-        for record in json_stream.lines(questions):
-            record.check_keys(_OF_QUESTION)
-            if (name := record.name("id")) in seen:
-                raise record.fault("id", f"the id {name!r} a second time", "unique ids")
-            seen.add(name)
+        for _, record in named(_checked(json_stream.lines(questions), _OF_QUESTION), "id"):
             yield _example(record, history(users.of_person(record, "user", benchmark)))
 
 
@@ -104,6 +83,12 @@ def complete(
                 'write it, or "scored": false to keep the question out of all numbers',
             )
         yield example
+
+
+def _checked(records: Iterable[Record], keys: Collection[str]) -> Iterator[Record]:
+    for record in records:
+        record.check_keys(keys)
+        yield record
 
 
 def _index(index: sqlite3.Connection, paths: list[Path]) -> None:
@@ -230,3 +215,12 @@ def _order(record: Record) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise record.fault("order", kind(value), "a number")
     return float(value)
+
+
+READERS = {
+    "own": Reader(
+        expected=f"a folder with {DOCUMENTS} and a file of questions for each split, such as dev.jsonl",
+        layout=_layout,
+        examples=_examples,
+    )
+}

@@ -5,8 +5,6 @@ columns of these names, as in DPR's psgs_w100.tsv. `.json`: SQuAD's format (`squ
 compressed (`.gz`). The name of a split, of XQuAD a language: the passages that it was released with.
 """
 
-import csv
-import io
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,7 +14,7 @@ from pathlib import Path
 
 from pbr_jax.base.file_hashes import file_hash
 from pbr_jax.base.types import Document, Example, UserError
-from pbr_jax.data import json_stream, question_sets, squad, web_qa
+from pbr_jax.data import json_stream, question_sets, squad, tables, web_qa
 from pbr_jax.data.question_sets import Question
 from pbr_jax.data.records import Record
 from pbr_jax.options import Benchmark
@@ -194,27 +192,14 @@ def _records(benchmark: Benchmark, path: Path) -> Iterator[Record]:
 
 
 def _table(path: Path) -> Iterator[Record]:
-    with json_stream.opened(path) as file:
-        text = io.TextIOWrapper(file, "utf-8-sig", newline="")  # type: ignore[arg-type]
-        rows = csv.reader(text, delimiter="\t")
-        try:
-            header = next(rows, [])
-            for name in ("id", "text"):
-                if name not in header:
-                    raise UserError(
-                        f"{path}: line 1: found the columns {', '.join(header)!r:.80}, wanted {name!r} among "
-                        "them; name the columns in the first line, as DPR's psgs_w100.tsv does"
-                    )
-            for index, row in enumerate(filter(None, rows)):
-                record = Record(dict(zip(header, row)), path, f"record {index} (line {rows.line_num})")
-                if len(row) != len(header):
-                    raise record.fault("", f"{len(row)} columns", f"{len(header)}: {', '.join(header)}")
-                yield record
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise UserError(
-                f"{path}: after line {rows.line_num}: found {error!s:.80}, wanted tab-separated columns in "
-                "UTF-8; convert the file"
-            ) from error
+    for record in tables.separated(path):
+        for name in ("id", "text"):
+            if name not in record.values:
+                raise UserError(
+                    f"{path}: found the columns {', '.join(record.values)!r:.80}, wanted {name!r} among "
+                    "them; name the columns in the first line, as DPR's psgs_w100.tsv does"
+                )
+        yield record
 
 
 def _document(record: Record, titled: bool) -> Document:

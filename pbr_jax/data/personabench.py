@@ -13,11 +13,10 @@ from typing import Any
 
 from pbr_jax.base.types import Document, Example
 from pbr_jax.data import json_stream
+from pbr_jax.data.reader import Reader, named
 from pbr_jax.data.records import Note, Record, moment_after, profile, whole
 from pbr_jax.options import Benchmark
 
-BENCHMARKS = {"personabench": "personabench"}
-FORMS = ("official",)
 SPLITS = ("noise_0.0", "noise_0.3", "noise_0.5", "noise_0.7")
 
 _PEOPLE = 3  # of the ten people of a community, only the first three have private data
@@ -27,39 +26,24 @@ _PARENTS = (".", "synthetic_data", "eval_data_v1/synthetic_data", "eval_data/eva
 _Documents = tuple[Document, ...]
 
 
-def expected(benchmark: Benchmark) -> str:
-    """What the root should hold, for error messages."""
-    return "the synthetic_data folder with community_0 and community_1, or a folder above it"
+def _layout(benchmark: Benchmark) -> dict[str, list[Path]]:
+    """Of each noise level the questions, ground truth and private data of all communities."""
+    folders = _communities(benchmark)
+    return {
+        split: sorted(path for folder in folders for path in _files(folder, split).values())
+        for split in SPLITS
+        if any((folder / "private_data" / split).is_dir() for folder in folders)
+    }
 
 
-def splits(benchmark: Benchmark) -> tuple[str, ...]:
-    """The noise levels that are there."""
-    folders = [folder / "private_data" for folder in _communities(benchmark)]
-    return tuple(split for split in SPLITS if any((folder / split).is_dir() for folder in folders))
-
-
-def files(benchmark: Benchmark) -> tuple[Path, ...]:
-    """Questions, ground truth and private data of all communities."""
-    return tuple(
-        sorted(
-            path for folder in _communities(benchmark) for path in _files(folder, benchmark.split).values()
-        )
-    )
-
-
-def question_users(benchmark: Benchmark) -> bool:
-    """False: the files name their people."""
-    return False
-
-
-def examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
+def _examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
     """The questions, community by community and person by person."""
     seen: set[str] = set()
     for folder in _communities(benchmark):
         paths = _files(folder, benchmark.split)
         truth = {record.name("q_id"): record for record in json_stream.records(paths["truth"])}
         histories = _histories(paths, folder.name, note)
-        for person, name in list(_people(paths["questions"]))[:_PEOPLE]:
+        for name, person in list(named(json_stream.records(paths["questions"]), "Name"))[:_PEOPLE]:
             user = f"{folder.name}/{name}"
             history = _history(person, histories, paths["conversation"])
             for question in person.record("Eval_Info").records("qa"):
@@ -96,24 +80,13 @@ def _histories(paths: dict[str, Path], community: str, note: Note) -> dict[str, 
     """The documents of each person: conversations, then chats, then purchases, in file order."""
     entries: dict[str, list[tuple[Record, Document]]] = {}
     for source in _SOURCES:
-        for person, name in _people(paths[source]):
+        for name, person in named(json_stream.records(paths[source]), "Name"):
             user = f"{community}/{name}"
             segments = _segments(person, source)
             entries.setdefault(name, []).extend(
                 (record, _document(record, source, user)) for record in segments
             )
     return {name: profile(mine, note) for name, mine in entries.items()}
-
-
-def _people(path: Path) -> Iterator[tuple[Record, str]]:
-    """The people of a file with their names; UserError for a name that two of them bear."""
-    seen: set[str] = set()
-    for person in json_stream.records(path):
-        name = person.name("Name")
-        if name in seen:
-            raise person.fault("Name", f"the name {name!r} a second time", "a name of each person's own")
-        seen.add(name)
-        yield person, name
 
 
 def _history(person: Record, histories: dict[str, _Documents], path: Path) -> _Documents:
@@ -196,3 +169,12 @@ def _answer(value: Any) -> str | None:
     else:
         return whole(str(value))
     return ", ".join(parts) if parts or not value else None
+
+
+READERS = {
+    "personabench": Reader(
+        expected="the synthetic_data folder with community_0 and community_1, or a folder above it",
+        layout=_layout,
+        examples=_examples,
+    )
+}

@@ -20,18 +20,18 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pbr_jax.base.files import parse_json
 from pbr_jax.base.types import Document, Example, UserError
-from pbr_jax.data import csv_stream, json_stream, users
+from pbr_jax.data import json_stream, tables, users
 from pbr_jax.data.conversations import begins
+from pbr_jax.data.reader import Files, Reader
 from pbr_jax.data.records import Note, Record, kind
 from pbr_jax.options import Benchmark
 
-BENCHMARKS = {"personamem": "personamem"}
-FORMS = ("official", "turns")
 LINK = "chat_history_32k_link"
 
 _V2 = "benchmark/text"
@@ -41,32 +41,23 @@ _LONGEST = 1 << 20  # characters of a cell that holds a list
 _Message = tuple[str, str]  # role and content
 
 
-def expected(benchmark: Benchmark) -> str:
-    """What the root should hold, for error messages."""
-    return f"questions_32k.csv with shared_contexts_32k.jsonl, or {_V2}/benchmark.csv with its chat histories"
-
-
-def splits(benchmark: Benchmark) -> tuple[str, ...]:
-    """Sizes of version 1 and files of version 2."""
+def _layout(benchmark: Benchmark) -> dict[str, Files]:
+    """Sizes of version 1 and files of version 2; each with the questions, and what was said."""
     root = Path(benchmark.root)
-    first = [path.stem.removeprefix("questions_") for path in sorted(root.glob("questions_*.csv"))]
-    return (*first, *(path.stem for path in sorted((root / _V2).glob("*.csv"))))
+    first = [path.stem.removeprefix("questions_") for path in root.glob("questions_*.csv")]
+    second = [path.stem for path in (root / _V2).glob("*.csv")]
+    names = [*sorted(first), *sorted(second)]
+    return {name: partial(_files, replace(benchmark, split=name)) for name in names}
 
 
-def files(benchmark: Benchmark) -> tuple[Path, ...]:
-    """The questions, and the file or files of what was said."""
+def _files(benchmark: Benchmark) -> tuple[Path, ...]:
     questions, contexts = _paths(benchmark)
     if contexts is not None:
         return questions, contexts
-    return questions, *dict.fromkeys(_history_path(row, benchmark) for row in _rows(questions))
+    return questions, *dict.fromkeys(_history_path(row, benchmark) for row in tables.separated(questions))
 
 
-def question_users(benchmark: Benchmark) -> bool:
-    """False: the users are contexts or personas, which the files name."""
-    return False
-
-
-def examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
+def _examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
     """The questions; of version 1 context by context, in the order of the file of contexts."""
     questions, contexts = _paths(benchmark)
     found = _second(questions, benchmark) if contexts is None else _first(questions, contexts, benchmark)
@@ -81,17 +72,12 @@ def _paths(benchmark: Benchmark) -> tuple[Path, Path | None]:
     return root / _V2 / f"{split}.csv", None
 
 
-def _rows(path: Path) -> Iterator[Record]:
-    for values, place in csv_stream.rows(path):
-        yield Record(values, path, place.removeprefix(f"{path}: "))
-
-
 # -- Version 1 ---------------------------------------------------------------------------------------
 
 
 def _first(questions: Path, contexts: Path, benchmark: Benchmark) -> Iterator[Example]:
     asked: dict[str, list[Record]] = {}
-    for row in _rows(questions):
+    for row in tables.separated(questions):
         asked.setdefault(row.name("shared_context_id"), []).append(row)
     seen: set[str] = set()
     for line in json_stream.lines(contexts):
@@ -165,7 +151,7 @@ def _lettered(row: Record) -> tuple[tuple[str, ...], int]:
 
 def _second(questions: Path, benchmark: Benchmark) -> Iterator[Example]:
     read: tuple[Path, tuple[Document, ...]] | None = None
-    for number, row in enumerate(_rows(questions)):
+    for number, row in enumerate(tables.separated(questions)):
         user, path = users.of_person(row, "persona_id", benchmark), _history_path(row, benchmark)
         if read is None or read[0] != path or (read[1] and read[1][0].user_id != user):
             history = _documents(_history(path), user, turns=benchmark.form == "turns")
@@ -264,3 +250,14 @@ def _strings(row: Record, key: str) -> list[str]:
     if not isinstance(value := _literal(row, key), list):
         raise row.fault(key, kind(value), "a list of texts")
     return [row.inner({"": item}, f"{key}[{place}]").text("") for place, item in enumerate(value)]
+
+
+READERS = {
+    "personamem": Reader(
+        expected="questions_32k.csv with shared_contexts_32k.jsonl, "
+        f"or {_V2}/benchmark.csv with its chat histories",
+        layout=_layout,
+        examples=_examples,
+        forms=("official", "turns"),
+    )
+}

@@ -20,41 +20,27 @@ from pathlib import Path
 
 from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.data import json_stream, users
+from pbr_jax.data.reader import Reader
 from pbr_jax.data.records import Note, Record
 from pbr_jax.options import Benchmark
 
-BENCHMARKS = {"prefeval": "prefeval"}
-FORMS = ("official",)
 FORMS_OF_PREFERENCE = {"explicit": "explicit_preference", "choice_based": "implicit_preference/choice-based"}
 INTER_TURNS, OPTIONS = "filtered_inter_turns.json", "mcq_options"
 
 _Turn = tuple[str, str]  # what the user said, and the assistant's answer, "" where there is none
 
 
-def expected(benchmark: Benchmark) -> str:
-    """What the root should hold, for error messages."""
-    return f"PrefEval's benchmark_dataset folder, with {OPTIONS}, {INTER_TURNS} and explicit_preference"
+def _layout(benchmark: Benchmark) -> dict[str, tuple[Path, ...]]:
+    """Of each form of preference the topics, the options of those that have any, and the turns between."""
+    root, found = Path(benchmark.root), {}
+    for split in FORMS_OF_PREFERENCE:
+        if topics := _topics(benchmark, split):
+            options = (root / OPTIONS / path.name for path in topics)
+            found[split] = (*topics, *(path for path in options if path.is_file()), root / INTER_TURNS)
+    return found
 
 
-def splits(benchmark: Benchmark) -> tuple[str, ...]:
-    """The forms of preference that are there."""
-    return tuple(split for split in FORMS_OF_PREFERENCE if _topics(benchmark, split))
-
-
-def files(benchmark: Benchmark) -> tuple[Path, ...]:
-    """The split's topics, the options of those that have any, and the turns between."""
-    root = Path(benchmark.root)
-    topics = _topics(benchmark, benchmark.split)
-    options = (root / OPTIONS / path.name for path in topics)
-    return (*topics, *(path for path in options if path.is_file()), root / INTER_TURNS)
-
-
-def question_users(benchmark: Benchmark) -> bool:
-    """True: every question is a user by itself."""
-    return True
-
-
-def examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
+def _examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
     """The questions topic by topic, in file order; those without options are left out and noted."""
     root, count = Path(benchmark.root), benchmark.inter_turns
     between = _between(root / INTER_TURNS, count)
@@ -150,3 +136,14 @@ def _offered(record: Record) -> tuple[str, ...]:
             field, f"{list(offered)!r:.80}", "two or more different answers, the right one first"
         )
     return offered
+
+
+READERS = {
+    "prefeval": Reader(
+        expected="PrefEval's benchmark_dataset folder, "
+        f"with {OPTIONS}, {INTER_TURNS} and explicit_preference",
+        layout=_layout,
+        examples=_examples,
+        question_users=True,
+    )
+}

@@ -10,27 +10,29 @@ it back, `loader` serves it in batches. All three need the extra `data`, none ne
 
 import contextlib
 import difflib
+import json
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pbr_jax.base.files import private_folder
+from pbr_jax.base.files import parse_json, private_folder
 from pbr_jax.base.locks import locked
-from pbr_jax.base.types import Example, UserError
+from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.data import passages, tfds_folder, users
+from pbr_jax.data.reader import Reader
 from pbr_jax.data.records import Note
-from pbr_jax.data.rows import VERSION, from_row
-from pbr_jax.data.tfds_folder import Folder, Rows
+from pbr_jax.data.tfds_folder import Folder, Row, Rows
 from pbr_jax.options import Benchmark
 
 if TYPE_CHECKING:
     import grain
 
 DATASET = "pbr_jax"  # TFDS's name of our builder
+VERSION = "3.0.0"  # raise it whenever the layout changes, or a reader makes other examples of the same files
 
 
 def prepare(benchmark: Benchmark, folder: str | Path) -> Path:
@@ -82,7 +84,7 @@ def examples(folder: str | Path, split: str) -> Iterator[Example]:
     `pbr_jax.data.read` names them where the training split is called "train". UserError at
     once for a folder without prepared data, one in the tfrecord format, and an unknown split.
     """
-    return map(from_row, _rows(_open(folder), split))
+    return map(_example, _rows(_open(folder), split))
 
 
 def loader(
@@ -112,7 +114,7 @@ def loader(
         raise UserError(f"process_index is {process_index}, want a number from 0 to {process_count - 1}")
     grain = tfds_folder.package("grain")
     shuffled = grain.MapDataset.source(_rows(_open(folder), split)).shuffle(seed)
-    share = shuffled[process_index::process_count].map(from_row)
+    share = shuffled[process_index::process_count].map(_example)
     batches = share.batch(batch_size, batch_fn=list).repeat(num_epochs)
     ahead = grain.ReadOptions(num_threads=2, prefetch_buffer_size=2)
     return batches.to_iter_dataset(ahead).__iter__()
@@ -126,47 +128,53 @@ def find(benchmark: Benchmark) -> Folder | None:
     return folder if folder is not None and folder.dataset == DATASET else None
 
 
-class Reader:
-    """Reads a root that holds a prepared dataset, as the readers of official files read theirs."""
+def _layout(benchmark: Benchmark) -> dict[str, tuple[Path, ...]]:
+    folder = _of(benchmark)
+    return {split: folder.shards[name] for split, name in _names(folder).items()}
 
-    def expected(self, benchmark: Benchmark) -> str:
-        """What the root should hold, for error messages."""
-        return f"{benchmark.name} as `pbr-jax data prepare` writes it"
 
-    def splits(self, benchmark: Benchmark) -> tuple[str, ...]:
-        """The splits under our names."""
-        return tuple(_names(_of(benchmark)))
+def _question_users(benchmark: Benchmark) -> bool:
+    return benchmark.split in _alone(_of(benchmark))
 
-    def files(self, benchmark: Benchmark) -> tuple[Path, ...]:
-        """The shards of the split."""
-        folder = _of(benchmark)
-        return folder.shards[_names(folder)[benchmark.split]]
 
-    def question_users(self, benchmark: Benchmark) -> bool:
-        """Whether a question of the split is a user by itself."""
-        return benchmark.split in _alone(_of(benchmark))
+def _examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
+    """The examples in the order of the official files; repairs were noted when these were read."""
+    folder = _of(benchmark)
+    if benchmark.form != Benchmark.form:
+        raise UserError(
+            f"{folder.path}: found {benchmark.name} prepared in its official form, wanted "
+            f"{benchmark.form!r}; set --benchmark.root to the released files"
+        )
+    if benchmark.inter_turns != Benchmark.inter_turns:
+        raise UserError(
+            f"{folder.path}: found {benchmark.name} prepared with {Benchmark.inter_turns} turns between, "
+            f"wanted {benchmark.inter_turns}; set --benchmark.root to the released files"
+        )
+    found, alone = map(_example, _rows(folder, benchmark.split)), _alone(folder)
+    if (known := passages.counterparts(benchmark)) is not None:
+        found = map(known.joined, found)
+    if benchmark.training == Benchmark().training:  # users were named for it
+        return found
+    if benchmark.split in alone and benchmark.training in set(_names(folder)) - alone:
+        raise users.two_kinds(benchmark, folder.path)
+    return (users.renamed(example, benchmark, alone, folder.path) for example in found)
 
-    def examples(self, benchmark: Benchmark, note: Note) -> Iterator[Example]:
-        """The examples in the order of the official files; repairs were noted when these were read."""
-        folder = _of(benchmark)
-        if benchmark.form != Benchmark.form:
-            raise UserError(
-                f"{folder.path}: found {benchmark.name} prepared in its official form, wanted "
-                f"{benchmark.form!r}; set --benchmark.root to the released files"
-            )
-        if benchmark.inter_turns != Benchmark.inter_turns:
-            raise UserError(
-                f"{folder.path}: found {benchmark.name} prepared with {Benchmark.inter_turns} turns between, "
-                f"wanted {benchmark.inter_turns}; set --benchmark.root to the released files"
-            )
-        found, alone = map(from_row, _rows(folder, benchmark.split)), _alone(folder)
-        if (known := passages.counterparts(benchmark)) is not None:
-            found = map(known.joined, found)
-        if benchmark.training == Benchmark().training:  # users were named for it
-            return found
-        if benchmark.split in alone and benchmark.training in set(_names(folder)) - alone:
-            raise users.two_kinds(benchmark, folder.path)
-        return (users.renamed(example, benchmark, alone, folder.path) for example in found)
+
+def written(example: Example) -> str:
+    """An example as JSON."""
+    return json.dumps(asdict(example), ensure_ascii=False)
+
+
+def _example(row: Row) -> Example:
+    """The example of a row that TFDS read."""
+    values = parse_json(row["example"])
+    values["profile"] = tuple(
+        Document(**{**one, "span": tuple(one["span"]), "turns": tuple(one["turns"])})
+        for one in values["profile"]
+    )
+    values["relevant"] = tuple(map(tuple, values["relevant"]))
+    values |= {name: tuple(values[name]) for name in ("alternatives", "options")}
+    return Example(**values)
 
 
 def _alone(folder: Folder) -> frozenset[str]:
@@ -207,3 +215,12 @@ def _rows(folder: Folder, split: str) -> Rows:
         hint = f"did you mean {' or '.join(near)}?" if near else f"wanted one of {', '.join(names)}"
         raise UserError(f"{folder.path}: found no split {split!r}; {hint}")
     return tfds_folder.rows(folder, names[split])
+
+
+READER = Reader(
+    expected="a folder that `pbr-jax data prepare` wrote",
+    layout=_layout,
+    examples=_examples,
+    question_users=_question_users,
+)
+"""Reads a root that holds a prepared dataset, as the readers of official files read theirs."""

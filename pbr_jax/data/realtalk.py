@@ -22,12 +22,10 @@ from typing import NamedTuple
 from pbr_jax.base.types import Document, Example
 from pbr_jax.data import conversations, json_stream, users
 from pbr_jax.data.conversations import Session, Turn
+from pbr_jax.data.reader import Reader
 from pbr_jax.data.records import Note, Record, moment_after
 from pbr_jax.options import Benchmark
 
-BENCHMARKS = {"realtalk": "realtalk", "realtalk_persona": "realtalk_persona"}
-FORMS = ("official", "turns")
-SPLIT = "all"
 CATEGORIES = {1: "multi_hop", 2: "temporal", 3: "commonsense"}
 
 _CONTEXT = 8  # messages shown before the answer: four of five such inputs fit gamma * 512 tokens
@@ -41,31 +39,17 @@ class _Chat(NamedTuple):
     sessions: tuple[Session, ...]
 
 
-def expected(benchmark: Benchmark) -> str:
-    """What the root should hold, for error messages."""
-    return "REALTALK's folder of chats, Chat_1_Emi_Elise.json and so on, or one of them"
-
-
-def splits(benchmark: Benchmark) -> tuple[str, ...]:
-    """`all`, where there are chats."""
-    return (SPLIT,) if files(benchmark) else ()
-
-
-def files(benchmark: Benchmark) -> tuple[Path, ...]:
-    """The files of all chats."""
+def _chats(benchmark: Benchmark) -> dict[str, tuple[Path, ...]]:
+    """All chats, as one split, where there are any."""
     root = Path(benchmark.root)
-    return (root,) if root.is_file() else tuple(sorted(root.glob("Chat_*.json")))
+    paths = (root,) if root.is_file() else tuple(sorted(root.glob("Chat_*.json")))
+    return {"all": paths} if paths else {}
 
 
-def question_users(benchmark: Benchmark) -> bool:
-    """False: the users are chats or people, which the files name."""
-    return False
-
-
-def examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
+def _examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
     """The questions, chat by chat; or the messages that answer, person by person within a chat."""
     persona = benchmark.name == "realtalk_persona"
-    chats = (_read(path, benchmark) for path in files(benchmark))
+    chats = (_read(path, benchmark) for path in _chats(benchmark)["all"])
     if persona:
         yield from _messages(list(chats), benchmark)
         return
@@ -169,3 +153,12 @@ def _trailing(turns: Sequence[Turn], speaker: str) -> list[Turn]:
     """The turns at the end that others than the speaker say."""
     own = [place for place, turn in enumerate(turns) if turn.speaker == speaker]
     return list(turns[own[-1] + 1 :] if own else turns)
+
+
+_READER = Reader(
+    expected="REALTALK's folder of chats, Chat_1_Emi_Elise.json and so on, or one of them",
+    layout=_chats,
+    examples=_examples,
+    forms=("official", "turns"),
+)
+READERS = {"realtalk": _READER, "realtalk_persona": _READER}

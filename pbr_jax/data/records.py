@@ -54,7 +54,8 @@ class Record:
         field = ".".join(part for part in (self.path, key) if part)
         place = ", ".join(part for part in (self.label, f"field '{field}'" if field else "") if part)
         remedy = remedy or "correct the record or take the file as released"
-        return UserError(f"{self.file}: {place}: found {found}, wanted {wanted}; {remedy}")
+        message = f"{self.file}: {place}: found {found}, wanted {wanted}; {remedy}"
+        return UserError(" ".join(message.splitlines()))
 
     def check_keys(self, known: Collection[str]) -> None:
         """Raises UserError for a key that is none of the known ones."""

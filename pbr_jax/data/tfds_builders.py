@@ -13,14 +13,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core import example_serializer
 
 from pbr_jax import data
 from pbr_jax.base import terminal
 from pbr_jax.base.types import UserError
-from pbr_jax.data.rows import VERSION, to_row
+from pbr_jax.data.prepared import VERSION, written
 from pbr_jax.options import Benchmark
 
 SHARD_BYTES = 256 << 20  # of records before they are compressed
@@ -28,41 +27,12 @@ SHARD_BYTES = 256 << 20  # of records before they are compressed
 _Record = tuple[int, bytes]
 
 
-def features() -> tfds.features.FeaturesDict:
-    """A whole `Example`, laid out as in `rows.py`."""
-    text, texts = tfds.features.Text(), tfds.features.Sequence(tfds.features.Text())
-    counts = tfds.features.Sequence(np.int64)
-    return tfds.features.FeaturesDict(
-        {
-            "id": text,
-            "user_id": text,
-            "query": text,
-            "input": text,
-            "target": tfds.features.Text(optional=True),
-            "alternatives": texts,
-            "options": texts,
-            "time": text,
-            "relevant": {"id": texts, "sizes": counts},
-            "category": text,
-            "unit": text,
-            "scored": np.bool_,
-            "profile": {
-                **dict.fromkeys(("id", "user_id", "text", "time", "until"), texts),
-                "num_fields": counts,
-                "num_turns": counts,
-            },
-            "fields": {"name": texts, "value": texts},
-            "turns": counts,
-        }
-    )
-
-
 class PbrJax(tfds.core.GeneratorBasedBuilder):
     """Examples of a personalized benchmark, in the order of its files."""
 
     VERSION = tfds.core.Version(VERSION)
     RELEASE_NOTES = {  # noqa: RUF012
-        "2.4.0": "Where turns of a dialogue begin (`turns`).",
+        "3.0.0": "An example is one text, in JSON.",
     }
     MANUAL_DOWNLOAD_INSTRUCTIONS = "The benchmark's official files under their official names."
     BUILDER_CONFIGS = [  # noqa: RUF012
@@ -79,7 +49,7 @@ class PbrJax(tfds.core.GeneratorBasedBuilder):
         return tfds.core.DatasetInfo(
             builder=self,
             description="Questions of users, each with the history that the user had when asking.",
-            features=features(),
+            features=tfds.features.FeaturesDict(dict.fromkeys(("id", "example"), tfds.features.Text())),
             metadata=self._notes,
             disable_shuffling=True,
         )
@@ -99,13 +69,10 @@ class PbrJax(tfds.core.GeneratorBasedBuilder):
     def _generate_examples(self, benchmark: Benchmark) -> Iterator[tuple[int, dict[str, Any]]]:
         examples = terminal.bar(data.read(benchmark), desc=f"{benchmark.split} examples")
         for position, example in enumerate(examples):
-            yield position, to_row(example)
+            yield position, {"id": example.id, "example": written(example)}
 
     def _generate_splits(self, dl_manager: Any, download_config: Any) -> list[tfds.core.SplitInfo]:
-        """Writes all splits, streaming.
-
-        TFDS's own method gathers a split in memory and, beyond a gigabyte, needs TensorFlow to go on.
-        """
+        """Writes all splits; TFDS's own method gathers a split in memory and then needs TensorFlow."""
         return [self._write(name, rows) for name, rows in self._split_generators(dl_manager).items()]
 
     def _write(self, split: str, rows: Iterable[tuple[int, dict[str, Any]]]) -> tfds.core.SplitInfo:

@@ -7,7 +7,7 @@ whole. Only shards in the array_record format can be read without TensorFlow.
 
 import importlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from pbr_jax.base.files import parse_json
 from pbr_jax.base.types import UserError
-from pbr_jax.data.rows import Row
 
 INFO = "dataset_info.json"
 _FORMAT = "array_record"
+Row = Mapping[str, Any]
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 
@@ -106,6 +106,16 @@ def rows(folder: Folder, split: str) -> Rows:
         raise UserError(f"{missing}: found no such file, wanted it for {split}; copy the whole folder")
     builder = package("tensorflow_datasets").builder_from_directory(folder.path)
     return Rows(builder.as_data_source(split), folder.path)
+
+
+def text(value: bytes) -> str:
+    """A text as TFDS reads it."""
+    return value.decode("utf-8")
+
+
+def texts(values: Iterable[bytes]) -> list[str]:
+    """A list of texts as TFDS reads it."""
+    return [value.decode("utf-8") for value in values]
 
 
 def package(name: str) -> ModuleType:

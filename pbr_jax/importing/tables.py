@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pbr_jax.base.types import UserError
-from pbr_jax.data import csv_stream, json_stream
+from pbr_jax.data import json_stream, tables
 from pbr_jax.data.records import kind, whole
 from pbr_jax.importing import chats, mail
 
@@ -23,8 +23,6 @@ _PACKED = (".csv", ".tsv", ".jsonl", ".json")  # may end in .gz too
 _COLUMNS = (".csv", ".tsv", ".parquet")  # have the same columns in all rows, so in all files of a folder
 _PARTS = 3  # of an object, that an error names
 _EXACT = 2**53  # from here on a float has lost digits of the integer that it was
-_BATCH = 256  # rows of Parquet in memory
-_BUFFER = 1 << 20  # bytes of each of its columns
 
 
 class Row(NamedTuple):
@@ -106,10 +104,9 @@ def _of_file(path: Path) -> Iterator[Row]:
     if not path.is_file():
         raise UserError(f"{path}: found no file that can be read, wanted a table; take it out, or mend it")
     form = _format(path)
-    if form in (".csv", ".tsv"):
-        yield from (Row(values, place) for values, place in csv_stream.rows(path))
-    elif form == ".parquet":
-        yield from _of_parquet(path)
+    if form in _COLUMNS:
+        records = tables.parquet(path) if form == ".parquet" else tables.separated(path)
+        yield from (Row(record.values, f"{path}: {record.label}") for record in records)
     elif form in (".jsonl", ".json"):
         listed = form == ".json" and json_stream.is_list(path)
         records = (json_stream.records if listed else json_stream.lines)(path, unique=True)
@@ -124,32 +121,12 @@ def _of_file(path: Path) -> Iterator[Row]:
         )
 
 
-def _of_parquet(path: Path) -> Iterator[Row]:
-    try:
-        from pyarrow import ArrowException, parquet
-    except ImportError as error:
-        raise UserError(f"{path}: Parquet needs pyarrow: pip install 'pbr-jax[parquet]'") from error
-    number = 0
-    try:
-        with parquet.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False) as file:
-            csv_stream.refuse_twins(str(path), file.schema_arrow.names)
-            for batch in file.iter_batches(_BATCH):
-                for values in batch.to_pylist():
-                    number += 1
-                    yield Row(values, f"{path}: row {number}")
-    except UserError:
-        raise
-    except (ArrowException, OSError, ValueError, OverflowError) as error:  # a date that Python has not
-        place = f"{path}: row {number + 1} or after" if number else str(path)
-        raise UserError(f"{place}: cannot be read as Parquet ({error}); write it anew") from error
-
-
 def _of_object(source: Iterable[Any]) -> Iterator[Row]:
     """A pandas frame, a dataset of Hugging Face, or any iterable of mappings."""
     frame: Any = source
     if hasattr(frame, "itertuples"):
         names = list(map(str, frame.columns))
-        csv_stream.refuse_twins("the frame", names)
+        tables.refuse_twins("the frame", names)
         source = (dict(zip(names, values)) for values in frame.itertuples(index=False, name=None))
     for number, values in enumerate(source, start=1):
         if not isinstance(values, Mapping):

@@ -222,7 +222,7 @@ def test_two_people_of_one_name_are_refused(tmp_path: Path, name: str) -> None:
     path = tmp_path / "community_0" / f"{name}.json"
     people = json.loads(path.read_text())
     put(path, [*people, people[0]])
-    assert "field 'Name': found the name 'Ann0' a second time" in error_of(tmp_path)
+    assert "field 'Name': found the id 'Ann0' a second time" in error_of(tmp_path)
 
 
 def test_a_segment_without_a_clock_lasts_until_the_next_day(tmp_path: Path) -> None:

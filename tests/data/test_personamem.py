@@ -102,14 +102,14 @@ def test_equal_options_are_one_wherever_they_stand(tmp_path: Path, right: str) -
     offered = ["(a) Tea", "(b) Milk", "(c)  Tea", "(d) Cold  milk"]
     told: list[str] = []
     benchmark = first(tmp_path, row(all_options=str(offered), correct_answer=right), row(question_id="q2"))
-    merged, other = personamem.examples(benchmark, told.append)
+    merged, other = personamem.READERS["personamem"].examples(benchmark, told.append)
     assert merged.options == ("Tea", "Milk", "Cold  milk")
     assert merged.target == {"a": "Tea", "b": "Milk", "c": "Tea", "d": "Cold  milk"}[right]
     assert len(other.options) == 3
     assert told == ["questions_32k.csv: 1 questions offer equal options, which are counted as one"]
     same = first(tmp_path, row(all_options="['(a) Tea', '(b) Tea ']"))
     with pytest.raises(UserError, match="question 'q1' offers one answer 2 times, wanted two or more"):
-        list(personamem.examples(same, told.append))
+        list(personamem.READERS["personamem"].examples(same, told.append))
 
 
 @pytest.mark.parametrize(

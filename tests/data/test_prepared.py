@@ -125,16 +125,16 @@ KILLED = """
 import os, signal, sys
 from pbr_jax.config import Benchmark
 from pbr_jax.data import prepared, tfds_builders
-write, count = tfds_builders.to_row, 0
+write, count = tfds_builders.written, 0
 
-def to_row(example):
+def written(example):
     global count
     count += 1
     if count == 6:
         os.kill(os.getpid(), signal.SIGKILL)
     return write(example)
 
-tfds_builders.to_row = to_row
+tfds_builders.written = written
 tfds_builders.SHARD_BYTES = 1
 prepared.prepare(Benchmark(name="lamp_7", root=sys.argv[1]), sys.argv[2])
 """
@@ -295,7 +295,7 @@ def test_a_root_with_another_benchmark_is_refused(folder: Path) -> None:
 
 def test_an_unknown_split_of_a_prepared_root_is_refused(folder: Path) -> None:
     error = message(data.read, Benchmark(name="lamp_7", root=str(folder), split="train"))
-    assert "found the splits dev, wanted 'train' in lamp_7 as `pbr-jax data prepare` writes it" in error
+    assert "found the splits dev, wanted 'train' in a folder that `pbr-jax data prepare` wrote" in error
 
 
 def test_the_command_prepares_and_a_run_reads_it(

@@ -105,7 +105,8 @@ def test_tfds_itself_builds_and_reads_it(by_root: bool, tweets: Path, tmp_path: 
     assert builder.as_data_source("dev[2:4]")[0]["id"] == b"u2"
     read_only: Any = tfds.builder_from_directory(builder.data_dir)
     assert read_only.info.release_notes == tfds_builders.PbrJax.RELEASE_NOTES
-    assert [row["user_id"] for row in read_only.as_data_source("dev")] == [f"u{i}".encode() for i in range(7)]
+    users = [json.loads(row["example"])["user_id"] for row in read_only.as_data_source("dev")]
+    assert users == [f"u{i}" for i in range(7)]
 
 
 @pytest.mark.parametrize(("size", "shards"), [(1, 7), (700, None), (1 << 30, 1)])

@@ -5,7 +5,6 @@ function that makes a benchmark's folder of them. `hashes.json` has the hashes o
 made with.
 """
 
-import hashlib
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from urllib.parse import quote
 from pbr_jax.base.files import cache_folder, new_folder, parse_json
 from pbr_jax.base.types import UserError
 from pbr_jax.data.recipes import cuts
-from pbr_jax.data.recipes.download import download
+from pbr_jax.data.recipes.download import download, sha256
 
 Cut = Callable[[Path, Path], None]
 """Reads downloaded files in the first folder and writes a benchmark into the second."""
@@ -117,23 +116,20 @@ _RELEASED = {
 }  # fmt: skip
 
 
-def _released(name: str) -> Recipe:
-    """The recipe of files that are taken as they are."""
-    what, repository, under, licence = _RELEASED[name]
-    folder = f"https://raw.githubusercontent.com/{repository}/{under}"
-    return Recipe(
-        benchmark=name,
-        what=what,
-        page=f"https://github.com/{repository}",
-        licence=licence,
-        sources={file: f"{folder}/{quote(file)}" for file in hashes()[name]},
-    )
-
-
 @cache
 def recipes() -> Mapping[str, Recipe]:
     """Every recipe by its name."""
-    return _CUT | {name: _released(name) for name in _RELEASED}
+    taken = {}  # files that are taken as they are
+    for name, (what, repository, under, licence) in _RELEASED.items():
+        folder = f"https://raw.githubusercontent.com/{repository}/{under}"
+        taken[name] = Recipe(
+            benchmark=name,
+            what=what,
+            page=f"https://github.com/{repository}",
+            licence=licence,
+            sources={file: f"{folder}/{quote(file)}" for file in hashes()[name]},
+        )
+    return _CUT | taken
 
 
 def named(name: str) -> Recipe:
@@ -156,7 +152,7 @@ def described(name: str) -> str:
 def make(name: str, out: Path, given: Path | None = None) -> list[str]:
     """Downloads a recipe's files, or takes them from the folder `given`, and writes the benchmark to `out`.
 
-    Returns what is to be said of it, as `check`. A download that was stopped goes on at its end.
+    Returns what is to be said of it, as `check`.
 
     Raises UserError: `out` exists, a file is missing, a hash differs, no connection.
     """
@@ -167,23 +163,18 @@ def make(name: str, out: Path, given: Path | None = None) -> list[str]:
             known = hashes()[name].get(file) if recipe.cut is None else None
             if given is None and address is not None:
                 download(address, folder / file, known)
-            _taken(folder / file, recipe, name)
-        if recipe.cut is not None:
-            recipe.cut(folder, partial)
-        else:
-            for file in recipe.sources:
+            if not (path := folder / file).is_file():
+                raise UserError(
+                    f"{path} is not there; get {path.name} from {recipe.page} and run "
+                    f"pbr-jax data recipe {name} --from {path.parent} --out FOLDER"
+                )
+            if recipe.cut is None:
                 target = partial / file
                 target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(folder / file, target)
+                shutil.copyfile(path, target)
+        if recipe.cut is not None:
+            recipe.cut(folder, partial)
     return check(name, out)
-
-
-def _taken(path: Path, recipe: Recipe, name: str) -> None:
-    if not path.is_file():
-        raise UserError(
-            f"{path} is not there; get {path.name} from {recipe.page} and run "
-            f"pbr-jax data recipe {name} --from {path.parent} --out FOLDER"
-        )
 
 
 def check(name: str, folder: Path) -> list[str]:
@@ -204,9 +195,3 @@ def check(name: str, folder: Path) -> list[str]:
     count = len(hashes()[name])
     verdict = f"{count - len(found)} of {count} files are those that the tables were made with"
     return [*found, verdict]
-
-
-def sha256(path: Path) -> str:
-    """The hash of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
