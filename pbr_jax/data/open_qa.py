@@ -13,8 +13,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pbr_jax.base.types import Example, UserError
-from pbr_jax.data import json_stream, passages, question_sets, squad, tfds_folder, users, web_qa
-from pbr_jax.data.question_sets import ALIASES, FILES, Question, asked, strings
+from pbr_jax.data import json_stream, passages, question_sets, tfds_folder, users
+from pbr_jax.data.question_sets import (
+    ALIASES,
+    FILES,
+    Question,
+    asked,
+    paragraph_id,
+    squad_questions,
+    strings,
+    web_qa_questions,
+)  # fmt: skip
 from pbr_jax.data.reader import Reader
 from pbr_jax.data.records import Note, Record
 from pbr_jax.data.tfds_folder import Folder, Row, text, texts
@@ -32,7 +41,7 @@ def _web_row(row: Row) -> Question:
 def _squad_row(row: Row) -> Question:
     """SQuAD 2.0 holds questions that its passage does not answer: their answer is no text at all."""
     answers = texts(row["answers"]["text"]) or [""]
-    held = (squad.paragraph_id(text(row["context"])),)
+    held = (paragraph_id(text(row["context"])),)
     return Question(text(row["id"]), text(row["question"]), answers, held, text(row["title"]).strip())
 
 
@@ -69,10 +78,10 @@ class _Set:
 _SETS = {
     "nq_open": _Set(dataset="natural_questions_open", row=_nq_row, questions=_nq_questions),
     "trivia_qa": _Set(dataset="trivia_qa", row=_trivia_row),
-    "squad": _Set(dataset="squad", row=_squad_row, questions=squad.questions),
-    "xquad": _Set(questions=squad.questions),
+    "squad": _Set(dataset="squad", row=_squad_row, questions=squad_questions),
+    "xquad": _Set(questions=squad_questions),
     "web_questions": _Set(dataset="web_questions", row=_web_row, questions=_web_questions),
-    "web_qa": _Set(questions=web_qa.questions),
+    "web_qa": _Set(questions=web_qa_questions),
 }
 
 

@@ -14,13 +14,19 @@ from pathlib import Path
 
 from pbr_jax.base.file_hashes import file_hash
 from pbr_jax.base.types import Document, Example, UserError
-from pbr_jax.data import json_stream, question_sets, squad, tables, web_qa
-from pbr_jax.data.question_sets import Question
+from pbr_jax.data import json_stream, question_sets, tables
+from pbr_jax.data.question_sets import (
+    Question,
+    squad_passages,
+    squad_questions,
+    web_qa_passages,
+    web_qa_questions,
+)
 from pbr_jax.data.records import Record
 from pbr_jax.options import Benchmark
 
-_RELEASED = {"squad": squad, "xquad": squad, "web_qa": web_qa}
-"""The formats of sets whose questions come with passages."""
+_RELEASED = {"squad": squad_questions, "xquad": squad_questions, "web_qa": web_qa_questions}
+"""The questions of sets that come with passages."""
 
 
 def documents(benchmark: Benchmark) -> Iterator[Document]:
@@ -126,12 +132,13 @@ def counterparts(benchmark: Benchmark) -> Counterparts | None:
 
     UserError for a question's id that stands there twice.
     """
-    path, format = _passages(benchmark), _RELEASED.get(benchmark.name)
-    known = is_split(benchmark) or (format is squad and path is not None and _suffix(path) == ".json")
-    if path is None or format is None or not known:
+    path, read = _passages(benchmark), _RELEASED.get(benchmark.name)
+    if path is None or read is None:
+        return None
+    if not is_split(benchmark) and not (read is squad_questions and _suffix(path) == ".json"):
         return None
     questions: dict[str, Question] = {}
-    for question in format.questions(path):
+    for question in read(path):
         if question.id in questions:
             raise UserError(
                 f"{path}: found the question {question.id!r} a second time, wanted every id once, since "
@@ -178,13 +185,13 @@ def _suffix(path: Path) -> str:
 def _records(benchmark: Benchmark, path: Path) -> Iterator[Record]:
     """Records with the fields `id` or `_id`, `text`, and `title` where there is one."""
     if path == _split(benchmark) and benchmark.name == "web_qa":
-        return web_qa.passages(path)
+        return web_qa_passages(path)
     if _suffix(path) == ".jsonl":
         return json_stream.lines(path)
     if _suffix(path) == ".tsv":
         return _table(path)
     if _suffix(path) == ".json":
-        return squad.passages(path, unique=_is_xquad(benchmark, path))
+        return squad_passages(path, unique=_is_xquad(benchmark, path))
     raise UserError(
         f"benchmark.passages: found {path}, wanted a file that ends in .jsonl (id, title, text), .tsv (DPR's "
         "columns) or .json (SQuAD's format), or in one of these and .gz"

@@ -16,87 +16,236 @@ Three kinds of users, so that neither the own history nor similar users' histori
 
 A user answers on several topics with a different tag each, so the documents on the query's topic
 tell more than the latest ones. Nothing here knows how any method works: no embedding, no similarity
-threshold, no score. What is latent goes to `truth.json`, which readers never open.
+threshold, no score. Everything is drawn from seeded generators in one order. What is latent goes to
+`truth.json`, which readers never open.
 
 Documents carry the LaMP-4 fields (`text` is the question, `title` the answer) or, for task `lamp_2`, films
 of the same world with a tag out of LaMP-2's fifteen (`description`, `tag`). A question also carries its
 `date`, which LaMP's does not: the only way to know what lay in the past of a user without a history.
 """
 
-import filecmp
 import json
-import os
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import date, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple, get_args
 
+from pbr_jax.base.files import write_lines
 from pbr_jax.base.types import UserError
 from pbr_jax.data import synthetic_words
-from pbr_jax.data.synthetic_world import (
-    Cohort,
-    Habits,
-    Post,
-    Question,
-    User,
-    Writer,
-    draw_cohort,
-    draw_kinds,
-    draw_user,
-)
+from pbr_jax.data.synthetic_words import TOPICS, Topic
 from pbr_jax.tasks import released
 
 SPLITS = ("train", "dev")
 MOVIE_TAGS = released("lamp_2").labels
 
 
-def generate(
-    folder: Path,
-    *,
-    seed: int = 0,
-    users: int = 60,
-    cohorts: int = 6,
-    task: str = "lamp_4",
-    follow: float = 0.88,
-    newcomers: float = 0.4,
-    cold: float = 0.05,
-) -> None:
-    """Write `{train,dev}_{questions,outputs}.json` and `truth.json` into `folder`, deterministic per seed.
+Kind = Literal["regular", "newcomer", "cold"]
 
-    `follow` is the chance that a document follows a habit; `newcomers` and `cold` are shares of the
-    users (at least one of each from 10 users on). Memory stays flat in `users`; files appear when
-    all are complete. Raises UserError for values outside their ranges, and where one of these files
-    exists already with other content: nothing is overwritten.
-    """
-    _check(users=users, cohorts=cohorts, task=task, follow=follow, newcomers=newcomers, cold=cold)
-    tags = synthetic_words.TAGS if task == "lamp_4" else MOVIE_TAGS
-    circles = [draw_cohort(random.Random(f"{seed}/cohort/{index}"), tags) for index in range(cohorts)]
-    kinds = draw_kinds(random.Random(f"{seed}/kinds"), users, newcomers, cold)
-    world = {"seed": seed, "task": task, "follow": follow, "tags": list(tags), "cohorts": _world(circles)}
-    with _lists(folder, task, world) as lists:
-        for index, kind in enumerate(kinds):
-            rng = random.Random(f"{seed}/user/{index}")
-            user = draw_user(rng, index, kind, index % cohorts, circles, tags)
-            posts, questions = Writer(rng, user, circles[user.cohort], task, tags, follow).life()
-            for question in questions:
-                _add_question(lists, task, user, question, posts[: question.before])
-            lists["truth"].add(_truth(user, posts, questions))
+_FIRST_DAY = date(2021, 1, 4)
+_SPAN = 1000  # days of writing before the dev questions start
+_NEWCOMER_DAY = 850  # newcomers join late, when the cohort's habits can already be read elsewhere
+_LEAST_BEFORE = 8  # posts of a regular before a question
+_PREFERRED = 5  # topics a cohort prefers
+_ON_PREFERRED = 0.9  # share of documents on them
+_OWN_HABIT = {"regular": 0.35, "newcomer": 0.1, "cold": 0.1}  # chance to differ from the cohort's habit
 
 
-def _check(*, users: int, cohorts: int, task: str, **shares: float) -> None:
-    """UserError for arguments that describe no world."""
-    for name, value in (("users", users), ("cohorts", cohorts)):
-        if value < 1:
-            raise UserError(f"synthetic data: {name} is {value}; wanted 1 or more")
-    if task not in ("lamp_4", "lamp_2"):
-        raise UserError(f"synthetic data: task is {task!r}; wanted 'lamp_4' or 'lamp_2'")
-    for name, value in shares.items():
-        if not 0 <= value <= 1:
-            raise UserError(f"synthetic data: {name} is {value}; wanted a share between 0 and 1")
-    if shares["newcomers"] + shares["cold"] > 1:
-        raise UserError("synthetic data: newcomers and cold add up to more than 1; lower one of them")
+@dataclass(frozen=True)
+class Style:
+    """How an answer is worded, one field a habit."""
+
+    greeting: str
+    line: str  # says what is brought, and where
+    sign_off: str
+
+
+_STYLES: dict[str, tuple[str, ...]] = {
+    "greeting": synthetic_words.GREETINGS,
+    "line": synthetic_words.LINES,
+    "sign_off": synthetic_words.SIGN_OFFS,
+}
+
+
+class Habits(NamedTuple):
+    """The style of a cohort or user, and the tag for each topic."""
+
+    style: Style
+    tags: dict[str, str]
+
+
+class Cohort(NamedTuple):
+    topics: tuple[Topic, ...]  # the preferred ones
+    habits: Habits
+
+
+class User(NamedTuple):
+    id: int
+    kind: Kind
+    cohort: int
+    habits: Habits
+
+
+class Post(NamedTuple):
+    """A document with its truth: the topic, and the tag that its author chose."""
+
+    record: dict[str, str]
+    topic: str
+    tag: str
+
+
+class Question(NamedTuple):
+    """A post whose answer is asked, with the number of the author's posts before it."""
+
+    split: str
+    post: Post
+    before: int
+
+
+# --- who lives there -------------------------------------------------------------------------------
+
+
+def _draw_cohort(rng: random.Random, tags: tuple[str, ...]) -> Cohort:
+    """A circle of writers: preferred topics, one style, and a different tag for every topic."""
+    topics = tuple(rng.sample(TOPICS, _PREFERRED))
+    chosen = rng.sample(tags, len(TOPICS))
+    return Cohort(topics, Habits(_style(rng), {topic.name: tag for topic, tag in zip(TOPICS, chosen)}))
+
+
+def _style(rng: random.Random) -> Style:
+    return Style(**{name: rng.choice(values) for name, values in _STYLES.items()})
+
+
+def _draw_kinds(rng: random.Random, users: int, newcomers: float, cold: float) -> list[Kind]:
+    """The users' kinds, in random order so that kind and cohort are independent."""
+    least = 1 if users >= 10 else 0
+    num_newcomers = max(round(newcomers * users), least if newcomers else 0)
+    num_cold = min(max(round(cold * users), least if cold else 0), users - num_newcomers)
+    regular, newcomer, cold_start = get_args(Kind)
+    kinds = [newcomer] * num_newcomers + [cold_start] * num_cold
+    kinds += [regular] * (users - len(kinds))
+    rng.shuffle(kinds)
+    return kinds
+
+
+def _draw_user(
+    rng: random.Random, index: int, kind: Kind, cohort: int, circles: list[Cohort], tags: tuple[str, ...]
+) -> User:
+    """A member of the cohort who keeps each of its habits, or has an own one instead."""
+    inherited = circles[cohort].habits
+    own = _OWN_HABIT[kind]
+
+    def keep(habit: str, others: tuple[str, ...]) -> str:
+        return rng.choice(others) if rng.random() < own else habit
+
+    style = Style(**{name: keep(getattr(inherited.style, name), values) for name, values in _STYLES.items()})
+    return User(index, kind, cohort, Habits(style, {n: keep(tag, tags) for n, tag in inherited.tags.items()}))
+
+
+# --- what they write -------------------------------------------------------------------------------
+
+
+@dataclass
+class Writer:
+    """One user's life: dated posts, some of which become questions."""
+
+    rng: random.Random
+    user: User
+    cohort: Cohort
+    task: str
+    tags: tuple[str, ...]
+    follow: float
+    told: set[tuple[str, str]] = field(default_factory=set)  # an answer given twice would be in a history
+
+    def life(self) -> tuple[list[Post], list[Question]]:
+        """All posts in the order of their dates, and the questions among them."""
+        if self.user.kind == "regular":
+            topics, splits = self._regular()
+        else:
+            topics, splits = self._late()
+        num_dev = sum(split == "dev" for split in splits.values())
+        days = self._days(len(topics) - num_dev, num_dev)
+        posts = [self._post(index, topic, day) for index, (topic, day) in enumerate(zip(topics, days))]
+        return posts, [Question(split, posts[index], index) for index, split in splits.items()]
+
+    def _regular(self) -> tuple[list[Topic], dict[int, str]]:
+        """A long history; every question's topic occurred at least twice before it."""
+        length = self.rng.randint(12, 40)
+        topics = [self._topic() for _ in range(length)]
+        while not _repeated(topics[:_LEAST_BEFORE]):
+            topics = [self._topic() for _ in range(length)]
+        train = self.rng.sample(range(max(_LEAST_BEFORE, length // 2), length), self.rng.randint(1, 2))
+        splits: dict[int, str] = {}
+        for at in sorted(train):
+            topics[at] = self.rng.choice(_repeated(topics[:at]))
+            splits[at] = "train"
+        for at in range(length, length + self.rng.randint(1, 2)):
+            topics.append(self.rng.choice(_repeated(topics)))
+            splits[at] = "dev"
+        return topics, splits
+
+    def _late(self) -> tuple[list[Topic], dict[int, str]]:
+        """A short or empty history; every question's topic is new to it, and dear to the cohort."""
+        length = 0 if self.user.kind == "cold" else self.rng.randint(1, 4)
+        last, train = self.rng.sample(self.cohort.topics, 2)
+        topics = [self._topic(avoid=(last, train)) for _ in range(max(length - 1, 0))]
+        splits: dict[int, str] = {}
+        if length:
+            splits[len(topics)] = "train"
+            topics.append(train)
+        splits[len(topics)] = "dev"
+        return [*topics, last], splits
+
+    def _topic(self, avoid: tuple[Topic, ...] = ()) -> Topic:
+        pool = self.cohort.topics if self.rng.random() < _ON_PREFERRED else TOPICS
+        return self.rng.choice([topic for topic in pool if topic not in avoid])
+
+    def _days(self, num_before: int, num_dev: int) -> list[int]:
+        """Increasing days: the history before day _SPAN, the dev questions after it."""
+        start = 0 if self.user.kind == "regular" else _NEWCOMER_DAY
+        history = sorted(self.rng.sample(range(start, _SPAN), num_before))
+        return history + sorted(self.rng.sample(range(_SPAN, _SPAN + 60), num_dev))
+
+    def _post(self, index: int, topic: Topic, day: int) -> Post:
+        identity = f"{self.user.id}-{index}"
+        when = str(_FIRST_DAY + timedelta(days=day))
+        tag = self._follows(self.user.habits.tags[topic.name], self.tags)
+        text, place = self._story(topic, tag)
+        if self.task == "lamp_2":
+            record = {"id": identity, "description": text, "tag": tag, "date": when}
+        else:
+            record = {"id": identity, "text": text, "title": self._answer(place, tag), "date": when}
+        return Post(record, topic.name, tag)
+
+    def _follows(self, habit: str, others: tuple[str, ...]) -> str:
+        return habit if self.rng.random() < self.follow else self.rng.choice(others)
+
+    def _story(self, topic: Topic, tag: str) -> tuple[str, str]:
+        """The text (about 20 words), and the place that it names: a new one for the tag."""
+        choice = self.rng.choice
+        place = choice(
+            [place for place in synthetic_words.PLACES if (place, tag) not in self.told]
+            or synthetic_words.PLACES
+        )
+        self.told.add((place, tag))
+        actor, thing = choice(topic.actors), choice(topic.objects)
+        if self.task == "lamp_2":
+            verb, cause = choice(topic.verbs), choice(synthetic_words.CAUSES)
+            return f"A film in which {actor} {verb} {thing} in {place} {cause}.", place
+        return f"What will you bring to see {thing} with {actor} in {place}?", place
+
+    def _answer(self, place: str, tag: str) -> str:
+        """What is brought, in the user's words, each habit of which may slip."""
+        habits = self.user.habits.style
+        style = Style(**{n: self._follows(getattr(habits, n), values) for n, values in _STYLES.items()})
+        return f"{style.greeting} {style.line.format(tag=tag, place=place)} {style.sign_off}"
+
+
+def _repeated(topics: list[Topic]) -> list[Topic]:
+    """The topics that occur at least twice, each as often as it occurs."""
+    return [topic for topic in topics if topics.count(topic) >= 2]
 
 
 # --- files -----------------------------------------------------------------------------------------
@@ -118,76 +267,47 @@ def _habits(habits: Habits) -> dict[str, Any]:
     return {"style": asdict(habits.style), "tags": habits.tags}
 
 
+@dataclass
 class _List:
-    """A JSON list that grows on disk under a temporary name and gets its own name when complete."""
+    """A JSON list in the making, a record a line."""
 
-    def __init__(self, path: Path, head: str, tail: str) -> None:
-        self.path, self.tail, self.separator = path, tail, "\n"
-        self.temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        self.file = self.temporary.open("w", encoding="utf-8")
-        self.file.write(head)
+    head: str
+    tail: str
+    lines: list[dict[str, Any]] = field(default_factory=list)
 
-    def add(self, record: dict[str, Any]) -> None:
-        self.file.write(self.separator + json.dumps(record, ensure_ascii=False))
-        self.separator = ",\n"
-
-    def close(self) -> None:
-        """Completes the file; UserError where there is another one of its name."""
-        self.file.write(f"\n{self.tail}\n")
-        self.file.close()
-        if self.path.exists() and not filecmp.cmp(self.path, self.temporary, shallow=False):
-            raise UserError(
-                f"{self.path}: found a file with other content, wanted to write synthetic data; "
-                "choose another folder or remove the file"
-            )
-
-    def finish(self) -> None:
-        os.replace(self.temporary, self.path)
-
-    def discard(self) -> None:
-        self.file.close()
-        self.temporary.unlink(missing_ok=True)
+    def text(self) -> str:
+        lines = (f"\n{json.dumps(line, ensure_ascii=False)}" for line in self.lines)
+        return f"{self.head}{','.join(lines)}\n{self.tail}\n"
 
 
-@contextmanager
-def _lists(folder: Path, task: str, world: dict[str, Any]) -> Iterator[dict[str, _List]]:
-    """The five files by name; all of them appear at the end, or none after an error."""
-    lists: dict[str, _List] = {}
-    golds = json.dumps({"task": task.replace("lamp", "LaMP")})[:-1] + ', "golds": ['
-    heads = {"truth": (json.dumps({"world": world})[:-1] + ', "users": [', "]}")}
-    for split in ("train", "dev"):
-        heads |= {f"{split}_questions": ("[", "]"), f"{split}_outputs": (golds, "]}")}
+def _write(folder: Path, files: Mapping[str, str]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, (head, tail) in heads.items():
-            lists[name] = _List(folder / f"{name}.json", head, tail)
-        yield lists
-        for written in lists.values():
-            written.close()
-        for written in lists.values():
-            written.finish()
+        for name, text in files.items():
+            if (path := folder / name).exists() and path.read_bytes() != text.encode():
+                raise UserError(
+                    f"{path}: found a file with other content, wanted to write synthetic data; "
+                    "choose another folder or remove the file"
+                )
+        for name, text in files.items():
+            write_lines(folder / name, [text], 0o644)
     except OSError as error:
         raise UserError(f"{folder}: cannot write synthetic data ({error}); choose another folder") from error
-    finally:
-        for written in lists.values():
-            written.discard()  # what is finished has no temporary file any more
 
 
-def _add_question(
-    lists: dict[str, _List], task: str, user: User, question: Question, profile: list[Post]
-) -> None:
+def _question(
+    task: str, user: User, question: Question, profile: list[Post]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A question and its output."""
     record = question.post.record
-    lists[f"{question.split}_questions"].add(
-        {
-            "id": record["id"],
-            "user_id": user.id,
-            "input": _input(record, task),
-            "date": record["date"],
-            "profile": [post.record for post in profile],
-        }
-    )
-    answer = record["tag" if task == "lamp_2" else "title"]
-    lists[f"{question.split}_outputs"].add({"id": record["id"], "output": answer})
+    asked = {
+        "id": record["id"],
+        "user_id": user.id,
+        "input": _input(record, task),
+        "date": record["date"],
+        "profile": [post.record for post in profile],
+    }
+    return asked, {"id": record["id"], "output": record["tag" if task == "lamp_2" else "title"]}
 
 
 def _truth(user: User, posts: list[Post], questions: list[Question]) -> dict[str, Any]:
@@ -204,3 +324,55 @@ def _truth(user: User, posts: list[Post], questions: list[Question]) -> dict[str
         "documents": documents,
         "questions": {question.post.record["id"]: question.split for question in questions},
     }
+
+
+def generate(
+    folder: Path,
+    *,
+    seed: int = 0,
+    users: int = 60,
+    cohorts: int = 6,
+    task: str = "lamp_4",
+    follow: float = 0.88,
+    newcomers: float = 0.4,
+    cold: float = 0.05,
+) -> None:
+    """Write `{train,dev}_{questions,outputs}.json` and `truth.json` into `folder`, deterministic per seed.
+
+    `follow` is the chance that a document follows a habit; `newcomers` and `cold` are shares of the
+    users (at least one of each from 10 users on). Raises UserError for values outside their ranges, and where
+    one of these files exists already with other content: nothing is overwritten.
+    """
+    _check(users=users, cohorts=cohorts, task=task, follow=follow, newcomers=newcomers, cold=cold)
+    tags = synthetic_words.TAGS if task == "lamp_4" else MOVIE_TAGS
+    circles = [_draw_cohort(random.Random(f"{seed}/cohort/{index}"), tags) for index in range(cohorts)]
+    kinds = _draw_kinds(random.Random(f"{seed}/kinds"), users, newcomers, cold)
+    world = {"seed": seed, "task": task, "follow": follow, "tags": list(tags), "cohorts": _world(circles)}
+    golds = json.dumps({"task": task.replace("lamp", "LaMP")})[:-1] + ', "golds": ['
+    files = {"truth": _List(json.dumps({"world": world})[:-1] + ', "users": [', "]}")}
+    for split in SPLITS:
+        files |= {f"{split}_questions": _List("[", "]"), f"{split}_outputs": _List(golds, "]}")}
+    for index, kind in enumerate(kinds):
+        rng = random.Random(f"{seed}/user/{index}")
+        user = _draw_user(rng, index, kind, index % cohorts, circles, tags)
+        posts, questions = Writer(rng, user, circles[user.cohort], task, tags, follow).life()
+        for question in questions:
+            asked, output = _question(task, user, question, posts[: question.before])
+            files[f"{question.split}_questions"].lines.append(asked)
+            files[f"{question.split}_outputs"].lines.append(output)
+        files["truth"].lines.append(_truth(user, posts, questions))
+    _write(folder, {f"{name}.json": made.text() for name, made in files.items()})
+
+
+def _check(*, users: int, cohorts: int, task: str, **shares: float) -> None:
+    """UserError for arguments that describe no world."""
+    for name, value in (("users", users), ("cohorts", cohorts)):
+        if value < 1:
+            raise UserError(f"synthetic data: {name} is {value}; wanted 1 or more")
+    if task not in ("lamp_4", "lamp_2"):
+        raise UserError(f"synthetic data: task is {task!r}; wanted 'lamp_4' or 'lamp_2'")
+    for name, value in shares.items():
+        if not 0 <= value <= 1:
+            raise UserError(f"synthetic data: {name} is {value}; wanted a share between 0 and 1")
+    if shares["newcomers"] + shares["cold"] > 1:
+        raise UserError("synthetic data: newcomers and cold add up to more than 1; lower one of them")

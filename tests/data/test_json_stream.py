@@ -85,7 +85,7 @@ def test_a_bad_list_is_one_clear_line(tmp_path: Path, content: bytes, message: s
     [
         (
             b'{"id": 1}\n{"id": ',
-            "line 2 (record 1): malformed or truncated JSON (Expecting value at character 7)",
+            "line 2 (record 1): malformed or truncated JSON (Expecting value at",
         ),
         (b'{"id": "\xff"}', "line 1 (record 0): found bytes that are not UTF-8"),
         (b'{"id": 1}\n[1]', "record 1: found a list, wanted an object"),
@@ -113,7 +113,7 @@ def test_a_small_file_holds_one_object(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="found a list, wanted a JSON object"):
         json_stream.load(path)
     path.write_text('{"a": ')
-    with pytest.raises(UserError, match="truncated JSON .* at character"):
+    with pytest.raises(UserError, match=r"truncated JSON .* at character"):
         json_stream.load(path)
 
 

@@ -4,8 +4,6 @@ import itertools
 import json
 import math
 import re
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -133,25 +131,6 @@ def test_same_seed_same_bytes_and_other_seed_other_world(tmp_path):
         first, again, other = ((tmp_path / x / f"{name}.json").read_bytes() for x in "abc")
         assert first == again
         assert first != other
-
-
-PEAKS = """
-import sys, tracemalloc
-from pathlib import Path
-from pbr_jax.data.synthetic import generate
-for users in (10, 100):
-    tracemalloc.start()
-    generate(Path(sys.argv[1]) / str(users), users=users)
-    print(tracemalloc.get_traced_memory()[1])
-    tracemalloc.stop()
-"""
-
-
-def test_memory_is_flat_in_users(tmp_path):
-    """In a process of its own: what other tests left in this one would move the peaks."""
-    command = [sys.executable, "-c", PEAKS, str(tmp_path)]
-    peaks = [int(line) for line in subprocess.check_output(command, text=True).split()]
-    assert peaks[1] < peaks[0] + 100_000  # the larger files have 2 MB
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pbr_jax import data
 from pbr_jax.base.types import Example, UserError
 from pbr_jax.config import Benchmark, load, override
 from pbr_jax.data import passages
-from pbr_jax.data.squad import paragraph_id
+from pbr_jax.data.question_sets import paragraph_id
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 

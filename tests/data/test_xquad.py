@@ -14,7 +14,7 @@ from pbr_jax.base.types import Example, UserError
 from pbr_jax.cli.main import main
 from pbr_jax.config import Benchmark, load, override
 from pbr_jax.corpus.store import build
-from pbr_jax.data import passages, prepared, squad
+from pbr_jax.data import passages, prepared, question_sets
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 # Of each article its title and paragraphs, of each paragraph its text and, by id, questions with answers.
@@ -111,7 +111,7 @@ def test_squad_has_units_and_takes_a_split_as_passages(tmp_path: Path) -> None:
     found = list(data.read(benchmark))
     assert [e.unit for e in found] == ["Sea", "Sea", "Sea", "Tea", "article 2"]
     assert found == list(data.read(Benchmark(name="squad", root=str(tmp_path), passages=str(path))))
-    assert found[4].relevant == ((squad.paragraph_id("Salt."),),)
+    assert found[4].relevant == ((question_sets.paragraph_id("Salt."),),)
     write(tmp_path / "train-v1.1.json", ENGLISH[:1])
     with pytest.raises(UserError, match=r"train-v1\.1\.json: found no question 'q4', wanted its id there"):
         list(data.read(Benchmark(name="squad", root=str(tmp_path), passages="train")))
@@ -186,7 +186,7 @@ def test_distractors_are_further_passages_and_relevant_to_nothing(root: Path) ->
 
 def test_an_id_of_a_passage_and_a_distractor_is_told(root: Path) -> None:
     path = root / "news.jsonl"
-    id = squad.paragraph_id("Wind makes waves.")
+    id = question_sets.paragraph_id("Wind makes waves.")
     path.write_text(f'{{"id": "n", "text": "x"}}\n{{"id": "{id}", "text": "y"}}\n')
     benchmark = Benchmark(name="xquad", root=str(root), split="de", passages="en", distractors=str(path))
     with pytest.raises(UserError, match=rf"news\.jsonl: record 1, field 'id': found '{id}' a second time"):
