@@ -10,29 +10,27 @@ it back, `loader` serves it in batches. All three need the extra `data`, none ne
 
 import contextlib
 import difflib
-import json
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pbr_jax.base.files import parse_json, private_folder
+from pbr_jax.base.files import private_folder
 from pbr_jax.base.locks import locked
-from pbr_jax.base.types import Document, Example, UserError
+from pbr_jax.base.types import Example, UserError
 from pbr_jax.data import passages, tfds_folder, users
 from pbr_jax.data.reader import Reader
 from pbr_jax.data.records import Note
-from pbr_jax.data.tfds_folder import Folder, Row, Rows
+from pbr_jax.data.tfds_folder import VERSION, Folder, Rows
 from pbr_jax.options import Benchmark
 
 if TYPE_CHECKING:
     import grain
 
 DATASET = "pbr_jax"  # TFDS's name of our builder
-VERSION = "3.0.0"  # raise it whenever the layout changes, or a reader makes other examples of the same files
 
 
 def prepare(benchmark: Benchmark, folder: str | Path) -> Path:
@@ -84,7 +82,7 @@ def examples(folder: str | Path, split: str) -> Iterator[Example]:
     `pbr_jax.data.read` names them where the training split is called "train". UserError at
     once for a folder without prepared data, one in the tfrecord format, and an unknown split.
     """
-    return map(_example, _rows(_open(folder), split))
+    return map(tfds_folder.example, _rows(_open(folder), split))
 
 
 def loader(
@@ -114,7 +112,7 @@ def loader(
         raise UserError(f"process_index is {process_index}, want a number from 0 to {process_count - 1}")
     grain = tfds_folder.package("grain")
     shuffled = grain.MapDataset.source(_rows(_open(folder), split)).shuffle(seed)
-    share = shuffled[process_index::process_count].map(_example)
+    share = shuffled[process_index::process_count].map(tfds_folder.example)
     batches = share.batch(batch_size, batch_fn=list).repeat(num_epochs)
     ahead = grain.ReadOptions(num_threads=2, prefetch_buffer_size=2)
     return batches.to_iter_dataset(ahead).__iter__()
@@ -150,7 +148,7 @@ def _examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
             f"{folder.path}: found {benchmark.name} prepared with {Benchmark.inter_turns} turns between, "
             f"wanted {benchmark.inter_turns}; set --benchmark.root to the released files"
         )
-    found, alone = map(_example, _rows(folder, benchmark.split)), _alone(folder)
+    found, alone = map(tfds_folder.example, _rows(folder, benchmark.split)), _alone(folder)
     if (known := passages.counterparts(benchmark)) is not None:
         found = map(known.joined, found)
     if benchmark.training == Benchmark().training:  # users were named for it
@@ -158,23 +156,6 @@ def _examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
     if benchmark.split in alone and benchmark.training in set(_names(folder)) - alone:
         raise users.two_kinds(benchmark, folder.path)
     return (users.renamed(example, benchmark, alone, folder.path) for example in found)
-
-
-def written(example: Example) -> str:
-    """An example as JSON."""
-    return json.dumps(asdict(example), ensure_ascii=False)
-
-
-def _example(row: Row) -> Example:
-    """The example of a row that TFDS read."""
-    values = parse_json(row["example"])
-    values["profile"] = tuple(
-        Document(**{**one, "span": tuple(one["span"]), "turns": tuple(one["turns"])})
-        for one in values["profile"]
-    )
-    values["relevant"] = tuple(map(tuple, values["relevant"]))
-    values |= {name: tuple(values[name]) for name in ("alternatives", "options")}
-    return Example(**values)
 
 
 def _alone(folder: Folder) -> frozenset[str]:

@@ -19,7 +19,7 @@ from tensorflow_datasets.core import example_serializer
 from pbr_jax import data
 from pbr_jax.base import terminal
 from pbr_jax.base.types import UserError
-from pbr_jax.data.prepared import VERSION, written
+from pbr_jax.data.tfds_folder import VERSION, written
 from pbr_jax.options import Benchmark
 
 SHARD_BYTES = 256 << 20  # of records before they are compressed

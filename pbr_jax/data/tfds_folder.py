@@ -6,18 +6,21 @@ whole. Only shards in the array_record format can be read without TensorFlow.
 """
 
 import importlib
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from pbr_jax.base.files import parse_json
-from pbr_jax.base.types import UserError
+from pbr_jax.base.types import Document, Example, UserError
 
 INFO = "dataset_info.json"
 _FORMAT = "array_record"
+VERSION = "3.0.0"  # of ours: raise it whenever a reader makes other examples of the same files
+
 Row = Mapping[str, Any]
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
@@ -106,6 +109,23 @@ def rows(folder: Folder, split: str) -> Rows:
         raise UserError(f"{missing}: found no such file, wanted it for {split}; copy the whole folder")
     builder = package("tensorflow_datasets").builder_from_directory(folder.path)
     return Rows(builder.as_data_source(split), folder.path)
+
+
+def written(example: Example) -> str:
+    """An example as JSON."""
+    return json.dumps(asdict(example), ensure_ascii=False)
+
+
+def example(row: Row) -> Example:
+    """The example of a row that TFDS read."""
+    values = parse_json(row["example"])
+    values["profile"] = tuple(
+        Document(**{**one, "span": tuple(one["span"]), "turns": tuple(one["turns"])})
+        for one in values["profile"]
+    )
+    values["relevant"] = tuple(map(tuple, values["relevant"]))
+    values |= {name: tuple(values[name]) for name in ("alternatives", "options")}
+    return Example(**values)
 
 
 def text(value: bytes) -> str:
