@@ -14,7 +14,7 @@ import pytest
 
 import pbr_jax
 from pbr_jax.api import Report
-from pbr_jax.base.tables import SmallTable, number
+from pbr_jax.base.tables import Table, number
 from pbr_jax.base.types import UserError
 from pbr_jax.cli import main as cli
 from pbr_jax.config import LLM, Config, Encoder, override
@@ -266,7 +266,7 @@ def test_a_misspelt_name_is_told_with_the_nearest(call: Callable[[], object], wo
 
 
 def test_a_small_table_is_aligned_and_plain():
-    table = SmallTable("t\n\x1b[2J", ["a", "b"], [["x\ny", "1"], ["<i>", "22"]], ["end"])
+    table = Table("t\n\x1b[2J", ["a", "b"], [["x\ny", "1"], ["<i>", "22"]], ["end"])
     assert table.text() == "t \\x1b[2J\na     b\nx y   1\n<i>  22\nend"
     assert _cells(table.html()) == ["a", "b", "x y", "1", "<i>", "22"]
     assert [number(value, "+") for value in (0.04567, 4.7412, -1234.5)] == ["+0.0457", "+4.74", "-1234"]

@@ -1,4 +1,4 @@
-"""Small tables for notebooks and consoles: a title, rows of plain text, notes."""
+"""The table of reports, notebooks and consoles: a title, rows of plain text, notes."""
 
 import html
 from collections.abc import Sequence
@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from pbr_jax.base.terminal import visible
 
 
+class Bold(str):
+    """A cell that reports show in bold."""
+
+
 @dataclass(frozen=True)
-class SmallTable:
+class Table:
     """Plain text throughout. The first column is aligned to the left, the others to the right."""
 
     title: str

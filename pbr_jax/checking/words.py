@@ -3,9 +3,10 @@
 import shlex
 from collections.abc import Sequence
 
+from pbr_jax.base.tables import Table
 from pbr_jax.checking.rounds import ALIKE, CHOSEN, NAMES, NOTHING, OTHERS
 from pbr_jax.checking.verdict import Group, Measure, Verdict, needed
-from pbr_jax.eval.render import Block, Cell, Code, Forest, Interval, Page, Paragraph, Table, markdown
+from pbr_jax.eval.render import Block, Code, Forest, Interval, Page, Paragraph, markdown
 from pbr_jax.eval.significance import FEWEST, Difference
 
 _UNITS = {"target_nll": "nats a token of what the user wrote", "target_bpb": "bits a byte"}
@@ -117,7 +118,7 @@ def _table(found: Verdict) -> Table:
         beyond = _shown(found.beyond[name]) if name in found.beyond else "–"
         spent = f"{found.tokens[name]:.0f}", f"{found.milliseconds[name]:.1f}"
         lines.append([NAMES.get(name, name), f"{value:.3f}", gain, beyond, *spent])
-    return Table("What was shown, what it gave, and what it cost a question", header, _cells(lines))
+    return Table("What was shown, what it gave, and what it cost a question", header, lines)
 
 
 def _measures(some: Sequence[Measure]) -> Table:
@@ -140,11 +141,7 @@ def _measures(some: Sequence[Measure]) -> Table:
         ]
         for one in some
     ]
-    return Table("The same in other measures; a gain is turned so that more is better", header, _cells(lines))
-
-
-def _cells(lines: Sequence[Sequence[str]]) -> list[list[Cell]]:
-    return [[Cell(text) for text in line] for line in lines]
+    return Table("The same in other measures; a gain is turned so that more is better", header, lines)
 
 
 def _groups(title: str, some: Sequence[Group]) -> Forest:

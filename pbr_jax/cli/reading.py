@@ -10,10 +10,8 @@ from pbr_jax.base.files import refuse_unmarked, replace_own
 from pbr_jax.base.types import UserError
 from pbr_jax.config import listed
 from pbr_jax.eval import report as reports
-from pbr_jax.eval.card_text import QuestionCard
-from pbr_jax.eval.cards import cards, of_user
-from pbr_jax.eval.folders import folders_of
-from pbr_jax.eval.run_files import verified
+from pbr_jax.eval.cards import QuestionCard, cards, of_user
+from pbr_jax.eval.run_files import folders_of, verified
 from pbr_jax.eval.runs import read_run, run_labels
 from pbr_jax.experiment import picture as pictures
 from pbr_jax.experiment import questions

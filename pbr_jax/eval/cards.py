@@ -3,17 +3,21 @@
 A run's folder is all that is read. What a folder does not hold (texts, with keep_texts off) stays empty.
 """
 
+import html
 import random
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rapidfuzz import fuzz, process
 
+from pbr_jax.base.tables import number
+from pbr_jax.base.terminal import Paragraph, plain, visible
 from pbr_jax.base.types import UserError
-from pbr_jax.eval import json_fields
 from pbr_jax.eval.metrics import LOWER_IS_BETTER
 from pbr_jax.eval.run_files import lines, parse_object, verified
 from pbr_jax.eval.runs import Run
@@ -91,15 +95,13 @@ def cards(folder: str | Path, ids: Collection[str] | None = None, *, check: bool
             f"{folder} has no predictions.jsonl, so no questions can be shown; give the whole folder"
         )
     wanted = None if ids is None else set(ids)
-    texts = {id: value for id, value, _ in _lines(folder / "texts.jsonl", wanted)}
-    found = set()
-    for id, value, where in _lines(folder / "predictions.jsonl", wanted):
-        if texts and id not in texts:
-            raise UserError(f"{where}: question {id!r} is not in texts.jsonl; run it anew with --overwrite")
-        found.add(id)
-        yield _card(id, value, texts.get(id, {}), where)
-    if wanted is not None and wanted - found:
-        raise unknown(folder, "question", min(wanted - found), (str(line["id"]) for line in lines(folder)))
+    texts = dict(_lines(folder / "texts.jsonl", wanted))
+    seen = set()
+    for id, value in _lines(folder / "predictions.jsonl", wanted):
+        seen.add(id)
+        yield _card(id, value, texts.get(id, {}))
+    if wanted is not None and wanted - seen:
+        raise unknown(folder, "question", min(wanted - seen), (str(line["id"]) for line in lines(folder)))
 
 
 def of_user(folder: str | Path, user: str) -> list[str]:
@@ -121,19 +123,6 @@ def unknown(where: object, what: str, name: str, known: Iterable[str]) -> UserEr
 
 def _either(names: Sequence[str]) -> str:
     return " or ".join(map(repr, names)) or "none"
-
-
-def side_by_side(
-    first: str | Path, second: str | Path, ids: Collection[str] | None = None
-) -> Iterator[tuple[Card, Card]]:
-    """The cards of two runs of the same questions, joined by id; UserError where the second lacks one."""
-    other = {card.id: card for card in cards(second, ids)}
-    for card in cards(first, ids):
-        if card.id not in other:
-            raise UserError(
-                f"{second} has no question {card.id!r} of {first}; give runs of the same questions"
-            )
-        yield card, other[card.id]
 
 
 def gains(first: Run, second: Run, measure: str) -> dict[str, float]:
@@ -164,8 +153,8 @@ def picked(values: Mapping[str, float], ids: Sequence[str], count: int, seed: in
     return [Pick(id, values.get(id)) for id in chosen]
 
 
-def _lines(path: Path, wanted: Collection[str] | None) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Id, value and place of each line; lines of other questions are not parsed. Nothing without the file."""
+def _lines(path: Path, wanted: Collection[str] | None) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Id and fields of each line; lines of other questions are not parsed. Nothing without the file."""
     if not path.exists():
         return
     with path.open(encoding="utf-8", newline="\n") as file:
@@ -173,21 +162,31 @@ def _lines(path: Path, wanted: Collection[str] | None) -> Iterator[tuple[str, di
             where, begins = f"{path}, line {number}", _ID.match(line)
             if begins and wanted is not None and parse_object(begins[0] + "}", where)["id"] not in wanted:
                 continue
-            if not line.strip():
-                continue
             value = parse_object(line, where)
-            id = str(json_fields.required(value, "id", where))
-            if wanted is None or id in wanted:
-                yield id, value, where
+            if wanted is None or str(value["id"]) in wanted:
+                yield str(value["id"]), value
 
 
-def _card(id: str, value: Mapping[str, Any], seen: Mapping[str, Any], where: str) -> Card:
-    ranked, texts = json_fields.items(value, "documents", where), json_fields.items(seen, "documents", where)
-    shown, user = value.get("prompt_documents") or 0, str(json_fields.required(value, "user_id", where))
-    relevant = tuple(tuple(map(str, group)) for group in json_fields.items(value, "relevant", where))
+def _card(id: str, value: Mapping[str, Any], seen: Mapping[str, Any]) -> Card:
+    texts, user = seen.get("documents") or [], str(value["user_id"])
+    relevant = tuple(tuple(map(str, group)) for group in value.get("relevant") or ())
+    # Relevant are the user's own or nobody's: another's documents may have the same ids.
+    own = {(document, owner) for group in relevant for document in group for owner in ("", user)}
     documents = (
-        _shown(document, texts[i] if i < len(texts) else {}, where, i < shown, _own(relevant, user))
-        for i, document in enumerate(ranked)
+        Shown(
+            id=str(document["id"]),
+            user_id=str(document.get("user_id", "")),
+            score=float(document.get("score", 0.0)),
+            scores=document.get("scores") or {},
+            span=tuple(document["span"]) if "span" in document else None,
+            text=str(text.get("text", "")),
+            time=text.get("time"),
+            in_prompt=place < (value.get("prompt_documents") or 0),
+            relevant=(document["id"], document.get("user_id")) in own,
+        )
+        for place, (document, text) in enumerate(
+            zip_longest(value.get("documents") or (), texts, fillvalue={})
+        )
     )
     return Card(
         id=id,
@@ -199,39 +198,115 @@ def _card(id: str, value: Mapping[str, Any], seen: Mapping[str, Any], where: str
         profile=str(seen.get("profile") or ""),
         target=value.get("target"),
         prediction=value.get("prediction"),
-        metrics=json_fields.numbers(value, "metrics", where),
+        metrics=value.get("metrics") or {},
         documents=tuple(documents),
         history=value.get("history"),
         time=seen.get("time"),
         prompt_tokens=value.get("prompt_tokens", 0),
         relevant=relevant,
-        messages=tuple(json_fields.items(seen, "prompt", where)),
+        messages=tuple(seen.get("prompt") or ()),
     )
 
 
-def _own(relevant: Iterable[Iterable[str]], user: str) -> set[tuple[str, str]]:
-    """Ids and owners of relevant documents: the user's own or nobody's, whose ids another's may have too."""
-    return {(id, owner) for group in relevant for id in group for owner in ("", user)}
+DOCUMENTS = 5
+"""The number of documents shown per run. Those in the prompt are first."""
+
+_LONG, _SHORT = 2000, 400  # characters of a question or an answer, and of a document
 
 
-def _shown(
-    value: Mapping[str, Any], text: Mapping[str, Any], where: str, in_prompt: bool, own: set[tuple[str, str]]
-) -> Shown:
-    if text and (text.get("id"), text.get("user_id")) != (value.get("id"), value.get("user_id")):
-        raise UserError(f"{where}: texts.jsonl has other documents; run it anew with --overwrite")
-    return Shown(
-        id=str(json_fields.required(value, "id", where)),
-        user_id=str(value.get("user_id", "")),
-        score=json_fields.number(value.get("score", 0.0), f"{where}: score"),
-        scores=json_fields.numbers(value, "scores", where),
-        span=_span(value["span"], f"{where}: span") if "span" in value else None,
-        text=str(text.get("text", "")),
-        time=text.get("time"),
-        in_prompt=in_prompt,
-        relevant=(value.get("id"), value.get("user_id")) in own,
-    )
+@dataclass(frozen=True, repr=False)
+class QuestionCard:
+    """The cards of one question, by the name of the run."""
+
+    runs: Mapping[str, Card]
+
+    def paragraphs(self, *, documents: int = DOCUMENTS, prompt: bool = False) -> Iterator[Paragraph]:
+        """Question and target, followed by metrics, answer and documents of each run.
+
+        `documents`: the number of documents per run. `prompt`: whether to include the messages to the model.
+        """
+        card = next(iter(self.runs.values()))
+        history = "" if card.history is None else f"{card.history} documents in the history"
+        user, category = (
+            card.user_id and f"user {card.user_id}",
+            card.category and f"category {card.category}",
+        )
+        yield Paragraph(_joined(f"question {card.id}", user, category, history, _date(card.time)), 0, "bold")
+        yield Paragraph(_cut(card.input or card.query) or "(the run keeps no texts)", 2)
+        if card.target is not None:
+            yield Paragraph(f"target: {_cut(card.target)}", 2, "green")
+        for name, own in self.runs.items():
+            yield Paragraph("")
+            yield Paragraph(name, 0, "bold cyan")
+            yield from _run(own, documents)
+            if prompt:
+                yield from _prompt(own)
+
+    def __repr__(self) -> str:
+        return plain(self.paragraphs())
+
+    def _repr_html_(self) -> str:
+        return "".join(
+            f'<div style="margin-left: {one.indent}ch; white-space: pre-wrap; min-height: 1lh; '
+            f'{"font-weight: bold" * ("bold" in one.style)}">{html.escape(visible(one.text))}</div>'
+            for one in self.paragraphs()
+        )
 
 
-def _span(value: Any, where: str) -> tuple[int, int]:
-    begin, end = json_fields.pair(value, where)
-    return int(begin), int(end)
+def _run(card: Card, most: int) -> Iterator[Paragraph]:
+    metrics = ", ".join(f"{name} {number(value)}" for name, value in card.metrics.items())
+    yield Paragraph(metrics or "(not scored)", 2)
+    if card.profile:
+        yield Paragraph(f"about the user: {_cut(card.profile)}", 2)
+    yield Paragraph(f"answer: {_cut(card.prediction or '') or '(none)'}", 2)
+    shown = sum(one.in_prompt for one in card.documents)
+    tokens = f", of {card.prompt_tokens} tokens" if card.prompt_tokens else ""
+    if card.documents:
+        yield Paragraph(
+            f"{shown} of {len(card.documents)} documents that were ranked are in the prompt{tokens}", 2
+        )
+    for rank, one in enumerate(card.documents[:most], 1):
+        yield from _document(rank, one, card, none_shown=not shown)
+    if len(card.documents) > most:
+        yield Paragraph(f"and {len(card.documents) - most} more", 4, "dim")
+    ranked = {one.id for one in card.documents if one.relevant}
+    if missed := [" or ".join(group[:3]) for group in card.relevant if not ranked & set(group)]:
+        yield Paragraph(f"relevant, and not ranked: {'; '.join(missed[:most])}", 4, "red")
+
+
+def _document(rank: int, one: Shown, card: Card, *, none_shown: bool) -> Iterator[Paragraph]:
+    parts = ", ".join(f"{name} {number(score)}" for name, score in one.scores.items())
+    owner = "" if one.user_id == card.user_id else f"of user {one.user_id}" if one.user_id else "shared"
+    score = f"score {number(one.score)}" + f" ({parts})" * bool(parts)
+    told = _joined(
+        f"{rank}. {one.id}", score, owner, _date(one.time),
+        "characters {} to {}".format(*one.span) if one.span else "", "relevant" if one.relevant else "",
+        "" if one.in_prompt or none_shown else "not in the prompt",
+    )  # fmt: skip
+    yield Paragraph(told, 4, "green" if one.relevant else "")
+    if one.text:
+        yield Paragraph(_cut(" ".join(one.text.split()), _SHORT), 7, "dim")
+
+
+def _prompt(card: Card) -> Iterator[Paragraph]:
+    yield Paragraph("prompt:" if card.messages else "prompt: (none, or the run keeps no texts)", 2)
+    for message in card.messages:
+        yield Paragraph(f"[{message.get('role', '')}]", 4, "bold")
+        yield Paragraph(message.get("content", ""), 4)
+
+
+def _joined(*parts: str) -> str:
+    return " · ".join(filter(None, parts))
+
+
+def _cut(text: str, most: int = _LONG) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _date(seconds: float | None) -> str:
+    """A moment since 1970 UTC as a date, with the time of the day where it is not midnight."""
+    try:
+        moment = datetime(1970, 1, 1) + timedelta(seconds=seconds or 0)
+    except OverflowError:  # no year of four digits
+        return ""
+    return "" if seconds is None else moment.strftime("%Y-%m-%d %H:%M").removesuffix(" 00:00")

@@ -10,8 +10,7 @@ import numpy as np
 
 from pbr_jax.base.types import UserError
 from pbr_jax.base.words import words
-from pbr_jax.eval import averages, choices, dialogue
-from pbr_jax.eval.averages import Scores
+from pbr_jax.eval import dialogue
 from pbr_jax.eval.metrics import (
     VARIANTS,
     Metric,
@@ -21,10 +20,188 @@ from pbr_jax.eval.metrics import (
     plain_mean,
     text_metric,
     unreadable,
+    within_range,
 )
+from pbr_jax.eval.overlap import rouge_words
 from pbr_jax.eval.ranking import Groups, is_ranking_metric, ranking_metric
-from pbr_jax.eval.rouge import rouge_words
+from pbr_jax.eval.significance import FEW, FEWEST, Column, estimates
 from pbr_jax.tasks import ANSWER_METRICS, Task
+
+
+@dataclass(frozen=True)
+class Scores:
+    """A metric and its statistics `[n, s]` over the scored examples."""
+
+    metric: Metric
+    statistics: np.ndarray
+
+
+def values_of(columns: list[Scores], rows: np.ndarray) -> dict[str, float]:
+    """All metrics over these examples."""
+    return {
+        c.metric.name: float(c.metric.finish(c.statistics[rows].mean(0, keepdims=True))[0]) for c in columns
+    }
+
+
+def by_block(columns: list[Scores], blocks: np.ndarray, kept: list[int]) -> list[dict[str, Any]]:
+    """`Evaluation.by_block`. `blocks`: of all examples, int [n]; `kept`: those that are scored."""
+    scored = blocks[kept] if len(blocks) else blocks
+    return [
+        {
+            "block": int(block),
+            "start": int(np.sum(blocks < block)),
+            "end": int(np.sum(blocks <= block)),
+            "n": int(np.sum(scored == block)),
+            "metrics": values_of(columns, np.flatnonzero(scored == block)),
+            "running": values_of(columns, np.flatnonzero(scored <= block)),
+        }
+        for block in np.unique(scored)
+    ]
+
+
+def intervals_of(
+    columns: list[Scores],
+    users: list[str],
+    rows: np.ndarray,
+    *,
+    resamples: int,
+    confidence: float,
+    seed: int,
+) -> dict[str, tuple[float, float]]:
+    """All metrics over these examples, on the same draws."""
+    over = [Column(column.metric.finish, [column.statistics[rows]]) for column in columns]
+    owners = [users[row] for row in rows]
+    sure = estimates(over, owners, resamples=resamples, confidence=confidence, seed=seed)
+    names = [column.metric.name for column in columns]
+    return {name: within_range(name, (one.low, one.high)) for name, one in zip(names, sure, strict=True)}
+
+
+def by_category(categories: list[str] | None) -> dict[str, np.ndarray]:
+    """The examples of each category, by its name; nothing where examples have none."""
+    if not categories or not any(categories):
+        return {}
+    of_example = np.asarray(categories, dtype=str)
+    return {category: np.flatnonzero(of_example == category) for category in sorted(set(categories))}
+
+
+def cluster_notes(owners: list[str], clusters: str) -> list[str]:
+    """What few users, or units, mean for intervals."""
+    count, one = len(set(owners)), clusters.removesuffix("s")
+    if count == 1:
+        return [f"one {one}: how sure the numbers are cannot be known, so intervals have no width"]
+    if count >= FEW:
+        return []
+    note = f"{count} {clusters}: intervals are Student's t, each {one} left out in turn"
+    return [note + (", and differences have no p" if count < FEWEST else "")]
+
+
+def by_subset(
+    columns: list[Scores],
+    users: list[str],
+    subsets: Mapping[str, Sequence[bool]],
+    kept: list[int],
+    **how: Any,
+) -> dict[str, dict[str, Any]]:
+    """`Evaluation.over`. `subsets` say of all examples whether they belong; `how`: of `intervals`."""
+    members = {name: np.flatnonzero(np.asarray(of, bool)[kept]) for name, of in subsets.items()}
+    return {
+        name: {
+            "n": len(rows),
+            "users": len({users[row] for row in rows}),
+            "metrics": values_of(columns, rows),
+            "intervals": {key: list(pair) for key, pair in intervals_of(columns, users, rows, **how).items()},
+        }
+        for name, rows in members.items()
+        if len(rows)
+    }
+
+
+_Options = Sequence[Sequence[str]]
+
+
+def choice_columns(
+    targets: Sequence[str], probabilities: Sequence[Mapping[str, float] | None] | None
+) -> list[Scores]:
+    """choice_nll, minus log p(target | the question's options), in nats, where all are known."""
+    known = [one for one in probabilities or [] if one is not None]
+    if not known or len(known) < len(targets):
+        return []
+    found = [one.get(target, 0.0) for one, target in zip(known, targets, strict=True)]
+    values = -np.log(np.maximum(found, np.finfo(float).tiny))
+    return [Scores(Metric("choice_nll", no_text, plain_mean, False), values[:, None])]
+
+
+def choice_chance(options: _Options | None) -> list[str]:
+    """What accuracy is to be compared with."""
+    if not options or not all(options):
+        return []
+    share = float(np.mean([1 / len(one) for one in options]))
+    return [f"an option drawn by lot would be right in {share:.1%}"]
+
+
+def unreadable_choices(predictions: Sequence[str], options: _Options) -> int:
+    """How many predictions are none of their question's options."""
+    return sum(found not in map(str.strip, one) for found, one in zip(predictions, options, strict=True))
+
+
+def place_distribution(places: Sequence[Sequence[float]]) -> dict[str, float]:
+    """How often the option at each place of the list was the most probable one, whatever stood there.
+
+    `places`: of each question the shares of its orders (`pipeline.Answer.places`). Without a bias to places
+    all shares of questions with equally many options are equal.
+    """
+    longest = max(map(len, places), default=0)
+    sums = [sum(one[place] for one in places if place < len(one)) for place in range(longest)]
+    return {f"place {place + 1}": total / len(places) for place, total in enumerate(sums)}
+
+
+JUDGE_METRICS = ("judge_accuracy", "judge_p")
+
+
+def judged(found: Sequence[float | None], clusters: Sequence[str], **how: Any) -> dict[str, Any]:
+    """`n`, `metrics` and `intervals` over scored examples, from the judge's probability of each.
+
+    `how`: of `intervals_of`. There are no metrics where a target is withheld, or no example is scored.
+    """
+    if not found or None in found:
+        return {"n": 0, "metrics": {}, "intervals": {}}
+    p = np.array(found, float)[:, None]
+    columns = [
+        Scores(Metric(name, no_text, plain_mean, True), values)
+        for name, values in zip(JUDGE_METRICS, ((p > 0.5).astype(float), p), strict=True)
+    ]
+    rows = np.arange(len(p))
+    sure = intervals_of(columns, list(clusters), rows, **how)
+    intervals = {name: list(pair) for name, pair in sure.items()}
+    return {"n": len(p), "metrics": values_of(columns, rows), "intervals": intervals}
+
+
+OTHER = "other"
+"""Answers that are none of the labels."""
+
+ONE_ANSWER = 0.9  # a label with a larger share is the answer to everything
+_FEW = 10  # answers of which that says little
+
+
+def label_distribution(task: Task, predictions: Sequence[str]) -> dict[str, float]:
+    """The share of each label among the predictions, and of `OTHER` if there are any; {} without labels."""
+    if not task.labels or not predictions:
+        return {}
+    counts = Counter(text if text in task.labels else OTHER for text in predictions)
+    names = [*task.labels, *([OTHER] if counts[OTHER] else [])]
+    return {name: counts[name] / len(predictions) for name in names}
+
+
+def one_answer_note(shares: Mapping[str, float], n: int) -> list[str]:
+    """What the reader has to know where nearly all of n answers are the same."""
+    one = next((label for label, share in shares.items() if share > ONE_ANSWER), None)
+    if one is None or n < _FEW:
+        return []
+    return [
+        f"over {ONE_ANSWER:.0%} of the answers are {one!r} (see the share of each answer): "
+        "there is no signal in such a run"
+    ]
+
 
 EXPECTED = ("mae", "rmse", "correlation")
 """Metrics of expected ratings."""
@@ -126,16 +303,16 @@ def evaluate(
     owners = [(units[i] if units else "") or users[i] for i in kept]
     clusters = "units" if any(given["units"] or []) else "users"
     how = {"resamples": resamples, "confidence": confidence, "seed": seed}
-    evaluation = _over_users(columns, owners, averages.by_category(given["categories"]), **how)
+    evaluation = _over_users(columns, owners, by_category(given["categories"]), **how)
     return replace(
         evaluation,
         per_example=per_example,
         clusters=clusters,
-        notes=found.notes + averages.cluster_notes(owners, clusters),
+        notes=found.notes + cluster_notes(owners, clusters),
         unreadable=found.unreadable,
         counts=found.counts,
-        by_block=averages.by_block(columns, np.array(blocks or [], int), kept),
-        over=averages.by_subset(columns, owners, subsets or {}, kept, **how),
+        by_block=by_block(columns, np.array(blocks or [], int), kept),
+        over=by_subset(columns, owners, subsets or {}, kept, **how),
     )
 
 
@@ -144,8 +321,8 @@ def _columns(task: Task, ids: list[str], given: Mapping[str, list | None]) -> tu
     answers = [given[name] for name in ("predictions", "expected", "targets", "alternatives")]
     columns, notes = _answer_columns(task, ids, *answers)
     if task.kind == "choice" and columns:
-        columns += choices.columns(answers[2] or [], given["probabilities"])
-        notes += choices.chance(given["options"])
+        columns += choice_columns(answers[2] or [], given["probabilities"])
+        notes += choice_chance(given["options"])
     columns += _likelihood_columns(likelihoods := given["likelihoods"])
     if 0 < (lacking := sum(one["total"] is None for one in likelihoods or [])) < len(ids):
         notes += [f"{lacking} of {len(ids)} questions have no target, so target_nll is not measured"]
@@ -180,15 +357,14 @@ def _over_users(
     columns: list[Scores], owners: list[str], of_category: Mapping[str, np.ndarray], **how: Any
 ) -> Evaluation:
     """Metrics and their intervals, of all scored examples and of each category's; `how`: of `intervals`."""
-    sure = partial(averages.intervals, columns, owners, **how)
+    sure = partial(intervals_of, columns, owners, **how)
     everything = np.arange(len(owners))
     return Evaluation(
-        metrics=averages.values(columns, everything),
+        metrics=values_of(columns, everything),
         intervals=sure(everything),
         n=len(owners),
         by_category={
-            name: {"n": float(len(rows)), **averages.values(columns, rows)}
-            for name, rows in of_category.items()
+            name: {"n": float(len(rows)), **values_of(columns, rows)} for name, rows in of_category.items()
         },
         by_category_intervals={name: sure(rows) for name, rows in of_category.items()},
         by_category_users={name: len({owners[row] for row in rows}) for name, rows in of_category.items()},
@@ -334,7 +510,7 @@ def _unreadable(task: Task, predictions: list[str] | None, options: list | None)
     if predictions is None:
         return None
     if task.kind == "choice" and options:
-        return choices.unreadable(predictions, options)
+        return unreadable_choices(predictions, options)
     if task.kind not in ("classification", "rating"):
         return sum(not prediction.strip() for prediction in predictions)
     labels = task.labels if task.kind == "classification" else ()

@@ -23,13 +23,14 @@ import regex
 
 from pbr_jax.base.types import UserError
 from pbr_jax.base.words import composed, words
-from pbr_jax.eval import dialogue, meteor
+from pbr_jax.eval import dialogue
+from pbr_jax.eval.overlap import METEOR_VARIANT, meteor, rouge
 
 Strings = Sequence[str]
 
 LOWER_IS_BETTER = frozenset({"mae", "rmse", "expected_mae", "expected_rmse", "target_nll", "target_bpb",
                              "choice_nll"})  # fmt: skip
-VARIANTS = {"meteor": meteor.VARIANT, **dialogue.VARIANTS}
+VARIANTS = {"meteor": METEOR_VARIANT, **dialogue.VARIANTS}
 """The definition used here, for metrics with several definitions."""
 
 _SHARES = frozenset({"accuracy", "f1_macro", "rouge1", "rougeL", "meteor", "exact_match", "token_f1",
@@ -231,18 +232,11 @@ def _root(mean: np.ndarray) -> np.ndarray:
 
 
 def _rouge(predictions: Strings, targets: Strings, name: str) -> np.ndarray:
-    """ROUGE F-measure as rouge_score defines it, without stemming; words are runs of a-z and 0-9."""
-    from rouge_score.rouge_scorer import RougeScorer
-
-    scorer = RougeScorer([name], use_stemmer=False)
-    pairs = zip(predictions, targets, strict=True)
-    return _column(
-        [scorer.score(target.strip(), prediction.strip())[name].fmeasure for prediction, target in pairs]
-    )
+    return _column(rouge(predictions, targets, name))
 
 
 def _meteor(predictions: Strings, targets: Strings) -> np.ndarray:
-    return _column(meteor.meteor(list(predictions), list(targets)))
+    return _column(meteor(list(predictions), list(targets)))
 
 
 def _normalised(predictions: Strings, targets: Strings) -> list[tuple[str, str]]:

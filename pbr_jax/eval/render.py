@@ -8,15 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from pbr_jax.base.tables import Bold, Table
 from pbr_jax.base.terminal import visible
 
 _WIDE = 25  # characters of a drawn interval
-
-
-@dataclass(frozen=True)
-class Cell:
-    text: str
-    bold: bool = False
 
 
 @dataclass(frozen=True)
@@ -35,15 +30,6 @@ class Code:
     """Lines that are shown as they stand."""
 
     text: str
-
-
-@dataclass(frozen=True)
-class Table:
-    """First column left-aligned, the others right-aligned; the caption stands above."""
-
-    caption: str
-    header: list[str]
-    rows: list[list[Cell]]
 
 
 @dataclass(frozen=True)
@@ -97,10 +83,10 @@ def _md_block(block: Block) -> str:
             return f"> **Warning:** {_md(text)}" if warning else _md(text)
         case Code(text):
             return f"```\n{visible(text)}\n```"
-        case Table(caption, header, rows):
+        case Table(title, header, rows):
             lines = [[_md(name) for name in header], ["---", *["---:"] * (len(header) - 1)]]
-            lines += [[f"**{_md(c.text)}**" if c.bold else _md(c.text) for c in row] for row in rows]
-            return f"{_md(caption)}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
+            lines += [[f"**{_md(c)}**" if isinstance(c, Bold) else _md(c) for c in row] for row in rows]
+            return f"{_md(title)}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
         case Forest():
             return _md_forest(block)
         case Figure():
@@ -168,17 +154,18 @@ def _latex_block(block: Block) -> str:
         case Heading(text):
             return rf"\subsection*{{{_tex(text)}}}"
         case Forest(caption, header, lines):
-            table = [[*map(Cell, cells), Cell(_text(one, block))] for cells, one in lines]
-            return _latex_block(Table(caption, header, table))
+            return _latex_block(Table(caption, header, [[*cells, _text(one, block)] for cells, one in lines]))
         case Paragraph(text, warning):
             return rf"\noindent\textbf{{Warning:}} {_tex(text)}" if warning else rf"\noindent {_tex(text)}"
         case Code(text):
             return "\n".join(rf"\noindent\texttt{{{_tex(line)}}}\\" for line in text.splitlines())
-        case Table(caption, header, rows):
-            lines = [[rf"\textbf{{{_tex(c.text)}}}" if c.bold else _tex(c.text) for c in row] for row in rows]
+        case Table(title, header, rows):
+            lines = [
+                [rf"\textbf{{{_tex(c)}}}" if isinstance(c, Bold) else _tex(c) for c in row] for row in rows
+            ]
             body = "\n".join(" & ".join(line) + r" \\" for line in lines)
             return (
-                f"\\begin{{table}}[htbp]\n\\centering\n\\caption{{{_tex(caption)}}}\n"
+                f"\\begin{{table}}[htbp]\n\\centering\n\\caption{{{_tex(title)}}}\n"
                 f"\\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}\n\\toprule\n"
                 f"{' & '.join(map(_tex, header))} \\\\\n\\midrule\n{body}\n\\bottomrule\n"
                 "\\end{tabular}\n\\end{table}"

@@ -13,19 +13,23 @@ from pathlib import Path
 
 from pbr_jax.base.types import UserError
 from pbr_jax.eval import page, render
-from pbr_jax.eval.blocks import by_block, learned
-from pbr_jax.eval.costs import costs
 from pbr_jax.eval.differences import differences
-from pbr_jax.eval.folders import folders_of, left_out, unfinished
-from pbr_jax.eval.judged import judged_table
-from pbr_jax.eval.label_distribution import shares_table
-from pbr_jax.eval.ngram_overlap import copies_table
-from pbr_jax.eval.orders import orders
 from pbr_jax.eval.render import Block, Heading, Page, Paragraph
-from pbr_jax.eval.runs import Run, read_run, table_rows
+from pbr_jax.eval.run_files import folders_of, left_out, unfinished
+from pbr_jax.eval.runs import Run, near_targets, order, over, read_run, table_rows, without_near_targets
 from pbr_jax.eval.section import Section, headline_metrics, notes, origins, reference, warnings
-from pbr_jax.eval.subsets import near_targets, order, over, without_near_targets
-from pbr_jax.eval.values import categories, parts, values
+from pbr_jax.eval.tables import (
+    by_block,
+    categories,
+    copies_table,
+    costs,
+    judged_table,
+    learned,
+    orders,
+    parts,
+    shares_table,
+    values,
+)
 
 __all__ = ["FORMATS", "headline_metrics", "report"]
 

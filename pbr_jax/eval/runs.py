@@ -1,20 +1,14 @@
-"""Finished runs read back from their folders, and the rows that they make in a table."""
+"""Finished runs read back from their folders, the rows that they make in a table, and parts of them."""
 
+import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pbr_jax.base.types import UserError
-from pbr_jax.eval import json_fields
-from pbr_jax.eval.run_files import (
-    RESULTS,
-    parse_object,
-    read_json,
-    read_text,
-    verified,
-)
+from pbr_jax.eval.run_files import lines, read_json, verified
 
 SEEDS = ("seed", "generate.seed")
 UNTOLD = frozenset({*SEEDS, "cache", "benchmark.root"})
@@ -53,7 +47,7 @@ class Run:
     a stream: the metrics of the questions from a place to before another, and of all before that. `clusters`:
     what intervals are over, "users" or "units". `over`: of parts of a stream. `shift`: how many questions
     arrive before a stream's shift. `learned`: what its learners report, "slot: name". `judge`: what a
-    language model that grades answers found (`eval.judged`); empty where none did.
+    language model that grades answers found (`eval.evaluate.judged`); empty where none did.
     """
 
     path: Path
@@ -116,46 +110,131 @@ class Row:
 
 def read_run(path: Path) -> Run:
     """The run in a folder; UserError where a file is missing, broken, or not what the run wrote."""
-    results, name = verified(path), path / RESULTS
-    fingerprint = json_fields.mapping(results, "fingerprint", name, optional=True)
-    task = json_fields.mapping(results, "task", name, optional=True)
-    variants = json_fields.mapping(results, "variants", name, optional=True)
+    results = verified(path)
+    try:
+        return _run(path, results)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{path}: a field is missing or has another type ({type(error).__name__}: {error}); run it anew, "
+            "into another folder or with --overwrite"
+        ) from error
+
+
+def _run(path: Path, results: Mapping[str, Any]) -> Run:
+    task, judge = results.get("task") or {}, results.get("judge") or {}
+    if judge:
+        judge = {**judge, **_scores(judge)}
     return Run(
         path=path,
-        system=json_fields.text(results, "system", name),
-        benchmark=json_fields.text(results, "benchmark", name),
-        title=" ".join(str(task.get("title", "")).split()),
-        task_metrics=tuple(map(str, json_fields.items(task, "metrics", name))),
-        labels=tuple(map(str, json_fields.items(task, "labels", name))),
-        split=json_fields.text(results, "split", name),
-        n=json_fields.count(results, "n", name),
-        dropped=json_fields.count(results, "dropped", name),
-        metrics=json_fields.numbers(results, "metrics", name, optional=False),
-        intervals=json_fields.pairs(results, "intervals", name),
-        fingerprint=fingerprint,
-        variants={key: str(v) for key, v in variants.items()},
-        notes=tuple(map(str, json_fields.items(results, "notes", name))),
-        answers=json_fields.numbers(results, "answers", name),
-        counts=json_fields.numbers(results, "counts", name),
-        seconds=json_fields.numbers(results, "seconds", name),
+        system=_line(results["system"]),
+        benchmark=_line(results["benchmark"]),
+        title=_line(task.get("title", "")),
+        task_metrics=tuple(task.get("metrics") or ()),
+        labels=tuple(task.get("labels") or ()),
+        split=_line(results["split"]),
+        n=results["n"],
+        dropped=results["dropped"],
+        metrics=_floats(results["metrics"]),
+        intervals=_pairs(results.get("intervals")),
+        fingerprint=results.get("fingerprint") or {},
+        variants=results.get("variants") or {},
+        notes=tuple(results.get("notes") or ()),
+        answers=_floats(results.get("answers")),
+        counts=_floats(results.get("counts")),
+        seconds=_floats(results.get("seconds")),
         config=_read_config(path / "config.json"),
-        records=_read_records(path / "predictions.jsonl"),
-        categories=_categories(results, name),
+        records=_read_records(path),
+        categories=_categories(results),
         weights=_weights(path / "run.json"),
         ceiling=results.get("ceiling") is True,
-        without_near=json_fields.mapping(results, "without_near_targets", name, optional=True),
-        copied=json_fields.numbers(results, "copied", name),
+        without_near=results.get("without_near_targets") or {},
+        copied=_floats(results.get("copied")),
         blocks={
-            (json_fields.count(one, "start", name), json_fields.count(one, "end", name)):
-            (json_fields.numbers(one, "metrics", name), json_fields.numbers(one, "running", name))
-            for one in json_fields.items(results, "blocks", name)
+            (block["start"], block["end"]): (_floats(block["metrics"]), _floats(block["running"]))
+            for block in results.get("blocks") or ()
         },
         clusters="units" if results.get("clusters") == "units" else "users",
-        over=_parts(results, name),
-        shift=json_fields.count(results, "shift", name) if "shift" in results else None,
-        learned=_learned(results, name),
-        judge=_judge(results, name),
-    )  # fmt: skip
+        over={
+            part: Category(values["n"], values["users"], *_scores(values).values())
+            for part, values in (results.get("over") or {}).items()
+        },
+        shift=results.get("shift"),
+        learned={
+            f"{slot}: {name}": float(value)
+            for slot, values in (results.get("learned") or {}).items()
+            for name, value in values.items()
+        },
+        judge=judge,
+    )
+
+
+def _line(text: object) -> str:
+    return " ".join(str(text).split())
+
+
+def _floats(values: Mapping[str, Any] | None) -> dict[str, float]:
+    return {name: float(value) for name, value in (values or {}).items()}
+
+
+def _pairs(values: Mapping[str, Any] | None) -> dict[str, tuple[float, float]]:
+    return {name: (float(low), float(high)) for name, (low, high) in (values or {}).items()}
+
+
+def _scores(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {"metrics": _floats(values.get("metrics")), "intervals": _pairs(values.get("intervals"))}
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    """The config with dotted keys."""
+
+    def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+        for key, value in config.items():
+            if isinstance(value, dict):
+                yield from flat(value, f"{prefix}{key}.")
+            else:
+                yield prefix + key, value
+
+    return dict(flat(read_json(path)))
+
+
+def _categories(results: Mapping[str, Any]) -> dict[str, Category]:
+    intervals = results.get("by_category_intervals") or {}
+    users = results.get("by_category_users") or {}
+    categories = {}
+    for name, values in (results.get("by_category") or {}).items():
+        metrics = _floats(values)
+        n = int(metrics.pop("n", 0))
+        categories[name] = Category(n, users.get(name), metrics, _pairs(intervals.get(name)))
+    return categories
+
+
+def _weights(path: Path) -> dict[str, str]:
+    """What run.json says of the models' content; nothing where there is no such file."""
+    parts = read_json(path).get("parts") or {} if path.exists() else {}
+    models = {name: parts.get(name) or {} for name in ("llm", "select.llm", "encoder")}
+    return {name: str(part["options"]) for name, part in models.items() if "options" in part}
+
+
+def _read_records(path: Path) -> dict[str, Record] | None:
+    """Scored examples by id, or None where the file is absent (a folder shared without texts)."""
+    if not (path / "predictions.jsonl").exists():
+        return None
+    return {
+        str(line["id"]): Record(
+            user_id=str(line["user_id"]),
+            prediction=line.get("prediction"),
+            target=line.get("target"),
+            metrics=_floats(line["metrics"]),
+            expected=line.get("expected"),
+            near=line.get("near_target") is True,
+            unit=str(line.get("unit", "")),
+            category=str(line.get("category", "")),
+            history=line.get("history"),
+            over=tuple(line.get("over") or ()),
+        )
+        for line in lines(path)
+        if line.get("metrics")
+    }
 
 
 def table_rows(runs: Sequence[Run]) -> list[Row]:
@@ -186,6 +265,17 @@ def run_labels(runs: Sequence[Run]) -> list[str]:
     return [labels[run.path] for run in runs]
 
 
+def confidence_of(run: Run) -> float:
+    """Of the intervals that stand beside this run's numbers."""
+    return setting(run, "eval.confidence", 0.95)
+
+
+def setting(run: Run, field: str, default: float) -> float:
+    """A number of the run's config, or the default where an older or edited config has none."""
+    value = run.config.get(field)
+    return float(value) if isinstance(value, int | float) and value > 0 else default
+
+
 def differing_fields(run: Run, others: Sequence[Run]) -> list[str]:
     """Config fields, dotted, in which runs of the same system differ."""
     configs = [run.config, *(other.config for other in others if other.system == run.system)]
@@ -203,112 +293,72 @@ def _label(run: Run, others: Sequence[Run]) -> str:
     return " ".join([run.system, *settings])
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in config.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
+_FEW = 10  # questions
 
 
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        return dict(_flat(read_json(path)))
-    except RecursionError as error:
-        raise UserError(f"{path}: nested too deeply ({error}); run again to write it anew") from None
+def without_near_targets(rows: Sequence[Row]) -> list[Row]:
+    """The same rows over the questions whose target the user's own history does not nearly hold.
+
+    Empty where no run has other questions, or too few are left.
+    """
+    if not any(run.without_near.get("n") for row in rows for run in row.runs):
+        return []
+    return [dataclasses.replace(row, runs=tuple(map(_without_near, row.runs))) for row in rows]
 
 
-def _categories(results: Mapping[str, Any], where: Path) -> dict[str, Category]:
-    intervals = json_fields.mapping(results, "by_category_intervals", where, optional=True)
-    users = json_fields.numbers(results, "by_category_users", where)
-    categories = {}
-    for name in json_fields.mapping(results, "by_category", where, optional=True):
-        metrics = json_fields.numbers(results["by_category"], name, f"{where}: by_category")
-        n = int(metrics.pop("n", 0))
-        pairs = json_fields.pairs(intervals, name, f"{where}: by_category_intervals")
-        categories[name] = Category(n, int(users[name]) if name in users else None, metrics, pairs)
-    return categories
+def near_targets(all_questions: int, left: int) -> str:
+    """What the tables of `without_near_targets` are of, in words."""
+    few = f" {left} questions are too few to show much." if left < _FEW else ""
+    return (
+        f"Only the {left} questions whose answer does not nearly stand in an earlier document. In the other "
+        f"{all_questions - left} one document of the user's history holds at least 60 % of the words of the "
+        f"answer, so a model can copy it.{few}"
+    )
 
 
-def _parts(results: Mapping[str, Any], where: Path) -> dict[str, Category]:
-    """Parts of a stream, by their names."""
-    of_run = json_fields.mapping(results, "over", where, optional=True)
-    found = {}
-    for part in of_run:
-        values, place = json_fields.mapping(of_run, part, where), f"{where}: over.{part}"
-        n, users = (json_fields.count(values, field, place) for field in ("n", "users"))
-        metrics, pairs = (
-            json_fields.numbers(values, "metrics", place),
-            json_fields.pairs(values, "intervals", place),
+def _without_near(run: Run) -> Run:
+    if not run.without_near:
+        return run
+    return dataclasses.replace(
+        run,
+        n=run.without_near["n"],
+        **_scores(run.without_near),
+        records=_kept(run, (id for id, record in (run.records or {}).items() if not record.near)),
+        categories={},
+    )
+
+
+def _kept(run: Run, ids: Iterable[str]) -> dict[str, Record] | None:
+    return None if run.records is None else {id: run.records[id] for id in ids}
+
+
+def over(run: Run, part: str) -> Run:
+    """The run over the questions of a part of its stream; UserError where it has none such."""
+    if part not in run.over:
+        there = (
+            f"there are {', '.join(run.over)}" if run.over else "it has no parts of a stream; set stream.size"
         )
-        found[part] = Category(n, users, metrics, pairs)
-    return found
+        raise UserError(f"{run.path}: no scored question is of the part {part!r}; {there}")
+    found = run.over[part]
+    return dataclasses.replace(
+        run,
+        n=found.n,
+        metrics=found.metrics,
+        intervals=found.intervals,
+        records=_kept(run, (id for id, record in (run.records or {}).items() if part in record.over)),
+        categories={},
+        over={},
+        blocks={},
+        learned={},
+        without_near={},
+    )
 
 
-def _learned(results: Mapping[str, Any], where: Path) -> dict[str, float]:
-    of_run = json_fields.mapping(results, "learned", where, optional=True)
-    return {
-        f"{slot}: {name}": value
-        for slot in of_run
-        for name, value in json_fields.numbers(of_run, slot, f"{where}: learned").items()
-    }
-
-
-def _judge(results: Mapping[str, Any], where: Path) -> dict[str, Any]:
-    found, place = json_fields.mapping(results, "judge", where, optional=True), f"{where}: judge"
-    if not found:
-        return {}
-    numbers = {
-        "n": json_fields.count(found, "n", place),
-        "metrics": json_fields.numbers(found, "metrics", place),
-        "intervals": json_fields.pairs(found, "intervals", place),
-    }
-    return {**found, **numbers}
-
-
-def _weights(path: Path) -> dict[str, str]:
-    """What run.json says of the models' content; nothing where there is no such file."""
-    if not path.exists():
-        return {}
-    parts = json_fields.mapping(read_json(path), "parts", path, optional=True)
-    models = {
-        name: json_fields.mapping(parts, name, f"{path}: parts", optional=True)
-        for name in ("llm", "select.llm", "encoder")
-    }
-    return {name: str(part["options"]) for name, part in models.items() if "options" in part}
-
-
-def _read_records(path: Path) -> dict[str, Record] | None:
-    """Scored examples by id, or None where the file is absent (a folder shared without texts)."""
-    if not path.exists():
-        return None
-    records: dict[str, Record] = {}
-    # Not splitlines(): texts may hold other characters that it takes for line ends.
-    for number, line in enumerate(read_text(path).split("\n"), 1):
-        if not line.strip():
-            continue
-        where = f"{path}, line {number}"
-        value = parse_object(line, where)
-        id = str(json_fields.required(value, "id", where))
-        if id in records:
-            raise UserError(f"{where}: id {id!r} stands there twice; ids must be unique")
-        metrics = json_fields.mapping(value, "metrics", where, optional=True)
-        if metrics:
-            records[id] = Record(
-                user_id=str(json_fields.required(value, "user_id", where)),
-                prediction=value.get("prediction"),
-                target=value.get("target"),
-                metrics={key: json_fields.number(v, f"{where}: metrics.{key}") for key, v in metrics.items()},
-                expected=_expected(value, where),
-                near=value.get("near_target") is True,
-                unit=str(value.get("unit", "")),
-                category=str(value.get("category", "")),
-                history=json_fields.count(value, "history", where) if "history" in value else None,
-                over=tuple(map(str, json_fields.items(value, "over", where))),
-            )
-    return records
-
-
-def _expected(value: Mapping[str, Any], where: object) -> float | None:
-    expected = value.get("expected")
-    return None if expected is None else json_fields.number(expected, f"{where}: expected")
+def order(run: Run) -> str:
+    """The order in which a run's questions arrive, and the seed, in words."""
+    told = (
+        "folds of users"
+        if run.config.get("stream.protocol") in ("cross_users", "cross_units")
+        else run.config.get("stream.order")
+    )
+    return f"{told}, seed {run.config.get('seed')}"

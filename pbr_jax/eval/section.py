@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pbr_jax.base.types import UserError
-from pbr_jax.eval import notes as remarks
 from pbr_jax.eval import plots
-from pbr_jax.eval.comparable import ABSENT, needs_texts, obstacles, same_variant
-from pbr_jax.eval.costs import throughput
-from pbr_jax.eval.render import Block, Cell, Figure, Paragraph, Table
-from pbr_jax.eval.runs import SEEDS, Row, Run, differing_fields
-from pbr_jax.eval.values import confidence_of, intervals, mean
+from pbr_jax.eval.differences import ABSENT, needs_texts, obstacles, same_variant
+from pbr_jax.eval.render import Block, Figure, Paragraph, Table
+from pbr_jax.eval.runs import SEEDS, Row, Run, confidence_of, differing_fields
+from pbr_jax.eval.tables import fallbacks, intervals, made_elsewhere, mean, throughput, unreadable_answers
 
 _PLAIN = ("recency", "random", "bm25", "dense")
 _USUAL = {
@@ -111,10 +109,8 @@ def notes(section: Section) -> list[str]:
     rows, runs = section.rows, section.runs
     found = [f"{name}: {variant}." for run in runs for name, variant in run.variants.items()]
     found += [_sentence(note) for run in runs for note in run.notes]
-    found += [
-        note for row in rows for note in (remarks.unreadable_answers(row), remarks.fallbacks(row)) if note
-    ]
-    found += remarks.made_elsewhere(runs)
+    found += [note for row in rows for note in (unreadable_answers(row), fallbacks(row)) if note]
+    found += made_elsewhere(runs)
     if len(rows) > 1 and any(needs_texts(run) for run in runs):
         found.append("Runs with keep_texts off have no paired difference of f1_macro, rmse and correlation.")
     if len(rows) > 1 and any(run.records is None for run in runs):
@@ -136,9 +132,7 @@ def origins(rows: Sequence[Row]) -> Table:
         for run in row.runs:
             label = f"{row.label} {_seeds(run)}" if len(row.runs) > 1 else row.label
             prints = [str(run.fingerprint.get(key) or ABSENT)[:13] for key in header[3:6]]
-            lines.append(
-                [Cell(text) for text in (label, str(run.n), str(run.dropped), *prints, str(run.path))]
-            )
+            lines.append([label, str(run.n), str(run.dropped), *prints, str(run.path)])
     return Table("What the numbers were computed on", header, lines)
 
 

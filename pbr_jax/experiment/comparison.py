@@ -5,14 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pbr_jax.base.tables import SmallTable, interval, number
+from pbr_jax.base.tables import Table, interval, number
 from pbr_jax.base.types import UserError
-from pbr_jax.eval.comparable import obstacles
-from pbr_jax.eval.differences import is_shown, paired
+from pbr_jax.eval.differences import is_shown, obstacles, paired
 from pbr_jax.eval.metrics import LOWER_IS_BETTER
-from pbr_jax.eval.runs import Row, read_run, run_labels
+from pbr_jax.eval.runs import Row, confidence_of, read_run, run_labels
 from pbr_jax.eval.significance import FEWEST, Difference
-from pbr_jax.eval.values import confidence_of
 from pbr_jax.experiment.results import Results, frame
 
 if TYPE_CHECKING:
@@ -61,7 +59,7 @@ class Comparison:
         )  # fmt: skip
         return frame(rows).set_index("metric")
 
-    def _table(self) -> SmallTable:
+    def _table(self) -> Table:
         rows = [
             [name, *map(number, self.values[name]), number(one.value, "+"), interval(one[1:3], "+"),
              "–" if one.p_value is None else p_text(one.p_value), self.better(name) or "–"]
@@ -71,7 +69,7 @@ class Comparison:
         few = (
             f" There are fewer than {FEWEST} {self.clusters}, so p is not given and no run is called better."
         )
-        return SmallTable(
+        return Table(
             f"Δ: {self.first} less {self.second}, paired over {self.questions} questions",
             ["metric", self.first, self.second, "Δ", "interval", "p", "better"],
             rows,

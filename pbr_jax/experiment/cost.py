@@ -20,7 +20,7 @@ import numpy as np
 
 from pbr_jax import llm as language_models
 from pbr_jax.base.files import cache_folder
-from pbr_jax.base.tables import SmallTable
+from pbr_jax.base.tables import Table
 from pbr_jax.base.types import Example, UserError
 from pbr_jax.corpus import vectors
 from pbr_jax.corpus.store import Store
@@ -89,7 +89,7 @@ def table(rows: Sequence[Row]) -> str:
         notes.append(f"{', '.join(row.stage for row in rows if row.note == note)}: {note}")
     header = ("stage", "model", "prompts", "tokens read", "written, at most", "FLOPs")
     lines = [*map(cells, [*rows, total])]
-    return SmallTable("What the run has yet to ask of models", header, lines, notes).text()
+    return Table("What the run has yet to ask of models", header, lines, notes).text()
 
 
 def estimate(plan: Plan) -> list[Row]:

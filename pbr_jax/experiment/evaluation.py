@@ -8,11 +8,15 @@ from typing import Any, NamedTuple
 from pbr_jax.base.types import Candidate, Example
 from pbr_jax.corpus.store import Store
 from pbr_jax.eval.answer_recall import Finder, accepted, body
-from pbr_jax.eval.choices import place_distribution
-from pbr_jax.eval.evaluate import Evaluation, evaluate
-from pbr_jax.eval.judged import judged
-from pbr_jax.eval.label_distribution import label_distribution, note
-from pbr_jax.eval.ngram_overlap import copied, copies
+from pbr_jax.eval.evaluate import (
+    Evaluation,
+    evaluate,
+    judged,
+    label_distribution,
+    one_answer_note,
+    place_distribution,
+)
+from pbr_jax.eval.overlap import copied, copies
 from pbr_jax.models.thinking import after_thinking
 from pbr_jax.options import Eval
 from pbr_jax.stream.arrival import Arrivals, subsets
@@ -162,7 +166,7 @@ def _values(
         "by_category_users": evaluation.by_category_users,
         "clusters": evaluation.clusters,
         "variants": evaluation.variants,
-        "notes": [*evaluation.notes, *note(shares, len(records))],
+        "notes": [*evaluation.notes, *one_answer_note(shares, len(records))],
         "answers": shares,
         "counts": {
             "examples": summary.examples,

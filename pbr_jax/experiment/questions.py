@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pbr_jax.base import terminal
 from pbr_jax.base.types import Candidate, Document, Example, UserError
-from pbr_jax.eval.folders import folders_of
+from pbr_jax.eval.run_files import folders_of
 from pbr_jax.experiment.opening import plan_of
 from pbr_jax.experiment.plan import Plan
 from pbr_jax.pipeline import Answer

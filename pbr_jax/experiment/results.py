@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pbr_jax.base.files import cache_folder, parse_json
-from pbr_jax.base.tables import SmallTable, interval, number
+from pbr_jax.base.tables import Table, interval, number
 from pbr_jax.base.types import UserError
-from pbr_jax.eval.card_text import QuestionCard
-from pbr_jax.eval.cards import cards
+from pbr_jax.eval.cards import QuestionCard, cards
 
 if TYPE_CHECKING:
     import pandas
@@ -83,14 +82,14 @@ class Results:
             )
         return _json_lines(self.path / name)
 
-    def _table(self) -> SmallTable:
+    def _table(self) -> Table:
         values = self.values
         counts = values.get("counts", {})
         of_users = f" of {counts['users']} users" if "users" in counts else ""
         data = f"{values['benchmark']}, {values['split']}"
         title = f"{values['system']} on {data}: {values['n']} questions{of_users}"
         rows = [[n, number(v), interval(self.intervals.get(n))] for n, v in self.metrics.items()]
-        return SmallTable(title, ["metric", "value", "interval"], rows, [str(self.path)])
+        return Table(title, ["metric", "value", "interval"], rows, [str(self.path)])
 
     def __repr__(self) -> str:
         return self._table().text() if "metrics" in self.values else f"Results({str(self.path)!r})"

@@ -17,7 +17,7 @@ import numpy as np
 from pbr_jax.base import terminal
 from pbr_jax.base.types import Example, Feedback, UserError
 from pbr_jax.eval.metrics import is_plain_mean, rating_scale, text_metric
-from pbr_jax.eval.rouge import rouge
+from pbr_jax.eval.overlap import rouge
 from pbr_jax.graph import Slot, Stage, builds_nodes
 from pbr_jax.options import Expand, Generate, Retrieve, Select
 from pbr_jax.pipeline import Ranking

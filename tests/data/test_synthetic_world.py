@@ -12,7 +12,7 @@ import pytest
 
 from pbr_jax.base.words import words
 from pbr_jax.data.synthetic import generate
-from pbr_jax.eval.ngram_overlap import copied
+from pbr_jax.eval.overlap import copied
 
 
 def load(folder: Path, name: str):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pbr_jax.base.types import UserError
-from pbr_jax.eval.cards import Shown, cards, gains, picked, side_by_side
+from pbr_jax.eval.cards import Shown, cards, gains, picked
 from pbr_jax.eval.run_files import sealed
 from pbr_jax.eval.runs import read_run
 
@@ -63,15 +63,6 @@ def test_without_texts_a_card_has_scores_alone(run):
     assert (card.input, card.documents[0].text, card.documents[0].score) == ("", "", 2.5)
 
 
-def test_two_runs_side_by_side_are_joined_by_id(run, tmp_path, write):
-    other = with_texts(write(tmp_path / "b", "none", SHIFTED[::-1], ids=[f"q{N - 1 - i}" for i in range(N)]))
-    pairs = list(side_by_side(run, other))
-    assert [a.id for a, b in pairs if a.id == b.id] == [f"q{i}" for i in range(N)]
-    less = write(tmp_path / "c", "none", TARGETS, ids=[f"x{i}" for i in range(N)])
-    with pytest.raises(UserError, match="c has no question 'q0'"):
-        list(side_by_side(run, less))
-
-
 def test_gains_are_turned_so_that_more_is_better(run, tmp_path, write):
     other = read_run(write(tmp_path / "b", "none", SHIFTED))
     found = gains(read_run(run), other, "mae")
@@ -98,9 +89,6 @@ def test_the_largest_gains_and_losses_come_first_and_the_rest_is_drawn_with_the_
     ("change", "message"),
     [
         (lambda folder: (folder / "predictions.jsonl").unlink(), "has no predictions.jsonl"),
-        (lambda folder: (folder / "texts.jsonl").write_text('{"id": "q1"}\n'), "'q0' is not in texts.jsonl"),
-        (lambda folder: (folder / "texts.jsonl").write_text('{"id": "q0", "documents": [{"id": "z"}]}\n'),
-         "texts.jsonl has other documents"),
         (lambda folder: (folder / "texts.jsonl").write_text('{"id": "q0'), "line 1: not valid JSON"),
     ],
 )  # fmt: skip

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from test_report import TARGETS, N, answers
 
-from pbr_jax.eval.evaluate import evaluate
-from pbr_jax.eval.label_distribution import label_distribution, note
+from pbr_jax.eval.evaluate import evaluate, label_distribution, one_answer_note
 from pbr_jax.eval.report import report
 from pbr_jax.eval.run_files import sealed
 from pbr_jax.eval.significance import paired_difference
@@ -26,17 +25,17 @@ def test_shares_are_counted_over_labels_and_all_others_together():
 
 def test_one_answer_to_everything_is_no_signal():
     nine, ten = (label_distribution(TASK, ["5"] * n + ["1"] * (100 - n)) for n in (90, 91))
-    assert note(nine, 100) == []
-    assert note(ten, 100)[0].startswith("over 90% of the answers are '5'")
-    assert note(label_distribution(TASK, ["5"] * 9), 9) == []  # of few answers that says little
-    assert note({}, 0) == []
+    assert one_answer_note(nine, 100) == []
+    assert one_answer_note(ten, 100)[0].startswith("over 90% of the answers are '5'")
+    assert one_answer_note(label_distribution(TASK, ["5"] * 9), 9) == []  # of few answers that says little
+    assert one_answer_note({}, 0) == []
 
 
 def test_a_report_shows_the_shares_of_every_row(tmp_path, write, tables):
     runs = [write(tmp_path / name, name, answers(seed, 0.6)) for seed, name in enumerate(("a", "b", "c"))]
     for run, shares in zip(runs[:2], ({"1": 0.05, "5": 0.95}, {"1": 0.25, "other": 0.75})):
         values = json.loads((run / "results.json").read_text())
-        values |= {"answers": shares, "notes": note(shares, N)}
+        values |= {"answers": shares, "notes": one_answer_note(shares, N)}
         (run / "results.json").write_text(json.dumps(sealed(run, values)))
     text = report(runs)
     found = next(table for table in tables(text) if table[0][-1] == "other")

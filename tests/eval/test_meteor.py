@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from pbr_jax.eval.meteor import meteor, tokens
+from pbr_jax.eval.overlap import meteor, tokens
 
 
 @pytest.mark.parametrize(

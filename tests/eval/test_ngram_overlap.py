@@ -5,7 +5,7 @@ import json
 import pytest
 from test_report import answers
 
-from pbr_jax.eval.ngram_overlap import copied, copies
+from pbr_jax.eval.overlap import copied, copies
 from pbr_jax.eval.report import report
 from pbr_jax.eval.run_files import sealed
 

@@ -9,9 +9,9 @@ import pytest
 
 from pbr_jax.config import load, override
 from pbr_jax.eval import plots
-from pbr_jax.eval.orders import best_shares
 from pbr_jax.eval.report import report
 from pbr_jax.eval.run_files import sealed
+from pbr_jax.eval.tables import best_shares
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 

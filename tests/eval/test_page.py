@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from pbr_jax.eval.metrics import plain_mean
-from pbr_jax.eval.page import drawings, words
-from pbr_jax.eval.page.comparison import Comparison, compare
-from pbr_jax.eval.page.glossary import define, glossary
-from pbr_jax.eval.page.history import by_history
+from pbr_jax.eval.page import words
+from pbr_jax.eval.page.comparison import Comparison, by_history, compare, scale
+from pbr_jax.eval.page.words import define, glossary
 from pbr_jax.eval.report import report
 from pbr_jax.eval.run_files import sealed
 from pbr_jax.eval.runs import read_run, table_rows
@@ -173,7 +172,7 @@ def test_numbers_have_three_digits():
 
 @pytest.mark.parametrize("values", [[], [0.0], [-0.31, 0.02], [1e-9, 2e-9], [1e6], [float("inf"), 1.0]])
 def test_scales_hold_their_values_and_zero(values):
-    found = drawings.scale(values)
+    found = scale(values)
     assert all(0 <= found.place(value) <= 100 for value in [0.0, *values] if np.isfinite(value))
     assert 2 <= len(found.ticks) <= 6
     assert all(a < b for a, b in pairwise(found.ticks))

@@ -8,7 +8,7 @@ import pytest
 
 from pbr_jax.eval.page import html
 from pbr_jax.eval.render import (
-    Cell,
+    Bold,
     Figure,
     Forest,
     Heading,
@@ -25,9 +25,7 @@ HOSTILE = r"<b>&a|b*c_d_e $5% #1 ~^{x}\y `z` [t](u) [0, 1]"
 
 @pytest.fixture
 def page() -> Page:
-    table = Table(
-        HOSTILE, ["run", "v|w"], [[Cell(HOSTILE), Cell("1.0", bold=True)], [Cell("two\nlines"), Cell("[3]")]]
-    )
+    table = Table(HOSTILE, ["run", "v|w"], [[HOSTILE, Bold("1.0")], ["two\nlines", "[3]"]])
     blocks = [Heading(HOSTILE), Paragraph(HOSTILE), Paragraph("careful", warning=True), table]
     return Page("A </title> page", [*blocks, Figure("<svg></svg>", 'say "hi"')])
 

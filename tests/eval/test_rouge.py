@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rouge_score import rouge_scorer
 
-from pbr_jax.eval.rouge import rouge
+from pbr_jax.eval.overlap import rouge
 
 NAMES = ("rouge1", "rougeL")
 TEXTS = st.text(alphabet="abAB 1,.é_İ\n", max_size=30)

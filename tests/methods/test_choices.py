@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from pbr_jax import Config, data, run
 from pbr_jax.base.types import Example, UserError
 from pbr_jax.config import override
-from pbr_jax.eval.choices import place_distribution
-from pbr_jax.eval.evaluate import evaluate
+from pbr_jax.eval.evaluate import evaluate, place_distribution
 from pbr_jax.experiment.plan import Plan
 from pbr_jax.llm.protocol import Score, TooLong
 from pbr_jax.methods.generate import Auto, Label

@@ -21,7 +21,7 @@ from pbr_jax import run
 from pbr_jax.base.types import Example, UserError
 from pbr_jax.config import Config, load, override, to_dict
 from pbr_jax.corpus.store import Store, build
-from pbr_jax.eval.judged import judged
+from pbr_jax.eval.evaluate import judged
 from pbr_jax.eval.report import report
 from pbr_jax.experiment.plan import Plan
 from pbr_jax.llm.protocol import Score

@@ -11,25 +11,30 @@ from importlib import resources
 from typing import Any
 
 from pbr_jax.base.terminal import visible
-from pbr_jax.eval import notes as remarks
-from pbr_jax.eval.blocks import by_block, learned
-from pbr_jax.eval.comparable import ABSENT, settings, shared_clusters
-from pbr_jax.eval.costs import costs
-from pbr_jax.eval.differences import reasons, sign
-from pbr_jax.eval.judged import judged_table
-from pbr_jax.eval.label_distribution import shares_table
+from pbr_jax.eval.differences import ABSENT, reasons, settings, shared_clusters, sign
 from pbr_jax.eval.metrics import LOWER_IS_BETTER
-from pbr_jax.eval.ngram_overlap import copies_table
-from pbr_jax.eval.orders import orders
-from pbr_jax.eval.page import drawings, words
-from pbr_jax.eval.page.comparison import Comparison, compare
-from pbr_jax.eval.page.glossary import define, glossary
-from pbr_jax.eval.page.history import by_history
+from pbr_jax.eval.page import words
+from pbr_jax.eval.page.comparison import Comparison, Scale, by_history, compare, scale
 from pbr_jax.eval.page.questions import BYTES, data
+from pbr_jax.eval.page.words import define, glossary
 from pbr_jax.eval.render import Block, Code, Figure, Forest, Paragraph, Table
+from pbr_jax.eval.runs import confidence_of, near_targets, without_near_targets
 from pbr_jax.eval.section import Section, figures, notes, origins, warnings
-from pbr_jax.eval.subsets import near_targets, without_near_targets
-from pbr_jax.eval.values import categories, confidence_of, intervals, mean, parts, values
+from pbr_jax.eval.tables import (
+    by_block,
+    categories,
+    copies_table,
+    costs,
+    intervals,
+    judged_table,
+    label,
+    learned,
+    mean,
+    orders,
+    parts,
+    shares_table,
+    values,
+)
 
 WITHHELD = "These runs have no metrics: nothing was answered, or their targets are withheld."
 
@@ -95,7 +100,7 @@ def _section(section: Section, questions: int, size: int) -> dict[str, Any]:
         "found": found,
         "sentences": words.verdict(found),
         "table": _values(found),
-        "scale": drawings.scale([end for g in found.main for end in (g.difference.low, g.difference.high)]),
+        "scale": scale([end for g in found.main for end in (g.difference.low, g.difference.high)]),
         "groups": by_history(found),
         "reasons": reasons(others, section.reference, names),
         "data": held,
@@ -104,7 +109,7 @@ def _section(section: Section, questions: int, size: int) -> dict[str, Any]:
         "confidence": f"{confidence_of(section.reference.first):.0%}",
     }
     ends = [end for group in told["groups"] for one in group.gains.values() for end in (one.low, one.high)]
-    return told | {"history_scale": drawings.scale(ends), "more": _more(section)}
+    return told | {"history_scale": scale(ends), "more": _more(section)}
 
 
 def _embedded(held: Any) -> str:
@@ -127,7 +132,7 @@ def _values(found: Comparison) -> dict[str, Any]:
         clusters = shared_clusters(row.runs)
         count = str(len(set(clusters.values()))) if clusters else ABSENT
         plain = [*(columns[field][i] for field in columns), str(row.first.n), count]
-        lines.append({"label": remarks.label(row), "plain": plain, "cells": cells, "seeds": len(row.runs),
+        lines.append({"label": label(row), "plain": plain, "cells": cells, "seeds": len(row.runs),
                       "reference": row is section.reference})  # fmt: skip
     header = [*columns, "n", section.rows[0].first.clusters]
     return {"header": header, "names": section.names, "lines": lines, "lower": LOWER_IS_BETTER}
@@ -151,6 +156,6 @@ def kind(block: Block) -> str:
     return kinds.get(type(block), "heading")
 
 
-def scale_of(block: Forest) -> drawings.Scale:
+def scale_of(block: Forest) -> Scale:
     """The scale of all intervals of a block."""
-    return drawings.scale([end for _, one in block.lines if one for end in (one.low, one.high)])
+    return scale([end for _, one in block.lines if one for end in (one.low, one.high)])

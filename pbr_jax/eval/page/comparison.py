@@ -1,16 +1,20 @@
-"""Paired gains over the reference, and which of them are shown: what plots, bold print and sentences say."""
+"""Paired gains over the reference, by length of the history too, and the scales of their plots."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
 
-from pbr_jax.eval import notes as remarks
-from pbr_jax.eval.comparable import obstacles
-from pbr_jax.eval.differences import corrected_p, is_shown, paired
-from pbr_jax.eval.metrics import LOWER_IS_BETTER
-from pbr_jax.eval.runs import Row
+import numpy as np
+
+from pbr_jax.eval.cards import gains
+from pbr_jax.eval.differences import corrected_p, is_shown, obstacles, paired
+from pbr_jax.eval.metrics import LOWER_IS_BETTER, plain_mean
+from pbr_jax.eval.runs import Row, confidence_of
 from pbr_jax.eval.section import Section
-from pbr_jax.eval.significance import Difference, turned
-from pbr_jax.eval.values import confidence_of
+from pbr_jax.eval.significance import Column, Difference, estimates, turned
+from pbr_jax.eval.tables import label
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,7 @@ class Gain:
     @property
     def label(self) -> str:
         """The row's, marked where it read the answers or is mostly not what its name says."""
-        return remarks.label(self.row)
+        return label(self.row)
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ def compare(section: Section) -> Comparison:
         for name, found in by_row[i].items():
             p = p_values.get((i, name))
             better = turned(found, direction(name))
-            gains.setdefault(name, {})[row.label] = Gain(row, better, p, _shown(better, p, alpha))
+            gains.setdefault(name, {})[row.label] = Gain(row, better, p, _shown_as(better, p, alpha))
     records = section.reference.first.records or {}
     return Comparison(section, measure, gains, len({record.cluster for record in records.values()}))
 
@@ -74,7 +78,7 @@ def direction(name: str) -> float:
     return -1.0 if name in LOWER_IS_BETTER else 1.0
 
 
-def _shown(gain: Difference, p: float | None, alpha: float) -> int:
+def _shown_as(gain: Difference, p: float | None, alpha: float) -> int:
     return 0 if not is_shown(gain, p, alpha) else 1 if gain.low > 0 else -1
 
 
@@ -82,3 +86,84 @@ def why_not(section: Section) -> list[str]:
     """Why the runs of a section cannot be compared; empty where nothing speaks against it."""
     reasons = obstacles(section.runs)
     return reasons or (["have no predictions"] if any(run.records is None for run in section.runs) else [])
+
+
+class Scale(NamedTuple):
+    """Values between `low` and `high`, and some round ones among them."""
+
+    low: float
+    high: float
+    ticks: tuple[float, ...]
+
+    def place(self, value: float) -> float:
+        """Per cent of the way from the low end to the high one."""
+        return round(100 * (value - self.low) / (self.high - self.low), 2)
+
+
+def scale(values: Sequence[float]) -> Scale:
+    """A scale that holds the finite values and zero, a little wider than they are."""
+    finite = [value for value in values if math.isfinite(value)]
+    low, high = min([0.0, *finite]), max([0.0, *finite])
+    if low == high:
+        low, high = -1.0, 1.0
+    edge = 0.06 * (high - low)
+    low, high = low - edge, high + edge
+    rough = (high - low) / 4
+    unit = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * unit for factor in (1, 2, 5, 10) if factor * unit >= rough)
+    ticks = (i * step for i in range(math.ceil(low / step), math.floor(high / step) + 1))
+    return Scale(low, high, tuple(round(tick, 12) for tick in ticks))
+
+
+_HISTORIES = 4  # of about one size
+_FEWEST_QUESTIONS = 10  # questions of a group
+
+
+class Group(NamedTuple):
+    """Questions of users with `low` to `high` documents, and each row's gain there by its label."""
+
+    low: int
+    high: int
+    questions: int
+    clusters: int
+    gains: dict[str, Difference]
+
+
+def by_history(found: Comparison) -> list[Group]:
+    """Groups of questions by the length of the user's history, each with the rows' gains in the main measure.
+
+    Empty where histories are not recorded or are all of one length, and where fewer than two groups have ten
+    questions. Rows of several seeds are shown by their first.
+    """
+    reference = found.section.reference.first
+    records = reference.records or {}
+    lengths = {id: one.history for id, one in records.items() if one.history is not None}
+    edges = _edges(list(lengths.values()))
+    rows = {gain.row.label: gains(gain.row.first, reference, found.measure) for gain in found.main}
+    groups = []
+    for low, high in pairwise(edges):
+        ids = sorted(id for id, length in lengths.items() if low <= length < high)
+        if len(ids) >= _FEWEST_QUESTIONS:
+            members = [lengths[id] for id in ids]
+            clusters = {records[id].cluster for id in ids}
+            there = {label: gain for label, own in rows.items() if (gain := _mean_gain(found, own, ids))}
+            groups.append(Group(min(members), max(members), len(ids), len(clusters), there))
+    return groups if len(groups) > 1 else []
+
+
+def _edges(lengths: Sequence[int]) -> list[float]:
+    """Ascending ends of groups, each but the last outside of its own group."""
+    if not lengths:
+        return []
+    quantiles = np.quantile(lengths, np.linspace(0, 1, _HISTORIES + 1)[1:-1], method="higher")
+    return [float(edge) for edge in np.unique([min(lengths), *quantiles, max(lengths) + 1])]
+
+
+def _mean_gain(found: Comparison, own: dict[str, float], ids: Sequence[str]) -> Difference | None:
+    """The mean gain over these questions, where the row has one of all of them."""
+    if any(id not in own for id in ids):
+        return None
+    records = found.section.reference.first.records or {}
+    column = Column(plain_mean, [np.array([[own[id]] for id in ids])])
+    clusters = [records[id].cluster for id in ids]
+    return estimates([column], clusters, confidence=confidence_of(found.section.reference.first))[0]
