@@ -25,7 +25,7 @@ class Table:
     """Questions of a file with their token states."""
 
     def __init__(self, file: Path) -> None:
-        from pbr_jax.methods.select.purple_scorer import shape_of
+        from pbr_jax.methods.select.purple import shape_of
         from pbr_jax.options import Encoder
         from pbr_jax.text.encode import TextEncoder
         from pbr_jax.text.token_states import TokenStates
@@ -46,7 +46,7 @@ class Table:
 
     def arrays(self, questions: np.ndarray, parts: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         from pbr_jax.base.types import Candidate, Document
-        from pbr_jax.methods.select.purple_scorer import arrays, question
+        from pbr_jax.methods.select.purple import arrays, question
 
         made = []
         for i in questions.tolist():
@@ -118,7 +118,7 @@ def policy(table: Table, folds: int, epochs: int, seed: int, fusion: Any, parts:
 
     from pbr_jax.methods.select import Purple
     from pbr_jax.methods.select import purple_training as purple
-    from pbr_jax.methods.select.purple_scorer import with_features
+    from pbr_jax.methods.select.purple import with_features
     from pbr_jax.models.set_policy import from_arrays, set_policy
     from pbr_jax.options import Optimizer, Training
 

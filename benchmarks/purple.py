@@ -174,7 +174,7 @@ class Table:
         from pbr_jax.cli import flags
         from pbr_jax.experiment.plan import Plan
         from pbr_jax.graph import walk
-        from pbr_jax.methods.select import purple_scorer as propensities
+        from pbr_jax.methods.select import purple as propensities
         from pbr_jax.stages.rankings import drop_leaks
 
         _, config = flags.config(list(words), flags.RUN)

@@ -44,7 +44,7 @@ def rewards(root: str, name: str) -> tuple[Any, list[list[Any]]]:
     candidates = [[Candidate(d, 0.0, next(rows)) for d in e.profile[:CANDIDATES]] for e in examples]
     if Path(pbr_jax.__file__).with_name("system.py").is_file():
         from pbr_jax.llm.engine import scoring
-        from pbr_jax.methods.select.purple_rewards import Rewards
+        from pbr_jax.methods.select.purple_training import Rewards
         from pbr_jax.system import System
         from pbr_jax.tasks import released
 

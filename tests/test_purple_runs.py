@@ -14,8 +14,7 @@ from pbr_jax.config import load, override
 from pbr_jax.experiment.plan import Plan
 from pbr_jax.graph import walk
 from pbr_jax.methods.retrieve import Dense
-from pbr_jax.methods.select import Purple
-from pbr_jax.methods.select import purple_states as token_states
+from pbr_jax.methods.select import Purple, purple
 
 SMALL = {
     "prompt.max_tokens": 700, "generate.method": "none", "llm.batch_size": 8, "eval.resamples": 50,
@@ -137,9 +136,9 @@ def test_a_finder_that_learns_apart_leaves_the_policy_apart(tiny_models, tweets:
 def test_a_node_is_of_its_store(tiny_models, tweets: Path):
     whole = Plan(config(tiny_models, tweets)).run
     assert whole.training is not None
-    first = token_states.documents(whole, 12)
-    apart = token_states.documents(whole._replace(data=whole.training), 12)
-    assert first is token_states.documents(whole, 12)
+    first = purple.record_states(whole, 12)
+    apart = purple.record_states(whole._replace(data=whole.training), 12)
+    assert first is purple.record_states(whole, 12)
     assert (first.needs["store"], apart.needs["store"]) == (whole.data, whole.training)
 
 

@@ -76,11 +76,6 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         "'train0' has no target, and select.method purple",
     ),
     "weights": ({"task": RETRIEVAL, "dev": {"relevant": ["d0"]}}, WEIGHTED, "no training question names any"),
-    "prior": (
-        {"task": RETRIEVAL, "dev": {"relevant": ["d0"]}},
-        {"select.method": "recency_prior", "select.half_life": "learned", "collaboration": "signals"},
-        "no training question names any",
-    ),
     "no shared documents": ({}, {**LUF, "collaboration": "signals"}, "labels on shared documents"),
     "gold": ({}, {**LUF, "collaboration": "text", "retrieve.labels.kind": "gold"}, "kind is gold, and"),
     "answer": (

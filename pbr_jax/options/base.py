@@ -24,6 +24,13 @@ def added(before: Any) -> dict[str, Any]:
     return {"added": before}
 
 
+GONE = {
+    "select.own auto": "--select.method backfilled of configs/ablations/history_length.py",
+    "select.half_life learned": "select.method learned_recency of examples/methods/learned_recency.py",
+}
+"""What replaces values of options that older versions had."""
+
+
 TrainingSplit = Literal["unused", "welcome", "needed", "apart"]
 """How the training split is used. unused: not at all; welcome: together with the evaluated examples, if there
 is a training split; needed: the same, but it must exist; apart: without the evaluated examples, so that what
@@ -132,7 +139,9 @@ def checked(name: str, value: Any, hint: Any) -> Any:
         return value
     names = ["none" if kind is type(None) else _type_name(kind) for kind in allowed]
     wanted = " or ".join([*names, *named])
-    raise UserError(f"{name} is {value!r} ({type(value).__name__}), want {wanted}")
+    instead = GONE.get(f"{name} {value}")
+    hint = f"; instead of {value} take {instead}" if instead else ""
+    raise UserError(f"{name} is {value!r} ({type(value).__name__}), want {wanted}{hint}")
 
 
 def _parts(name: str, value: Sequence[Any], hints: tuple[Any, ...]) -> Iterable[tuple[Any, Any]]:

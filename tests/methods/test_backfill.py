@@ -1,25 +1,29 @@
-"""Own documents first, and others' only where training users' answers became more probable by them."""
+"""The method of ablations/history_length: others' documents only where they helped training users."""
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from pbr_jax import llm as models
 from pbr_jax import run
 from pbr_jax.base.types import Candidate, Document, Example, UserError
-from pbr_jax.cli.flags import parsed
-from pbr_jax.config import Config, override
+from pbr_jax.config import Config, found, load, override
 from pbr_jax.eval.metrics import plain_mean
 from pbr_jax.eval.significance import paired_difference
 from pbr_jax.experiment.plan import Plan
 from pbr_jax.graph.lists import stages
-from pbr_jax.llm import load
 from pbr_jax.methods import select
-from pbr_jax.methods.select.backfill import Gain
 from pbr_jax.pipeline import Query, Tally
 from pbr_jax.stages import language_model
 from pbr_jax.stages.rankings import Questions, rankings
 
+FILE = found("ablations/history_length")
+CONFIG = override(load(FILE).config, {"select.method": "backfilled"}, FILE)
+ABLATION: Any = sys.modules[type(CONFIG.select).__module__]
+Gain: Any = ABLATION.Gain
 TOPICS = ("tea", "cats", "football", "violins")
 
 
@@ -28,13 +32,13 @@ def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
 
 
-def gains(*helps: bool) -> list[Gain]:
+def gains(*helps: bool) -> list[Any]:
     return [Gain(n, 9, 0.0, -1.0, -0.1 if helped else 0.1) for n, helped in enumerate(helps)]
 
 
-def chosen(owners: list[str], helps: list[Gain], k: int = 3) -> list[int]:
+def chosen(owners: list[str], helps: list[Any], k: int = 3) -> list[int]:
     ranking = [Candidate(Document(str(i), o, ""), -float(i), i) for i, o in enumerate(owners)]
-    slot = select.TopK(k=k, own="auto").slot(Tally(), backfill_gains=helps)
+    slot = ABLATION.Backfilled(k=k).slot(Tally(), gains=helps)
     return [c.row for c in slot([Example("q", "me", "q", "in", "t")], [Query(("q",))], [ranking])[0]]
 
 
@@ -55,8 +59,10 @@ def test_what_was_not_measured_or_is_not_sure_does_not_help():
 def config(root: Path, models: dict[str, str], **fields: object) -> Config:
     place = {"benchmark.name": "lamp_7", "benchmark.root": str(root), **models, "encoder.max_length": 32}
     small = {"collaboration": "text", "neighbours.method": "mean", "neighbours.m": 3, "retrieve.k": 2}
-    small |= {"select.own": "auto", "select.k": 2, "generate.method": "none", "eval.resamples": 20}
-    return override(Config(), {**place, **small, "prompt.max_tokens": 900, "llm.batch_size": 8, **fields})
+    small |= {"select.method": "backfilled", "select.k": 2, "generate.method": "none", "eval.resamples": 20}
+    return override(
+        Config(), {**place, **small, "prompt.max_tokens": 900, "llm.batch_size": 8, **fields}, FILE
+    )
 
 
 @pytest.fixture
@@ -78,7 +84,7 @@ def test_the_curve_is_the_difference_of_likelihoods_of_training_answers(tiny_mod
     curve = stages(plan.last)["backfill"].value
     assert [gain.own for gain in curve] == [0, 1]
     # With no own document nothing is drawn: the brute force is each answer with and without others' best.
-    store, llm = plan.data.value, load(plan.config.llm)
+    store, llm = plan.data.value, models.load(plan.config.llm)
     asked = Questions(training=True, sample=120, seed=plan.config.seed)
     ranked = rankings(plan.run, asked, select=select.TopK(k=2)).value.read(store, asked.read(store))
     users, nll = [], []
@@ -101,7 +107,7 @@ def test_the_curve_is_the_difference_of_likelihoods_of_training_answers(tiny_mod
 
 
 def test_histories_are_cut_to_their_newest_documents_and_nobody_elses(tiny_models, tweets):
-    fields = {"select.own": None, "select.k": None}
+    fields = {"select.method": "top_k", "select.k": None}
     for newest, wanted in ((0, [0] * 5), (2, [0, 1, 2, 2, 0]), (None, [0, 1, 2, 3, 0])):
         store = Plan(config(tweets, tiny_models, **fields, limit_history=newest)).data.value
         assert [len(store.visible(e, e.user_id)) for e in store.examples()] == wanted
@@ -120,18 +126,12 @@ def test_histories_are_cut_to_their_newest_documents_and_nobody_elses(tiny_model
         config(tweets, tiny_models, limit_history=-1)
 
 
-def test_auto_needs_places_others_and_leave_to_learn(tiny_models, tweets):
-    with pytest.raises(UserError, match="say how many places the prompt has"):
-        select.TopK(own="auto")
-    with pytest.raises(UserError, match=r"select\.own is 'often' \(str\), want int or none or auto"):
-        config(tweets, tiny_models, **{"select.own": "often"})
+def test_it_needs_others_and_leave_to_learn(tiny_models, tweets):
+    with pytest.raises(
+        UserError, match=r"select\.own is 'auto' \(str\), want int or none; instead .*backfilled"
+    ):
+        config(tweets, tiny_models, **{"select.method": "top_k", "select.own": "auto"})
     with pytest.raises(UserError, match="there are no others; set"):
         Plan(config(tweets, tiny_models, **{"neighbours.method": "self"}))
     with pytest.raises(UserError, match="learns from other users' histories, and collaboration is none"):
         Plan(config(tweets, tiny_models, **{"neighbours.m": 1, "collaboration": "none"}))
-
-
-def test_a_command_line_says_auto():
-    words = ["--collaboration=text", "--neighbours.method=mean", "--select.k=2", "--select.own=auto"]
-    assert isinstance(chosen := parsed(words, Config(), "pbr-jax run").select, select.TopK)
-    assert chosen.own == "auto"

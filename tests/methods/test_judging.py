@@ -15,8 +15,7 @@ from pbr_jax.config import Config, override
 from pbr_jax.experiment.plan import Plan
 from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.methods import select
-from pbr_jax.methods.select.icr import calibrated
-from pbr_jax.methods.select.rankgpt import _windows, permutation
+from pbr_jax.methods.select.judging import _windows, calibrated, permutation
 from pbr_jax.pipeline import Query, Ranking, Tally
 from pbr_jax.tasks import released
 from pbr_jax.text.judging import NO, YES, Writer

@@ -11,7 +11,7 @@ from pbr_jax.cli import flags
 from pbr_jax.config import Config, from_dict, to_dict
 from pbr_jax.graph import Bound
 from pbr_jax.methods import select
-from pbr_jax.methods.select.mmr import marginal, scaled
+from pbr_jax.methods.select.behind import marginal, scaled
 from pbr_jax.options import Learner, Select
 from pbr_jax.pipeline import Query, Ranking, Tally
 

@@ -17,7 +17,7 @@ from pbr_jax.experiment.plan import Plan
 from pbr_jax.llm import Score
 from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.methods.select import MultiLevel, Pointwise, TopK
-from pbr_jax.methods.select.multi_level import numbered
+from pbr_jax.methods.select.judging import numbered
 from pbr_jax.options import swapped
 from pbr_jax.pipeline import Query, Ranking, Tally
 from pbr_jax.stages.answers import documents_in_prompt

@@ -12,7 +12,7 @@ from pbr_jax import run
 from pbr_jax.base.types import Candidate, Document
 from pbr_jax.experiment.plan import Plan
 from pbr_jax.graph import walk
-from pbr_jax.methods.select.purple_scorer import features, part_names, question, with_features
+from pbr_jax.methods.select.purple import features, part_names, question, with_features
 from pbr_jax.models.set_policy import SetPolicyConfig
 
 

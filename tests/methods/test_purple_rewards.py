@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from pbr_jax.base.types import Candidate, Document, Example, UserError
-from pbr_jax.methods.select import purple_rewards as rewards
-from pbr_jax.methods.select.purple_rewards import Rewards
+from pbr_jax.methods.select import purple_training as rewards
+from pbr_jax.methods.select.purple_training import Rewards
 from pbr_jax.text.prompts import Written
 
 EXAMPLES = [Example(f"q{i}", f"u{i}", "tea", "tea", "cats") for i in range(3)]

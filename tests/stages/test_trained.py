@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from pbr_jax.methods import retrieve, select
-from pbr_jax.methods.retrieve import tuned as retriever
-from pbr_jax.methods.select import tuned as reranker
+from pbr_jax.methods.select import distilled
 from pbr_jax.options import UserEncoder
 from pbr_jax.stages import users
 from pbr_jax.stages.rankings import Questions
@@ -17,8 +16,8 @@ from pbr_jax.stages.trained import load_saved, save_fitted
 from pbr_jax.train.loop import Fitted
 
 TRAINED: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "retriever": (retriever._train, (retrieve.Tuned(), Questions(), 0, 0.0)),
-    "reranker": (reranker._train, (select.Tuned(), Questions(), 0, 0.0)),
+    "retriever": (distilled._train, (retrieve.Tuned(), Questions(), 0, 0.0, "retriever")),
+    "reranker": (distilled._train, (select.Tuned(), Questions(), 0, 0.0, "reranker")),
     "user encoder": (users._train, (UserEncoder(), 0)),
 }
 

@@ -23,7 +23,7 @@ from pbr_jax.eval.significance import paired_difference
 from pbr_jax.losses.policy_gradient import plackett_luce_log_prob
 from pbr_jax.methods.select import Purple
 from pbr_jax.methods.select import purple_training as purple
-from pbr_jax.methods.select.purple_reward_model import Drawn
+from pbr_jax.methods.select.purple_training import Drawn
 from pbr_jax.models.set_policy import from_arrays, log_scores, set_policy
 from pbr_jax.options import Optimizer, Training
 from pbr_jax.train.loop import TrainingTask, fit
@@ -337,7 +337,7 @@ jax.config.update("jax_num_cpu_devices", 8)
 import numpy as np
 import test_purple as t
 from pbr_jax.models.params_file import save_params
-from pbr_jax.methods.select.purple_rewards import Rewards
+from pbr_jax.methods.select.purple_training import Rewards
 from pbr_jax.text.prompts import Written
 from pbr_jax.base.types import Candidate, Document, Example
 

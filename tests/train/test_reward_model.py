@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pbr_jax.methods.select.purple_reward_model import Drawn, Profile, predicted
+from pbr_jax.methods.select.purple_training import Drawn, Profile, predicted
 
 WORTH, PAIRS = np.array([3.0, -1.0, 0.5, 2.0, 0.0]), np.zeros((5, 5))
 PAIRS[0, 3], PAIRS[1, 2] = -4.0, 3.0

@@ -5,7 +5,7 @@ Salemi et al., "LaMP: When Large Language Models Meet Personalization", 2024.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from pbr_jax.graph import Node, builds_nodes
 from pbr_jax.llm import LLM, Sampling
@@ -63,3 +63,16 @@ class Ipa(Generate):
             return [Answer(*found) for found in zip(texts, written, tokens, strict=True)]
 
         return generate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nothing(Generate):
+    """No answers are generated: documents alone are wanted."""
+
+    method: Literal["none"] = "none"
+
+    def resolved(self, task: Any) -> None:
+        return None
+
+    def slot(self, *_: Any, **__: Any) -> Any:
+        raise ValueError("this run generates nothing")

@@ -13,7 +13,7 @@ lost a part of their options, and the results have a note.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,8 @@ from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node, builds_nodes, constant
 from pbr_jax.llm import LLM, Score, TooLong
 from pbr_jax.llm.protocol import OnBatch
-from pbr_jax.options import Generate, added
+from pbr_jax.methods.generate.ipa import Ipa
+from pbr_jax.options import Generate, added, swapped
 from pbr_jax.pipeline import Answer, Examples, GenerateSlot, PromptWriter, Ranking, Tally
 from pbr_jax.stages import language_model
 from pbr_jax.stages.generator import generator
@@ -290,3 +291,19 @@ def _check_options(example: Example) -> None:
             f"question {example.id!r} has {count} options, and generate.method label chooses among 2 to "
             f"{len(LETTERS)}; take generate.method ipa, or data with options"
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Auto(Generate):
+    """In-prompt augmentation (ipa). For questions with options label is used instead, and on retrieval
+    benchmarks nothing is answered."""
+
+    method: Literal["auto"] = "auto"
+
+    def resolved(self, task: Task) -> Ipa | Label | None:
+        if task.kind == "choice":
+            return swapped(self, Label)
+        return None if task.kind == "retrieval" else swapped(self, Ipa)
+
+    def slot(self, *_: Any, **__: Any) -> Any:
+        raise ValueError("auto stands for another method; see `resolved`")

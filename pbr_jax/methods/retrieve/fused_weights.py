@@ -20,7 +20,7 @@ from pbr_jax.base.types import Example, UserError
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Stage, builds_nodes
 from pbr_jax.methods.generate.ipa import Ipa
-from pbr_jax.methods.select.top_k import TopK
+from pbr_jax.methods.select.by_score import TopK
 from pbr_jax.options import Retrieve
 from pbr_jax.pipeline import Ranking
 from pbr_jax.stages import feedback

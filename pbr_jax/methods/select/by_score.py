@@ -1,90 +1,79 @@
-"""Candidates in the order of new scores: what most selections share, and the share of the own history."""
+"""Candidates in the order of new scores: the base of most selections, and those whose scores are simple."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from pbr_jax.base.types import UserError
-from pbr_jax.graph import Node, builds_nodes
-from pbr_jax.methods.select import backfill as backfill
-from pbr_jax.methods.select.backfill import Curve
-from pbr_jax.options import Select, TrainingSplit
-from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot
+from pbr_jax.graph import Node, builds_nodes, constant
+from pbr_jax.options import IDLE, Select
+from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
+from pbr_jax.stages import late_interaction as late
+from pbr_jax.stages.late_interaction import TokenVectors
+from pbr_jax.stages.okapi import Analysed, Okapi
 from pbr_jax.stages.run import Run
+from pbr_jax.text.token_encoder import TokenEncoder
 
-ScoreFn = Callable[[Examples, Sequence[Query], Sequence[Ranking]], list[np.ndarray]]
-"""New scores [r] of each example's candidates."""
+
+class Batch(NamedTuple):
+    """Questions with their queries and candidates."""
+
+    examples: Examples
+    queries: Sequence[Query]
+    rankings: Sequence[Ranking]
+
+    @property
+    def texts(self) -> list[str]:
+        """What is searched for, as one text for each question."""
+        return [" ".join(query.texts) for query in self.queries]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ByScore(Select):
-    """The base of selections that score each candidate; `by_score` makes their callable."""
+    """The base of selections that score each candidate. Subclasses define `scores`."""
+
+    best_first: ClassVar[bool] = False
+    """Whether `scores` reads candidates by the retriever's score, whosever they are. Retrievers give those of
+    each user in turn."""
 
     # number of the k documents that come from the user's own history; the others come from other users (CFRAG
-    # Figure 7). auto: own documents first, then other users' in the remaining positions if that raised the
-    # likelihood of training users' answers. None: by score alone
-    own: int | Literal["auto"] | None = None
+    # Figure 7). None: by score alone
+    own: int | None = None
 
     def check(self) -> None:
         super().check()
-        if self.own == "auto":
-            if self.k is None:
-                raise UserError("select.own is auto and select.k none; say how many places the prompt has")
-            return
         self.at_least("own", 0)
         if self.own is not None and (self.k is None or self.own > self.k):
             raise UserError(f"select.own is {self.own} and select.k {self.k}, want own at most k")
 
-    def learns(self) -> TrainingSplit:
-        return "needed" if self.own == "auto" else super().learns()
+    def scores(self, *args: Any, **values: Any) -> list[np.ndarray]:
+        """`scores(batch, tally, *, name=value …)`: new scores [r] of the candidates of each question of a
+        `Batch`, from the values of the needs."""
+        raise NotImplementedError
 
-    @builds_nodes
-    def sharing(self, run: Run) -> Mapping[str, Node]:
-        """What `by_score` needs beside scores: `backfill_gains`, where `own` is auto."""
-        if self.own != "auto":
-            return {}
-        return {"backfill_gains": backfill.curve(run, dataclasses.replace(self, own=None), self.k)}
+    def slot(self, tally: Tally, **values: Any) -> SelectSlot:
+        def select(
+            examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]
+        ) -> list[Ranking]:
+            if self.best_first:
+                rankings = [sorted(ranking, key=lambda candidate: -candidate.score) for ranking in rankings]
+            scores = self.scores(Batch(examples, queries, rankings), tally, **values)
+            ordered = [by_score(*pair) for pair in zip(rankings, scores, strict=True)]
+            if self.own is None or self.k is None:
+                return ordered
+            return [_divided(r, e.user_id, self.own, self.k) for e, r in zip(examples, ordered, strict=True)]
 
-
-def best_first(rankings: Sequence[Ranking]) -> list[Ranking]:
-    """Candidates by the retriever's score, whosever they are; retrievers give each user's in turn."""
-    return [sorted(ranking, key=lambda candidate: -candidate.score) for ranking in rankings]
-
-
-def by_score(options: ByScore, score: ScoreFn, backfill_gains: Curve | None = None) -> SelectSlot:
-    """All candidates, best first; equal scores keep the retriever's order.
-
-    With `own` auto, others' are left out where they do not help (`backfill_gains`) or are not needed.
-    """
-    own, k = options.own, options.k
-
-    def select(examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]) -> list[Ranking]:
-        chosen = []
-        scores = score(examples, queries, rankings)
-        for example, ranking, values in zip(examples, rankings, scores, strict=True):
-            best = [
-                dataclasses.replace(ranking[i], score=float(values[i]))
-                for i in np.argsort(-values, kind="stable")
-            ]
-            if own == "auto" and k is not None:
-                best = _filled(best, example.user_id, k, backfill_gains or [])
-            elif isinstance(own, int) and k is not None:
-                best = _divided(best, example.user_id, own, k)
-            chosen.append(best)
-        return chosen
-
-    return select
+        return select
 
 
-def _filled(ranking: Ranking, user: str, k: int, backfill_gains: Curve) -> Ranking:
-    """The own candidates, and with them as many others' as have free places of the k, where those help."""
-    own = [c for c in ranking if c.document.user_id == user]
-    if len(own) >= k or not backfill_gains[len(own)].helps:
-        return own
-    return _divided(ranking, user, k, k)
+def by_score(ranking: Ranking, scores: np.ndarray) -> Ranking:
+    """All candidates with new scores, best first. Equal scores keep the order."""
+    order = np.argsort(-scores, kind="stable")
+    return [dataclasses.replace(ranking[i], score=float(scores[i])) for i in order]
 
 
 def _divided(ranking: Ranking, user: str, own: int, k: int) -> Ranking:
@@ -98,3 +87,94 @@ def _divided(ranking: Ranking, user: str, own: int, k: int) -> Ranking:
     first += [*others[k - own :], *mine[own:]][: k - len(first)] if len(first) < k else []
     kept = set(first)
     return [ranking[i] for i in sorted(kept)] + [c for i, c in enumerate(ranking) if i not in kept]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopK(ByScore):
+    """The candidates with the highest scores. Equal scores keep the retriever's order."""
+
+    method: Literal["top_k"] = "top_k"
+
+    def scores(self, batch: Batch, tally: Tally) -> list[np.ndarray]:
+        return [np.array([candidate.score for candidate in ranking]) for ranking in batch.rankings]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Random(ByScore):
+    """Random candidates, drawn uniformly. The draw depends only on the seed and the question's id."""
+
+    method: Literal["random"] = "random"
+
+    @builds_nodes
+    def needs(self, run: Run) -> Mapping[str, Node]:
+        return {"seed": constant("seed", run.config.seed)}
+
+    def scores(self, batch: Batch, tally: Tally, *, seed: int) -> list[np.ndarray]:
+        names = [f"{seed}\0select\0{example.user_id}\0{example.id}" for example in batch.examples]
+        seeds = [int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") for name in names]
+        return [np.random.default_rng(s).random(len(r)) for s, r in zip(seeds, batch.rankings, strict=True)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BM25Lamp(Okapi, ByScore):
+    """BM25 as in LaMP's code, with texts split at white space."""
+
+    method: Literal["bm25_lamp"] = "bm25_lamp"
+
+    def scores(self, batch: Batch, tally: Tally) -> list[np.ndarray]:
+        return bm25_scores(self, batch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BM25(Analysed, ByScore):
+    """BM25 (CFRAG Figure 6). A word's weight depends on its frequency among the candidates."""
+
+    method: Literal["bm25"] = "bm25"
+
+    @builds_nodes
+    def needs(self, run: Run) -> Mapping[str, Node]:
+        self.check_analyser()
+        return {}
+
+    def scores(self, batch: Batch, tally: Tally) -> list[np.ndarray]:
+        return bm25_scores(self, batch)
+
+
+def bm25_scores(options: Okapi, batch: Batch) -> list[np.ndarray]:
+    """BM25's scores of each question's candidates, with the statistics of these."""
+    indices = (options.index([candidate.document.text for candidate in r]) for r in batch.rankings)
+    return [index.scores(text) for index, text in zip(indices, batch.texts, strict=True)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LateInteraction(ByScore):
+    """Late interaction (ColBERT's MaxSim), ClusterRAG's order. The similarity of each query token to its best
+    match in the document is summed."""
+
+    method: Literal["late_interaction"] = "late_interaction"
+    # folder of a ColBERT model, or of any encoder, whose token states are then compared without projection.
+    # "": encoder.model
+    model: str = field(default="", metadata=IDLE)
+    # maximum length of a query, in tokens. None: as the model's folder specifies
+    query_length: int | None = None
+    # maximum length of a document, in tokens. None: as the model's folder specifies
+    document_length: int | None = None
+
+    def check(self) -> None:
+        super().check()
+        self.at_least("query_length", 1)
+        self.at_least("document_length", 1)
+
+    @builds_nodes
+    def needs(self, run: Run) -> Mapping[str, Node]:
+        encoder = late.encoder(run, self.model, self.query_length, self.document_length)
+        return {"encoder": encoder, "tokens": late.documents(run, encoder)}
+
+    def scores(
+        self, batch: Batch, tally: Tally, *, encoder: TokenEncoder, tokens: TokenVectors
+    ) -> list[np.ndarray]:
+        encoded = encoder.encode(batch.texts, "query")
+        return [
+            tokens.max_sims(query, [candidate.row for candidate in ranking])
+            for query, ranking in zip(encoded, batch.rankings, strict=True)
+        ]

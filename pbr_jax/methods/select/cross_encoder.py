@@ -1,30 +1,38 @@
-"""A cross-encoder's score of query and document, as it was pretrained."""
+"""A cross-encoder reads query and document together: as it was pretrained, or tuned as in CFRAG.
 
-from collections.abc import Mapping, Sequence
+Shi et al., "Retrieval Augmented Generation with Collaborative Filtering for Personalized Text Generation",
+2025, section 4.3, Eq. 9 to 12.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
 
 import jax
 import numpy as np
 
-from pbr_jax.base.types import UserError
-from pbr_jax.graph import Node, Value, builds_nodes
-from pbr_jax.methods.select.backfill import Curve
-from pbr_jax.methods.select.by_score import ByScore, by_score
+from pbr_jax.base.types import Params, UserError
+from pbr_jax.graph import Node, Stage, Value, builds_nodes
+from pbr_jax.methods.select.by_score import Batch, ByScore
+from pbr_jax.methods.select.distilled import Distilled
 from pbr_jax.models import cross_encoder
 from pbr_jax.models.pretrained import fingerprint, locate, read_tensors
 from pbr_jax.options import IDLE, Encoder
-from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
+from pbr_jax.pipeline import Tally
+from pbr_jax.stages import users
 from pbr_jax.stages.reranking import Reranker
-from pbr_jax.stages.run import Run
+from pbr_jax.stages.run import Run, once
+from pbr_jax.stages.users import Users
 
 
 @dataclass(frozen=True, kw_only=True)
-class CrossEncoder(ByScore):
-    """A pretrained reranker (such as bge-reranker) scores each pair of query and candidate."""
+class _Reranking(ByScore):
+    """Candidates in the order of a reranker's scores."""
 
-    method: Literal["cross_encoder"] = "cross_encoder"
-    # folder of a reranker. The default is an encoder without a scoring head, so it is refused
+    # folder of a reranker, or for tuned of a plain encoder too. The default is a plain encoder
     model: str = field(default="all-MiniLM-L6-v2", metadata=IDLE)
     max_length: int = 256  # maximum length of query and document together, in tokens
 
@@ -32,12 +40,26 @@ class CrossEncoder(ByScore):
         super().check()
         self.at_least("max_length", 8)
 
+    def scores(self, batch: Batch, tally: Tally, *, reranker: Reranker) -> list[np.ndarray]:
+        pairs = [
+            [(text, candidate.document.text) for candidate in ranking]
+            for text, ranking in zip(batch.texts, batch.rankings, strict=True)
+        ]
+        return reranker.scores(batch.examples, pairs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossEncoder(_Reranking):
+    """A pretrained reranker (such as bge-reranker) scores each pair of query and candidate.
+
+    An encoder without a scoring head is refused.
+    """
+
+    method: Literal["cross_encoder"] = "cross_encoder"
+
     @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
-        return {"reranker": pretrained(self.model, self.max_length, run.config.encoder), **self.sharing(run)}
-
-    def slot(self, tally: Tally, *, reranker: Reranker, backfill_gains: Curve | None = None) -> SelectSlot:
-        return judged(self, reranker, backfill_gains)
+        return {"reranker": pretrained(self.model, self.max_length, run.config.encoder)}
 
 
 def is_pretrained(model: str) -> bool:
@@ -48,6 +70,7 @@ def is_pretrained(model: str) -> bool:
         return False
 
 
+@builds_nodes
 def pretrained(model: str, max_length: int, encoder: Encoder) -> Node:
     """A cross-encoder with the head that it was trained with; one without is refused before any work.
     `encoder`: the run's, whose number format the cross-encoder has too."""
@@ -67,14 +90,46 @@ def _load(model: str, max_length: int, dtype: str) -> Reranker:
     return Reranker(loaded, params, config, folder, max_length, None, dtype)
 
 
-def judged(options: ByScore, reranker: Reranker, backfill_gains: Curve | None = None) -> SelectSlot:
-    """Candidates in the order of the reranker's scores."""
+@dataclass(frozen=True, kw_only=True)
+class Tuned(Distilled, _Reranking):
+    """A cross-encoder that starts from `model` and is trained on `feedback` (CFRAG, Eq. 9 and 10)."""
 
-    def score(examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]) -> list[np.ndarray]:
-        pairs = [
-            [(" ".join(query.texts), candidate.document.text) for candidate in ranking]
-            for query, ranking in zip(queries, rankings, strict=True)
-        ]
-        return reranker.scores(examples, pairs)
+    method: Literal["tuned"] = "tuned"
+    users: bool = True  # whether scores depend on the user (e_u in Eq. 10)
 
-    return by_score(options, score, backfill_gains)
+    @builds_nodes
+    def needs(self, run: Run) -> Mapping[str, Node]:
+        needs = {"params": self.params(run), **self._users(run)}
+        sizes, encoder = (self.max_length, self.user_layers), run.config.encoder
+        # What the model is, the key of its tuned parameters says.
+        options = (self.model, *sizes, encoder.dtype)
+        loaded = Value(
+            "tuned reranker", options, needs, _load_tuned, identity=lambda: (*sizes, *encoder.narrow)
+        )
+        return {"reranker": loaded}
+
+    @once
+    def params(self, run: Run) -> Stage:
+        """Parameters of the cross-encoder, tuned on what the config's retriever finds."""
+        base = Value("weights", (self.model,), {}, locate, identity=lambda: fingerprint(locate(self.model)))
+        options = dataclasses.replace(self, k=None, own=None)
+        return options.distilled(run, "reranker", run.config.retrieve, {"model": base, **self._users(run)})
+
+    @builds_nodes
+    def _users(self, run: Run) -> dict[str, Node]:
+        return {"users": users.users(run)} if self.users else {}
+
+    def scorer(self, *, seed: int, model: Path) -> Callable[..., Any]:
+        from pbr_jax.train import reranker
+
+        sizes = {"max_length": self.max_length, "user_layers": self.user_layers}
+        return partial(reranker.scorer, folder=model, **sizes, seed=seed)
+
+
+def _load_tuned(
+    model: str, max_length: int, user_layers: int, dtype: str, *, params: Params, users: Users | None = None
+) -> Reranker:
+    folder, width = locate(model), 0 if users is None else users.dim
+    _, _, config = cross_encoder.load(folder, jax.random.key(0), user_width=width, user_layers=user_layers)
+    config = dataclasses.replace(config, head=False)
+    return Reranker(cross_encoder.cross_encoder(config), params, config, folder, max_length, users, dtype)

@@ -5,47 +5,37 @@ Du et al., "Optimizing User Profiles via Contextual Bandits for Retrieval-Augmen
 propensity; the k highest stand in the prompt, the highest first.
 """
 
-import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import jax
 import numpy as np
 
+from pbr_jax.base.prefetch import fetched
 from pbr_jax.base.types import Params, UserError
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node, Slot, Stage, Value, builds_nodes
 from pbr_jax.methods.generate.ipa import Ipa
-from pbr_jax.methods.select import purple_states as token_states
-from pbr_jax.methods.select.backfill import Curve
-from pbr_jax.methods.select.by_score import ByScore, by_score
-from pbr_jax.methods.select.purple_rewards import Rewards
-from pbr_jax.methods.select.purple_scorer import (
-    PolicyScorer,
-    arrays,
-    part_names,
-    question,
-    rows_of,
-    shape_of,
-    with_features,
-)
-from pbr_jax.methods.select.top_k import TopK
-from pbr_jax.models import set_policy
-from pbr_jax.models.set_policy import Fusion
+from pbr_jax.methods.select.by_score import Batch, ByScore, TopK
+from pbr_jax.models.set_policy import Fusion, SetPolicyConfig, from_arrays, set_policy
 from pbr_jax.options import Feedback, Optimizer, Training, TrainingSplit, added
-from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
+from pbr_jax.pipeline import Examples, Ranking, Tally
 from pbr_jax.stages import feedback, language_model, vectors
+from pbr_jax.stages import token_vectors as ragged
 from pbr_jax.stages.generator import generator
 from pbr_jax.stages.rankings import Questions, Rankings, at_depth, drop_leaks, rankings
 from pbr_jax.stages.run import Run, enable_compilation_cache, metered, once, tallied
+from pbr_jax.stages.scores import standardised
 from pbr_jax.stages.together import by_rows
 from pbr_jax.stages.token_vectors import Ragged
 from pbr_jax.stages.trained import check_training, is_saved, load_report, load_saved, save_fitted
 from pbr_jax.system import System
 from pbr_jax.text.encode import TextEncoder
-from pbr_jax.text.token_states import TokenStates
+from pbr_jax.text.padding import multiple
+from pbr_jax.text.token_states import TokenStates, padded
 
 
 def _bandit() -> Training:
@@ -138,11 +128,11 @@ class Purple(ByScore):
         needs = {
             "params": self.params(run),
             "encoder": vectors.encoder(run),
-            "records": token_states.documents(run, self.record_tokens),
+            "records": record_states(run, self.record_tokens),
         }
         # What the policy is, the key of its parameters says.
         policy = Value("policy", (self,), needs, _load, identity=lambda: None)
-        return {"policy": policy, **self.sharing(run)}
+        return {"policy": policy}
 
     @once
     def params(self, run: Run) -> Stage:
@@ -157,12 +147,12 @@ class Purple(ByScore):
         if run.training is not None and all(method.learns() in ("unused", "apart") for method in finding):
             # Candidates do not depend on who is evaluated, so neither does what is learned.
             learned = run._replace(data=run.training)
-            asked = dataclasses.replace(asked, training=False)
+            asked = replace(asked, training=False)
         needs: dict[str, Node] = {
             "store": learned.data,
             "ranked": rankings(learned, asked, "rank_for_purple", reported=True, select=TopK()),
-            "queries": token_states.queries(learned, asked, self.query_tokens),
-            "records": token_states.documents(learned, self.record_tokens),
+            "queries": query_states(learned, asked, self.query_tokens),
+            "records": record_states(learned, self.record_tokens),
             "encoder": vectors.encoder(run),
             "write": language_model.training_writer(run),
         }
@@ -170,13 +160,13 @@ class Purple(ByScore):
         if self.reward == "metric":
             judged = run.config.feedback
             limit = judged.max_new_tokens or run.config.generate.max_new_tokens
-            answers = dataclasses.replace(Ipa.like(run), num_beams=judged.num_beams, max_new_tokens=limit)
-            judged = dataclasses.replace(judged, metric=feedback.metric_of(run.task, judged.metric))
+            answers = replace(Ipa.like(run), num_beams=judged.num_beams, max_new_tokens=limit)
+            judged = replace(judged, metric=feedback.metric_of(run.task, judged.metric))
             needs |= {"generate": Slot(answers, run), "answer_format": language_model.answer_format(run)}
         else:
             needs["llm"] = generator(run)
         # Choosing among single records, a training does not know how many will be chosen.
-        options = dataclasses.replace(self, own=None, k=1 if self.learns_from == "singles" else self.k)
+        options = replace(self, own=None, k=1 if self.learns_from == "singles" else self.k)
         return Stage(
             "purple",
             (options, asked, judged, run.config.seed, *feedback.shuffling(run)),
@@ -213,9 +203,9 @@ class Purple(ByScore):
         metrics = [feedback.metric_of(run.task, run.config.feedback.metric)] * (self.reward == "metric")
         feedback.check_targets(run, asked, "select.method purple", metrics)
 
-    def sizes(self, width: int) -> set_policy.SetPolicyConfig:
+    def sizes(self, width: int) -> SetPolicyConfig:
         """Of the policy, for token states of this width; features are added where it is trained."""
-        return set_policy.SetPolicyConfig(
+        return SetPolicyConfig(
             width=width,
             fusion=self.fusion,
             num_layers=self.num_layers,
@@ -224,14 +214,9 @@ class Purple(ByScore):
             residual=self.prior > 0,
         )
 
-    def slot(self, tally: Tally, *, policy: PolicyScorer, backfill_gains: Curve | None = None) -> SelectSlot:
-        def score(
-            examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]
-        ) -> list[np.ndarray]:
-            with tally.timed("select_policy"):
-                return policy.scores(examples, rankings)
-
-        return by_score(self, score, backfill_gains)
+    def scores(self, batch: Batch, tally: Tally, *, policy: "PolicyScorer") -> list[np.ndarray]:
+        with tally.timed("select_policy"):
+            return policy.scores(batch.examples, batch.rankings)
 
 
 class _Learned(NamedTuple):
@@ -245,7 +230,7 @@ class _Learned(NamedTuple):
         return cls(load_saved(folder), load_report(folder).get("parts"))
 
 
-def _load(options: Purple, *, params: _Learned, encoder: TextEncoder, records: Ragged) -> PolicyScorer:
+def _load(options: Purple, *, params: _Learned, encoder: TextEncoder, records: Ragged) -> "PolicyScorer":
     (weights, parts), queries = params, TokenStates(encoder, options.query_tokens)
     return PolicyScorer(
         with_features(options.sizes(encoder.dim), parts), weights, queries, records, options.prior, parts
@@ -292,7 +277,7 @@ def _train(
         return arrays(found, shape, options.prior)
 
     lengths = np.array([rows_of(records.lengths[of]).sum() for of in rows])
-    model = set_policy.set_policy(with_features(options.sizes(encoder.dim), parts_of))
+    model = set_policy(with_features(options.sizes(encoder.dim), parts_of))
     policy = purple_training.Policy(model, inputs, lengths)
     user_ids, sizes = [example.user_id for example in examples], list(map(len, rows))
     with metered(folder), tallied(folder) as tally:
@@ -304,8 +289,198 @@ def _train(
             reward = feedback.by_answers(system, feedback.metric(judged.metric, labels, judged.errors))
         num_tokens = system.llm.num_tokens if judged is None else None
         dealt = candidates if shuffle is None else _dealt(examples, candidates, shuffle)
-        rewards = Rewards(reward, system.write, examples, dealt, folder / "rewards.jsonl", num_tokens)
+        rewards = purple_training.Rewards(
+            reward, system.write, examples, dealt, folder / "rewards.jsonl", num_tokens
+        )
         fitted = purple_training.train(policy, rewards, sizes, user_ids, options, folder, seed=seed)
     costs = {"asked": len(rewards), "prompt_tokens": rewards.prompt_tokens if judged is None else None}
     costs |= {} if parts_of is None else {"parts": parts_of}
     save_fitted(fitted._replace(report={**fitted.report, **costs}), folder, "purple")
+
+
+# -- what the policy reads --------------------------------------------------------------------------
+
+
+@once
+def record_states(run: Run, tokens: int) -> Node:
+    """States of all documents, row by row as in the store, cut to so many tokens."""
+    needs = {"store": run.documents, "encoder": vectors.encoder(run)}
+    return Stage("token_states", (tokens,), needs, _encode_records, Ragged)
+
+
+@once
+def query_states(run: Run, asked: Questions, tokens: int) -> Node:
+    """States of the queries of some questions, in their order."""
+    needs = {"store": run.data, "encoder": vectors.encoder(run)}
+    return Stage("query_states", (tokens, asked), needs, _encode_queries, Ragged)
+
+
+def _encode_records(folder: Path, tokens: int, *, store: Store, encoder: TextEncoder) -> None:
+    encode = partial(TokenStates(encoder, tokens).encode, role="document")
+    ragged.keep(folder, (text for _, text in store.texts()), store.rows, encode, "token states")
+
+
+def _encode_queries(
+    folder: Path, tokens: int, asked: Questions, *, store: Store, encoder: TextEncoder
+) -> None:
+    encode = partial(TokenStates(encoder, tokens).encode, role="query")
+    texts = (example.query for example in asked.read(store))
+    ragged.keep(folder, texts, asked.count(store), encode, "token states")
+
+
+_BATCH = 16  # questions of one forward pass
+_TOKENS, _PLACES = 16, 4  # sizes are multiples of these, so that few programs are compiled
+_PART, _ROWS = 8, 16  # tokens of a record that stand in a row; rows are a multiple of these
+
+
+class Question(NamedTuple):
+    """Token states of a query [s d], of its candidates [t d] each, the retriever's scores of these, and what
+    else is known of them [n f] (`features`)."""
+
+    query: np.ndarray
+    records: Sequence[np.ndarray]
+    scores: Sequence[float]
+    features: np.ndarray | None = None
+
+
+class Shape(NamedTuple):
+    """Room for tokens of a query, candidates, and the width of a state."""
+
+    query: int
+    records: int
+    width: int
+
+
+def shape_of(query: int, records: int, width: int) -> Shape:
+    """Rounded up from the longest query and the most candidates."""
+    return Shape(multiple(max(query, 1), _TOKENS), multiple(max(records, 1), _PLACES), width)
+
+
+def arrays(questions: Sequence[Question], shape: Shape, prior: float) -> dict[str, np.ndarray]:
+    """The inputs [b ...] of `models.set_policy`; `prior`: the weight of the retriever's scores.
+
+    Records are cut into rows of 8 tokens, so that a long one lengthens no other; there are as many rows as
+    the question with the most of them needs, rounded up to one of four numbers in each power of two.
+    """
+    queries, query_mask = padded([q.query for q in questions], (len(questions), shape.query, shape.width))
+    owners = [_owners(question.records) for question in questions]
+    rows = _rounded(max(map(len, owners), default=1))
+    records = np.zeros((len(questions), rows, _PART, shape.width), np.float16)
+    token_mask = np.zeros(records.shape[:3], bool)
+    record_of = np.full(records.shape[:2], -1, np.int32)
+    for row, (question, of_rows) in enumerate(zip(questions, owners, strict=True)):
+        record_of[row, : len(of_rows)] = of_rows
+        states, mask = records[row].reshape(-1, shape.width), token_mask[row].reshape(-1)
+        starts = np.searchsorted(of_rows, np.arange(len(question.records))) * _PART
+        for record, start in zip(question.records, starts.tolist(), strict=True):
+            states[start : start + len(record)] = record
+            mask[start : start + len(record)] = True
+    counts = np.array([len(question.records) for question in questions])
+    known = np.zeros((len(questions), shape.records), np.float32)
+    for row, question in enumerate(questions):
+        known[row, : counts[row]] = prior * standardised(question.scores)
+    further = {}
+    if questions and questions[0].features is not None:
+        further["features"] = np.zeros((*known.shape, questions[0].features.shape[1]), np.float32)
+        for row, question in enumerate(questions):
+            further["features"][row, : counts[row]] = question.features
+    return {
+        "query": queries,
+        "query_mask": query_mask,
+        "records": records,
+        "token_mask": token_mask,
+        "record_of": record_of,
+        "record_mask": np.arange(shape.records) < counts[:, None],
+        "prior": known,
+        **further,
+    }
+
+
+def _owners(records: Sequence[np.ndarray]) -> np.ndarray:
+    """The record of each row of tokens, int [m], ascending."""
+    return np.repeat(np.arange(len(records)), rows_of([len(record) for record in records]))
+
+
+def rows_of(tokens: Sequence[int] | np.ndarray) -> np.ndarray:
+    """How many rows records of so many tokens take."""
+    return -(-np.asarray(tokens, np.int64) // _PART)
+
+
+def _rounded(rows: int) -> int:
+    """A multiple of 16; of 32, 64, ... above 128, 256, ..."""
+    step = max(_ROWS, 1 << max((rows - 1).bit_length() - 3, 0))
+    return multiple(max(rows, 1), step)
+
+
+def question(
+    query: np.ndarray, records: Sequence[np.ndarray], ranking: Ranking, parts: Sequence[str] | None
+) -> Question:
+    """A question with the states of its candidates. `parts`: of their features; None: there are none."""
+    known = None if parts is None else features(ranking, parts)
+    return Question(query, records, [candidate.score for candidate in ranking], known)
+
+
+def part_names(rankings: Iterable[Ranking]) -> tuple[str, ...]:
+    """The parts that candidates' scores are made of, over all rankings, sorted."""
+    return tuple(sorted({name for ranking in rankings for candidate in ranking for name in candidate.scores}))
+
+
+def features(ranking: Ranking, parts: Sequence[str]) -> np.ndarray:
+    """What retrievers say of a question's candidates, float32 [n 2 + p]: the score, the place (the first is
+    the highest) and the scores of each part, each standardised within the question. A candidate that a part
+    has no score of has the lowest of that part's.
+    """
+    columns = [[candidate.score for candidate in ranking], [-float(place) for place in range(len(ranking))]]
+    for name in parts:
+        lowest = min((c.scores[name] for c in ranking if name in c.scores), default=0.0)
+        columns.append([candidate.scores.get(name, lowest) for candidate in ranking])
+    return np.stack([standardised(column) for column in columns], axis=-1).astype(np.float32)
+
+
+def with_features(config: SetPolicyConfig, parts: Sequence[str] | None) -> SetPolicyConfig:
+    """The sizes of a policy that reads `features` of these parts; None: of one that reads none."""
+    return config if parts is None else replace(config, num_features=2 + len(parts))
+
+
+class PolicyScorer:
+    """A trained policy.
+
+    Args:
+      queries: the frozen encoder, for queries, which may be new.
+      records: token states of all documents.
+      prior: the weight of the retriever's scores.
+      parts: whose scores are among the features that it was trained with; None: it has no features.
+    """
+
+    def __init__(
+        self,
+        config: SetPolicyConfig,
+        params: Params,
+        queries: TokenStates,
+        records: Ragged,
+        prior: float,
+        parts: Sequence[str] | None = None,
+    ) -> None:
+        self._parts = parts
+        self._params, self._queries, self._records, self._prior = params, queries, records, prior
+        self._apply = jax.jit(from_arrays(set_policy(config)))
+
+    def scores(self, examples: Examples, rankings: Sequence[Ranking]) -> list[np.ndarray]:
+        """The logit of each example's candidates, float32."""
+        queries = self._queries.encode([example.query for example in examples], role="query")
+        rows = [[candidate.row for candidate in ranking] for ranking in rankings]
+        longest, most = max(map(len, queries), default=1), max(map(len, rows), default=1)
+        shape = shape_of(longest, most, self._queries.width)
+        found: list[Any] = [None] * len(examples)
+        order = np.argsort([rows_of(self._records.lengths[of]).sum() for of in rows], kind="stable").tolist()
+
+        def start(some: list[int]) -> tuple[list[int], Any]:
+            read = [question(queries[i], self._records.read(rows[i]), rankings[i], self._parts) for i in some]
+            filled = read + read[:1] * (_BATCH - len(read))
+            return some, self._apply(self._params, arrays(filled, shape, self._prior))
+
+        batches = (order[begin : begin + _BATCH] for begin in range(0, len(order), _BATCH))
+        for some, scores in fetched(map(start, batches)):
+            for i, row in zip(some, scores):
+                found[i] = row[: len(rows[i])]
+        return found

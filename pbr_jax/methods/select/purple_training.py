@@ -6,6 +6,9 @@ record's worth alone is asked once, and the expected worth of the policy's choic
 gradient is noisy, and no further epoch asks anything.
 """
 
+import json
+import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -15,8 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from pbr_jax.base.files import open_private, write_text
 from pbr_jax.base.prefetch import fetched
-from pbr_jax.base.types import Model, Params, UserError
+from pbr_jax.base.types import Example, Model, Params, UserError
+from pbr_jax.llm import Prompt
 from pbr_jax.losses.policy_gradient import (
     controlled,
     grpo,
@@ -27,10 +32,12 @@ from pbr_jax.losses.policy_gradient import (
     z_scored,
 )
 from pbr_jax.losses.reduction import masked_mean
-from pbr_jax.methods.select.purple_reward_model import Drawn, predicted
 from pbr_jax.models.layers import row_keys
 from pbr_jax.models.set_policy import from_arrays, log_scores
 from pbr_jax.options import Training
+from pbr_jax.pipeline import PromptWriter, Ranking
+from pbr_jax.stages.feedback import RewardFn
+from pbr_jax.stages.run import line
 from pbr_jax.train import steps
 from pbr_jax.train.batches import Rows
 from pbr_jax.train.diagnostics import correlation, rank_correlation, warnings
@@ -198,7 +205,7 @@ def _chosen(
 # -- one batch -----------------------------------------------------------------------------------------
 
 
-def _act(model: Model, reward: Reward, learned: np.ndarray, options: PurpleOptions, k: int, drawn: Drawn):
+def _act(model: Model, reward: Reward, learned: np.ndarray, options: PurpleOptions, k: int, drawn: "Drawn"):
     """Profiles for the questions of a batch, and what they are worth."""
     draw = jax.jit(_draw(model, options, k))
     control = options.control
@@ -230,7 +237,7 @@ def _act(model: Model, reward: Reward, learned: np.ndarray, options: PurpleOptio
 
 
 def _predicted(
-    drawn: Drawn,
+    drawn: "Drawn",
     step: int,
     questions: np.ndarray,
     actions: np.ndarray,
@@ -305,3 +312,183 @@ def _advantages(batch: dict[str, Array], options: PurpleOptions) -> Float[Array,
     if options.control != "none":
         return controlled(rewards, batch["predicted"], batch["known"], where=counted)
     return {"z_scores": z_scored, "leave_one_out": leave_one_out}[options.advantage](rewards, where=counted)
+
+
+# -- rewards ----------------------------------------------------------------------------------------
+
+
+class Rewards:
+    """The worth of profiles, each asked once: what is known stands in a file, also after a kill.
+
+    Args:
+      reward: what a prompt with these documents is worth.
+      write: of prompts, each of which is written once.
+      candidates: of each example, whose places profiles name.
+      file: of what is known; it appears with the first answer.
+      num_tokens: of a prompt, to count what was read; None: it is not counted.
+
+    Raises:
+      UserError: a question has no target.
+    """
+
+    def __init__(
+        self,
+        reward: RewardFn,
+        write: PromptWriter,
+        examples: Sequence[Example],
+        candidates: Sequence[Ranking],
+        file: Path,
+        num_tokens: Callable[[Prompt], int] | None = None,
+    ) -> None:
+        missing = next((example.id for example in examples if example.target is None), None)
+        if missing is not None:
+            raise UserError(f"training question {missing!r} has no target; rewards need the outputs file")
+        self._reward, self._write, self._file = reward, write, file
+        self._examples, self._candidates = examples, candidates
+        self._num_tokens = num_tokens or (lambda prompt: 0)
+        self._known: dict[Action, float] = {}
+        self.prompt_tokens = 0
+        if file.is_file():
+            self._read()
+
+    def __len__(self) -> int:
+        """How many were asked."""
+        return len(self._known)
+
+    def __call__(self, asked: Sequence[Action]) -> np.ndarray:
+        """Their values, float32 [n]. Raises UserError for one that is not a finite number."""
+        new = [one for one in dict.fromkeys(asked) if one not in self._known]
+        if new:
+            values, tokens = self._judged(new)
+            judged = dict(zip(new, values, strict=True))
+            self._check(judged)
+            self._keep(judged, tokens)
+            self._known.update(judged)  # what is known stands in the file
+            self.prompt_tokens += sum(tokens)
+        return np.array([self._known[one] for one in asked], np.float32)
+
+    def _read(self) -> None:
+        """A line that a kill has torn is taken away."""
+        numbers = {example.id: number for number, example in enumerate(self._examples)}
+        whole, _, torn = self._file.read_text(encoding="utf-8").rpartition("\n")
+        for record in map(json.loads, whole.splitlines()):
+            self._known[numbers[record["id"]], tuple(record["profile"])] = record["value"]
+            self.prompt_tokens += record["tokens"]
+        if torn:
+            write_text(self._file, whole + "\n" * bool(whole))
+
+    def _judged(self, new: Sequence[Action]) -> tuple[list[float], list[int]]:
+        """The values of new profiles, and the tokens that were read for each.
+
+        Profiles of a question whose prompts are cut to the same text have one value, and are read once.
+        """
+        examples = [self._examples[question] for question, _ in new]
+        shown = [[self._candidates[question][place] for place in profile] for question, profile in new]
+        written = self._write(examples, shown)
+        texts = [(question, json.dumps(prompt.messages)) for (question, _), prompt in zip(new, written)]
+        first: dict[tuple[int, str], int] = {}
+        for i, text in enumerate(texts):
+            first.setdefault(text, i)
+        places = list(first.values())
+        found = self._reward(
+            [examples[i] for i in places], [shown[i] for i in places], [written[i] for i in places]
+        )
+        values = dict(zip(places, np.asarray(found, np.float32).tolist(), strict=True))
+        read = [self._num_tokens(prompt.messages) if i in values else 0 for i, prompt in enumerate(written)]
+        return [values[first[text]] for text in texts], read
+
+    def _check(self, judged: Mapping[Action, float]) -> None:
+        for (question, profile), value in judged.items():
+            if not math.isfinite(value):
+                raise UserError(
+                    f"the reward of training question {self._examples[question].id!r} with documents "
+                    f"{list(profile)} is {value}, want a finite number; look at its target and at the "
+                    "language model's scores, or take another select.reward"
+                )
+
+    def _keep(self, judged: Mapping[Action, float], tokens: Sequence[int]) -> None:
+        with open_private(self._file) as file:
+            for ((question, profile), value), read in zip(judged.items(), tokens, strict=True):
+                id = self._examples[question].id
+                file.write(line({"id": id, "profile": profile, "value": value, "tokens": read}))
+
+
+# -- rewards that are predicted ---------------------------------------------------------------------
+
+
+Kind = Literal["additive", "pairwise"]
+"""A profile is worth the sum over its records, or over its records and pairs of them."""
+
+Profile = tuple[int, ...]
+"""Places of candidates in the order of the prompt, which the guess does not look at."""
+
+_RIDGE = 1.0  # variance of what records do not explain, over that of a record's (and pair's) worth
+
+
+def predicted(
+    known: Mapping[Profile, float], actions: Int[np.ndarray, "m k"], kind: Kind
+) -> Float[np.ndarray, " m"]:
+    """The guessed rewards of a question's profiles, up to a constant for those of a size; 0: none is known.
+
+    Ridge regression on which records (and pairs of records) are in a profile, in closed form: two profiles
+    with o records in common have the kernel o, or o + o (o - 1) / 2.
+
+    Args:
+      known: rewards by profile.
+      actions: profiles; places of -1 are empty.
+    """
+    if not known:
+        return np.zeros(len(actions), np.float32)
+    width = 1 + max(int(actions.max(initial=0)), *(max(profile) for profile in known))
+    seen, guessed = _indicators(known, width), _indicators(actions.tolist(), width)
+    sizes, values = seen.sum(1), np.fromiter(known.values(), np.float64)
+    for size in np.unique(sizes):  # profiles of other sizes are worth more or less for that alone
+        values[sizes == size] -= values[sizes == size].mean()
+    gram = _kernel(seen @ seen.T, kind) + _RIDGE * np.eye(len(seen))
+    return (_kernel(guessed @ seen.T, kind) @ np.linalg.solve(gram, values)).astype(np.float32)
+
+
+def _indicators(profiles: Sequence[Sequence[int]] | Mapping[Profile, float], width: int) -> np.ndarray:
+    indicators = np.zeros((len(profiles), width))
+    for row, profile in zip(indicators, profiles):
+        row[[place for place in profile if place >= 0]] = 1
+    return indicators
+
+
+def _kernel(common: np.ndarray, kind: Kind) -> np.ndarray:
+    return common if kind == "additive" else common + common * (common - 1) / 2
+
+
+class Drawn:
+    """The rewards that a training's steps were given, on disk: a step guesses from those of earlier ones.
+
+    A training that goes on after a kill guesses from the same: what later steps left is dropped. Each process
+    of several has a file of its own, and guesses from its own rewards.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._known: dict[int, dict[Profile, float]] | None = None
+
+    def before(self, step: int) -> Mapping[int, Mapping[Profile, float]]:
+        """By question, the rewards of the steps before this one; called before this step's `add`."""
+        if self._known is None:
+            lines = self._file.read_text(encoding="utf-8").splitlines(True) if self._file.is_file() else []
+            whole = [(line, json.loads(line)) for line in lines if line.endswith("\n")]
+            kept = [(line, record) for line, record in whole if record["step"] < step]
+            write_text(self._file, "".join(line for line, _ in kept))
+            self._known = defaultdict(dict)
+            for _, record in kept:
+                self._known[record["question"]][tuple(record["profile"])] = record["value"]
+        return self._known
+
+    def add(self, step: int, profiles: Sequence[tuple[int, Profile]], values: Sequence[float]) -> None:
+        """The rewards of a step's profiles by question; known ones are not written again."""
+        assert self._known is not None
+        with open_private(self._file) as file:
+            for (question, profile), value in zip(profiles, values, strict=True):
+                if profile in self._known[question]:
+                    continue
+                self._known[question][profile] = value
+                record = {"step": step, "question": question, "profile": profile, "value": value}
+                file.write(json.dumps(record) + "\n")
