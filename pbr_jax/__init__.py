@@ -30,8 +30,6 @@ fields. Names are imported when they are first used, so `import pbr_jax` is fast
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import pbr_jax.cache.loaded  # noqa: F401 - records the sources of what is imported from now on
-
 if TYPE_CHECKING:
     from pbr_jax.api import check as check
     from pbr_jax.api import import_table as import_table

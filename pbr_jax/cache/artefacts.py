@@ -8,12 +8,14 @@ An artefact that is no longer what was made is made again.
 What is kept here holds users' texts: folders are of mode 0700 and files 0600, whatever the umask.
 """
 
+import atexit
 import hashlib
 import json
 import math
 import os
 import shutil
 import stat
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -58,11 +60,10 @@ def digest(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Artefact:
-    """A finished stage: its folder, its hash, and the seconds that it took when it was made."""
+    """A finished stage: its folder and its hash."""
 
     path: Path
     key: str
-    seconds: float
     made: bool  # by this call; False when it was found
 
 
@@ -70,27 +71,30 @@ Log = Callable[[Mapping[str, Any]], None]
 
 
 def obtain(
-    name: str, key: Mapping[str, Any], make: Callable[[Path], None], log: Log | None = None, label: str = ""
+    name: str,
+    key: Mapping[str, Any],
+    make: Callable[[Path], None],
+    log: Log | None = None,
+    label: str = "",
+    within: Path | None = None,
 ) -> Artefact:
     """The artefact of a stage, made now if nobody has made it before or if it is damaged.
 
     `make(folder)` may find files of an interrupted attempt with the same key and continues them. `label` is
-    what the terminal calls the stage, where a run has several of a name.
+    what the terminal calls the stage, where a run has several of a name. `within`: another folder than the
+    cache.
     """
     hash_ = digest({"stage": name, **key})
-    path = place(name, hash_)
-    seconds = processes.published(path, lambda: part_seconds(path))
-    if seconds is None:
+    path = place(name, hash_, within)
+    if not processes.published(path, lambda: is_whole(path)):
         private_folder(path.parent)
         waiting = f"{label or name}: waiting for another process that makes it"
         with locked(path.with_suffix(".lock"), waiting), located(path.with_suffix(".partial")):
-            standing = _standing(name, path, log)  # another process may have made it while we waited
-            if standing is None:
+            if not _is_standing(name, path, log):  # another process may have made it while we waited
                 return _made(name, key, make, path, log, label or name)
-        seconds = standing
     if log is not None:
         log({"event": "found", "stage": name, "key": hash_})
-    return Artefact(path, hash_, seconds, made=False)
+    return Artefact(path, hash_, made=False)
 
 
 def obtain_part(path: Path, make: Callable[[Path], None]) -> None:
@@ -98,7 +102,7 @@ def obtain_part(path: Path, make: Callable[[Path], None]) -> None:
 
     Raises RuntimeError for an error by which `obtain` would take the whole stage for damaged.
     """
-    if part_seconds(path) is not None:
+    if is_whole(path):
         return
     try:
         _made("part", {}, make, path, None, "")
@@ -108,48 +112,57 @@ def obtain_part(path: Path, make: Callable[[Path], None]) -> None:
         raise RuntimeError(f"{path.parent.name} {path.name}: {type(error).__name__}: {error}") from error
 
 
-def part_seconds(path: Path) -> float | None:
-    """The seconds that a part took; None where it is missing or damaged."""
+def is_whole(path: Path) -> bool:
+    """Whether the artefact at a path, or a part of one, is there and as it was made."""
     try:
-        return _seconds(path)
+        _verified_manifest(path)
+    except _Damage:
+        return False
+    return True
+
+
+def seconds_of(path: Path) -> float | None:
+    """The seconds that an artefact or a part took; None where it is missing or damaged."""
+    try:
+        return _verified_manifest(path)["seconds"]
     except _Damage:
         return None
 
 
-def place(name: str, hash_: str) -> Path:
+def place(name: str, hash_: str, within: Path | None = None) -> Path:
     """Where the artefact of a stage lies, or would lie."""
-    return cache_folder() / name / hash_
+    return (within or cache_folder()) / name / hash_
 
 
-def find(name: str, key: Mapping[str, Any]) -> float | None:
-    """The seconds that a finished artefact took; None where there is none that is whole."""
-    try:
-        return _seconds(place(name, digest({"stage": name, **key})))
-    except _Damage:
-        return None
+def temporary_folder() -> Path:
+    """A new folder for what is not kept, which is removed when this process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="pbr_jax-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
-def made_by(name: str, key: Mapping[str, Any]) -> list[dict[str, Any]]:
+def made_by(path: Path) -> list[dict[str, Any]]:
     """The provenance of the processes that made an artefact; several where an attempt continued another's
     with other versions, none where there is no artefact or an older version of this package made it."""
     try:
-        manifest = parse_json((place(name, digest({"stage": name, **key})) / _MANIFEST).read_bytes())
+        manifest = parse_json((path / _MANIFEST).read_bytes())
         return manifest.get("made_by", [])
     except (OSError, ValueError, AttributeError):
         return []
 
 
-def _standing(name: str, path: Path, log: Log | None) -> float | None:
-    """The seconds of an artefact that is there and whole; tells of one that is there and damaged."""
+def _is_standing(name: str, path: Path, log: Log | None) -> bool:
+    """Whether an artefact is there and whole; tells of one that is there and damaged."""
     if not os.path.lexists(path):
-        return None
+        return False
     try:
-        return _seconds(path)
+        _verified_manifest(path)
+        return True
     except _Damage as damage:
         terminal.err(f"{name}: {path / damage.file} is damaged; it is made again")
         if log is not None:
             log({"event": "damaged", "stage": name, "key": path.name, "file": damage.file})
-        return None
+        return False
 
 
 def _made(
@@ -187,7 +200,7 @@ def _made(
         terminal.err(f"{label}: {seconds:.1f} s")
     if log is not None:
         log({"event": "made", "stage": name, "key": path.name, "seconds": seconds})
-    return Artefact(path, path.name, seconds, made=True)
+    return Artefact(path, path.name, made=True)
 
 
 def _filled(partial: Path, make: Callable[[Path], None], begun: bool, label: str) -> float:
@@ -303,8 +316,8 @@ def _sync(folder: Path) -> None:
         os.close(handle)
 
 
-def _seconds(path: Path) -> float:
-    """The seconds that a whole artefact took. Raises _Damage where a file is missing or altered.
+def _verified_manifest(path: Path) -> dict[str, Any]:
+    """What was recorded of a whole artefact. Raises _Damage where a file is missing or altered.
 
     Files that are not recorded do no harm: SQLite may leave some beside a database.
     """
@@ -318,7 +331,7 @@ def _seconds(path: Path) -> float:
     for name, record in manifest["files"].items():
         if not _as_made(_place(path, name), record):
             raise _Damage(name)
-    return manifest["seconds"]
+    return manifest
 
 
 def _as_made(path: Path, record: Mapping[str, Any]) -> bool:

@@ -1,32 +1,48 @@
-"""Sources: the files of modules, what they import, and the hash of what a module runs.
+"""Sources: the files of modules, what they import, and the bytes that count in a key.
 
-A module counts with every module that it imports, but for those of Python's library and of packages that an
-installer put where they are. Of this package, installed or not, a module counts without docstrings,
-annotations and texts of errors, without functions marked with `builds_nodes` or `once` (nodes have keys of
-their own), and with those imports alone that the rest uses; `counted` names the modules that never count. Of
-the user's modules all counts but comments, layout and texts of errors.
+A module counts by its bytes, with every module that it imports, but for Python's library and installed
+packages. Of this package, functions marked with `builds_nodes` or `once` do not count (nodes have keys of
+their own), nor does what they alone import; `counted` lists the modules that never count. A file stands for
+the code that runs only while it is older than this process, or where it was executed by `run`.
 """
 
 import ast
 import functools
 import hashlib
+import importlib.util
+import marshal
+import os
 import sys
-from collections import Counter
+import sysconfig
+import time
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from pbr_jax.base.file_hashes import remembered
 from pbr_jax.cache.counted import stand_in
-from pbr_jax.cache.loaded import PACKAGE, file_of, is_own, source_of
+
+PACKAGE = __name__.partition(".")[0]
+_ROOT = Path(__file__).resolve().parents[1]
+_INSTALLED = tuple({Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")})
+_SITE = ("site-packages", "dist-packages")  # of any interpreter, a user's own included
+_MARKS = {"builds_nodes", "once"}  # of `graph` and `stages.run`
+_SOURCE = "__pbr_jax_source__"
 
 
-class Part(NamedTuple):
-    """A module's part of a closure."""
+class Closure(NamedTuple):
+    """What stands for the code of a module and of all that it imports.
 
-    name: str
-    hash: str
-    lines: int  # of code that counts
+    `lines`: a line for each part; `modules`: the names of those that count by their source; `files`: theirs;
+    `unkept`: why a file is not what runs, empty where all are.
+    """
+
+    lines: frozenset[str]
+    modules: frozenset[str]
+    files: frozenset[Path]
+    unkept: str
 
 
 def imports(source: bytes) -> set[str]:
@@ -38,22 +54,32 @@ def imports(source: bytes) -> set[str]:
     return {base.partition(".")[0] for base, _ in _imported(tree, "", False) if base}
 
 
-def closure(*modules: str) -> list[str]:
-    """What stands for the code of modules and of all that they import, a line each, sorted."""
-    found = {line for module in modules for line in (_own if is_own(module) else _closure)(module)[0]}
-    return sorted(found)
+def run(module: ModuleType, source: bytes, path: Path) -> None:
+    """Executes a source in a module, which remembers it: whatever the file says later, this is what runs."""
+    vars(module)[_SOURCE] = source
+    exec(compile(source, str(path), "exec"), vars(module))
 
 
-def counted(module: str) -> list[Part]:
-    """The modules whose source counts for code of a module of this package."""
-    return sorted(_own(module)[1])
+def executed(space: dict[str, Any]) -> bytes | None:
+    """The source that `run` executed in a module's globals; None for other modules."""
+    return space.get(_SOURCE)
 
 
-def _closure(root: str) -> tuple[frozenset[str], tuple[Part, ...]]:
+def closure(root: str, source: bytes | None = None) -> Closure:
+    """The closure of a module. `source`: what was executed of it, if not its file."""
+    return _own(root) if is_own(root) else _closure(root, source)
+
+
+@functools.cache
+def _own(root: str) -> Closure:
+    return _closure(root, None)
+
+
+def _closure(root: str, source: bytes | None) -> Closure:
     lines: set[str] = set()
-    parts: list[Part] = []
-    seen: set[str] = set()
-    waiting = [root]
+    modules: set[str] = set()
+    files: set[Path] = set()
+    waiting, seen = [root], set()
     while waiting:
         module = waiting.pop()
         if module in seen:
@@ -67,17 +93,25 @@ def _closure(root: str) -> tuple[frozenset[str], tuple[Part, ...]]:
         file = file_of(module)
         if file is None:
             continue
-        content = _parsed(module, file.name == "__init__.py", source_of(module))
-        name = module if is_own(module) else file.name  # the module of a config is named by its place
-        lines.add(f"{name} {content['hash']}")
-        parts.append(Part(name, content["hash"], content["lines"]))
-        for base, imported in content["imports"]:
+        content = source if module == root and source is not None else None
+        if content is None:
+            content = executed(vars(sys.modules[module])) if module in sys.modules else None
+        if content is None:
+            files.add(file)
+            content = _read_own(file) if is_own(module) else file.read_bytes()
+        parsed = _parsed(module, file.name == "__init__.py", content)
+        # The module of a config is named by its place.
+        lines.add(f"{module if is_own(module) else file.name} {parsed['hash']}")
+        modules.add(module)
+        for base, imported in parsed["imports"]:
             if is_own(base) or not is_own(module):
                 waiting += _modules(base, imported, module)
-    return frozenset(lines), tuple(parts)
+    return Closure(frozenset(lines), frozenset(modules), frozenset(files), unkept(files))
 
 
-_own = functools.cache(_closure)  # no module of this package changes while a process runs
+@functools.cache
+def _read_own(file: Path) -> bytes:
+    return file.read_bytes()
 
 
 def _modules(base: str, name: str | None, importer: str) -> Iterator[str]:
@@ -97,7 +131,7 @@ def _modules(base: str, name: str | None, importer: str) -> Iterator[str]:
     file = file_of(module)
     if file is None:
         return
-    exported = _parsed(module, True, source_of(module))["exports"] if file.name == "__init__.py" else {}
+    exported = _parsed(module, True, _read_own(file))["exports"] if file.name == "__init__.py" else {}
     if module == base and name in exported:
         origin, one = exported[name]
         yield from _modules(origin, one, importer)
@@ -108,9 +142,119 @@ def _modules(base: str, name: str | None, importer: str) -> Iterator[str]:
             yield from _modules(origin, one, importer)
 
 
-def memos(module: str) -> list[str]:
-    """The names of a module that are empty containers until its functions fill them."""
-    return _parsed(module, False, source_of(module))["memos"]
+# -- files ---------------------------------------------------------------------------------------------
+
+
+def is_own(module: str) -> bool:
+    """Whether a module is of this package."""
+    return module.partition(".")[0] == PACKAGE
+
+
+@functools.cache
+def is_installed(file: Path) -> bool:
+    """Whether a file is of the Python library or of a package that an installer put where it is."""
+    if any(folder in _INSTALLED or folder.name in _SITE for folder in file.parents):
+        return True
+    around = (folder for entry in sys.path if entry and (folder := Path(entry).resolve()) in file.parents)
+    return any(file.relative_to(folder).parts[0] in _recorded(folder) for folder in around)
+
+
+@functools.cache
+def _recorded(folder: Path) -> frozenset[str]:
+    """What installers put into a folder (`pip install --target`): names of packages and single modules."""
+    names: set[str] = set()
+    for record in folder.glob("*.dist-info/RECORD"):
+        lines = record.read_text(encoding="utf-8", errors="replace").splitlines()
+        names |= {line.partition(",")[0].partition("/")[0] for line in lines}
+    return frozenset(names)
+
+
+def file_of(module: str) -> Path | None:
+    """The source file of a module of this package or of the user's; None for what has none (a notebook's
+    cells) and for what is installed."""
+    if is_own(module):
+        return _own_file(module.partition(".")[2])
+    loaded = sys.modules.get(module)
+    if loaded is None:
+        spec = _spec(module)
+        origin = None if spec is None else spec.origin
+    else:
+        typed = module == "__main__" and (hasattr(sys, "ps1") or sys.flags.interactive)
+        origin = None if typed else getattr(loaded, "__file__", None)
+    if not origin or not origin.endswith(".py"):
+        return None
+    file = Path(origin).resolve()
+    return file if file.is_file() and not is_installed(file) else None
+
+
+@functools.cache
+def _own_file(rest: str) -> Path | None:
+    place = _ROOT.joinpath(*rest.split(".")) if rest else _ROOT
+    options = (place / "__init__.py", place.with_suffix(".py"))
+    return next((file for file in options if file.is_file()), None)
+
+
+def _spec(module: str) -> ModuleSpec | None:
+    """Found without importing the packages that a module is in; None inside of installed ones."""
+    loaded = sys.modules.get(module)
+    try:
+        if loaded is not None:
+            return loaded.__spec__
+        outer, _, _ = module.rpartition(".")
+        if not outer:
+            return importlib.util.find_spec(module)
+        package = _spec(outer)
+        if package is None or package.submodule_search_locations is None:
+            return None
+        if package.origin and is_installed(Path(package.origin).resolve()):
+            return None
+        return PathFinder.find_spec(module, list(package.submodule_search_locations))
+    except (ImportError, ValueError, AttributeError):
+        return None
+
+
+def _beginning() -> int:
+    """When this process began, in ns of the clock of files. Python reads no module in the first 10 ms, which
+    are the resolution of the kernel's clock."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]) + 1
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, AttributeError, IndexError):  # no Linux: the import of this module
+        age = 0.0
+    return time.time_ns() - int(max(0.0, age) * 1e9)
+
+
+_BEGAN = _beginning()
+
+
+def unkept(files: set[Path] | frozenset[Path]) -> str:
+    """Why the code that runs may not be that of its files; empty where it is."""
+    for file in sorted(files):
+        try:
+            status = file.stat()
+        except OSError:
+            return f"{file} is gone"
+        if max(status.st_mtime_ns, status.st_ctime_ns) > _BEGAN:
+            return f"{file} was edited after this process began"
+        if _is_stale(file, status):
+            return f"Python keeps bytecode of an earlier {file}"
+    return ""
+
+
+def _is_stale(file: Path, status: os.stat_result) -> bool:
+    """Whether Python takes cached bytecode for a file's that is of an edit before: it looks at the size and
+    the second alone."""
+    compiled = Path(importlib.util.cache_from_source(file))
+    try:
+        if compiled.stat().st_mtime_ns >= status.st_mtime_ns:
+            return False
+        content = compiled.read_bytes()
+    except OSError:
+        return False
+    stamp = int(status.st_mtime).to_bytes(8, "little")[:4] + status.st_size.to_bytes(8, "little")[:4]
+    if content[4:8] != bytes(4) or content[8:16] != stamp:
+        return False
+    return marshal.loads(content[16:]) != compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
 
 
 # -- what counts of a source ---------------------------------------------------------------------------
@@ -118,8 +262,8 @@ def memos(module: str) -> list[str]:
 
 @functools.lru_cache(maxsize=2048)
 def _parsed(module: str, is_package: bool, source: bytes) -> dict[str, Any]:
-    """`hash` and `lines` of what counts, `imports` as [module, name or None], and `exports`: what the module
-    imports by the names that it gives them."""
+    """`hash` of what counts, `imports` as [module, name or None], and `exports`: what the module imports by
+    the names that it gives them."""
     key = f"source {sys.version} {_reader()} {module} {is_package} {hashlib.sha256(source).hexdigest()}"
     return remembered(key, lambda: _parse(module, is_package, source))
 
@@ -137,19 +281,42 @@ def _parse(module: str, is_package: bool, source: bytes) -> dict[str, Any]:
         if isinstance(node, ast.ImportFrom):
             base = _base(node, module, is_package)
             exports |= {alias.asname or alias.name: [base, alias.name] for alias in node.names}
-    tree = _Mute().visit(tree)
+    lines = source.splitlines(keepends=True)
     if is_own(module):
-        tree = _Own().visit(tree)
+        for node in [node for node in ast.walk(tree) if _builds_nodes(node)]:
+            first = min(node.lineno, *(mark.lineno for mark in node.decorator_list))
+            lines[first - 1 : node.end_lineno] = [b""] * (node.end_lineno - first + 1)
         used = _used(tree)
-        tree.body = [node for node in tree.body if not _is_unused(node, used)]
-    counting = {getattr(node, "lineno", 0) for node in ast.walk(tree)} - {0}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                node.names = [one for one in node.names if (one.asname or one.name.partition(".")[0]) in used]
     return {
-        "hash": hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16],
-        "lines": len(counting),
+        "hash": hashlib.sha256(b"".join(lines)).hexdigest()[:16],
         "imports": [list(one) for one in _imported(tree, module, is_package)],
         "exports": exports,
-        "memos": _memos(tree),
     }
+
+
+def _builds_nodes(node: Any) -> bool:
+    return isinstance(node, ast.FunctionDef) and bool(_MARKS & {*map(ast.unparse, node.decorator_list)})
+
+
+def _used(tree: ast.Module) -> set[str]:
+    """The names that are read in a tree, but for those that only annotations or functions that build nodes
+    read."""
+    names: set[str] = set()
+    waiting: list[Any] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if _builds_nodes(node):
+            continue
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            names.add(node.id)
+        skipped = [getattr(node, name, None) for name in ("annotation", "returns")]
+        if isinstance(node, ast.Subscript) and getattr(node.value, "id", "") == "Callable":  # a type's alias
+            skipped.append(node.slice)
+        waiting += [one for one in ast.iter_child_nodes(node) if one not in skipped]
+    return names
 
 
 def _imported(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[str, str | None]]:
@@ -167,99 +334,3 @@ def _base(node: ast.ImportFrom, module: str, is_package: bool) -> str:
     parents = module.split(".")
     parents = parents[: len(parents) - node.level + is_package]
     return ".".join([*parents, *([node.module] if node.module else [])])
-
-
-_EMPTY = ("{}", "[]", "set()", "dict()", "list()")
-_INNER = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-
-
-def _memos(tree: ast.Module) -> list[str]:
-    outside = [node for node in tree.body if not isinstance(node, _INNER)]
-    mentioned = Counter(one.id for node in outside for one in ast.walk(node) if isinstance(one, ast.Name))
-    found = []
-    for node in outside:
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value and ast.unparse(node.value) in _EMPTY:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            found += [one.id for one in targets if isinstance(one, ast.Name) and mentioned[one.id] == 1]
-    return found
-
-
-class _Mute(ast.NodeTransformer):
-    """Takes out the texts of errors."""
-
-    def visit_Raise(self, node: ast.Raise) -> ast.AST:
-        return _Silence().visit(node)
-
-    def visit_Assert(self, node: ast.Assert) -> ast.AST:
-        node.msg = None
-        return self.generic_visit(node)
-
-
-class _Silence(ast.NodeTransformer):
-    """Empties texts, with what stands inside of them."""
-
-    def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        return ast.Constant("") if isinstance(node.value, str) else node
-
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
-        return ast.Constant("")
-
-
-_MARKS = {"builds_nodes", "once"}  # of `graph` and `stages.run`
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
-
-
-class _Own(ast.NodeTransformer):
-    """Takes out of our own modules what computes nothing."""
-
-    def visit(self, node: ast.AST) -> Any:
-        if isinstance(node, _Function) and _MARKS & {*map(ast.unparse, node.decorator_list)}:
-            return None
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            return None
-        documented = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
-        if isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None:
-            node.body = node.body[1:]
-        if isinstance(node, _Function):
-            node.returns = None
-            for argument in _arguments(node):
-                argument.annotation = None
-        if isinstance(node, ast.Module | ast.ClassDef):  # texts under a name that document it
-            node.body = [one for one in node.body if not _is_text(one)]
-        return self.generic_visit(node)
-
-
-def _is_text(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-
-
-def _arguments(node: Any) -> list[ast.arg]:
-    every = node.args
-    rest = [one for one in (every.vararg, every.kwarg) if one is not None]
-    return [*every.posonlyargs, *every.args, *every.kwonlyargs, *rest]
-
-
-def _used(tree: ast.Module) -> set[str]:
-    """The names that are read in a tree, but for those in annotations and in aliases of callables' types."""
-    found: set[str] = set()
-    waiting: list[ast.AST] = [tree]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            found.add(node.id)
-        if (
-            isinstance(node, ast.Subscript)
-            and isinstance(node.value, ast.Name)
-            and node.value.id == "Callable"
-        ):
-            continue
-        skipped = node.annotation if isinstance(node, ast.AnnAssign) else None
-        waiting += [one for one in ast.iter_child_nodes(node) if one is not skipped]
-    return found
-
-
-def _is_unused(node: ast.stmt, used: set[str]) -> bool:
-    if not isinstance(node, ast.Import | ast.ImportFrom):
-        return False
-    node.names = [one for one in node.names if (one.asname or one.name.partition(".")[0]) in used]
-    return not node.names

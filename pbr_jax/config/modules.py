@@ -12,8 +12,7 @@ from typing import Any
 
 from pbr_jax.base import file_hashes
 from pbr_jax.base.types import UserError
-from pbr_jax.cache.loaded import run
-from pbr_jax.cache.sources import imports
+from pbr_jax.cache.sources import imports, run
 from pbr_jax.options import Method
 
 _OF_FILES: dict[str, set[str]] = {}
@@ -45,7 +44,7 @@ def execute(path: Path) -> ModuleType:
     sys.modules[name] = module
     sys.path.insert(0, str(path.resolve().parent))  # a config may import what lies beside it
     try:
-        run(module, source, compile(source, str(path), "exec"))
+        run(module, source, path)
     finally:
         sys.path.pop(0)
     return module

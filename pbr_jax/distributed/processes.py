@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 from jax._src import distributed
@@ -36,8 +36,6 @@ _VISIBLE = 30.0  # seconds in which a file that one host wrote must be seen by t
 _PATIENCE = 5.0  # seconds that process 0 waits until those have ended that it has told to
 _FAILED = 2  # the exit code of a process that ends because another did
 _MISTAKES = (LookupError, TypeError, ValueError, FileExistsError, FileNotFoundError, NotADirectoryError)
-
-Found = TypeVar("Found")
 
 _SERVED: dict[str, Callable[[Any], Any]] = {}
 
@@ -320,22 +318,22 @@ def _check_cache() -> None:
         )
 
 
-def published(path: Path, find: Callable[[], Found | None]) -> Found | None:
-    """What is found at a path; waits until the disk shows what another process wrote there.
+def published(path: Path, is_there: Callable[[], bool]) -> bool:
+    """Whether something is at a path; waits until the disk shows what another process wrote there.
 
     Raises UserError where it does not within half a minute.
     """
     deadline = time.monotonic() + _VISIBLE
-    while (found := find()) is None and (_State.together or not leads()):
+    while not (there := is_there()) and (_State.together or not leads()):
         if time.monotonic() > deadline:
             raise UserError(
                 f"{path}, which another process wrote, is not seen here; share the folder with this host"
             )
         time.sleep(0.2)
-    return found
+    return there
 
 
 def _appears(path: Path) -> bool:
     with suppress(UserError):
-        return bool(published(path, lambda: path.is_file() or None))
+        return published(path, path.is_file)
     return False

@@ -11,7 +11,7 @@ import numpy as np
 
 from pbr_jax.base.files import write_text
 from pbr_jax.base.types import Example, UserError
-from pbr_jax.cache.artefacts import part_seconds
+from pbr_jax.cache.artefacts import is_whole
 from pbr_jax.config import to_dict
 from pbr_jax.eval.evaluate import evaluate
 from pbr_jax.eval.metrics import plain_mean
@@ -132,7 +132,7 @@ def _after(plan: Plan, blocks: int) -> Path:
             "after the last one --blocks is left out"
         )
     state = part(plan.streamed.value, "states", blocks)
-    if part_seconds(state) is None:
+    if not is_whole(state):
         raise UserError(
             f"the state after {blocks} of {count} blocks was not kept; run without stream.keep, with "
             "PBR_JAX_CACHE set to a new folder"

@@ -72,7 +72,7 @@ def _open(folder: Path) -> System:
         if not own and system.store.living != corpus.is_file():
             found.append(os.fspath(corpus))
         read = [stage for stage in stages(plan.last).values() if "value" in vars(stage)]
-        found += [f"stage {stage.label} in the cache" for stage in read if stage.seconds is None]
+        found += [f"stage {stage.label} in the cache" for stage in read if not stage.is_made]
         if found:
             more = f" and {len(found) - 3} more" if len(found) > 3 else ""
             raise UserError(

@@ -48,8 +48,7 @@ def tree(last: Node, shown: set[str] | None = None) -> str:
             continue
         shown.add(node.key)
         if isinstance(node, Stage):
-            seconds = node.seconds
-            state = "would be made" if seconds is None else f"found, made in {seconds:.1f} s"
+            state = f"found, made in {node.seconds:.1f} s" if node.is_made else "would be made"
             lines.append(f"{'  ' * depth}{node.label}  {state}  {node.key}")
             depth += 1
         waiting += [(need, depth) for need in reversed([*node.needs.values()])]

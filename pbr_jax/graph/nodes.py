@@ -19,13 +19,24 @@ from typing import Any, TypeVar
 
 from pbr_jax.base import terminal
 from pbr_jax.base.types import UserError
-from pbr_jax.cache import loaded
-from pbr_jax.cache.artefacts import Artefact, Log, digest, find, made_by, obtain, place
+from pbr_jax.cache import sources
+from pbr_jax.cache.artefacts import (
+    Artefact,
+    Log,
+    digest,
+    is_whole,
+    made_by,
+    obtain,
+    place,
+    seconds_of,
+    temporary_folder,
+)
 from pbr_jax.cache.code import Code, described
 from pbr_jax.distributed import processes
 from pbr_jax.options import Learner, Method, key_of
 
 _log: ContextVar[Log | None] = ContextVar("log", default=None)
+_told: set[str] = set()  # reasons why results are not kept
 
 Together = Callable[[Callable[..., None], Path, tuple[Any, ...], Mapping[str, Any]], None]
 """(make, folder, options, values of needs): the part of each of several processes in a stage (`hosts`)."""
@@ -79,7 +90,7 @@ class Node(abc.ABC):
         needs = {name: node.known_by for name, node in self.needs.items()}
         return {
             "options": key_of(self._options_of()),
-            "code": [code for code, _ in self._codes],
+            "code": [code.hash for code in self._codes],
             "needs": needs,
         }
 
@@ -96,6 +107,15 @@ class Node(abc.ABC):
     @cached_property
     def _codes(self) -> list[Code]:
         return [described(one) for one in self._code()]
+
+    @property
+    def unkept(self) -> str:
+        """Why what it computes is not kept for other processes (`cache.code`). Empty: it is kept."""
+        return next((why for node in walk(self) if (why := node._unkept)), "")
+
+    @cached_property
+    def _unkept(self) -> str:
+        return next((code.unkept for code in self._codes if code.unkept), "")
 
     @cached_property
     def value(self) -> Any:
@@ -275,11 +295,35 @@ class Stage(Node):
                 processes.announce(self.key)
                 self._join(folder)
             else:
-                with loaded.making():
-                    self._make(folder, *self.options, **self._values())
-            self._refuse_edited(folder)
+                self._make(folder, *self.options, **self._values())
+            edited = "" if self.unkept else self._edited()
+            if edited:
+                _move(folder, aside := temporary_folder())
+                raise _Edited(edited, aside)
 
-        return obtain(self.name, self.identity, make, _log.get(), self.label)
+        self._tell_unkept()
+        try:
+            return obtain(self.name, self.identity, make, _log.get(), self.label, self._within)
+        except _Edited as edit:
+            self._unkept, aside = edit.args
+            self._tell_unkept()
+            return obtain(self.name, self.identity, partial(_move, aside), None, self.label, self._within)
+
+    def _edited(self) -> str:
+        """Why code that has just run may be another than the one in the key."""
+        nodes = _walk(
+            [self], lambda node: [need for need in node.needs.values() if not isinstance(need, Stage)]
+        )
+        files = frozenset[Path]().union(*(code.files for node in nodes for code in node._codes))
+        return sources.unkept(files)
+
+    def _tell_unkept(self) -> None:
+        why = self.unkept
+        if why and processes.several():
+            raise UserError(f"{why}; several processes cannot share what it computes")
+        if why and why not in _told:
+            _told.add(why)
+            tell(self.label, f"its result is not kept for other runs, because {why}")
 
     def join(self) -> None:
         """Takes part in a computation that process 0 has announced."""
@@ -288,41 +332,31 @@ class Stage(Node):
 
     def _join(self, folder: Path) -> None:
         assert self._together is not None
-        with loaded.making(), processes.together():
+        with processes.together():
             self._together(self._make, folder, self.options, self._values())
 
     def make(self, folder: Path, values: Mapping[str, Any]) -> None:
         """Computes the result from given values of the needs, in a folder outside the cache."""
         self._make(folder, *self.options, **values)
 
-    def _refuse_edited(self, folder: Path) -> None:
-        """Raises UserError where code that has run may be another than the one in the key, and empties the
-        folder, which another attempt would go on from."""
-        for node in _walk([self], lambda node: [n for n in node.needs.values() if not isinstance(n, Stage)]):
-            now = [described(one).sources for one in node._code()]
-            edited = {
-                line.split()[0]
-                for code, after in zip(node._codes, now)
-                for line in {*code.sources} ^ {*after}
-            }
-            if edited:
-                for left in folder.iterdir():
-                    shutil.rmtree(left) if left.is_dir() else left.unlink()
-                raise UserError(
-                    f"{', '.join(sorted(edited))}: edited while {self.label} was made, which is not kept; "
-                    "run again"
-                )
-
     def _compute(self) -> Any:
         return self._load(self.artefact.path)
 
     def _missing(self) -> Iterable[Node]:
-        return self.needs.values() if "artefact" not in vars(self) and self.seconds is None else ()
+        return self.needs.values() if "artefact" not in vars(self) and not self.is_made else ()
+
+    @cached_property
+    def _temporary(self) -> Path:
+        return temporary_folder()
+
+    @property
+    def _within(self) -> Path | None:
+        return self._temporary if self.unkept else None
 
     @property
     def folder(self) -> Path:
-        """The folder of the result in the cache, which may not exist yet."""
-        return place(self.name, self.key)
+        """The folder of the result in the cache, or a temporary one. It may not exist yet."""
+        return place(self.name, self.key, self._within)
 
     @property
     def was_made(self) -> bool:
@@ -330,14 +364,28 @@ class Stage(Node):
         return "artefact" in vars(self) and self.artefact.made
 
     @property
+    def is_made(self) -> bool:
+        """Whether there is a whole result."""
+        return is_whole(self.folder)
+
+    @property
     def seconds(self) -> float | None:
         """Seconds of computation over all attempts; None: there is no result."""
-        return find(self.name, self.identity)
+        return seconds_of(self.folder)
 
     @property
     def made_by(self) -> list[dict[str, Any]]:
         """Commit and versions of the processes that computed the result, if known."""
-        return made_by(self.name, self.identity)
+        return made_by(self.folder)
+
+
+class _Edited(Exception):
+    """Code was edited while a stage was made: why it is not kept, and the folder of what was made."""
+
+
+def _move(source: Path, target: Path) -> None:
+    for path in source.iterdir():
+        shutil.move(path, target / path.name)
 
 
 def walk(*last: Node) -> list[Node]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from pbr_jax.base.files import private_folder, write_text
 from pbr_jax.base.types import Example
-from pbr_jax.cache.artefacts import obtain_part, part_seconds
+from pbr_jax.cache.artefacts import is_whole, obtain_part
 from pbr_jax.corpus.store import Store
 from pbr_jax.corpus.vectors import AnyEncoder, VectorStore, digest
 from pbr_jax.distributed import processes
@@ -86,7 +86,7 @@ def _by_questions(
     if not processes.leads():
         return
     for part in parts:
-        processes.published(part, partial(part_seconds, part))
+        processes.published(part, partial(is_whole, part))
     examples = [*asked.read(store)]
     shares = [len(examples) * number // count for number in range(count + 1)]
     records = chain.from_iterable(
@@ -161,7 +161,7 @@ def by_texts(make: Make, folder: Path, options: tuple[Any, ...], values: Mapping
     if processes.leads():
         for chunk in parts:
             file = _file(folder, chunk)
-            processes.published(file, lambda file=file: file.is_file() or None)
+            processes.published(file, file.is_file)
             VectorStore(_Known(encoder, chunk, np.load(file))).places(chunk)
             file.unlink()
         make(folder, *options, **values)

@@ -68,7 +68,7 @@ def reports(last: Node) -> dict[str, dict[str, Any]]:
     found = {}
     for label, stage in stages(last).items():
         file = stage.folder / _REPORT
-        if stage.seconds is None or not file.is_file():
+        if not stage.is_made or not file.is_file():
             continue
         found[label] = load_report(stage.folder)
         for note in () if stage.was_made else found[label]["notes"]:

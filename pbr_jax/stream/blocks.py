@@ -14,7 +14,7 @@ import numpy as np
 from pbr_jax.base import terminal
 from pbr_jax.base.files import private_folder, write_lines, write_text
 from pbr_jax.base.types import Example, UserError
-from pbr_jax.cache.artefacts import obtain_part, part_seconds
+from pbr_jax.cache.artefacts import is_whole, obtain_part
 from pbr_jax.corpus.store import Store
 from pbr_jax.pipeline import Ranking
 from pbr_jax.stages import programs
@@ -220,8 +220,8 @@ class Prequential(Making):
         """The number of the latest whole state from which all that is missing or damaged can be made."""
         count = len(self.blocks)
         there = [n for n in range(1, count) if self.states(n).exists()]
-        whole = [n for n in there if part_seconds(self.states(n)) is not None]
-        lacking = [n for n in range(count) if part_seconds(self.block(n)) is None]
+        whole = [n for n in there if is_whole(self.states(n))]
+        lacking = [n for n in range(count) if not is_whole(self.block(n))]
         bound = min([count, *lacking, *set(there).difference(whole)])
         return max([0, *(n for n in whole if n <= bound)])
 
@@ -243,7 +243,7 @@ class CrossUsers(Making):
 
     def _pass(self) -> None:
         count = len(self.blocks)
-        if done := sum(part_seconds(self.block(number)) is not None for number in range(count)):
+        if done := sum(is_whole(self.block(number)) for number in range(count)):
             terminal.err(f"stream: goes on after {done} of {count} folds")
         for number in terminal.bar(range(count), desc="folds observed"):
             with metered(self.folder):
@@ -251,7 +251,7 @@ class CrossUsers(Making):
         for number in terminal.bar(range(count), desc="folds"):
             kept = self.keep is None or number >= count - self.keep
             with metered(self.folder):
-                if kept or part_seconds(self.block(number)) is None:
+                if kept or not is_whole(self.block(number)):
                     obtain_part(self.states(number), partial(self.learn, number))
                 obtain_part(self.block(number), partial(self._answer, number, self.present(number)))
             if not kept:

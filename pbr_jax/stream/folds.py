@@ -137,7 +137,7 @@ def make(joined: Sequence[Node]) -> None:
     shared = Counter(id(node) for nodes in below.values() for node in nodes)
     for name in terminal.bar(names, desc="folds"):
         for stage in parts[name]:
-            if isinstance(stage, Stage) and stage.seconds is None:
+            if isinstance(stage, Stage) and not stage.is_made:
                 _ = stage.artefact
         for node in below[name]:
             if shared[id(node)] == 1:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from pbr_jax.base.types import UserError
-from pbr_jax.cache.artefacts import part_seconds
+from pbr_jax.cache.artefacts import seconds_of
 from pbr_jax.config import Config
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Bound, Node, Slot, Stage, Value, builds_nodes
@@ -67,7 +67,7 @@ def seconds(options: Stream, streamed: Path, number: int) -> dict[str, float | N
     None: nothing was learned, or the state was not kept."""
     learned = number + (options.protocol == "prequential")
     parts = {"answer": part(streamed, "blocks", number), "learn": part(streamed, "states", learned)}
-    return {name: part_seconds(path) for name, path in parts.items()}
+    return {name: seconds_of(path) for name, path in parts.items()}
 
 
 def reported(streamed: Path) -> dict[str, dict[str, float]]:

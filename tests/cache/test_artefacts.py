@@ -68,7 +68,7 @@ def test_an_artefact_is_made_once_for_a_key():
     assert (first.made, second.made, other.made) == (True, False, True)
     assert first.path == second.path != other.path
     assert len(calls) == 2
-    assert second.seconds == first.seconds
+    assert artefacts.seconds_of(second.path) == artefacts.seconds_of(first.path)
     assert json.loads((first.path / "stage.json").read_text())["key"] == {"a": 1}
 
 
@@ -100,7 +100,7 @@ def test_seconds_of_interrupted_attempts_add_up(monkeypatch: pytest.MonkeyPatch)
 
     with pytest.raises(KeyboardInterrupt):
         obtain("s", {}, make)
-    assert obtain("s", {}, make).seconds == 15.0
+    assert artefacts.seconds_of(obtain("s", {}, make).path) == 15.0
 
 
 def test_write_text_leaves_the_old_file_when_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -167,16 +167,20 @@ def test_all_processes_that_made_an_artefact_are_recorded(monkeypatch: pytest.Mo
         monkeypatch.setattr(artefacts, "provenance", lambda process=process: process)
         with suppress(KeyboardInterrupt):
             obtain("s", {}, work)
-    assert artefacts.made_by("s", {}) == processes[:2]
-    assert artefacts.made_by("s", {"other": 1}) == []
+    assert artefacts.made_by(_at("s", {})) == processes[:2]
+    assert artefacts.made_by(_at("s", {"other": 1})) == []
     with suppress(KeyboardInterrupt):
         obtain("t", {}, die)
     (partial,) = cache_folder().rglob("*.partial")
     (partial / "part").unlink()
     monkeypatch.setattr(artefacts, "provenance", lambda: processes[2])
     obtain("t", {}, _stumble_once)
-    assert artefacts.made_by("t", {}) == processes[2:]
-    assert artefacts.find("s", {}) is not None
+    assert artefacts.made_by(_at("t", {})) == processes[2:]
+    assert artefacts.is_whole(_at("s", {}))
+
+
+def _at(name: str, key: dict[str, Any]) -> Path:
+    return artefacts.place(name, digest({"stage": name, **key}))
 
 
 def _stumble_once(folder: Path) -> None:
