@@ -46,8 +46,7 @@ PLUMBING = {
     "base.terminal": "progress and messages",
     "corpus.arguments": "refuses what a caller gives by mistake",
     "base.types": "records without methods, and the error class",
-    "models.known_fields": "refuses folders of models; what it lets pass is known by the folder's content",
-    "models.sizes": "refuses sizes; what it lets pass is known by the folder's content",
+    "models.fields": "refuses folders of models; what it lets pass is known by the folder's content",
     # The roof composes stages: an own config file imports it, a stage never does.
     "": "re-exports",
     "config": "composes options, which are in keys by value",

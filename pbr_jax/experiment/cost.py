@@ -97,7 +97,7 @@ def estimate(plan: Plan) -> list[Row]:
     counting: dict[str, Counting] = {}
     rows: list[Row] = []
     for label, stage in stages(plan.last).items():
-        if stage.seconds is None and any(map(_is_model, _in_memory(stage))):
+        if not stage.is_made and any(map(_is_model, _in_memory(stage))):
             try:
                 rows += _rows(plan.run, stage, label, counting)
             except LookupError as waiting:
