@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from pbr_jax.base.file_hashes import remembered
 from pbr_jax.cache.counted import stand_in
@@ -283,9 +283,10 @@ def _parse(module: str, is_package: bool, source: bytes) -> dict[str, Any]:
             exports |= {alias.asname or alias.name: [base, alias.name] for alias in node.names}
     lines = source.splitlines(keepends=True)
     if is_own(module):
-        for node in [node for node in ast.walk(tree) if _builds_nodes(node)]:
-            first = min(node.lineno, *(mark.lineno for mark in node.decorator_list))
-            lines[first - 1 : node.end_lineno] = [b""] * (node.end_lineno - first + 1)
+        for node in ast.walk(tree):
+            if _builds_nodes(node):
+                first, last = node.decorator_list[0].lineno, node.end_lineno or 0
+                lines[first - 1 : last] = [b""] * (last - first + 1)
         used = _used(tree)
         for node in ast.walk(tree):
             if isinstance(node, ast.Import | ast.ImportFrom):
@@ -297,7 +298,7 @@ def _parse(module: str, is_package: bool, source: bytes) -> dict[str, Any]:
     }
 
 
-def _builds_nodes(node: Any) -> bool:
+def _builds_nodes(node: ast.AST) -> TypeGuard[ast.FunctionDef]:
     return isinstance(node, ast.FunctionDef) and bool(_MARKS & {*map(ast.unparse, node.decorator_list)})
 
 

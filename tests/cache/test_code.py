@@ -321,7 +321,6 @@ def test_an_edit_of_any_line_of_a_counted_module_moves_it_but_of_what_builds_nod
     marked: set[int] = set()
     for node in ast.walk(ast.parse(text)):
         if sources._builds_nodes(node):
-            assert isinstance(node, ast.FunctionDef)
             marked |= {*range(node.decorator_list[0].lineno, (node.end_lineno or 0) + 1)}
     lines = text.splitlines(keepends=True)
     number = data.draw(st.sampled_from(range(len(lines))))
