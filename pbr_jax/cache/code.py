@@ -115,11 +115,8 @@ class _Description:
         return self._module(cls.__module__, next(spaces, vars(loaded) if loaded else {}), cls.__qualname__)
 
     def _function(self, function: types.FunctionType) -> Any:
-        while hasattr(function, "__wrapped__") and (
-            _is_library(function.__globals__.get("__name__"))
-            or function.__code__.co_filename.startswith("<@")
-        ):  # what checks types
-            function = function.__wrapped__
+        while (wrapped := getattr(function, "__wrapped__", None)) and _checks_types(function):
+            function = wrapped
         code, module = function.__code__, str(function.__globals__.get("__name__"))
         if not _is_library(module):
             file = sources.file_of(module)
@@ -143,6 +140,11 @@ class _Description:
         else:
             self.modules[module] = source
         return name
+
+
+def _checks_types(function: types.FunctionType) -> bool:
+    """Whether a library made a function that wraps another, as those that check types do in our tests."""
+    return _is_library(function.__globals__.get("__name__")) or "<@" in function.__code__.co_filename
 
 
 def _checks_types(function: types.FunctionType) -> bool:

@@ -103,6 +103,8 @@ def _closure(root: str, source: bytes | None) -> Closure:
         # The module of a config is named by its place.
         lines.add(f"{module if is_own(module) else file.name} {parsed['hash']}")
         modules.add(module)
+        if parsed["scans"]:
+            waiting += [f"{module}.{path.stem}" for path in file.parent.glob("[!_]*.py")]
         for base, imported in parsed["imports"]:
             if is_own(base) or not is_own(module):
                 waiting += _modules(base, imported, module)
@@ -262,8 +264,8 @@ def _is_stale(file: Path, status: os.stat_result) -> bool:
 
 @functools.lru_cache(maxsize=2048)
 def _parsed(module: str, is_package: bool, source: bytes) -> dict[str, Any]:
-    """`hash` of what counts, `imports` as [module, name or None], and `exports`: what the module imports by
-    the names that it gives them."""
+    """`hash` of what counts, `imports` as [module, name or None], `exports`: what the module imports by the
+    names that it gives them, and `scans`: whether it imports all modules of its folder by their names."""
     key = f"source {sys.version} {_reader()} {module} {is_package} {hashlib.sha256(source).hexdigest()}"
     return remembered(key, lambda: _parse(module, is_package, source))
 
@@ -295,6 +297,7 @@ def _parse(module: str, is_package: bool, source: bytes) -> dict[str, Any]:
         "hash": hashlib.sha256(b"".join(lines)).hexdigest()[:16],
         "imports": [list(one) for one in _imported(tree, module, is_package)],
         "exports": exports,
+        "scans": is_package and b"iter_modules" in source,
     }
 
 

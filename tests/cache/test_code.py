@@ -300,7 +300,7 @@ def test_modules_that_compute_count_and_others_do_not():
         return {name.rpartition(".")[2] for name in names}
 
     dense, tuned = counted("retrieve.dense"), counted("select.tuned")
-    assert {"dense", "search", "per_user"} <= dense
+    assert {"dense", "search", "exact"} <= dense
     assert not {"reranker", "cli", "cross_encoder", "store", "lamp", "files", "graph"} & dense
     assert {"reranker", "loop", "distillation", "cross_encoder"} <= tuned
     assert not {"generator", "causal_lm", "client", "codec"} & tuned  # its nodes have keys of their own
