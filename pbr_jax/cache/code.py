@@ -147,11 +147,6 @@ def _checks_types(function: types.FunctionType) -> bool:
     return _is_library(function.__globals__.get("__name__")) or "<@" in function.__code__.co_filename
 
 
-def _checks_types(function: types.FunctionType) -> bool:
-    """Whether a library made a function that wraps another, as those that check types do in our tests."""
-    return _is_library(function.__globals__.get("__name__")) or "<@" in function.__code__.co_filename
-
-
 def _is_library(module: Any) -> bool:
     """Whether a module is installed or comes with Python: nobody edits these."""
     if not isinstance(module, str):
