@@ -96,8 +96,8 @@ def test_deep_nesting_and_long_numbers_take_no_memory(tmp_path: Path) -> None:
 OWN = {
     "hosts.py", "parts/together.py",
     "corpus/schema.py", "corpus/store.py", "corpus/vectors.py", "parts/records.py", "stream.py", "blocks.py",
-    "data/own.py", "importing/writing.py", "llm/http/client.py", "llm/tokens/template_worker.py",
-    "llm/tokens/templates.py", "methods/expand/parsing.py", "methods/neighbours/cohort_fit.py",
+    "data/own.py", "importing/writing.py", "llm/http/client.py",
+    "methods/expand/parsing.py", "methods/neighbours/cohort_fit.py",
     "methods/retrieve/centred.py",
     "methods/select/purple_reward_model.py", "methods/select/purple_rewards.py", "options/llm.py",
     "parts/answers.py", "parts/feedback.py", "parts/likelihood.py", "parts/measures.py",

@@ -229,7 +229,7 @@ def check_prompt(prompt: Any) -> None:
                 f"message {place} of the prompt is {message!r:.40}, want an object with role and content; "
                 "give a plain prompt as a text of its own"
             )
-        for name in ("role", "content", *message):
+        for name in (*message, "role", "content"):
             check_text(name, f"the name of a field of message {place}")
             check_text(message.get(name), f"field {name!r} of message {place}")
 

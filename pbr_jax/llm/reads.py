@@ -15,7 +15,6 @@ from pbr_jax.base.locks import require_locks
 from pbr_jax.base.system_errors import located
 from pbr_jax.llm.answers_file import Answers
 from pbr_jax.llm.answers_file import location as answers
-from pbr_jax.llm.tokens import word_ids
 
 _SCHEMA = "CREATE TABLE IF NOT EXISTS reads(text BLOB, key TEXT, PRIMARY KEY (text, key)) WITHOUT ROWID"
 _PATIENCE = 60.0  # seconds to wait for another process that is writing
@@ -34,9 +33,7 @@ def note(keys: Iterable[str], texts: Iterable[Sequence[str]]) -> None:
 
 
 def erase(texts: Iterable[str]) -> int:
-    """Erases all cached answers that were made from one of these texts; how many there were. Nor are words of
-    prompts remembered any longer."""
-    word_ids.clear()
+    """Erases all cached answers that were made from one of these texts; how many there were."""
     if not location().is_file():
         return 0
     with _connection() as connection:

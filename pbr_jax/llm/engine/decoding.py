@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, UInt
+from jaxtyping import Array, Bool, Float, Int, UInt
 
 from pbr_jax.base import compilation, terminal
 from pbr_jax.base.types import Params
 from pbr_jax.llm.engine import prefixes
-from pbr_jax.llm.engine.prefill import Before, Pool, PrefillBatch, PrefillEngine, past_of
+from pbr_jax.llm.engine.prefill import Before, Inputs, Pool, PrefillBatch, PrefillEngine, forward
 from pbr_jax.llm.engine.sampling import Choice, SamplingArrays, choose
 from pbr_jax.models import causal_lm
 
@@ -60,10 +60,7 @@ def admit(apply: Callable[..., causal_lm.Output], cap: float | None, one_core: b
         held: causal_lm.Past,
         rows: DecodingRows,
         pool: Pool,
-        ids: Int[Array, "b t"],
-        positions: Int[Array, "b t"],
-        before: Before,
-        long: Bool[Array, "*b"] | None,
+        inputs: Inputs,
         places: Int[Array, "b"],
         names: UInt[Array, "b"],
         limits: Int[Array, "b"],
@@ -73,16 +70,12 @@ def admit(apply: Callable[..., causal_lm.Output], cap: float | None, one_core: b
         new: int,
         choice: Choice,
     ) -> tuple[causal_lm.Past, DecodingRows]:
-        shared, past = past_of(pool, before)
-        output = apply(params, ids, positions, (shared, past), tokens=tokens, long=long)
-        lengths = positions.max(axis=1) + 1
-        last = jnp.argmax(positions, axis=1)
-        hidden = jnp.take_along_axis(output.hidden, last[:, None, None], axis=1)[:, 0]
-        none = jnp.zeros_like(lengths)
-        chosen = choose(causal_lm.logits(params, hidden, cap), none, names, sampling, choice)
+        held, logits = read_rows(apply, cap, params, held, pool, inputs, places, tokens)
+        lengths = inputs.positions.max(axis=1) + 1
+        chosen = choose(logits, jnp.zeros_like(lengths), names, sampling, choice)
 
         tokens_ = jnp.zeros((len(chosen), new), jnp.int32).at[:, 0].set(chosen)
-        return placed(held, output, shared, past, before, positions, places), DecodingRows(
+        return held, DecodingRows(
             new=rows.new._replace(positions=rows.new.positions.at[places].set(-1, mode="drop")),
             lengths=rows.lengths.at[places].set(lengths, mode="drop"),
             tokens=rows.tokens.at[places].set(tokens_, mode="drop"),
@@ -99,16 +92,23 @@ def admit(apply: Callable[..., causal_lm.Output], cap: float | None, one_core: b
     )
 
 
-def placed(
+def read_rows(
+    apply: Callable[..., causal_lm.Output],
+    cap: float | None,
+    params: Params,
     held: causal_lm.Past,
-    output: causal_lm.Output,
-    shared: causal_lm.Past,
-    past: causal_lm.Past,
-    before: Before,
-    positions: Int[Array, "b t"],
+    pool: Pool,
+    inputs: Inputs,
     places: Int[Array, "b"],
-) -> causal_lm.Past:
-    """The rows with texts that were read: what all rows share, each row's own past, what is new."""
+    tokens: int,
+) -> tuple[causal_lm.Past, Float[Array, "b v"]]:
+    """The rows with texts that are read into these places (what all rows share, each row's own past, what is
+    new), and the logits of each text's next token."""
+    output, shared, past = forward(apply, params, pool, inputs, tokens)
+    before, positions = inputs.before, inputs.positions
+    last = jnp.argmax(positions, axis=1)
+    hidden = jnp.take_along_axis(output.hidden, last[:, None, None], axis=1)[:, 0]
+    logits = causal_lm.logits(params, hidden, cap)
     order = jnp.arange(held.positions.shape[1])[None, :]
     source = _sources(order, before)
 
@@ -119,11 +119,12 @@ def placed(
         return old.at[:, places].set(rows, mode="drop")
 
     real = jnp.where(order <= positions.max(axis=1, keepdims=True), order, -1)
-    return causal_lm.Past(
+    rows = causal_lm.Past(
         write(held.keys, shared.keys[:, None], past.keys, output.keys),
         write(held.values, shared.values[:, None], past.values, output.values),
         held.positions.at[places].set(real, mode="drop"),
     )
+    return rows, logits
 
 
 def _sources(order: Int[Array, "1 w"], before: Before) -> Int[Array, "b w"]:
@@ -228,7 +229,7 @@ def decode(
     waiting = next(batches, None)
     while waiting is not None or members:
         while waiting is not None and len(waiting.members) <= len(free):
-            places = np.full(len(waiting.batch.ids), rows, np.int32)
+            places = np.full(len(waiting.batch.inputs.ids), rows, np.int32)
             for row, member in waiting.members.items():
                 places[row] = free.pop()
                 members[int(places[row])], over[places[row]] = member, False
@@ -236,7 +237,7 @@ def decode(
             own[: len(waiting.batch.members)] = [names[member] for member in waiting.batch.members]
             most[: len(waiting.batch.members)] = [limits[member] for member in waiting.batch.members]
             held, state = start(
-                weights, held, state, waiting.pool, *waiting.batch.inputs, places, own, most, sampling,
+                weights, held, state, waiting.pool, waiting.batch.inputs, places, own, most, sampling,
                 tokens=waiting.batch.tokens, new=new, choice=choice,
             )  # fmt: skip
             waiting = next(batches, None)

@@ -120,7 +120,7 @@ class LocalModel(abc.ABC):
         return self._codec.num_tokens(prompt)
 
     def _encode(self, prompts: Sequence[Prompt]) -> list[Ids]:
-        encoded = [*map(tuple, self._codec.encode_each(prompts))]
+        encoded = [tuple(self._codec.encode(prompt)) for prompt in prompts]
         for index, ids in enumerate(encoded):
             if not ids:
                 raise UserError(f"prompt {index} is empty; a model needs at least one token to continue")

@@ -16,9 +16,9 @@ from pbr_jax.base import compilation
 from pbr_jax.base.types import Params
 from pbr_jax.llm.engine import prefixes
 from pbr_jax.llm.engine.batching import bucket
-from pbr_jax.llm.engine.decoding import placed
+from pbr_jax.llm.engine.decoding import read_rows
 from pbr_jax.llm.engine.local import Ids
-from pbr_jax.llm.engine.prefill import Before, Pool, PrefillEngine, past_of
+from pbr_jax.llm.engine.prefill import Inputs, Pool, PrefillEngine
 from pbr_jax.llm.engine.sampling import Choice, SamplingArrays, choose
 from pbr_jax.models import causal_lm
 
@@ -59,9 +59,9 @@ def decode(
     fill = _fill(engine.apply, c.logit_cap, engine.one_core)
     pool, parts = engine.read(prefixes.tree(prompts), long=long)
     for batch in parts:
-        places = np.full(len(batch.ids), height, np.int32)
+        places = np.full(len(batch.inputs.ids), height, np.int32)
         places[: len(batch.members)] = batch.members
-        held, logits = fill(engine.params, held, logits, pool, *batch.inputs, places, tokens=batch.tokens)
+        held, logits = fill(engine.params, held, logits, pool, batch.inputs, places, tokens=batch.tokens)
     group, log_weights, draws, lengths = (
         np.zeros(height, t) for t in (np.int32, np.float32, np.uint32, np.int32)
     )
@@ -89,20 +89,12 @@ def _fill(apply: Callable[..., causal_lm.Output], cap: float | None, one_core: b
         held: causal_lm.Past,
         logits: Float[Array, "r v"],
         pool: Pool,
-        ids: Int[Array, "b t"],
-        positions: Int[Array, "b t"],
-        before: Before,
-        long: Bool[Array, "*b"] | None,
+        inputs: Inputs,
         places: Int[Array, "b"],
         *,
         tokens: int,
     ) -> tuple[causal_lm.Past, Float[Array, "r v"]]:
-        shared, past = past_of(pool, before)
-        output = apply(params, ids, positions, (shared, past), tokens=tokens, long=long)
-        last = jnp.argmax(positions, axis=1)
-        hidden = jnp.take_along_axis(output.hidden, last[:, None, None], axis=1)[:, 0]
-        next_logits = causal_lm.logits(params, hidden, cap)
-        held = placed(held, output, shared, past, before, positions, places)
+        held, next_logits = read_rows(apply, cap, params, held, pool, inputs, places, tokens)
         return held, logits.at[places].set(next_logits, mode="drop")
 
     return compilation.compiled(run, one_core, static_argnames="tokens", donate_argnums=(1, 2))

@@ -6,24 +6,24 @@ in a `Pool`. Rows of unlike length go into one batch up to a number of tokens, s
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from pbr_jax.base import compilation
 from pbr_jax.base.types import Params
 from pbr_jax.llm.engine.batching import common, fill, power, size, width
-from pbr_jax.llm.engine.memory import for_rows
 from pbr_jax.llm.engine.prefixes import WINDOW, Node, Tree
 from pbr_jax.models import causal_lm
 from pbr_jax.models.causal_lm_config import CausalLMConfig
 
 FAR = 256  # slots of their own from which on rows of one parent are read together
 BLOCK = 128  # positions whose logits exist at once
+SHARE = 4  # prompts that decode, what they begin with, and activations need as much memory each
 
 
 class Pool(NamedTuple):
@@ -45,19 +45,21 @@ class Before(NamedTuple):
     own_at: Any  # Int["b r"]
 
 
+class Inputs(NamedTuple):
+    """What a program reads of a batch. Padding has position -1."""
+
+    ids: Any  # Int["b t"]
+    positions: Any  # Int["b t"]
+    before: Before
+    long: Any  # Bool["*b"], whether the texts are over the length of `Rope.original`; None: there is none
+
+
 class PrefillBatch(NamedTuple):
-    """Rows read together. Padding has position -1."""
+    """Rows read together."""
 
     members: list[int]  # places of the rows in the list that was batched
-    ids: np.ndarray  # [b t]
-    positions: np.ndarray  # [b t]
-    before: Before
-    long: np.bool_ | None  # whether the texts are over the length of `Rope.original`, where there is one
+    inputs: Inputs
     tokens: int  # at least as many as are real in ids
-
-    @property
-    def inputs(self) -> tuple[Any, ...]:
-        return self.ids, self.positions, self.before, self.long
 
 
 class PrefillEngine:
@@ -67,7 +69,7 @@ class PrefillEngine:
       apply: of `models.causal_lm`.
       tokens: of one batch.
       memory: bytes of keys and values that a batch may copy for its rows on each device, where the devices do
-        not say what they have free (`memory.for_rows`).
+        not say what they have free (`for_rows`).
       ahead: batches that an accelerator is given beyond the one that is waited for.
       one_core: compile for a single core; several readers then work side by side.
       heads: where keys and values lie, by the axis of their heads; None: on the default device.
@@ -142,7 +144,7 @@ class PrefillEngine:
         for level in levels.values():
             nodes = [tree.shared[place] for place in level]
             for batch in self._batches(nodes, paths, 64, long):
-                pool = extend(self.params, pool, *batch.inputs, np.int32(used), tokens=batch.tokens)
+                pool = extend(self.params, pool, batch.inputs, np.int32(used), tokens=batch.tokens)
                 for member in batch.members:
                     node, end = nodes[member], used + len(nodes[member].ids)
                     paths[level[member]] = np.append(_path(node, paths), np.arange(used, end, dtype=np.int32))
@@ -180,9 +182,21 @@ class PrefillEngine:
         rests = [path[alike:] for path in paths]
         own, own_at = padded(rests, [alike] * len(rests), count, power, 64)
         tokens = min(-(-sum(len(node.ids) for node in nodes) // self._step) * self._step, ids.size)
-        return PrefillBatch(
-            members, ids, positions, Before(shared[0], shared_at[0], own, own_at), long, tokens
-        )
+        before = Before(shared[0], shared_at[0], own, own_at)
+        return PrefillBatch(members, Inputs(ids, positions, before, long), tokens)
+
+
+def for_rows(devices: Iterable[Any], otherwise: int) -> int:
+    """Bytes on each device that a batch's rows may take: a quarter of what is free where least is.
+
+    Rounded down to a power of two: shapes of batches, and with them roundings, are then the same where a
+    little more or less is free. `otherwise`: where a backend does not say what it has, such as a CPU.
+    """
+    stats = [device.memory_stats() for device in devices]
+    if not all(each and {"bytes_limit", "bytes_in_use"} <= each.keys() for each in stats):
+        return otherwise
+    free = min(each["bytes_limit"] - each["bytes_in_use"] for each in stats)
+    return 1 << max(free // SHARE, 1).bit_length() - 1
 
 
 def _path(node: Node, paths: Sequence[np.ndarray]) -> np.ndarray:
@@ -215,6 +229,22 @@ def past_of(pool: Pool, before: Before) -> tuple[causal_lm.Past, causal_lm.Past]
     return past(before.shared, before.shared_at), past(before.own, before.own_at)
 
 
+def forward(
+    apply: Callable[..., causal_lm.Output],
+    params: Params,
+    pool: Pool,
+    inputs: Inputs,
+    tokens: int,
+    **watched: Any,
+) -> tuple[causal_lm.Output, causal_lm.Past, causal_lm.Past]:
+    """What the model makes of a batch, and what stands before all rows and before each."""
+    shared, past = past_of(pool, inputs.before)
+    output = apply(
+        params, inputs.ids, inputs.positions, (shared, past), tokens=tokens, long=inputs.long, **watched
+    )
+    return output, shared, past
+
+
 @functools.lru_cache(maxsize=8)
 def _extend(apply: Callable[..., causal_lm.Output], one_core: bool) -> Any:
     """Reads a batch and writes its keys and values into the pool, packed, from slot `offset` on."""
@@ -222,16 +252,13 @@ def _extend(apply: Callable[..., causal_lm.Output], one_core: bool) -> Any:
     def extend(
         params: Params,
         pool: Pool,
-        ids: Int[Array, "b t"],
-        positions: Int[Array, "b t"],
-        before: Before,
-        long: Bool[Array, "*b"] | None,
+        inputs: Inputs,
         offset: Int[Array, ""],
         *,
         tokens: int,
     ) -> Pool:
-        output = apply(params, ids, positions, past_of(pool, before), tokens=tokens, long=long)
-        (real,) = jnp.nonzero(positions.reshape(-1) >= 0, size=tokens, fill_value=0)
+        output, _, _ = forward(apply, params, pool, inputs, tokens)
+        (real,) = jnp.nonzero(inputs.positions.reshape(-1) >= 0, size=tokens, fill_value=0)
 
         def write(old: Array, new: Array) -> Array:
             rows = new.swapaxes(2, 3)  # [l b t k h]
@@ -251,10 +278,7 @@ def log_probabilities(apply: Callable[..., causal_lm.Output], cap: float | None,
     def score(
         params: Params,
         pool: Pool,
-        ids: Int[Array, "b t"],
-        positions: Int[Array, "b t"],
-        before: Before,
-        long: Bool[Array, "*b"] | None,
+        inputs: Inputs,
         rows: Int[Array, "m"],
         places: Int[Array, "m"],
         targets: Int[Array, "m"],
@@ -262,7 +286,7 @@ def log_probabilities(apply: Callable[..., causal_lm.Output], cap: float | None,
         *,
         tokens: int,
     ) -> Float[Array, "m"]:
-        hidden = apply(params, ids, positions, past_of(pool, before), tokens=tokens, long=long).hidden
+        hidden = forward(apply, params, pool, inputs, tokens)[0].hidden
         block = min(len(rows), BLOCK)
 
         def body(state: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -1,15 +1,23 @@
-"""Log-probabilities of given continuations with a decoder-only model."""
+"""What a decoder-only model says of given texts: log-probabilities of continuations, and how much attention
+tokens get from a query behind them. What texts begin with in common is read once."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Array, Float
 
-from pbr_jax.base import terminal
+from pbr_jax.base import compilation, terminal
 from pbr_jax.base.prefetch import fetched
+from pbr_jax.base.types import Params
 from pbr_jax.llm.engine import prefill, prefixes
 from pbr_jax.llm.engine.local import Ids, groups
-from pbr_jax.llm.engine.prefill import PrefillBatch, PrefillEngine
+from pbr_jax.llm.engine.prefill import Inputs, Pool, PrefillBatch, PrefillEngine, forward
+from pbr_jax.models import causal_lm
+
+TOGETHER = 16  # texts whose beginnings are shared
+_ROWS = 4  # that add up at once
 
 
 def log_probabilities(engine: PrefillEngine, pairs: Sequence[tuple[Ids, Ids]]) -> list[np.ndarray]:
@@ -54,7 +62,7 @@ def _together(
         places[:count] = np.concatenate([start + np.arange(len(t)) for start, t in zip(starts, targets)])
         wanted[:count] = np.concatenate(targets)
         log_probs = score(
-            engine.params, pool, *batch.inputs, rows, places, wanted, np.int32(count), tokens=batch.tokens
+            engine.params, pool, batch.inputs, rows, places, wanted, np.int32(count), tokens=batch.tokens
         )
         return ([place for _, place in scored], lengths), log_probs
 
@@ -66,3 +74,48 @@ def _together(
         read += len(places)
         terminal.doing(f"{read} of {len(pairs)} of a batch")
     return every
+
+
+def masses(engine: PrefillEngine, texts: Sequence[tuple[Ids, range]]) -> Iterator[tuple[int, np.ndarray]]:
+    """(place, attention `[len(ids)]`) of each text: summed over layers and heads, the mean over the tokens of
+    the range. Scores are [tokens of the query, all tokens], never [all, all]. Texts are all over the length
+    of `Rope.original`, or none is."""
+    long = engine.long(max(len(ids) for ids, _ in texts))
+    tree = prefixes.tree([ids for ids, _ in texts], [where.start for _, where in texts])
+    pool, batches = engine.read(tree, _ROWS, long)
+    add_up = _masses(engine.apply, engine.one_core)
+
+    def start(batch: PrefillBatch) -> tuple[PrefillBatch, Any]:
+        watched = np.zeros(batch.inputs.ids.shape, np.float32)
+        for row, member in enumerate(batch.members):
+            start, where = tree.leaves[member].start, texts[member][1]
+            watched[row, where.start - start : where.stop - start] = 1 / len(where)
+        return batch, add_up(engine.params, pool, batch.inputs, watched, tokens=batch.tokens)
+
+    for batch, mass in fetched(map(start, batches), engine.ahead):
+        for row, member in enumerate(batch.members):
+            yield member, _joined(batch, mass, row, len(texts[member][0]))
+
+
+def _joined(batch: PrefillBatch, mass: Sequence[np.ndarray], row: int, length: int) -> np.ndarray:
+    """The attention of one row's tokens, in their order."""
+    before, whole = batch.inputs.before, np.zeros(length)
+    places = [batch.inputs.positions[row], before.shared_at, before.own_at[row]]
+    for at, values in zip((at for at in places if len(at)), mass, strict=True):
+        whole[at[at >= 0]] = values[row, at >= 0]
+    return whole
+
+
+@functools.lru_cache(maxsize=8)
+def _masses(apply: Callable[..., causal_lm.Output], one_core: bool) -> Any:
+    def run(
+        params: Params,
+        pool: Pool,
+        inputs: Inputs,
+        watched: Float[Array, "b t"],
+        *,
+        tokens: int,
+    ) -> Any:
+        return forward(apply, params, pool, inputs, tokens, watched=watched)[0].mass
+
+    return compilation.compiled(run, one_core, static_argnames="tokens")

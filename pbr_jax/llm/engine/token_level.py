@@ -8,7 +8,7 @@ from typing import Any, TypeVar, Unpack
 
 import numpy as np
 
-from pbr_jax.llm.engine import attention_mass, mixtures, prefixes, scoring
+from pbr_jax.llm.engine import mixtures, prefixes, scoring
 from pbr_jax.llm.engine.batching import power
 from pbr_jax.llm.engine.local import AnswerBatches, Ids, LocalModel, answer_each, check_context, draw, groups
 from pbr_jax.llm.engine.prefill import PrefillEngine
@@ -149,11 +149,11 @@ class TokenLevel(LocalModel):
             def work(engine: PrefillEngine, places: list[int]) -> Iterator[tuple[int, list[PerToken]]]:
                 for kind in groups([engine.long(len(rows[place][0])) for place in places]):
                     some = [places[i] for i in kind]
-                    for i, mass in attention_mass.masses(engine, [rows[place][:2] for place in some]):
+                    for i, mass in scoring.masses(engine, [rows[place][:2] for place in some]):
                         self._check_numbers(np.isfinite(mass).all())
                         yield some[i], [mass[span.start : span.stop].tolist() for span in rows[some[i]][2]]
 
-            windows = prefixes.windows([ids for ids, _, _ in rows], attention_mass.TOGETHER)
+            windows = prefixes.windows([ids for ids, _, _ in rows], scoring.TOGETHER)
             return self._windowed(windows, work)
 
         return answer_each(requests, errors, _wanted_ones(compute), progress)

@@ -1,7 +1,7 @@
 """The frozen language model on a server that speaks OpenAI's protocol: vLLM, SGLang, llama.cpp, TGI, OpenAI.
 
 Texts come from `/chat/completions` (messages) and `/completions` (plain text). Log-probabilities of a
-given answer are not part of that protocol; `llm.log_probs` names one of `dialects.DIALECTS`.
+given answer are not part of that protocol; `llm.log_probs` names one of `requests.DIALECTS`.
 """
 
 import functools
@@ -18,9 +18,8 @@ from pbr_jax.base.types import UserError
 from pbr_jax.llm import usage
 from pbr_jax.llm.engine.local import check_context, check_pairs, groups
 from pbr_jax.llm.http.client import Client, Refused, check_url
-from pbr_jax.llm.http.dialects import ADVICE, DIALECTS, Dialect
 from pbr_jax.llm.http.replies import text_of
-from pbr_jax.llm.http.requests import Manner, identity
+from pbr_jax.llm.http.requests import ADVICE, DIALECTS, Dialect, Manner
 from pbr_jax.llm.protocol import (
     Progress,
     Prompt,
@@ -79,10 +78,11 @@ class HTTPLLM:
     def fingerprint(self) -> str:
         """Of the model's name, the tokenizer, what every request has, and this backend's version; the
         server's address is no part of it."""
-        known = ["http", self._name, self._tokenizer, _VERSION, *identity(self._config), *self._lora]
-        if self._config.adapter:
-            known.append(self._config.model)  # servers of two models may call two adapters the same
-        return hashlib.sha256(json.dumps(known).encode()).hexdigest()
+        c, extra = self._config, json.dumps(self._config.extra_fields, sort_keys=True)
+        parts = ["http", self._name, self._tokenizer, _VERSION, c.server, c.date, extra, *self._lora]
+        if c.adapter:
+            parts.append(c.model)  # servers of two models may call two adapters the same
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     @functools.cached_property
     def _codec(self) -> chat.Codec | None:
@@ -235,7 +235,7 @@ class HTTPLLM:
         address = root + dialect.path
 
         def body() -> dict[str, Any]:
-            body = dialect.body(self._name, list(ids), first, self._manner.neutral)
+            body = dialect.body(self._name, ids, first, self._manner.neutral)
             return self._manner.whole({**body, **self._lora})
 
         log_probs = dialect.read(self._ask(address, body, stop, spent), ids, first, address)

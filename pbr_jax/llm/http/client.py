@@ -5,6 +5,9 @@ Redirects are not followed. Where a server repeats the key, errors have "[key]" 
 refused (docs/concepts/security.md).
 """
 
+import asyncio
+import contextlib
+import functools
 import itertools
 import json
 import os
@@ -12,21 +15,31 @@ import random
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from email.utils import parsedate_to_datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from pbr_jax.base.types import UserError
-from pbr_jax.llm.http.exchange import LARGEST, LARGEST_ERROR, Exchange, Reply
 from pbr_jax.llm.http.replies import error_status, message_of
 from pbr_jax.models.pretrained import one_line
+
+if TYPE_CHECKING:
+    import httpx2
 
 T = TypeVar("T")
 Job = Callable[[threading.Event], T]
 """One request and the reading of its answer. The event is set once the call has failed elsewhere."""
 
+LARGEST = 16 << 20
+"""Bytes of an answer after decompression; the log-probabilities of 100,000 tokens have room in them."""
+
+LARGEST_ERROR = 64 << 10
+"""Bytes that are read of an error."""
+
+_starting = threading.Lock()
 _PASSING = frozenset({408, 409, 425, 429})  # and 5xx: the same request may succeed later
 _SPENT = ("insufficient_quota", "billing_hard_limit_reached")  # a 429 that no waiting mends
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 30.0  # seconds
@@ -72,7 +85,11 @@ class Client:
         self._timeout = timeout
         self._retries = retries
         self._pause = pause
-        self._exchange = Exchange(concurrency)
+        self._http = _open(concurrency)
+        self._under_way: set[Future[Reply]] = set()
+        weakref.finalize(
+            self, lambda http: asyncio.run_coroutine_threadsafe(http.aclose(), _loop()), self._http
+        )
 
     def run(self, jobs: Iterable[Job[T]], finish: Callable[[int, T], None]) -> None:
         """Runs the jobs, at most `concurrency` at once, and calls `finish(place, result)` in the calling
@@ -87,8 +104,13 @@ class Client:
         waiting = enumerate(jobs)
         running: dict[Future[T], int] = {}
         with ThreadPoolExecutor(self._concurrency) as pool:
+
+            def start(count: int) -> None:
+                for place, job in itertools.islice(waiting, count):
+                    running[pool.submit(job, stop)] = place
+
             try:
-                running |= _submit(pool, waiting, stop, self._concurrency)
+                start(self._concurrency)
                 while running:
                     finished, _ = wait(running, return_when=FIRST_COMPLETED)
                     for future in finished:
@@ -97,7 +119,7 @@ class Client:
                             failure = failure or error
                             stop.set()
                         elif failure is None:
-                            running |= _submit(pool, waiting, stop, 1)
+                            start(1)
                         if error is None:
                             finish(running[future], future.result())
                         del running[future]
@@ -111,7 +133,8 @@ class Client:
             finally:
                 stop.set()
                 while wait(running, 0.1).not_done:
-                    self._exchange.cancel()
+                    for future in list(self._under_way):
+                        future.cancel()
         if failure is not None:
             raise failure
 
@@ -148,7 +171,7 @@ class Client:
         if key:
             headers["Authorization"] = f"Bearer {key}"
         try:
-            reply = self._exchange.post(address, content, headers, self._timeout)
+            reply = self._sent(address, content, headers)
         except TimeoutError:
             advice = "raise llm.timeout or lower llm.concurrency"
             return _Fault(f"no answer within {self._timeout:g} s", advice)
@@ -156,8 +179,13 @@ class Client:
             return _Fault("the request was interrupted", "run again: what was answered is kept")
         except httpx2.RequestError as error:
             inner = _innermost(error)
-            reason = _shorten(_words_of(inner), key)
-            if _is_tls(inner):
+            # The system's words where it has a number, for libraries say "Connect call failed".
+            number = (
+                inner.errno if isinstance(inner, OSError) and not isinstance(inner, ssl.SSLError) else None
+            )
+            reason = _shorten(os.strerror(number) if number and number > 0 else one_line(inner), key)
+            closed = ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError
+            if isinstance(inner, ssl.SSLError) and not isinstance(inner, closed):
                 advice = "check llm.url (http or https) and SSL_CERT_FILE, the certificates that are trusted"
                 raise UserError(f"{address}: no secure connection ({reason}); {advice}") from None
             return _Fault(f"the connection failed ({reason})", "start the server, or check llm.url")
@@ -172,9 +200,16 @@ class Client:
             raise UserError(
                 f"{address}: the answer is over {LARGEST >> 20} MiB, which no answer is; check llm.url"
             )
-        answer = _read(reply, key)
-        if isinstance(answer, _Fault):
-            return answer
+        try:
+            answer = json.loads(reply.content)
+        except (ValueError, RecursionError):
+            answer = None
+        if not isinstance(answer, dict):
+            begin = _shorten(reply.words, key, 60)
+            return _Fault(
+                f"the answer is not a JSON object (it begins {begin!r})",
+                "check that llm.url is where the API starts, or see the server's log",
+            )
         if len(key) >= _SHORTEST and key in json.dumps(answer):
             raise UserError(
                 f"{address}: the answer repeats the key of {self._key_variable}, so nothing of it is kept; "
@@ -183,37 +218,45 @@ class Client:
         status = error_status(answer)
         return _refusal(address, reply, status, key, self._key_variable) if status else answer
 
+    def _sent(self, address: str, content: bytes, headers: Mapping[str, str]) -> "Reply":
+        """What the server answers. Raises TimeoutError, CancelledError after an interruption, or
+        httpx2.RequestError where the connection failed."""
+
+        async def send() -> Reply:
+            async with (
+                asyncio.timeout(self._timeout),
+                self._http.stream("POST", address, content=content, headers=headers) as response,
+            ):
+                limit = LARGEST if response.is_success else LARGEST_ERROR
+                listed = response.headers.get_list("content-encoding", split_commas=True)
+                codings = sum(name.strip().lower() not in ("", "identity") for name in listed)
+                body = await _body(response, limit) if codings < 2 else b""
+                status, reason, cut = response.status_code, response.reason_phrase, len(body) > limit
+                return Reply(status, reason, response.headers, body[:limit], cut, codings)
+
+        future = asyncio.run_coroutine_threadsafe(send(), _loop())
+        self._under_way.add(future)
+        try:
+            return future.result()
+        finally:
+            self._under_way.discard(future)
+
 
 def _innermost(error: BaseException) -> BaseException:
     """What the system said of a failed connection, below what libraries make of it; else the error itself."""
     innermost, inner = error, error.__cause__ or error.__context__
     while inner is not None:
-        if isinstance(inner, OSError):
-            innermost = inner
-        if isinstance(inner, BaseExceptionGroup):
-            inner = inner.exceptions[0]
-        else:
-            inner = inner.__cause__ or inner.__context__
+        innermost = inner if isinstance(inner, OSError) else innermost
+        group = inner if isinstance(inner, BaseExceptionGroup) else None
+        inner = group.exceptions[0] if group else inner.__cause__ or inner.__context__
     return innermost
 
 
-def _words_of(error: BaseException) -> str:
-    """An error in the system's words where it has a number, for libraries say "Connect call failed"."""
-    number = error.errno if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) else None
-    return os.strerror(number) if number and number > 0 else one_line(error)
-
-
-def _is_tls(error: BaseException) -> bool:
-    """Whether a connection failed for what TLS is about, and not because it was closed meanwhile."""
-    closed = ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError
-    return isinstance(error, ssl.SSLError) and not isinstance(error, closed)
-
-
-def _refusal(address: str, reply: Reply, status: int, key: str, key_variable: str) -> _Fault:
+def _refusal(address: str, reply: "Reply", status: int, key: str, key_variable: str) -> _Fault:
     """The fault of a status that is no success. Raises Refused where trying again changes nothing."""
-    words = _words(reply)
-    whole = f"{server_message(reply, words)}\n{words}"
-    message = _shorten(server_message(reply, words), key)
+    words = reply.words
+    whole = f"{_server_message(reply)}\n{words}"
+    message = _shorten(_server_message(reply), key)
     answered = str(reply.status) if reply.status >= 300 else f"{reply.status} with an error"
     what = f"the server answered {answered} ({message})"
     spent = status == 402 or (status == 429 and any(code in words for code in _SPENT))
@@ -222,16 +265,6 @@ def _refusal(address: str, reply: Reply, status: int, key: str, key_variable: st
         return _Fault(what, advice, retry_after(reply.headers.get("Retry-After")))
     advice = "the account's quota is spent: add to it" if spent else _advice(status, message, key_variable)
     raise Refused(f"{address}: {what}; {advice}", status, redact(whole, key))
-
-
-def _words(reply: Reply) -> str:
-    return reply.content[:LARGEST_ERROR].decode("utf-8", "replace")
-
-
-def _submit(
-    pool: ThreadPoolExecutor, waiting: Iterator[tuple[int, Job[T]]], stop: threading.Event, count: int
-) -> dict[Future[T], int]:
-    return {pool.submit(job, stop): place for place, job in itertools.islice(waiting, count)}
 
 
 def read_key(variable: str) -> str:
@@ -289,28 +322,14 @@ def retry_after(value: str | None) -> float:
     return max(0.0, min(seconds, _LONGEST_RETRY_AFTER))
 
 
-def _read(reply: Reply, key: str) -> dict[str, Any] | _Fault:
-    try:
-        answer = json.loads(reply.content)
-    except (ValueError, RecursionError):
-        answer = None
-    if isinstance(answer, dict):
-        return answer
-    begin = _shorten(_words(reply), key, 60)
-    return _Fault(
-        f"the answer is not a JSON object (it begins {begin!r})",
-        "check that llm.url is where the API starts, or see the server's log",
-    )
-
-
-def server_message(reply: Reply, words: str) -> str:
-    """What the server says about an error, wherever it puts it; `words` is the answer's body."""
+def _server_message(reply: "Reply") -> str:
+    """What the server says about an error, wherever it puts it."""
     if reply.status in (301, 302, 303, 307, 308):
         return f"a redirect to {reply.headers.get('Location', 'nowhere')}"
     try:
-        body = json.loads(words)
+        body = json.loads(reply.words)
     except (ValueError, RecursionError):
-        return words or reply.reason
+        return reply.words or reply.reason
     return message_of(body) or json.dumps(body)
 
 
@@ -331,3 +350,61 @@ def _advice(status: int, message: str, key_variable: str) -> str:
     if 300 <= status < 400:
         return "redirects are not followed: set llm.url to the server's own address"
     return "check llm.model and what this server supports"
+
+
+class Reply(NamedTuple):
+    """What a server answered; `cut` where that was longer than what is read. `codings`: compressions inside
+    one another; of more than one nothing is read, for a few kilobytes can take minutes."""
+
+    status: int
+    reason: str
+    headers: Mapping[str, str]
+    content: bytes
+    cut: bool
+    codings: int
+
+    @property
+    def words(self) -> str:
+        """The content as an error has it."""
+        return self.content[:LARGEST_ERROR].decode("utf-8", "replace")
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    """The event loop of all requests, in a thread of its own: it ends one in a look-up, in headers or in a
+    body."""
+    with _starting:
+        return _started()
+
+
+@functools.cache
+def _started() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="pbr_jax.http", daemon=True).start()
+    return loop
+
+
+async def _body(response: "httpx2.Response", limit: int) -> bytes:
+    """The body, or somewhat more than `limit` bytes of it."""
+    body = bytearray()
+    async with contextlib.aclosing(response.aiter_bytes()) as parts:
+        async for part in parts:
+            body += part
+            if len(body) > limit:
+                break
+    return bytes(body)
+
+
+def _open(concurrency: int) -> "httpx2.AsyncClient":
+    import httpx2
+
+    limits = httpx2.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
+    try:
+        # The only limit of time is that of the whole request.
+        return httpx2.AsyncClient(
+            timeout=None, limits=limits, follow_redirects=False, headers={"Accept-Encoding": "gzip"}
+        )
+    except (ValueError, ImportError) as error:
+        raise UserError(
+            f"the proxy or certificate settings of the environment cannot be used: {one_line(error)}; "
+            "see HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and SSL_CERT_FILE"
+        ) from None

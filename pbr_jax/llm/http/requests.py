@@ -1,18 +1,21 @@
 """What is sent to a server, so that it answers as the model in this process would.
 
 Fields beside OpenAI's protocol override the server's own defaults and turn thinking off; what a server
-refuses is left out from then on, with a note.
+refuses is left out from then on, with a note. The log-probabilities of a prompt's tokens are no part of that
+protocol: servers give them in one of three dialects (`DIALECTS`), each for token ids of the served model's
+own tokenizer. llama.cpp and TGI give none.
 """
 
 import datetime
-import json
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from pbr_jax.base import terminal
+from pbr_jax.base.types import UserError
 from pbr_jax.llm.http.client import Refused
+from pbr_jax.llm.http.replies import choice
 from pbr_jax.options import LLM
 
 Body = dict[str, Any]
@@ -31,6 +34,8 @@ NEUTRAL: Mapping[str, Body] = {
     "openai": {},  # it refuses fields that it does not know
 }
 """By the kind of server (`llm.server`): the fields that make probabilities the model's own."""
+
+ADVICE = "check that llm.log_probs names this server's kind and llm.tokenizer is the served model's"
 
 _THINKING = "chat_template_kwargs"
 _OPENAI = ("api.openai.com", ".openai.azure.com")
@@ -116,10 +121,101 @@ class Manner:
             _note(f"the server does not take {', '.join(gone)}, left out: its own defaults hold there")
 
 
-def identity(config: LLM) -> list[Any]:
-    """What of a config's requests changes their answers, beside the sampling."""
-    return [config.server, config.date, json.dumps(config.extra_fields, sort_keys=True)]
-
-
 def _note(text: str) -> None:
     terminal.err(f"llm: note: {text}")
+
+
+# -- log-probabilities of a prompt's tokens -------------------------------------------------------------
+
+
+class Dialect(NamedTuple):
+    """A way to ask for the log-probabilities of `ids[first:]`. One token is generated, and not used."""
+
+    name: str  # in `llm.log_probs`
+    path: str
+    fields: Callable[[list[int], int, Body], Body]  # of the request, by ids, first and `Manner.neutral`
+    entries: tuple[str, ...]  # where the answer lists the tokens
+    log_prob: Callable[[Any, int], Any]  # of a token, by its entry; LookupError: it is another token's
+    sizes: Callable[[int, int], Sequence[int]]  # how many entries there may be, by len(ids) and first
+    beside_v1: bool = False
+
+    def body(self, model: str, ids: Sequence[int], first: int, neutral: Body) -> Body:
+        """The request."""
+        shared = {} if self.beside_v1 else {"model": model, "prompt": list(ids), "max_tokens": 1}
+        return shared | self.fields(list(ids), first, neutral)
+
+    def read(self, answer: Mapping[str, Any], ids: Sequence[int], first: int, address: str) -> list[Any]:
+        """The log-probabilities in an answer, as the server gives them. UserError: not those of the ids."""
+        inner: Any = answer if self.beside_v1 else choice(answer, address)
+        for name in self.entries:
+            inner = inner.get(name) if isinstance(inner, dict) else None
+        if not isinstance(inner, list):
+            raise UserError(f"{address}: the answer has no {'.'.join(self.entries)}; {ADVICE}")
+        sizes = self.sizes(len(ids), first)
+        if len(inner) not in sizes:
+            wanted = " or ".join(map(str, sizes))
+            raise UserError(
+                f"{address}: {self.name} gave {len(inner)} log-probabilities, want {wanted}; {ADVICE}"
+            )
+        if self.name == "echo" and inner[0]:  # which some write as 0; else places are those behind
+            raise UserError(f"{address}: echo gave {inner[0]!r:.40} for the first token, want null; {ADVICE}")
+        start = sizes[0] - (len(ids) - first)  # of the target's tokens among the entries
+        log_probs = []
+        for token, entry in zip(ids[first:], inner[start:]):
+            try:
+                log_probs.append(self.log_prob(entry, token))
+            except (LookupError, TypeError, AttributeError):
+                raise UserError(
+                    f"{address}: {self.name} gave other tokens than {token}, which was sent; {ADVICE}"
+                ) from None
+        return log_probs
+
+
+def _sglang_log_prob(entry: Any, token: int) -> Any:
+    if entry[1] not in (token, 0):  # the last id of the vocabulary is reported as 0
+        raise LookupError
+    return entry[0]
+
+
+DIALECTS = {
+    dialect.name: dialect
+    for dialect in (
+        # https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html: an entry for each token, the
+        # first null: by token id, the token's own and the most probable ones.
+        Dialect(
+            "vllm",
+            "/completions",
+            lambda ids, first, neutral: {"temperature": 0.0, "prompt_logprobs": 0, **neutral},
+            ("prompt_logprobs",),
+            lambda entry, token: entry[str(token)].get("logprob"),
+            lambda count, first: (count,),
+        ),
+        # OpenAI's former way, which vLLM and others kept: a number for each token, the first null, and one
+        # more where the generated token is listed too.
+        Dialect(
+            "echo",
+            "/completions",
+            lambda ids, first, neutral: {"temperature": 0.0, "echo": True, "logprobs": 1, **neutral},
+            ("logprobs", "token_logprobs"),
+            lambda entry, token: entry,
+            lambda count, first: (count, count + 1),
+        ),
+        # https://docs.sglang.io/basic_usage/sampling_params.html: [log-probability, id, text] for each token
+        # from `logprob_start_len` on, the first of them null.
+        Dialect(
+            "sglang",
+            "/generate",
+            lambda ids, first, neutral: {
+                "input_ids": ids,
+                "sampling_params": {"max_new_tokens": 1, "temperature": 0.0, **neutral},
+                "return_logprob": True,
+                "logprob_start_len": first - 1,
+            },
+            ("meta_info", "input_token_logprobs"),
+            _sglang_log_prob,
+            lambda count, first: (count - first + 1,),
+            beside_v1=True,
+        ),
+    )
+}
+"""By the name that `llm.log_probs` has for each."""

@@ -6,15 +6,14 @@ Made by `chat.load`, which reads both from a model's files.
 import functools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pbr_jax.base.files import parse_json
 from pbr_jax.base.types import UserError
 from pbr_jax.llm.protocol import Prompt, check_prompt, check_text
-from pbr_jax.llm.tokens.templates import DATE, render, render_each
-from pbr_jax.llm.tokens.word_ids import WordIds
+from pbr_jax.llm.tokens.templates import DATE, render
 from pbr_jax.models import tokenizer_file
 from pbr_jax.models.thinking import is_mark
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 _PRIVATE = range(0x100000, 0x10FFFE)  # characters that Unicode gives no meaning
 _SPACED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")  # as transformers has them
-_OWN = ("_lengths", "_counts", "_words", "_rendered_words")  # what a codec remembers
 _REMEMBERED = 65_536  # texts, and prompts, whose numbers of tokens are known: documents come again
 
 
@@ -64,36 +62,40 @@ class Codec:
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt; plain text gets the special tokens that the tokenizer adds. Control tokens
         that a text spells out are read as ordinary text: what a user wrote cannot open a turn."""
-        return self.encode_each([prompt])[0]
-
-    def encode_each(self, prompts: Sequence[Prompt]) -> list[list[int]]:
-        """`encode` of each of several prompts, which is faster than one by one."""
-        for prompt in prompts:
-            check_prompt(prompt)
-        chats = [i for i, prompt in enumerate(prompts) if self._is_plain_chat(prompt)]
-        messages: Any = [prompts[i] for i in chats]
-        write = functools.partial(render_each, source=self.source, date=self.date)
-        texts = write(self.template, messages, self.specials) if self.template is not None else []
-        encoded = {i: self._rendered_words.encode(text) for i, text in zip(chats, texts, strict=True)}
-        every = [encoded[i] if i in encoded else self._read(p).ids for i, p in enumerate(prompts)]
-        for prompt, ids in zip(prompts, every):
-            _keep(self._lengths, _key(prompt), len(ids))
-        return every
-
-    def _is_plain_chat(self, prompt: Prompt) -> bool:
-        """Whether it is put through a template, and no text in it spells a control token out."""
-        return not isinstance(prompt, str) and self.template is not None and not self._marked(prompt)[0]
+        ids = self._read(prompt).ids
+        self._size("prompt", prompt, ids.__len__)
+        return ids
 
     def num_tokens(self, prompt: Prompt) -> int:
         """Number of tokens of a prompt, special tokens included."""
         check_prompt(prompt)
-        known = self._lengths.get(_key(prompt))
-        return len(self.encode(prompt)) if known is None else known
+        return self._size("prompt", prompt, lambda: len(self._read(prompt).ids))
+
+    def count(self, text: str) -> int:
+        """Number of tokens of a text as `encode` reads it, no special tokens added."""
+        check_text(text, "a text")
+        return self._size("text", text, lambda: len(self._literal.encode(text, add_special_tokens=False).ids))
+
+    def _size(self, kind: str, content: Prompt, measure: Callable[[], int]) -> int:
+        """A number of tokens, remembered by the hash of what it is of: texts themselves are not kept."""
+        if isinstance(content, str):
+            parts = [content]
+        else:
+            parts = [part for message in content for item in (*message.items(), ("", "")) for part in item]
+        key = kind, isinstance(content, str), hash(tuple(parts)), sum(map(len, parts))
+        if (size := self._sizes.get(key)) is None:
+            if len(self._sizes) >= _REMEMBERED:
+                self._sizes.clear()
+            size = self._sizes[key] = measure()
+        return size
 
     @functools.cached_property
-    def _lengths(self) -> dict[tuple[int, int], int]:
-        """Tokens of prompts that were encoded, by their hashes: the texts themselves are not kept."""
+    def _sizes(self) -> dict[tuple[Any, ...], int]:
         return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what was remembered: another process hashes otherwise."""
+        return {name: value for name, value in self.__dict__.items() if name != "_sizes"}
 
     def locate(self, prompt: Prompt, spans: Sequence[tuple[int, int]]) -> tuple[list[int], list[range]]:
         """Token ids of messages, and which of them hold each span (characters) of the last message's
@@ -168,32 +170,14 @@ class Codec:
     def _hidden(self) -> frozenset[int]:
         return frozenset(number for number, token in self._controls.items() if not is_mark(token))
 
-    def count(self, text: str) -> int:
-        """Number of tokens of a text as `encode` reads it, no special tokens added."""
-        check_text(text, "a text")
-        key = _key(text)
-        known = self._counts.get(key)
-        if known is None:
-            known = self._words.count(text)
-            _keep(self._counts, key, known)
-        return known
-
-    @functools.cached_property
-    def _counts(self) -> dict[tuple[int, int], int]:
-        """Tokens of texts, the same way."""
-        return {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without what was remembered: another process hashes otherwise."""
-        return {k: v for k, v in self.__dict__.items() if k not in _OWN}
-
     def truncate(self, text: str, tokens: int) -> str:
         """The longest prefix, cut where a token ends, that has at most this many tokens."""
         check_text(text, "a text")
         if self.count(text) <= tokens:
             return text
+        offsets = self._literal.encode(text, add_special_tokens=False).offsets
         for kept in range(tokens, 0, -1):
-            prefix = self._words.beginning(text, kept)
+            prefix = text[: offsets[kept - 1][1]]
             # The last token may be a part of a character, and the prefix alone may split otherwise.
             if self.count(prefix) <= tokens:
                 return prefix
@@ -203,16 +187,6 @@ class Codec:
     def _literal(self) -> "Tokenizer":
         """The same tokenizer, blind to control tokens."""
         return _blind(self.tokenizer.to_str())
-
-    @functools.cached_property
-    def _words(self) -> WordIds:
-        """Of texts."""
-        return WordIds(self._literal)
-
-    @functools.cached_property
-    def _rendered_words(self) -> WordIds:
-        """Of what templates write: control tokens are read as such."""
-        return WordIds(self.tokenizer)
 
     @functools.cached_property
     def _within(self) -> "Tokenizer":
@@ -316,20 +290,6 @@ class Codec:
             for token, (start, end) in spans
             if token in self._controls and (self._controls[token] != unknown or text[start:end] == unknown)
         ]
-
-
-def _key(prompt: Prompt) -> tuple[int, int]:
-    """Of a text or of messages, by hash: the texts themselves may be long, and are not kept."""
-    if isinstance(prompt, str):
-        return str.__hash__(prompt), len(prompt)
-    items = [part for message in prompt for item in (*message.items(), ("", "")) for part in item]
-    return hash(tuple(map(str.__hash__, items))), -len(items)
-
-
-def _keep(known: dict[tuple[int, int], int], key: tuple[int, int], size: int) -> None:
-    if len(known) >= _REMEMBERED:
-        known.clear()
-    known[key] = size
 
 
 def _taken(free: Iterator[str]) -> str:

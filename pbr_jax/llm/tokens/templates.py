@@ -1,34 +1,38 @@
 """Chat templates: messages to the text that a model was trained to read.
 
-Templates are programs, applied by `template_worker` in a process of its own, which is started at the first
-text and stays. One that computes for more than a second, writes more than 10 MB or takes too much
-memory is a UserError.
+Templates are programs that come with models, and are not trusted. Jinja's sandbox keeps them from files and
+from Python's internals. Their loops, calls, filters and operators are checked as they run: a template that
+computes for more than a second, writes more than 10 million characters or makes a value as large is a
+UserError. One operation is not cut in the middle.
 """
 
-import atexit
-import contextlib
 import functools
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+from jinja2.visitor import NodeTransformer
 
 from pbr_jax.base.types import UserError
 from pbr_jax.llm.protocol import check_text
 
-_PROGRAM = Path(__file__).with_name("template_worker.py")
 DATE = "2024-07-26"
-_TOGETHER = 64  # prompts of one request: each request wakes a process
-_PATIENCE = 10.0  # seconds, where the system cannot stop the process after so much computing
+SECONDS = 1.0  # of computing for one text
+CHARACTERS = 10_000_000  # of one text or value; also the largest number that a call may be given
+_BITS = 10_000  # of an integer
+_clock = threading.local()
 
 
-class _Stopped(Exception):
-    """The template takes too much; says of what."""
+class _TooMuch(Exception):
+    """The template passed a limit."""
 
 
 def render(
@@ -48,68 +52,48 @@ def render(
 
     Raises UserError where the template is malformed, takes too much, or refuses the messages.
     """
-    return render_each(template, [messages], specials, source=source, opened=opened, date=date)[0]
-
-
-def render_each(
-    template: str,
-    prompts: Sequence[Sequence[Mapping[str, str]]],
-    specials: Mapping[str, str],
-    *,
-    source: str = "",
-    opened: bool = True,
-    date: str = DATE,
-) -> list[str]:
-    """`render` of each of several prompts."""
     names = {
         "tools": None, "documents": None, "enable_thinking": False, "add_generation_prompt": opened,
+        "strftime_now": datetime.fromisoformat(date).strftime,  # a fixed day: the same prompt tomorrow
         **specials,
     }  # fmt: skip
-
-    def write(some: Sequence[Sequence[Mapping[str, str]]]) -> list[dict[str, str]]:
-        texts = [[dict(message) for message in messages] for messages in some]
-        request = {"template": template, "names": names, "date": date, "prompts": texts}
-        return _worker(os.getpid()).ask(request, len(texts)) if texts else []
-
-    rendered: list[str] = []
-    for start in range(0, len(prompts), _TOGETHER):
-        some = prompts[start : start + _TOGETHER]
+    roles = [message.get("role") for message in messages]
+    try:
         try:
-            answers = write(some)
-            refused = [i for i, answer in enumerate(answers) if "refused" in answer and _begins(some[i])]
-            again = write([_without_system(some[i]) for i in refused])
-        except _Stopped as error:
-            raise _too_much(source, error) from error
-        for i, answer in zip(refused, again, strict=True):
-            answers[i] = answers[i] if "refused" in answer else answer
-        rendered += map(functools.partial(_text, source), some, answers)
-    return rendered
-
-
-def _text(source: str, messages: Sequence[Mapping[str, str]], answer: Mapping[str, str]) -> str:
-    """The text of an answer. Raises UserError where there is none."""
-    if "stopped" in answer:
-        raise _too_much(source, answer["stopped"])
-    if "refused" in answer:
+            text = _text(template, messages, names)
+        except jinja2.TemplateError:
+            if roles[:2] != ["system", "user"]:
+                raise
+            try:
+                text = _text(template, _without_system(messages), names)
+            except jinja2.TemplateError as error:
+                raise error.__context__ or error from None
+    except (_TooMuch, MemoryError) as error:
+        reason = str(error) or "it takes too much memory"
         raise UserError(
-            f"{source}: the chat template cannot write messages with roles {_roles(messages)}: "
-            f"{' '.join(answer['refused'].split()):.300}; change the roles, or give the prompt as plain text"
-        )
-    check_text(answer["text"], f"{source}: what the chat template writes")
-    return answer["text"]
+            f"{source}: the chat template was stopped: {reason}; take the template as released"
+        ) from error
+    except Exception as error:  # whatever the template raises
+        known = isinstance(error, jinja2.TemplateError)
+        reason = " ".join((str(error) if known else f"{type(error).__name__}: {error}").split())
+        raise UserError(
+            f"{source}: the chat template cannot write messages with roles {roles}: "
+            f"{reason:.300}; change the roles, or give the prompt as plain text"
+        ) from error
+    check_text(text, f"{source}: what the chat template writes")
+    return text
 
 
-def _too_much(source: str, why: object) -> UserError:
-    return UserError(f"{source}: the chat template was stopped: {why}; take the template as released")
-
-
-def _roles(messages: Sequence[Mapping[str, str]]) -> list[str | None]:
-    return [message.get("role") for message in messages]
-
-
-def _begins(messages: Sequence[Mapping[str, str]]) -> bool:
-    """Whether a system message stands in front of a user's."""
-    return _roles(messages)[:2] == ["system", "user"]
+def _text(template: str, messages: Sequence[Mapping[str, str]], names: Mapping[str, Any]) -> str:
+    _clock.end = time.thread_time() + SECONDS
+    program = _compiled(template)
+    _clock.end = time.thread_time() + SECONDS
+    pieces, length = [], 0
+    for piece in program.generate(messages=[dict(one) for one in messages], **names):
+        pieces.append(piece)
+        length += len(piece)
+        _check(length)
+    return "".join(pieces)
 
 
 def _without_system(messages: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
@@ -117,88 +101,145 @@ def _without_system(messages: Sequence[Mapping[str, str]]) -> list[Mapping[str, 
     return [{"role": "user", "content": f"{system['content']}\n\n{user['content']}"}, *rest]
 
 
-@functools.lru_cache(maxsize=1)
-def _worker(process: int) -> "_Worker":
-    """The one of this process: one that was forked must not speak into its parent's pipes."""
-    worker = _Worker()
-    atexit.register(worker.close)
-    return worker
+def _check(size: int = 0) -> None:
+    """Raises _TooMuch after the time of this thread's text, or for a value of so many parts."""
+    if size > CHARACTERS:
+        raise _TooMuch(f"it writes more than {CHARACTERS} characters")
+    if time.thread_time() > _clock.end:
+        raise _TooMuch("it computes for more than a second")
 
 
-class _Worker:
-    """The program that applies templates; it is started anew when it had to be stopped."""
-
-    def __init__(self) -> None:
-        self._owner = os.getpid()
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def ask(self, request: Mapping[str, Any], count: int) -> list[dict[str, str]]:
-        """What it answers to each of the so many prompts of a request. Raises _Stopped where it ended."""
-        line = json.dumps(request).encode() + b"\n"
-        with self._lock:
-            process = self._process or _start()
-            self._process = None  # an interrupt on the way would leave an answer to an earlier line in it
-            answers = _asked(process, line, count)
-            if not all(answers):
-                raise _Stopped(_why(_stop(process)))
-            self._process = process
-        return [*map(json.loads, answers)]
-
-    def close(self) -> None:
-        """Ends the process."""
-        if os.getpid() != self._owner:
-            return
-        with self._lock:
-            if self._process is not None:
-                _stop(self._process)
-                self._process = None
+def _check_numbers(values: Iterable[Any]) -> None:
+    _check(max((value for value in values if isinstance(value, int)), default=0))
 
 
-def _start() -> "subprocess.Popen[bytes]":
-    # -P: the folder of the program is no place to import from.
-    return subprocess.Popen(
-        [sys.executable, "-P", str(_PROGRAM)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+def _size(value: Any) -> int:
+    return len(value) if isinstance(value, str | list | tuple) else 0
 
 
-def _asked(process: "subprocess.Popen[bytes]", line: bytes, count: int) -> list[bytes]:
-    """The so many answers to a line; nothing where the process ended."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    timer = None
-    if not hasattr(signal, "setitimer"):
-        timer = threading.Timer(_PATIENCE * count, process.kill)
-        timer.start()
-    try:
-        process.stdin.write(line)
-        process.stdin.flush()
-        return [process.stdout.readline() for _ in range(count)]
-    except BrokenPipeError:
-        return [b""]
-    except BaseException:
-        process.kill()
-        _stop(process)
-        raise
-    finally:
-        if timer is not None:
-            timer.cancel()
+class _Environment(ImmutableSandboxedEnvironment):
+    """What templates run in: as transformers has it, with limits."""
+
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
+
+    def call(self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        _check_numbers((*args, *kwargs.values()))
+        return super().call(__context, __obj, *args, **kwargs)
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        if isinstance(left, int) and isinstance(right, int):
+            bits = left.bit_length() * (abs(right) if operator == "**" else 1) + right.bit_length()
+            if bits > _BITS:
+                raise _TooMuch(f"it makes a number of more than {_BITS} bits")
+            _check()
+        elif operator == "*":
+            counts = [value for value in (left, right) if isinstance(value, int)]
+            _check(max(counts, default=1) * max(_size(left), _size(right)))
+        else:
+            _check(_size(left) + _size(right))
+            _check_numbers(right if isinstance(right, tuple) else ())
+        return super().call_binop(context, operator, left, right)
 
 
-def _stop(process: "subprocess.Popen[bytes]") -> int:
-    for stream in (process.stdin, process.stdout):
-        if stream is not None:
-            with contextlib.suppress(OSError):
-                stream.close()
-    try:
-        return process.wait(1)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()
+class _Limits(NodeTransformer):
+    """Loops that are checked at every step, and texts that are measured before they are joined."""
+
+    def visit_For(self, node: nodes.For) -> nodes.For:
+        self.generic_visit(node)
+        node.iter = _filtered(node.iter, "stepped")
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Filter:
+        self.generic_visit(node)
+        return _filtered(
+            nodes.List(node.nodes, lineno=node.lineno, environment=node.environment), "concatenated"
+        )
 
 
-def _why(code: int) -> str:
-    if code == -getattr(signal, "SIGPROF", 0):
-        return "it computes for more than a second"
-    return f"the process that applies it ended with code {code}, for want of memory or time"
+def _filtered(node: Any, name: str) -> Any:
+    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno, environment=node.environment)
+
+
+def _stepped(items: Iterable[Any]) -> Iterator[Any]:
+    for item in items:
+        _check()
+        yield item
+
+
+def _concatenated(parts: Sequence[Any]) -> str:
+    texts = [str(part) for part in parts]
+    _check(sum(map(len, texts)))
+    return "".join(texts)
+
+
+def _limited(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter whose numbers and results have a limit."""
+
+    @functools.wraps(function)
+    def limited(*args: Any, **kwargs: Any) -> Any:
+        _check_numbers((*args, *kwargs.values()))
+        value = function(*args, **kwargs)
+        _check(_size(value))
+        return value
+
+    return limited
+
+
+class _Generation(Extension):
+    """`{% generation %}`, which marks what an assistant said: it is written as it is."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Any) -> nodes.Node:
+        lineno = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=lineno)
+
+
+class _Dict:
+    """`dict` in templates: the type itself has methods that change what they are given."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        return dict(*args, **kwargs)
+
+    def fromkeys(self, *args: Any) -> dict[Any, Any]:
+        return dict.fromkeys(*args)
+
+
+class _Namespace(Namespace):
+    """`namespace` in templates, without names by which Python finds its own."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        self, *rest = args
+        fields = dict(*rest, **kwargs)
+        for name in fields:
+            _check_name(name)
+        Namespace.__init__(self, fields)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_name(name)
+        Namespace.__setitem__(self, name, value)
+
+
+def _check_name(name: Any) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise jinja2.exceptions.SecurityError(f"a namespace cannot have a field {name!r}")
+
+
+def _refuse(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, **options)  # without HTML's escapes
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(template: str) -> jinja2.Template:
+    environment = _Environment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
+    )
+    environment.filters |= {"tojson": _to_json, "stepped": _stepped, "concatenated": _concatenated}
+    environment.filters = {name: _limited(function) for name, function in environment.filters.items()}
+    environment.globals |= {"raise_exception": _refuse, "dict": _Dict(), "namespace": _Namespace}
+    tree = _Limits().visit(environment.parse(template))
+    return jinja2.Template.from_code(environment, environment.compile(tree), environment.make_globals(None))

@@ -7,7 +7,7 @@ import jax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from pbr_jax.llm.engine import memory, prefill
+from pbr_jax.llm.engine import prefill
 from pbr_jax.models import causal_lm, sharding
 from pbr_jax.models.causal_lm_config import CausalLMConfig
 from pbr_jax.models.rope import Rope
@@ -34,12 +34,9 @@ def device(limit: int | None, used: int = 0) -> Any:
     ],
 )
 def test_a_batch_may_take_a_quarter_of_what_is_free(devices, wanted):
-    assert memory.for_rows([device(*each) for each in devices], 777) == wanted
-
-
-def test_a_backend_that_says_something_else_is_as_one_that_says_nothing():
+    assert prefill.for_rows([device(*each) for each in devices], 777) == wanted
     odd = SimpleNamespace(memory_stats=lambda: {"bytes_in_use": 5})
-    assert memory.for_rows([odd], 777) == 777
+    assert prefill.for_rows([odd], 777) == 777
 
 
 def engine(most: int, **options: Any) -> prefill.PrefillEngine:
@@ -62,9 +59,9 @@ def test_a_cpu_does_not_say_and_takes_the_given_number():
 def test_a_device_that_says_is_believed(monkeypatch):
     asked = []
 
-    def free(devices: Any, otherwise: int) -> int:
+    def free(devices: Any, otherwise: int, rows: Any = prefill.for_rows) -> int:
         asked.append((list(devices), otherwise))
-        return memory.for_rows([device(4 * 2**14 + 1)], otherwise)
+        return rows([device(4 * 2**14 + 1)], otherwise)
 
     monkeypatch.setattr(prefill, "for_rows", free)
     assert engine(384).room(1) == 2**14 // 384

@@ -414,8 +414,10 @@ def test_a_forgotten_client_closes_its_connections(make):
     client = make()
     with Server(answer) as server:
         client.post(server.url, {}, GOING)
-        http = client._exchange.http
+        http = client._http
         assert not http.is_closed
         del client
         gc.collect()
+        for _ in range(100):
+            time.sleep(0.05 * (not http.is_closed))
         assert http.is_closed

@@ -9,7 +9,7 @@ from servers import Fault, Server, fake_answer, fake_score
 from pbr_jax import config as schema
 from pbr_jax.base.types import UserError
 from pbr_jax.llm.http.backend import HTTPLLM
-from pbr_jax.llm.http.dialects import DIALECTS
+from pbr_jax.llm.http.requests import DIALECTS
 from pbr_jax.llm.protocol import Prompt, Score
 from pbr_jax.llm.tokens import chat
 

@@ -21,8 +21,7 @@ from servers import Fault, Server, fake_answer
 
 from pbr_jax.base.types import UserError
 from pbr_jax.llm.answers_file import Answers
-from pbr_jax.llm.http.client import Client, Refused
-from pbr_jax.llm.http.exchange import LARGEST
+from pbr_jax.llm.http.client import LARGEST, Client, Refused
 
 pytestmark = pytest.mark.long  # bodies of hundreds of megabytes, and deadlines that have to pass
 

@@ -1,9 +1,6 @@
 """Chat templates against transformers' own; what takes too much is stopped."""
 
-import os
-import signal
 import threading
-from typing import Any
 
 import pytest
 
@@ -96,7 +93,8 @@ def test_models_that_think_are_asked_not_to():
 
 
 @pytest.mark.parametrize(
-    "attack", ["''.__class__.__mro__", "messages.append(1)", "cycler.__init__.__globals__"]
+    "attack",
+    ["''.__class__.__mro__", "messages.append(1)", "cycler.__init__.__globals__", "namespace(__class__=1)"],
 )
 def test_templates_run_in_a_sandbox(attack):
     with pytest.raises(UserError, match="chat template cannot write"):
@@ -112,18 +110,20 @@ PLAIN = "{{ messages[0].content }}"
 @pytest.mark.parametrize(
     ("template", "reason"),
     [
-        (
-            ENDLESS,
-            "more than a second",
-        ),
-        ("{% for i in range(10 ** 9) %}x{% endfor %}", "Range too big"),
+        (ENDLESS, "more than a second"),
+        ("{% for i in range(10 ** 6) %}x{% endfor %}", "Range too big"),
         ("{% for i in range(99999) %}{{ 'x' * 200 }}{% endfor %}", "more than 10000000 characters"),
-        ("{{ 'x' * 10 ** 11 }}", "512 MB"),
+        ("{{ 'x' * 10 ** 11 }}", "more than 10000000 characters"),
+        (DOUBLED, "more than 10000000 characters"),
+        (DOUBLED.replace("~", "+"), "more than 10000000 characters"),
+        ("{{ 'x' | center(10 ** 10) }}", "more than 10000000 characters"),
+        ("{{ 'x'.ljust(10 ** 10) }}", "more than 10000000 characters"),
+        ("{{ '%*d' % (10 ** 10, 1) }}", "more than 10000000 characters"),
+        ("{{ 7 ** (10 ** 8) }}", "a number of more than 10000 bits"),
         (
-            "{% set n = namespace(x='abc') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
-            "512 MB|more than a second",  # whichever comes first: a slow machine computes for longer
+            "{% macro f(n) %}{{ f(n + 1) if n < 60 }}{{ f(n + 1) if n < 60 }}{% endmacro %}{{ f(0) }}",
+            "a second",
         ),
-        ("{{ 'x' | center(10 ** 10) }}", "512 MB"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
         ("{{ 1 / 0 }}", "ZeroDivisionError"),
     ],
@@ -150,39 +150,6 @@ def test_a_template_is_stopped_in_any_thread():
     thread.start()
     thread.join(60)
     assert "more than a second" in found[0]
-
-
-def test_an_interrupt_leaves_no_answer_for_the_next_text(monkeypatch):
-    templates.render(PLAIN, HELLO, {})
-    worker = templates._worker(os.getpid())
-    process: Any = worker._process
-
-    class Interrupted:
-        def write(self, line):
-            stdin.write(line)
-
-        def flush(self):
-            stdin.flush()
-            raise KeyboardInterrupt
-
-        def close(self):
-            stdin.close()
-
-    stdin = process.stdin
-    monkeypatch.setattr(process, "stdin", Interrupted())
-    with pytest.raises(KeyboardInterrupt):
-        templates.render(PLAIN, [{"role": "user", "content": "earlier"}], {})
-    assert templates.render(PLAIN, HELLO, {}) == "hello"
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
-def test_a_process_that_was_killed_is_started_anew():
-    templates.render(PLAIN, HELLO, {})
-    process: Any = templates._worker(os.getpid())._process
-    os.kill(process.pid, signal.SIGKILL)
-    with pytest.raises(UserError, match="code -9"):
-        templates.render(PLAIN, HELLO, {})
-    assert templates.render(PLAIN, HELLO, {}) == "hello"
 
 
 def test_today_is_a_day_that_is_given():
