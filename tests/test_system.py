@@ -18,8 +18,7 @@ from pbr_jax.corpus.vectors import digest
 from pbr_jax.experiment import opening
 from pbr_jax.experiment.plan import Plan
 from pbr_jax.llm.engine.jax_backend import JaxLLM
-from pbr_jax.stages.answers import Answers, answers
-from pbr_jax.stages.likelihood import Likelihoods, likelihoods
+from pbr_jax.stages.answers import Answers, Likelihoods, answers, likelihoods
 from pbr_jax.stages.rankings import Questions, Rankings, rankings
 from pbr_jax.stages.records import Records
 from pbr_jax.system import System

@@ -27,7 +27,7 @@ from pbr_jax.text.answers import parse_answer
 class Made(NamedTuple):
     """What a run made of the examples, in their order; None: no such thing.
 
-    `answers` are read by `stages.answers.Answers`, `scores` by `stages.likelihood.Likelihoods`, and `judged`
+    `answers` are read by `stages.answers.Answers`, `scores` by `stages.answers.Likelihoods`, and `judged`
     by `stages.judged.Judgements`.
     """
 

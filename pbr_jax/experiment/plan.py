@@ -30,8 +30,8 @@ from pbr_jax.methods.generate import Ipa, Label
 from pbr_jax.models.pretrained import locate
 from pbr_jax.options import Generate, key_of, swapped
 from pbr_jax.pipeline import Pipeline
-from pbr_jax.stages import language_model, likelihood
-from pbr_jax.stages.answers import answers, documents_in_prompt
+from pbr_jax.stages import language_model
+from pbr_jax.stages.answers import answers, documents_in_prompt, likelihoods, wants_likelihoods
 from pbr_jax.stages.data import data
 from pbr_jax.stages.generator import generator
 from pbr_jax.stages.judged import judged
@@ -110,7 +110,7 @@ class Plan:
         self.hashes = source.hashes
         self.run = Run(config, self.task, source.node, {}, source.training)
         method = config.generate.resolved(self.task)
-        scored = likelihood.wanted(self.run, method)
+        scored = wants_likelihoods(self.run, method)
         outputs = partial(_outputs, method, scored)
         if self.folded:
             made = folds.folds(self.run, config, outputs)
@@ -234,7 +234,7 @@ def _outputs(method: Generate | None, scored: bool, run: Run) -> dict[str, Stage
     if method is not None:
         made["answered"] = answers(run, method, ranked)
     if scored:
-        made["scored"] = likelihood.likelihoods(run, ranked, method)
+        made["scored"] = likelihoods(run, ranked, method)
     return made
 
 

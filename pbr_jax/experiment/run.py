@@ -30,12 +30,10 @@ from pbr_jax.graph.lists import stages
 from pbr_jax.llm.answers_file import location
 from pbr_jax.llm.usage import cost
 from pbr_jax.stages import judged, programs
-from pbr_jax.stages.answers import Answers
-from pbr_jax.stages.likelihood import Likelihoods
-from pbr_jax.stages.measures import MEASURES, METRICS, TALLY, USAGE, by_stage
+from pbr_jax.stages.answers import Answers, Likelihoods
 from pbr_jax.stages.profiles import LABEL
 from pbr_jax.stages.rankings import Rankings
-from pbr_jax.stages.run import line
+from pbr_jax.stages.run import MEASURES, METRICS, TALLY, USAGE, by_stage, line
 from pbr_jax.stages.trained import reports
 from pbr_jax.stream import folds
 from pbr_jax.stream import stage as stream

@@ -1,17 +1,26 @@
-"""Answers: the last two slots over any range of a split's questions, kept on disk."""
+"""Answers, and likelihoods of targets: the last two slots over any range of questions, kept on disk.
 
-from collections.abc import Iterator, Sequence
+A likelihood says how probable the language model finds what the user really wrote, given the prompt of the
+run. No answer is decoded: the target is read once behind the prompt (PURPLE's reward, Du et al., 2026, Eq.
+4). So the measure is graded where answers of a small model are all alike, and it costs a fraction of theirs.
+
+Each answer and each score is in the cache once it is finished, where the next attempt finds it.
+"""
+
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pbr_jax.base import terminal
-from pbr_jax.base.types import Example
-from pbr_jax.graph import Slot, Stage, builds_nodes
+from pbr_jax.base.types import Example, UserError
+from pbr_jax.graph import Node, Slot, Stage, builds_nodes
 from pbr_jax.options import Generate
+from pbr_jax.pipeline import Ranking
 from pbr_jax.stages import language_model
+from pbr_jax.stages.generator import generator
 from pbr_jax.stages.rankings import EVALUATED, Questions, Rankings
 from pbr_jax.stages.records import Records
-from pbr_jax.stages.run import Run, chunks, metered, write_tally
+from pbr_jax.stages.run import Run
 from pbr_jax.stages.together import by_questions
 from pbr_jax.system import System
 
@@ -22,6 +31,14 @@ class Answers(Records):
     options were listed (`pipeline.Answer`)."""
 
     file = "generations.jsonl"
+
+
+class Likelihoods(Records):
+    """log p(target | prompt) of each question, with what the model was shown: `total` (nats), `tokens` and
+    `bytes` of the target (None where it is withheld); `prompt_tokens`, `documents` and `messages`
+    as of an answer."""
+
+    file = "likelihoods.jsonl"
 
 
 @builds_nodes
@@ -36,21 +53,51 @@ def answers(
     run: Run, method: Generate, ranked: Stage, questions: Questions = EVALUATED, label: str = "generate"
 ) -> Stage:
     """The raw answer to every question from the documents that were ranked for it."""
-    needs = {
-        "store": run.data,
-        "ranked": ranked,
-        "write": language_model.writer(run),
-        "generate": Slot(method, run),
-    }
-    return Stage(
-        "generate",
-        (questions, documents_in_prompt(run)),
-        needs,
-        _generate,
-        Answers,
-        label=label,
-        together=by_questions(Answers, questions),
-    )
+    needs = {"generate": Slot(method, run), "answer_format": language_model.answer_format(run)}
+    return _stage(run, "generate", _generate, Answers, ranked, questions, needs, label)
+
+
+@builds_nodes
+def wants_likelihoods(run: Run, method: Generate | None) -> bool:
+    """Whether targets are scored: where answers are and the model can, or as eval.likelihood says."""
+    wanted = run.config.eval.likelihood
+    if wanted == "auto":
+        return method is not None and run.config.llm.can_score
+    return wanted == "on"
+
+
+@builds_nodes
+def likelihoods(
+    run: Run,
+    ranked: Stage,
+    method: Generate | None = None,
+    questions: Questions = EVALUATED,
+    label: str = "likelihood",
+) -> Stage:
+    """The likelihood of every question's target after the prompt with its documents, or as the method that
+    answers has it."""
+    needs: dict[str, Node] = {"llm": generator(run)}
+    if method is not None and method.own_likelihood:
+        needs["generate"] = Slot(method, run)
+    check = partial(run.config.llm.check_scoring, "eval.likelihood on")
+    return _stage(run, "likelihood", _score, Likelihoods, ranked, questions, needs, label, check)
+
+
+@builds_nodes
+def _stage(
+    run: Run,
+    name: str,
+    make: Callable[..., None],
+    kind: type[Records],
+    ranked: Stage,
+    questions: Questions,
+    needs: dict[str, Node],
+    label: str,
+    check: Callable[[], None] | None = None,
+) -> Stage:
+    needs = {"store": run.data, "ranked": ranked, "write": language_model.writer(run), **needs}
+    options, together = (questions, documents_in_prompt(run)), by_questions(kind, questions)
+    return Stage(name, options, needs, make, kind, label=label, check=check, together=together)
 
 
 def _generate(folder: Path, questions: Questions, k: int, *, ranked: Rankings, **parts: Any) -> None:
@@ -59,32 +106,43 @@ def _generate(folder: Path, questions: Questions, k: int, *, ranked: Rankings, *
 
 
 def keep_answers(folder: Path, examples: list[Example], ranked: Rankings, system: System) -> None:
-    """Answers some questions, and keeps that in a folder for `Answers`.
+    """Answers some questions, and keeps that in a folder for `Answers`."""
 
-    Each raw answer is in the cache once it is finished, where the next attempt finds it.
-    """
+    def work(advance: Callable[[int], Any], chunk: list[Example], shown: list[Ranking]) -> Any:
+        for answer in system.answer(chunk, shown, on_batch=lambda positions, _: advance(len(positions))):
+            yield {
+                "text": answer.text,
+                "prompt_tokens": answer.prompt_tokens,
+                **answer.prompt.record,
+                "probabilities": answer.probabilities,
+                **({} if answer.places is None else {"places": answer.places}),
+            }
+
     rankings = ranked.read(system.store, examples)
-    with terminal.bar(desc="answers", total=len(examples)) as bar:
+    Answers.make(folder, work, system.tally, examples, rankings, label="answers", total=len(examples))
 
-        def on_batch(positions: Sequence[int], texts: Sequence[str]) -> None:
-            bar.update(len(positions))
 
-        def answered() -> Iterator[tuple[str, dict[str, Any]]]:
-            for pairs in chunks(zip(examples, rankings, strict=True)):
-                chunk, shown = zip(*pairs, strict=True)
-                with metered(folder):
-                    answers = system.answer(chunk, shown, on_batch=on_batch)
-                for example, answer in zip(chunk, answers, strict=True):
-                    yield (
-                        example.id,
-                        {
-                            "text": answer.text,
-                            "prompt_tokens": answer.prompt_tokens,
-                            **answer.prompt.record,
-                            "probabilities": answer.probabilities,
-                            **({} if answer.places is None else {"places": answer.places}),
-                        },
-                    )
+def _score(folder: Path, questions: Questions, k: int, *, ranked: Rankings, **parts: Any) -> None:
+    system = System(parts, documents=k)
+    keep_likelihoods(folder, list(questions.read(system.store)), ranked, system)
 
-        Answers.keep(folder, answered())
-    write_tally(system.tally, folder)
+
+def keep_likelihoods(folder: Path, examples: list[Example], ranked: Rankings, system: System) -> None:
+    """Scores the targets of some questions, and keeps that in a folder for `Likelihoods`."""
+
+    def work(advance: Callable[[int], Any], chunk: list[Example], shown: list[Ranking]) -> Any:
+        try:
+            scores = system.score(chunk, shown, on_batch=advance)
+        except UserError as error:
+            raise UserError(f"likelihood of the targets: {error}; or set eval.likelihood off") from error
+        for example, (prompt, score) in zip(chunk, scores, strict=True):
+            yield {
+                "total": score and score.total,
+                "tokens": score and score.tokens,
+                "bytes": None if example.target is None else len(example.target.encode()),
+                "prompt_tokens": system.llm.num_tokens(prompt.messages),
+                **prompt.record,
+            }
+
+    rankings = ranked.read(system.store, examples)
+    Likelihoods.make(folder, work, system.tally, examples, rankings, label="likelihoods", total=len(examples))

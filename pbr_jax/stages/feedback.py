@@ -7,14 +7,13 @@ is cached. So no computation is repeated after an interruption, or for candidate
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pbr_jax.base import terminal
 from pbr_jax.base.types import Example, Feedback, UserError
 from pbr_jax.eval.metrics import is_plain_mean, rating_scale, text_metric
 from pbr_jax.eval.overlap import rouge
@@ -25,7 +24,7 @@ from pbr_jax.stages import language_model
 from pbr_jax.stages.generator import generator
 from pbr_jax.stages.rankings import Questions, Rankings, drop_leaks, rankings
 from pbr_jax.stages.records import Records
-from pbr_jax.stages.run import Run, chunks, metered, once, write_tally
+from pbr_jax.stages.run import Run, once
 from pbr_jax.stages.together import by_questions
 from pbr_jax.system import System
 from pbr_jax.tasks import Task
@@ -250,17 +249,12 @@ def _collect(
         )
     rankings = drop_leaks(store, asked.read(store), ranked.read(store, asked.read(store)))
 
-    def collected() -> Iterator[tuple[str, dict[str, Any]]]:
-        with terminal.bar(desc="feedback", unit="question", total=asked.count(store)) as bar:
-            for chunk in chunks(zip(asked.read(store), rankings, strict=True), _TOGETHER):
-                examples, shown = zip(*chunk, strict=True)
-                with metered(folder):
-                    found = collect(reward, examples, shown)
-                for example, (rows, values) in zip(examples, found, strict=True):
-                    if shuffle is not None:
-                        values = values[shuffled(example, len(values), shuffle)]
-                    yield example.id, {"rows": rows.tolist(), "values": values.tolist()}
-                bar.update(len(chunk))
+    def work(advance: Callable[[int], Any], examples: list[Example], shown: list[Ranking]) -> Any:
+        for example, (rows, values) in zip(examples, collect(reward, examples, shown), strict=True):
+            if shuffle is not None:
+                values = values[shuffled(example, len(values), shuffle)]
+            yield {"rows": rows.tolist(), "values": values.tolist()}
+        advance(len(examples))
 
-    Feedbacks.keep(folder, collected())
-    write_tally(system.tally, folder)
+    told: dict[str, Any] = {"label": "feedback", "total": asked.count(store), "size": _TOGETHER}
+    Feedbacks.make(folder, work, system.tally, asked.read(store), rankings, **told)

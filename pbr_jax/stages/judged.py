@@ -6,12 +6,11 @@ both, and nothing is compared, chosen or trained by them.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from pbr_jax.base import terminal
 from pbr_jax.base.types import Example, UserError
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node, Stage, builds_nodes
@@ -22,7 +21,7 @@ from pbr_jax.pipeline import Tally
 from pbr_jax.stages import language_model
 from pbr_jax.stages.answers import Answers
 from pbr_jax.stages.records import Records
-from pbr_jax.stages.run import Run, chunks, metered, write_tally
+from pbr_jax.stages.run import Run
 from pbr_jax.tasks import AnswerFormat
 from pbr_jax.text.answers import parse_answer
 from pbr_jax.text.grading import PROMPT, Grader, prompt_hash
@@ -96,22 +95,18 @@ def _judge(
     grader = Grader(template, max_tokens, llm.count, llm.truncate)
     known: dict[str, float] = {}
     tally, examples = Tally(), list(store.examples())
-    with terminal.bar(desc="judge", total=len(examples)) as bar:
 
-        def graded() -> Iterator[tuple[str, dict[str, float | None]]]:
-            for pairs in chunks(zip(examples, answered.records(examples), strict=True), 256):
-                texts = [parse_answer(answer_format, record["text"]) for _, record in pairs]
-                prompts = _prompts(grader, [example for example, _ in pairs], texts, tally)
-                new = {one.content: one for one in prompts if one is not None and one.content not in known}
-                with metered(folder):
-                    known.update(_probabilities(llm, [*new.values()], tally))
-                for (example, _), prompt in zip(pairs, prompts, strict=True):
-                    p = None if example.target is None else 0.0 if prompt is None else known[prompt.content]
-                    yield example.id, {"p": p}
-                bar.update(len(pairs))
+    def work(advance: Callable[[int], Any], chunk: list[Example], records: list[dict[str, Any]]) -> Any:
+        texts = [parse_answer(answer_format, record["text"]) for record in records]
+        prompts = _prompts(grader, chunk, texts, tally)
+        new = {one.content: one for one in prompts if one is not None and one.content not in known}
+        known.update(_probabilities(llm, [*new.values()], tally))
+        advance(len(chunk))
+        for example, prompt in zip(chunk, prompts, strict=True):
+            yield {"p": None if example.target is None else 0.0 if prompt is None else known[prompt.content]}
 
-        Judgements.keep(folder, graded())
-    write_tally(tally, folder)
+    answers = answered.records(examples)
+    Judgements.make(folder, work, tally, examples, answers, label="judge", total=len(examples), size=256)
 
 
 def _prompts(

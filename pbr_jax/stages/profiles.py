@@ -16,14 +16,13 @@ of the documents that it was written from (`pbr_jax.llm.reads`).
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from pbr_jax.base import terminal
 from pbr_jax.base.types import Example
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Bound, Node, Slot, Stage, Value
@@ -34,7 +33,7 @@ from pbr_jax.options import Prompt
 from pbr_jax.pipeline import Examples, Tally
 from pbr_jax.stages.rankings import EVALUATED, Questions
 from pbr_jax.stages.records import Records
-from pbr_jax.stages.run import Run, chunks, metered, once, write_tally
+from pbr_jax.stages.run import Run, once
 from pbr_jax.stages.together import by_questions
 from pbr_jax.stages.users import oldest_first
 from pbr_jax.tasks import Wording
@@ -270,17 +269,8 @@ def _write(folder: Path, questions: Questions, options: Prompt, *, store: Store,
     tally = Tally()
     profiles = Profiles(options, store=store, tally=tally, **parts)
 
-    def written() -> Iterator[tuple[str, dict[str, str]]]:
-        with terminal.bar(desc="profiles") as bar:
+    def work(advance: Callable[[int], Any], chunk: list[Example]) -> Any:
+        for profile in profiles.write(chunk, lambda places, _: advance(len(places))):
+            yield {"text": profile.text, "key": profile.key}
 
-            def told(places: Sequence[int], _: Sequence[str]) -> None:
-                bar.update(len(places))
-
-            for chunk in chunks(questions.read(store)):
-                with metered(folder):
-                    made = profiles.write(chunk, told)
-                for example, profile in zip(chunk, made, strict=True):
-                    yield example.id, {"text": profile.text, "key": profile.key}
-
-    Texts.keep(folder, written())
-    write_tally(tally, folder)
+    Texts.make(folder, work, tally, questions.read(store), label="profiles")

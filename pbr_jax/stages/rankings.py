@@ -1,7 +1,7 @@
 """Rankings: the first four slots of a pipeline over any range of a split's questions, kept on disk."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,10 +13,10 @@ from pbr_jax.base.types import Candidate, Example, UserError
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Slot, Stage, builds_nodes
 from pbr_jax.options import Retrieve
-from pbr_jax.pipeline import Pipeline, Ranking
+from pbr_jax.pipeline import Neighbour, Pipeline, Ranking
 from pbr_jax.stages import passages
 from pbr_jax.stages.records import Records
-from pbr_jax.stages.run import Run, chunks, enable_compilation_cache, metered, once, progress, write_tally
+from pbr_jax.stages.run import Run, enable_compilation_cache, once
 from pbr_jax.stages.together import by_questions
 from pbr_jax.system import System
 
@@ -178,13 +178,9 @@ def keep_rankings(folder: Path, examples: list[Example], system: System) -> None
     # Of all at once: users are compared as they were at a few moments, and are read anew for each.
     users = system.neighbours(examples)
 
-    def ranked() -> Iterator[tuple[str, dict[str, Any]]]:
-        for some in chunks(progress(range(len(examples)), "rankings", len(examples))):
-            chunk = [examples[i] for i in some]
-            with metered(folder):
-                rankings = system.rank(chunk, [users[i] for i in some])
-            for example, ranking in zip(chunk, rankings, strict=True):
-                yield example.id, _kept(ranking)
+    def work(advance: Callable[[int], Any], chunk: list[Example], of_chunk: list[list[Neighbour]]) -> Any:
+        rankings = system.rank(chunk, of_chunk)
+        advance(len(chunk))
+        return map(_kept, rankings)
 
-    Rankings.keep(folder, ranked())
-    write_tally(system.tally, folder)
+    Rankings.make(folder, work, system.tally, examples, users, label="rankings", total=len(examples))

@@ -1,15 +1,16 @@
 """What stages keep of questions: a record each, written and read by the question's id."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
+from pbr_jax.base import terminal
 from pbr_jax.base.files import write_lines
 from pbr_jax.base.types import Example
 from pbr_jax.pipeline import Tally
-from pbr_jax.stages.run import line, read_tally
+from pbr_jax.stages.run import CHUNK, chunks, line, metered, read_tally, write_tally
 
 _START = '{"id": '
 
@@ -26,6 +27,39 @@ class Records:
     def keep(cls, folder: Path, records: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
         """Writes pairs of a question's id and its record, whole or not at all."""
         write_lines(folder / cls.file, (line({"id": id, **record}) for id, record in records))
+
+    @classmethod
+    def make(
+        cls,
+        folder: Path,
+        work: Callable[..., Iterable[Mapping[str, Any]]],
+        tally: Tally,
+        *columns: Iterable[Any],
+        label: str,
+        total: int | None = None,
+        size: int = CHUNK,
+    ) -> None:
+        """Makes the record of each question, and keeps them with the tally and the counts of requests.
+
+        Args:
+          work: takes a function that advances the progress bar and a chunk of each column, and returns the
+            records of the chunk's questions.
+          columns: the questions, and what else `work` reads of each.
+          label: of the progress bar, which counts to `total`.
+          size: the number of questions in a chunk.
+        """
+
+        def made(advance: Callable[[int], Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+            for chunk in chunks(zip(*columns, strict=True), size):
+                some = [list(column) for column in zip(*chunk, strict=True)]
+                with metered(folder):
+                    records = list(work(advance, *some))
+                for example, record in zip(some[0], records, strict=True):
+                    yield example.id, record
+
+        with terminal.bar(desc=label, total=total) as bar:
+            cls.keep(folder, made(bar.update))
+        write_tally(tally, folder)
 
     @property
     def tally(self) -> Tally:

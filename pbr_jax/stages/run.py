@@ -8,91 +8,33 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, TypeVar
 
 from pbr_jax.base import compilation, terminal
 from pbr_jax.base.files import cache_folder, write_text
 from pbr_jax.base.types import UserError
 from pbr_jax.graph import Node
+from pbr_jax.graph.lists import stages
 from pbr_jax.llm import usage
-from pbr_jax.options import (
-    LLM,
-    Benchmark,
-    Corpus,
-    Encoder,
-    Eval,
-    Expand,
-    Feedback,
-    Generate,
-    Neighbours,
-    Prompt,
-    Remarks,
-    Retrieve,
-    Select,
-    Stream,
-    TunedGenerator,
-    UserEncoder,
-)
 from pbr_jax.pipeline import Tally
-from pbr_jax.stages.measures import TALLY, USAGE
 from pbr_jax.tasks import Task
 
+MEASURES, TALLY, USAGE = "measures.json", "tally.json", "usage.json"
+METRICS = ("silhouette", "silhouette_without_noise")
+"""Measures that stand among a run's metrics too. They have no interval: they are of no single question."""
 CHUNK = 1024  # examples that pass through the slots together
 
 
-@runtime_checkable
-class Settings(Protocol):
-    """The fields of a config (`pbr_jax.config.Config`)."""
-
-    @property
-    def seed(self) -> int: ...
-    @property
-    def collaboration(self) -> Literal["none", "signals", "text"]: ...
-    @property
-    def benchmark(self) -> Benchmark: ...
-    @property
-    def corpus(self) -> Corpus: ...
-    @property
-    def encoder(self) -> Encoder: ...
-    @property
-    def llm(self) -> LLM: ...
-    @property
-    def user_encoder(self) -> UserEncoder: ...
-    @property
-    def feedback(self) -> Feedback: ...
-    @property
-    def expand(self) -> Expand: ...
-    @property
-    def neighbours(self) -> Neighbours: ...
-    @property
-    def retrieve(self) -> Retrieve: ...
-    @property
-    def select(self) -> Select: ...
-    @property
-    def prompt(self) -> Prompt: ...
-    @property
-    def generate(self) -> Generate: ...
-    @property
-    def generator(self) -> TunedGenerator: ...
-    @property
-    def stream(self) -> Stream: ...
-    @property
-    def remarks(self) -> Remarks: ...
-    @property
-    def eval(self) -> Eval: ...
-    def training_documents(self, source: str) -> dict[str, Any]: ...
-    def similar_users(self, count: int) -> Neighbours: ...
-
-
 class Run(NamedTuple):
-    """A run before anything is computed. `data` is the node of the store (`pbr_jax.corpus.store.Store`).
+    """A run before anything is computed: its config (`pbr_jax.config.Config`) and the node of the store
+    (`pbr_jax.corpus.store.Store`).
 
     `nodes` caches the nodes that functions marked with `once` return. `training` is the node of a store with
     only the training split, if a method needs one. If `data` is a fold, `whole` is the node of the store that
     it is part of.
     """
 
-    config: Settings
+    config: Any
     task: Task
     data: Node
     nodes: dict[Any, Node]
@@ -106,7 +48,7 @@ class Run(NamedTuple):
 
     def changed(self, **methods: Any) -> "Run":
         """The same run with other methods in some slots."""
-        return self._replace(config=dataclasses.replace(self.config, **methods))  # type: ignore[type-var]
+        return self._replace(config=dataclasses.replace(self.config, **methods))
 
     def learns_from_others(self, who: str) -> None:
         """Raises UserError if the config does not allow parameters to be trained on other users' data."""
@@ -174,6 +116,19 @@ def read_tally(folder: Path) -> Tally:
     """Reads the file of `write_tally`."""
     values = json.loads((folder / TALLY).read_text(encoding="utf-8"))
     return Tally(Counter(values["counts"]), values["seconds"])
+
+
+def keep_measures(folder: Path, values: Mapping[str, int | float]) -> None:
+    """Keeps numbers by their names in a stage's folder."""
+    write_text(folder / MEASURES, json.dumps(dict(values)))
+
+
+def by_stage(last: Node, name: str) -> dict[str, Any]:
+    """The content of the JSON file of this name of every stage under a node that has one, by labels."""
+    files = {label: stage.folder / name for label, stage in stages(last).items()}
+    return {
+        label: json.loads(file.read_text(encoding="utf-8")) for label, file in files.items() if file.is_file()
+    }
 
 
 @contextlib.contextmanager

@@ -26,9 +26,8 @@ from pbr_jax.corpus.vectors import AnyEncoder, VectorStore, digest
 from pbr_jax.distributed import processes
 from pbr_jax.graph import Together
 from pbr_jax.models.sentence_folder import Role
-from pbr_jax.stages.measures import TALLY, USAGE
 from pbr_jax.stages.records import Records
-from pbr_jax.stages.run import chunks, read_tally, total, write_tally
+from pbr_jax.stages.run import TALLY, USAGE, chunks, read_tally, total, write_tally
 
 Make = Callable[..., None]
 

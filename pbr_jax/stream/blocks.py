@@ -18,8 +18,7 @@ from pbr_jax.cache.artefacts import is_whole, obtain_part
 from pbr_jax.corpus.store import Store
 from pbr_jax.pipeline import Ranking
 from pbr_jax.stages import programs
-from pbr_jax.stages.answers import Answers, keep_answers
-from pbr_jax.stages.likelihood import Likelihoods, keep_likelihoods
+from pbr_jax.stages.answers import Answers, Likelihoods, keep_answers, keep_likelihoods
 from pbr_jax.stages.rankings import Rankings, keep_rankings
 from pbr_jax.stages.run import metered, read_tally, total, write_tally
 from pbr_jax.system import System
@@ -33,7 +32,7 @@ class Block(NamedTuple):
     """Answered questions as a learner sees them. Each list has one value per question.
 
     `answers` and `likelihoods` have the format of `stages.answers.Answers` and
-    `stages.likelihood.Likelihoods`, and are empty if there are none. Unless the learner is `supervised`,
+    `stages.answers.Likelihoods`, and are empty if there are none. Unless the learner is `supervised`,
     examples have neither targets nor relevant documents, and there are no likelihoods; in `report` they are
     present. `observations` are those of the learner, in `learn` and `report`. Each list is read from disk
     when it is first accessed.

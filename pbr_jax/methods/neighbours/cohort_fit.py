@@ -19,8 +19,7 @@ from pbr_jax.index import density
 from pbr_jax.index.base import unit
 from pbr_jax.index.density import NOISE
 from pbr_jax.methods.neighbours.moments import Moments
-from pbr_jax.stages.measures import keep_measures
-from pbr_jax.stages.run import Run, once
+from pbr_jax.stages.run import Run, keep_measures, once
 from pbr_jax.stages.users import Users
 
 ABSENT = -2  # had written nothing
