@@ -1,13 +1,11 @@
-"""Ctrl-C on the command line: acknowledged at once, obeyed at the next safe place; a second one ends all.
+"""Ctrl-C on the command line: obeyed at the next safe place; a second one ends the process.
 
-Python runs a signal's handler in the main thread, between two of its own instructions, and a compiled program
-may be one instruction for minutes. So a thread waits for the signal (`signal.set_wakeup_fd`) and answers.
-Outside `acknowledged`, as in a notebook, Ctrl-C is what it always is.
+Python runs a signal's handler between two of its own instructions, so a compiled program ends first. Outside
+`acknowledged`, as in a notebook, Ctrl-C is what it always is.
 """
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -44,43 +42,24 @@ def acknowledged() -> Iterator[None]:
         return
     if number == signal.SIGTERM:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-    reader, writer = socket.socketpair()
-    writer.setblocking(False)
-    watcher = threading.Thread(
-        target=_watch, args=(reader, number), name="pbr_jax.base.interrupts", daemon=True
-    )
-    watcher.start()
-    handler, wakeup = signal.signal(number, _interrupt), signal.set_wakeup_fd(writer.fileno())
+    handler = signal.signal(number, _interrupt)
     try:
         yield
     finally:
-        signal.set_wakeup_fd(wakeup)
         signal.signal(number, handler)
         _State.asked = False
-        writer.close()
-        watcher.join()
-        reader.close()
 
 
 def _interrupt(*_: object) -> None:
+    if _State.asked:  # whatever is written appears whole or not at all, so nothing needs to be tidied
+        for child in tuple(_State.children):
+            child.kill()
+        os._exit(INTERRUPTED)
     _State.asked = True
+    newline = "\n" * (sys.stderr is not None and sys.stderr.isatty())
+    terminal.err(f"{newline}pbr-jax: stopping after this batch; again to stop now")
     if not _State.deferred:
         raise KeyboardInterrupt
-
-
-def _watch(reader: socket.socket, number: int) -> None:
-    """Reads the signals as they come, until the socket is closed."""
-    count = 0
-    while signals := reader.recv(16):
-        for _ in range(signals.count(number)):
-            count += 1
-            if count == 1:
-                newline = "\n" * (sys.stderr is not None and sys.stderr.isatty())
-                terminal.err(f"{newline}pbr-jax: stopping after this batch; again to stop now")
-            else:  # whatever is written appears whole or not at all, so nothing needs to be tidied
-                for child in tuple(_State.children):
-                    child.kill()
-                os._exit(INTERRUPTED)
 
 
 def told() -> int:
