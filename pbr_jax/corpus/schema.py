@@ -1,4 +1,4 @@
-"""The tables of a document store, and the numbers by which texts are found in them.
+"""The tables of a document store, and documents as the values of their columns.
 
 SQLite keeps copies of what it moves between pages, which no deletion reaches. So whatever a user wrote
 stands in tables that grow at their end alone (`users`, `texts`, `wholes`, `examples`, `units`, `choices`)
@@ -7,9 +7,11 @@ indices first of all, holds numbers and hashes.
 """
 
 import json
+import math
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from pbr_jax.base.types import Document, UserError
 from pbr_jax.base.words import composed, words
@@ -92,3 +94,40 @@ def flags(target: str | None, profile: Sequence[Document], field: str | None) ->
     least = _NEAR * len(wanted)
     near = wanted and any(len(wanted & set(words(d.fields.get(field) or d.text))) >= least for d in profile)
     return int(not profile), int(held), int(bool(near))
+
+
+def values_of(document: Document) -> tuple[Any, ...]:
+    """Id, text, fields as JSON, and both moments."""
+    fields = json.dumps(dict(document.fields), ensure_ascii=False)
+    return document.id, document.text, fields, moment(document.time), moment(document.until)
+
+
+def check_texts(document: Document) -> None:
+    """Raises UserError for what is no text, or has no bytes: half of a character (a lone surrogate)."""
+    for name in ("user_id", "id", "text"):
+        if not isinstance(value := getattr(document, name), str):
+            raise UserError(f"document {document.id!r:.40} has {name} {value!r:.40}, want a text; correct it")
+    try:
+        " ".join((document.user_id, *values_of(document)[:3])).encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"document {document.id!r} of user {document.user_id!r} holds {error.object[error.start]!r}, "
+            "which is half of a character; decode its text anew, or replace that"
+        ) from error
+
+
+def latest(profile: Sequence[Document], newest: int | None) -> Sequence[int]:
+    """Places of so many of the latest documents, undated ones being the oldest, in order; None: all."""
+    if newest is None:
+        return range(len(profile))
+    by_age = sorted(range(len(profile)), key=lambda i: -math.inf if (t := profile[i].time) is None else t)
+    return sorted(by_age[max(len(profile) - newest, 0) :])
+
+
+def moment(value: float | None) -> float | None:
+    """As it is stored. Raises UserError for what is no moment: of nan SQLite makes null, which is undated."""
+    if value is None:
+        return None
+    if not value > -math.inf:
+        raise UserError(f"a time is {value}, want seconds since 1970, or None where there is no date")
+    return float(value) + 0.0  # SQLite knows no -0.0

@@ -1,6 +1,6 @@
 """Documents and examples on disk. `visibility` defines which documents a question may see.
 
-A split of LaMP can have millions of documents, so few texts are kept in memory (`held`). Documents are stored
+A split of LaMP can have millions of documents, so few texts are kept in memory (`Held`). Documents are stored
 in SQLite, and the pipeline reads the rows that it needs. A document is stored once per user, even if several
 of the user's questions list it. Its row number is its index in arrays over documents. Row numbers are never
 reused, so a deleted document leaves a gap.
@@ -15,7 +15,7 @@ while it is read: by any number of threads and processes, with one writer. Each 
 import json
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,21 +28,52 @@ from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.corpus import schema
 from pbr_jax.corpus.columns import EMPTY, Columns, advanced
 from pbr_jax.corpus.database import PATIENCE, Database, copy
-from pbr_jax.corpus.held import Held
 from pbr_jax.corpus.schema import GONE, SHARED
 from pbr_jax.corpus.visibility import Visibility, key
-from pbr_jax.corpus.writer import Writer
-from pbr_jax.corpus.writing import build, writing
+from pbr_jax.corpus.writer import Writer, build, writing
 from pbr_jax.text.passages import passages
 
 __all__ = ["GONE", "SHARED", "Store", "Summary", "build"]
 
+_HELD = 16_000_000  # characters of texts; what a process holds of them is a few times as many bytes
 _PAGE = 512  # records that are read at once, so that nobody who streams keeps a writer waiting
 
 _ELSEWHERE = """
 SELECT COUNT(*) FROM examples e WHERE training = 0 AND EXISTS
     (SELECT 1 FROM documents d WHERE d.answer = e.answer AND d.user != e.user)
 """
+
+
+class Held:
+    """Documents that were read last, by their rows. All go when they have more than `most` characters.
+
+    For stores that nobody writes to: what was deleted would still be found here.
+    """
+
+    def __init__(self, most: int = _HELD) -> None:
+        self._most, self._size = most, 0
+        self._documents: dict[int, Document] = {}
+
+    def read(
+        self, rows: Sequence[int] | np.ndarray, read: Callable[[list[int]], dict[int, Document]]
+    ) -> list[Document]:
+        """The documents of rows, in their order; `read` reads those that are not here."""
+        wanted = np.asarray(rows, np.int64).tolist()
+        held = self._documents  # another thread may put a new one in its place
+        found = {row: held[row] for row in wanted if row in held}
+        if missing := [row for row in dict.fromkeys(wanted) if row not in found]:
+            new = read(missing)
+            found |= new
+            self._keep(new)
+        return [found[row] for row in wanted]
+
+    def _keep(self, new: dict[int, Document]) -> None:
+        size = sum(len(document.text) for document in new.values())
+        if self._size + size > self._most:
+            self._documents, self._size = {}, 0
+        if size <= self._most:
+            self._documents.update(new)
+            self._size += size
 
 
 class Summary(NamedTuple):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pbr_jax.base.types import Document, UserError
-from pbr_jax.corpus.held import Held
+from pbr_jax.corpus.store import Held
 
 
 # of texts of 4 characters; at 8 a third one empties what is held

@@ -182,43 +182,6 @@ def test_what_a_user_leaves_behind(tmp_path: Path) -> None:
     assert (fresh.owners.tolist(), fresh.users) == (store.owners.tolist(), store.users)
 
 
-def test_counts_follow_what_is_deleted(tmp_path: Path) -> None:
-    held = Document("h", "ann", "x", {"title": "the very target"})
-    near = Document("n", "ann", "the very other", {})
-    asked = example("1", "ann", held, near, target="the very target")
-    store = living(tmp_path, asked, example("2", "bob", target="zzz"))
-    assert store.summary[4:] == (1, 1, 0, 1)
-    store.append([Document("o", "eve", "x", {"title": "the very target"})])
-    assert store.summary.targets_elsewhere == 1
-    assert store.leaks_target(asked, store.history("eve")).all()
-    store.delete("ann", ["h"])
-    assert store.summary[4:] == (1, 0, 1, 1)
-    store.delete("ann", ["n"])
-    assert store.summary[4:] == (2, 0, 1, 0)
-    assert store.near_targets.tolist() == [False, False]
-
-
-def test_long_histories_leave_nothing_behind(tmp_path: Path) -> None:
-    """Texts of many lengths, in pages of their own and not, deleted in any order."""
-    draw = random.Random(0)
-    documents = [
-        document(f"user{i % 17}", f"id{i}", fields={"f": f"F-{i}-" + "y" * draw.choice((1, 300, 9000))})
-        for i in range(120)
-    ]
-    store = living(tmp_path, *(example(d.id, d.user_id, d) for d in documents[:30]))
-    store.append(documents[30:])
-    draw.shuffle(documents)
-    for d in documents[:60]:
-        store.delete(d.user_id, [d.id])
-    gone = [w for d in documents[:60] for w in (f'{d.text}"', f"F-{d.id[2:]}-y", f"{d.id}F", d.text + "[")]
-    assert holds(tmp_path / "s", *gone) == []
-    store.append([document("user1", f"more{i}") for i in range(50)])
-    for i in range(17):
-        store.forget(f"user{i}")
-    assert holds(tmp_path / "s", "CANARY", "title ", "user1", "more1", "id1", "F-") == []
-    assert store.summary[:4] == (0, 0, 0, 0)
-
-
 def test_space_is_given_back(tmp_path: Path) -> None:
     store = living(tmp_path, example("1", "ann"))
     store.append([document("ann", str(i), fields={"f": "z" * 1000}) for i in range(1500)])
@@ -262,14 +225,6 @@ def test_shared_documents_come_and_go(tmp_path: Path) -> None:
     assert not store.has_shared
     with pytest.raises(UserError, match="is not among"):
         store.visible(asked, "")
-
-
-def test_a_store_of_documents_alone(tmp_path: Path) -> None:
-    store = living(tmp_path)
-    assert (store.summary, store.users, store.rows) == ((0,) * 8, [], 0)
-    store.append([document("ann", "a"), document("", "p")])
-    assert store.visible(Example("", "ann", "q", "q", None), "ann").tolist() == [0]
-    assert list(store.examples()) == []
 
 
 def test_the_content_is_what_is_held_whatever_the_way_there(tmp_path: Path) -> None:
@@ -385,22 +340,6 @@ def test_a_kill_leaves_the_old_or_the_new_state(tmp_path: Path) -> None:
     with sqlite3.connect(path) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     connection.close()
-
-
-def test_threads_write_one_after_the_other(tmp_path: Path) -> None:
-    store = living(tmp_path, example("1", "ann"))
-
-    def write(user: str) -> None:
-        for i in range(5):
-            store.append([document(user, str(i))])
-
-    threads = [threading.Thread(target=write, args=(f"user{n}",)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert store.rows == store.summary.documents == 20
-    assert all(len(store.history(f"user{n}")) == 5 for n in range(4))
 
 
 def in_another_process(code: str, *arguments: object) -> str:

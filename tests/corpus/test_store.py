@@ -1,7 +1,6 @@
 """The document store: what goes in comes out, and who may see what."""
 
 import unicodedata
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pbr_jax import data
 from pbr_jax.base.types import Document, Example, UserError
-from pbr_jax.config import Benchmark
 from pbr_jax.corpus.store import Store, build
 
 
@@ -171,14 +168,6 @@ def test_a_document_that_is_the_target_comes_from_nobody_else(tmp_path: Path):
     assert store.summary.targets_in_history == 1
 
 
-def test_documents_before_a_time(tmp_path: Path):
-    rows = (document("v", "old", 1.0), document("v", "new", 9.0), document("v", "undated"))
-    store = stored(tmp_path, example("a", "v", rows, time=10.0), example("b", "v", time=3.0))
-    ids = [[d.id for d in store.documents(store.before("v", time))] for time in (5.0, 9.5, None)]
-    assert ids == [["old", "undated"], ["old", "new", "undated"], ["undated"]]
-    assert store.example_times.tolist() == [3.0, 10.0]
-
-
 def test_a_coarse_date_is_before_a_question_only_if_all_of_it_is(tmp_path: Path) -> None:
     early, late = Document("early", "v", "a", {}, 1.0, 4.0), Document("late", "v", "b", {}, 1.0, 9.0)
     point = Document("point", "v", "c", {}, 4.0)
@@ -190,12 +179,6 @@ def test_a_coarse_date_is_before_a_question_only_if_all_of_it_is(tmp_path: Path)
     assert [d.id for d in store.documents(store.visible(asked, "u"))] == ["mine"]  # as released
     assert store.documents(store.history("v")) == [early, late, point]
     assert store.times[store.history("v")].tolist() == [1.0, 1.0, 4.0]
-
-
-def test_a_year_and_its_first_day_are_two_documents(tmp_path: Path) -> None:
-    year, day = Document("1", "u", "a", {}, 1.0, 9.0), Document("1", "u", "a", {}, 1.0, 2.0)
-    store = stored(tmp_path, example("a", "u", (year,)), example("b", "u", (day,)))
-    assert [store.documents(store.visible(e, "u")) for e in store.examples()] == [[year], [day]]
 
 
 def test_a_row_gives_away_the_target_that_is_its_answer(tmp_path: Path) -> None:
@@ -232,28 +215,6 @@ def test_what_may_be_learned_from_is_what_every_evaluated_question_sees(tmp_path
     assert store.training_rows("u").dtype == store.training_rows("w").dtype == np.int64
     with pytest.raises(UserError, match="is not among the 3 users"):
         store.training_rows("z")
-
-
-def test_one_evaluated_question_without_a_history_leaves_nothing_to_learn_from(tmp_path: Path) -> None:
-    store = stored(tmp_path, example("a", "u"), example("b", "u", (document("u", "1"),)))
-    assert store.training_rows("u").tolist() == []
-
-
-@pytest.mark.data
-def test_what_may_be_learned_from_gives_no_target_of_a_time_split_away(
-    real_data: Path, tmp_path: Path
-) -> None:
-    """Whole histories hold the targets of 176 of the 199 questions of LaMP-4's time split."""
-    dev = Benchmark(name="lamp_4", root=str(real_data / "LaMP_4_huffpost"))
-    build(tmp_path / "store.sqlite", data.read(dev), "title", data.read(replace(dev, split="train")))
-    store = Store(tmp_path / "store.sqlite")
-    asked = list(store.examples())
-    given = {
-        name: sum(store.leaks_target(e, rows(e.user_id)).any() for e in asked)
-        for name, rows in (("history", store.history), ("training", store.training_rows))
-    }
-    own = sum(store.leaks_target(e, store.visible(e, e.user_id)).any() for e in asked)
-    assert (len(asked), own, given) == (199, 0, {"history": 176, "training": 0})
 
 
 def test_everybody_sees_shared_documents_and_they_are_nobodys(tmp_path: Path) -> None:

@@ -187,15 +187,6 @@ def test_slots_that_the_schema_lacks_are_left_out_and_told_once(
     assert told.count("the slot 'phone' of Tables_1 has no value, left out") == 1
 
 
-def test_prepared_data_hold_the_same(tmp_path: Path) -> None:
-    pytest.importorskip("tensorflow_datasets")
-    from pbr_jax.data import prepared
-
-    root = dialogue_files.write(tmp_path / "raw", "sgd")
-    folder = prepared.prepare(Benchmark(name="sgd", root=str(root)), tmp_path / "prepared")
-    assert list(prepared.examples(folder, "test")) == examples(root)
-
-
 @pytest.mark.data
 @pytest.mark.long
 def test_real_dialogues(real_data: Path) -> None:

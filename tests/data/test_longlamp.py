@@ -135,11 +135,6 @@ def test_a_user_whose_name_looks_like_a_further_row_is_another_one(tmp_path: Pat
     assert [example.user_id for example in found] == ["user0", "user0", "user0#2"]
 
 
-def test_half_a_character_in_a_users_name_is_refused(tmp_path: Path) -> None:
-    write(tmp_path / "val.jsonl", [{**rows("longlamp_topic", 1)[0], "author": "ann\ud83d"}])
-    assert "field 'author': found half of a surrogate pair" in error_of("longlamp_topic", tmp_path)
-
-
 def test_withheld_outputs_of_test_are_none(tmp_path: Path) -> None:
     row = {**rows("longlamp_topic", 1)[0], "output": None}
     write(tmp_path / "test.json", [row])
@@ -171,38 +166,6 @@ def test_what_is_no_number_is_missing_and_a_text_stays_one(tmp_path: Path, name:
     assert [example.profile[0].text for example in (first, second)] == ["pot fast", "ok nan"]
     assert first.profile[0].fields == {"description": "pot", "reviewText": "fast"}
     assert second.target == "nan"
-
-
-@pytest.mark.parametrize("name", ["train.jsonl", "train.parquet"])
-@pytest.mark.parametrize("key", ["reviewerId", "output", "input"])
-def test_no_number_for_a_user_an_input_or_a_target_is_an_error(tmp_path: Path, name: str, key: str) -> None:
-    write(tmp_path / name, [{**MISSING[0], key: math.nan}])
-    assert f"record 0, field '{key}': found null" in error_of("longlamp_review", tmp_path, "train")
-
-
-@pytest.mark.parametrize("name", ["train.json", "train.jsonl", "train.parquet"])
-def test_a_column_with_a_gap_as_pandas_writes_it(tmp_path: Path, name: str) -> None:
-    """The gap makes floats of integers: user 7 is 7.0 then, and the missing one NaN."""
-    pandas = pytest.importorskip("pandas")
-    history = pandas.DataFrame(
-        {"id": [7, None], "title": ["T", None], "abstract": ["A", "B"], "year": [2009, None]}
-    )
-    entries = history.to_dict("records")
-    rows = [{"name": user, "input": "Of: x", "output": "y", "profile": entries} for user in (7, None)]
-    frame = pandas.DataFrame(rows)
-    if name.endswith("parquet"):
-        frame.to_parquet(tmp_path / name)
-    else:
-        write(tmp_path / name, frame.to_dict("records"))
-    stream = data.read(Benchmark(name="longlamp_abstract", root=str(tmp_path), split="train"))
-    example = next(stream)
-    assert example.user_id == "7"
-    assert [(d.id, d.text, d.time) for d in example.profile] == [
-        ("7", "T A", 1230768000.0),
-        ("1", "B", None),
-    ]
-    with pytest.raises(UserError, match="record 1, field 'name': found null"):
-        next(stream)
 
 
 def test_values_of_parquet_that_json_lacks(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pbr_jax
 from pbr_jax import data
 from pbr_jax.base.types import Document, UserError
 from pbr_jax.config import Benchmark, load, override
-from pbr_jax.corpus.store import Store, build
+from pbr_jax.corpus.store import build
 from pbr_jax.data import passages
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -119,20 +118,6 @@ def test_faults_are_told_in_one_line(tmp_path: Path, name: str, content: str, wa
     assert name in str(error.value)
 
 
-def test_broken_files_are_told_in_one_line(tmp_path: Path) -> None:
-    whole = gzip.compress(b'{"id": "a", "text": "x"}\n' * 1000)
-    for name, content, wanted in (
-        ("a.jsonl.gz", whole[:40], "damaged compressed data"),
-        ("b.jsonl.gz", b"no gzip", "damaged compressed data"),
-        ("c.tsv", TSV.encode() + b"1\t\xff\ty\n", "UTF-8"),
-    ):
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(UserError, match=wanted):
-            read(tmp_path / name)
-    with pytest.raises(UserError, match=r"benchmark\.passages: found no such file"):
-        read(tmp_path / "missing.jsonl")
-
-
 def test_an_id_that_stands_twice_is_told_with_its_place(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "c.jsonl", *({"id": id, "text": f"text {i}"} for i, id in enumerate("abcb")))
     with pytest.raises(UserError, match=r"c\.jsonl: record 3, field 'id': found 'b' a second time"):
@@ -144,21 +129,6 @@ def test_an_id_that_stands_twice_is_told_with_its_place(tmp_path: Path) -> None:
     both = Benchmark(name="nq_open", passages=str(path), distractors=str(other))
     with pytest.raises(UserError, match=r"d\.jsonl: record 1, field 'id': found 'a' a second time"):
         passages.count(both)
-
-
-def test_memory_does_not_grow_with_a_collection(tmp_path: Path) -> None:
-    """Of 200 passages of 100,000 characters no more than a few are held."""
-    path = tmp_path / "c.tsv"
-    path.write_text(TSV + "".join(f"{i}\t{i}{'word ' * 20_000}\ttitle\n" for i in range(200)))
-    benchmark = Benchmark(name="nq_open", passages=str(path))
-    tracemalloc.start()
-    try:
-        build(tmp_path / "store.sqlite", [], shared=passages.collections(benchmark))
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 2_000_000 < path.stat().st_size // 7
-    assert Store(tmp_path / "store.sqlite").summary.documents == 200
 
 
 METHODS = ("bm25", "dense", "random")
@@ -204,37 +174,6 @@ def test_a_history_and_shared_passages_are_searched_together(tmp_path: Path, wri
     lines = [json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()]
     owners = {line["user_id"]: sorted(d["user_id"] for d in line["documents"]) for line in lines}
     assert owners == {"ann": ["", "", "ann", "ann"], "bob": ["", "", "bob"]}
-
-
-def test_shared_passages_are_cut_and_count_as_the_documents_they_are_of(
-    tmp_path: Path, tiny_models: dict[str, str]
-) -> None:
-    """The answer stands at the end of a long document, which is found by that part of it and counts once."""
-    texts = [f"{'tea and cats ' * 6}then answer {name}" for name in ("one", "two", "three", "four")]
-    pairs = [(text, [asked(f"q{n}", text[-12:], text[-5:])]) for n, text in enumerate(texts)]
-    path = squad(tmp_path / "dev-v1.1.json", *pairs)
-    fields = {"benchmark.name": "squad", "benchmark.root": str(tmp_path), "benchmark.passages": str(path),
-              "corpus.chunk": "words", "corpus.words": 5, "corpus.stride": 3, "prompt.show": "around",
-              "retrieve.k": 3, "select.k": 3, "generate.max_new_tokens": 2, "eval.resamples": 20,
-              "generate.method": "ipa", "eval.likelihood": "off", **tiny_models}  # fmt: skip
-    config = override(load(CONFIGS / "fused.py").config, fields)
-    results = pbr_jax.run(override(config, {"retrieve.of": ["bm25"]}), tmp_path / "bm25")
-    assert results.metrics["recall@1"] == 1.0
-    known = {document.id: document.text for document in read(path)}
-    for name, of in (("bm25", None), ("fused", ["bm25", "dense"])):
-        if of:
-            pbr_jax.run(override(config, {"retrieve.of": of}), tmp_path / name)
-        lines = [
-            json.loads(line) for line in (tmp_path / name / "predictions.jsonl").read_text().splitlines()
-        ]
-        assert len(lines) == 4
-        for line in lines:
-            found = [document["id"] for document in line["documents"]]
-            assert len(set(found)) == len(found) == 3
-            assert set(found) <= set(known)
-            assert {document["user_id"] for document in line["documents"]} == {""}
-            spans = [known[document["id"]][slice(*document["span"])] for document in line["documents"]]
-            assert all(0 < len(text.split()) <= 5 for text in spans)
 
 
 @pytest.mark.data

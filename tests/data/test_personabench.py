@@ -1,7 +1,6 @@
 """PersonaBench's folders: people, segments and their ground truth."""
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -223,13 +222,3 @@ def test_two_people_of_one_name_are_refused(tmp_path: Path, name: str) -> None:
     people = json.loads(path.read_text())
     put(path, [*people, people[0]])
     assert "field 'Name': found the id 'Ann0' a second time" in error_of(tmp_path)
-
-
-def test_a_segment_without_a_clock_lasts_until_the_next_day(tmp_path: Path) -> None:
-    make(tmp_path)
-    path = tmp_path / "community_0" / "private_data" / NOISE / "purchase_history_data_all.json"
-    path.write_text(path.read_text().replace("2024/Oct/20/08:17 AM", "2024/Oct/20"))
-    *_, chat, bought = examples(tmp_path)[0].profile
-    assert chat.until is None
-    assert bought.time == 1729382400.0
-    assert bought.until == math.nextafter(1729382400.0 + 86400, -math.inf)

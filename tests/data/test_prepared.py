@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pbr_jax import data
-from pbr_jax.base.types import Example, UserError
+from pbr_jax.base.types import UserError
 from pbr_jax.cli.main import main
 from pbr_jax.config import Benchmark
-from pbr_jax.data import prepared
+from pbr_jax.data import prepared, tfds_folder
 
 ROOT = Path(__file__).parents[2]
 
@@ -184,6 +184,29 @@ def test_wrong_names_and_roots_are_told_before_anything_is_made(tmp_path: Path) 
     assert not (tmp_path / "a").exists()
 
 
+# --- one example ------------------------------------------------------------------------------------
+
+TEXTS = st.sampled_from(["", "\0", "e\u0301", "日本語", "🙂", "\r\n"]) | st.text(max_size=6)
+TIMES = st.none() | st.floats(allow_nan=False)
+TURNS = st.lists(st.integers(0, 2**31 - 1), max_size=3).map(tuple)
+FIELDS = st.dictionaries(TEXTS, TEXTS, max_size=3)
+DOCUMENTS = st.builds(Document, TEXTS, TEXTS, TEXTS, FIELDS, TIMES, TIMES, turns=TURNS)
+MANY = st.lists(TEXTS, max_size=3).map(tuple)
+GROUPS = st.lists(MANY, max_size=3).map(tuple)
+EXAMPLES = st.builds(
+    Example, TEXTS, TEXTS, TEXTS, TEXTS, st.none() | TEXTS, st.lists(DOCUMENTS, max_size=3).map(tuple),
+    TIMES, GROUPS, TEXTS, st.booleans(), MANY, unit=TEXTS, options=MANY,
+)  # fmt: skip
+
+
+@given(EXAMPLES)
+def test_any_example_comes_back_equal(example: Example) -> None:
+    found = tfds_folder.example({"example": tfds_folder.written(example).encode()})
+    assert found == example
+    for one, other in zip(found.profile, example.profile):
+        assert list(one.fields.items()) == list(other.fields.items())
+
+
 # --- examples --------------------------------------------------------------------------------------
 
 
@@ -236,7 +259,7 @@ def test_a_missing_package_is_one_line(package: str, tweets: Benchmark, folder: 
 import sys
 sys.modules[{package!r}] = None
 from pbr_jax.config import Benchmark
-from pbr_jax.data import prepared
+from pbr_jax.data import prepared, tfds_folder
 from pbr_jax.base.types import UserError
 try:
     if {package!r} == "grain":
@@ -319,13 +342,6 @@ def test_the_command_prepares_and_a_run_reads_it(
     assert predictions[0] == predictions[1]
 
 
-def test_a_wrong_command_is_one_clear_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    place = ["--benchmark.name", "lamp_7", "--benchmark.root", str(tmp_path / "none")]
-    for arguments in (place, [*place, "--out", str(tmp_path / "out")]):
-        assert main(["data", "prepare", *arguments]) == 2
-        assert capfd.readouterr().err.count("\n") == 1
-
-
 # --- loader ----------------------------------------------------------------------------------------
 
 
@@ -338,13 +354,6 @@ def served(folder: Path, **options: Any) -> list[list[str]]:
 IDS = [f"u{i:02}" for i in range(11)]
 
 
-def test_a_batch_is_a_list_of_whole_examples(tweets: Benchmark, folder: Path) -> None:
-    wanted = {example.id: example for example in data.read(tweets)}
-    for batch in prepared.loader(folder, "dev", batch_size=4, seed=1):
-        assert isinstance(batch, list)
-        assert all(isinstance(example, Example) and example == wanted[example.id] for example in batch)
-
-
 @pytest.mark.parametrize("batch_size", [1, 4, 11, 12])
 def test_every_example_comes_once_an_epoch(batch_size: int, folder: Path) -> None:
     batches = served(folder, batch_size=batch_size, num_epochs=3)
@@ -354,17 +363,6 @@ def test_every_example_comes_once_an_epoch(batch_size: int, folder: Path) -> Non
     assert [sorted(epoch) for epoch in epochs] == [IDS] * 3
     assert len({tuple(epoch) for epoch in epochs}) == 3
     assert IDS not in epochs
-
-
-def test_the_order_is_the_seeds(folder: Path) -> None:
-    assert served(folder, seed=5) == served(folder, seed=5)
-    assert len({str(served(folder, seed=seed)) for seed in range(6)}) == 6
-
-
-def test_without_a_number_of_epochs_there_is_no_end(folder: Path) -> None:
-    batches = prepared.loader(folder, "dev", batch_size=11, seed=0, num_epochs=None)
-    counts = Counter(example.id for batch in islice(batches, 20) for example in batch)
-    assert set(counts.values()) == {20}
 
 
 @settings(max_examples=8)
@@ -414,25 +412,6 @@ def test_a_resumed_loader_goes_on_as_if_never_stopped(taken: int, shared_folder:
     assert started + [[example.id for example in batch] for batch in later] == whole
 
 
-RESUME = """
-import json, sys
-from pbr_jax.data import prepared
-batches = prepared.loader(sys.argv[1], "dev", batch_size=4, seed=3, num_epochs=3)
-batches.set_state(json.loads(sys.argv[2]))
-print(json.dumps([[example.id for example in batch] for batch in batches]))
-"""
-
-
-def test_another_process_resumes(shared_folder: Path) -> None:
-    whole = served(shared_folder, seed=3, num_epochs=3)
-    batches = prepared.loader(shared_folder, "dev", batch_size=4, seed=3, num_epochs=3)
-    for _ in range(4):
-        next(batches)
-    command = [sys.executable, "-c", RESUME, str(shared_folder), json.dumps(batches.get_state())]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == whole[4:]
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -446,8 +425,3 @@ def test_another_process_resumes(shared_folder: Path) -> None:
 )
 def test_numbers_out_of_range_are_refused(options: dict[str, int], words: str, shared_folder: Path) -> None:
     assert words in message(served, shared_folder, **options)
-
-
-def test_a_loader_of_an_unknown_split_is_refused(shared_folder: Path) -> None:
-    error = message(prepared.loader, shared_folder, "test", batch_size=1, seed=0)
-    assert error.endswith("found no split 'test'; wanted one of dev")

@@ -1,16 +1,13 @@
 """REALTALK's chats: questions about them, and the next message of a person."""
 
 import json
-import math
-import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import pbr_jax
-from pbr_jax import config, data
+from pbr_jax import data
 from pbr_jax.base.types import UserError
 from pbr_jax.config import Benchmark
 
@@ -132,52 +129,3 @@ def test_the_released_chats_are_read_whole(chats: Path) -> None:
     for example in persona:
         assert all(d.time is not None and d.time < (example.time or 0) for d in example.profile)
     assert all(len({d.id.rsplit("_D", 1)[0] for d in e.profile}) <= 2 for e in persona)  # both chats, no more
-
-
-@pytest.mark.data
-@pytest.mark.long
-def test_evidence_recall_is_that_of_an_own_script(chats: Path, tmp_path: Path) -> None:
-    """BM25 over lower-cased words, from the raw JSON to the number, with nothing of the package."""
-    values = []
-    for path in sorted(chats.glob("Chat_*.json")):
-        raw = json.loads(path.read_text())
-        names = sorted(
-            (k for k in raw if re.fullmatch(r"session_\d+", k)), key=lambda k: int(k.split("_")[1])
-        )
-        place, texts = {}, []
-        for number, name in enumerate(names):
-            for turn in raw[name]:
-                place[turn["dia_id"]] = number
-            texts.append(" ".join(
-                f"{t['speaker']} {t['clean_text']}"
-                + (f" and shared {t['blip_caption']}" if t.get("blip_caption") else "")
-                for t in raw[name]
-            ))  # fmt: skip
-        documents = [re.findall(r"\w+", text.lower()) for text in texts]
-        counts, lengths = [Counter(d) for d in documents], [len(d) for d in documents]
-        n, mean = len(documents), sum(lengths) / len(lengths)
-        holding = Counter(term for c in counts for term in c)
-        idf = {t: math.log(n - h + 0.5) - math.log(h + 0.5) for t, h in holding.items()}
-        floor = 0.25 * sum(idf.values()) / len(idf)
-        idf = {t: v if v >= 0 else floor for t, v in idf.items()}
-        for qa in raw["qa"]:
-            relevant = set()
-            for day, turn in re.findall(r"D:?(\d+)[:;](\d+)", " ".join(qa["evidence"])):
-                ids = [f"D{day}:{int(turn) + step}" for step in (0, -1, 1, -2, 2)]
-                relevant |= {place[id] for id in [i for i in ids if i in place][:1]}
-            if not relevant:
-                continue
-            scores = [0.0] * n
-            for term in re.findall(r"\w+", qa["question"].lower()):
-                for i, c in enumerate(counts):
-                    if f := c[term]:
-                        scores[i] += idf[term] * f * 2.5 / (f + 1.5 * (0.25 + 0.75 * lengths[i] / mean))
-            top = sorted(range(n), key=lambda i: -scores[i])[:5]
-            values.append(len(relevant & set(top)) / len(relevant))
-    fields = {"benchmark.name": "realtalk", "benchmark.root": str(chats), "benchmark.split": "all",
-              "retrieve.method": "bm25", "retrieve.analyser": "words"}  # fmt: skip
-    fields |= {"generate.method": "none", "eval.resamples": 20}
-    pbr_jax.run(config.override(config.Config(), fields), tmp_path / "run")
-    found = json.loads((tmp_path / "run" / "results.json").read_text())
-    assert found["n"] == len(values) == 500
-    assert found["metrics"]["recall@5"] == pytest.approx(sum(values) / len(values), abs=1e-6)

@@ -1,5 +1,6 @@
 """The synthetic world is in LaMP's format."""
 
+import hashlib
 import itertools
 import json
 import math
@@ -187,3 +188,81 @@ def test_the_example_of_the_format_page_is_valid(tmp_path):
     (tmp_path / "dev_outputs.json").write_text(outputs, encoding="utf-8")
     (summary,) = validate(Benchmark(name="lamp_4", root=str(tmp_path)))
     assert (summary.examples, summary.users, summary.documents, summary.undated) == (1, 1, 2, 0)
+
+
+HASHES = {  # of the worlds that recorded runs were made with
+    ("lamp_4", "dev_outputs.json"): "db4e6de3d202",
+    ("lamp_4", "dev_questions.json"): "c546796b7531",
+    ("lamp_4", "train_outputs.json"): "6d0b526194c4",
+    ("lamp_4", "train_questions.json"): "9353ca394193",
+    ("lamp_4", "truth.json"): "395c6f999f18",
+    ("lamp_2", "dev_outputs.json"): "f08ffc1841c2",
+    ("lamp_2", "dev_questions.json"): "05674ba92889",
+    ("lamp_2", "train_outputs.json"): "cf7fecfff5b4",
+    ("lamp_2", "train_questions.json"): "b0b4371e8f32",
+    ("lamp_2", "truth.json"): "0e2b522b0680",
+}
+
+
+@pytest.mark.parametrize("task", ["lamp_4", "lamp_2"])
+def test_a_seed_gives_the_same_world_in_every_version(tmp_path, task):
+    generate(tmp_path, task=task, seed=3, users=25)
+    found = {(task, p.name): hashlib.sha256(p.read_bytes()).hexdigest()[:12] for p in tmp_path.iterdir()}
+    assert found == {key: value for key, value in HASHES.items() if key[0] == task}
+
+
+# -- the habits are where the world says, by plain counting ------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory) -> Path:
+    """Enough users for statistics."""
+    folder = tmp_path_factory.mktemp("large")
+    generate(folder, seed=7, users=400, cohorts=8)
+    return folder
+
+
+def majority(tags: list[str]) -> str:
+    return Counter(tags).most_common(1)[0][0] if tags else ""
+
+
+def rates(folder: Path) -> dict[tuple[str, str], float]:
+    """How often a rule names the tag of the answer, by kind of user."""
+    users = {user["user_id"]: user for user in load(folder, "truth")["users"]}
+    truth = {name: entry for user in users.values() for name, entry in user["documents"].items()}
+    asked = {gold["id"] for gold in load(folder, "dev_outputs")["golds"]}
+    hits: dict[tuple[str, str], list[bool]] = {}
+    for question in load(folder, "dev_questions"):
+        user, wanted = users[question["user_id"]], truth[question["id"]]
+        own = [truth[document["id"]] for document in question["profile"]]
+        told: dict[bool, list[str]] = {True: [], False: []}
+        for other in users.values():
+            if other is not user:
+                told[other["cohort"] == user["cohort"]] += [
+                    entry["tag"]
+                    for name, entry in other["documents"].items()
+                    if entry["topic"] == wanted["topic"] and name not in asked
+                ]
+        rules = {
+            "own": majority([entry["tag"] for entry in own if entry["topic"] == wanted["topic"]]),
+            "latest": own[-1]["tag"] if own else "",
+            "cohort": majority(told[True]),
+            "elsewhere": majority(told[False]),
+        }
+        for rule, tag in rules.items():
+            hits.setdefault((user["kind"], rule), []).append(tag == wanted["tag"])
+    return {key: sum(values) / len(values) for key, values in hits.items()}
+
+
+def test_long_histories_answer_for_themselves_and_short_ones_through_their_cohort(large):
+    rate = rates(large)
+    assert rate["regular", "own"] > 0.75
+    assert rate["regular", "own"] > rate["regular", "cohort"] + 0.15  # own habits differ from the cohort's
+    assert rate["regular", "own"] > rate["regular", "latest"] + 0.3  # the topic matters, not the date
+    assert rate["newcomer", "own"] == rate["cold", "own"] == 0
+    for kind in ("newcomer", "cold"):
+        assert rate[kind, "cohort"] > 0.6
+        assert rate[kind, "elsewhere"] < 0.3
+        assert rate[kind, "latest"] < 0.15
+    assert rate["regular", "own"] < 0.98  # habits are noisy
+    assert rate["newcomer", "cohort"] < 0.95

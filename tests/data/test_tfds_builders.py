@@ -1,88 +1,17 @@
 """The builder: every benchmark comes back from array_record as its reader gives it, without TensorFlow."""
 
-import functools
 import json
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tensorflow_datasets as tfds
-import test_lamp
-import test_longlamp
-import test_longmemeval
-import test_personabench
 
 from pbr_jax import data
-from pbr_jax.base.types import Example
 from pbr_jax.config import Benchmark
-from pbr_jax.data import prepared, synthetic, tfds_builders
-
-
-def lamp(root: Path, name: str) -> None:
-    """Both splits: dated questions of one user, an empty history, a withheld output."""
-    first = test_lamp.question(name, "q0", user_id=5, date="2020-01-02")
-    dated = [{**entry, "date": "2019-05"} for entry in first["profile"]]
-    bare = test_lamp.question(name, "q1", user_id=5, profile=[])
-    test_lamp.write(root, name, [{**first, "profile": dated}, bare])
-    test_lamp.write(root, name, [test_lamp.question(name, "q2")], outputs={}, split="test")
-
-
-def longlamp(root: Path, name: str) -> None:
-    for split in ("train", "val"):
-        lines = "".join(json.dumps(row) + "\n" for row in test_longlamp.rows(name, 3))
-        (root / f"{split}.jsonl").write_text(lines)
-
-
-def personabench(root: Path, name: str) -> None:
-    test_personabench.make(root, ("noise_0.0", "noise_0.7"))
-
-
-def longmemeval(root: Path, name: str) -> None:
-    empty = test_longmemeval.question(
-        "q2_abs", haystack_session_ids=[], haystack_dates=[], haystack_sessions=[]
-    )
-    test_longmemeval.write(root, test_longmemeval.question(), empty)
-
-
-def generated(root: Path, name: str) -> None:
-    synthetic.generate(root, users=12)
-
-
-def nq_open(root: Path, name: str) -> None:
-    lines = [{"question": "who?", "answer": ["Ann", "Bob"]}, {"question": "wo?", "answer": ["Zürich"]}]
-    (root / "NQ-open.dev.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-
-def web_questions(root: Path, name: str) -> None:
-    (root / "devtest.json").write_text(json.dumps([{"qId": "w1", "qText": "who?", "answers": ["Ann"]}]))
-
-
-OFFICIAL: dict[str, Callable[[Path, str], None]] = {
-    **dict.fromkeys((f"lamp_{number}" for number in (1, 2, 3, 4, 5, 7)), lamp),
-    **dict.fromkeys(("longlamp_abstract", "longlamp_review", "longlamp_topic"), longlamp),
-    "personabench": personabench, "longmemeval": longmemeval, "synthetic": generated,
-    "nq_open": nq_open, "web_questions": web_questions,
-}  # fmt: skip
-
-
-def of_all_splits(benchmark: Benchmark) -> dict[str, list[Example]]:
-    return {split: list(data.read(replace(benchmark, split=split))) for split in data.splits(benchmark)}
-
-
-@pytest.mark.parametrize("name", OFFICIAL)
-def test_every_benchmark_comes_back_equal_and_in_order(name: str, tmp_path: Path) -> None:
-    root = tmp_path / "official"
-    root.mkdir()
-    OFFICIAL[name](root, name)
-    benchmark = Benchmark(name=name, root=str(root))
-    path = prepared.prepare(benchmark, tmp_path / "prepared")
-    found = of_all_splits(replace(benchmark, root=str(path)))
-    assert found == of_all_splits(benchmark)
-    assert found == {split: list(prepared.examples(path, split)) for split in found}
+from pbr_jax.data import prepared, tfds_builders
 
 
 def test_there_is_a_configuration_for_every_benchmark() -> None:
@@ -154,25 +83,3 @@ def test_no_tensorflow_is_needed_and_every_process_writes_the_same_bytes(
         assert (count, tensorflow) == ("7", "False")
         shards.append([file.read_bytes() for file in sorted(Path(path).glob("*array_record*"))])
     assert shards[0] == shards[1]
-
-
-@pytest.mark.data
-@pytest.mark.parametrize(
-    ("name", "folder"),
-    [
-        pytest.param("lamp_7", "LaMP_7", marks=pytest.mark.long),
-        pytest.param("lamp_4", "LaMP_4_huffpost", marks=pytest.mark.long),
-        ("personabench", "personabench"),
-        pytest.param("longmemeval", "longmemeval_like_locomo", marks=pytest.mark.long),
-    ],
-)
-def test_real_benchmarks_come_back_equal(
-    name: str, folder: str, real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first two dozen questions of every split."""
-    benchmark = Benchmark(name=name, root=str(real_data / folder))
-    monkeypatch.setattr(data, "read", functools.partial(data.read, limit=24))
-    path = prepared.prepare(benchmark, tmp_path)
-    found = {split: list(prepared.examples(path, split)) for split in data.splits(benchmark)}
-    assert found == of_all_splits(benchmark)
-    assert all(len(examples) == 24 for examples in found.values())

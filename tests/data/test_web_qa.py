@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-import pbr_jax
 from pbr_jax import data
 from pbr_jax.base.types import Example, UserError
-from pbr_jax.config import Benchmark, load, override
+from pbr_jax.config import Benchmark
 from pbr_jax.data import passages
 from pbr_jax.data.question_sets import paragraph_id
 
@@ -118,16 +117,3 @@ def test_faults_are_told_in_one_line(tmp_path: Path, record: Any, wanted: str) -
     with pytest.raises(UserError, match=wanted) as error:
         read(tmp_path, passages="dev")
     assert "\n" not in str(error.value)
-
-
-def test_a_run_finds_chinese_evidence(tmp_path: Path) -> None:
-    write(tmp_path / "validation.ann.json.gz", LINES[:2])
-    fields = {"benchmark.name": "web_qa", "benchmark.root": str(tmp_path), "benchmark.passages": "dev",
-              "generate.method": "none", "eval.likelihood": "off", "eval.resamples": 20}  # fmt: skip
-    results = pbr_jax.run(override(load(CONFIGS / "random.py").config, fields), tmp_path / "out")
-    asked = {e.id: e for e in read(tmp_path, passages="dev")}
-    for scored in results.records():
-        ranked = [d["id"] for d in scored["documents"]]
-        assert len(ranked) == 4
-        (group,) = asked[scored["id"]].relevant
-        assert scored["metrics"]["recall@1"] == float(ranked[0] in group)

@@ -193,28 +193,6 @@ def test_an_id_of_a_passage_and_a_distractor_is_told(root: Path) -> None:
         build(root / "store.sqlite", [], shared=passages.collections(benchmark))
 
 
-def test_a_run_ranks_ten_and_is_clustered_by_article(root: Path) -> None:
-    (root / "en").mkdir()  # what lies there by the name of a split is not taken for it
-    fields = {"benchmark.name": "xquad", "benchmark.root": str(root), "benchmark.split": "en",
-              "benchmark.passages": "en", "generate.method": "none", "eval.likelihood": "off",
-              "eval.resamples": 20}  # fmt: skip
-    results = pbr_jax.run(override(load(CONFIGS / "bm25.py").config, fields), root / "out")
-    lines, asked = results.records(), read(root, "en", passages="en")
-    hits = [line["documents"][0]["id"] == asked[line["id"]].relevant[0][0] for line in lines]
-    assert results.metrics["recall@1"] == sum(hits) / 4 >= 0.75
-    assert results.metrics["recall@3"] == 1.0
-    assert [line["unit"] for line in lines] == ["Sea", "Sea", "Sea", "Tea"]
-    assert {len(line["documents"]) for line in lines} == {
-        3
-    }  # of the four that BM25 would give, all there are
-    assert results.values["clusters"] == "units"
-    assert "2 units: intervals are Student's t, each unit left out in turn" in results.values["notes"][-1]
-    config = json.loads((root / "out" / "config.json").read_text())
-    assert (config["benchmark"]["passages"], config["benchmark"]["root"]) == ("en", str(root))
-    assert len(pbr_jax.open(root / "out").rank([next(data.read(Benchmark(name="xquad", root=str(root),
-               split="en")))])[0]) == 3  # fmt: skip
-
-
 def test_xquad_is_validated(root: Path, capsys) -> None:
     assert main(["data", "validate", "--benchmark.name", "xquad", "--benchmark.root", str(root)]) == 0
     assert [(s.split, s.examples) for s in data.validate(Benchmark(name="xquad", root=str(root)))] == [

@@ -219,65 +219,6 @@ def test_relevant_ids_and_categories(tmp_path: Path) -> None:
     assert {e.id: [d.text for d in e.profile] for e in found}["t5"] == ["Question 2, is it?"]
 
 
-BAD: dict[str, tuple[Any, str]] = {
-    "ragged": (
-        lambda p: p.write_text("customer,question\nc1,a,b\n"),
-        "row 1 (line 2): found 3 cells, want 2",
-    ),
-    "short": (
-        lambda p: p.write_text("customer,question\nc1,a\nc2\n"),
-        "row 2 (line 3): found 1 cells, want 2",
-    ),
-    "open quote": (
-        lambda p: p.write_text('customer,question\nc1,"a\nb\n'),
-        "row 1: found a cell that cannot",
-    ),
-    "quote inside": (
-        lambda p: p.write_text('customer,question\nc1,"a" b\n'),
-        "row 1: found a cell that cannot",
-    ),
-    "latin": (
-        lambda p: p.write_bytes("customer,question\nc1,é\n".encode("latin-1")),
-        "found bytes that are not",
-    ),
-    "empty": (lambda p: p.write_text(""), "found no header"),
-    "no rows": (lambda p: p.write_text("customer,question\n"), "found no row, wanted at least one"),
-    "twice": (lambda p: p.write_text("customer,a,a\nc,1,2\n"), "found two columns named 'a'"),
-    "no user": (
-        lambda p: p.write_text("x,question\nc,1\n"),
-        "no column that says who wrote it among x, question",
-    ),
-    "no input": (
-        lambda p: p.write_text("user,x\nc,1\n"),
-        "found no column that says what was asked among user, x",
-    ),
-    "blank user": (
-        lambda p: p.write_text("user,question\nc,1\n ,2\n"),
-        "row 2, column 'user': found nothing",
-    ),
-    "date": (
-        lambda p: p.write_text("user,question,date\n" + "c,1,2024-01-01\n" * 9 + "c,1,03/04/2024\n"),
-        "row 10, column 'date': found '03/04/2024', wanted a date such as 2024-02-03",
-    ),
-    "unique users": (
-        lambda p: p.write_text("user,question\na,1\nb,2\n"),
-        "column 'user': found 2 users in as many",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_what_is_no_table_is_one_line_and_leaves_nothing(
-    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write, message = BAD[name]
-    write(tmp_path / "t.csv")
-    assert main(["data", "import", str(tmp_path / "t.csv"), "--out", str(tmp_path / "out")]) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
-    assert message in line
-    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
-
-
 def test_other_faults(tmp_path: Path) -> None:
     path = table(tmp_path / "t.csv")
     with pytest.raises(UserError, match="--user: found no column 'custmer'; did you mean 'customer'"):

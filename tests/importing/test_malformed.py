@@ -54,10 +54,6 @@ def test_a_table_is_read_rightly_or_refused_in_one_line(
         assert reading(out) == case.wanted
 
 
-def test_there_are_sixty() -> None:
-    assert len(CASES) >= 60
-
-
 def test_the_output_is_new_or_empty_and_else_left_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
