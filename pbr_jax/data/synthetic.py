@@ -26,7 +26,8 @@ of the same world with a tag out of LaMP-2's fifteen (`description`, `tag`). A q
 
 import json
 import random
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
@@ -34,13 +35,25 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from pbr_jax.base.files import write_lines
 from pbr_jax.base.types import UserError
-from pbr_jax.data import synthetic_words
-from pbr_jax.data.synthetic_words import TOPICS, Topic
 from pbr_jax.tasks import released
 
 SPLITS = ("train", "dev")
 MOVIE_TAGS = released("lamp_2").labels
 
+
+_WORDS = tomllib.loads(Path(__file__).with_name("synthetic_words.toml").read_text(encoding="utf-8"))
+
+
+class Topic(NamedTuple):
+    """What can be said about a topic: an actor did something to an object."""
+
+    name: str
+    actors: Sequence[str]
+    verbs: Sequence[str]
+    objects: Sequence[str]
+
+
+TOPICS = tuple(Topic(**table) for table in _WORDS["topics"])
 
 Kind = Literal["regular", "newcomer", "cold"]
 
@@ -62,11 +75,7 @@ class Style:
     sign_off: str
 
 
-_STYLES: dict[str, tuple[str, ...]] = {
-    "greeting": synthetic_words.GREETINGS,
-    "line": synthetic_words.LINES,
-    "sign_off": synthetic_words.SIGN_OFFS,
-}
+_STYLES: dict[str, list[str]] = _WORDS["style"]
 
 
 class Habits(NamedTuple):
@@ -137,7 +146,7 @@ def _draw_user(
     inherited = circles[cohort].habits
     own = _OWN_HABIT[kind]
 
-    def keep(habit: str, others: tuple[str, ...]) -> str:
+    def keep(habit: str, others: Sequence[str]) -> str:
         return rng.choice(others) if rng.random() < own else habit
 
     style = Style(**{name: keep(getattr(inherited.style, name), values) for name, values in _STYLES.items()})
@@ -219,20 +228,19 @@ class Writer:
             record = {"id": identity, "text": text, "title": self._answer(place, tag), "date": when}
         return Post(record, topic.name, tag)
 
-    def _follows(self, habit: str, others: tuple[str, ...]) -> str:
+    def _follows(self, habit: str, others: Sequence[str]) -> str:
         return habit if self.rng.random() < self.follow else self.rng.choice(others)
 
     def _story(self, topic: Topic, tag: str) -> tuple[str, str]:
         """The text (about 20 words), and the place that it names: a new one for the tag."""
         choice = self.rng.choice
         place = choice(
-            [place for place in synthetic_words.PLACES if (place, tag) not in self.told]
-            or synthetic_words.PLACES
+            [place for place in _WORDS["places"] if (place, tag) not in self.told] or _WORDS["places"]
         )
         self.told.add((place, tag))
         actor, thing = choice(topic.actors), choice(topic.objects)
         if self.task == "lamp_2":
-            verb, cause = choice(topic.verbs), choice(synthetic_words.CAUSES)
+            verb, cause = choice(topic.verbs), choice(_WORDS["causes"])
             return f"A film in which {actor} {verb} {thing} in {place} {cause}.", place
         return f"What will you bring to see {thing} with {actor} in {place}?", place
 
@@ -344,7 +352,7 @@ def generate(
     one of these files exists already with other content: nothing is overwritten.
     """
     _check(users=users, cohorts=cohorts, task=task, follow=follow, newcomers=newcomers, cold=cold)
-    tags = synthetic_words.TAGS if task == "lamp_4" else MOVIE_TAGS
+    tags = tuple(_WORDS["tags"]) if task == "lamp_4" else MOVIE_TAGS
     circles = [_draw_cohort(random.Random(f"{seed}/cohort/{index}"), tags) for index in range(cohorts)]
     kinds = _draw_kinds(random.Random(f"{seed}/kinds"), users, newcomers, cold)
     world = {"seed": seed, "task": task, "follow": follow, "tags": list(tags), "cohorts": _world(circles)}

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pbr_jax import data
-from pbr_jax.base.types import UserError
+from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.cli.main import main
 from pbr_jax.config import Benchmark
 from pbr_jax.data import prepared, tfds_folder
@@ -260,7 +260,7 @@ import sys
 sys.modules[{package!r}] = None
 from pbr_jax.config import Benchmark
 from pbr_jax.data import prepared, tfds_folder
-from pbr_jax.base.types import UserError
+from pbr_jax.base.types import Document, Example, UserError
 try:
     if {package!r} == "grain":
         prepared.loader({str(folder)!r}, "dev", batch_size=1, seed=0)
