@@ -27,7 +27,7 @@ from pbr_jax.experiment.plan import Plan
 from pbr_jax.experiment.results import Results
 from pbr_jax.importing import writing
 from pbr_jax.importing.columns import Columns, from_names
-from pbr_jax.importing.imported import Imported
+from pbr_jax.importing.writing import Imported
 
 Data = str | Path | Iterable[Any]
 """A folder of data, the file of a table, or rows: a pandas frame, a Hugging Face dataset or mappings."""

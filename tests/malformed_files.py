@@ -50,9 +50,6 @@ FILE_CASES: dict[str, Case] = {
     "a list in .jsonl": Case(
         json.dumps(JSONL), "t.jsonl: record 0: found a list, wanted an object", "t.jsonl"
     ),
-    "a number in .jsonl": Case(
-        lines(*JSONL, 7), "t.jsonl: record 2: found a number, wanted an object", "t.jsonl"
-    ),
     "a broken line": Case(
         lines(*JSONL, '{"user": "ann", \n'),
         "t.jsonl: line 3 (record 2): malformed or truncated JSON",
@@ -68,16 +65,6 @@ FILE_CASES: dict[str, Case] = {
         "t.jsonl: row 2, column 'user': found an object, wanted a text or a number",
         "t.jsonl",
     ),
-    "a list as an answer": Case(
-        lines(JSONL[0], {"user": "ann", "question": "x", "reply": ["y"]}),
-        "t.jsonl: row 2, column 'reply': found a list",
-        "t.jsonl",
-    ),
-    "true as an answer": Case(
-        lines(JSONL[0], {"user": "ann", "question": "x", "reply": True}),
-        "t.jsonl: row 2, column 'reply': found a boolean",
-        "t.jsonl",
-    ),
     "a key twice": Case(
         lines(JSONL[0], '{"user": "ann", "user": "bo", "question": "x"}\n'),
         "t.jsonl: line 2 (record 1): found the key 'user' twice in one object",
@@ -87,11 +74,6 @@ FILE_CASES: dict[str, Case] = {
         '[{"user": "ann", "question": "x", "question": "y"}]',
         "t.json: record 0: found the key 'question' twice",
         "t.json",
-    ),
-    "a key that is missing": Case(
-        lines(JSONL[0], {"question": "x", "reply": "y"}),
-        "t.jsonl: row 2, column 'user': found nothing",
-        "t.jsonl",
     ),
     "a list that ends early": Case(
         json.dumps(JSONL)[:-1], "t.json: record 2: the JSON is truncated", "t.json"
@@ -110,7 +92,6 @@ FILE_CASES: dict[str, Case] = {
     "numbers": Case(lines({"user": 7, "question": 1.5, "reply": 2.0}), [("7", "1.5", "2", 0)], "t.jsonl"),
     # -- Parquet
     "a parquet of text": Case("user,question\n", "t.parquet: cannot be read as Parquet", "t.parquet"),
-    "an empty parquet": Case("", "t.parquet: cannot be read as Parquet", "t.parquet"),
     "a parquet without rows": Case(
         columns(user=pa.array([], pa.string()), question=pa.array([], pa.string())),
         "t.parquet: found no row",
@@ -137,13 +118,6 @@ FILE_CASES: dict[str, Case] = {
         [("ann", "b", None, 0), ("ann", "a", None, 1)],
         "t.parquet",
     ),
-    "moments of a zone": Case(
-        columns(
-            user=["ann", "ann"], question=["a", "b"], time=pa.array(MOMENTS, pa.timestamp("ms", "Asia/Tokyo"))
-        ),
-        [("ann", "a", None, 0), ("ann", "b", None, 1)],
-        "t.parquet",
-    ),
     "nanoseconds": Case(
         columns(
             user=["ann", "ann"],
@@ -151,11 +125,6 @@ FILE_CASES: dict[str, Case] = {
             time=pa.array([1706969100000000002, 1706969100000001001], pa.timestamp("ns")),
         ),
         [("ann", "a", None, 0), ("ann", "b", None, 1)],
-        "t.parquet",
-    ),
-    "days": Case(
-        columns(user=["ann", "ann"], question=["a", "b"], time=pa.array([20001, 20000], pa.date32())),
-        [("ann", "b", None, 0), ("ann", "a", None, 1)],
         "t.parquet",
     ),
     "a day that Python has not": Case(
@@ -168,16 +137,6 @@ FILE_CASES: dict[str, Case] = {
         [("ann", "a", None, 0), ("ann", "b", None, 1)],
         "t.parquet",
     ),
-    "nulls": Case(
-        columns(user=pa.array(["ann", None]), question=["a", "b"]),
-        "t.parquet: row 2, column 'user': found nothing",
-        "t.parquet",
-    ),
-    "large integers": Case(
-        columns(user=pa.array([2**60, 2**60 + 1, 2**60]), question=["a", "b", "c"]),
-        [(str(2**60), "a", None, 0), (str(2**60), "c", None, 1), (str(2**60 + 1), "b", None, 0)],
-        "t.parquet",
-    ),
     "large integers beside nothing": Case(
         columns(user=pa.array([2.0**60, None]), question=["a", "b"]),
         "t.parquet: row 1, column 'user': found 1.152921504606847e+18, which has lost digits",
@@ -185,9 +144,6 @@ FILE_CASES: dict[str, Case] = {
     ),
     # -- files and folders
     "a csv in gzip": Case(gzip.compress(GOOD.encode()), READ, "t.csv.gz"),
-    "a jsonl in gzip": Case(gzip.compress(lines(*JSONL).encode()), READ, "t.jsonl.gz"),
-    "a tsv in gzip": Case(gzip.compress(GOOD.replace(",", "\t").encode()), READ, "t.tsv.gz"),
-    "no gzip": Case(GOOD, "t.csv.gz: found damaged compressed data", "t.csv.gz"),
     "half a gzip": Case(
         gzip.compress(GOOD.encode())[:-9], "t.csv.gz: found damaged compressed data", "t.csv.gz"
     ),
@@ -214,7 +170,6 @@ FILE_CASES: dict[str, Case] = {
         lambda path: [folder(a_dot_csv=GOOD)(path), (path / "b.csv").mkdir()], READ, "t"
     ),
     "a link to nowhere": Case(link("nowhere.csv"), "b.csv: found no file that can be read", "t"),
-    "a link to itself": Case(link("b.csv"), "b.csv: found no file that can be read", "t"),
     "a pipe": Case(lambda path: os.mkfifo(path), "t.csv: found no file that can be read"),
     "an mbox of text": Case(GOOD, "t.mbox: found b'user,' at its start, wanted an mbox file", "t.mbox"),
     "mail without a date": Case(

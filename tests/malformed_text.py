@@ -46,23 +46,15 @@ TEXT_CASES: dict[str, Case] = {
     # -- encodings
     "utf-8 with a mark": Case(GOOD.encode("utf-8-sig"), READ),
     "utf-16": Case(GOOD.encode("utf-16"), READ),
-    "utf-16, big endian": Case(b"\xfe\xff" + GOOD.encode("utf-16-be"), READ),
     "utf-16 without a mark": Case(GOOD.encode("utf-16-le"), "t.csv: header: found a NUL character"),
     "utf-16 cut in a character": Case(
         GOOD.encode("utf-16")[:-1], "row 2 or after: found bytes that are not UTF-16"
     ),
-    "utf-32": Case(GOOD.encode("utf-32"), "t.csv: header: found a NUL character"),
     "latin-1": Case(
         GOOD.encode("latin-1"), "t.csv: row 1, column 'question': found bytes that are not UTF-8"
     ),
-    "latin-1 in the header": Case(
-        "user,frage é\n".encode("latin-1"), "t.csv: header: found bytes that are not UTF-8"
-    ),
     "half a character": Case(
         GOOD.encode() + b"ann,2024-01-03,x,\xe2\x82\n", "row 3, column 'reply': found bytes"
-    ),
-    "overlong utf-8": Case(
-        GOOD.encode() + b"ann,2024-01-03,\xc0\xaf,x\n", "row 3, column 'question': found bytes"
     ),
     "a NUL": Case(GOOD + "ann,2024-01-03,a\0b,x\n", "t.csv: row 3, column 'question': found a NUL"),
     "jsonl in utf-16": Case(
@@ -71,11 +63,6 @@ TEXT_CASES: dict[str, Case] = {
         "t.jsonl",
     ),
     "jsonl with a mark": Case(b"\xef\xbb\xbf" + lines(*JSONL).encode(), READ, "t.jsonl"),
-    "jsonl in latin-1": Case(
-        lines(JSONL[0]).encode() + '{"user": "é"}'.encode("latin-1"),
-        "line 2 (record 1): found bytes that are not UTF-8",
-        "t.jsonl",
-    ),
     "half of a pair": Case(
         lines(*JSONL, '{"user": "ann", "question": "\\ud83d", "reply": "x"}\n'),
         [*READ, ("ann", "?", "x", 2)],
@@ -84,13 +71,11 @@ TEXT_CASES: dict[str, Case] = {
     # -- separators, quotes and ends of lines
     "semicolons": Case(GOOD.replace(",", ";"), READ),
     "tabs in .csv": Case(GOOD.replace(",", "\t"), READ),
-    "pipes": Case(GOOD.replace(",", "|"), READ),
     "commas in .tsv": Case(
         GOOD, "t.tsv: found no column that says who wrote it among user,date,question,reply", "t.tsv"
     ),
     "carriage returns alone": Case(GOOD.replace("\n", "\r"), READ),
     "carriage returns and line feeds": Case(GOOD.replace("\n", "\r\n"), READ),
-    "blank lines between": Case(GOOD.replace("\n", "\n\n"), READ),
     "no line end at the end": Case(GOOD.rstrip(), READ),
     "an open quote": Case(
         HEAD + 'ann,2024-01-01,"why,so\n' * 2, "t.csv: row 1: found a cell that cannot be read"
@@ -100,15 +85,11 @@ TEXT_CASES: dict[str, Case] = {
         HEAD + 'ann,2024-01-01,"say" x,so\n', "t.csv: row 1: found a cell that cannot be read"
     ),
     "a quote inside": Case(HEAD + 'ann,2024-01-01,5" wide,so\n', [("ann", '5" wide', "so", 0)]),
-    "quotes of a shell": Case(
-        HEAD + 'ann,2024-01-01,"say \\"x\\"",so\n', "t.csv: row 1: found a cell that cannot be read"
-    ),
     "line ends in quotes": Case(HEAD + 'ann,2024-01-01,"a\nb\r\nc",so\n', [("ann", "a\nb\r\nc", "so", 0)]),
     "separators in quotes": Case(HEAD + 'ann,2024-01-01,"a,b;c",so\n', [("ann", "a,b;c", "so", 0)]),
     "a separator too many": Case(
         GOOD + "ann,2024-01-03,a,b,c\n", "t.csv: row 3 (line 4): found 5 cells, want 4"
     ),
-    "a cell too few": Case(GOOD + "ann,2024-01-03,a\n", "t.csv: row 3 (line 4): found 3 cells, want 4"),
     "a huge cell": Case(HEAD + f"ann,2024-01-01,{'x' * 300_000},so\n", [("ann", "x" * 300_000, "so", 0)]),
     "a cell that never ends": Case(
         HEAD + 'ann,2024-01-01,"' + "x y\n" * (5 << 20), "t.csv: row 1: found a cell that cannot be read"
@@ -126,11 +107,9 @@ TEXT_CASES: dict[str, Case] = {
     "a wrong flag": Case(
         GOOD, "t.csv: --user: found no column 'usr'; did you mean 'user'?", flags=("--user", "usr")
     ),
-    "an empty flag": Case(GOOD, "t.csv: --document: found no column ''", flags=("--document", "")),
     "one column for both": Case(
         GOOD, "found one column 'reply' for both", flags=("--input", "reply", "--output", "reply")
     ),
-    "a document twice": Case(GOOD, READ, flags=("--document", "reply", "reply")),
     "two columns of one name": Case(
         "user,question,question\na,b,c\n", "t.csv: found two columns named 'question'"
     ),
@@ -158,16 +137,8 @@ TEXT_CASES: dict[str, Case] = {
     "a user a row": Case(
         "user,question\na,x\nb,y\nc,z\n", "t.csv: column 'user': found 3 users in as many rows"
     ),
-    "one user": Case(
-        "user,question\nann,a\nann,b\nann,c\n", [("ann", x, None, i) for i, x in enumerate("abc")]
-    ),
-    "one row": Case("user,question,reply\nann,a,b\n", [("ann", "a", "b", 0)]),
     "no user": Case(GOOD + " ,2024-01-03,a,b\n", "t.csv: row 3, column 'user': found nothing"),
     "no question": Case(GOOD + "ann,2024-01-03, ,b\n", "t.csv: row 3, column 'question': found nothing"),
-    "a row of nothing": Case(GOOD + ",,,\n", "t.csv: row 3, column 'user': found nothing"),
-    "a user of the training split": Case(
-        GOOD + "train/ann,2024-01-03,a,b\n", "t.csv: row 3, column 'user': found 'train/ann'"
-    ),
     "an answer of spaces": Case(GOOD + "ann,2024-01-03,a, \n", [*READ, ("ann", "a", None, 2)]),
     "a document of nothing": Case(
         GOOD + "ann,2024-01-03,a,\nann,2024-01-04,b,c\n",
@@ -192,10 +163,6 @@ TEXT_CASES: dict[str, Case] = {
     "control characters": Case(
         HEAD + "an\x1bn,2024-01-01,\x07why,so\x7f\n", [("an\x1bn", "\x07why", "so\x7f", 0)]
     ),
-    "labels with control characters": Case(
-        HEAD + "".join(f"ann,2024-01-{i:02d},q,{'ab'[i % 2]}\x7f\n" for i in range(1, 11)),
-        [("ann", "q", f"{'ab'[i % 2]}\x7f", i - 1) for i in range(1, 11)],
-    ),
     "labels with spaces": Case(
         HEAD + "".join(f"ann,2024-01-{i:02d},q,{'ab'[i % 2]}{' ' * (i % 3)}\n" for i in range(1, 11)),
         [("ann", "q", "ab"[i % 2], i - 1) for i in range(1, 11)],
@@ -204,11 +171,6 @@ TEXT_CASES: dict[str, Case] = {
     "relevant": Case(
         RELEVANT + "ann,2024-01-01,a,x,\nann,2024-01-02,b,y,a\n",
         [("ann", "x", None, 0), ("ann", "y", None, 1)],
-        flags=SEEN,
-    ),
-    "relevant of another user": Case(
-        RELEVANT + "ann,2024-01-01,a,x,\nbo,2024-01-02,b,y,a\nbo,2024-01-03,c,z,\n",
-        "t.csv: row 2, column 'gold': found 'a', which the question does not see, wanted ids of earlier",
         flags=SEEN,
     ),
     "relevant of a later row": Case(
@@ -221,21 +183,11 @@ TEXT_CASES: dict[str, Case] = {
         "t.csv: row 2, column 'gold': found 'a'",
         flags=SEEN,
     ),
-    "relevant of no row": Case(
-        RELEVANT + "ann,2024-01-01,a,x,\nann,2024-01-02,b,y,zz\n",
-        "t.csv: row 2, column 'gold': found 'zz'",
-        flags=SEEN,
-    ),
     # -- dates
     "dates of three kinds": Case(dated("2024-02-03", "01.02.2024", "2 February 2024"), order(1, 2, 0)),
     "a date that may be two": Case(
         dated("2024-02-03", "03/04/2024"),
         "t.csv: row 2, column 'date': found '03/04/2024', wanted a date such as",
-        flags=("--time", "date"),
-    ),
-    "two ways that contradict": Case(
-        dated("2024-13-02", "2024-02-13"),
-        "t.csv: row 1, column 'date': found '2024-13-02'",
         flags=("--time", "date"),
     ),
     "seconds and milliseconds": Case(dated("1706969100", "1706969000000", "1706968900.5"), order(2, 1, 0)),
@@ -247,11 +199,6 @@ TEXT_CASES: dict[str, Case] = {
     "a zone's name": Case(
         dated("2024-02-03T12:00:00Z", "2024-02-03 12:00 CET"),
         "row 2, column 'date': found '2024-02-03 12:00 CET'",
-        flags=("--time", "date"),
-    ),
-    "no such day": Case(
-        dated("2024-02-28", "2024-02-30"),
-        "row 2, column 'date': found '2024-02-30'",
         flags=("--time", "date"),
     ),
     "a date that is missing": Case(

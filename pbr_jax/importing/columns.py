@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -72,16 +72,10 @@ def proposed(given: Columns, sample: Sequence[Row]) -> Columns:
             near = difflib.get_close_matches(name, there, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"the columns are {', '.join(there)}"
             raise UserError(f"--{what.split()[0]}: found no column {name!r}; {hint}")
-    found: dict[str, Any] = {}
     taken = {name for what, name in given.named.items() if not what.startswith("document")}
+    asked = [what for what in _NAMES if what != "relevant" and not getattr(given, what)]
     free = [name for name in there if name not in taken]
-    for what in ("user", "time", "id", "input", "output", "category"):
-        if getattr(given, what):
-            continue
-        choice = _called(_NAMES[what], free)
-        if choice and {"time": _is_dated, "id": _unique}.get(what, _any)(choice, sample):
-            found[what] = choice
-            free.remove(choice)
+    found: dict[str, Any] = _proposals(asked, free, sample, time=_dated, id=_unique)
     columns = replace(given, document=tuple(dict.fromkeys(given.document)), **found)
     if columns.input and columns.input == columns.output:
         raise UserError(f"--input and --output: found one column {columns.input!r} for both, wanted two")
@@ -100,18 +94,28 @@ def proposed_documents(given: Columns, sample: Sequence[Row]) -> Columns:
         raise UserError(
             f"--document: found no column {gone[0]!r} in the documents; they have {', '.join(there)}"
         )
-    free = [name for name in there if name not in given.document]
-    found: dict[str, str] = {}
-    for what in ("user", "time", "id"):
-        name = getattr(given, what)
-        choice = name if name in there else _called(_NAMES[what], free)
-        if choice and (choice == name or {"time": _is_dated}.get(what, _any)(choice, sample)):
-            found[what] = choice
-            free = [name for name in free if name != choice]
+    found = {what: name for what in ("user", "time", "id") if (name := getattr(given, what)) in there}
+    free = [name for name in there if name not in given.document and name not in found.values()]
+    asked = [what for what in ("user", "time", "id") if what not in found]
+    found |= _proposals(asked, free, sample, time=_dated)
+    free = [name for name in free if name not in found.values()]
     document = tuple(dict.fromkeys(given.document)) or tuple(name for name in free if not _unnamed(name))
     columns = Columns(**found, document=document)
     _check_needed(columns, there, user="whose document it is")
     return columns
+
+
+def _proposals(
+    asked: Sequence[str], free: Sequence[str], sample: Sequence[Row], **suits: Callable[[Sequence[str]], bool]
+) -> dict[str, str]:
+    """For each of the meanings the free column that bears the first of its names, if its cells suit."""
+    found: dict[str, str] = {}
+    for what in asked:
+        columns = {name.strip().lower(): name for name in free if name not in found.values()}
+        column = next((columns[name] for name in _NAMES[what] if name in columns), None)
+        if column and (what not in suits or suits[what]([row.text(column) for row in sample])):
+            found[what] = column
+    return found
 
 
 def column_names(sample: Sequence[Row]) -> list[str]:
@@ -156,21 +160,10 @@ def _unnamed(name: str) -> bool:
     return bool(_UNNAMED.search(name))
 
 
-def _called(names: Sequence[str], free: Sequence[str]) -> str:
-    """The free column that bears the first of these names; "" where none does."""
-    known = {name.strip().lower(): name for name in free}
-    return next((known[name] for name in names if name in known), "")
+def _dated(cells: Sequence[str]) -> bool:
+    filled = list(filter(None, cells))
+    return bool(filled) and sum(parse_interval(cell) is not None for cell in filled) >= _DATED * len(filled)
 
 
-def _any(name: str, sample: Sequence[Row]) -> bool:
-    return True
-
-
-def _is_dated(name: str, sample: Sequence[Row]) -> bool:
-    cells = [text for row in sample if (text := row.text(name))]
-    return bool(cells) and sum(parse_interval(text) is not None for text in cells) >= _DATED * len(cells)
-
-
-def _unique(name: str, sample: Sequence[Row]) -> bool:
-    cells = [row.text(name) for row in sample]
+def _unique(cells: Sequence[str]) -> bool:
     return all(cells) and len(set(cells)) == len(cells)
