@@ -1,4 +1,4 @@
-"""How a benchmark is read. A new one is a file of this folder with its `READERS`, and a task (docs/howto).
+"""How a benchmark is read. A new one is a module of this folder with `READERS`, and a task (CONTRIBUTING.md).
 
 A file's examples are streamed: one record is in memory at a time.
 """
