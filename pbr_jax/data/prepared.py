@@ -138,16 +138,12 @@ def _question_users(benchmark: Benchmark) -> bool:
 def _examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
     """The examples in the order of the official files; repairs were noted when these were read."""
     folder = _of(benchmark)
-    if benchmark.form != Benchmark.form:
-        raise UserError(
-            f"{folder.path}: found {benchmark.name} prepared in its official form, wanted "
-            f"{benchmark.form!r}; set --benchmark.root to the released files"
-        )
-    if benchmark.inter_turns != Benchmark.inter_turns:
-        raise UserError(
-            f"{folder.path}: found {benchmark.name} prepared with {Benchmark.inter_turns} turns between, "
-            f"wanted {benchmark.inter_turns}; set --benchmark.root to the released files"
-        )
+    for field in ("form", "inter_turns"):
+        if (wanted := getattr(benchmark, field)) != (prepared := getattr(Benchmark, field)):
+            raise UserError(
+                f"{folder.path}: found {benchmark.name} prepared with benchmark.{field} {prepared!r}, wanted "
+                f"{wanted!r}; set --benchmark.root to the released files"
+            )
     found, alone = map(tfds_folder.example, _rows(folder, benchmark.split)), _alone(folder)
     if (known := passages.counterparts(benchmark)) is not None:
         found = map(known.joined, found)

@@ -157,7 +157,7 @@ def test_prepared_data_are_of_the_official_form_alone(tmp_path: Path) -> None:
     benchmark = write(tmp_path, question())
     there = replace(benchmark, root=str(prepared.prepare(benchmark, tmp_path / "prepared")))
     assert only(there) == only(benchmark)
-    assert "prepared in its official form, wanted 'pbr'" in error_of(replace(there, form="pbr"))
+    assert "prepared with benchmark.form 'official', wanted 'pbr'" in error_of(replace(there, form="pbr"))
 
 
 def test_what_the_official_scorer_skips_is_not_scored(tmp_path: Path) -> None:
