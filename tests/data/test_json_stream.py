@@ -35,19 +35,6 @@ def test_a_list_reads_as_the_standard_library_reads_it(tmp_path: Path, options: 
     assert json_stream.is_list(path)
 
 
-def test_lines_read_as_the_standard_library_reads_them(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text("\n\n".join(json.dumps(row) for row in ROWS), encoding="utf-8")
-    assert values(json_stream.lines(path)) == ROWS
-    assert not json_stream.is_list(path)
-
-
-def test_an_empty_list_holds_no_records(tmp_path: Path) -> None:
-    path = tmp_path / "list.json"
-    path.write_text("[]")
-    assert values(json_stream.records(path)) == []
-
-
 GOOD = json.dumps(ROWS).encode()
 
 
@@ -97,12 +84,6 @@ def test_a_bad_line_is_one_clear_line(tmp_path: Path, content: bytes, message: s
     with pytest.raises(UserError) as error:
         deque(json_stream.lines(path), maxlen=0)
     assert message in str(error.value)
-
-
-def test_records_before_a_fault_are_delivered(tmp_path: Path) -> None:
-    path = tmp_path / "bad.json"
-    path.write_bytes(GOOD[:-5])
-    assert next(json_stream.records(path)).values == ROWS[0]
 
 
 def test_a_small_file_holds_one_object(tmp_path: Path) -> None:

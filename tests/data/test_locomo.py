@@ -121,11 +121,6 @@ def test_an_adversarial_question_has_the_official_reply_and_keeps_its_trap(tmp_p
     assert example.scored
 
 
-def test_a_number_as_answer_is_written_out(tmp_path: Path) -> None:
-    example = only(write(tmp_path, conversation(question(["D2:1"], 2, answer=2022))))
-    assert (example.target, example.category, example.options) == ("2022", "temporal", ())
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

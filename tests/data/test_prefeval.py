@@ -216,7 +216,7 @@ def test_prepared_data_are_of_ten_turns(tmp_path: Path) -> None:
     benchmark = write(tmp_path / "data", between=between, inter_turns=10)
     path = str(prepared.prepare(benchmark, tmp_path / "prepared"))
     assert list(data.read(replace(benchmark, root=path))) == list(data.read(benchmark))
-    with pytest.raises(UserError, match="prepared with benchmark.inter_turns 10, wanted 2"):
+    with pytest.raises(UserError, match=r"prepared with benchmark\.inter_turns 10, wanted 2"):
         data.read(replace(benchmark, root=path, inter_turns=2))
 
 

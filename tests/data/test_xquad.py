@@ -13,7 +13,6 @@ from pbr_jax import data
 from pbr_jax.base.types import Example, UserError
 from pbr_jax.cli.main import main
 from pbr_jax.config import Benchmark, load, override
-from pbr_jax.corpus.store import build
 from pbr_jax.data import passages, prepared, question_sets
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -182,29 +181,6 @@ def test_distractors_are_further_passages_and_relevant_to_nothing(root: Path) ->
     place: dict[str, Any] = {"name": "xquad", "root": str(root), "split": "de"}
     prints = {data.fingerprint(Benchmark(**place, **own)) for own in every}
     assert len(prints) == 6
-
-
-def test_an_id_of_a_passage_and_a_distractor_is_told(root: Path) -> None:
-    path = root / "news.jsonl"
-    id = question_sets.paragraph_id("Wind makes waves.")
-    path.write_text(f'{{"id": "n", "text": "x"}}\n{{"id": "{id}", "text": "y"}}\n')
-    benchmark = Benchmark(name="xquad", root=str(root), split="de", passages="en", distractors=str(path))
-    with pytest.raises(UserError, match=rf"news\.jsonl: record 1, field 'id': found '{id}' a second time"):
-        build(root / "store.sqlite", [], shared=passages.collections(benchmark))
-
-
-def test_xquad_is_validated(root: Path, capsys) -> None:
-    assert main(["data", "validate", "--benchmark.name", "xquad", "--benchmark.root", str(root)]) == 0
-    assert [(s.split, s.examples) for s in data.validate(Benchmark(name="xquad", root=str(root)))] == [
-        ("de", 4), ("en", 4),
-    ]  # fmt: skip
-    both = Benchmark(name="xquad", root=str(root), passages="en")
-    assert [(s.units, s.passages) for s in data.validate(both)] == [(2, 3), (2, 3)]
-    capsys.readouterr()
-    write(root / "xquad.en.json", without(ENGLISH, "q3"))
-    options = ["--benchmark.name", "xquad", "--benchmark.root", str(root), "--benchmark.passages", "en"]
-    assert main(["data", "validate", *options]) == 2
-    assert "found no question 'q3'" in capsys.readouterr().err
 
 
 def test_prepared_questions_are_joined_by_id_too(root: Path, tmp_path_factory) -> None:
