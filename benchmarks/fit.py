@@ -27,8 +27,7 @@ class Table:
     def __init__(self, file: Path) -> None:
         from pbr_jax.methods.select.purple import shape_of
         from pbr_jax.options import Encoder
-        from pbr_jax.text.encode import TextEncoder
-        from pbr_jax.text.token_states import TokenStates
+        from pbr_jax.text.encode import TextEncoder, TokenStates
 
         self.lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
         states = TokenStates(TextEncoder(Encoder()), CUT)

@@ -6,7 +6,8 @@ from typing import Literal, get_args
 from pbr_jax.base.files import new_folder
 from pbr_jax.base.types import UserError
 from pbr_jax.experiment.learned_state import write_state
-from pbr_jax.exporting import adapter_folder, encoder_folder, ranked, tables
+from pbr_jax.exporting.models import write_adapter, write_encoder
+from pbr_jax.exporting.tables import write_rankings, write_tables
 
 Format = Literal["trec", "ranx", "csv", "parquet", "sentence-transformers", "adapter", "state"]
 
@@ -44,11 +45,11 @@ def export(
             assert slot is not None
             write_state(folder, run, slot, blocks)
         elif format == "sentence-transformers":
-            encoder_folder.write(folder, run)
+            write_encoder(folder, run)
         elif format == "adapter":
-            adapter_folder.write(folder, run)
+            write_adapter(folder, run)
         elif format in ("trec", "ranx"):
-            ranked.write(folder, run, format)
+            write_rankings(folder, run, format)
         else:
-            tables.write(folder, run, format)
+            write_tables(folder, run, format)
     return out

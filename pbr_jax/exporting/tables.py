@@ -1,21 +1,140 @@
-"""Predictions and rankings as tables: a row a question, and a row a ranked document or passage."""
+"""Predictions and rankings as tables, and as trec_eval, ir_measures and ranx read them.
+
+Those of the latter are of documents: several passages of one count at the first one's rank, as in our own
+metrics."""
 
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
+from urllib.parse import quote
 
+import numpy as np
+
+from pbr_jax.base import terminal
 from pbr_jax.base.files import write_lines
-from pbr_jax.base.types import UserError
+from pbr_jax.base.types import Example, UserError
 from pbr_jax.eval.run_files import lines, verified
+from pbr_jax.experiment.evaluation import known_id
+from pbr_jax.experiment.opening import plan_of
+
+_LARGEST = 1e38  # of single precision
+
+
+class Ranked(NamedTuple):
+    """A question: the scores of its documents by id, each lower than the one before, and the relevant ids."""
+
+    id: str
+    scores: dict[str, float]
+    relevant: tuple[str, ...]
+
+
+def write_rankings(folder: Path, run: Path, format: Literal["trec", "ranx"]) -> None:
+    """Writes run.trec and qrels.trec, or run.json and qrels.json, of a finished run.
+
+    They hold the scored questions whose relevant documents are known, from which our means are. Where none
+    are known there is a run alone, of all questions.
+
+    Raises UserError where the run has no rankings, and where its data is not as it was.
+    """
+    system = verified(run)["system"]
+    examples = [*plan_of(run).data.value.examples()]
+    found = [
+        Ranked(example.id, strictly_falling(line["documents"], example.user_id), _relevant(example))
+        for example, line in zip(examples, lines(run), strict=True)
+    ]
+    if not any(one.scores for one in found):
+        raise UserError(f"{run}: it ranked no documents; export a run whose retrieve.method is not none")
+    judged = [o for o, example in zip(found, examples, strict=True) if example.scored and o.relevant]
+    ending = "trec" if format == "trec" else "json"
+    kept = judged or found
+    write_lines(folder / f"run.{ending}", _trec_run(kept, system) if format == "trec" else _json_run(kept))
+    if judged:
+        qrels = _trec_qrels(judged) if format == "trec" else _json_qrels(judged)
+        write_lines(folder / f"qrels.{ending}", qrels)
+    _tell(judged, examples)
+
+
+def _tell(judged: Sequence[Ranked], examples: Sequence[Example]) -> None:
+    """Notes on what these formats do not say."""
+    if not judged:
+        terminal.err("note: the data names no relevant documents, so there are no qrels")
+    elif len(judged) < len(examples):
+        left = len(examples) - len(judged)
+        terminal.err(f"note: {left} questions that are not scored or have no relevant document are left out")
+    kept = {one.id for one in judged}
+    several = sum(any(len(g) > 1 for g in e.relevant) for e in examples if e.id in kept)
+    if several:
+        terminal.err(
+            f"note: {several} questions accept any one of several documents, which qrels cannot say: there "
+            "all of them are wanted, so recall and ndcg of other programs are lower than ours"
+        )
+    empty = sum(not one.scores for one in judged)
+    if empty:
+        terminal.err(f"note: {empty} questions have no ranked document; count them as 0 (trec_eval -c)")
+
+
+def strictly_falling(documents: Iterable[Mapping[str, Any]], user: str) -> dict[str, float]:
+    """Scores of the documents ranked for a user by id, in single precision, which trec_eval compares.
+
+    Other programs order documents by their scores alone, and tied ones in their own ways. So a score that is
+    not lower than the one before gives way to the next lower number. A document counts at its first place.
+    """
+    found: dict[str, float] = {}
+    before = np.float32(np.inf)
+    for told in documents:
+        if (id := known_id(told, user)) not in found:
+            score = np.float32(np.clip(told["score"], -_LARGEST, _LARGEST))
+            before = min(score, np.nextafter(before, np.float32(-np.inf)))
+            found[id] = float(before)
+    return found
+
+
+def _relevant(example: Example) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(id for group in example.relevant for id in group))
+
+
+def _trec_run(found: Iterable[Ranked], system: str) -> Iterator[str]:
+    for one in found:
+        for rank, (id, score) in enumerate(one.scores.items(), 1):
+            yield f"{_word(one.id)} Q0 {_word(id)} {rank} {score:.9g} {_word(system)}\n"
+
+
+def _trec_qrels(found: Iterable[Ranked]) -> Iterator[str]:
+    for one in found:
+        yield from (f"{_word(one.id)} 0 {_word(id)} 1\n" for id in one.relevant)
+
+
+def _word(id: str) -> str:
+    """An id as TREC's files can hold it: white space, control characters and % as in addresses (%20)."""
+    return re.sub(r"[\s%\x00-\x1f\x7f]", lambda found: quote(found[0], safe=""), id)
+
+
+def _json_run(found: Iterable[Ranked]) -> Iterator[str]:
+    return _json_object((one.id, one.scores) for one in found)
+
+
+def _json_qrels(found: Iterable[Ranked]) -> Iterator[str]:
+    return _json_object((one.id, dict.fromkeys(one.relevant, 1)) for one in found)
+
+
+def _json_object(entries: Iterable[tuple[str, Mapping[str, float]]]) -> Iterator[str]:
+    """One object of all entries, which need not be in memory as text together."""
+    before = "{"
+    for id, values in entries:
+        yield f"{before}\n{json.dumps(id)}: {json.dumps(values)}"
+        before = ","
+    yield "\n}\n"
+
 
 Table = dict[str, list[Any]]
 """Columns of equal length by their names; None where a row has nothing there."""
 
 
-def write(folder: Path, run: Path, format: Literal["csv", "parquet"]) -> None:
+def write_tables(folder: Path, run: Path, format: Literal["csv", "parquet"]) -> None:
     """Writes `predictions` and `rankings` of a finished run, whose data and models need not be there.
 
     The columns are the fields of predictions.jsonl; fields inside fields are dotted (`metrics.rouge1`),
@@ -24,7 +143,7 @@ def write(folder: Path, run: Path, format: Literal["csv", "parquet"]) -> None:
     Raises UserError where pyarrow is missing that Parquet needs.
     """
     verified(run)
-    for name, rows in (("predictions", _predictions(run)), ("rankings", _rankings(run))):
+    for name, rows in (("predictions", _prediction_rows(run)), ("rankings", _ranking_rows(run))):
         table, file = columns(rows), folder / f"{name}.{format}"
         if format == "csv":
             write_lines(file, _csv(table))
@@ -32,13 +151,13 @@ def write(folder: Path, run: Path, format: Literal["csv", "parquet"]) -> None:
             _parquet(table, file)
 
 
-def _predictions(run: Path) -> Iterator[dict[str, Any]]:
+def _prediction_rows(run: Path) -> Iterator[dict[str, Any]]:
     for line in lines(run):
         documents = line.pop("documents")
         yield {**_flat(line), "ranked": len(documents)}
 
 
-def _rankings(run: Path) -> Iterator[dict[str, Any]]:
+def _ranking_rows(run: Path) -> Iterator[dict[str, Any]]:
     """`shown`: it stood in the prompt. `document_id` is the document's, of which a passage is the `span`."""
     for line in lines(run):
         for rank, told in enumerate(line["documents"], 1):

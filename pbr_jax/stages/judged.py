@@ -24,8 +24,7 @@ from pbr_jax.stages.records import Records
 from pbr_jax.stages.run import Run
 from pbr_jax.tasks import AnswerFormat
 from pbr_jax.text.answers import parse_answer
-from pbr_jax.text.grading import PROMPT, Grader, prompt_hash
-from pbr_jax.text.judging import NO, YES
+from pbr_jax.text.judging import NO, PROMPT, YES, Grader, prompt_hash
 
 LABEL = "judge"
 

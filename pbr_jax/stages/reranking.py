@@ -12,8 +12,7 @@ from pbr_jax.base.types import Example, Params, UserError
 from pbr_jax.models import layers
 from pbr_jax.models.cross_encoder import CrossEncoder, CrossEncoderConfig
 from pbr_jax.stages.users import Users
-from pbr_jax.text.padding import multiple, power_of_two
-from pbr_jax.text.pairs import pair_arrays
+from pbr_jax.text.padding import multiple, pair_arrays, power_of_two
 from pbr_jax.text.tokenizing import Tokenizer, load_tokenizer
 
 _BATCH_TOKENS = {"cpu": 4096}  # of one forward pass; elsewhere:

@@ -1,23 +1,26 @@
-"""Prompts by which a language model judges documents: alone, or all of them together.
+"""Prompts by which a language model judges documents, alone or all of them together, and grades answers.
 
-The structure is that of the papers that `methods.select` names, the wording our own. Records appear as the
-labelled lines that answers' prompts have (`prompts.record`). Users' documents are called records of a user's
-history, shared ones passages.
+The structure of the first is that of the papers that `methods.select` names, the wording our own. Records
+appear as the labelled lines that answers' prompts have (`prompts.record`). Users' documents are called
+records of a user's history, shared ones passages. An answer is graded against the reference by a template
+with the fields `{question}`, `{reference}` and `{answer}`. Texts are put in as `clean` leaves them, in one
+line each, so that an answer cannot fake another labelled line.
 """
 
-from collections.abc import Callable, Sequence
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pbr_jax.base.types import Document
 from pbr_jax.tasks import Wording
 from pbr_jax.text.budget import shorten, water_fill
-from pbr_jax.text.prompts import record
+from pbr_jax.text.prompts import clean, record
 
 YES, NO = "yes", "no"
 NONE = "none"  # of several documents helps
 NOTHING = "N/A"  # a query that asks for nothing
-
 Messages = list[dict[str, str]]
 
 
@@ -137,3 +140,49 @@ def _first(text: str, words: int) -> str:
     """The first words; a shorter text stays as it is."""
     found = text.split()
     return text if len(found) <= words else " ".join(found[:words])
+
+
+PROMPT = (
+    "Question: {question}\nReference answer: {reference}\nAnswer to grade: {answer}\n\n"
+    "Is the answer to grade right, that is, does it say what the reference answer says? Other words and "
+    f"further details do not matter. Reply with {YES} or {NO} alone."
+)
+"""The template where a config gives none."""
+
+_FIELD = re.compile(r"\{(question|reference|answer)\}")
+
+
+class Graded(NamedTuple):
+    """A prompt for the judge, and whether a text in it was cut."""
+
+    content: str
+    cut: bool
+
+
+@dataclass(frozen=True)
+class Grader:
+    """Writes such prompts in a model's tokens; the three texts together have at most `max_tokens` of them."""
+
+    template: str
+    max_tokens: int
+    count: Callable[[str], int]
+    truncate: Callable[[str, int], str]
+
+    def __call__(self, question: str, reference: str, answer: str) -> Graded:
+        texts = [clean(text) for text in (question, reference, answer)]
+        shares = water_fill(list(map(self.count, texts)), self.max_tokens)
+        cut: Any = {"count": self.count, "truncate": self.truncate}
+        shown = [shorten(text, share, **cut) for text, share in zip(texts, shares, strict=True)]
+        question, reference, answer = shown
+        values = {"question": question, "reference": reference, "answer": answer}
+        return Graded(filled(self.template, values), shown != texts)
+
+
+def filled(template: str, values: Mapping[str, str]) -> str:
+    """The template with its fields filled at once: what looks like a field in a text stays as it is."""
+    return _FIELD.sub(lambda field: values[field[1]], template)
+
+
+def prompt_hash(template: str) -> str:
+    """SHA-256 of the template and of the two words that are compared."""
+    return hashlib.sha256("\0".join([template, YES, NO]).encode()).hexdigest()

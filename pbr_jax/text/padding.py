@@ -1,6 +1,7 @@
-"""Padding: texts into rows of few lengths, so that few programs are compiled."""
+"""Texts, and (query, document) pairs, as padded rows of few lengths, so that few programs are compiled."""
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -49,3 +50,21 @@ def padded_batches(
         height = multiple(min(power_of_two(end), max(1, tokens // width)), devices)
         yield order[max(0, end - height) : end], (height, width)
         end -= height
+
+
+class Pairs(NamedTuple):
+    """Tokens of (query, document) pairs, padded on the right."""
+
+    ids: np.ndarray  # int32 [b t]
+    mask: np.ndarray  # bool [b t]
+    types: np.ndarray | None  # int32 [b t]; None for a body with one type
+
+
+def pair_arrays(tokens: Sequence[tuple[list[int], list[int]]], width: int, types: bool) -> Pairs:
+    """Tokenized pairs as arrays of a width."""
+    arrays = np.zeros((2, len(tokens), width), np.int32)
+    mask = np.zeros((len(tokens), width), bool)
+    for row, (ids, kinds) in enumerate(tokens):
+        arrays[0, row, : len(ids)], arrays[1, row, : len(ids)] = ids, kinds
+        mask[row, : len(ids)] = True
+    return Pairs(arrays[0], mask, arrays[1] if types else None)

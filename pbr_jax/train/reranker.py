@@ -10,8 +10,7 @@ from jaxtyping import Array, Float
 from pbr_jax.base.types import Feedback, Params
 from pbr_jax.models import cross_encoder
 from pbr_jax.models.cross_encoder import CrossEncoder
-from pbr_jax.text.padding import multiple
-from pbr_jax.text.pairs import pair_arrays
+from pbr_jax.text.padding import multiple, pair_arrays
 from pbr_jax.text.tokenizing import load_tokenizer
 from pbr_jax.train.distillation import Scorer, candidate_rows
 from pbr_jax.train.sharding import Batch

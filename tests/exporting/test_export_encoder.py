@@ -13,7 +13,7 @@ import pbr_jax
 from pbr_jax.base.types import UserError
 from pbr_jax.config import Config, Feedback, override, tuning
 from pbr_jax.experiment.opening import plan_of
-from pbr_jax.exporting.encoder_folder import tensors
+from pbr_jax.exporting.models import tensors
 from pbr_jax.methods import retrieve
 from pbr_jax.models import bert
 from pbr_jax.text.encode import TextEncoder

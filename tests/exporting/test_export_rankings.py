@@ -14,7 +14,7 @@ import pbr_jax
 from pbr_jax.base.types import UserError
 from pbr_jax.cli.main import main
 from pbr_jax.config import Config, override
-from pbr_jax.exporting.ranked import strictly_falling
+from pbr_jax.exporting.tables import strictly_falling
 from pbr_jax.methods import retrieve
 from pbr_jax.options import Retrieve
 

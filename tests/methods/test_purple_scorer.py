@@ -12,7 +12,7 @@ from pbr_jax.methods.select import purple_training as purple
 from pbr_jax.methods.select.purple import Question, arrays, rows_of, shape_of
 from pbr_jax.models.set_policy import FUSIONS, Fusion, SetPolicyConfig, from_arrays, set_policy
 from pbr_jax.options import Optimizer, Training
-from pbr_jax.text.token_states import padded
+from pbr_jax.text.encode import padded
 from pbr_jax.train.batches import Batches
 
 D, MOST = 8, 8

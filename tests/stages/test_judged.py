@@ -30,7 +30,7 @@ from pbr_jax.pipeline import Tally
 from pbr_jax.stages.answers import Answers
 from pbr_jax.stages.judged import Judgements, _judge
 from pbr_jax.tasks import released
-from pbr_jax.text.grading import PROMPT, Grader, filled, prompt_hash
+from pbr_jax.text.judging import PROMPT, Grader, filled, prompt_hash
 
 TWEETS = {"a": ["tea", "more tea"], "b": ["cats"], "c": ["football"]}
 

@@ -6,7 +6,7 @@ import pytest
 
 from pbr_jax.base.types import Document, Example
 from pbr_jax.tasks import released
-from pbr_jax.text.content_free import content_free, content_free_input
+from pbr_jax.text.choices import content_free, content_free_input
 from pbr_jax.text.prompts import CLOSE, write
 
 TASK = released("lamp_3")

@@ -16,9 +16,8 @@ from safetensors.torch import load_file, save_file
 from pbr_jax.base.types import UserError
 from pbr_jax.config import Encoder
 from pbr_jax.models import cross_encoder
-from pbr_jax.text.encode import TextEncoder
+from pbr_jax.text.encode import TextEncoder, TokenStates
 from pbr_jax.text.token_encoder import TokenEncoder
-from pbr_jax.text.token_states import TokenStates
 from pbr_jax.text.tokenizing import load_tokenizer
 
 peer: Any = pytest.importorskip("sentence_transformers")

@@ -15,7 +15,7 @@ from pbr_jax.models.pretrained import locate
 from pbr_jax.options import Distillation, Encoder, Optimizer, Training
 from pbr_jax.stages import reranking
 from pbr_jax.stages.users import Users
-from pbr_jax.text.pairs import pair_arrays
+from pbr_jax.text.padding import pair_arrays
 from pbr_jax.train import reranker
 from pbr_jax.train.distillation import distill
 

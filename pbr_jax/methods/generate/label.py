@@ -29,8 +29,7 @@ from pbr_jax.stages import language_model
 from pbr_jax.stages.generator import generator
 from pbr_jax.stages.run import Run
 from pbr_jax.tasks import Task
-from pbr_jax.text.choices import LETTERS, listed, orders
-from pbr_jax.text.content_free import content_free, content_free_input
+from pbr_jax.text.choices import LETTERS, content_free, content_free_input, listed, orders
 from pbr_jax.text.prompts import Written
 
 

@@ -33,9 +33,8 @@ from pbr_jax.stages.together import by_rows
 from pbr_jax.stages.token_vectors import Ragged
 from pbr_jax.stages.trained import check_training, is_saved, load_report, load_saved, save_fitted
 from pbr_jax.system import System
-from pbr_jax.text.encode import TextEncoder
+from pbr_jax.text.encode import TextEncoder, TokenStates, padded
 from pbr_jax.text.padding import multiple
-from pbr_jax.text.token_states import TokenStates, padded
 
 
 def _bandit() -> Training:
