@@ -152,7 +152,7 @@ def rewards(table: Table, folds: int, epochs: int, seed: int) -> None:
     over groups (Student's t)."""
     from scipy import stats
 
-    from pbr_jax.train.diagnostics import rank_correlation
+    from pbr_jax.train.selection import rank_correlation
 
     q, r = table.pooled
     places = np.broadcast_to(-np.arange(table.size), table.values.shape)

@@ -35,8 +35,7 @@ FROM_PAPERS = {
     "pbr_jax.methods.expand.wording": "UTTERANCES, REASONING",
     "pbr_jax.methods.expand.fusion": "fuse",
     "pbr_jax.index.page_rank": "neighbour_graph, page_rank, anchor",
-    "pbr_jax.train.overlap": "overlap_batches",
-    "pbr_jax.train.luf": "losses",
+    "pbr_jax.train.luf": "losses, overlap_batches",
     "pbr_jax.stages.simulated": "remarks",
     "pbr_jax.remarks.judge.Agent": "summarise, judge",
 }

@@ -1,6 +1,7 @@
 """The sizes of a decoder-only language model, read from Hugging Face's `config.json` or from a GGUF file.
 
-A family is a set of values for the fields of `CausalLMConfig`; the model's code knows the fields alone.
+A family (`families`) is a set of values for the fields of `CausalLMConfig`; the model's code knows the fields
+alone.
 """
 
 from collections.abc import Mapping
@@ -9,31 +10,14 @@ from typing import Any, Literal
 
 from pbr_jax.base.types import UserError
 from pbr_jax.models import gguf_file
+from pbr_jax.models.families import FAMILIES, Family
 from pbr_jax.models.fields import MOST_HEAD_WIDTH, MOST_HEADS, MOST_LAYERS, check_object, size, sound
 from pbr_jax.models.rope import Rope, gguf_rope, json_ropes
 
-# Fields that a family's config.json may leave out, with the values they then have.
-_ABSENT: dict[str, dict[str, Any]] = {
-    "llama": {},
-    "mistral": {"sliding_window": 4096},
-    "qwen2": {},
-    "qwen3": {"head_dim": 128},
-    "phi3": {"rms_norm_eps": 1e-5, "original_max_position_embeddings": 4096},
-    "gemma2": {
-        "head_dim": 256, "query_pre_attn_scalar": 256, "sliding_window": 4096, "tie_word_embeddings": True,
-        "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "max_position_embeddings": 8192,
-    },
-    "gemma3_text": {
-        "vocab_size": 262_208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
-        "query_pre_attn_scalar": 256, "sliding_window": 4096, "tie_word_embeddings": True,
-        "max_position_embeddings": 131_072, "rope_theta": 1e6, "rope_local_base_freq": 1e4,
-    },
-}  # fmt: skip
-FAMILIES = (*_ABSENT, "gemma3")
+TYPES = (*FAMILIES, "gemma3")
 """The model types of `config.json` that are read. Of `gemma3`, only the language model."""
 
 _ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh"]] = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
-_GEMMA: dict[str, Any] = dict(norm_offset=1.0, post_norms=True, scale_embedding=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,28 +68,29 @@ class CausalLMConfig:
     def from_json(cls, fields: Mapping[str, Any], source: str = "config.json") -> "CausalLMConfig":
         """From a Hugging Face `config.json`; `UserError` names what is missing or not supported."""
         check_object(fields, source)
-        family = fields.get("model_type")
-        if family not in FAMILIES:
+        name = fields.get("model_type")
+        if name not in TYPES:
             raise UserError(
-                f"{source}: model_type {family!r} is not supported; a language model of {FAMILIES} is needed"
+                f"{source}: model_type {name!r} is not supported; a language model of {TYPES} is needed"
             )
         if fields.get("quantization_config"):
             raise UserError(
                 f"{source}: quantised safetensors are not supported; give float weights or a GGUF file"
             )
-        if family == "gemma3":
-            family, fields = "gemma3_text", fields.get("text_config") or {}
+        if name == "gemma3":
+            name, fields = "gemma3_text", fields.get("text_config") or {}
+        family = FAMILIES[name]
         with sound(source):
-            return cls(**_from_json(family, _ABSENT[family] | dict(fields), source))
+            return cls(**_from_json(family, {**family.absent, **fields}, source))
 
     @classmethod
     def from_gguf(cls, file: gguf_file.GGUFFile) -> "CausalLMConfig":
-        """From the metadata of a GGUF file of one of `gguf_file.ARCHITECTURES`."""
+        """From the metadata of a GGUF file of one of `families.ARCHITECTURES`."""
         with sound(str(file.path)):
             return cls(**_from_gguf(file))
 
 
-def _from_json(family: str, fields: Mapping[str, Any], source: str) -> dict[str, Any]:
+def _from_json(family: Family, fields: Mapping[str, Any], source: str) -> dict[str, Any]:
     heads = size(fields, "num_attention_heads", source, most=MOST_HEADS)
     width = size(fields, "hidden_size", source)
     head_width = size(fields, "head_dim", source, default=width // heads, most=MOST_HEAD_WIDTH)
@@ -114,7 +99,9 @@ def _from_json(family: str, fields: Mapping[str, Any], source: str) -> dict[str,
     windows = _windows(family, fields, layers, source)
     rope, local_rope = json_ropes(family, fields, head_width, context, source)
     bias = bool(fields.get("attention_bias", False))
-    common: dict[str, Any] = dict(
+    if family.scaled and fields.get("use_bidirectional_attention"):
+        raise UserError(f"{source}: use_bidirectional_attention is not supported; use a language model")
+    return dict(
         vocab_size=size(fields, "vocab_size", source),
         width=width,
         mlp_width=size(fields, "intermediate_size", source),
@@ -128,47 +115,42 @@ def _from_json(family: str, fields: Mapping[str, Any], source: str) -> dict[str,
         windows=windows,
         activation=_activation(family, fields, source),
         norm_epsilon=float(fields.get("rms_norm_eps", 1e-6)),
-        qk_norm=family in ("qwen3", "gemma3_text"),
         tied=bool(fields.get("tie_word_embeddings", False)),
-        qkv_bias=bias or family == "qwen2",
-        output_bias=bias and family != "qwen2",
+        qkv_bias=bias if family.qkv_bias is None else family.qkv_bias,
+        output_bias=bias and family.qkv_bias is None,
         mlp_bias=bool(fields.get("mlp_bias", False)),
+        attention_scale=float(fields["query_pre_attn_scalar"]) ** -0.5 if family.scaled else None,
+        **_caps(family, fields),
+        **family.layers,
     )
-    if not family.startswith("gemma"):
-        return common
-    if fields.get("use_bidirectional_attention"):
-        raise UserError(f"{source}: use_bidirectional_attention is not supported; use a language model")
-    return common | _GEMMA | dict(
-        attention_scale=float(fields["query_pre_attn_scalar"]) ** -0.5,
-        attention_cap=_optional(fields.get("attn_logit_softcapping")),
-        logit_cap=_optional(fields.get("final_logit_softcapping")),
-    )  # fmt: skip
 
 
-def _optional(value: Any) -> float | None:
-    return float(value) if value else None
+def _caps(family: Family, fields: Mapping[str, Any], prefix: str = "") -> dict[str, float | None]:
+    """The caps of scores and of logits; in either format the same fields."""
+    names = {"attention_cap": "attn_logit_softcapping", "logit_cap": "final_logit_softcapping"}
+    values = {ours: fields.get(prefix + theirs) for ours, theirs in names.items()}
+    return {name: float(value) if value and family.scaled else None for name, value in values.items()}
 
 
-def _activation(family: str, fields: Mapping[str, Any], source: str) -> str:
-    field, default = (
-        ("hidden_activation", "gelu_pytorch_tanh") if family.startswith("gemma") else ("hidden_act", "silu")
-    )
+def _activation(family: Family, fields: Mapping[str, Any], source: str) -> str:
+    field, default = family.activation
     name = fields.get(field) or default
     if name not in tuple(_ACTIVATIONS):
         raise UserError(f"{source}: {field} {name!r} is not supported; only {' and '.join(_ACTIVATIONS)} are")
     return _ACTIVATIONS[name]
 
 
-def _windows(family: str, fields: Mapping[str, Any], layers: int, source: str) -> tuple[int, ...]:
-    """The window of every layer: of all in Mistral and Phi-3, of most or some in Gemma and Qwen."""
-    if not fields.get("sliding_window") or family == "llama":
+def _windows(family: Family, fields: Mapping[str, Any], layers: int, source: str) -> tuple[int, ...]:
+    """The window of every layer, 0: none; () where no layer has one."""
+    if not fields.get("sliding_window") or family.windows == "none":
         return ()
-    if family.startswith("qwen") and not fields.get("use_sliding_window"):
+    if family.windows == "last" and not fields.get("use_sliding_window"):
         return ()
     window = size(fields, "sliding_window", source)
-    if family in ("mistral", "phi3"):
-        return (window,) * layers
-    if types := fields.get("layer_types"):
+    types = fields.get("layer_types")
+    if family.windows == "all":
+        slides = [True] * layers
+    elif types:
         unknown = set(types) - {"sliding_attention", "full_attention"}
         if unknown:
             raise UserError(
@@ -176,26 +158,27 @@ def _windows(family: str, fields: Mapping[str, Any], layers: int, source: str) -
                 "full_attention are"
             )
         slides = [kind == "sliding_attention" for kind in types]
-    elif family.startswith("qwen"):
+    elif family.windows == "last":
         slides = [layer >= int(fields.get("max_window_layers", 28)) for layer in range(layers)]
     else:
-        period = 2 if family == "gemma2" else int(fields.get("sliding_window_pattern") or 6)
-        slides = _every(period, layers)
+        slides = _but_every(int(fields.get("sliding_window_pattern") or family.period), layers)
     return tuple(window if slide else 0 for slide in slides)
 
 
-def _every(period: int, layers: int) -> list[bool]:
+def _but_every(period: int, layers: int) -> list[bool]:
     """Which layers slide where every `period`-th one does not."""
     return [(layer + 1) % period != 0 for layer in range(layers)]
 
 
 def _from_gguf(file: gguf_file.GGUFFile) -> dict[str, Any]:
-    family = file.architecture
+    family = file.family
     heads, width = _field(file, "attention.head_count", most=MOST_HEADS), _field(file, "embedding_length")
     head_width = _field(file, "attention.key_length", default=width // heads, most=MOST_HEAD_WIDTH)
     layers, context = _field(file, "block_count", most=MOST_LAYERS), _field(file, "context_length")
-    rope = gguf_rope(file, head_width, context)
-    common: dict[str, Any] = dict(
+    local = float(file.get("{arch}.rope.freq_base_swa", 10_000.0))
+    # The largest model of each generation of Gemma scales scores by its width; the format does not say so.
+    scale = (width / heads if layers == family.largest else head_width) ** -0.5
+    return dict(
         vocab_size=file.shape("token_embd.weight")[0],
         width=width,
         mlp_width=_field(file, "feed_forward_length"),
@@ -205,27 +188,18 @@ def _from_gguf(file: gguf_file.GGUFFile) -> dict[str, Any]:
         head_width=head_width,
         context=context,
         norm_epsilon=float(file.field("{arch}.attention.layer_norm_rms_epsilon")),
-        rope=rope,
+        rope=gguf_rope(file, head_width, context),
+        local_rope=Rope(width=head_width, theta=local) if family.local_rope else None,
         windows=_gguf_windows(file, layers),
-        qk_norm="blk.0.attn_q_norm.weight" in file.names,
+        activation=_ACTIVATIONS[family.activation[1]],
         tied="output.weight" not in file.names,
         qkv_bias="blk.0.attn_q.bias" in file.names,
         output_bias="blk.0.attn_output.bias" in file.names,
         mlp_bias="blk.0.ffn_down.bias" in file.names,
+        attention_scale=scale if family.scaled else None,
+        **_caps(family, file.metadata, f"{file.architecture}."),
+        **family.layers,
     )
-    if not family.startswith("gemma"):
-        return common
-    # The largest model of each generation scales scores by its width; the format does not say so.
-    largest = layers == {"gemma2": 46, "gemma3": 62}[family]
-    return common | _GEMMA | dict(
-        activation="gelu_tanh",
-        attention_scale=(width / heads if largest else head_width) ** -0.5,
-        attention_cap=_optional(file.get("{arch}.attn_logit_softcapping")),
-        logit_cap=_optional(file.get("{arch}.final_logit_softcapping")),
-        local_rope=None if family == "gemma2" else Rope(
-            width=head_width, theta=float(file.get("{arch}.rope.freq_base_swa", 10_000.0))
-        ),
-    )  # fmt: skip
 
 
 def _field(file: gguf_file.GGUFFile, name: str, **bounds: Any) -> int:
@@ -237,14 +211,9 @@ def _field(file: gguf_file.GGUFFile, name: str, **bounds: Any) -> int:
 
 def _gguf_windows(file: gguf_file.GGUFFile, layers: int) -> tuple[int, ...]:
     """Llama and Qwen files may name a window, but no model of theirs in this format was made with one."""
-    named = file.get("{arch}.attention.sliding_window")
-    if not named or file.architecture not in ("phi3", "gemma2", "gemma3"):
+    family = file.family
+    if not file.get("{arch}.attention.sliding_window") or family.windows in ("none", "last"):
         return ()
     window = _field(file, "attention.sliding_window")
-    slides = (
-        [True] * layers if file.architecture == "phi3" else _every(_GGUF_PERIOD[file.architecture], layers)
-    )
+    slides = [True] * layers if family.windows == "all" else _but_every(family.period, layers)
     return tuple(window if slide else 0 for slide in slides)
-
-
-_GGUF_PERIOD = {"gemma2": 2, "gemma3": 6}

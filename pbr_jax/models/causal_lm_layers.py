@@ -12,8 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from pbr_jax.models import lora
 from pbr_jax.models.attention import Layout, attend, mass
 from pbr_jax.models.causal_lm_config import CausalLMConfig
-from pbr_jax.models.layers import KEPT, token_numbers
-from pbr_jax.models.norms import RMSNorm
+from pbr_jax.models.layers import KEPT, RMSNorm, token_numbers
 from pbr_jax.models.rope import Rope
 
 EVERYTHING = 2**30  # tokens: the window of a layer without one

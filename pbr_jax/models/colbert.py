@@ -20,8 +20,6 @@ from pbr_jax.models import bert, layers, sentence_folder
 from pbr_jax.models.pretrained import Tensors, read_tensors
 from pbr_jax.models.rules import Rule, assign, transpose
 
-LIMIT = 2**24  # similarities that `max_sim` holds at once: 64 MiB
-
 
 @dataclass(frozen=True, kw_only=True)
 class ColbertConfig:
@@ -84,51 +82,6 @@ def colbert(config: ColbertConfig) -> Model:
         return bert.unit_length(jnp.where(compared[..., None], vectors, 0))
 
     return Model(init, layers.exact(apply))
-
-
-def expand_queries(
-    ids: Int[Array, "q t"], mask: Bool[Array, "q t"], *, mask_id: int, attend: bool
-) -> tuple[Int[Array, "q t"], Bool[Array, "q t"], Bool[Array, "q t"]]:
-    """Query augmentation: replaces padding after a query by [MASK] tokens, whose vectors are compared too.
-
-    Takes ids padded to the config's `query_length`, and their mask. Returns the `ids`, `attended` and `kept`
-    of `apply`. `attend`: whether tokens attend to [MASK] tokens. [MASK] tokens always attend to the text.
-    """
-    everywhere = jnp.ones_like(mask)
-    return jnp.where(mask, ids, mask_id), everywhere if attend else mask, everywhere
-
-
-def without(ids: Int[Array, "c t"], mask: Bool[Array, "c t"], skipped: Int[Array, "s"]) -> Bool[Array, "c t"]:
-    """`kept` of documents: the mask, with False for the skipped token ids, such as punctuation."""
-    return mask & ~jnp.isin(ids, skipped)
-
-
-def max_sim(
-    queries: Float[Array, "q s e"],
-    documents: Float[Array, "c t e"],
-    *,
-    query_mask: Bool[Array, "q s"],
-    document_mask: Bool[Array, "c t"],
-    limit: int = LIMIT,
-) -> Float[Array, "q c"]:
-    """Late interaction: sums over a query's tokens the largest inner product with a token of the document.
-
-    A document without tokens scores -1 (the lowest cosine) per query token, so it ranks last. Masked vectors
-    are ignored. `limit` is the number of inner products in memory at a time, in the backward pass too.
-    """
-    (q, s, _), t = queries.shape, documents.shape[1]
-
-    @jax.checkpoint
-    def one(document: tuple[Array, Array]) -> Array:
-        vectors, mask = document  # [t e], [t]
-        with layers.precision(queries.dtype):
-            products = jnp.einsum("qse,te->qst", queries, vectors, preferred_element_type=jnp.float32)
-        products = jnp.where(mask[None, None], products, jnp.finfo(products.dtype).min)
-        best = jnp.where(mask.any(), products.max(-1), -1)
-        return jnp.where(query_mask, best, 0).sum(-1)
-
-    block = max(1, limit // max(1, q * s * t))
-    return jax.lax.map(one, (documents, document_mask), batch_size=block).T
 
 
 def _read_weights(folder: Path) -> Tensors:

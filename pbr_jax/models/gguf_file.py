@@ -15,41 +15,13 @@ import numpy as np
 
 from pbr_jax.base.types import UserError
 from pbr_jax.models import fields, gguf_header, gguf_tokenizer
+from pbr_jax.models.families import ARCHITECTURES, Family
 from pbr_jax.models.pretrained import Tensors, one_line
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-_BLOCK = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-_GEMMA = {
-    "post_attention_norm": "post_attention_layernorm",
-    "ffn_norm": "pre_feedforward_layernorm",
-    "post_ffw_norm": "post_feedforward_layernorm",
-}
-_BLOCKS = {
-    "llama": _BLOCK,
-    "qwen2": _BLOCK,
-    "qwen3": _BLOCK,
-    "phi3": _BLOCK | {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
-    "gemma2": _BLOCK | _GEMMA,
-    "gemma3": _BLOCK | _GEMMA,
-}
-ARCHITECTURES = tuple(_BLOCKS)
-"""What may stand in `general.architecture`."""
-
 _NO_WEIGHTS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
 
 # What is met in a file that is cut short, foreign or damaged.
@@ -77,6 +49,11 @@ class GGUFFile:
     def architecture(self) -> str:
         """One of `ARCHITECTURES`."""
         return self.metadata["general.architecture"]
+
+    @property
+    def family(self) -> Family:
+        """The model's family."""
+        return ARCHITECTURES[self.architecture]
 
     def get(self, name: str, default: Any = None) -> Any:
         """A metadata value; `{arch}` in its name stands for the architecture."""
@@ -127,12 +104,12 @@ class GGUFFile:
             return self._as_hugging_face(name, tensor)
 
     def _as_hugging_face(self, name: str, tensor: np.ndarray) -> np.ndarray:
-        if self.architecture.startswith("gemma") and name.endswith("norm.weight"):
+        if self.family.layers.get("norm_offset") and name.endswith("norm.weight"):
             return tensor - 1  # the format adds the 1 that Gemma's norms add
-        if self.architecture == "llama" and (".attn_q." in name or ".attn_k." in name):
-            heads = self.field("llama.attention.head_count")
+        if self.family.interleaved and (".attn_q." in name or ".attn_k." in name):
+            heads = self.field("{arch}.attention.head_count")
             if ".attn_k." in name:
-                heads = self.get("llama.attention.head_count_kv", heads)
+                heads = self.get("{arch}.attention.head_count_kv", heads)
             return _half_split(tensor, int(heads))
         return tensor
 
@@ -151,7 +128,7 @@ class GGUFFile:
 
     def _hugging_face_name(self, name: str) -> str:
         """`blk.3.attn_q.weight` -> `model.layers.3.self_attn.q_proj.weight`; unknown names stay."""
-        names = _BLOCKS[self.architecture]
+        names = self.family.blocks
         if match := re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", name):
             layer, part, kind = match.groups()
             return f"model.layers.{layer}.{names[part]}.{kind}" if part in names else name
@@ -194,7 +171,8 @@ def _read(path: Path, size: int, changed: int) -> GGUFFile:
     architecture = header.metadata.get("general.architecture")
     if architecture not in ARCHITECTURES:
         raise UserError(
-            f"{path} holds a model of architecture {architecture!r}; a GGUF model must be of {ARCHITECTURES}"
+            f"{path} holds a model of architecture {architecture!r}; a GGUF model must be of "
+            f"{tuple(ARCHITECTURES)}"
         )
     fields.check_gguf(header.metadata, architecture, str(path))
     return GGUFFile(path, header)

@@ -7,6 +7,7 @@ from typing import Any
 
 from pbr_jax.base.types import UserError
 from pbr_jax.models import gguf_file
+from pbr_jax.models.families import Family
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,7 @@ class Rope:
 
 
 def json_ropes(
-    family: str, fields: Mapping[str, Any], head_width: int, context: int, source: str
+    family: Family, fields: Mapping[str, Any], head_width: int, context: int, source: str
 ) -> tuple[Rope, Rope | None]:
     """Rotary positions of full and of sliding layers (None: the same); as of transformers 5, or older."""
     given = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
@@ -51,7 +52,7 @@ def json_ropes(
         top["original_max_position_embeddings"] = fields["original_max_position_embeddings"]
     full = given.get("full_attention", given)
     rope = _rope({name: value for name, value in top.items() if value} | full, head_width, context, source)
-    if family != "gemma3_text":
+    if not family.local_rope:
         return rope, None
     local = {"rope_theta": fields["rope_local_base_freq"]} | (given.get("sliding_attention") or {})
     return rope, _rope(local, head_width, context, source)
@@ -113,7 +114,7 @@ def _llama3_divisors(fields: Mapping[str, Any], theta: float, width: int) -> tup
 def gguf_rope(file: gguf_file.GGUFFile, head_width: int, context: int) -> Rope:
     """Rotary positions of all layers, or of those that have none of their own."""
     width = _width(int(file.get("{arch}.rope.dimension_count", head_width)), head_width, str(file.path))
-    theta = float(file.get("{arch}.rope.freq_base", 1e6 if file.architecture == "gemma3" else 10_000.0))
+    theta = float(file.get("{arch}.rope.freq_base", file.family.absent.get("rope_theta", 10_000.0)))
     if short := file.rope_divisors("rope_factors_short.weight"):
         original = int(file.get("{arch}.rope.scaling.original_context_length", context))
         scale = file.get("{arch}.rope.scaling.attn_factor") or _longrope_scale(context / original, original)

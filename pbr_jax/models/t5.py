@@ -11,9 +11,9 @@ from which `logits` computes logits over the vocabulary.
 """
 
 import dataclasses
-from collections.abc import Callable, MutableMapping
+from collections.abc import MutableMapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,31 +31,13 @@ from pbr_jax.models.t5_layers import Cross, CrossProjection, Decoder, Encoder, N
 __all__ = ["RULES", "SHARDING", "T5", "Cross", "Output", "Past", "load", "logits", "read_config", "t5"]
 
 
-class T5(NamedTuple):
-    """The pure functions of a T5. `t5` documents their arguments."""
+@dataclasses.dataclass(frozen=True)
+class T5:
+    """The pure functions of a T5 with weights and activations in `dtype`. `dropout` is the rate at which the
+    inputs of adapters (`lora`) are dropped where a key is given.
 
-    init: Callable[..., Params]
-    apply: Callable[..., Any]
-    encode: Callable[..., Any]
-    cross: Callable[..., Any]
-    decode: Callable[..., Any]
-
-
-def t5(config: T5Config, dtype: Any = jnp.float32, *, dropout: float = 0.0) -> T5:
-    """Builds a T5 with weights and activations in `dtype`: `init(key) -> params`, and
-
-    - `encode(params, ids, mask) -> Float["b s d"]`: hidden states of `ids: Int["b s"]`. `mask: Bool["b s"]`
-      is True for real tokens. Padding may be on either side; its outputs are meaningless.
-    - `cross(params, encoded, mask) -> Cross`: the decoder's keys and values of the encoder output.
-    - `decode(params, ids, cross, past=None) -> Output`: `ids: Int["r t"]` follow the tokens of `past`, which
-      begin with the config's `start_id`. r is a multiple of b, and r / b consecutive rows share one encoded
-      text, so beams need no copies of it. Padding may only follow the real tokens.
-    - `apply(params, ids, mask, decoder_ids, key=None, rows=None) -> Float["b t d"]`: the complete model, with
-      teacher forcing; returns decoder hidden states of whole targets. With a key, dropout at the rate
-      `dropout` is applied to the inputs of adapters (`lora`). Its masks depend on the key and on the row
-      numbers `rows: Int["b"]`. `encode`, `cross` and `decode` take the `numbers` of tokens and a key instead.
-
-    Attention scores, norms and softmax are computed in float32 for any `dtype`.
+    Attention scores, norms and softmax are computed in float32 for any `dtype`. `key` is the random key of
+    dropout; None: no dropout. Its masks depend on the key and on the `numbers` of tokens (`token_numbers`).
 
     Parameters: `embedding [v d]`, `encoder/...` and `decoder/...` with `layers/...` stacked on axis 0,
     `cross/{key,value}/kernel` stacked likewise, and `head [v d]` unless tied.
@@ -63,32 +45,53 @@ def t5(config: T5Config, dtype: Any = jnp.float32, *, dropout: float = 0.0) -> T
     References: Raffel et al. (T5), https://arxiv.org/abs/1910.10683, 2020; Shazeer (gated MLPs),
     https://arxiv.org/abs/2002.05202, 2020; Chung et al. (FLAN-T5), https://arxiv.org/abs/2210.11416, 2022.
     """
-    settings = config, jnp.dtype(dtype), dropout
-    encoder, projection, decoder = Encoder(*settings), CrossProjection(*settings), Decoder(*settings)
+
+    config: T5Config
+    dtype: Any
+    dropout: float = 0.0
+
+    def init(self, key: Array) -> Params:
+        """Random parameters."""
+        keys, shape = jax.random.split(key, 5), (self.config.vocab_size, self.config.width)
+        embedding = jax.random.normal(keys[0], shape, self.dtype)
+        x, mask = embedding[:1][None], jnp.ones((1, 1), bool)
+        params: Params = {"embedding": embedding}
+        params["encoder"] = self._module(Encoder).init(keys[1], x, mask)["params"]
+        (read, values), made = self._module(CrossProjection).init_with_output(keys[2], x)
+        params["cross"] = made["params"]
+        with precision(self.dtype):
+            inputs = x, Cross(read, values, mask), self._no_past(1)
+            params["decoder"] = self._module(Decoder).init(keys[3], *inputs)["params"]
+        if not self.config.tied:
+            params["head"] = jax.random.normal(keys[4], shape, self.dtype) * self.config.width**-0.5
+        return params
 
     def encode(
+        self,
         params: Params,
         ids: Int[Array, "b s"],
         mask: Bool[Array, "b s"],
         numbers: Numbers = None,
         key: Array | None = None,
     ) -> Float[Array, "b s d"]:
-        x = params["embedding"][ids]
-        with precision(dtype):
-            return encoder.apply({"params": params["encoder"]}, x, mask, numbers, rngs=rngs(key))  # pyright: ignore[reportReturnType]
+        """Hidden states of texts. `mask` is True for real tokens. Padding may be on either side; its outputs
+        are meaningless."""
+        return self._run(Encoder, params["encoder"], params["embedding"][ids], mask, numbers, key=key)
 
     def cross(
+        self,
         params: Params,
         encoded: Float[Array, "b s d"],
         mask: Bool[Array, "b s"],
         numbers: Numbers = None,
         key: Array | None = None,
     ) -> Cross:
-        with precision(dtype):
-            keys, values = projection.apply({"params": params["cross"]}, encoded, numbers, rngs=rngs(key))
-        return Cross(keys, values, mask)  # pyright: ignore[reportArgumentType]
+        """The decoder's keys and values of the encoder's output."""
+        keys, values = self._run(CrossProjection, params["cross"], encoded, numbers, key=key)
+        return Cross(keys, values, mask)
 
     def decode(
+        self,
         params: Params,
         ids: Int[Array, "r t"],
         cross: Cross,
@@ -96,23 +99,15 @@ def t5(config: T5Config, dtype: Any = jnp.float32, *, dropout: float = 0.0) -> T
         numbers: Numbers = None,
         key: Array | None = None,
     ) -> Output:
-        past = _no_past(config, ids.shape[0], dtype) if past is None else past
+        """Reads `ids` after the tokens of `past`, which begin with the config's `start_id`. r is a multiple
+        of b, and r / b consecutive rows share one encoded text, so beams need no copies of it. Padding may
+        only follow the real tokens."""
+        past = self._no_past(ids.shape[0]) if past is None else past
         x = params["embedding"][ids]
-        with precision(dtype):
-            return decoder.apply({"params": params["decoder"]}, x, cross, past, numbers, rngs=rngs(key))  # pyright: ignore[reportReturnType]
-
-    def init(key: Array) -> Params:
-        return _init(config, dtype, encoder, projection, decoder, key)
-
-    return T5(init, _whole(encode, cross, decode), encode, cross, decode)
-
-
-def _whole(
-    encode: Callable[..., Array], cross: Callable[..., Cross], decode: Callable[..., Output]
-) -> Callable[..., Array]:
-    """The three parts one after another, each with a key of its own for dropout."""
+        return self._run(Decoder, params["decoder"], x, cross, past, numbers, key=key)
 
     def apply(
+        self,
         params: Params,
         ids: Int[Array, "b s"],
         mask: Bool[Array, "b s"],
@@ -120,39 +115,32 @@ def _whole(
         key: Array | None = None,
         rows: Int[Array, "b"] | None = None,
     ) -> Float[Array, "b t d"]:
+        """The complete model, with teacher forcing: decoder hidden states of whole targets. `rows` are the
+        rows' numbers, for dropout."""
         keys, read, written = [None] * 3, None, None
         if key is not None and rows is not None:
             keys = list(jax.random.split(key, 3))
             read, written = (token_numbers(rows, jnp.arange(x.shape[1])[None]) for x in (ids, decoder_ids))
-        encoded = encode(params, ids, mask, read, keys[0])
-        seen = cross(params, encoded, mask, read, keys[1])
-        return decode(params, decoder_ids, seen, None, written, keys[2]).hidden
+        encoded = self.encode(params, ids, mask, read, keys[0])
+        cross = self.cross(params, encoded, mask, read, keys[1])
+        return self.decode(params, decoder_ids, cross, None, written, keys[2]).hidden
 
-    return apply
+    def _module(self, kind: Any) -> Any:
+        return kind(self.config, self.dtype, self.dropout)
 
+    def _run(self, kind: Any, params: Params, *inputs: Any, key: Array | None) -> Any:
+        with precision(self.dtype):
+            return self._module(kind).apply({"params": params}, *inputs, rngs=rngs(key))
 
-def _init(
-    config: T5Config, dtype: Any, encoder: Encoder, projection: CrossProjection, decoder: Decoder, key: Array
-) -> Params:
-    keys, shape = jax.random.split(key, 5), (config.vocab_size, config.width)
-    embedding = jax.random.normal(keys[0], shape, dtype)
-    x, mask = embedding[:1][None], jnp.ones((1, 1), bool)
-    params: Params = {"embedding": embedding}
-    params["encoder"] = encoder.init(keys[1], x, mask)["params"]
-    (read, values), made = projection.init_with_output(keys[2], x)
-    params["cross"] = made["params"]
-    with precision(dtype):
-        params["decoder"] = decoder.init(keys[3], x, Cross(read, values, mask), _no_past(config, 1, dtype))[
-            "params"
-        ]
-    if not config.tied:
-        params["head"] = jax.random.normal(keys[4], shape, dtype) * config.width**-0.5
-    return params
+    def _no_past(self, rows: int) -> Past:
+        c = self.config
+        empty = jnp.zeros((c.num_decoder_layers, rows, c.num_heads, 0, c.head_width), self.dtype)
+        return Past(empty, empty, jnp.int32(0))
 
 
-def _no_past(config: T5Config, rows: int, dtype: Any) -> Past:
-    empty = jnp.zeros((config.num_decoder_layers, rows, config.num_heads, 0, config.head_width), dtype)
-    return Past(empty, empty, jnp.int32(0))
+def t5(config: T5Config, dtype: Any = jnp.float32, *, dropout: float = 0.0) -> T5:
+    """A T5 of this config; see the class."""
+    return T5(config, jnp.dtype(dtype), dropout)
 
 
 def logits(params: Params, hidden: Float[Array, "*batch d"]) -> Float[Array, "*batch v"]:

@@ -38,6 +38,11 @@ class T5Config:
                 "needed, check the model's config"
             )
 
+    @property
+    def inner(self) -> int:
+        """The width of all heads together."""
+        return self.num_heads * self.head_width
+
     @classmethod
     def from_json(cls, fields: Mapping[str, Any], source: str = "config.json") -> "T5Config":
         """From a Hugging Face `config.json`; `UserError` names what is missing or not supported."""

@@ -1,7 +1,6 @@
 """The layers of T5: attention with a bias for distances, gated or plain MLPs, encoder and decoder stacks."""
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +10,7 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
 from pbr_jax.models import lora
-from pbr_jax.models.norms import RMSNorm
+from pbr_jax.models.layers import RMSNorm
 from pbr_jax.models.t5_config import T5Config
 
 QUERY_BLOCK = 512  # tokens that attend at once: scores are [.., QUERY_BLOCK, t], never [.., t, t]
@@ -44,146 +43,140 @@ class Output(NamedTuple):
     values: Float[Array, "l r n t h"]
 
 
-class Encoder(nn.Module):
+class _Module(nn.Module):
+    """What all modules of T5 have: the config, the dtype, the dropout of adapters, linear maps and norms."""
+
     config: T5Config
     dtype: Any
     dropout: float = 0.0
 
+    def _project(
+        self, name: str, width: int, x: Float[Array, "b t k"], numbers: Numbers
+    ) -> Float[Array, "b t o"]:
+        return Projection(width, self.dtype, self.dropout, name=name)(x, numbers)
+
+    def _heads(self, x: Float[Array, "*l b t k"]) -> Float[Array, "*l b n t h"]:
+        c = self.config
+        return x.reshape(*x.shape[:-1], c.num_heads, c.head_width).swapaxes(-2, -3)
+
+    def _norm(self, name: str, x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
+        return RMSNorm(self.config.norm_epsilon, 0.0, self.dtype, name=name)(x)
+
+    def _bias(
+        self, queries: Int[Array, "t"], keys: Int[Array, "s"], *, causal: bool
+    ) -> Float[Array, "n t s"]:
+        """What is added to the scores: each head's bias for the distance; the lowest number for what is
+        ahead. Raffel et al. (2020), section 2.1: the near distances have a bucket each, farther ones share
+        buckets that widen logarithmically. An encoder keeps half of the buckets for the tokens ahead."""
+        c = self.config
+        shape = (c.num_buckets, c.num_heads)
+        table = self.param("distance_bias", nn.initializers.normal(1.0), shape, self.dtype)
+        back = queries[:, None] - keys[None, :]
+        count = c.num_buckets if causal else c.num_buckets // 2
+        bucket = jnp.asarray(_buckets(count, c.max_distance))[jnp.clip(jnp.abs(back), max=c.max_distance)]
+        bias = jnp.moveaxis(table.astype(jnp.float32)[jnp.where(back < 0, bucket + count, bucket)], -1, 0)
+        return jnp.where(back[None] < 0, jnp.finfo(jnp.float32).min, bias) if causal else bias
+
+    def _scanned(self, length: int, *inputs: Any, in_axes: tuple[Any, ...]) -> Any:
+        layers = nn.scan(
+            _Layer,
+            variable_axes={"params": 0},
+            split_rngs={"params": True, "dropout": True},
+            in_axes=in_axes,  # pyright: ignore[reportArgumentType]
+            length=length,
+        )
+        return layers(self.config, self.dtype, self.dropout, name="layers")(*inputs)
+
+
+class Encoder(_Module):
     @nn.compact
     def __call__(
         self, x: Float[Array, "b s d"], mask: Bool[Array, "b s"], numbers: Numbers = None
     ) -> Float[Array, "b s d"]:
-        c, order = self.config, jnp.arange(x.shape[1])
-        bias = _bias(c, _distance_bias(self), order, order, causal=False)
-        layers = _stack(_EncoderLayer, c.num_layers, (nn.broadcast, nn.broadcast, nn.broadcast))
-        x, _ = layers(c, self.dtype, self.dropout, name="layers")(x, bias, mask, numbers)
-        return RMSNorm(c.norm_epsilon, 0.0, self.dtype, name="norm")(x)
+        order, same = jnp.arange(x.shape[1]), nn.broadcast
+        bias = self._bias(order, order, causal=False)
+        inputs = x, None, None, bias, mask, numbers
+        x, _ = self._scanned(self.config.num_layers, *inputs, in_axes=(same,) * 5)
+        return self._norm("norm", x)
 
 
-class _EncoderLayer(nn.Module):
-    config: T5Config
-    dtype: Any
-    dropout: float = 0.0
-
-    @nn.compact
-    def __call__(
-        self,
-        x: Float[Array, "b s d"],
-        bias: Float[Array, "n s s"],
-        mask: Bool[Array, "b s"],
-        numbers: Numbers,
-    ) -> tuple[Float[Array, "b s d"], None]:
-        c = self.config
-        y = RMSNorm(c.norm_epsilon, 0.0, self.dtype, name="attention_norm")(x)
-        query, key, value = (
-            _heads(c, _project(self, name, _inner(c), y, numbers)) for name in ("query", "key", "value")
-        )
-        x = x + _project(self, "output", c.width, _attend(query, [(key, value)], bias, mask), numbers)
-        return x + _mlp(self, x, numbers), None
-
-
-class CrossProjection(nn.Module):
+class CrossProjection(_Module):
     """Keys and values of the encoder's output, for all decoder layers at once."""
-
-    config: T5Config
-    dtype: Any
-    dropout: float = 0.0
 
     @nn.compact
     def __call__(
         self, encoded: Float[Array, "b s d"], numbers: Numbers = None
     ) -> tuple[Float[Array, "l b n s h"], Float[Array, "l b n s h"]]:
-        c = self.config
         layers = nn.vmap(
             Projection,
             variable_axes={"params": 0},
             split_rngs={"params": True, "dropout": True},
             in_axes=None,  # pyright: ignore[reportArgumentType]
-            axis_size=c.num_decoder_layers,
+            axis_size=self.config.num_decoder_layers,
         )
         keys, values = (
-            layers(_inner(c), self.dtype, self.dropout, name=name)(encoded, numbers)
+            layers(self.config.inner, self.dtype, self.dropout, name=name)(encoded, numbers)
             for name in ("key", "value")
         )
-        return _heads(c, keys), _heads(c, values)
+        return self._heads(keys), self._heads(values)
 
 
-class Decoder(nn.Module):
-    config: T5Config
-    dtype: Any
-    dropout: float = 0.0
-
+class Decoder(_Module):
     @nn.compact
     def __call__(self, x: Float[Array, "r t d"], cross: Cross, past: Past, numbers: Numbers = None) -> Output:
-        c = self.config
+        c, same = self.config, nn.broadcast
         slots = jnp.arange(past.keys.shape[3])
         places = past.length + jnp.arange(x.shape[1])
         # A slot that is not filled yet is as far ahead as no token is, so nothing sees it.
         slots = jnp.where(slots < past.length, slots, jnp.iinfo(jnp.int32).max)
-        bias = _bias(c, _distance_bias(self), places, jnp.concatenate([slots, places]), causal=True)
-        same = nn.broadcast
-        layers = _stack(_DecoderLayer, c.num_decoder_layers, (0, 0, 0, 0, same, same, same))
-        x, (keys, values) = layers(c, self.dtype, self.dropout, name="layers")(
-            x, past.keys, past.values, cross.keys, cross.values, bias, cross.mask, numbers
-        )
-        x = RMSNorm(c.norm_epsilon, 0.0, self.dtype, name="norm")(x)
+        bias = self._bias(places, jnp.concatenate([slots, places]), causal=True)
+        inputs = x, (past.keys, past.values), (cross.keys, cross.values), bias, cross.mask, numbers
+        x, (keys, values) = self._scanned(c.num_decoder_layers, *inputs, in_axes=(0, 0, same, same, same))
+        x = self._norm("norm", x)
         # The scale belongs to the tied head; here, `logits` needs no config.
         return Output(x * c.width**-0.5 if c.scaled else x, keys, values)
 
 
-class _DecoderLayer(nn.Module):
-    """Attention to the rows' own tokens, attention to the encoded text, MLP. One step of the scan."""
+_Pair = tuple[Float[Array, "b n _s h"], Float[Array, "b n _s h"]]
 
-    config: T5Config
-    dtype: Any
-    dropout: float = 0.0
+
+class _Layer(_Module):
+    """Attention to the row's own tokens, in a decoder to the encoded text too, and the MLP. One step of the
+    scan. `past`, `cross`: keys and values, of a decoder; `mask`: of the encoded text."""
 
     @nn.compact
     def __call__(
         self,
         x: Float[Array, "r t d"],
-        past_keys: Float[Array, "r n s h"],
-        past_values: Float[Array, "r n s h"],
-        cross_keys: Float[Array, "b n e h"],
-        cross_values: Float[Array, "b n e h"],
+        past: tuple[Float[Array, "r n _s h"], Float[Array, "r n _s h"]] | None,
+        cross: _Pair | None,
         bias: Float[Array, "n t w"],
-        mask: Bool[Array, "b e"],
+        mask: Bool[Array, "b s"],
         numbers: Numbers,
-    ) -> tuple[Float[Array, "r t d"], tuple[Float[Array, "r n t h"], Float[Array, "r n t h"]]]:
+    ) -> tuple[Float[Array, "r t d"], tuple[Float[Array, "r n t h"], Float[Array, "r n t h"]] | None]:
         c, (r, t, _), b = self.config, x.shape, mask.shape[0]
-        y = RMSNorm(c.norm_epsilon, 0.0, self.dtype, name="attention_norm")(x)
+        y = self._norm("attention_norm", x)
         query, key, value = (
-            _heads(c, _project(self, name, _inner(c), y, numbers)) for name in ("query", "key", "value")
+            self._heads(self._project(name, c.inner, y, numbers)) for name in ("query", "key", "value")
         )
-        pairs = [(past_keys, past_values), (key, value)]
-        mixed = _attend(query, pairs, bias, jnp.ones((r, 1), bool))
-        x = x + _project(self, "output", c.width, mixed, numbers)
-        y = RMSNorm(c.norm_epsilon, 0.0, self.dtype, name="cross_norm")(x)
-        # Rows that read one text are more queries of it: no position and no order matters here.
-        query = _project(self, "cross_query", _inner(c), y, numbers).reshape(b, r // b * t, _inner(c))
-        query = _heads(c, query)
-        nowhere = jnp.zeros((1, query.shape[2], 1), jnp.float32)
-        mixed = _attend(query, [(cross_keys, cross_values)], nowhere, mask).reshape(r, t, _inner(c))
-        x = x + _project(self, "cross_output", c.width, mixed, numbers)
-        return x + _mlp(self, x, numbers), (key, value)
-
-
-def _stack(layer: type[nn.Module], length: int, in_axes: tuple[Any, ...]) -> Callable[..., Any]:
-    return nn.scan(
-        layer,
-        variable_axes={"params": 0},
-        split_rngs={"params": True, "dropout": True},
-        in_axes=in_axes,  # pyright: ignore[reportArgumentType]
-        length=length,
-    )
-
-
-def _inner(config: T5Config) -> int:
-    return config.num_heads * config.head_width
-
-
-def _heads(config: T5Config, x: Float[Array, "*l b t k"]) -> Float[Array, "*l b n t h"]:
-    return x.reshape(*x.shape[:-1], config.num_heads, config.head_width).swapaxes(-2, -3)
+        if past is None or cross is None:
+            mixed = _attend(query, [(key, value)], bias, mask)
+        else:
+            mixed = _attend(query, [past, (key, value)], bias, jnp.ones((r, 1), bool))
+        x = x + self._project("output", c.width, mixed, numbers)
+        if cross is not None:
+            y = self._norm("cross_norm", x)
+            # Rows that read one text are more queries of it: no position and no order matters here.
+            query = self._heads(
+                self._project("cross_query", c.inner, y, numbers).reshape(b, r // b * t, c.inner)
+            )
+            nowhere = jnp.zeros((1, query.shape[2], 1), jnp.float32)
+            mixed = _attend(query, [cross], nowhere, mask).reshape(r, t, c.inner)
+            x = x + self._project("cross_output", c.width, mixed, numbers)
+        y = self._norm("mlp_norm", x)
+        inner = self._project("up", c.mlp_width, y, numbers)
+        inner = nn.gelu(self._project("gate", c.mlp_width, y, numbers)) * inner if c.gated else nn.relu(inner)
+        return x + self._project("down", c.width, inner, numbers), None if past is None else (key, value)
 
 
 class Projection(nn.Module):
@@ -201,46 +194,6 @@ class Projection(nn.Module):
         return lora.added(self, x, y, self.dropout, numbers)
 
 
-def _project(
-    layer: Any, name: str, width: int, x: Float[Array, "b t k"], numbers: Numbers
-) -> Float[Array, "b t o"]:
-    return Projection(width, layer.dtype, layer.dropout, name=name)(x, numbers)
-
-
-def _mlp(layer: Any, x: Float[Array, "b t d"], numbers: Numbers) -> Float[Array, "b t d"]:
-    c = layer.config
-    y = RMSNorm(c.norm_epsilon, 0.0, layer.dtype, name="mlp_norm")(x)
-    up = _project(layer, "up", c.mlp_width, y, numbers)
-    inner = nn.gelu(_project(layer, "gate", c.mlp_width, y, numbers)) * up if c.gated else nn.relu(up)
-    return _project(layer, "down", c.width, inner, numbers)
-
-
-def _distance_bias(stack: Any) -> Float[Array, "m n"]:
-    c = stack.config
-    return stack.param(
-        "distance_bias", nn.initializers.normal(1.0), (c.num_buckets, c.num_heads), stack.dtype
-    )
-
-
-def _bias(
-    config: T5Config,
-    table: Float[Array, "m n"],
-    query_places: Int[Array, "t"],
-    key_places: Int[Array, "s"],
-    *,
-    causal: bool,
-) -> Float[Array, "n t s"]:
-    """What is added to the scores: each head's bias for the distance; the lowest number for what is
-    ahead. Raffel et al. (2020), section 2.1: the near distances have a bucket each, farther ones share
-    buckets that widen logarithmically. An encoder keeps half of the buckets for the tokens ahead."""
-    back = query_places[:, None] - key_places[None, :]
-    count = config.num_buckets if causal else config.num_buckets // 2
-    buckets = jnp.asarray(_buckets(count, config.max_distance))
-    bucket = buckets[jnp.clip(jnp.abs(back), max=config.max_distance)]
-    bias = jnp.moveaxis(table.astype(jnp.float32)[jnp.where(back < 0, bucket + count, bucket)], -1, 0)
-    return jnp.where(back[None] < 0, jnp.finfo(jnp.float32).min, bias) if causal else bias
-
-
 def _buckets(count: int, max_distance: int) -> np.ndarray:
     """The bucket of each distance from 0 to `max_distance`. In float32, as the weights were trained with:
     where a logarithm is a whole number, rounding decides."""
@@ -253,7 +206,7 @@ def _buckets(count: int, max_distance: int) -> np.ndarray:
 
 def _attend(
     query: Float[Array, "b n t h"],
-    pairs: list[tuple[Float[Array, "b n _s h"], Float[Array, "b n _s h"]]],
+    pairs: list[_Pair],
     bias: Float[Array, "#n t #s"],
     mask: Bool[Array, "b #s"],
 ) -> Float[Array, "b t k"]:

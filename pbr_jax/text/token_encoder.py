@@ -159,8 +159,8 @@ class TokenEncoder:
 def max_sims(query: np.ndarray, documents: Sequence[np.ndarray]) -> np.ndarray:
     """Late interaction of a query's tokens [s e] with those of each document [t e], float32 [c].
 
-    Equal to `models.colbert.max_sim`, on the host: each document is scored by itself. Without tokens: -1 for
-    each of the query's.
+    Sums over the query's tokens the largest inner product with a token of the document. A document without
+    tokens scores -1, the lowest cosine, for each of the query's, so it ranks last.
     """
     scores = [(query @ tokens.T).max(1).sum() if len(tokens) else -len(query) for tokens in documents]
     return np.array(scores, np.float32)

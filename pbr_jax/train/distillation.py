@@ -22,9 +22,8 @@ from pbr_jax.losses.reduction import masked_log_softmax, masked_mean
 from pbr_jax.models.layers import places, row_keys
 from pbr_jax.options import Distillation, Training
 from pbr_jax.train.batches import Rows
-from pbr_jax.train.diagnostics import correlation, rank_correlation, warnings
 from pbr_jax.train.loop import Fitted, TrainingTask, fit
-from pbr_jax.train.selection import FEWEST, divided, who_chose
+from pbr_jax.train.selection import FEWEST, correlation, divided, rank_correlation, warnings, who_chose
 from pbr_jax.train.sharding import Batch
 
 _BATCH = 16  # questions evaluated at once

@@ -19,9 +19,9 @@ from pbr_jax.options import Training
 from pbr_jax.train import sharding, state, steps
 from pbr_jax.train.batches import Batches, Rows
 from pbr_jax.train.checkpoints import Checkpoints
-from pbr_jax.train.diagnostics import diagnostics
 from pbr_jax.train.metrics import Metrics
 from pbr_jax.train.optimizers import optimizer
+from pbr_jax.train.selection import diagnostics
 
 Act = Callable[[Params, sharding.Batch, jax.Array, int], tuple[sharding.Batch, Mapping[str, float]]]
 """(params, batch, key, step) -> further arrays of the batch, and their numbers for metrics.jsonl."""

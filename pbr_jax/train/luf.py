@@ -1,7 +1,8 @@
 """Trains LUF's retriever on labelled documents (LUF, anonymous ACL submission, section 2.2).
 
 Only documents that were retrieved for a question have labels. Unlabelled documents are negatives only if they
-are D+ or D^r of another question in the batch (Eq. 2).
+are D+ or D^r of another question in the batch (Eq. 2). What moves is a map of query vectors, the tower of
+queries, or that of both.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,16 +14,25 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from pbr_jax.base.types import Feedback, Params
-from pbr_jax.losses.contrastive import info_nce
+from pbr_jax.losses.contrastive import encode_in_chunks, info_nce
 from pbr_jax.losses.distillation import kl_distillation
 from pbr_jax.losses.margin import rank_weighted_margin
 from pbr_jax.losses.reduction import masked_mean
+from pbr_jax.models import bert
+from pbr_jax.models.dual_encoder import Tokens, dual_encoder
 from pbr_jax.options import LUFLoss, Training
-from pbr_jax.text.padding import multiple, power_of_two
+from pbr_jax.text.encode import TextEncoder
+from pbr_jax.text.padding import multiple, power_of_two, row_sizes
 from pbr_jax.train.batches import Rows
 from pbr_jax.train.loop import Fitted, TrainingTask, fit
-from pbr_jax.train.overlap import overlap_batches
+from pbr_jax.train.retriever import model_config, token_arrays
 from pbr_jax.train.sharding import Batch
+
+DocumentVectors = Callable[[np.ndarray], np.ndarray]
+"""Rows of the store to vectors [c d]."""
+
+Texts = Callable[[np.ndarray], list[str]]
+"""Rows of the store to the documents' texts."""
 
 _LABELS = 8  # of a question: padded to a multiple of it
 
@@ -177,3 +187,144 @@ def _taken(scores: Float[Array, "b c"], places: Array) -> Float[Array, "b n"]:
 
 def _mean(scores: Float[Array, "b n"], where: Bool[Array, "b n"]) -> Float[Array, "b"]:
     return jnp.where(where, scores, 0.0).sum(axis=1) / jnp.maximum(where.sum(axis=1), 1)
+
+
+# -- batches (Eq. 1) ------------------------------------------------------------------------------------
+
+
+def overlap_batches(documents: Sequence[np.ndarray], size: int) -> list[np.ndarray]:
+    """Divides questions into batches of `size`, such that questions of a batch share documents.
+
+    .. math:: \\mathrm{Batch}(q_i) = \\arg\\max_B \\sum_{q_j \\in B} |D_i \\cap D_j|
+
+    The algorithm is greedy. A batch starts with the unassigned question that has the most documents. The
+    question with the largest total overlap with the batch is then added until the batch is full. Ties are
+    resolved by order of arrival.
+
+    Args:
+      documents: for each question in order of arrival, the distinct rows that are labelled relevant.
+      size: questions per batch; the last batch has the rest.
+
+    Returns:
+      The indices of the questions of each batch, int64.
+
+    LUF (anonymous ACL submission), Eq. 1. The paper does not specify how to find the maximum.
+    """
+    sizes = np.array([len(rows) for rows in documents], np.int64)
+    shared = _Sharing(documents)
+    free, batches = np.ones(len(documents), bool), []
+    while free.any():
+        batch = [int(np.argmax(np.where(free, sizes, -1)))]
+        free[batch[0]] = False
+        overlap = shared.with_question(batch[0])
+        while len(batch) < size and free.any():
+            batch.append(int(np.argmax(np.where(free, overlap, -1))))
+            free[batch[-1]] = False
+            overlap += shared.with_question(batch[-1])
+        batches.append(np.array(batch, np.int64))
+    return batches
+
+
+class _Sharing:
+    """How many documents each question has in common with another one."""
+
+    def __init__(self, documents: Sequence[np.ndarray]) -> None:
+        self._documents, self._count = documents, len(documents)
+        pairs = [(int(row), place) for place, rows in enumerate(documents) for row in rows]
+        asking: dict[int, list[int]] = {}
+        for row, place in pairs:
+            asking.setdefault(row, []).append(place)
+        self._asking = {row: np.array(places, np.int64) for row, places in asking.items()}
+
+    def with_question(self, place: int) -> np.ndarray:
+        """The number of documents that each question shares with this one, int64 [questions]."""
+        rows = self._documents[place]
+        if not len(rows):
+            return np.zeros(self._count, np.int64)
+        places = np.concatenate([self._asking[int(row)] for row in rows])
+        return np.bincount(places, minlength=self._count)
+
+
+# -- what moves -----------------------------------------------------------------------------------------
+
+
+def mapped(vectors: np.ndarray, documents: DocumentVectors, start: Params | None = None) -> Moving:
+    """A linear map of query vectors, from the identity; documents keep theirs.
+
+    Args:
+      vectors: of the questions, [n d].
+      start: `map`, [d d]; None: the identity.
+    """
+    dim = vectors.shape[1]
+
+    def arrays(questions: np.ndarray, rows: np.ndarray) -> Batch:
+        return {"vectors": vectors[questions], "documents": _padded(documents, rows, dim)}
+
+    def embed(params: Params, batch: dict[str, Array], key: Array | None) -> tuple[Array, Array]:
+        return bert.unit_length(batch["vectors"] @ params["map"]), batch["documents"]
+
+    return Moving(lambda: start or {"map": jnp.eye(dim)}, arrays, embed, heads=("map",))
+
+
+def query_tower(
+    encoder: TextEncoder, queries: Sequence[str], documents: DocumentVectors, start: Params | None = None
+) -> Moving:
+    """The tower for queries alone; documents keep theirs. `start`: its `tower`; None: the encoder's."""
+    apply = dual_encoder(model_config(encoder, 1, None)).apply
+    tokens = token_arrays(encoder, queries, "query")
+
+    def arrays(questions: np.ndarray, rows: np.ndarray) -> Batch:
+        return _tokens("query", tokens, questions) | {"documents": _padded(documents, rows, encoder.dim)}
+
+    def embed(params: Params, batch: dict[str, Array], key: Array | None) -> tuple[Array, Array]:
+        texts = Tokens(batch["query_ids"], batch["query_mask"])
+        found = apply(params, queries=texts, key=key, rows=batch["row"])
+        return found.queries, batch["documents"]
+
+    return Moving(lambda: start or _tower(encoder), arrays, embed)
+
+
+def both(encoder: TextEncoder, queries: Sequence[str], texts: Texts, start: Params | None = None) -> Moving:
+    """One tower for queries and documents, which is computed for so many documents at a time as there are
+    questions. `start`: its `tower`; None: the encoder's."""
+    apply = dual_encoder(model_config(encoder, 1, None)).apply
+    tokens = token_arrays(encoder, queries, "query")
+
+    def arrays(questions: np.ndarray, rows: np.ndarray) -> Batch:
+        read = token_arrays(encoder, texts(rows[rows >= 0]), "document")
+        places = np.maximum(np.cumsum(rows >= 0) - 1, 0)  # any text where there is no document
+        found = _tokens("query", tokens, questions) | _tokens("document", read, places)
+        return found | {"document_row": rows.astype(np.int32)}
+
+    def embed(params: Params, batch: dict[str, Array], key: Array | None) -> tuple[Array, Array]:
+        asked = Tokens(batch["query_ids"], batch["query_mask"])
+
+        def encode(params: Params, some: tuple[Array, ...]) -> Float[Array, "k d"]:
+            ids, mask, rows = some
+            return apply(params, documents=Tokens(ids, mask), key=key, rows=rows).documents
+
+        read = batch["document_ids"], batch["document_mask"], batch["document_row"]
+        documents = encode_in_chunks(encode, params, read, chunk_size=len(asked.ids))
+        return apply(params, queries=asked, key=key, rows=batch["row"]).queries, documents
+
+    return Moving(lambda: start or _tower(encoder), arrays, embed)
+
+
+def _tower(encoder: TextEncoder) -> Params:
+    return {"tower": bert.load(encoder.folder)[1]}
+
+
+def _tokens(name: str, tokens: Tokens, chosen: np.ndarray) -> Batch:
+    """Tokens of some texts, in rows of few lengths."""
+    ids, mask = tokens.ids[chosen], tokens.mask[chosen]
+    longest = int(mask.sum(axis=1).max(initial=1))
+    width = next(size for size in row_sizes(longest) if size >= longest)
+    pad = ((0, 0), (0, max(0, width - ids.shape[1])))
+    return {f"{name}_ids": np.pad(ids, pad)[:, :width], f"{name}_mask": np.pad(mask, pad)[:, :width]}
+
+
+def _padded(documents: DocumentVectors, rows: np.ndarray, dim: int) -> np.ndarray:
+    """Vectors of the documents of these rows; zeros for the rows -1."""
+    vectors = np.zeros((len(rows), dim), np.float32)
+    vectors[rows >= 0] = documents(rows[rows >= 0])
+    return vectors

@@ -3,7 +3,6 @@
 Losses are global: `jax.jit` sees the whole batch, on any number of devices and hosts.
 """
 
-import math
 from typing import Any
 
 import jax
@@ -52,12 +51,6 @@ def fully_divided(shapes: Any, rules: Rules, over: Mesh) -> Any:
         return NamedSharding(over, spec(name, leaf.shape, below, over, fully=True))
 
     return jax.tree_util.tree_map_with_path(layout, shapes)
-
-
-def bytes_per_device(shapes: Any, layout: Any) -> int:
-    """What each device holds of arrays of these shapes and formats, divided as `layout` says."""
-    held = jax.tree.map(lambda x, how: math.prod(how.shard_shape(x.shape)) * x.dtype.itemsize, shapes, layout)
-    return sum(jax.tree.leaves(held))
 
 
 def own_rows(batch_size: int) -> slice:

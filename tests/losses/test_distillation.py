@@ -8,9 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from jax.test_util import check_grads
 
 from pbr_jax.losses import distillation
 from pbr_jax.losses.distillation import kl_distillation
@@ -80,55 +77,6 @@ def test_the_forward_gradient_is_the_difference_of_the_distributions():
         )
 
 
-def test_gradients_equal_finite_differences():
-    @jax.jit
-    def mean(student, teacher, temperature):
-        options = dict(student_temperature=temperature, teacher_temperature=temperature)
-        forward, reverse = (
-            loss(student, teacher, WHERE, direction=d, **options) for d in ("forward", "reverse")
-        )
-        return (forward - 0.3 * reverse).mean()
-
-    arrays = jnp.array(STUDENT), jnp.array(TEACHER), jnp.array(1.5)
-    check_grads(mean, arrays, order=1, modes=["rev"], atol=2e-3, rtol=2e-2)  # differences of float32 losses
-
-
-@each_direction
-@settings(max_examples=20)
-@given(groups=st.permutations(range(B)), candidates=st.permutations(range(C)))
-def test_permuting_groups_permutes_losses_and_permuting_candidates_changes_nothing(
-    direction, groups, candidates
-):
-    groups, candidates = np.array(groups), np.array(candidates)
-    found = loss(*(x[groups][:, candidates] for x in (STUDENT, TEACHER, WHERE)), direction=direction)
-    wanted = np.asarray(loss(where=WHERE, direction=direction))[groups]
-    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
-
-
-@each_direction
-@settings(max_examples=20)
-@given(student=st.floats(-50, 50, width=32), teacher=st.floats(-50, 50, width=32))
-def test_constants_added_to_either_logits_change_nothing(direction, student, teacher):
-    found = loss(STUDENT + np.float32(student), TEACHER + np.float32(teacher), WHERE, direction=direction)
-    np.testing.assert_allclose(found, loss(where=WHERE, direction=direction), rtol=1e-3, atol=1e-3)
-
-
-@each_direction
-@settings(max_examples=20)
-@given(student=st.floats(0.25, 4, width=32), teacher=st.floats(0.25, 4, width=32))
-def test_each_temperature_divides_its_own_logits(direction, student, teacher):
-    divided = STUDENT / np.float32(student), TEACHER / np.float32(teacher)
-    ones = dict(student_temperature=1.0, teacher_temperature=1.0)
-    found = loss(direction=direction, student_temperature=student, teacher_temperature=teacher)
-    np.testing.assert_allclose(found, loss(*divided, direction=direction, **ones), rtol=1e-4, atol=1e-5)
-
-
-@each_direction
-def test_it_is_zero_for_equal_distributions_and_positive_for_others(direction):
-    np.testing.assert_allclose(loss(TEACHER * 2, direction=direction), 0, atol=1e-6)
-    assert (loss(direction=direction) > 0.1).all()
-
-
 @each_direction
 def test_padding_may_hold_anything_and_fully_padded_groups_give_zero(direction):
     def total(student, teacher, temperature, filler):
@@ -144,17 +92,6 @@ def test_padding_may_hold_anything_and_fully_padded_groups_give_zero(direction):
     assert loss(where=WHERE, direction=direction)[4] == 0
     assert all(jnp.isfinite(x).all() for x in jax.tree.leaves(wanted))
     assert (wanted[1][0][4] == 0).all()
-
-
-@each_direction
-def test_padding_gets_no_gradient(direction):
-    def total(student, teacher):
-        return (loss(student, teacher, WHERE, direction=direction) * WEIGHTS).sum()
-
-    student, teacher = np.where(WHERE, STUDENT, np.nan), np.where(WHERE, TEACHER, -np.inf)
-    for gradient in jax.jit(jax.grad(total, (0, 1)))(student, teacher):
-        assert jnp.isfinite(gradient).all()
-        assert (gradient[~WHERE] == 0).all()
 
 
 def test_candidates_impossible_for_the_teacher_add_nothing_forwards():
@@ -194,23 +131,6 @@ def test_nan_that_counts_is_not_hidden(direction):
     spoilt = np.where(np.arange(C) == 2, np.nan, STUDENT).astype(np.float32)
     assert jnp.isnan(loss(spoilt, direction=direction)).all()
     assert jnp.isnan(loss(teacher=spoilt, direction=direction)).all()
-
-
-def test_one_candidate_is_certain():
-    for direction in ("forward", "reverse"):
-        found = compiled(np.array([[3.0]]), np.array([[-2.0]]), direction=direction)
-        assert found.tolist() == [0.0]
-
-
-def test_by_default_it_is_forward_with_temperatures_of_one_and_all_candidates():
-    ones = dict(student_temperature=1.0, teacher_temperature=1.0)
-    found = compiled(STUDENT, TEACHER)
-    np.testing.assert_allclose(found, loss(direction="forward", **ones), rtol=1e-5)
-
-
-def test_half_precision_logits_give_float32():
-    found = compiled(jnp.asarray(STUDENT, jnp.bfloat16), jnp.asarray(TEACHER, jnp.bfloat16))
-    assert found.dtype == jnp.float32
 
 
 def test_an_unknown_direction_is_refused():

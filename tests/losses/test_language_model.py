@@ -56,20 +56,5 @@ def test_nothing_that_counts_gives_zero_with_finite_gradients():
     assert (jax.grad(lambda x: loss(x, where=nothing).sum())(jnp.asarray(LOGITS)) == 0).all()
 
 
-def test_a_constant_added_to_the_logits_changes_nothing():
-    np.testing.assert_allclose(loss(LOGITS + 100), loss(), atol=1e-4)
-
-
-def test_extreme_logits_stay_finite():
-    found = loss(np.array([[1e4, -1e4], [-1e4, 1e4]], np.float32), np.array([0, 0]), np.ones(2, bool))
-    np.testing.assert_allclose(found, [0, 2e4])
-
-
-def test_half_precision_logits_give_float32():
-    found = loss(jnp.asarray(LOGITS, jnp.bfloat16))
-    assert found.dtype == jnp.float32
-    np.testing.assert_allclose(found, loss(), atol=0.1)
-
-
 def test_the_example_of_the_docstring_holds():
     assert doctest.testmod(language_model) == (0, 3)

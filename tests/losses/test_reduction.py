@@ -30,26 +30,10 @@ def test_the_mean_is_that_of_what_is_not_dropped(where):
     np.testing.assert_allclose(found, LOGITS[0][where].mean() if any(where) else 0, rtol=1e-6)
 
 
-def test_the_mean_of_all_axes_weighs_what_counts_equally():
-    np.testing.assert_allclose(
-        masked_mean(jnp.array(LOGITS), jnp.array(WHERE)), LOGITS[WHERE].mean(), rtol=1e-6
-    )
-
-
-def test_the_gradient_of_the_mean_is_shared_by_what_counts():
-    gradient = jax.grad(masked_mean)(with_anything_masked(), jnp.array(WHERE))
-    np.testing.assert_allclose(gradient, WHERE / WHERE.sum(), rtol=1e-6)
-
-
 def test_the_mean_of_nothing_is_zero_with_gradients_of_zero():
     value, gradient = jax.value_and_grad(masked_mean)(jnp.full((3,), jnp.nan), jnp.zeros(3, bool))
     assert value == 0
     assert (gradient == 0).all()
-
-
-def test_a_mean_of_half_precision_is_taken_in_full():
-    ones = jnp.ones(5000, jnp.float16)  # float16 counts no further than 2048 by ones
-    assert masked_mean(ones, jnp.ones(5000, bool)) == 1.0
 
 
 @pytest.mark.parametrize("function", [masked_mean, *ONE_VALUE_EACH])
@@ -84,12 +68,6 @@ def test_a_row_where_nothing_counts_does_not_set_off_the_search_for_nan():
     with jax.debug_nans(True):
         gradient = jax.grad(lambda x: reduction.masked_logsumexp(x, jnp.array(WHERE))[1])(jnp.array(LOGITS))
     assert (gradient[3] == 0).all()
-
-
-def test_the_gradient_of_a_log_sum_is_a_softmax():
-    gradient = jax.grad(lambda x: masked_logsumexp(x, jnp.array(WHERE))[1])(with_anything_masked())
-    shares = np.where(WHERE[1], np.exp(LOGITS[1]), 0)
-    np.testing.assert_allclose(gradient[1], shares / shares.sum(), rtol=1e-5)
 
 
 def test_log_sums_of_parts_sum_to_the_whole():

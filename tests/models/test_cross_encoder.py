@@ -152,31 +152,6 @@ def test_dropout_needs_a_key(random_params, draws) -> None:
     assert draws(MODEL.encode, random_params(MODEL), IDS, mask=MASK)
 
 
-def test_weights_that_do_not_fit_are_named(tmp_path: Path, from_torch) -> None:
-    from safetensors.numpy import load_file, save_file
-
-    xlmr(tmp_path, from_torch)
-    file = tmp_path / "model.safetensors"
-    tensors = load_file(file)
-
-    def refuse(changed: dict[str, np.ndarray], message: str) -> None:
-        save_file(changed, file)
-        with pytest.raises(UserError, match=message) as error:
-            cross_encoder.load(tmp_path, KEY)
-        assert str(tmp_path) in str(error.value)
-        assert "\n" not in str(error.value)
-
-    without = {name: t for name, t in tensors.items() if name != "classifier.dense.bias"}
-    refuse(without, "missing: head/dense_0/bias")
-    refuse(tensors | {"scorer.weight": np.ones(2, np.float32)}, r"unused: scorer\.weight")
-    table = "roberta.embeddings.position_embeddings.weight"
-    refuse(
-        tensors | {table: tensors[table][:-1]}, r"wrong shape: roberta\.embeddings\.position_emb.*\(15, 8\)"
-    )
-    xlmr(tmp_path, from_torch, labels=2)
-    refuse(load_file(file), r"wrong shape: classifier\.out_proj\.bias \(2,\)")
-
-
 def test_what_the_config_lacks_is_an_error() -> None:
     model = cross_encoder.cross_encoder(CrossEncoderConfig(body=BODY))
     with pytest.raises(ValueError, match="no classification head"):

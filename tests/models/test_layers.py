@@ -113,17 +113,6 @@ def test_each_dropout_draws_with_a_key_only(place: str) -> None:
     assert "random_bits[" not in str(jax.make_jaxpr(lambda: apply(None))())
 
 
-def test_mlp_equals_torch(from_torch) -> None:
-    oracle = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2))
-    named = from_torch.weights(oracle)
-    params = {"dense_0": from_torch.linear(named, "0."), "dense_1": from_torch.linear(named, "2.")}
-    x = torch.randn(4, 3)
-    model = layers.mlp(3, (5, 2))
-    np.testing.assert_allclose(model.apply(params, x.numpy()), oracle(x).detach().numpy(), atol=1e-6)
-    shapes = jax.tree.map(lambda leaf: leaf.shape, jax.eval_shape(model.init, jax.random.key(0)))
-    assert shapes == jax.tree.map(np.shape, params)
-
-
 def test_masked_mean_of_nothing_is_zero_with_a_finite_gradient() -> None:
     states = jnp.array(np.random.default_rng(0).normal(size=(3, 5, 8)), jnp.float32)
     mask = jnp.array(MASK).at[2].set(False)

@@ -171,19 +171,6 @@ def test_blocks_that_are_not_seen_are_not_read(small):
     assert np.isfinite(log_sum).all()
 
 
-def test_products_of_both_passes_are_exact_in_float32():
-    x = jnp.ones((1, 1, 1, 4, 2))
-
-    def loss(query: Any) -> Any:
-        return blockwise(query, x[:, :, 0], x[:, :, 0], jnp.arange(4)[None], jnp.arange(4)[None])[0].sum()
-
-    with jax.default_matmul_precision("default"):  # of the code around it
-        text = jax.jit(jax.grad(loss)).lower(x).as_text()
-    products = [line for line in text.splitlines() if "dot_general" in line]
-    assert len(products) >= 6
-    assert all(line.count("HIGHEST") == 2 for line in products)
-
-
 def test_heads_may_lie_on_several_devices(small):
     mesh = sharding.mesh(model=2)
     read, arrays = layer(64)

@@ -32,10 +32,6 @@ def params(random_params) -> Any:
     return random_params(MODEL)
 
 
-def objective(flat: Any, unflatten: Any, batch: dict[str, Any]) -> Any:
-    return jnp.where(batch["record_mask"], SCORE(unflatten(flat), batch), 0).sum()
-
-
 def test_matched_is_the_fit_of_unit_vectors():
     query, records = BATCH["query"][:, :1], BATCH["records"][:, :, 0]
     q, r = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (query, records))
@@ -44,27 +40,6 @@ def test_matched_is_the_fit_of_unit_vectors():
     distance = np.linalg.norm(q - r, axis=-1)
     np.testing.assert_allclose(np.square(found[..., D:]).mean(-1), np.square(distance), atol=1e-5)
     assert np.isfinite(jax.grad(lambda x: matched(x, jnp.zeros((B, N, D))).sum())(jnp.zeros((B, 1, D)))).all()
-
-
-@pytest.mark.parametrize("part", ["match", "features"])
-def test_gradients_are_those_of_finite_differences(params, part: str):
-    """Of the maps of fit and of features, in two random directions, in double precision."""
-    with jax.enable_x64(True):
-        wide = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), params)
-        batch = {k: v if v.dtype == bool else v.astype(np.float64) for k, v in BATCH.items()}
-        flat, unflatten = jax.flatten_util.ravel_pytree(wide[part])
-
-        @jax.jit
-        def of(some: Any) -> Any:
-            return objective(some, lambda x: {**wide, part: unflatten(x)}, batch)
-
-        gradient = jax.jit(jax.grad(of))(flat)
-        for seed in range(2):
-            direction = np.random.default_rng(seed).normal(size=flat.shape)
-            step = 1e-4 * direction  # attention adds up in single precision
-            numeric = (of(flat + step) - of(flat - step)) / 2e-4
-            np.testing.assert_allclose(gradient @ direction, numeric, rtol=1e-3)
-            assert abs(float(numeric)) > 0.1
 
 
 def test_reordering_records_with_their_features_reorders_logits(params):

@@ -13,7 +13,6 @@ from jax import lax
 from pbr_jax.index.clusters import nearest_centre
 from pbr_jax.losses import info_nce
 from pbr_jax.models.bert import BertConfig, bert
-from pbr_jax.models.colbert import max_sim
 from pbr_jax.models.cross_encoder import CrossEncoderConfig, cross_encoder
 from pbr_jax.models.dual_encoder import DualEncoderConfig, Tokens, dual_encoder
 from pbr_jax.models.set_policy import FUSIONS, SetPolicyConfig, set_policy
@@ -74,10 +73,6 @@ CASES = {
                 "document_mask": NUMBERS, "users": VECTORS[:2],
             },
         ),
-    ),
-    "late interaction": (
-        partial(max_sim, query_mask=jnp.array(MASK), document_mask=jnp.array(MASK)),
-        (STATES[:, 0].astype(jnp.float32),) * 2,
     ),
     "InfoNCE": (jax.grad(lambda x, y: info_nce(x, y, temperature=0.1).sum()), (VECTORS, VECTORS)),
     "centres": (partial(nearest_centre, k=2), (VECTORS, NUMBERS[0, :, 0], VECTORS[0])),

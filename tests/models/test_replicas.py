@@ -1,5 +1,6 @@
 """How parameters lie on a grid of devices: replicas, and states in shares."""
 
+import math
 from typing import Any
 
 import jax
@@ -15,7 +16,13 @@ from pbr_jax.models import causal_lm, sharding
 from pbr_jax.models.causal_lm_config import CausalLMConfig
 from pbr_jax.models.rules import flatten
 from pbr_jax.train import state
-from pbr_jax.train.sharding import bytes_per_device, data_mesh, fully_divided
+from pbr_jax.train.sharding import data_mesh, fully_divided
+
+
+def bytes_per_device(shapes, layout):
+    held = jax.tree.map(lambda x, how: math.prod(how.shard_shape(x.shape)) * x.dtype.itemsize, shapes, layout)
+    return sum(jax.tree.leaves(held))
+
 
 RULES: sharding.Rules = {"kernel": (None, "model", None), "bias": (None, "model"), "few": ("model",)}
 

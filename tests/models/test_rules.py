@@ -6,8 +6,6 @@ import tracemalloc
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from jax import ShapeDtypeStruct
 
 from pbr_jax.base.types import UserError
@@ -47,13 +45,6 @@ def test_layers_are_stacked_and_transposed() -> None:
             np.testing.assert_array_equal(
                 kernel, tensors[f"layer.{layer}.{part}.weight"].T.astype(np.float32)
             )
-
-
-@given(st.permutations(sorted(given_tensors())))
-def test_order_of_tensors_does_not_matter(names: list[str]) -> None:
-    tensors = given_tensors()
-    params, again = (assign({n: tensors[n] for n in order}, RULES, wanted()) for order in (tensors, names))
-    np.testing.assert_array_equal(params["layers"]["up"]["kernel"], again["layers"]["up"]["kernel"])
 
 
 def test_parameters_are_filled_and_put_one_after_another() -> None:

@@ -11,7 +11,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pbr_jax.base.types import UserError
 from pbr_jax.models.user_transformer import UserTransformerConfig, user_transformer
 
 CONFIG = UserTransformerConfig(width=8, max_documents=7, mlp_width=12)
@@ -120,16 +119,3 @@ def test_too_long_or_wide_a_history_is_an_error() -> None:
         MODEL.apply(PARAMS, np.zeros((1, 8, 8), np.float32), np.ones((1, 8), bool))
     with pytest.raises(ValueError, match=r"d 8 \(width\)"):
         MODEL.apply(PARAMS, np.zeros((1, 7, 4), np.float32), np.ones((1, 7), bool))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (dict(width=9), "width 9 is not a multiple of num_heads 2"),
-        (dict(width=8, max_documents=0), "max_documents is 0"),
-        (dict(width=8, dropout=1.0), "dropout is 1.0"),
-    ],
-)
-def test_configs_that_do_not_fit(options: dict, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        UserTransformerConfig(**options)

@@ -20,7 +20,7 @@ from pbr_jax.methods.select import purple_training as purple
 from pbr_jax.methods.select.purple_training import Action
 from pbr_jax.models.set_policy import from_arrays, set_policy
 from pbr_jax.options import Optimizer, Training
-from pbr_jax.train.diagnostics import rank_correlation
+from pbr_jax.train.selection import rank_correlation
 
 RECORDS, TOKENS = 10, 4
 _BATCH = 50

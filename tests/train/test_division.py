@@ -1,6 +1,5 @@
 """What a step computes does not depend on how its batch is divided, and bfloat16 is bfloat16."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -8,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pbr_jax.models import cross_encoder, dual_encoder
+from pbr_jax.models import cross_encoder
 from pbr_jax.models.bert import BertConfig
 from pbr_jax.models.user_transformer import UserTransformerConfig, user_transformer
 from pbr_jax.options import Distillation
 from pbr_jax.train import distillation as lessons
-from pbr_jax.train import reranker, retriever, sharding, steps, user_encoder
+from pbr_jax.train import reranker, sharding, steps, user_encoder
 
 B, C, T, U = 16, 2, 6, 4
 BERT = BertConfig(
@@ -46,16 +45,6 @@ def ranking() -> tuple[steps.Loss, Any, dict[str, np.ndarray]]:
     scorer = lessons.Scorer(dict, lambda _: {}, reranker._scores(model))
     batch = QUESTIONS | {"ids": ids, "mask": mask}
     return lessons._loss(scorer, Distillation()), model.init(jax.random.key(0)), batch  # pyright: ignore
-
-
-def retrieving() -> tuple[steps.Loss, Any, dict[str, np.ndarray]]:
-    config = dual_encoder.DualEncoderConfig(tower=BERT, user_width=U)
-    (asked, asked_mask), (ids, mask) = tokens(B, T), tokens(B, C, T)
-    batch = QUESTIONS | {"query_ids": asked, "query_mask": asked_mask}
-    batch |= {"document_ids": ids, "document_mask": mask}
-    scorer = lessons.Scorer(dict, lambda _: {}, retriever._scores(config, 0.3))
-    params = dual_encoder.dual_encoder(config).init(jax.random.key(0))
-    return lessons._loss(scorer, Distillation()), params, batch
 
 
 def viewing() -> tuple[steps.Loss, Any, dict[str, np.ndarray]]:
@@ -112,28 +101,3 @@ def test_what_reinforce_draws_follows_rows_too():
     whole, odd = losses(slice(None)), slice(1, None, 2)
     np.testing.assert_allclose(losses(odd), whole[odd], rtol=1e-6)
     assert len(set(whole.tolist())) > 2
-
-
-def products(jaxpr: Any) -> Iterator[tuple[str, ...]]:
-    """The dtypes of the operands of every matrix product of a program."""
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == "dot_general":
-            yield tuple(str(operand.aval.dtype) for operand in equation.invars)
-        for value in equation.params.values():
-            for inner in value if isinstance(value, list | tuple) else [value]:
-                inner = getattr(inner, "jaxpr", inner)
-                if hasattr(inner, "eqns"):
-                    yield from products(inner)
-
-
-@pytest.mark.parametrize("name", PARTS)
-def test_in_bfloat16_every_product_is_of_bfloat16(name: str):
-    loss, params, batch = PARTS[name]()
-    narrow = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
-    found = list(products(jax.make_jaxpr(loss)(narrow, batch, jax.random.key(0)).jaxpr))
-    assert len(found) >= 8
-    assert set(found) == {("bfloat16", "bfloat16")}
-    gradient = jax.make_jaxpr(jax.grad(loss))(narrow, batch, jax.random.key(0)).jaxpr
-    wide = [pair for pair in products(gradient) if pair != ("bfloat16", "bfloat16")]
-    assert len(wide) <= 4  # the gradients of scores themselves, which are float32
-    assert len(list(products(gradient))) > 2 * len(found)

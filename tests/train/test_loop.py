@@ -68,14 +68,6 @@ def test_training_learns_and_returns_the_best(tmp_path):
     assert max(values.values()) > values[0] / 5
 
 
-def test_a_loss_that_only_gets_worse_keeps_the_first_parameters(tmp_path):
-    away = settings(optimizer=Optimizer(name="sgd", learning_rate=-0.0), patience=2)
-    fitted = loop.fit(task(), away, tmp_path, seed=1)
-    assert fitted.step == 0  # an equal value is no better one
-    assert equal(fitted.params, params())
-    assert [line["step"] for line in fitted.metrics if "selection" in line] == [0, 5, 10]  # patience
-
-
 def test_without_patience_every_step_is_trained(tmp_path):
     still = settings(optimizer=Optimizer(name="sgd", learning_rate=0.0), patience=None)
     fitted = loop.fit(task(), still, tmp_path, seed=1)

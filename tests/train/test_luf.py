@@ -13,7 +13,7 @@ import pytest
 from pbr_jax.base.types import Feedback, UserError
 from pbr_jax.options import Encoder, LUFLoss, Optimizer, Training, adapting
 from pbr_jax.text.encode import TextEncoder
-from pbr_jax.train import luf, luf_moves
+from pbr_jax.train import luf
 
 RANDOM = np.random.default_rng(0)
 B, D, ROWS = 5, 6, 30
@@ -149,7 +149,7 @@ def documents(rows: np.ndarray) -> np.ndarray:
 def test_a_map_learns_what_was_planted_and_eight_devices_equal_one(tmp_path: Path, overlap: bool):
     queries, labels = planted(121)
     known = [i for i, each in enumerate(labels) if each.values.any()]
-    moving = luf_moves.mapped(queries[known], documents)
+    moving = luf.mapped(queries[known], documents)
     taught = [labels[i] for i in known]
     trained = {}
     for devices in (1, 8):
@@ -189,9 +189,9 @@ def test_towers_give_the_vectors_that_are_searched(tiny_models, tmp_path: Path, 
         return [texts[row] for row in rows]
 
     if moves == "query_tower":
-        moving = luf_moves.query_tower(encoder, asked, frozen.__getitem__)
+        moving = luf.query_tower(encoder, asked, frozen.__getitem__)
     else:
-        moving = luf_moves.both(encoder, asked, read)
+        moving = luf.both(encoder, asked, read)
     training = adapting(epochs=10, batch_size=4, devices=1, optimizer=Optimizer(learning_rate=1e-2))
     fitted = luf.learn(moving, labels, LUFLoss(), training, tmp_path, overlap=True, seed=0)
     tuned = TextEncoder(encoder.config, tuned=(fitted.params["tower"], "name"))
@@ -217,6 +217,38 @@ def test_bad_settings_are_told(tmp_path: Path):
     with pytest.raises(UserError, match=r"retrieve\.loss\.strict, flaccid and hard are all 0"):
         LUFLoss(strict=0.0, flaccid=0.0, hard=0.0)
     queries, labels = planted(9)
-    moving, parts = luf_moves.mapped(queries, documents), Training(batch_size=8, accumulate=2)
+    moving, parts = luf.mapped(queries, documents), Training(batch_size=8, accumulate=2)
     with pytest.raises(UserError, match="accumulate is 2, and the loss compares the questions of a batch"):
         luf.learn(moving, labels, LUFLoss(), parts, tmp_path, overlap=True, seed=0)
+
+
+def searched_by_hand(documents: list[set[int]], size: int) -> list[list[int]]:
+    free, batches = list(range(len(documents))), []
+    while free:
+        batch = [max(free, key=lambda i: (len(documents[i]), -i))]
+        free.remove(batch[0])
+        while free and len(batch) < size:
+            best = max(free, key=lambda i: (sum(len(documents[i] & documents[j]) for j in batch), -i))
+            batch.append(best)
+            free.remove(best)
+        batches.append(batch)
+    return batches
+
+
+@pytest.mark.parametrize("size", [1, 3, 8, 50])
+@pytest.mark.parametrize("most", [0, 1, 6])
+def test_as_a_search_searched_by_hand(size: int, most: int):
+    random = np.random.default_rng(size + most)
+    rows = [random.choice(12, random.integers(0, most + 1), replace=False) for _ in range(29)]
+    found = [batch.tolist() for batch in luf.overlap_batches(rows, size)]
+    assert found == searched_by_hand([set(own.tolist()) for own in rows], size)
+    assert sorted(i for batch in found for i in batch) == list(range(29))
+    assert [len(batch) for batch in found] == [size] * (29 // size) + [29 % size] * (29 % size > 0)
+
+
+def test_questions_of_one_paragraph_share_a_batch():
+    paragraphs = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 4))
+    batches = luf.overlap_batches([np.array([p]) for p in paragraphs], 4)
+    assert all(len(set(paragraphs[batch])) == 1 for batch in batches)
+    assert paragraphs[batches[0][0]] == paragraphs[0]  # ties: the first to arrive begins
+    assert luf.overlap_batches([], 4) == []

@@ -251,18 +251,6 @@ def test_a_policy_that_stands_still_has_ratios_of_one_in_every_update(tmp_path: 
 # -- a training -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.long
-def test_eight_devices_end_as_one(tmp_path: Path):
-    world, told = World(40, 1), options(dropout=0.2)
-    plain = Optimizer(name="sgd", learning_rate=0.1)  # Adam makes steps of gradients that are rounding alone
-    told = dataclasses.replace(told, training=dataclasses.replace(told.training, optimizer=plain))
-    one = fitted(world, told, tmp_path / "one")
-    spread = dataclasses.replace(told, training=dataclasses.replace(told.training, devices=8))
-    eight = fitted(world, spread, tmp_path / "eight")
-    assert one.report["held_out"] >= 8
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), one.params, eight.params)
-
-
 def test_untrained_with_a_prior_the_policy_is_the_retriever(tmp_path: Path):
     world, told = World(40, 1), options(prior=1.0, num_layers=0)
     told = dataclasses.replace(told, training=dataclasses.replace(told.training, epochs=0))

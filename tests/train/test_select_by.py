@@ -16,9 +16,8 @@ from pbr_jax.methods.retrieve import Luf
 from pbr_jax.methods.select import purple_training as purple
 from pbr_jax.models.set_policy import from_arrays, set_policy
 from pbr_jax.options import Optimizer, Training, TunedGenerator, UserEncoder, key_of
-from pbr_jax.train.diagnostics import rank_correlation
 from pbr_jax.train.loop import fit
-from pbr_jax.train.selection import by_users
+from pbr_jax.train.selection import by_users, rank_correlation
 
 RANKS = Training(select_by="rank_correlation")
 

@@ -1,33 +1,38 @@
 """T5 in this process: batched generation, beam search, scoring.
 
 Prompts are sorted by length and cut into batches; a batch is padded on the right to a bucket, so that few
-shapes are compiled.
+shapes are compiled. One call encodes a batch, computes what the decoder reads of it once, and decodes all
+rows together until each has stopped, or scores given targets.
 """
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Unpack
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Bool, Float, Int, UInt
 
 from pbr_jax.base import terminal
 from pbr_jax.base.prefetch import fetched
 from pbr_jax.base.types import Params
-from pbr_jax.llm.engine import t5_decoding
 from pbr_jax.llm.engine.batching import bucket
+from pbr_jax.llm.engine.beam_search import beam_search
 from pbr_jax.llm.engine.local import AnswerBatches, Ids, LocalModel, Request, answer_each, draw, replicas
-from pbr_jax.llm.engine.sampling import arrays
+from pbr_jax.llm.engine.sampling import Choice, SamplingArrays, arrays, choose
 from pbr_jax.llm.engine.workers import shared_out
 from pbr_jax.llm.protocol import Progress, Prompt, Sampling, Score
+from pbr_jax.losses.language_model import token_cross_entropy
 from pbr_jax.models import adapter_file, t5
 from pbr_jax.models.sharding import copied
+
+_SCORED_TOGETHER = 512  # target positions whose logits exist at once
 
 
 class _Replica(NamedTuple):
     model: t5.T5
     params: Params
-    start: int  # the token that answers begin with
 
 
 class T5LLM(LocalModel):
@@ -50,7 +55,7 @@ class T5LLM(LocalModel):
             params = adapter_file.tuned(self._adapter, t5.modules(config), params, outputs_first=False)
         self._check_unchanged()
         copies = [copied(params, mesh) for mesh in meshes] or [params]
-        return [_Replica(model, weights, config.start_id) for weights in copies]
+        return [_Replica(model, weights) for weights in copies]
 
     @property
     def vocabulary(self) -> int:
@@ -68,13 +73,10 @@ class T5LLM(LocalModel):
         choice, drawing = arrays(self._codec.stops, sampling)
 
         def decode(replica: _Replica, rows: Sequence[tuple[Ids, int]]) -> Array:
-            model, params, start = replica
-            ids, mask = _pad([row for row, _ in rows], 32)
             names = np.array([draw(*row) for row in rows], np.uint32)
-            return t5_decoding.generate(
-                params, ids, mask, names, drawing, model=model, start=start, choice=choice,
-                new=sampling.max_new_tokens, num_beams=sampling.num_beams,
-            )  # fmt: skip
+            inputs = replica.params, *_pad([row for row, _ in rows], 32), names, drawing
+            new, num_beams = sampling.max_new_tokens, sampling.num_beams
+            return generate(*inputs, model=replica.model, choice=choice, new=new, num_beams=num_beams)
 
         def compute(rows: list[tuple[Ids, int]], wanted: list[bool]) -> AnswerBatches[str]:
             for batch, tokens in self._by_length(rows, wanted, lambda row: (-len(row[0]),), decode):
@@ -89,20 +91,14 @@ class T5LLM(LocalModel):
         pairs, errors = self._pairs(prompts, targets)
 
         def force(replica: _Replica, rows: Sequence[tuple[Ids, Ids]]) -> Array:
-            model, params, start = replica
-            ids, mask = _pad([first for first, _ in rows], 32)
-            target_ids, where = _pad([second for _, second in rows], 8)
-            return t5_decoding.score(params, ids, mask, target_ids, where, model=model, start=start)
+            first, second = ([row[i] for row in rows] for i in (0, 1))
+            return score(replica.params, *_pad(first, 32), *_pad(second, 8), model=replica.model)
 
         def compute(rows: list[tuple[Ids, Ids]], wanted: list[bool]) -> AnswerBatches[Score]:
-            def order(row: tuple[Ids, Ids]) -> tuple[int, int]:
-                return -len(row[0]), -len(row[1])
-
-            for batch, totals in self._by_length(rows, wanted, order, force):
+            batches = self._by_length(rows, wanted, lambda row: (-len(row[0]), -len(row[1])), force)
+            for batch, totals in batches:
                 self._check_numbers(np.isfinite(totals).all())
-                yield [
-                    (place, Score(total, len(rows[place][1]))) for place, total in zip(batch, totals.tolist())
-                ]
+                yield [(at, Score(total, len(rows[at][1]))) for at, total in zip(batch, totals.tolist())]
 
         empty = {place: Score(0.0, 0) for place, (_, second) in enumerate(pairs) if not second}
         progress["done"] = empty | dict(progress.get("done") or {})
@@ -131,8 +127,8 @@ class T5LLM(LocalModel):
         def work(replica: _Replica, taken: Iterator[list[int]]) -> Iterator[tuple[list[int], np.ndarray]]:
             return fetched(start(replica, batch) for batch in taken)
 
-        asked = [batch for batch in batches if any(wanted[place] for place in batch)]
-        return shared_out(asked, work, self._replicas)
+        left = [batch for batch in batches if any(wanted[place] for place in batch)]
+        return shared_out(left, work, self._replicas)
 
 
 def _pad(rows: Sequence[Ids], floor: int) -> tuple[np.ndarray, np.ndarray]:
@@ -143,3 +139,100 @@ def _pad(rows: Sequence[Ids], floor: int) -> tuple[np.ndarray, np.ndarray]:
         ids[place, : len(row)] = row
         mask[place, : len(row)] = True
     return ids, mask
+
+
+class _State(NamedTuple):
+    """The sampling loop: `tokens[:, :step]` are chosen; `logits` are those of the next."""
+
+    step: Int[Array, ""]
+    tokens: Int[Array, "b n"]
+    finished: Bool[Array, "b"]
+    logits: Float[Array, "b v"]
+    past: t5.Past
+
+
+@functools.partial(jax.jit, static_argnames=("model", "new", "choice", "num_beams"))
+def generate(
+    params: Params,
+    ids: Int[Array, "b s"],
+    mask: Bool[Array, "b s"],
+    names: UInt[Array, "b"],
+    sampling: SamplingArrays,
+    *,
+    model: t5.T5,
+    new: int,
+    choice: Choice,
+    num_beams: int,
+) -> Int[Array, "b n"]:
+    """Encodes the prompts, then decodes until every row has stopped or has n tokens."""
+    n, rows, start = new, ids.shape[0], model.config.start_id
+    fixed = params, model.cross(params, model.encode(params, ids, mask), mask)
+    read = functools.partial(read_token, model=model)
+    first, past = read(fixed, slots(fixed[1], n), jnp.full(rows, start, jnp.int32))
+    if num_beams > 1:
+        return beam_search(
+            fixed, past, first, sampling.stops, step=read, reorder=reorder, num_beams=num_beams,
+            max_new_tokens=n,
+        ).tokens  # fmt: skip
+
+    def add(state: _State) -> _State:
+        chosen = choose(state.logits, jnp.full(rows, state.step), names, sampling, choice)
+        tokens = jax.lax.dynamic_update_slice_in_dim(state.tokens, chosen[:, None], state.step, axis=1)
+        return state._replace(
+            step=state.step + 1, tokens=tokens, finished=state.finished | jnp.isin(chosen, sampling.stops)
+        )
+
+    def body(state: _State) -> _State:
+        last = jax.lax.dynamic_index_in_dim(state.tokens, state.step - 1, axis=1, keepdims=False)
+        logits, past = read(fixed, state.past, last)
+        return add(state._replace(logits=logits, past=past))
+
+    tokens = jnp.zeros((rows, n), jnp.int32)
+    state = add(_State(jnp.int32(0), tokens, jnp.zeros(rows, bool), first, past))
+    state = jax.lax.while_loop(lambda s: (s.step < n) & ~s.finished.all(), body, state)
+    # Beyond the last step nothing was chosen; rows that are finished hold a stop token before that.
+    return state.tokens
+
+
+def slots(cross: t5.Cross, n: int) -> t5.Past:
+    """An empty past with room for n tokens of every row."""
+    empty = jnp.zeros((*cross.keys.shape[:3], n, cross.keys.shape[4]), cross.keys.dtype)
+    return t5.Past(empty, empty, jnp.int32(0))
+
+
+def read_token(
+    fixed: tuple[Params, t5.Cross], past: t5.Past, tokens: Int[Array, "r"], *, model: t5.T5
+) -> tuple[Float[Array, "r v"], t5.Past]:
+    """One token read in every row, its keys and values written into the next slot: a `beam_search.Step`."""
+    params, cross = fixed
+    output = model.decode(params, tokens[:, None], cross, past)
+    place = (0, 0, 0, past.length, 0)
+    keys = jax.lax.dynamic_update_slice(past.keys, output.keys, place)
+    values = jax.lax.dynamic_update_slice(past.values, output.values, place)
+    return t5.logits(params, output.hidden[:, 0]), t5.Past(keys, values, past.length + 1)
+
+
+def reorder(past: t5.Past, index: Int[Array, "r"]) -> t5.Past:
+    return t5.Past(past.keys[:, index], past.values[:, index], past.length)
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def score(
+    params: Params,
+    ids: Int[Array, "b s"],
+    mask: Bool[Array, "b s"],
+    targets: Int[Array, "b t"],
+    where: Bool[Array, "b t"],
+    *,
+    model: t5.T5,
+) -> Float[Array, "b"]:
+    """Sum of log-probabilities of each row's targets; the vocabulary is multiplied out block by block."""
+    hidden = model.apply(params, ids, mask, t5.shift_right(targets, where, model.config.start_id))
+
+    def loss(position: tuple[Array, Array, Array]) -> Array:
+        state, target, counts = position
+        return token_cross_entropy(t5.logits(params, state), target, where=counts)
+
+    flat = hidden.reshape(-1, hidden.shape[-1]), targets.ravel(), where.ravel()
+    losses = jax.lax.map(loss, flat, batch_size=_SCORED_TOGETHER)
+    return -losses.reshape(targets.shape).sum(axis=1)

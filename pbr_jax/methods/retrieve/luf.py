@@ -225,18 +225,18 @@ class Luf(Learner, Retrieve):
         embeddings: Matrix,
         **values: Any,
     ) -> None:
-        from pbr_jax.train import luf, luf_moves
+        from pbr_jax.train import luf
 
         enable_compilation_cache()
         begin = luf_state.params(state) if self.starts == "last" else None
         texts = [lesson.query for lesson in lessons]
         if self.moves == "map":
             given = np.array([lesson.vector for lesson in lessons], np.float32)
-            moving = luf_moves.mapped(given, embeddings.__getitem__, begin)
+            moving = luf.mapped(given, embeddings.__getitem__, begin)
         elif self.moves == "query_tower":
-            moving = luf_moves.query_tower(encoder, texts, embeddings.__getitem__, begin)
+            moving = luf.query_tower(encoder, texts, embeddings.__getitem__, begin)
         else:
-            moving = luf_moves.both(encoder, texts, lambda rows: [t for _, t in store.texts(rows)], begin)
+            moving = luf.both(encoder, texts, lambda rows: [t for _, t in store.texts(rows)], begin)
         fitted = luf.learn(
             moving,
             [lesson.labels for lesson in lessons],

@@ -40,9 +40,8 @@ from pbr_jax.stages.feedback import RewardFn
 from pbr_jax.stages.run import line
 from pbr_jax.train import steps
 from pbr_jax.train.batches import Rows
-from pbr_jax.train.diagnostics import correlation, rank_correlation, warnings
 from pbr_jax.train.loop import Fitted, TrainingTask, fit
-from pbr_jax.train.selection import FEWEST, by_users, who_chose
+from pbr_jax.train.selection import FEWEST, by_users, correlation, rank_correlation, warnings, who_chose
 from pbr_jax.train.sharding import Batch
 
 _BATCH = 16  # questions evaluated at once

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pbr_jax.llm.engine import t5_decoding
+from pbr_jax.llm.engine import t5_backend
 from pbr_jax.llm.engine.beam_search import beam_search
 from pbr_jax.models import causal_lm, t5
 
@@ -74,10 +74,10 @@ def assert_equal(found, texts, scores):
 @functools.partial(jax.jit, static_argnames=("model", "num_beams", "n"))
 def search_t5(params, ids, mask, *, model, num_beams, n):
     fixed = params, model.cross(params, model.encode(params, ids, mask), mask)
-    step = functools.partial(t5_decoding.read_token, model=model)
-    first, past = step(fixed, t5_decoding.slots(fixed[1], n), jnp.zeros(len(ids), jnp.int32))
+    step = functools.partial(t5_backend.read_token, model=model)
+    first, past = step(fixed, t5_backend.slots(fixed[1], n), jnp.zeros(len(ids), jnp.int32))
     return beam_search(
-        fixed, past, first, jnp.array(STOPS), step=step, reorder=t5_decoding.reorder, num_beams=num_beams,
+        fixed, past, first, jnp.array(STOPS), step=step, reorder=t5_backend.reorder, num_beams=num_beams,
         max_new_tokens=n,
     )  # fmt: skip
 

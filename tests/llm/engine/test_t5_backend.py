@@ -13,7 +13,7 @@ from pbr_jax import config as schema
 from pbr_jax.base import prefetch
 from pbr_jax.base.types import UserError
 from pbr_jax.llm import LLM, TooLong
-from pbr_jax.llm.engine import t5_backend, t5_decoding
+from pbr_jax.llm.engine import t5_backend
 from pbr_jax.llm.engine.t5_backend import T5LLM
 from pbr_jax.llm.protocol import Sampling
 from pbr_jax.models import t5
@@ -159,7 +159,7 @@ def test_a_resumed_call_recomputes_only_unfinished_batches(llm):
 
 
 def test_a_batch_is_fetched_after_the_next_was_started(tiny, monkeypatch):
-    happened, score, fetch = [], t5_decoding.score, jax.device_get
+    happened, score, fetch = [], t5_backend.score, jax.device_get
 
     def started(*arguments, **options):
         happened.append("start")
@@ -169,7 +169,7 @@ def test_a_batch_is_fetched_after_the_next_was_started(tiny, monkeypatch):
         happened.append("fetch")
         return fetch(arrays)
 
-    monkeypatch.setattr(t5_decoding, "score", started)
+    monkeypatch.setattr(t5_backend, "score", started)
     monkeypatch.setattr(prefetch.jax, "device_get", fetched)
     T5LLM(tiny[0], batch_size=2).score([f"the cat {i}" for i in range(6)], ["dog"] * 6)
     assert happened == ["start", "start", "fetch", "start", "fetch", "fetch"]
@@ -185,9 +185,9 @@ def test_what_is_done_stands_and_is_not_told_again(llm):
 
 
 def test_equal_prompts_are_computed_once(llm, monkeypatch):
-    rows, generate = [], t5_decoding.generate
+    rows, generate = [], t5_backend.generate
     monkeypatch.setattr(
-        t5_decoding,
+        t5_backend,
         "generate",
         lambda params, ids, *rest, **k: (rows.append(len(ids)), generate(params, ids, *rest, **k))[1],
     )

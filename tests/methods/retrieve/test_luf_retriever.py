@@ -16,7 +16,7 @@ from pbr_jax.exporting.export import export
 from pbr_jax.methods.retrieve import BM25, Adapted, Fused, Luf, luf_state
 from pbr_jax.options import Optimizer, adapting
 from pbr_jax.text.encode import TextEncoder
-from pbr_jax.train import luf_moves
+from pbr_jax.train import luf as training
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 TOPICS = ("tea", "cats", "football", "violins")
@@ -168,7 +168,7 @@ def test_a_training_that_is_interrupted_ends_the_same(
     pbr_jax.run(options, tmp_path / "whole")
     wanted = content(fresh_cache)
     monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cut"))
-    mapped, calls = luf_moves.mapped, 0
+    mapped, calls = training.mapped, 0
 
     def until(*given: Any) -> Any:
         moving = mapped(*given)
@@ -183,7 +183,7 @@ def test_a_training_that_is_interrupted_ends_the_same(
         return moving._replace(arrays=arrays)
 
     with monkeypatch.context() as patched:
-        patched.setattr(luf_moves, "mapped", until)
+        patched.setattr(training, "mapped", until)
         with pytest.raises(KeyboardInterrupt):
             pbr_jax.run(options, tmp_path / "out")
     assert list((tmp_path / "cut").glob("stream/*/states/*.partial/retrieve/training"))
