@@ -38,6 +38,16 @@ def tokens(*shape: int) -> tuple[np.ndarray, np.ndarray]:
     return RANDOM.integers(0, 11, shape).astype(np.int32), np.ones(shape, bool)
 
 
+def retrieving() -> tuple[steps.Loss, Any, dict[str, np.ndarray]]:
+    config = dual_encoder.DualEncoderConfig(tower=BERT, user_width=U)
+    (asked, asked_mask), (ids, mask) = tokens(B, T), tokens(B, C, T)
+    batch = QUESTIONS | {"query_ids": asked, "query_mask": asked_mask}
+    batch |= {"document_ids": ids, "document_mask": mask}
+    scorer = lessons.Scorer(dict, lambda _: {}, retriever._scores(config, 0.3))
+    params = dual_encoder.dual_encoder(config).init(jax.random.key(0))
+    return lessons._loss(scorer, Distillation()), params, batch
+
+
 def ranking() -> tuple[steps.Loss, Any, dict[str, np.ndarray]]:
     config = cross_encoder.CrossEncoderConfig(body=BERT, user_width=U)
     model = cross_encoder.cross_encoder(config)
