@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pbr_jax.models import cross_encoder
+from pbr_jax.models import cross_encoder, dual_encoder
 from pbr_jax.models.bert import BertConfig
 from pbr_jax.models.user_transformer import UserTransformerConfig, user_transformer
 from pbr_jax.options import Distillation
 from pbr_jax.train import distillation as lessons
-from pbr_jax.train import reranker, sharding, steps, user_encoder
+from pbr_jax.train import reranker, retriever, sharding, steps, user_encoder
 
 B, C, T, U = 16, 2, 6, 4
 BERT = BertConfig(
@@ -38,6 +38,15 @@ def tokens(*shape: int) -> tuple[np.ndarray, np.ndarray]:
     return RANDOM.integers(0, 11, shape).astype(np.int32), np.ones(shape, bool)
 
 
+def ranking() -> tuple[steps.Loss, Any, dict[str, np.ndarray]]:
+    config = cross_encoder.CrossEncoderConfig(body=BERT, user_width=U)
+    model = cross_encoder.cross_encoder(config)
+    ids, mask = tokens(B, C, T)
+    scorer = lessons.Scorer(dict, lambda _: {}, reranker._scores(model))
+    batch = QUESTIONS | {"ids": ids, "mask": mask}
+    return lessons._loss(scorer, Distillation()), model.init(jax.random.key(0)), batch  # pyright: ignore
+
+
 def retrieving() -> tuple[steps.Loss, Any, dict[str, np.ndarray]]:
     config = dual_encoder.DualEncoderConfig(tower=BERT, user_width=U)
     (asked, asked_mask), (ids, mask) = tokens(B, T), tokens(B, C, T)
@@ -46,15 +55,6 @@ def retrieving() -> tuple[steps.Loss, Any, dict[str, np.ndarray]]:
     scorer = lessons.Scorer(dict, lambda _: {}, retriever._scores(config, 0.3))
     params = dual_encoder.dual_encoder(config).init(jax.random.key(0))
     return lessons._loss(scorer, Distillation()), params, batch
-
-
-def ranking() -> tuple[steps.Loss, Any, dict[str, np.ndarray]]:
-    config = cross_encoder.CrossEncoderConfig(body=BERT, user_width=U)
-    model = cross_encoder.cross_encoder(config)
-    ids, mask = tokens(B, C, T)
-    scorer = lessons.Scorer(dict, lambda _: {}, reranker._scores(model))
-    batch = QUESTIONS | {"ids": ids, "mask": mask}
-    return lessons._loss(scorer, Distillation()), model.init(jax.random.key(0)), batch  # pyright: ignore
 
 
 def viewing() -> tuple[steps.Loss, Any, dict[str, np.ndarray]]:
